@@ -1,0 +1,28 @@
+# Third-party packages, all from the distribution (deploy/packages lists them). Debian 12 and Ubuntu 24.04 differ only
+# in versions: Boost 1.81 and 1.83, oneDNN 2.6 and 3.1.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Boost 1.81 REQUIRED COMPONENTS json)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 QUIET)
+find_package(Protobuf REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(dnnl CONFIG REQUIRED)
+find_package(MPI REQUIRED COMPONENTS CXX)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(UCX REQUIRED IMPORTED_TARGET ucx)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(MILLRACE_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(MILLRACE_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
+
+# Debian's CLI11 is header only; its CMake package is missing in some versions.
+if(NOT TARGET CLI11::CLI11)
+  find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
+  add_library(CLI11::CLI11 INTERFACE IMPORTED)
+  target_include_directories(CLI11::CLI11 INTERFACE ${CLI11_INCLUDE_DIR})
+endif()

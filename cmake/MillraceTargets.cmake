@@ -1,0 +1,72 @@
+# mr_library, mr_executable, mr_test, mr_bench: every target of the tree is made by one of these, so that
+# warnings, sanitizers and include paths are the same everywhere.
+
+find_program(MR_CCACHE ccache)
+if(MR_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${MR_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${MR_CCACHE})
+endif()
+
+add_library(mr_options INTERFACE)
+target_include_directories(mr_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(mr_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi>)
+if(MILLRACE_WERROR)
+  target_compile_options(mr_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(MILLRACE_SANITIZE)
+  target_compile_options(mr_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MILLRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(mr_options INTERFACE -fsanitize=${MILLRACE_SANITIZE})
+endif()
+
+# mr_library(name SOURCES a.cc ... DEPS target ...): a static library; DEPS are public.
+function(mr_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(${name} STATIC ${ARG_SOURCES})
+    target_link_libraries(${name} PUBLIC mr_options ${ARG_DEPS})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE mr_options ${ARG_DEPS})
+  endif()
+endfunction()
+
+# mr_executable(name SOURCES main.cc ... DEPS target ...)
+function(mr_executable name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE mr_options ${ARG_DEPS})
+endfunction()
+
+# mr_test(name SOURCES x_test.cc ... DEPS target ... [LABELS cpu] [TIMEOUT seconds]): a GoogleTest binary run by ctest.
+function(mr_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE mr_options GTest::gtest GTest::gmock GTest::gtest_main ${ARG_DEPS})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# mr_bench(name SOURCES x_bench.cc ... DEPS target ...): built, never run by ctest: speed is not a test.
+function(mr_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE mr_options ${ARG_DEPS})
+endfunction()
+
+# mr_fuzzer(name SOURCES x_fuzz.cc ... DEPS target ...): a libFuzzer target; only with clang and MILLRACE_FUZZ.
+function(mr_fuzzer name)
+  if(NOT MILLRACE_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE mr_options ${ARG_DEPS} -fsanitize=fuzzer,address)
+endfunction()

@@ -1,0 +1,87 @@
+// Point-to-point request and reply with bulk payload: how KV pages leave a rank. The requester
+// sends a small header; the server answers with a small header and a payload that lands in memory
+// the requester chose. Knows nothing of pages: what headers mean is protocol/kv_messages.proto, who
+// answers is worker/kv_server. Implementations: comm/ucx (shared memory and TCP), comm/local
+// (in-process, for tests, with fault injection).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+
+namespace millrace::comm {
+
+inline constexpr int64_t kMaxTransportHeaderBytes = 60 * 1024;
+inline constexpr int64_t kMaxTransportPayloadBytes = 64ll << 20;
+
+// Pieces of memory sent one after the other, as one payload; `keep_alive` holds whatever owns them
+// (pins of pages) until the payload has left, or the peer is known to be gone.
+struct Payload {
+  std::vector<std::span<const std::byte>> pieces;
+  std::shared_ptr<void> keep_alive;
+};
+
+struct TransportReply {
+  std::string header;  // <= kMaxTransportHeaderBytes
+  Payload payload;     // <= kMaxTransportPayloadBytes in all
+};
+
+struct TransportStats {
+  int64_t requests = 0;
+  int64_t bytes_sent = 0;
+  int64_t bytes_received = 0;
+  int64_t failures = 0;
+};
+
+// Answers requests on a thread of its own from construction to destruction. The handler runs on
+// that thread and must not wait; it sees headers from the network: they may hold anything.
+class TransportServer {
+ public:
+  using Handler = std::function<TransportReply(std::string_view request_header)>;
+
+  virtual ~TransportServer() = default;
+  // What a client needs to connect, for a manifest: "host:port" of an interface reachable by the
+  // client.
+  virtual std::string address() const = 0;
+  virtual TransportStats stats() const = 0;
+};
+
+// One connection to one server. One thread at a time. After an error the connection is broken:
+// connect again.
+class TransportConnection {
+ public:
+  virtual ~TransportConnection() = default;
+
+  struct Reply {
+    std::string header;
+    int64_t payload_bytes = 0;
+  };
+  // The payload lands in `destination`; a payload larger than it is kTooLarge and the connection
+  // stays usable. When the deadline passes, `destination` may be reused only after the connection
+  // is destroyed: destruction waits (at most 2 s) until the transport is known to be quiet.
+  virtual Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
+                             Deadline deadline) = 0;
+
+  // The transport that carries this connection's bytes as the library reports it: "shm", "tcp",
+  // "local".
+  virtual std::string transport_name() const = 0;
+  virtual TransportStats stats() const = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
+                                                          TransportServer::Handler handler) = 0;
+  virtual Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                               Deadline deadline) = 0;
+};
+
+}  // namespace millrace::comm

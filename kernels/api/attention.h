@@ -1,0 +1,51 @@
+// Causal attention of a rank's query rows over the live layer's keys, dense or sparse by the index.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/dtype.h"
+#include "kernels/api/index.h"
+#include "kernels/api/tiling.h"
+
+namespace millrace::kernels {
+
+// The live layer's K and V of all tokens, for the kv heads of this rank, in position order.
+struct KvSlab {
+  const void* k = nullptr;  // [num_kv_heads, token_stride, head_dim], after RoPE
+  const void* v = nullptr;  // [num_kv_heads, token_stride, head_dim]
+  DType dtype = DType::kFloat32;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int64_t num_tokens = 0;
+  int64_t token_stride = 0;  // tokens between heads, >= num_tokens
+};
+
+// Query head h reads kv head h / (num_query_heads / kv.num_kv_heads). scale = 1 / sqrt(head_dim)
+// unless the model says otherwise. Softmax statistics and accumulation are float32; exp2 with the
+// scale folded in is allowed.
+struct AttentionParams {
+  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim], kv.dtype
+  int64_t num_rows = 0;
+  int32_t num_query_heads = 0;
+  float scale = 0;
+  KvSlab kv;
+  std::span<const RowTile> tiles;  // host memory; covers each of the num_rows once
+  IndexView index;                 // one per query head
+  void* out = nullptr;             // [num_rows, num_query_heads, head_dim], kv.dtype
+  float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Of what the row
+                         // attended to, so the dense LSE only from first_dense_position on.
+};
+
+// One query row per head over keys it may all see: a decode step on a part of the tokens. Results
+// of parts merge by their lse (worker-independent: model/generator.h).
+struct DecodeAttentionParams {
+  const float* q = nullptr;  // [num_query_heads, head_dim]
+  int32_t num_query_heads = 0;
+  float scale = 0;
+  KvSlab kv;             // num_tokens may be 0: out = 0, lse = -inf
+  float* out = nullptr;  // [num_query_heads, head_dim]
+  float* lse = nullptr;  // [num_query_heads]
+};
+
+}  // namespace millrace::kernels

@@ -1,0 +1,92 @@
+// Device: what the one model forward is written against. A device owns memory, an order of
+// execution and the operations; kernels/cpu and kernels/cuda implement it, kernels/ref is the naive
+// double-precision one that tests compare with.
+//
+// Order: operations take effect in the order of the calls, as in one stream. On the CPU a call
+// returns when its work is done; on a GPU it may return before. synchronize() ends that. Threads: a
+// Device is used by one thread at a time. Errors: allocation is an expected outcome and returns a
+// Result; an operation given shapes that do not fit is a bug (MR_CHECK); a GPU that fails throws
+// CudaError, which ends the rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "kernels/api/attention.h"
+#include "kernels/api/digest.h"
+#include "kernels/api/elementwise.h"
+#include "kernels/api/estimation.h"
+#include "kernels/api/gemm.h"
+
+namespace millrace::kernels {
+
+struct DeviceInfo {
+  std::string name;            // "cpu (2 threads, avx512_bf16)"
+  int num_threads = 0;         // CPU only
+  bool fast_bfloat16 = false;  // bf16 products faster than float32 ones
+};
+
+class Device;
+
+// Device memory; freed with the device that gave it, which must outlive it. Uninitialised.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Device* device, void* data, int64_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceInfo info() const = 0;
+
+  // 64-byte aligned. kExhausted with the numbers when it does not fit.
+  virtual Result<DeviceBuffer> allocate(int64_t bytes) = 0;
+  // Copies between host and device memory in either direction, in stream order.
+  virtual void copy(void* destination, const void* source, int64_t bytes) = 0;
+  virtual Result<void> synchronize(Deadline deadline) = 0;
+
+  virtual void embed(const EmbedParams& params) = 0;
+  virtual void rms_norm(const RmsNormParams& params) = 0;
+  virtual void rope_qkv(const RopeQkvParams& params) = 0;
+  virtual void silu_mul(const SiluMulParams& params) = 0;
+  virtual void add(const AddParams& params) = 0;
+  virtual void gemm(const GemmParams& params) = 0;
+
+  virtual void attention(const AttentionParams& params) = 0;
+  virtual void decode_attention(const DecodeAttentionParams& params) = 0;
+
+  virtual void probe(const ProbeParams& params) = 0;
+  virtual void build_vertical_slash(const VerticalSlashParams& params) = 0;
+  virtual void build_block_sparse(const BlockSparseParams& params) = 0;
+  virtual void build_adaptive(const AdaptiveParams& params) = 0;
+  virtual void page_scores(const PageScoresParams& params) = 0;
+  virtual void page_digests(const PageDigestParams& params) = 0;
+
+ private:
+  friend class DeviceBuffer;
+  virtual void free(void* data, int64_t bytes) noexcept = 0;
+};
+
+}  // namespace millrace::kernels

@@ -1,0 +1,58 @@
+// Row-wise operations of a transformer layer. The residual stream is float32 on every device; what
+// feeds a GEMM is in the compute dtype.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/api/matrix.h"
+
+namespace millrace::kernels {
+
+// hidden[r] = table[token_ids[r]]
+struct EmbedParams {
+  const int32_t* token_ids =
+      nullptr;  // [num_rows], each in [0, table.rows): checked at admission, not here
+  int64_t num_rows = 0;
+  ConstMatrix table;        // [vocab, hidden], any dtype
+  float* hidden = nullptr;  // [num_rows, table.cols]
+};
+
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight     (Zhang & Sennrich 2019, eq. 4)
+struct RmsNormParams {
+  const float* x = nullptr;       // [out.rows, out.cols]
+  const float* weight = nullptr;  // [out.cols]
+  float eps = 0;
+  Matrix out;  // float32 or bfloat16
+};
+
+// Splits a QKV projection, rotates Q and K by their positions (Su et al. 2021, the half-rotated
+// layout of Hugging Face: element i pairs with i + head_dim / 2), and writes K and V head-major.
+struct RopeQkvParams {
+  const float* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
+  int64_t num_rows = 0;
+  int32_t num_query_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  const int32_t* positions = nullptr;  // [num_rows], absolute
+  const float* inv_freq = nullptr;     // [head_dim / 2], rope scaling already applied
+  DType dtype = DType::kFloat32;       // of q, k, v: float32 or bfloat16
+  void* q = nullptr;                   // [num_rows, num_query_heads, head_dim]
+  void* k = nullptr;      // [num_kv_heads, kv_stride, head_dim]: row r of this call goes to r
+  void* v = nullptr;      // [num_kv_heads, kv_stride, head_dim]
+  int64_t kv_stride = 0;  // tokens between heads
+};
+
+// out = silu(gate) * up with gate_up = [gate | up] per row.
+struct SiluMulParams {
+  const float* gate_up = nullptr;  // [out.rows, 2 * out.cols]
+  Matrix out;                      // float32 or bfloat16
+};
+
+// x += y
+struct AddParams {
+  float* x = nullptr;        // [count]
+  const float* y = nullptr;  // [count]
+  int64_t count = 0;
+};
+
+}  // namespace millrace::kernels

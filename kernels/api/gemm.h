@@ -1,0 +1,17 @@
+// Matrix product with the weight as Hugging Face stores it ([out features, in features]).
+#pragma once
+
+#include "kernels/api/matrix.h"
+
+namespace millrace::kernels {
+
+// c = a * b^T (+ bias) (+ c when `accumulate`)
+struct GemmParams {
+  ConstMatrix a;                // [m, k], float32 or bfloat16
+  ConstMatrix b;                // [n, k], the dtype of a
+  const float* bias = nullptr;  // [n] or null
+  Matrix c;                     // [m, n], float32
+  bool accumulate = false;
+};
+
+}  // namespace millrace::kernels

@@ -1,0 +1,19 @@
+// The embedded default: every operation on the CPU with OpenMP, GEMM through oneDNN, attention by
+// our own kernels in the widest vectors the machine has (chosen at run time).
+#pragma once
+
+#include <memory>
+
+#include "kernels/api/device.h"
+
+namespace millrace::kernels {
+
+struct CpuDeviceOptions {
+  // Threads of this device's parallel regions. Ranks that share a machine divide its cores
+  // (worker/core_share.h).
+  int num_threads = 1;
+};
+
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+}  // namespace millrace::kernels

@@ -1,0 +1,156 @@
+// The KV cache a rank holds for finished and running requests: pages in three tiers, leases over
+// them.
+//
+// A page is 64 tokens of one layer and one kv head: K [64, head_dim] then V [64, head_dim]. All
+// pages of all layers and requests of equal size live in one pool of equal slots per tier (PSA's
+// unified pool): device (on the CPU backend a budgeted region of its own, so that the logic is the
+// same), host, disk. The life of a request:
+//
+//   begin_request   reserves room for every page over all tiers, or refuses with the numbers
+//   write_page      as each layer finishes: into a device slot, and written through to host as far
+//   as its budget goes, so
+//                   that those device copies are clean and evicting them is a rebind
+//   set_scores      of that layer's pages; decides what stays when the device pool is short
+//   seal            final placement; from now on only pin_pages, until the lease ends
+//   release | expire | abort
+//
+// Placement: what stays in device memory is decided by attention (placement.h): sinks, the recent
+// window, the first layers, then pages by score until the head's mass or the byte budget is
+// reached. Nothing is dropped: cold means slower.
+//
+// Threads: every method may be called from any thread. pin_pages may read the disk.
+// Errors: kExhausted (begin_request), kNotFound (unknown request, page outside it, expired or
+// foreign lease: the message says which), kCorrupt (a page read back from disk that does not match
+// its checksum), kIo.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/result.h"
+
+namespace millrace::kvstore {
+
+enum class Tier : uint8_t { kDevice = 0, kHost = 1, kDisk = 2 };
+inline constexpr int kNumTiers = 3;
+
+struct KvGeometry {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;   // held by this rank
+  int32_t first_kv_head = 0;  // of the model
+  int32_t head_dim = 0;
+  DType dtype = DType::kFloat32;
+  int32_t page_tokens = 64;
+
+  int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
+  bool operator==(const KvGeometry&) const = default;
+};
+
+struct KvStoreConfig {
+  int64_t device_bytes =
+      0;  // budget of each tier; taken once, at construction (disk: as it is used)
+  int64_t host_bytes = 0;
+  int64_t disk_bytes = 0;
+  std::string disk_directory;  // empty: no disk tier
+  KvGeometry geometry;         // of the one model this rank serves
+};
+
+// kv_head counts in the model, not in the rank.
+struct PageKey {
+  int32_t layer = 0;
+  int32_t kv_head = 0;
+  int64_t page = 0;  // of the prompt: tokens [64 page, 64 page + 64)
+
+  bool operator==(const PageKey&) const = default;
+};
+
+// Bounds of a page's keys, [head_dim] each (kernels/api/digest.h).
+struct PageDigest {
+  std::span<const float> min;
+  std::span<const float> max;
+  std::span<const float> radius;
+};
+
+// A page held in place for reading. `bytes` is valid while the PinnedPages lives.
+struct PinnedPage {
+  std::span<const std::byte> bytes;
+  std::span<const float> digest;  // [3, head_dim]: min, max, radius
+  uint64_t checksum = 0;
+  float score = 0;
+  Tier tier = Tier::kDevice;
+};
+
+// Consecutive pages of one layer and kv head. Destroying it unpins.
+class PinnedPages {
+ public:
+  virtual ~PinnedPages() = default;
+  virtual std::span<const PinnedPage> pages() const = 0;
+};
+
+struct TierUse {
+  int64_t slots_total = 0;
+  int64_t slots_used = 0;
+  int64_t slot_bytes = 0;
+};
+
+struct KvStoreStats {
+  TierUse tiers[kNumTiers];
+  int64_t requests = 0;  // held
+  int64_t leases_active = 0;
+  int64_t leases_expired = 0;  // since start
+  int64_t pages_written = 0;
+  int64_t page_hits[kNumTiers] = {};  // pins served from each tier
+  int64_t evictions = 0;              // device slots given up
+  int64_t pinned_pages = 0;           // now
+};
+
+// Pages of one request per tier, as placed by seal().
+struct Placement {
+  int64_t pages[kNumTiers] = {};
+};
+
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+
+  // `pages`: the prompt's pages this rank holds, ascending, the same for every layer and kv head.
+  virtual Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
+                                     std::span<const int64_t> pages) = 0;
+  // `kv`: geometry.page_bytes() bytes; copied. Each page of the request exactly once.
+  virtual Result<void> write_page(const std::string& request_id, const PageKey& key,
+                                  std::span<const std::byte> kv, const PageDigest& digest) = 0;
+  // Scores of the rank's pages of one layer and kv head, in the order given to begin_request.
+  virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
+                                  std::span<const float> scores) = 0;
+  // All pages must be written. The request may be read from now on by who names `lease_id`, until
+  // the lease ends.
+  virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
+                                 Duration lease) = 0;
+  // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned.
+  virtual void abort(const std::string& request_id) = 0;
+
+  virtual Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
+                                                         const std::string& lease_id, int32_t layer,
+                                                         int32_t kv_head, int64_t first_page,
+                                                         int64_t num_pages) = 0;
+
+  virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
+                                   Duration lease) = 0;
+  virtual Result<void> release_lease(const std::string& request_id,
+                                     const std::string& lease_id) = 0;
+  // Ends leases that are over; called about once a second by the owner. Returns how many ended.
+  virtual int64_t expire_leases() = 0;
+
+  virtual KvStoreStats stats() const = 0;
+};
+
+// `clock` outlives the store.
+Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock);
+
+}  // namespace millrace::kvstore

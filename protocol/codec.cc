@@ -1,0 +1,40 @@
+#include "protocol/codec.h"
+
+#include <cstring>
+
+namespace millrace::protocol {
+
+Result<std::string> encode_frame(const Envelope& envelope) {
+  const auto bytes = static_cast<int64_t>(envelope.ByteSizeLong());
+  if (bytes > kMaxFrameBytes) {
+    return error(Errc::kTooLarge, "control message of {} bytes, limit {}", bytes, kMaxFrameBytes);
+  }
+  std::string frame(static_cast<size_t>(kFrameHeaderBytes + bytes), '\0');
+  for (int i = 0; i < kFrameHeaderBytes; ++i) {
+    frame[static_cast<size_t>(i)] = static_cast<char>((bytes >> (8 * i)) & 0xff);
+  }
+  MR_CHECK(envelope.SerializeToArray(frame.data() + kFrameHeaderBytes, static_cast<int>(bytes)),
+           "serialising {} bytes", bytes);
+  return frame;
+}
+
+Result<int64_t> decode_frame_length(std::span<const std::byte, kFrameHeaderBytes> header) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < header.size(); ++i) {
+    bytes |= int64_t{std::to_integer<uint8_t>(header[i])} << (8 * i);
+  }
+  if (bytes > kMaxFrameBytes) {
+    return error(Errc::kTooLarge, "frame of {} bytes announced, limit {}", bytes, kMaxFrameBytes);
+  }
+  return bytes;
+}
+
+Result<Envelope> decode_frame_body(std::span<const std::byte> body) {
+  Envelope envelope;
+  if (!envelope.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+    return error(Errc::kInvalidArgument, "frame of {} bytes is not a control message", body.size());
+  }
+  return envelope;
+}
+
+}  // namespace millrace::protocol
