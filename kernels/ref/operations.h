@@ -1,0 +1,30 @@
+// The reference operations, one function each, with the contracts of kernels/api: double
+// arithmetic, one rounding at the end.
+#pragma once
+
+#include "kernels/api/attention.h"
+#include "kernels/api/digest.h"
+#include "kernels/api/elementwise.h"
+#include "kernels/api/estimation.h"
+#include "kernels/api/gemm.h"
+
+namespace millrace::kernels::ref {
+
+void embed(const EmbedParams& params);
+void rms_norm(const RmsNormParams& params);
+void rope_qkv(const RopeQkvParams& params);
+void silu_mul(const SiluMulParams& params);
+void add(const AddParams& params);
+void gemm(const GemmParams& params);
+
+void attention(const AttentionParams& params);
+void decode_attention(const DecodeAttentionParams& params);
+
+void probe(const ProbeParams& params);
+void build_vertical_slash(const VerticalSlashParams& params);
+void build_block_sparse(const BlockSparseParams& params);
+void build_adaptive(const AdaptiveParams& params);
+void page_scores(const PageScoresParams& params);
+void page_digests(const PageDigestParams& params);
+
+}  // namespace millrace::kernels::ref

@@ -1,0 +1,51 @@
+#include "tests/support/random_data.h"
+
+#include <algorithm>
+
+namespace millrace::test {
+namespace {
+
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+uint64_t random_bits(uint64_t seed, uint64_t index) {
+  return mix(mix(seed) ^ index);
+}
+
+float random_uniform(uint64_t seed, uint64_t index) {
+  return static_cast<float>(random_bits(seed, index) >> 40) * 0x1p-24F;
+}
+
+float random_normal(uint64_t seed, uint64_t index) {
+  constexpr uint64_t kSummands = 12;
+  float sum = -6.0F;
+  for (uint64_t i = 0; i < kSummands; ++i) sum += random_uniform(seed, index * kSummands + i);
+  return sum;
+}
+
+std::vector<float> random_normals(uint64_t seed, int64_t count, float scale) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = scale * random_normal(seed, i);
+  return values;
+}
+
+std::vector<BFloat16> narrow(const std::vector<float>& values) {
+  std::vector<BFloat16> narrowed(values.size());
+  std::transform(values.begin(), values.end(), narrowed.begin(), to_bfloat16);
+  return narrowed;
+}
+
+std::vector<float> widen(const std::vector<BFloat16>& values) {
+  std::vector<float> widened(values.size());
+  std::transform(values.begin(), values.end(), widened.begin(),
+                 [](BFloat16 value) { return to_float(value); });
+  return widened;
+}
+
+}  // namespace millrace::test

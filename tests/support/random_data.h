@@ -1,0 +1,25 @@
+// Test data as a function of (seed, index): no generator state, so that any element can be
+// recomputed anywhere, in any order and by any rank.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/dtype.h"
+
+namespace millrace::test {
+
+// SplitMix64 of both: equal on every machine.
+uint64_t random_bits(uint64_t seed, uint64_t index);
+// [0, 1), a multiple of 2^-24.
+float random_uniform(uint64_t seed, uint64_t index);
+// About normal, mean 0, variance 1, within +-6 (sum of twelve uniforms).
+float random_normal(uint64_t seed, uint64_t index);
+
+std::vector<float> random_normals(uint64_t seed, int64_t count, float scale = 1.0F);
+
+// Rounded to bfloat16, and back.
+std::vector<BFloat16> narrow(const std::vector<float>& values);
+std::vector<float> widen(const std::vector<BFloat16>& values);
+
+}  // namespace millrace::test
