@@ -5,7 +5,8 @@
 // Every call has a deadline; when it passes, or abort() is called, or a peer is known to be dead,
 // the call returns an error (kDeadlineExceeded, kCancelled, kPeerLost) and the communicator is
 // broken: every later call fails at once with the first error. There is no way to mend it; the
-// group dies as a unit.
+// group dies as a unit. A communicator and all that were split from it break together: abort() of
+// any of them wakes this rank's waiting calls in all.
 //
 // Threads: one thread at a time, except abort(), which any thread may call.
 // Buffers are host memory and belong to the caller; they may be reused when the call returns.
@@ -50,7 +51,8 @@ class Communicator {
   // Ranks of equal `color` form a new communicator, ordered by `key`. Collective.
   virtual Result<std::unique_ptr<Communicator>> split(int color, int key, Deadline deadline) = 0;
 
-  // Wakes this rank's waiting call and breaks the communicator. Does not reach other ranks.
+  // Wakes this rank's waiting call and breaks the communicator. Does not reach other ranks: they
+  // may find out (kPeerLost), or run into their deadline.
   virtual void abort() noexcept = 0;
 
   virtual CommStats stats() const = 0;

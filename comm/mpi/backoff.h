@@ -1,0 +1,42 @@
+// How a rank waits for MPI, which has no wait with a deadline: poll, and between polls give the
+// processor away sooner and sooner. Ranks often share cores (four ranks on a two-core laptop), so a
+// rank that waits must not starve the one that it waits for.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "common/clock.h"
+
+namespace millrace::comm {
+
+class Backoff {
+ public:
+  // Call between two polls. Never sleeps past the deadline.
+  void pause(Deadline deadline) {
+    ++num_pauses_;
+    if (num_pauses_ <= kSpins) return;
+    if (num_pauses_ <= kSpins + kYields) {
+      sched_yield();
+      return;
+    }
+    std::this_thread::sleep_for(std::min<Duration>(sleep_, deadline.left()));
+    sleep_ = std::min(sleep_ * 3 / 2, kLongestSleep);
+  }
+
+ private:
+  // A poll takes about a microsecond: spinning covers what a neighbour answers at once, yielding a
+  // few scheduler turns, sleeping all else. 500 us is far below a layer's compute time.
+  static constexpr int kSpins = 50;
+  static constexpr int kYields = 200;
+  static constexpr std::chrono::microseconds kFirstSleep{50};
+  static constexpr std::chrono::microseconds kLongestSleep{500};
+
+  int num_pauses_ = 0;
+  std::chrono::microseconds sleep_ = kFirstSleep;
+};
+
+}  // namespace millrace::comm
