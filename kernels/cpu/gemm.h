@@ -1,31 +1,35 @@
 // Matrix products through oneDNN.
 #pragma once
 
-#include <memory>
+#include <vector>
 
 #include "kernels/api/gemm.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/matmul_cache.h"
 
 namespace millrace::kernels::cpu {
 
-// Keeps the primitives oneDNN compiled for the shapes seen last. bfloat16 inputs are multiplied as
-// such where the context has bfloat16 instructions, and are widened to float32 tile by tile where
-// it has not; either way sums are float32. Used by one thread at a time; that thread's OpenMP
-// thread count is set for the call and restored.
+// bfloat16 inputs are multiplied as such where the context has bfloat16 instructions, and are
+// widened to float32 tile by tile where it has not: oneDNN would refuse them or fall back to a
+// reference loop there. Sums are float32 either way. context.simd decides between these two only;
+// which instructions oneDNN uses is its own choice (ONEDNN_MAX_CPU_ISA lowers it).
+//
+// Used by one thread at a time. The OpenMP thread count of the calling thread (an OpenMP control
+// variable that each thread has its own copy of) is set for the call and restored.
 class Gemm {
  public:
   explicit Gemm(const Context& context);
-  ~Gemm();
 
   void run(const GemmParams& params);
 
  private:
-  class Primitives;
-
-  void run_widened(const GemmParams& params);
+  void multiply(const GemmParams& params);
+  void multiply_widened(const GemmParams& params);
 
   Context context_;
-  std::unique_ptr<Primitives> primitives_;
+  MatmulCache primitives_;
+  std::vector<float> a_tile_;  // scratch of multiply_widened, kept between calls
+  std::vector<float> b_tile_;
 };
 
 }  // namespace millrace::kernels::cpu

@@ -1,0 +1,88 @@
+#include <cmath>
+
+#include "kernels/ref/element.h"
+#include "kernels/ref/operations.h"
+
+namespace millrace::kernels::ref {
+
+void embed(const EmbedParams& params) {
+  for (int64_t r = 0; r < params.num_rows; ++r) {
+    for (int64_t c = 0; c < params.table.cols; ++c) {
+      params.hidden[r * params.table.cols + c] =
+          static_cast<float>(load(params.table.data, params.table.dtype,
+                                  params.token_ids[r] * params.table.row_stride + c));
+    }
+  }
+}
+
+void rms_norm(const RmsNormParams& params) {
+  const Matrix& out = params.out;
+  for (int64_t r = 0; r < out.rows; ++r) {
+    const float* x = params.x + r * out.cols;
+    double sum = 0;
+    for (int64_t c = 0; c < out.cols; ++c) sum += double{x[c]} * x[c];
+    const double root = std::sqrt(sum / static_cast<double>(out.cols) + params.eps);
+    for (int64_t c = 0; c < out.cols; ++c) {
+      store(out.data, out.dtype, r * out.row_stride + c, x[c] / root * params.weight[c]);
+    }
+  }
+}
+
+namespace {
+
+// The angle is a float32 product by definition, as in every model this serves was trained: at
+// position 10^6 the double product is another angle (docs/numerics.md).
+double angle(int32_t position, float inv_freq) {
+  return static_cast<float>(position) * inv_freq;
+}
+
+void rotate(const float* x, int32_t position, const RopeQkvParams& params, void* out,
+            int64_t begin) {
+  const int32_t half = params.head_dim / 2;
+  for (int32_t i = 0; i < half; ++i) {
+    const double a = angle(position, params.inv_freq[i]);
+    const double first = x[i];
+    const double second = x[i + half];
+    store(out, params.dtype, begin + i, first * std::cos(a) - second * std::sin(a));
+    store(out, params.dtype, begin + i + half, second * std::cos(a) + first * std::sin(a));
+  }
+}
+
+}  // namespace
+
+void rope_qkv(const RopeQkvParams& params) {
+  const int64_t dim = params.head_dim;
+  const int64_t num_heads = params.num_query_heads + 2 * int64_t{params.num_kv_heads};
+  for (int64_t r = 0; r < params.num_rows; ++r) {
+    const float* q = params.qkv + r * num_heads * dim;
+    const float* k = q + params.num_query_heads * dim;
+    const float* v = k + params.num_kv_heads * dim;
+    for (int64_t h = 0; h < params.num_query_heads; ++h) {
+      rotate(q + h * dim, params.positions[r], params, params.q,
+             (r * params.num_query_heads + h) * dim);
+    }
+    for (int64_t h = 0; h < params.num_kv_heads; ++h) {
+      const int64_t begin = (h * params.kv_stride + r) * dim;
+      rotate(k + h * dim, params.positions[r], params, params.k, begin);
+      for (int64_t i = 0; i < dim; ++i) store(params.v, params.dtype, begin + i, v[h * dim + i]);
+    }
+  }
+}
+
+void silu_mul(const SiluMulParams& params) {
+  const Matrix& out = params.out;
+  for (int64_t r = 0; r < out.rows; ++r) {
+    const float* gate = params.gate_up + r * 2 * out.cols;
+    const float* up = gate + out.cols;
+    for (int64_t c = 0; c < out.cols; ++c) {
+      const double silu = gate[c] / (1 + std::exp(-double{gate[c]}));
+      store(out.data, out.dtype, r * out.row_stride + c, silu * up[c]);
+    }
+  }
+}
+
+void add(const AddParams& params) {
+  for (int64_t i = 0; i < params.count; ++i) params.x[i] += params.y[i];
+}
+
+}  // namespace millrace::kernels::ref
