@@ -2,7 +2,7 @@
 //
 // Written as text on the command line and in requests:
 //   dense | a-shape:S,W | vertical-slash:V,S | block-sparse:K | elastic:ALPHA,BETA |
-//   adaptive:GAMMA[,ROWS,PAGES] | auto
+//   adaptive[:GAMMA[,ROWS,PAGES]] | auto
 // or as a JSON file: MInference's pattern files as they are (a list over layers of {"head":
 // [pattern, p1, p2, score]}), or our own
 //   {"default": "adaptive:0.8", "layers": [{"heads": {"0": "dense", "3": "a-shape:64,1024"}},
@@ -39,7 +39,7 @@ struct HeadPattern {
   int32_t top_k = 0;          // block-sparse: pages a row tile
   int32_t alpha = 0;          // elastic: tokens, may be negative
   float beta = 0;             // elastic: share of the prompt, [0, 1]
-  float gamma = 0;            // adaptive: mass to reach, (0, 1]
+  float gamma = 0.8f;         // adaptive: mass to reach, (0, 1]
   int32_t row_outliers = 4;   // adaptive
   int32_t page_outliers = 2;  // adaptive
 
@@ -69,11 +69,22 @@ class HeadPlan {
 
 // One pattern from its text form. kInvalidArgument: says what is wrong and the forms that exist.
 Result<HeadPattern> parse_head_pattern(std::string_view text);
+// The text form; parse_head_pattern gives the same pattern back.
+std::string format_head_pattern(const HeadPattern& pattern);
+// kInvalidArgument when a number is outside its range: what plans from any source go through.
+Result<HeadPattern> checked_head_pattern(HeadPattern pattern);
+
+struct HeadPlanOptions {
+  // Whether `spec` may be a path. Off for plans that come with a request: a client must not be able
+  // to make a rank read files of its machine.
+  bool allow_files = true;
+};
 
 // `spec` is the text form, a path of a JSON file, or "auto": dense when num_tokens is below
 // `crossover_tokens`, else adaptive with its defaults. kInvalidArgument also when a file's layer or
 // head count differs from the model's (both numbers).
 Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& config,
-                                int64_t num_tokens, int64_t crossover_tokens);
+                                int64_t num_tokens, int64_t crossover_tokens,
+                                const HeadPlanOptions& options = {});
 
 }  // namespace millrace::model

@@ -1,0 +1,51 @@
+#include "model/head_plan.h"
+
+#include "common/check.h"
+#include "model/head_plan_json.h"
+
+namespace millrace::model {
+
+HeadPlan::HeadPlan(int32_t num_layers, int32_t num_heads, HeadPattern everywhere)
+    : num_layers_(num_layers), num_heads_(num_heads) {
+  MR_CHECK(num_layers > 0 && num_heads > 0, "{} layers, {} heads", num_layers, num_heads);
+  patterns_.resize(static_cast<std::size_t>(num_layers) * static_cast<std::size_t>(num_heads),
+                   everywhere);
+}
+
+const HeadPattern& HeadPlan::at(int32_t layer, int32_t head) const {
+  MR_CHECK(layer >= 0 && layer < num_layers_ && head >= 0 && head < num_heads_,
+           "layer {} of {}, head {} of {}", layer, num_layers_, head, num_heads_);
+  return patterns_[static_cast<std::size_t>(layer) * static_cast<std::size_t>(num_heads_) +
+                   static_cast<std::size_t>(head)];
+}
+
+HeadPattern& HeadPlan::at(int32_t layer, int32_t head) {
+  return const_cast<HeadPattern&>(std::as_const(*this).at(layer, head));
+}
+
+namespace {
+
+// A path is told from a misspelt pattern by what paths have and patterns have not.
+bool looks_like_path(std::string_view spec) {
+  return spec.ends_with(".json") || spec.find('/') != std::string_view::npos;
+}
+
+}  // namespace
+
+Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& config,
+                                int64_t num_tokens, int64_t crossover_tokens,
+                                const HeadPlanOptions& options) {
+  if (options.allow_files && looks_like_path(spec)) return load_head_plan(spec, config);
+
+  HeadPattern everywhere;
+  if (spec == "auto") {
+    everywhere.pattern = num_tokens < crossover_tokens ? Pattern::kDense : Pattern::kAdaptive;
+  } else {
+    MR_ASSIGN_OR_RETURN(everywhere, parse_head_pattern(spec));
+  }
+  HeadPlan plan(config.num_layers, config.num_query_heads, everywhere);
+  plan.set_name(spec);
+  return plan;
+}
+
+}  // namespace millrace::model

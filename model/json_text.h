@@ -1,0 +1,21 @@
+// JSON that somebody else wrote: parsed with a limit on depth, and refused when an object names a
+// key twice (which of the two counts differs between parsers, so a file could mean two things).
+#pragma once
+
+#include <boost/json/value.hpp>
+#include <string>
+#include <string_view>
+
+#include "common/result.h"
+
+namespace millrace::model {
+
+// kInvalidArgument with the place ("JSON: syntax error at byte 17"). The caller has limited the
+// size of `text` and names the file.
+Result<boost::json::value> parse_json(std::string_view text, int max_depth);
+
+// For messages: as JSON, so that control characters cannot reach a terminal, and cut when long.
+std::string quoted(const boost::json::value& value);
+std::string quoted(std::string_view text);
+
+}  // namespace millrace::model

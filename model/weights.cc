@@ -1,0 +1,181 @@
+#include "model/weights.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "common/check.h"
+#include "model/checkpoint.h"
+#include "model/rope.h"
+#include "model/weight_uploader.h"
+
+namespace millrace::model {
+
+namespace {
+
+// Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
+class WeightLoader {
+ public:
+  WeightLoader(const Checkpoint& checkpoint, kernels::Device& device, ModelWeights& weights)
+      : checkpoint_(&checkpoint),
+        weights_(&weights),
+        config_(&weights.config),
+        shard_(&weights.shard),
+        uploader_(device, weights.storage) {}
+
+  Result<void> load() {
+    MR_RETURN_IF_ERROR(load_vocabulary());
+    for (int32_t i = 0; i < config_->num_layers; ++i) {
+      const auto prefix = fmt::format("model.layers.{}.", i);
+      LayerWeights layer;
+      MR_RETURN_IF_ERROR(load_attention(prefix, layer));
+      MR_RETURN_IF_ERROR(load_mlp(prefix, layer));
+      weights_->layers.push_back(layer);
+    }
+    MR_ASSIGN_OR_RETURN(weights_->final_norm, norm("model.norm.weight"));
+    MR_ASSIGN_OR_RETURN(weights_->inv_freq, uploader_.vector(rope_inv_freq(*config_)));
+    return {};
+  }
+
+ private:
+  int64_t hidden() const { return config_->hidden_size; }
+  int64_t head_dim() const { return config_->head_dim; }
+
+  Result<TensorSlice> matrix(const std::string& name, int64_t rows, int64_t cols) const {
+    MR_ASSIGN_OR_RETURN(auto entry, checkpoint_->find(name, std::array{rows, cols}));
+    return TensorSlice::whole(std::move(entry.tensor));
+  }
+  Result<TensorSlice> vector(const std::string& name, int64_t count) const {
+    MR_ASSIGN_OR_RETURN(auto entry, checkpoint_->find(name, std::array{count}));
+    return TensorSlice::whole(std::move(entry.tensor));
+  }
+  Result<const float*> norm(const std::string& name) {
+    MR_ASSIGN_OR_RETURN(const auto weight, vector(name, hidden()));
+    return uploader_.stacked_vector(std::array{weight});
+  }
+
+  Result<void> load_vocabulary() {
+    const std::array shape{int64_t{config_->vocab_size}, hidden()};
+    MR_ASSIGN_OR_RETURN(auto entry, checkpoint_->find("model.embed_tokens.weight", shape));
+    const DType file_dtype = entry.tensor.dtype;
+    MR_ASSIGN_OR_RETURN(weights_->embedding, place(entry, 0, shape[0], file_dtype));
+
+    const int64_t first = shard_->vocab_begin;
+    const int64_t count = shard_->vocab_end - first;
+    if (!config_->tied_embeddings) {
+      MR_ASSIGN_OR_RETURN(entry, checkpoint_->find("lm_head.weight", shape));
+    } else if (file_dtype == weights_->compute_dtype) {
+      const auto* rows = static_cast<const std::byte*>(weights_->embedding.data);
+      weights_->lm_head = kernels::dense_matrix(
+          static_cast<const void*>(rows + first * hidden() * dtype_bytes(file_dtype)), file_dtype,
+          count, hidden());
+      return {};
+    }
+    MR_ASSIGN_OR_RETURN(weights_->lm_head, place(entry, first, count, weights_->compute_dtype));
+    return {};
+  }
+
+  // Rows of a tensor, in the mapped file where possible.
+  Result<kernels::ConstMatrix> place(const Checkpoint::Entry& entry, int64_t first_row,
+                                     int64_t num_rows, DType dtype) {
+    const auto slice = TensorSlice::whole(entry.tensor).rows(first_row, num_rows);
+    const auto view = uploader_.in_place(slice, dtype);
+    if (view.data == nullptr) return uploader_.stack(std::array{slice}, dtype);
+    if (std::ranges::find(weights_->files, entry.file) == weights_->files.end()) {
+      weights_->files.push_back(entry.file);
+    }
+    return view;
+  }
+
+  Result<void> load_attention(const std::string& prefix, LayerWeights& layer) {
+    const std::string attention = prefix + "self_attn.";
+    MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight"));
+    MR_RETURN_IF_ERROR(load_qkv(attention, layer));
+
+    const int64_t query_cols = config_->num_query_heads * head_dim();
+    MR_ASSIGN_OR_RETURN(const auto o, matrix(attention + "o_proj.weight", hidden(), query_cols));
+    const auto columns =
+        o.cols(shard_->first_query_head * head_dim(), shard_->num_query_heads * head_dim());
+    MR_ASSIGN_OR_RETURN(layer.o, uploader_.stack(std::array{columns}, weights_->compute_dtype));
+    return refuse_output_bias(attention + "o_proj.bias");
+  }
+
+  Result<void> load_qkv(const std::string& attention, LayerWeights& layer) {
+    struct Projection {
+      char name;
+      int64_t num_heads, first_head, shard_heads;
+    };
+    const std::array<Projection, 3> projections{{
+        {'q', config_->num_query_heads, shard_->first_query_head, shard_->num_query_heads},
+        {'k', config_->num_kv_heads, shard_->first_kv_head, shard_->num_kv_heads},
+        {'v', config_->num_kv_heads, shard_->first_kv_head, shard_->num_kv_heads},
+    }};
+    std::vector<TensorSlice> weights, biases;
+    for (const auto& [name, num_heads, first_head, shard_heads] : projections) {
+      const auto tensor = fmt::format("{}{}_proj.", attention, name);
+      const int64_t all_rows = num_heads * head_dim();
+      const int64_t first = first_head * head_dim();
+      const int64_t count = shard_heads * head_dim();
+      MR_ASSIGN_OR_RETURN(const auto weight, matrix(tensor + "weight", all_rows, hidden()));
+      weights.push_back(weight.rows(first, count));
+      if (!config_->qkv_bias) continue;
+      MR_ASSIGN_OR_RETURN(const auto bias, vector(tensor + "bias", all_rows));
+      biases.push_back(bias.rows(first, count));
+    }
+    MR_ASSIGN_OR_RETURN(layer.qkv, uploader_.stack(weights, weights_->compute_dtype));
+    if (config_->qkv_bias) {
+      MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
+    }
+    return {};
+  }
+
+  // Qwen models rewritten as Llama have one of zeros, which does nothing.
+  Result<void> refuse_output_bias(const std::string& name) const {
+    if (!checkpoint_->contains(name)) return {};
+    MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
+    const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+    if (std::ranges::all_of(bias.tensor.bytes, is_zero)) return {};
+    return error(Errc::kUnsupported, "tensor \"{}\" is not zero; supported: none or zeros", name);
+  }
+
+  Result<void> load_mlp(const std::string& prefix, LayerWeights& layer) {
+    MR_ASSIGN_OR_RETURN(layer.mlp_norm, norm(prefix + "post_attention_layernorm.weight"));
+    const std::string mlp = prefix + "mlp.";
+    const int64_t all = config_->ffn_size;
+    const int64_t count = shard_->ffn_size;
+    const int64_t first = weights_->tp.rank * count;
+    MR_ASSIGN_OR_RETURN(const auto gate, matrix(mlp + "gate_proj.weight", all, hidden()));
+    MR_ASSIGN_OR_RETURN(const auto up, matrix(mlp + "up_proj.weight", all, hidden()));
+    MR_ASSIGN_OR_RETURN(const auto down, matrix(mlp + "down_proj.weight", hidden(), all));
+    MR_ASSIGN_OR_RETURN(layer.gate_up,
+                        uploader_.stack(std::array{gate.rows(first, count), up.rows(first, count)},
+                                        weights_->compute_dtype));
+    MR_ASSIGN_OR_RETURN(
+        layer.down, uploader_.stack(std::array{down.cols(first, count)}, weights_->compute_dtype));
+    return {};
+  }
+
+  const Checkpoint* checkpoint_;
+  ModelWeights* weights_;
+  const ModelConfig* config_;
+  const ShardShape* shard_;
+  WeightUploader uploader_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model_directory,
+                                                         TensorParallel tp, DType compute_dtype,
+                                                         kernels::Device& device) {
+  MR_CHECK(compute_dtype != DType::kFloat16, "weights are computed with in float32 or bfloat16");
+  auto weights = std::make_unique<ModelWeights>();
+  MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model_directory));
+  MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
+  weights->tp = tp;
+  weights->compute_dtype = compute_dtype;
+  MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model_directory));
+  MR_RETURN_IF_ERROR(WeightLoader(checkpoint, device, *weights).load());
+  return weights;
+}
+
+}  // namespace millrace::model
