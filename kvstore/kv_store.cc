@@ -1,0 +1,68 @@
+#include "kvstore/kv_store.h"
+
+#include <limits>
+
+#include "common/units.h"
+#include "kvstore/disk_tier.h"
+#include "kvstore/memory_tier.h"
+#include "kvstore/tiered_kv_store.h"
+
+namespace millrace::kvstore {
+namespace {
+
+// Far above any model; keeps every product of these within 64 bits.
+constexpr int32_t kMaxLayers = 4096;
+constexpr int32_t kMaxKvHeads = 4096;
+constexpr int32_t kMaxHeadDim = 4096;
+constexpr int32_t kMaxPageTokens = 4096;
+
+bool within(int32_t value, int32_t max) {
+  return value > 0 && value <= max;
+}
+
+Result<void> check_geometry(const KvGeometry& geometry) {
+  if (within(geometry.num_layers, kMaxLayers) && within(geometry.num_kv_heads, kMaxKvHeads) &&
+      within(geometry.head_dim, kMaxHeadDim) && within(geometry.page_tokens, kMaxPageTokens) &&
+      geometry.first_kv_head >= 0 && geometry.first_kv_head <= kMaxKvHeads) {
+    return {};
+  }
+  return error(Errc::kInvalidArgument,
+               "KV geometry of {} layers, {} kv heads from {}, head dim {}, {} tokens a page",
+               geometry.num_layers, geometry.num_kv_heads, geometry.first_kv_head,
+               geometry.head_dim, geometry.page_tokens);
+}
+
+Result<int64_t> slots_of(int64_t budget_bytes, int64_t page_bytes) {
+  const int64_t slots = budget_bytes / page_bytes;
+  if (budget_bytes >= 0 && slots <= std::numeric_limits<int32_t>::max()) return slots;
+  return error(Errc::kInvalidArgument, "KV budget of {} bytes for pages of {}", budget_bytes,
+               format_bytes(page_bytes));
+}
+
+Result<TierStorage> make_memory_tier(int64_t budget_bytes, int64_t page_bytes) {
+  MR_ASSIGN_OR_RETURN(const int64_t slots, slots_of(budget_bytes, page_bytes));
+  MR_ASSIGN_OR_RETURN(auto memory, MemoryTier::allocate(slots, page_bytes));
+  return TierStorage{.memory = std::move(memory), .max_slots = slots};
+}
+
+Result<TierStorage> make_disk_tier(const KvStoreConfig& config, int64_t page_bytes) {
+  if (config.disk_directory.empty()) return TierStorage{};
+  MR_ASSIGN_OR_RETURN(const int64_t slots, slots_of(config.disk_bytes, page_bytes));
+  MR_ASSIGN_OR_RETURN(auto disk, DiskTier::open(config.disk_directory, page_bytes));
+  return TierStorage{.memory = std::move(disk), .max_slots = slots};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock) {
+  MR_RETURN_IF_ERROR(check_geometry(config.geometry));
+  const int64_t page_bytes = config.geometry.page_bytes();
+  TierStorages tiers;
+  MR_ASSIGN_OR_RETURN(tiers[0], make_memory_tier(config.device_bytes, page_bytes));
+  MR_ASSIGN_OR_RETURN(tiers[1], make_memory_tier(config.host_bytes, page_bytes));
+  MR_ASSIGN_OR_RETURN(tiers[2], make_disk_tier(config, page_bytes));
+  return std::unique_ptr<KvStore>(
+      std::make_unique<TieredKvStore>(config.geometry, std::move(tiers), clock));
+}
+
+}  // namespace millrace::kvstore

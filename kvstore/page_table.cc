@@ -1,0 +1,77 @@
+#include "kvstore/page_table.h"
+
+#include <algorithm>
+
+#include "common/units.h"
+
+namespace millrace::kvstore {
+
+Tier PageSlots::best() const {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    if (has(tier)) return tier;
+  }
+  MR_CHECK(false, "a page without a copy");
+}
+
+PageTable::PageTable(std::string request_id, const KvGeometry& geometry, int64_t num_tokens,
+                     std::span<const int64_t> pages, int64_t sequence)
+    : request_id_(std::move(request_id)),
+      geometry_(geometry),
+      num_prompt_pages_(ceil_div(num_tokens, geometry.page_tokens)),
+      sequence_(sequence),
+      pages_(pages.begin(), pages.end()),
+      entries_(pages.size() * geometry.num_layers * geometry.num_kv_heads),
+      digests_(entries_.size() * 3 * geometry.head_dim) {
+  num_unwritten = num_entries();
+  for (PageEntry& entry : entries_) {
+    entry.table = this;
+    const PageKey key = key_of(entry);
+    entry.priority.keep = keep_without_score(key.layer, key.page, num_prompt_pages_);
+  }
+}
+
+Result<std::span<PageEntry>> PageTable::head(int32_t layer, int32_t kv_head) {
+  const int32_t local_head = kv_head - geometry_.first_kv_head;
+  if (layer < 0 || layer >= geometry_.num_layers) {
+    return error(Errc::kNotFound, "request '{}': layer {} of {}", request_id_, layer,
+                 geometry_.num_layers);
+  }
+  if (local_head < 0 || local_head >= geometry_.num_kv_heads) {
+    return error(Errc::kNotFound, "request '{}': kv head {}, this rank holds [{}, {})", request_id_,
+                 kv_head, geometry_.first_kv_head,
+                 geometry_.first_kv_head + geometry_.num_kv_heads);
+  }
+  const size_t row = static_cast<size_t>(layer) * geometry_.num_kv_heads + local_head;
+  return std::span(entries_).subspan(row * pages_.size(), pages_.size());
+}
+
+Result<std::span<PageEntry>> PageTable::range(int32_t layer, int32_t kv_head, int64_t first_page,
+                                              int64_t num_pages) {
+  MR_ASSIGN_OR_RETURN(const auto all, head(layer, kv_head));
+  const auto first = std::lower_bound(pages_.begin(), pages_.end(), first_page);
+  const int64_t held_after = pages_.end() - first;
+  // pages_ ascends, so the run is whole exactly when its last element is where it should be.
+  if (num_pages <= 0 || held_after < num_pages || *first != first_page ||
+      first[num_pages - 1] - first_page != num_pages - 1) {
+    return error(Errc::kNotFound,
+                 "request '{}': {} pages from {} are not all among the {} of {} prompt pages this "
+                 "rank holds",
+                 request_id_, num_pages, first_page, pages_.size(), num_prompt_pages_);
+  }
+  return all.subspan(first - pages_.begin(), num_pages);
+}
+
+PageKey PageTable::key_of(const PageEntry& entry) const {
+  const auto num_pages = static_cast<int64_t>(pages_.size());
+  const int64_t row = index_of(entry) / num_pages;
+  return {.layer = static_cast<int32_t>(row / geometry_.num_kv_heads),
+          .kv_head = geometry_.first_kv_head + static_cast<int32_t>(row % geometry_.num_kv_heads),
+          .page = pages_[static_cast<size_t>(index_of(entry) % num_pages)]};
+}
+
+std::span<float> PageTable::digest_of(const PageEntry& entry) {
+  const size_t floats = 3 * static_cast<size_t>(geometry_.head_dim);
+  return std::span(digests_).subspan(static_cast<size_t>(index_of(entry)) * floats, floats);
+}
+
+}  // namespace millrace::kvstore

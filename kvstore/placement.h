@@ -1,0 +1,47 @@
+// What deserves device memory: the pure policy. Pages are ranked; the byte budget cuts the ranking
+// where it ends (residency.h).
+//
+//   sinks       page 0 of the prompt, which every head attends to
+//   window      the last 2 pages of the prompt, which the next tokens attend to
+//   first layer all pages of layers 0..2: sparsity costs most there, and attention is widest
+//   mass        the best pages by score until, with the forced ones, the head's mass reaches 0.95
+//   rest        all others, by score
+//
+// Scores count as shares of the head's sum over the pages of this rank: heads differ in scale, and
+// no rank knows the pages of the others.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace millrace::kvstore {
+
+inline constexpr int64_t kSinkPages = 1;
+inline constexpr int64_t kWindowPages = 2;
+inline constexpr int32_t kFirstLayers = 3;
+// The threshold of progressive sparse attention (arXiv 2503.00392, epsilon).
+inline constexpr double kHeadMass = 0.95;
+
+// In rising order of worth.
+enum class Keep : uint8_t { kRest = 0, kMass, kFirstLayer, kWindow, kSink };
+
+struct PagePriority {
+  Keep keep = Keep::kRest;
+  float share = 0;  // of the head's score, [0, 1]; 0 while the page has none
+
+  bool operator==(const PagePriority&) const = default;
+};
+inline bool operator<(const PagePriority& a, const PagePriority& b) {
+  return a.keep != b.keep ? a.keep < b.keep : a.share < b.share;
+}
+
+// What is known of a page before it has a score; never kMass.
+Keep keep_without_score(int32_t layer, int64_t page, int64_t num_prompt_pages);
+
+// Pages of one layer and kv head, in the order of `pages`; scores.size() == pages.size(), finite
+// and not negative.
+std::vector<PagePriority> rank_pages(int32_t layer, int64_t num_prompt_pages,
+                                     std::span<const int64_t> pages, std::span<const float> scores);
+
+}  // namespace millrace::kvstore

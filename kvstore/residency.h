@@ -1,0 +1,101 @@
+// Which slots hold which page: free slots per tier, the copies of every page, what may be evicted.
+// Decides and keeps the books; never touches bytes. Not thread-safe: every call is made under the
+// store's lock, every copy outside it, between a take or plan_* and its settle or finish.
+//
+// Why a write never fails for lack of room. Let
+//   U = pages reserved and not written, F = free slots of all tiers, C = clean pages (a device and
+//   a host copy, unpinned: either copy can be dropped at once).
+// F + C - U is the slack. reserve() grants only what keeps the slack at kTransitSlots or more, and
+// nothing else lowers it for good: a write takes one slot and one reservation; the second copy of a
+// write-through, and a move, which holds a slot at both ends, are made only while there is slack
+// for them; pinning a clean page may force its host copy out. So when U > 0, a free slot or a clean
+// page exists.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "kvstore/eviction_queue.h"
+#include "kvstore/kv_store.h"
+#include "kvstore/page_table.h"
+#include "kvstore/slot_pool.h"
+
+namespace millrace::kvstore {
+
+// A copy in flight from one tier to another. Holds a pin on the page and the slot it goes to.
+struct PageMove {
+  std::shared_ptr<PageTable> keep_alive;
+  PageEntry* page = nullptr;
+  Tier from = Tier::kHost;
+  Tier to = Tier::kDevice;
+  int32_t from_slot = kNoSlot;
+  int32_t to_slot = kNoSlot;
+};
+
+class Residency {
+ public:
+  // Device and host slots are there at once; disk slots come with grow_disk(), up to max_slots.
+  explicit Residency(const std::array<int64_t, kNumTiers>& max_slots);
+
+  // Reservation. available(): pages that could be reserved if the disk grew to its limit.
+  int64_t available() const;
+  int64_t disk_shortfall(int64_t num_pages) const;  // slots the disk lacks to reserve num_pages
+  void grow_disk(int64_t num_slots) { pool(Tier::kDisk).grow(num_slots); }
+  // Gives up all disk slots when none is used or promised; returns whether it did.
+  bool shrink_disk();
+  void reserve(int64_t num_pages);  // the caller checked: disk_shortfall() == 0
+  void unreserve(int64_t num_pages);
+
+  // Writing: slots for a page of worth `page.priority`, against its reservation; then either
+  // settle, or give_back and, if the page may be written again, reserve(1).
+  PageSlots take_for_write(const PageEntry& page);
+  void settle(PageEntry& page, const PageSlots& slots);
+  void give_back(const PageSlots& slots);
+
+  void pin(PageEntry& page);
+  void unpin(PageEntry& page);  // the last unpin of a page of a dead request frees it
+  void free_unpinned(PageEntry& page);
+  void set_priority(PageEntry& page, PagePriority priority);
+
+  // Moving. The next copy that brings `page` to the device, or makes room for it there by moving
+  // out a page worth less; none when it is there or should not be. Repeat until none.
+  std::optional<PageMove> plan_promotion(PageEntry& page);
+  // From disk to host, when there is room.
+  std::optional<PageMove> plan_warming(PageEntry& page);
+  void finish(const PageMove& move, bool copied);
+
+  int64_t slots_total(Tier tier) const { return max_slots_[static_cast<int>(tier)]; }
+  int64_t slots_used(Tier tier) const { return pool(tier).used(); }
+  int64_t slots_allocated(Tier tier) const { return pool(tier).size(); }
+  int64_t evictions() const { return evictions_; }
+  // For tests: F + C - U.
+  int64_t slack() const;
+
+ private:
+  SlotPool& pool(Tier tier) { return pools_[static_cast<int>(tier)]; }
+  const SlotPool& pool(Tier tier) const { return pools_[static_cast<int>(tier)]; }
+  void give(Tier tier, int32_t slot);
+  void drop(PageEntry& page, Tier tier);
+
+  EvictionQueue* queue_of(const PageEntry& page);
+  void enqueue(PageEntry& page);
+  void dequeue(PageEntry& page);
+
+  void evict_clean(PageEntry& page);
+  int32_t take_host_slot();
+  PageMove start_move(PageEntry& page, Tier to, int32_t to_slot);
+  std::optional<PageMove> plan_demotion(PageEntry& page);
+
+  std::array<int64_t, kNumTiers> max_slots_;
+  std::array<SlotPool, kNumTiers> pools_;
+  // Unpinned pages on the device: those whose host copy makes eviction a rebind, and the others.
+  EvictionQueue clean_;
+  EvictionQueue dirty_;
+  int64_t unwritten_ = 0;
+  int64_t transit_slots_;
+  int64_t evictions_ = 0;
+};
+
+}  // namespace millrace::kvstore

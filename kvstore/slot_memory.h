@@ -1,0 +1,33 @@
+// The bytes behind a tier: an array of equal slots. Implementations: MemoryTier (host memory; also
+// the "device" tier of the CPU backend), DiskTier (a file). A CUDA pool implements the same
+// interface.
+//
+// Knows nothing of pages or of which slots are free. Threads: any; the caller sees to it that
+// nobody reads a slot while it is written, and that resize() runs beside neither.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/result.h"
+
+namespace millrace::kvstore {
+
+class SlotMemory {
+ public:
+  virtual ~SlotMemory() = default;
+
+  // Makes slots [0, num_slots) usable; what was in those below the old size stays. On error the old
+  // size holds. kIo: the storage behind it is full.
+  virtual Result<void> resize(int64_t num_slots) = 0;
+
+  // `bytes` fills the slot from its start.
+  virtual Result<void> write(int64_t slot, std::span<const std::byte> bytes) = 0;
+  virtual Result<void> read(int64_t slot, std::span<std::byte> bytes) const = 0;
+
+  // The slot in place, one slot long; empty when it cannot be addressed and must be read().
+  virtual std::span<const std::byte> address(int64_t slot) const = 0;
+};
+
+}  // namespace millrace::kvstore

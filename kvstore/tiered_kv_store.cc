@@ -1,0 +1,480 @@
+#include "kvstore/tiered_kv_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "common/checksum.h"
+#include "common/log.h"
+#include "common/units.h"
+
+namespace millrace::kvstore {
+namespace {
+
+constexpr size_t kMaxIdBytes = 256;
+constexpr size_t kMaxRequests = 65536;
+// The disk file grows by at least this many slots: a call per page would dominate.
+constexpr int64_t kDiskGrowthSlots = 64;
+
+std::array<int64_t, kNumTiers> max_slots_of(const TierStorages& tiers) {
+  std::array<int64_t, kNumTiers> slots;
+  std::transform(tiers.begin(), tiers.end(), slots.begin(),
+                 [](const TierStorage& tier) { return tier.max_slots; });
+  return slots;
+}
+
+}  // namespace
+
+// The pages of one pin_pages call, with the memory of those that had to be read from disk.
+class TieredKvStore::Pins final : public PinnedPages {
+ public:
+  Pins(TieredKvStore& store, std::shared_ptr<PageTable> table, std::span<PageEntry> entries)
+      : store_(store), table_(std::move(table)), entries_(entries), pages_(entries.size()) {}
+  ~Pins() override { store_.unpin(entries_); }
+
+  std::span<const PinnedPage> pages() const override { return pages_; }
+
+  // Under the store's lock: what may change later is copied now.
+  void describe() {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const PageEntry& entry = entries_[i];
+      const Tier tier = entry.slots.best();
+      slots_.push_back(entry.slots[tier]);
+      pages_[i] = {.bytes = {},
+                   .digest = table_->digest_of(entry),
+                   .checksum = entry.checksum,
+                   .score = entry.score,
+                   .tier = tier};
+    }
+  }
+
+  // Outside the lock.
+  Result<void> load() {
+    std::vector<size_t> to_read;
+    for (size_t i = 0; i < pages_.size(); ++i) {
+      pages_[i].bytes = store_.memory(pages_[i].tier).address(slots_[i]);
+      if (pages_[i].bytes.empty()) {
+        to_read.push_back(i);
+      } else {
+        pages_[i].bytes = pages_[i].bytes.first(static_cast<size_t>(store_.page_bytes()));
+      }
+    }
+    const auto page_bytes = static_cast<size_t>(store_.page_bytes());
+    read_ = AlignedBuffer(static_cast<int64_t>(to_read.size() * page_bytes));
+    std::byte* next = read_.as<std::byte>();
+    for (const size_t i : to_read) {
+      const std::span<std::byte> bytes(next, page_bytes);
+      MR_RETURN_IF_ERROR(store_.read_checked(pages_[i].tier, slots_[i], entries_[i], bytes));
+      pages_[i].bytes = bytes;
+      next += page_bytes;
+    }
+    return {};
+  }
+
+ private:
+  TieredKvStore& store_;
+  std::shared_ptr<PageTable> table_;
+  std::span<PageEntry> entries_;
+  std::vector<int32_t> slots_;
+  std::vector<PinnedPage> pages_;
+  AlignedBuffer read_;
+};
+
+TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock)
+    : geometry_(geometry),
+      tiers_(std::move(tiers)),
+      staging_(geometry.page_bytes()),
+      residency_(max_slots_of(tiers_)),
+      leases_(clock) {}
+
+TieredKvStore::~TieredKvStore() {
+  MR_CHECK(pinned_pages_ == 0, "{} pages are pinned in a store that goes", pinned_pages_);
+}
+
+Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t num_tokens,
+                                          std::span<const int64_t> pages) {
+  MR_RETURN_IF_ERROR(check_request(request_id, num_tokens, pages));
+  const int64_t rows = int64_t{geometry_.num_layers} * geometry_.num_kv_heads;
+  // No overflow: `pages` lies in memory, and rows is at most 2^24 (kv_store.cc).
+  const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows;
+  // One at a time, so that the room found is still there when it is taken.
+  std::lock_guard growing(growth_mutex_);
+  int64_t sequence = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (tables_.contains(request_id)) {
+      return error(Errc::kInvalidArgument, "request '{}' is held already", request_id);
+    }
+    if (tables_.size() >= kMaxRequests) {
+      return error(Errc::kExhausted, "request '{}': {} requests are held, the limit", request_id,
+                   kMaxRequests);
+    }
+    if (num_pages > residency_.available()) return no_room(request_id, num_pages);
+    sequence = next_sequence_++;
+  }
+  MR_RETURN_IF_ERROR(grow_disk_for(request_id, num_pages));
+  auto table = std::make_shared<PageTable>(request_id, geometry_, num_tokens, pages, sequence);
+  std::lock_guard lock(mutex_);
+  // Copies in flight of other requests may hold the last slots for a moment.
+  if (residency_.disk_shortfall(num_pages) > 0) return no_room(request_id, num_pages);
+  residency_.reserve(num_pages);
+  leases_.forget_end(request_id);
+  tables_.emplace(request_id, std::move(table));
+  return {};
+}
+
+Result<void> TieredKvStore::check_request(const std::string& request_id, int64_t num_tokens,
+                                          std::span<const int64_t> pages) const {
+  if (request_id.empty() || request_id.size() > kMaxIdBytes) {
+    return error(Errc::kInvalidArgument, "request id of {} bytes, must be 1 to {}",
+                 request_id.size(), kMaxIdBytes);
+  }
+  if (num_tokens <= 0) {
+    return error(Errc::kInvalidArgument, "request '{}' of {} tokens", request_id, num_tokens);
+  }
+  const int64_t num_prompt_pages = ceil_div(num_tokens, geometry_.page_tokens);
+  int64_t previous = -1;
+  for (const int64_t page : pages) {
+    if (page <= previous || page >= num_prompt_pages) {
+      return error(Errc::kInvalidArgument,
+                   "request '{}': page {} after {}, must ascend and be below {}", request_id, page,
+                   previous, num_prompt_pages);
+    }
+    previous = page;
+  }
+  return {};
+}
+
+Result<void> TieredKvStore::grow_disk_for(const std::string& request_id, int64_t num_pages) {
+  int64_t old_slots = 0;
+  int64_t new_slots = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const int64_t shortfall = residency_.disk_shortfall(num_pages);
+    if (shortfall == 0) return {};
+    old_slots = residency_.slots_allocated(Tier::kDisk);
+    new_slots = std::min(old_slots + std::max(shortfall, kDiskGrowthSlots),
+                         residency_.slots_total(Tier::kDisk));
+  }
+  if (new_slots == old_slots) return {};
+  if (auto grown = memory(Tier::kDisk).resize(new_slots); !grown.ok()) {
+    return error(grown.error().code, "request '{}': {}", request_id, grown.error().message);
+  }
+  std::lock_guard lock(mutex_);
+  residency_.grow_disk(new_slots - old_slots);
+  return {};
+}
+
+Error TieredKvStore::no_room(const std::string& request_id, int64_t num_pages) const {
+  const auto use = [this](Tier tier) {
+    return fmt::format("{} of {}", residency_.slots_used(tier), residency_.slots_total(tier));
+  };
+  return error(Errc::kExhausted,
+               "request '{}' needs {} pages of {}, room for {} (slots used: device {}, host {}, "
+               "disk {})",
+               request_id, num_pages, format_bytes(page_bytes()), residency_.available(),
+               use(Tier::kDevice), use(Tier::kHost), use(Tier::kDisk));
+}
+
+Result<std::shared_ptr<PageTable>> TieredKvStore::find_running(
+    const std::string& request_id) const {
+  const auto found = tables_.find(request_id);
+  if (found == tables_.end()) {
+    return error(Errc::kNotFound, "request '{}' is unknown", request_id);
+  }
+  if (found->second->sealed) {
+    return error(Errc::kInvalidArgument, "request '{}' is sealed", request_id);
+  }
+  return found->second;
+}
+
+Result<void> TieredKvStore::write_page(const std::string& request_id, const PageKey& key,
+                                       std::span<const std::byte> kv, const PageDigest& digest) {
+  const auto head_dim = static_cast<size_t>(geometry_.head_dim);
+  if (static_cast<int64_t>(kv.size()) != page_bytes() || digest.min.size() != head_dim ||
+      digest.max.size() != head_dim || digest.radius.size() != head_dim) {
+    return error(Errc::kInvalidArgument,
+                 "request '{}': page of {} bytes with a digest of {}, {}, {} values; must be {} "
+                 "and {}",
+                 request_id, kv.size(), digest.min.size(), digest.max.size(), digest.radius.size(),
+                 page_bytes(), head_dim);
+  }
+  const uint64_t sum = checksum(kv);
+  MR_ASSIGN_OR_RETURN(const PageWrite write, start_write(request_id, key));
+  const auto stored_digest = write.table->digest_of(*write.page);
+  std::copy(digest.min.begin(), digest.min.end(), stored_digest.begin());
+  std::copy(digest.max.begin(), digest.max.end(), stored_digest.begin() + head_dim);
+  std::copy(digest.radius.begin(), digest.radius.end(), stored_digest.begin() + 2 * head_dim);
+  auto copied = copy_in(write.slots, kv);
+  finish_write(write, sum, copied.ok());
+  return copied;
+}
+
+Result<TieredKvStore::PageWrite> TieredKvStore::start_write(const std::string& request_id,
+                                                            const PageKey& key) {
+  std::lock_guard lock(mutex_);
+  MR_ASSIGN_OR_RETURN(auto table, find_running(request_id));
+  MR_ASSIGN_OR_RETURN(const auto entries, table->range(key.layer, key.kv_head, key.page, 1));
+  PageEntry& page = entries.front();
+  if (page.state != PageState::kUnwritten) {
+    return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} page {} written twice",
+                 request_id, key.layer, key.kv_head, key.page);
+  }
+  page.state = PageState::kWriting;
+  --table->num_unwritten;
+  const PageSlots slots = residency_.take_for_write(page);
+  return PageWrite{.table = std::move(table), .page = &page, .slots = slots};
+}
+
+Result<void> TieredKvStore::copy_in(const PageSlots& slots, std::span<const std::byte> kv) {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    if (slots.has(tier)) MR_RETURN_IF_ERROR(memory(tier).write(slots[tier], kv));
+  }
+  return {};
+}
+
+void TieredKvStore::finish_write(const PageWrite& write, uint64_t sum, bool copied) {
+  std::lock_guard lock(mutex_);
+  PageEntry& page = *write.page;
+  if (copied && !write.table->dead) {
+    page.checksum = sum;
+    page.state = PageState::kWritten;
+    residency_.settle(page, write.slots);
+    ++write.table->num_written;
+    ++pages_written_;
+    return;
+  }
+  page.state = PageState::kUnwritten;
+  residency_.give_back(write.slots);
+  if (write.table->dead) return;
+  ++write.table->num_unwritten;
+  residency_.reserve(1);
+}
+
+Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t layer,
+                                       int32_t kv_head, std::span<const float> scores) {
+  std::shared_ptr<PageTable> table;
+  std::span<PageEntry> entries;
+  {
+    std::lock_guard lock(mutex_);
+    MR_ASSIGN_OR_RETURN(table, find_running(request_id));
+    MR_ASSIGN_OR_RETURN(entries, table->head(layer, kv_head));
+  }
+  if (scores.size() != entries.size()) {
+    return error(Errc::kInvalidArgument, "request '{}': {} scores of {} pages", request_id,
+                 scores.size(), entries.size());
+  }
+  for (const float score : scores) {
+    if (!std::isfinite(score) || score < 0) {
+      return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} has a score of {}",
+                   request_id, layer, kv_head, score);
+    }
+  }
+  const auto ranks = rank_pages(layer, table->num_prompt_pages(), table->pages(), scores);
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    entries[i].score = scores[i];
+    residency_.set_priority(entries[i], ranks[i]);
+  }
+  return {};
+}
+
+Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::string& lease_id,
+                                      Duration lease) {
+  MR_RETURN_IF_ERROR(LeaseTable::check_length(lease));
+  std::shared_ptr<PageTable> table;
+  {
+    std::lock_guard lock(mutex_);
+    MR_ASSIGN_OR_RETURN(table, find_running(request_id));
+    if (table->num_written < table->num_entries()) {
+      return error(Errc::kInvalidArgument, "request '{}': {} of {} pages are written", request_id,
+                   table->num_written, table->num_entries());
+    }
+  }
+  place(*table);
+  std::lock_guard lock(mutex_);
+  if (table->dead) return error(Errc::kNotFound, "request '{}' was aborted", request_id);
+  if (table->sealed) return error(Errc::kInvalidArgument, "request '{}' is sealed", request_id);
+  table->sealed = true;
+  leases_.grant(request_id, lease_id, lease);
+  Placement placement;
+  for (const PageEntry& page : table->entries()) {
+    ++placement.pages[static_cast<int>(page.slots.best())];
+  }
+  return placement;
+}
+
+void TieredKvStore::place(PageTable& table) {
+  std::lock_guard placing(placement_mutex_);
+  struct Candidate {
+    PageEntry* page;
+    PagePriority priority;
+  };
+  std::vector<Candidate> candidates;
+  {
+    std::lock_guard lock(mutex_);
+    if (table.dead) return;
+    for (PageEntry& page : table.entries()) {
+      if (!page.slots.has(Tier::kDevice)) candidates.push_back({&page, page.priority});
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return b.priority < a.priority; });
+  for (const Candidate& candidate : candidates) {
+    if (!move_while([&] { return residency_.plan_promotion(*candidate.page); })) return;
+  }
+  for (const Candidate& candidate : candidates) {
+    if (!move_while([&] { return residency_.plan_warming(*candidate.page); })) return;
+  }
+}
+
+// Carries out moves while `plan`, called under the lock, names one. False when a copy failed: the
+// page stays where it was, which is slower and not wrong, but the next would likely fail too.
+template <typename Plan>
+bool TieredKvStore::move_while(Plan plan) {
+  while (true) {
+    std::optional<PageMove> move;
+    {
+      std::lock_guard lock(mutex_);
+      move = plan();
+    }
+    if (!move) return true;
+    const auto copied = copy_page(*move);
+    {
+      std::lock_guard lock(mutex_);
+      residency_.finish(*move, copied.ok());
+    }
+    if (!copied.ok()) {
+      spdlog::warn("kvstore: a page stays in its tier: {}", copied.error().to_string());
+      return false;
+    }
+  }
+}
+
+Result<void> TieredKvStore::copy_page(const PageMove& move) {
+  std::span<const std::byte> bytes = memory(move.from).address(move.from_slot);
+  if (bytes.empty()) {
+    const std::span staged(staging_.as<std::byte>(), static_cast<size_t>(page_bytes()));
+    MR_RETURN_IF_ERROR(read_checked(move.from, move.from_slot, *move.page, staged));
+    bytes = staged;
+  }
+  return memory(move.to).write(move.to_slot, bytes.first(static_cast<size_t>(page_bytes())));
+}
+
+// The checksum of a written page never changes, so it may be read outside the lock.
+Result<void> TieredKvStore::read_checked(Tier tier, int32_t slot, const PageEntry& page,
+                                         std::span<std::byte> bytes) const {
+  MR_RETURN_IF_ERROR(memory(tier).read(slot, bytes));
+  const uint64_t sum = checksum(bytes);
+  if (sum == page.checksum) return {};
+  const PageKey key = page.table->key_of(page);
+  return error(Errc::kCorrupt,
+               "request '{}': layer {} kv head {} page {} read from disk slot {} has checksum "
+               "{:016x}, written {:016x}",
+               page.table->request_id(), key.layer, key.kv_head, key.page, slot, sum,
+               page.checksum);
+}
+
+void TieredKvStore::abort(const std::string& request_id) {
+  std::lock_guard lock(mutex_);
+  forget(request_id, LeaseEnd::kAborted);
+}
+
+void TieredKvStore::forget(const std::string& request_id, LeaseEnd why) {
+  const auto found = tables_.find(request_id);
+  if (found == tables_.end()) return;
+  PageTable& table = *found->second;
+  table.dead = true;
+  residency_.unreserve(table.num_unwritten);
+  for (PageEntry& page : table.entries()) residency_.free_unpinned(page);
+  leases_.end(request_id, why);
+  tables_.erase(found);
+}
+
+Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string& request_id,
+                                                              const std::string& lease_id,
+                                                              int32_t layer, int32_t kv_head,
+                                                              int64_t first_page,
+                                                              int64_t num_pages) {
+  std::unique_ptr<Pins> pins;
+  {
+    std::lock_guard lock(mutex_);
+    MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
+    const auto& table = tables_.at(request_id);
+    MR_ASSIGN_OR_RETURN(const auto entries, table->range(layer, kv_head, first_page, num_pages));
+    for (PageEntry& page : entries) residency_.pin(page);
+    pinned_pages_ += num_pages;
+    pins = std::make_unique<Pins>(*this, table, entries);
+    pins->describe();
+    for (const PinnedPage& page : pins->pages()) ++page_hits_[static_cast<int>(page.tier)];
+  }
+  MR_RETURN_IF_ERROR(pins->load());
+  return std::unique_ptr<PinnedPages>(std::move(pins));
+}
+
+void TieredKvStore::unpin(std::span<PageEntry> pages) {
+  std::lock_guard lock(mutex_);
+  for (PageEntry& page : pages) residency_.unpin(page);
+  pinned_pages_ -= static_cast<int64_t>(pages.size());
+}
+
+Result<void> TieredKvStore::renew_lease(const std::string& request_id, const std::string& lease_id,
+                                        Duration lease) {
+  std::lock_guard lock(mutex_);
+  return leases_.renew(request_id, lease_id, lease);
+}
+
+Result<void> TieredKvStore::release_lease(const std::string& request_id,
+                                          const std::string& lease_id) {
+  std::lock_guard lock(mutex_);
+  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
+  forget(request_id, LeaseEnd::kReleased);
+  return {};
+}
+
+int64_t TieredKvStore::expire_leases() {
+  int64_t ended = 0;
+  {
+    std::lock_guard lock(mutex_);
+    for (const std::string& request_id : leases_.expired_requests()) {
+      forget(request_id, LeaseEnd::kExpired);
+      ++ended;
+    }
+  }
+  shrink_disk();
+  return ended;
+}
+
+// The sweep also gives an unused disk file back to the file system.
+void TieredKvStore::shrink_disk() {
+  std::lock_guard growing(growth_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    if (!residency_.shrink_disk()) return;
+  }
+  if (const auto shrunk = memory(Tier::kDisk).resize(0); !shrunk.ok()) {
+    spdlog::warn("kvstore: {}", shrunk.error().to_string());
+  }
+}
+
+KvStoreStats TieredKvStore::stats() const {
+  std::lock_guard lock(mutex_);
+  KvStoreStats stats;
+  for (int i = 0; i < kNumTiers; ++i) {
+    const auto tier = static_cast<Tier>(i);
+    stats.tiers[i] = {.slots_total = residency_.slots_total(tier),
+                      .slots_used = residency_.slots_used(tier),
+                      .slot_bytes = page_bytes()};
+    stats.page_hits[i] = page_hits_[i];
+  }
+  stats.requests = static_cast<int64_t>(tables_.size());
+  stats.leases_active = leases_.active();
+  stats.leases_expired = leases_.expired();
+  stats.pages_written = pages_written_;
+  stats.evictions = residency_.evictions();
+  stats.pinned_pages = pinned_pages_;
+  return stats;
+}
+
+}  // namespace millrace::kvstore

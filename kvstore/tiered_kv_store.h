@@ -1,0 +1,110 @@
+// The KvStore over three SlotMemory tiers.
+//
+// Locks. `mutex_` guards every table, entry, queue and lease, and is held for bookkeeping only:
+// bytes are copied, checksummed and read from disk outside it, into slots that nobody else can name
+// (writes) or that a pin holds in place (reads, moves). Two more locks are taken before it and may
+// be held over file operations: `growth_mutex_` by those who resize the disk file,
+// `placement_mutex_` by the one who moves pages between tiers.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "common/aligned_buffer.h"
+#include "kvstore/kv_store.h"
+#include "kvstore/lease_table.h"
+#include "kvstore/page_table.h"
+#include "kvstore/residency.h"
+#include "kvstore/slot_memory.h"
+
+namespace millrace::kvstore {
+
+// No tier: no memory and 0 slots. Device and host memory hold max_slots from the start, the disk
+// none.
+struct TierStorage {
+  std::unique_ptr<SlotMemory> memory;
+  int64_t max_slots = 0;
+};
+using TierStorages = std::array<TierStorage, kNumTiers>;
+
+class TieredKvStore final : public KvStore {
+ public:
+  TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock);
+  // All pins are gone by then.
+  ~TieredKvStore() override;
+
+  Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
+                             std::span<const int64_t> pages) override;
+  Result<void> write_page(const std::string& request_id, const PageKey& key,
+                          std::span<const std::byte> kv, const PageDigest& digest) override;
+  Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
+                          std::span<const float> scores) override;
+  Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
+                         Duration lease) override;
+  void abort(const std::string& request_id) override;
+  Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
+                                                 const std::string& lease_id, int32_t layer,
+                                                 int32_t kv_head, int64_t first_page,
+                                                 int64_t num_pages) override;
+  Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
+                           Duration lease) override;
+  Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
+  int64_t expire_leases() override;
+  KvStoreStats stats() const override;
+
+ private:
+  class Pins;
+  struct PageWrite {
+    std::shared_ptr<PageTable> table;
+    PageEntry* page = nullptr;
+    PageSlots slots;
+  };
+
+  SlotMemory& memory(Tier tier) const { return *tiers_[static_cast<int>(tier)].memory; }
+  int64_t page_bytes() const { return geometry_.page_bytes(); }
+
+  // These are called with mutex_ held.
+  Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
+  Error no_room(const std::string& request_id, int64_t num_pages) const;
+  void forget(const std::string& request_id, LeaseEnd why);
+
+  Result<void> check_request(const std::string& request_id, int64_t num_tokens,
+                             std::span<const int64_t> pages) const;
+  Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
+  void shrink_disk();
+
+  Result<PageWrite> start_write(const std::string& request_id, const PageKey& key);
+  Result<void> copy_in(const PageSlots& slots, std::span<const std::byte> kv);
+  void finish_write(const PageWrite& write, uint64_t sum, bool copied);
+
+  // Moves pages of a request, and others out of their way, until the best are on the device.
+  void place(PageTable& table);
+  template <typename Plan>
+  bool move_while(Plan plan);
+  Result<void> copy_page(const PageMove& move);
+  Result<void> read_checked(Tier tier, int32_t slot, const PageEntry& page,
+                            std::span<std::byte> bytes) const;
+
+  void unpin(std::span<PageEntry> pages);
+
+  const KvGeometry geometry_;
+  const TierStorages tiers_;
+
+  std::mutex growth_mutex_;
+  std::mutex placement_mutex_;
+  AlignedBuffer staging_;  // one page; guarded by placement_mutex_
+
+  mutable std::mutex mutex_;
+  Residency residency_;
+  LeaseTable leases_;
+  std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;
+  int64_t next_sequence_ = 0;
+  int64_t pages_written_ = 0;
+  int64_t pinned_pages_ = 0;
+  int64_t page_hits_[kNumTiers] = {};
+};
+
+}  // namespace millrace::kvstore

@@ -1,0 +1,20 @@
+// A clock that stands still until a test moves it. Thread-safe.
+#pragma once
+
+#include <atomic>
+
+#include "common/clock.h"
+
+namespace millrace::testing {
+
+class FakeClock final : public Clock {
+ public:
+  TimePoint now() const override { return TimePoint(Duration(since_start_.load())); }
+  void advance(Duration by) { since_start_.fetch_add(by.count()); }
+
+ private:
+  // Not zero: code that takes a default TimePoint for "now" shows.
+  std::atomic<Duration::rep> since_start_{Duration(std::chrono::hours(1)).count()};
+};
+
+}  // namespace millrace::testing
