@@ -1,5 +1,6 @@
 #include "tests/support/compare.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -27,6 +28,14 @@ MaxError max_error(std::span<const float> actual, std::span<const float> referen
     if (worst.index < 0 || delta > worst.value) worst = {delta, static_cast<int64_t>(i)};
   }
   return worst;
+}
+
+double float32_rounding(std::span<const float> reference) {
+  double largest = 0;
+  for (float value : reference) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(double{value}));
+  }
+  return largest * 0x1p-24;
 }
 
 testing::AssertionResult as_good_as_naive(std::span<const float> actual,

@@ -25,6 +25,10 @@ struct MaxError {
 };
 MaxError max_error(std::span<const float> actual, std::span<const float> reference);
 
+// Half a float32 ulp of the largest reference value: the error of storing the reference itself, and
+// the usual atol.
+double float32_rounding(std::span<const float> reference);
+
 testing::AssertionResult as_good_as_naive(std::span<const float> actual,
                                           std::span<const float> naive,
                                           std::span<const float> reference, double atol);

@@ -1,0 +1,189 @@
+#include "kernels/api/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cpu/operations.h"
+#include "kernels/ref/operations.h"
+#include "tests/support/compare.h"
+#include "tests/support/guarded_buffer.h"
+#include "tests/support/random_data.h"
+#include "tests/unit/kernels/contexts.h"
+
+namespace millrace::kernels {
+namespace {
+
+using cpu::Context;
+using test::as_good_as_naive;
+using test::bitwise_equal;
+using test::float32_rounding;
+using test::GuardedBuffer;
+
+constexpr int64_t kRowCounts[] = {1, 63, 64, 65, 127};
+constexpr int64_t kWidths[] = {1, 15, 64, 127, 257};
+
+// Runs `operation` for both output types in every context, each against the float32 reference and
+// a naive float32 loop, the bfloat16 one with the naive loop's result rounded. Rows of the output
+// are `padding` apart; those gaps and the guards must stay.
+template <typename Params, typename Naive>
+void expect_as_good_as_naive(Params params, int64_t rows, int64_t cols, int64_t padding,
+                             void (*reference_operation)(const Params&),
+                             void (*operation)(const Params&, const Context&), Naive naive_loop) {
+  const int64_t stride = cols + padding;
+  std::vector<float> reference(rows * stride, -1);
+  params.out = {reference.data(), DType::kFloat32, rows, cols, stride};
+  reference_operation(params);
+  std::vector<float> naive(rows * stride, -1);
+  naive_loop(naive.data(), stride);
+  const std::vector<float> naive_bf16 = test::widen(test::narrow(naive));
+  const double atol = float32_rounding(reference);
+
+  for (const Context& context : test::contexts()) {
+    SCOPED_TRACE(fmt::format("{} x {}, {}", rows, cols, test::to_string(context)));
+    GuardedBuffer<float> f32(std::vector<float>(rows * stride, -1));
+    params.out = {f32.data(), DType::kFloat32, rows, cols, stride};
+    operation(params, context);
+    EXPECT_TRUE(as_good_as_naive(f32.span(), naive, reference, atol));
+    EXPECT_TRUE(f32.guards_intact());
+
+    GuardedBuffer<BFloat16> bf16(std::vector<BFloat16>(rows * stride, to_bfloat16(-1)));
+    params.out = {bf16.data(), DType::kBFloat16, rows, cols, stride};
+    operation(params, context);
+    EXPECT_TRUE(as_good_as_naive(test::widen(bf16.values()), naive_bf16, reference, atol));
+    EXPECT_TRUE(bf16.guards_intact());
+  }
+}
+
+TEST(Embed, CopiesTheRowsOfTheTokens) {
+  constexpr int64_t kVocabulary = 71;
+  constexpr int64_t kStride = 70;
+  const std::vector<float> f32 = test::random_normals(1, kVocabulary * kStride);
+  const std::vector<BFloat16> bf16 = test::narrow(f32);
+  std::vector<Float16> f16(f32.size());
+  for (size_t i = 0; i < f16.size(); ++i) f16[i].bits = test::random_bits(2, i) & 0xbfff;  // no NaN
+  const std::pair<const void*, DType> tables[] = {{f32.data(), DType::kFloat32},
+                                                  {bf16.data(), DType::kBFloat16},
+                                                  {f16.data(), DType::kFloat16}};
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 1031; ++i) tokens.push_back(test::random_bits(3, i) % kVocabulary);
+
+  for (const auto& [table, dtype] : tables) {
+    for (int64_t cols : {1, 63, 64, 67}) {
+      const int64_t count = std::ssize(tokens) * cols;
+      std::vector<float> expected(count);
+      EmbedParams params = {.token_ids = tokens.data(),
+                            .num_rows = std::ssize(tokens),
+                            .table = {table, dtype, kVocabulary, cols, kStride},
+                            .hidden = expected.data()};
+      ref::embed(params);
+      for (const Context& context : test::contexts()) {
+        GuardedBuffer<float> hidden(count);
+        params.hidden = hidden.data();
+        cpu::embed(params, context);
+        EXPECT_TRUE(bitwise_equal(hidden.span(), expected)) << test::to_string(context);
+        EXPECT_TRUE(hidden.guards_intact());
+      }
+    }
+  }
+}
+
+void expect_rms_norm(int64_t rows, int64_t cols, int64_t padding) {
+  const auto x = test::random_normals(1, rows * cols, 3.0F);
+  const auto weight = test::random_normals(2, cols);
+  constexpr float kEps = 1e-5F;
+  const auto naive = [&](float* out, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r) {
+      float sum = 0;
+      for (int64_t c = 0; c < cols; ++c) sum += x[r * cols + c] * x[r * cols + c];
+      const float scale = 1 / std::sqrt(sum / static_cast<float>(cols) + kEps);
+      for (int64_t c = 0; c < cols; ++c) {
+        out[r * stride + c] = x[r * cols + c] * scale * weight[c];
+      }
+    }
+  };
+  const RmsNormParams params = {.x = x.data(), .weight = weight.data(), .eps = kEps, .out = {}};
+  expect_as_good_as_naive(params, rows, cols, padding, ref::rms_norm, cpu::rms_norm, naive);
+}
+
+TEST(RmsNorm, MatchesReference) {
+  for (int64_t rows : kRowCounts) {
+    for (int64_t cols : kWidths) expect_rms_norm(rows, cols, /*padding=*/0);
+  }
+  expect_rms_norm(65, 1031, /*padding=*/9);
+}
+
+TEST(RmsNorm, AZeroRowStaysZero) {
+  const std::vector<float> x(8, 0.0F);
+  const std::vector<float> weight(8, 2.0F);
+  std::vector<float> out(8, 1.0F);
+  cpu::rms_norm({.x = x.data(),
+                 .weight = weight.data(),
+                 .eps = 1e-6F,
+                 .out = dense_matrix(out.data(), DType::kFloat32, 1, 8)},
+                {.num_threads = 1, .simd = cpu::detect_simd()});
+  EXPECT_TRUE(bitwise_equal(out, x));
+}
+
+void expect_silu_mul(int64_t rows, int64_t cols, int64_t padding) {
+  const auto gate_up = test::random_normals(1, rows * 2 * cols, 4.0F);
+  const auto naive = [&](float* out, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const float gate = gate_up[r * 2 * cols + c];
+        const float up = gate_up[(r * 2 + 1) * cols + c];
+        out[r * stride + c] = gate / (1 + std::exp(-gate)) * up;
+      }
+    }
+  };
+  const SiluMulParams params = {.gate_up = gate_up.data(), .out = {}};
+  expect_as_good_as_naive(params, rows, cols, padding, ref::silu_mul, cpu::silu_mul, naive);
+}
+
+TEST(SiluMul, MatchesReference) {
+  for (int64_t rows : kRowCounts) {
+    for (int64_t cols : kWidths) expect_silu_mul(rows, cols, /*padding=*/0);
+  }
+  expect_silu_mul(65, 1031, /*padding=*/9);
+}
+
+TEST(Add, AddsEachElementOnce) {
+  for (int64_t count : {0, 1, 63, 64, 65, 32767, 32769, 100003}) {
+    const auto x = test::random_normals(1, count);
+    const auto y = test::random_normals(2, count);
+    auto expected = x;
+    ref::add({.x = expected.data(), .y = y.data(), .count = count});
+    for (const Context& context : test::contexts()) {
+      GuardedBuffer<float> sum(x);
+      cpu::add({.x = sum.data(), .y = y.data(), .count = count}, context);
+      EXPECT_TRUE(bitwise_equal(sum.span(), expected)) << test::to_string(context);
+      EXPECT_TRUE(sum.guards_intact());
+    }
+  }
+}
+
+TEST(Elementwise, ThreadCountDoesNotChangeABit) {
+  constexpr int64_t kRows = 257;
+  constexpr int64_t kCols = 512;  // enough elements for several threads
+  const auto x = test::random_normals(1, kRows * 2 * kCols);
+  const auto run = [&](int num_threads) {
+    const Context context = {.num_threads = num_threads, .simd = cpu::detect_simd()};
+    std::vector<float> norm(kRows * kCols);
+    std::vector<float> silu(kRows * kCols);
+    cpu::rms_norm({.x = x.data(),
+                   .weight = x.data(),
+                   .eps = 1e-5F,
+                   .out = dense_matrix(norm.data(), DType::kFloat32, kRows, kCols)},
+                  context);
+    cpu::silu_mul(
+        {.gate_up = x.data(), .out = dense_matrix(silu.data(), DType::kFloat32, kRows, kCols)},
+        context);
+    norm.insert(norm.end(), silu.begin(), silu.end());
+    return norm;
+  };
+  const auto expected = run(1);
+  for (int num_threads : {2, 3, 4}) EXPECT_TRUE(bitwise_equal(run(num_threads), expected));
+}
+
+}  // namespace
+}  // namespace millrace::kernels

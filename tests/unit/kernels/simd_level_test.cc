@@ -1,0 +1,45 @@
+#include "kernels/cpu/simd_level.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace millrace::kernels::cpu {
+namespace {
+
+// Restores the variable, so that a run of all tests under MILLRACE_SIMD stays one.
+class SimdLevelTest : public testing::Test {
+ protected:
+  SimdLevelTest() {
+    if (const char* value = std::getenv("MILLRACE_SIMD")) before_ = value;
+    unsetenv("MILLRACE_SIMD");
+  }
+  ~SimdLevelTest() override {
+    if (before_.empty()) {
+      unsetenv("MILLRACE_SIMD");
+    } else {
+      setenv("MILLRACE_SIMD", before_.c_str(), 1);
+    }
+  }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(SimdLevelTest, VariableLowersButNeverRaises) {
+  const SimdLevel machine = detect_simd();
+  for (SimdLevel level :
+       {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512, SimdLevel::kAvx512Bf16}) {
+    setenv("MILLRACE_SIMD", std::string(simd_level_name(level)).c_str(), 1);
+    EXPECT_EQ(detect_simd(), std::min(level, machine));
+  }
+}
+
+TEST_F(SimdLevelTest, UnknownNameIsIgnored) {
+  const SimdLevel machine = detect_simd();
+  setenv("MILLRACE_SIMD", "sse9", 1);
+  EXPECT_EQ(detect_simd(), machine);
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cpu
