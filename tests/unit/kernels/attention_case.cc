@@ -1,0 +1,180 @@
+#include "tests/unit/kernels/attention_case.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/api/coverage.h"
+#include "kernels/cpu/operations.h"
+#include "kernels/ref/operations.h"
+#include "tests/support/guarded_buffer.h"
+#include "tests/support/random_data.h"
+
+namespace millrace::kernels {
+namespace {
+
+// Tokens of the slab past num_tokens, filled with NaN: whoever reads them shows it.
+constexpr int64_t kSlackTokens = 3;
+
+int64_t count_rows(const std::vector<RowTile>& tiles) {
+  int64_t rows = 0;
+  for (const RowTile& tile : tiles) rows += tile.num_rows;
+  return rows;
+}
+
+std::vector<float> slab(const AttentionShape& shape, uint64_t seed) {
+  const int64_t stride = shape.num_tokens + kSlackTokens;
+  std::vector<float> values =
+      test::random_normals(seed, shape.num_kv_heads * stride * shape.head_dim);
+  for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
+    const auto first = values.begin() + (h * stride + shape.num_tokens) * shape.head_dim;
+    std::fill(first, first + kSlackTokens * shape.head_dim, std::nanf(""));
+  }
+  return values;
+}
+
+void round_to_bfloat16(std::vector<float>& values, std::vector<BFloat16>& narrow) {
+  narrow = test::narrow(values);
+  values = test::widen(narrow);
+}
+
+}  // namespace
+
+AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<HeadLists>& heads,
+                             uint64_t seed)
+    : AttentionCase(shape, heads, tile_rows(shape.num_tokens), seed) {}
+
+AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<HeadLists>& heads,
+                             std::vector<RowTile> tiles, uint64_t seed)
+    : shape_(shape),
+      tiles_(std::move(tiles)),
+      num_rows_(count_rows(tiles_)),
+      index_(heads),
+      q_(test::random_normals(seed, num_rows_ * shape.num_query_heads * shape.head_dim)),
+      k_(slab(shape, seed + 1)),
+      v_(slab(shape, seed + 2)) {
+  if (shape_.dtype == DType::kFloat32) return;
+  round_to_bfloat16(q_, q16_);
+  round_to_bfloat16(k_, k16_);
+  round_to_bfloat16(v_, v16_);
+}
+
+AttentionParams AttentionCase::params(bool as_float) {
+  AttentionParams params = {.q = q_.data(),
+                            .num_rows = num_rows_,
+                            .num_query_heads = shape_.num_query_heads,
+                            .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
+                            .kv = {.k = k_.data(),
+                                   .v = v_.data(),
+                                   .dtype = DType::kFloat32,
+                                   .num_kv_heads = shape_.num_kv_heads,
+                                   .head_dim = shape_.head_dim,
+                                   .num_tokens = shape_.num_tokens,
+                                   .token_stride = shape_.num_tokens + kSlackTokens},
+                            .tiles = tiles_,
+                            .index = index_.view()};
+  if (as_float || shape_.dtype == DType::kFloat32) return params;
+  params.q = q16_.data();
+  params.kv.k = k16_.data();
+  params.kv.v = v16_.data();
+  params.kv.dtype = DType::kBFloat16;
+  return params;
+}
+
+AttentionResult AttentionCase::run_cpu(cpu::SimdLevel simd, int num_threads) {
+  const auto num_elements = static_cast<int64_t>(q_.size());
+  test::GuardedBuffer<float> out(num_elements);
+  test::GuardedBuffer<BFloat16> out16(num_elements);
+  test::GuardedBuffer<float> lse(num_rows_ * shape_.num_query_heads);
+  const bool narrow = shape_.dtype == DType::kBFloat16;
+  AttentionParams p = params(/*as_float=*/false);
+  p.out = narrow ? static_cast<void*>(out16.data()) : out.data();
+  p.lse = lse.data();
+  cpu::attention(p, {.num_threads = num_threads, .simd = simd});
+  EXPECT_TRUE(out.guards_intact());
+  EXPECT_TRUE(out16.guards_intact());
+  EXPECT_TRUE(lse.guards_intact());
+  return {.out = narrow ? test::widen(out16.values()) : out.values(), .lse = lse.values()};
+}
+
+AttentionResult AttentionCase::run_ref() {
+  AttentionResult result = {
+      .out = std::vector<float>(q_.size()),
+      .lse = std::vector<float>(static_cast<size_t>(num_rows_ * shape_.num_query_heads))};
+  AttentionParams p = params(/*as_float=*/true);
+  p.out = result.out.data();
+  p.lse = result.lse.data();
+  ref::attention(p);
+  return result;
+}
+
+AttentionResult AttentionCase::run_naive() {
+  AttentionResult result = {
+      .out = std::vector<float>(q_.size()),
+      .lse = std::vector<float>(static_cast<size_t>(num_rows_ * shape_.num_query_heads))};
+  for (int32_t h = 0; h < shape_.num_query_heads; ++h) {
+    for (size_t t = 0; t < tiles_.size(); ++t) {
+      for (int64_t r = 0; r < tiles_[t].num_rows; ++r) {
+        naive_row(h, keys_of(h, t, r), tiles_[t].local_row + r, result);
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<int64_t> AttentionCase::keys_of(int32_t head, size_t tile_number, int64_t row) {
+  const RowTile& tile = tiles_[tile_number];
+  TileCoverage coverage;
+  tile_coverage(index_.view().head(head), tile, static_cast<int64_t>(tile_number),
+                tile.position >= first_dense_position(shape_.num_tokens), coverage);
+  std::vector<int64_t> keys(coverage.columns.begin(), coverage.columns.end());
+  for (const KeyRange& range : coverage.ranges) {
+    for (int64_t key = range.begin; key < range.end; ++key) keys.push_back(key);
+  }
+  std::erase_if(keys, [&](int64_t key) { return key > tile.position + row; });
+  return keys;
+}
+
+void AttentionCase::naive_row(int32_t head, const std::vector<int64_t>& keys, int64_t row,
+                              AttentionResult& result) {
+  const int64_t head_dim = shape_.head_dim;
+  const int64_t kv_head = head / (shape_.num_query_heads / shape_.num_kv_heads);
+  const int64_t kv_first = kv_head * (shape_.num_tokens + kSlackTokens);
+  const int64_t first = (row * shape_.num_query_heads + head) * head_dim;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  float maximum = -std::numeric_limits<float>::infinity();
+  std::vector<float> scores;
+  for (const int64_t key : keys) {
+    const float* k = k_.data() + (kv_first + key) * head_dim;
+    float score = 0;
+    for (int64_t d = 0; d < head_dim; ++d) score += q_[static_cast<size_t>(first + d)] * k[d];
+    scores.push_back(score * scale);
+    maximum = std::max(maximum, scores.back());
+  }
+  const bool narrow = shape_.dtype == DType::kBFloat16;
+  float* out = result.out.data() + first;
+  float sum = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const float weight = std::exp(scores[i] - maximum);
+    sum += weight;
+    const float* v = v_.data() + (kv_first + keys[i]) * head_dim;
+    const float rounded = narrow ? to_float(to_bfloat16(weight)) : weight;
+    for (int64_t d = 0; d < head_dim; ++d) out[d] += rounded * v[d];
+  }
+  for (int64_t d = 0; d < head_dim && sum > 0; ++d) {
+    out[d] = narrow ? to_float(to_bfloat16(out[d] / sum)) : out[d] / sum;
+  }
+  result.lse[static_cast<size_t>(head * num_rows_ + row)] = maximum + std::log(sum);
+}
+
+std::vector<cpu::SimdLevel> machine_levels() {
+  std::vector<cpu::SimdLevel> levels;
+  for (const cpu::SimdLevel level : {cpu::SimdLevel::kBaseline, cpu::SimdLevel::kAvx2,
+                                     cpu::SimdLevel::kAvx512, cpu::SimdLevel::kAvx512Bf16}) {
+    if (level <= cpu::detect_simd()) levels.push_back(level);
+  }
+  return levels;
+}
+
+}  // namespace millrace::kernels

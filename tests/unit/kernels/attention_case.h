@@ -1,0 +1,58 @@
+// One attention problem with its data, run by the CPU kernels, by the reference in double, and by
+// the naive loop that sets the tolerance.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/simd_level.h"
+#include "tests/unit/kernels/random_index.h"
+
+namespace millrace::kernels {
+
+struct AttentionShape {
+  int64_t num_tokens = 0;
+  int32_t num_query_heads = 1;
+  int32_t num_kv_heads = 1;
+  int32_t head_dim = 64;
+  DType dtype = DType::kFloat32;
+};
+
+struct AttentionResult {
+  std::vector<float> out;  // [num_rows, num_query_heads, head_dim]
+  std::vector<float> lse;  // [num_query_heads, num_rows]
+};
+
+class AttentionCase {
+ public:
+  // All rows of the prompt, in order.
+  AttentionCase(const AttentionShape& shape, const std::vector<HeadLists>& heads, uint64_t seed);
+  AttentionCase(const AttentionShape& shape, const std::vector<HeadLists>& heads,
+                std::vector<RowTile> tiles, uint64_t seed);
+
+  // Checks that nothing outside the outputs was written.
+  AttentionResult run_cpu(cpu::SimdLevel simd, int num_threads = 1);
+  // On the same rounded inputs, results in float32 whatever the dtype.
+  AttentionResult run_ref();
+  // float32 loops; with bfloat16, weights and results are rounded to it.
+  AttentionResult run_naive();
+
+ private:
+  AttentionParams params(bool as_float);
+  std::vector<int64_t> keys_of(int32_t head, size_t tile_number, int64_t row);
+  void naive_row(int32_t head, const std::vector<int64_t>& keys, int64_t row,
+                 AttentionResult& result);
+
+  AttentionShape shape_;
+  std::vector<RowTile> tiles_;
+  int64_t num_rows_ = 0;
+  OwnedIndex index_;
+  std::vector<float> q_, k_, v_;  // rounded to the dtype
+  std::vector<BFloat16> q16_, k16_, v16_;
+};
+
+// The levels of this machine, each with its name in a failure's trace.
+std::vector<cpu::SimdLevel> machine_levels();
+
+}  // namespace millrace::kernels

@@ -1,0 +1,153 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/compare.h"
+#include "tests/unit/kernels/attention_case.h"
+
+namespace millrace::kernels {
+namespace {
+
+// A row of one key has no error in the naive loop; ours multiplies by a weight and the reciprocal
+// of the sum, two roundings of a V below 6: 2 * 2^-24 * 8.
+constexpr double kOutAtol = 1e-6;
+// The maximum is kept in units of log2, so lse has one more rounding of up to 16 than the naive's.
+constexpr double kLseAtol = 2e-6;
+
+// Every level of the machine against the reference.
+void expect_right(AttentionCase& problem) {
+  const AttentionResult reference = problem.run_ref();
+  const AttentionResult naive = problem.run_naive();
+  for (const cpu::SimdLevel level : machine_levels()) {
+    SCOPED_TRACE(cpu::simd_level_name(level));
+    const AttentionResult actual = problem.run_cpu(level);
+    EXPECT_TRUE(test::as_good_as_naive(actual.out, naive.out, reference.out, kOutAtol));
+    EXPECT_TRUE(test::as_good_as_naive(actual.lse, naive.lse, reference.lse, kLseAtol));
+  }
+}
+
+std::vector<HeadLists> dense_heads(const AttentionShape& shape) {
+  return std::vector<HeadLists>(static_cast<size_t>(shape.num_query_heads),
+                                dense_lists(shape.num_tokens));
+}
+
+std::vector<HeadLists> random_heads(const AttentionShape& shape, std::span<const RowTile> tiles,
+                                    uint64_t seed) {
+  std::vector<HeadLists> heads;
+  for (int32_t h = 0; h < shape.num_query_heads; ++h) {
+    heads.push_back(random_lists(seed + 10000 * static_cast<uint64_t>(h), shape.num_tokens, tiles));
+  }
+  return heads;
+}
+
+class Attention : public testing::TestWithParam<DType> {};
+
+TEST_P(Attention, IsRightAtEveryLength) {
+  for (const int64_t num_tokens : {1, 2, 31, 63, 64, 65, 127, 131, 200, 997}) {
+    SCOPED_TRACE(num_tokens);
+    const AttentionShape shape = {.num_tokens = num_tokens, .dtype = GetParam()};
+    AttentionCase problem(shape, dense_heads(shape), 1);
+    expect_right(problem);
+  }
+}
+
+TEST_P(Attention, IsRightAtEveryHeadDim) {
+  for (const int32_t head_dim : {16, 32, 80, 96, 128, 256}) {
+    SCOPED_TRACE(head_dim);
+    const AttentionShape shape = {.num_tokens = 150, .head_dim = head_dim, .dtype = GetParam()};
+    AttentionCase problem(shape, dense_heads(shape), 2);
+    expect_right(problem);
+  }
+}
+
+TEST_P(Attention, GivesEachQueryHeadItsKvHead) {
+  for (const int32_t ratio : {1, 2, 4, 8}) {
+    SCOPED_TRACE(ratio);
+    const AttentionShape shape = {.num_tokens = 100,
+                                  .num_query_heads = 2 * ratio,
+                                  .num_kv_heads = 2,
+                                  .head_dim = 32,
+                                  .dtype = GetParam()};
+    AttentionCase problem(shape, dense_heads(shape), 3);
+    expect_right(problem);
+  }
+}
+
+TEST_P(Attention, FollowsRandomIndices) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto num_tokens = static_cast<int64_t>(129 + test::random_bits(11, seed) % 200);
+    const AttentionShape shape = {.num_tokens = num_tokens,
+                                  .num_query_heads = 2,
+                                  .num_kv_heads = 1,
+                                  .head_dim = 16,
+                                  .dtype = GetParam()};
+    const std::vector<RowTile> tiles = tile_rows(num_tokens);
+    AttentionCase problem(shape, random_heads(shape, tiles, 777 * seed), seed);
+    expect_right(problem);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// The rows of one of two ranks, stripes of 128 tokens dealt in snake order.
+TEST_P(Attention, TakesRowsThatAreStripesOfThePrompt) {
+  const std::vector<RowTile> stripes = {{.local_row = 0, .position = 0, .num_rows = 64},
+                                        {.local_row = 64, .position = 64, .num_rows = 64},
+                                        {.local_row = 128, .position = 384, .num_rows = 64},
+                                        {.local_row = 192, .position = 448, .num_rows = 64},
+                                        {.local_row = 256, .position = 512, .num_rows = 64},
+                                        {.local_row = 320, .position = 576, .num_rows = 37}};
+  const AttentionShape shape = {.num_tokens = 613,
+                                .num_query_heads = 2,
+                                .num_kv_heads = 2,
+                                .head_dim = 48,
+                                .dtype = GetParam()};
+  AttentionCase problem(shape, random_heads(shape, stripes, 5), stripes, 4);
+  expect_right(problem);
+}
+
+TEST_P(Attention, RowsThatSeeNothingAreZeroWithNoMass) {
+  const AttentionShape shape = {.num_tokens = 300, .head_dim = 32, .dtype = GetParam()};
+  AttentionCase problem(shape, {HeadLists{.bands = {}, .columns = {40}, .blocks = {}}}, 6);
+  for (const cpu::SimdLevel level : machine_levels()) {
+    SCOPED_TRACE(cpu::simd_level_name(level));
+    const AttentionResult result = problem.run_cpu(level);
+    for (size_t i = 0; i < 40 * 32; ++i) ASSERT_EQ(result.out[i], 0.0F) << i;
+    EXPECT_EQ(result.lse[39], -std::numeric_limits<float>::infinity());
+    EXPECT_TRUE(std::isfinite(result.lse[40]));
+  }
+  expect_right(problem);
+}
+
+TEST_P(Attention, IsBitwiseTheSameForAnyNumberOfThreads) {
+  const AttentionShape shape = {.num_tokens = 400,
+                                .num_query_heads = 4,
+                                .num_kv_heads = 2,
+                                .head_dim = 32,
+                                .dtype = GetParam()};
+  const std::vector<RowTile> tiles = tile_rows(shape.num_tokens);
+  AttentionCase problem(shape, random_heads(shape, tiles, 9), 7);
+  for (const cpu::SimdLevel level : machine_levels()) {
+    SCOPED_TRACE(cpu::simd_level_name(level));
+    const AttentionResult one = problem.run_cpu(level, 1);
+    for (const int num_threads : {1, 2, 3}) {
+      const AttentionResult other = problem.run_cpu(level, num_threads);
+      EXPECT_TRUE(test::bitwise_equal(other.out, one.out)) << num_threads;
+      EXPECT_TRUE(test::bitwise_equal(other.lse, one.lse)) << num_threads;
+    }
+  }
+}
+
+TEST_P(Attention, DoesNothingWithoutTiles) {
+  const AttentionShape shape = {.num_tokens = 128, .head_dim = 32, .dtype = GetParam()};
+  AttentionCase problem(shape, dense_heads(shape), std::vector<RowTile>{}, 8);
+  for (const cpu::SimdLevel level : machine_levels()) {
+    EXPECT_TRUE(problem.run_cpu(level).out.empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Attention, testing::Values(DType::kFloat32, DType::kBFloat16),
+                         [](const auto& param) { return std::string(dtype_name(param.param)); });
+
+}  // namespace
+}  // namespace millrace::kernels
