@@ -1,0 +1,56 @@
+// The inner loops of estimation, compiled once per instruction set from estimation_kernels_impl.h.
+// Each runs on one thread.
+//
+// Every sum has a fixed order: products add up along d one by one, sums over rows go through
+// sixteen partial sums. So AVX2 and AVX-512 machines choose the same index bit by bit; only the
+// baseline, which has no fused multiply-add, may round differently.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/simd_level.h"
+
+namespace millrace::kernels::cpu {
+
+// Columns of a panel: two vectors of AVX-512 (kernels/cpu/panel_matrix.h).
+inline constexpr int64_t kPanelColumns = 32;
+
+// Row lanes of a score tile, [num_keys, kScoreRows]: the last rows of a prompt, padded to
+// kLastRows.
+inline constexpr int64_t kScoreRows = 64;
+
+struct EstimationKernels {
+  // out[r * out_stride + c] = sum over d of rows[r, d] * column c's element d, for all columns of
+  // `num_panels` panels. rows is [num_rows, dim].
+  void (*multiply)(const float* rows, int64_t num_rows, int64_t dim, const float* panels,
+                   int64_t num_panels, float* out, int64_t out_stride);
+
+  // Per row lane: running maximum and sum of exp(score - maximum) over one more tile of keys.
+  void (*accumulate_softmax)(const float* scores, int64_t num_keys, float* maximum, double* sum);
+  // scores[k, r] = exp(scores[k, r] - lse[r]); 0 where the score is -inf or lse is +inf.
+  void (*probabilities)(float* scores, int64_t num_keys, const float* lse);
+  // out[k] = sum over r of p[k, r]
+  void (*sum_rows)(const float* p, int64_t num_keys, float* out);
+  // diagonals[num_keys - 1 - k + r] += p[k, r]
+  void (*sum_diagonals)(const float* p, int64_t num_keys, float* diagonals);
+
+  // masses[p] = sum over slots s of exp(x[s, p] - max), x[s, p] = scores[s, p] + log_weights[s, p],
+  // max over all x of the call. Rows of scores and log_weights are `stride` apart; scores are
+  // overwritten by x.
+  void (*masses)(float* scores, const float* log_weights, int64_t num_slots, int64_t stride,
+                 int64_t num_pages, float* masses);
+
+  // mean[i] = mean over the rows of rows[r, i]; num_rows >= 1.
+  void (*mean)(const float* rows, int64_t num_rows, int64_t dim, float* mean);
+  // out[r] = |rows[r] - centre|^2
+  void (*squared_distances)(const float* rows, int64_t num_rows, int64_t dim, const float* centre,
+                            float* out);
+};
+
+const EstimationKernels& estimation_kernels(SimdLevel level);
+
+extern const EstimationKernels kEstimationKernelsBaseline;
+extern const EstimationKernels kEstimationKernelsAvx2;
+extern const EstimationKernels kEstimationKernelsAvx512;
+
+}  // namespace millrace::kernels::cpu
