@@ -1,0 +1,42 @@
+// Small random models in Hugging Face's layout, for tests that need a checkpoint on disk.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/dtype.h"
+#include "model/config.h"
+
+namespace millrace::test {
+
+struct CheckpointTensor {
+  std::vector<int64_t> shape;
+  std::vector<float> values;  // row-major
+};
+using CheckpointTensors = std::map<std::string, CheckpointTensor, std::less<>>;
+
+// 2 layers, hidden 64, 8 query heads on 4 kv heads of 16, ffn 96, vocabulary 101. With
+// "Qwen2ForCausalLM" the bias of that family is on.
+model::ModelConfig tiny_model_config(const std::string& architecture = "LlamaForCausalLM");
+
+// All tensors of a model of this shape by their Hugging Face names, lm_head unless tied. Matrices
+// have a variance of 1 / columns, norms are around 1. Every value is exact in float32, bfloat16 and
+// float16, so the same seed is the same model in each.
+CheckpointTensors random_tensors(const model::ModelConfig& config, uint64_t seed);
+
+// config.json for `config`, as Transformers would write it.
+std::string config_json(const model::ModelConfig& config);
+
+// Header and data of one .safetensors file.
+std::string safetensors_bytes(const CheckpointTensors& tensors, DType dtype);
+
+// config.json and model.safetensors, or `num_files` > 1 files with their index, into the existing
+// directory `directory`. Values must be exact in `dtype`.
+void write_checkpoint(const model::ModelConfig& config, const CheckpointTensors& tensors,
+                      DType dtype, const std::string& directory, int num_files);
+void write_random_checkpoint(const model::ModelConfig& config, DType dtype, uint64_t seed,
+                             const std::string& directory, int num_files = 1);
+
+}  // namespace millrace::test

@@ -1,0 +1,281 @@
+#include "model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/temp_directory.h"
+
+namespace millrace::model {
+namespace {
+
+namespace json = boost::json;
+using test::TempDirectory;
+using testing::HasSubstr;
+
+// The fields of Llama 3.1 8B's config.json that matter here, and some that must not.
+constexpr std::string_view kLlama31 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "eos_token_id": [128001, 128008], "hidden_act": "silu",
+  "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 131072,
+  "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+  "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "vocab_size": 128256})";
+
+constexpr std::string_view kMistral = R"({
+  "architectures": ["MistralForCausalLM"], "hidden_act": "silu", "head_dim": 128,
+  "hidden_size": 5120, "intermediate_size": 14336, "max_position_embeddings": 1024000,
+  "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null,
+  "tie_word_embeddings": false, "vocab_size": 131072})";
+
+constexpr std::string_view kQwen25 = R"({
+  "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "hidden_size": 896,
+  "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 21,
+  "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+  "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+Result<ModelConfig> load(std::string_view text) {
+  TempDirectory directory;
+  directory.write("config.json", text);
+  return load_model_config(directory.path());
+}
+
+// `base` with the fields of `changes` put over its own; a field of value "absent" is removed.
+std::string changed(std::string_view base, std::string_view changes) {
+  auto object = json::parse({base.data(), base.size()}).as_object();
+  const auto edits = json::parse({changes.data(), changes.size()}).as_object();
+  for (const auto& change : edits) {
+    if (change.value() == "absent") {
+      object.erase(change.key());
+    } else {
+      object[change.key()] = change.value();
+    }
+  }
+  return json::serialize(object);
+}
+
+TEST(ModelConfig, ReadsLlama31WithItsRopeScaling) {
+  const auto config = load(kLlama31);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config->num_layers, 32);
+  EXPECT_EQ(config->hidden_size, 4096);
+  EXPECT_EQ(config->num_query_heads, 32);
+  EXPECT_EQ(config->num_kv_heads, 8);
+  EXPECT_EQ(config->group_size(), 4);
+  EXPECT_EQ(config->head_dim, 128);
+  EXPECT_EQ(config->ffn_size, 14336);
+  EXPECT_EQ(config->vocab_size, 128256);
+  EXPECT_EQ(config->max_position_embeddings, 131072);
+  EXPECT_EQ(config->rope_theta, 500000);
+  EXPECT_EQ(config->rms_norm_eps, 1e-5f);
+  EXPECT_FALSE(config->tied_embeddings);
+  EXPECT_FALSE(config->qkv_bias);
+  ASSERT_TRUE(config->rope_scaling.has_value());
+  EXPECT_EQ(config->rope_scaling->factor, 8);
+  EXPECT_EQ(config->rope_scaling->low_freq_factor, 1);
+  EXPECT_EQ(config->rope_scaling->high_freq_factor, 4);
+  EXPECT_EQ(config->rope_scaling->original_max_position_embeddings, 8192);
+}
+
+TEST(ModelConfig, ReadsMistralWithAnExplicitHeadDimension) {
+  const auto config = load(kMistral);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->architecture, "MistralForCausalLM");
+  EXPECT_EQ(config->head_dim, 128);  // not 5120 / 32
+  EXPECT_FALSE(config->qkv_bias);
+}
+
+TEST(ModelConfig, ReadsQwen25WithItsBias) {
+  const auto config = load(kQwen25);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->head_dim, 64);
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_TRUE(config->tied_embeddings);
+  EXPECT_EQ(config->rms_norm_eps, 1e-6f);
+}
+
+TEST(ModelConfig, TakesItsNameFromTheDirectory) {
+  TempDirectory directory;
+  std::filesystem::create_directory(directory.file("my-model"));
+  directory.write("my-model/config.json", kLlama31);
+  EXPECT_EQ(load_model_config(directory.file("my-model"))->name, "my-model");
+  EXPECT_EQ(load_model_config(directory.file("my-model/"))->name, "my-model");
+  EXPECT_EQ(load_model_config(directory.file("my-model/."))->name, "my-model");
+}
+
+TEST(ModelConfig, WithoutKvHeadsEveryQueryHeadHasItsOwn) {
+  EXPECT_EQ(load(changed(kLlama31, R"({"num_key_value_heads": "absent"})"))->num_kv_heads, 32);
+  EXPECT_EQ(load(changed(kLlama31, R"({"num_key_value_heads": null})"))->num_kv_heads, 32);
+}
+
+TEST(ModelConfig, RopeThetaDefaultsTo10000) {
+  EXPECT_EQ(load(changed(kLlama31, R"({"rope_theta": "absent"})"))->rope_theta, 10000);
+}
+
+TEST(ModelConfig, ReadsRopeParametersOfNewerFiles) {
+  const auto config = load(changed(kLlama31, R"({
+      "rope_scaling": "absent", "rope_theta": "absent",
+      "rope_parameters": {"rope_theta": 250000, "rope_type": "llama3", "factor": 32,
+                          "low_freq_factor": 1, "high_freq_factor": 4,
+                          "original_max_position_embeddings": 8192}})"));
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->rope_theta, 250000);
+  EXPECT_EQ(config->rope_scaling->factor, 32);
+
+  const auto plain = load(changed(kLlama31, R"({
+      "rope_scaling": null, "rope_parameters": {"rope_theta": 7, "rope_type": "default"}})"));
+  ASSERT_TRUE(plain.ok()) << plain.error().to_string();
+  EXPECT_EQ(plain->rope_theta, 7);
+  EXPECT_FALSE(plain->rope_scaling.has_value());
+}
+
+TEST(ModelConfig, ReadsTheOlderNameOfTheRopeType) {
+  const auto config = load(changed(kLlama31, R"({"rope_scaling": {"type": "default"}})"));
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_FALSE(config->rope_scaling.has_value());
+}
+
+TEST(ModelConfig, LlamaWithAttentionBiasHasQkvBias) {
+  EXPECT_TRUE(load(changed(kLlama31, R"({"attention_bias": true})"))->qkv_bias);
+}
+
+TEST(ModelConfig, AcceptsASlidingWindowThatNeverSlides) {
+  EXPECT_TRUE(load(changed(kMistral, R"({"sliding_window": 1024000})")).ok());
+}
+
+struct Refusal {
+  std::string_view base;
+  std::string_view changes;
+  std::string_view field;    // in the message
+  std::string_view because;  // in the message: the value or what is expected
+};
+
+void expect_refused(const std::vector<Refusal>& refusals, Errc code) {
+  for (const auto& [base, changes, field, because] : refusals) {
+    SCOPED_TRACE(changes);
+    const auto config = load(changed(base, changes));
+    ASSERT_FALSE(config.ok());
+    EXPECT_EQ(config.error().code, code) << config.error().to_string();
+    EXPECT_THAT(config.error().message, HasSubstr("/config.json: " + std::string(field)));
+    EXPECT_THAT(config.error().message, HasSubstr(std::string(because)));
+  }
+}
+
+TEST(ModelConfig, RefusesWhatIsNotComputedHereByFieldAndValue) {
+  expect_refused(
+      {
+          {kLlama31, R"({"architectures": ["PhiForCausalLM"]})", "architectures",
+           "LlamaForCausalLM"},
+          {kLlama31, R"({"quantization_config": {"bits": 4}})", "quantization_config", "bfloat16"},
+          {kLlama31, R"({"hidden_act": "gelu"})", "hidden_act = \"gelu\"", "silu"},
+          {kLlama31, R"({"mlp_bias": true})", "mlp_bias = true", "false"},
+          {kMistral, R"({"attention_bias": true})", "attention_bias = true", "false"},
+          {kLlama31, R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor", "1"},
+          {kMistral, R"({"sliding_window": 4096})", "sliding_window = 4096", "1024000"},
+          {kMistral, R"({"sliding_window": "absent"})", "sliding_window", "null"},
+          {kQwen25, R"({"use_sliding_window": true})", "use_sliding_window = true", "false"},
+          {kQwen25, R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types",
+           "full_attention"},
+          {kLlama31, R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})",
+           "rope_scaling.rope_type = \"yarn\"", "llama3"},
+          {kLlama31, R"({"rope_scaling": {"type": "linear", "factor": 4}})",
+           "rope_scaling.type = \"linear\"", "llama3"},
+          {kLlama31, R"({"rope_scaling": {"type": "dynamic", "factor": 4}})",
+           "rope_scaling.type = \"dynamic\"", "llama3"},
+          {kLlama31, R"({"rope_scaling": null, "rope_parameters": {"rope_type": "longrope"}})",
+           "rope_parameters.rope_type = \"longrope\"", "llama3"},
+          {kLlama31,
+           R"({"rope_scaling": null, "rope_parameters": {"partial_rotary_factor": 0.25}})",
+           "rope_parameters.partial_rotary_factor", "1"},
+      },
+      Errc::kUnsupported);
+}
+
+TEST(ModelConfig, RefusesNumbersOutOfRangeAndWrongTypes) {
+  expect_refused(
+      {
+          {kLlama31, R"({"architectures": "absent"})", "architectures is missing", "list"},
+          {kLlama31, R"({"architectures": []})", "architectures", "list"},
+          {kLlama31, R"({"architectures": [7]})", "architectures", "list"},
+          {kLlama31, R"({"hidden_size": "absent"})", "hidden_size is missing", "integer"},
+          {kLlama31, R"({"hidden_size": 0})", "hidden_size = 0", "1 to"},
+          {kLlama31, R"({"hidden_size": -4096})", "hidden_size = -4096", "1 to"},
+          {kLlama31, R"({"hidden_size": 1000000000})", "hidden_size", "131072"},
+          {kLlama31, R"({"hidden_size": 18446744073709551615})", "hidden_size", "131072"},
+          {kLlama31, R"({"hidden_size": 4096.0})", "hidden_size", "integer"},
+          {kLlama31, R"({"hidden_size": "4096"})", "hidden_size = \"4096\"", "integer"},
+          {kLlama31, R"({"hidden_size": 4097})", "hidden_size = 4097", "num_attention_heads (32)"},
+          {kLlama31, R"({"num_hidden_layers": 100000})", "num_hidden_layers", "1024"},
+          {kLlama31, R"({"num_attention_heads": 0})", "num_attention_heads", "1 to"},
+          {kLlama31, R"({"num_key_value_heads": 5})", "num_key_value_heads = 5", "(32)"},
+          {kLlama31, R"({"num_key_value_heads": 64})", "num_key_value_heads = 64", "(32)"},
+          {kLlama31, R"({"head_dim": 63})", "head_dim = 63", "even"},
+          {kLlama31, R"({"head_dim": 1024})", "head_dim", "512"},
+          {kLlama31, R"({"num_attention_heads": 4, "num_key_value_heads": 4})", "hidden_size",
+           "not 1024"},
+          {kLlama31, R"({"intermediate_size": 2000000})", "intermediate_size", "1048576"},
+          {kLlama31, R"({"vocab_size": 5000000})", "vocab_size", "4194304"},
+          {kLlama31, R"({"max_position_embeddings": 2000000000})", "max_position_embeddings",
+           "1 to"},
+          {kLlama31, R"({"rope_theta": 0})", "rope_theta = 0", "1 to"},
+          {kLlama31, R"({"rope_theta": 1e300})", "rope_theta", "1e+12"},
+          {kLlama31, R"({"rms_norm_eps": -1})", "rms_norm_eps", "to 1"},
+          {kLlama31, R"({"tie_word_embeddings": 1})", "tie_word_embeddings = 1", "true or false"},
+          {kLlama31, R"({"rope_scaling": 8})", "rope_scaling = 8", "object"},
+          {kLlama31, R"({"rope_parameters": {"rope_type": "default"}})", "rope_scaling", "null"},
+          {kLlama31, R"({"rope_scaling": {"rope_type": "llama3"}})",
+           "rope_scaling.factor is missing", "number"},
+          {kLlama31, R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                         "high_freq_factor": 4, "original_max_position_embeddings": 8192}})",
+           "rope_scaling.high_freq_factor = 4", "low_freq_factor (4)"},
+      },
+      Errc::kInvalidArgument);
+}
+
+TEST(ModelConfig, RefusesFilesThatAreNotOneJsonObject) {
+  const std::string deep = "{\"a\": " + std::string(1000, '[') + std::string(1000, ']') + "}";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"", "JSON"},
+      {"[]", "not a JSON object"},
+      {"{\"a\": 1", "JSON"},
+      {"{\"a\": 1} {}", "JSON"},
+      {"{\"a\": 1, \"b\": {\"c\": 2, \"c\": 3}}", "\"c\" twice"},
+      {"{\"a\": NaN}", "JSON"},
+      {deep, "JSON"},
+  };
+  for (const auto& [text, because] : cases) {
+    SCOPED_TRACE(text.substr(0, 40));
+    const auto config = load(text);
+    ASSERT_FALSE(config.ok());
+    EXPECT_EQ(config.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(config.error().message, HasSubstr(because));
+    EXPECT_THAT(config.error().message, HasSubstr("/config.json: "));
+  }
+}
+
+TEST(ModelConfig, RefusesAFileOverOneMebibyteBeforeParsing) {
+  const auto config = load(std::string((1 << 20) + 1, ' '));
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().code, Errc::kTooLarge);
+}
+
+TEST(ModelConfig, NamesTheFileThatIsMissing) {
+  const auto config = load_model_config("/nonexistent/model");
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().code, Errc::kNotFound);
+  EXPECT_THAT(config.error().message, HasSubstr("/nonexistent/model/config.json"));
+}
+
+}  // namespace
+}  // namespace millrace::model

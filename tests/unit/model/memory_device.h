@@ -1,0 +1,64 @@
+// A device that holds memory and computes nothing: what loading weights needs of one. `num_threads`
+// 0 makes it one that cannot read the host's memory, as a GPU.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+
+#include "common/check.h"
+#include "kernels/api/device.h"
+
+namespace millrace::test {
+
+class MemoryDevice final : public kernels::Device {
+ public:
+  explicit MemoryDevice(int num_threads, int64_t capacity_bytes = 1 << 30)
+      : num_threads_(num_threads), capacity_bytes_(capacity_bytes) {}
+  ~MemoryDevice() override { MR_CHECK(allocated_bytes_ == 0, "leak of {}", allocated_bytes_); }
+
+  int64_t allocated_bytes() const { return allocated_bytes_; }
+
+  kernels::DeviceInfo info() const override {
+    return {.name = "memory", .num_threads = num_threads_, .fast_bfloat16 = false};
+  }
+  Result<kernels::DeviceBuffer> allocate(int64_t bytes) override {
+    if (allocated_bytes_ + bytes > capacity_bytes_) {
+      return error(Errc::kExhausted, "{} bytes asked for, {} of {} in use", bytes, allocated_bytes_,
+                   capacity_bytes_);
+    }
+    allocated_bytes_ += bytes;
+    return kernels::DeviceBuffer(this, std::malloc(static_cast<std::size_t>(bytes)), bytes);
+  }
+  void copy(void* destination, const void* source, int64_t bytes) override {
+    std::memcpy(destination, source, static_cast<std::size_t>(bytes));
+  }
+  Result<void> synchronize(Deadline) override { return {}; }
+
+  void embed(const kernels::EmbedParams&) override { refuse(); }
+  void rms_norm(const kernels::RmsNormParams&) override { refuse(); }
+  void rope_qkv(const kernels::RopeQkvParams&) override { refuse(); }
+  void silu_mul(const kernels::SiluMulParams&) override { refuse(); }
+  void add(const kernels::AddParams&) override { refuse(); }
+  void gemm(const kernels::GemmParams&) override { refuse(); }
+  void attention(const kernels::AttentionParams&) override { refuse(); }
+  void decode_attention(const kernels::DecodeAttentionParams&) override { refuse(); }
+  void probe(const kernels::ProbeParams&) override { refuse(); }
+  void build_vertical_slash(const kernels::VerticalSlashParams&) override { refuse(); }
+  void build_block_sparse(const kernels::BlockSparseParams&) override { refuse(); }
+  void build_adaptive(const kernels::AdaptiveParams&) override { refuse(); }
+  void page_scores(const kernels::PageScoresParams&) override { refuse(); }
+  void page_digests(const kernels::PageDigestParams&) override { refuse(); }
+
+ private:
+  static void refuse() { MR_CHECK(false, "a MemoryDevice computes nothing"); }
+  void free(void* data, int64_t bytes) noexcept override {
+    std::free(data);
+    allocated_bytes_ -= bytes;
+  }
+
+  int num_threads_;
+  int64_t capacity_bytes_;
+  int64_t allocated_bytes_ = 0;
+};
+
+}  // namespace millrace::test

@@ -1,0 +1,300 @@
+#include "model/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/temp_directory.h"
+#include "tests/unit/model/memory_device.h"
+
+namespace millrace::model {
+namespace {
+
+using test::CheckpointTensor;
+using test::CheckpointTensors;
+using test::MemoryDevice;
+using test::TempDirectory;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Elements of a matrix as floats.
+float element(const kernels::ConstMatrix& matrix, int64_t row, int64_t col) {
+  const int64_t i = row * matrix.row_stride + col;
+  switch (matrix.dtype) {
+    case DType::kFloat32:
+      return static_cast<const float*>(matrix.data)[i];
+    case DType::kBFloat16:
+      return to_float(static_cast<const BFloat16*>(matrix.data)[i]);
+    case DType::kFloat16:
+      return to_float(static_cast<const Float16*>(matrix.data)[i]);
+  }
+  return 0;
+}
+
+// A full tensor being put together again from the parts that ranks hold.
+class Assembly {
+ public:
+  explicit Assembly(const CheckpointTensor& expected)
+      : expected_(&expected),
+        cols_(expected.shape.size() < 2 ? 1 : expected.shape[1]),
+        values_(expected.values.size(), std::numeric_limits<float>::quiet_NaN()) {}
+
+  // Rows [from, from + count) of `part` are rows `first`.. and columns `first_col`.. of the whole.
+  void put(const kernels::ConstMatrix& part, int64_t from, int64_t count, int64_t first,
+           int64_t first_col = 0) {
+    ASSERT_LE(from + count, part.rows);
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t col = 0; col < part.cols; ++col) {
+        const auto at = static_cast<size_t>((first + row) * cols_ + first_col + col);
+        values_.at(at) = element(part, from + row, col);
+      }
+    }
+  }
+  // NaN marks what no rank holds and equals nothing.
+  void expect_whole(const std::string& name) const {
+    EXPECT_EQ(values_, expected_->values) << name;
+  }
+
+ private:
+  const CheckpointTensor* expected_;
+  int64_t cols_;
+  std::vector<float> values_;
+};
+
+kernels::ConstMatrix column(const float* values, int64_t count) {
+  return kernels::dense_matrix(static_cast<const void*>(values), DType::kFloat32, count, 1);
+}
+
+// Family, file type, compute type, tensor-parallel size, device threads (0: as a GPU).
+using Combination = std::tuple<const char*, DType, DType, int32_t, int>;
+
+class LoadedWeights : public testing::TestWithParam<Combination> {};
+
+TEST_P(LoadedWeights, SlicesOfAllRanksAreTheWholeMatricesBitByBit) {
+  const auto& [family, file_dtype, compute_dtype, size, num_threads] = GetParam();
+  auto config = test::tiny_model_config(family);
+  const auto tensors = test::random_tensors(config, 7);
+  TempDirectory directory;
+  test::write_checkpoint(config, tensors, file_dtype, directory.path(), 2);
+
+  std::map<std::string, Assembly> whole;
+  for (const auto& [name, tensor] : tensors) whole.emplace(name, tensor);
+  for (int32_t rank = 0; rank < size; ++rank) {
+    MemoryDevice device(num_threads);
+    const auto loaded = load_model_weights(directory.path(), {rank, size}, compute_dtype, device);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+    const auto& weights = **loaded;
+    const auto& shard = weights.shard;
+    EXPECT_EQ(weights.embedding.dtype, file_dtype);
+    whole.at("model.embed_tokens.weight").put(weights.embedding, 0, config.vocab_size, 0);
+    EXPECT_EQ(weights.lm_head.dtype, compute_dtype);
+    whole.at("lm_head.weight")
+        .put(weights.lm_head, 0, shard.vocab_end - shard.vocab_begin, shard.vocab_begin);
+    whole.at("model.norm.weight").put(column(weights.final_norm, config.hidden_size), 0, 64, 0);
+
+    const int64_t d = config.head_dim;
+    const int64_t q_rows = shard.num_query_heads * d, kv_rows = shard.num_kv_heads * d;
+    const int64_t q_first = shard.first_query_head * d, kv_first = shard.first_kv_head * d;
+    const int64_t ffn = shard.ffn_size;
+    ASSERT_EQ(weights.layers.size(), static_cast<size_t>(config.num_layers));
+    for (int32_t i = 0; i < config.num_layers; ++i) {
+      const auto& layer = weights.layers[static_cast<size_t>(i)];
+      const auto of = [&](const std::string& name) -> Assembly& {
+        return whole.at("model.layers." + std::to_string(i) + "." + name);
+      };
+      EXPECT_EQ(layer.qkv.dtype, compute_dtype);
+      EXPECT_EQ(layer.qkv.rows, q_rows + 2 * kv_rows);
+      of("self_attn.q_proj.weight").put(layer.qkv, 0, q_rows, q_first);
+      of("self_attn.k_proj.weight").put(layer.qkv, q_rows, kv_rows, kv_first);
+      of("self_attn.v_proj.weight").put(layer.qkv, q_rows + kv_rows, kv_rows, kv_first);
+      of("self_attn.o_proj.weight").put(layer.o, 0, config.hidden_size, 0, q_first);
+      EXPECT_EQ(layer.gate_up.rows, 2 * ffn);
+      of("mlp.gate_proj.weight").put(layer.gate_up, 0, ffn, rank * ffn);
+      of("mlp.up_proj.weight").put(layer.gate_up, ffn, ffn, rank * ffn);
+      of("mlp.down_proj.weight").put(layer.down, 0, config.hidden_size, 0, rank * ffn);
+      of("input_layernorm.weight").put(column(layer.attention_norm, 64), 0, 64, 0);
+      of("post_attention_layernorm.weight").put(column(layer.mlp_norm, 64), 0, 64, 0);
+      ASSERT_EQ(layer.qkv_bias != nullptr, config.qkv_bias);
+      if (!config.qkv_bias) continue;
+      const auto bias = column(layer.qkv_bias, q_rows + 2 * kv_rows);
+      of("self_attn.q_proj.bias").put(bias, 0, q_rows, q_first);
+      of("self_attn.k_proj.bias").put(bias, q_rows, kv_rows, kv_first);
+      of("self_attn.v_proj.bias").put(bias, q_rows + kv_rows, kv_rows, kv_first);
+    }
+  }
+  for (const auto& [name, assembly] : whole) assembly.expect_whole(name);
+}
+
+constexpr auto kF32 = DType::kFloat32;
+constexpr auto kBF16 = DType::kBFloat16;
+constexpr auto kF16 = DType::kFloat16;
+// 8 query heads, 4 kv heads: at 8 ranks every kv head is on two.
+INSTANTIATE_TEST_SUITE_P(Model, LoadedWeights,
+                         testing::Values(Combination{"LlamaForCausalLM", kF32, kF32, 1, 1},
+                                         Combination{"LlamaForCausalLM", kBF16, kF32, 1, 0},
+                                         Combination{"LlamaForCausalLM", kF16, kF32, 2, 1},
+                                         Combination{"LlamaForCausalLM", kF32, kBF16, 2, 0},
+                                         Combination{"MistralForCausalLM", kBF16, kBF16, 2, 1},
+                                         Combination{"MistralForCausalLM", kF16, kBF16, 4, 1},
+                                         Combination{"LlamaForCausalLM", kBF16, kBF16, 8, 0},
+                                         Combination{"Qwen2ForCausalLM", kBF16, kF32, 2, 1},
+                                         Combination{"Qwen2ForCausalLM", kF32, kF32, 4, 1},
+                                         Combination{"Qwen2ForCausalLM", kF16, kBF16, 8, 1}));
+
+bool lies_in(const void* data, const std::vector<std::shared_ptr<const MappedFile>>& files) {
+  const auto* address = static_cast<const std::byte*>(data);
+  return std::ranges::any_of(files, [&](const auto& file) {
+    const auto bytes = file->bytes();
+    return address >= bytes.data() && address < bytes.data() + bytes.size();
+  });
+}
+
+TEST(ModelWeights, ReadsTheVocabularyInPlaceWhereTheDeviceCan) {
+  TempDirectory directory;
+  test::write_random_checkpoint(test::tiny_model_config(), kBF16, 3, directory.path());
+  MemoryDevice cpu(2), gpu(0);
+  const auto on_cpu = load_model_weights(directory.path(), {1, 2}, kBF16, cpu);
+  ASSERT_TRUE(on_cpu.ok()) << on_cpu.error().to_string();
+  EXPECT_TRUE(lies_in((*on_cpu)->embedding.data, (*on_cpu)->files));
+  EXPECT_TRUE(lies_in((*on_cpu)->lm_head.data, (*on_cpu)->files));
+  EXPECT_FALSE(lies_in((*on_cpu)->layers[0].qkv.data, (*on_cpu)->files));
+
+  const auto on_gpu = load_model_weights(directory.path(), {1, 2}, kBF16, gpu);
+  ASSERT_TRUE(on_gpu.ok()) << on_gpu.error().to_string();
+  EXPECT_TRUE((*on_gpu)->files.empty());
+
+  const auto converted = load_model_weights(directory.path(), {1, 2}, kF32, cpu);
+  ASSERT_TRUE(converted.ok());
+  EXPECT_TRUE(lies_in((*converted)->embedding.data, (*converted)->files));
+  EXPECT_FALSE(lies_in((*converted)->lm_head.data, (*converted)->files));
+}
+
+TEST(ModelWeights, CopiesAVocabularyThatTheFileDoesNotAlign) {
+  auto config = test::tiny_model_config();
+  const auto tensors = test::random_tensors(config, 3);
+  TempDirectory directory;
+  test::write_checkpoint(config, tensors, kF32, directory.path(), 1);
+  // One more space behind the header moves all data to odd addresses.
+  auto bytes = test::safetensors_bytes(tensors, kF32);
+  uint64_t length = 0;
+  for (size_t i = 0; i < 8; ++i) length |= uint64_t{static_cast<uint8_t>(bytes[i])} << 8 * i;
+  bytes.insert(8 + length, 1, ' ');
+  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>((length + 1) >> 8 * i);
+  directory.write("model.safetensors", bytes);
+
+  MemoryDevice device(1);
+  const auto loaded = load_model_weights(directory.path(), {0, 1}, kF32, device);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+  EXPECT_TRUE((*loaded)->files.empty());
+  Assembly embedding(tensors.at("model.embed_tokens.weight"));
+  embedding.put((*loaded)->embedding, 0, config.vocab_size, 0);
+  embedding.expect_whole("model.embed_tokens.weight");
+}
+
+TEST(ModelWeights, TiedHeadIsTheRanksSliceOfTheEmbedding) {
+  auto config = test::tiny_model_config();
+  config.tied_embeddings = true;
+  const auto tensors = test::random_tensors(config, 5);
+  TempDirectory directory;
+  test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
+  const auto& table = tensors.at("model.embed_tokens.weight");
+  for (const DType compute_dtype : {kBF16, kF32}) {
+    for (const int num_threads : {0, 1}) {
+      Assembly head(table);
+      for (int32_t rank = 0; rank < 2; ++rank) {
+        MemoryDevice device(num_threads);
+        const auto loaded = load_model_weights(directory.path(), {rank, 2}, compute_dtype, device);
+        ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+        const auto& weights = **loaded;
+        EXPECT_EQ(weights.lm_head.dtype, compute_dtype);
+        head.put(weights.lm_head, 0, weights.lm_head.rows, weights.shard.vocab_begin);
+      }
+      head.expect_whole("lm_head");
+    }
+  }
+}
+
+TEST(ModelWeights, NamesWhicheverTensorIsMissing) {
+  auto config = test::tiny_model_config("Qwen2ForCausalLM");
+  config.num_layers = 1;
+  const auto tensors = test::random_tensors(config, 5);
+  for (const auto& [name, tensor] : tensors) {
+    auto incomplete = tensors;
+    incomplete.erase(name);
+    TempDirectory directory;
+    test::write_checkpoint(config, incomplete, kBF16, directory.path(), 1);
+    MemoryDevice device(1);
+    const auto loaded = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+    ASSERT_FALSE(loaded.ok()) << name;
+    EXPECT_EQ(loaded.error().code, Errc::kNotFound);
+    EXPECT_THAT(loaded.error().message, HasSubstr("\"" + name + "\""));
+  }
+}
+
+TEST(ModelWeights, NamesWhicheverTensorHasAnotherShapeThanTheConfig) {
+  auto config = test::tiny_model_config("Qwen2ForCausalLM");
+  config.num_layers = 1;
+  const auto tensors = test::random_tensors(config, 5);
+  for (const auto& [name, tensor] : tensors) {
+    auto changed = tensors;
+    auto& shape = changed.at(name).shape;
+    shape.insert(shape.begin(), 1);  // the same bytes
+    TempDirectory directory;
+    test::write_checkpoint(config, changed, kBF16, directory.path(), 1);
+    MemoryDevice device(1);
+    const auto loaded = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+    ASSERT_FALSE(loaded.ok()) << name;
+    EXPECT_EQ(loaded.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(loaded.error().message,
+                AllOf(HasSubstr("\"" + name + "\""), HasSubstr("shape [1, ")));
+  }
+}
+
+TEST(ModelWeights, RefusesAnOutputBiasUnlessItIsZero) {
+  auto config = test::tiny_model_config();
+  for (const float value : {0.0f, 0.5f}) {
+    auto tensors = test::random_tensors(config, 5);
+    tensors["model.layers.1.self_attn.o_proj.bias"] = {.shape = {64},
+                                                       .values = std::vector<float>(64, value)};
+    TempDirectory directory;
+    test::write_checkpoint(config, tensors, kF32, directory.path(), 1);
+    MemoryDevice device(1);
+    const auto loaded = load_model_weights(directory.path(), {0, 1}, kF32, device);
+    ASSERT_EQ(loaded.ok(), value == 0);
+    if (loaded.ok()) continue;
+    EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
+    EXPECT_THAT(loaded.error().message, HasSubstr("model.layers.1.self_attn.o_proj.bias"));
+  }
+}
+
+TEST(ModelWeights, PassesOnThatTheDeviceIsFullAndFreesWhatItHad) {
+  TempDirectory directory;
+  test::write_random_checkpoint(test::tiny_model_config(), kF32, 3, directory.path());
+  MemoryDevice device(0, 64 << 10);
+  const auto loaded = load_model_weights(directory.path(), {0, 1}, kF32, device);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().code, Errc::kExhausted);
+  EXPECT_EQ(device.allocated_bytes(), 0);
+}
+
+TEST(ModelWeights, HoldTheRotaryFrequencies) {
+  TempDirectory directory;
+  test::write_random_checkpoint(test::tiny_model_config(), kF32, 3, directory.path());
+  MemoryDevice device(0);
+  const auto loaded = load_model_weights(directory.path(), {0, 1}, kF32, device);
+  ASSERT_TRUE(loaded.ok());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_FLOAT_EQ((*loaded)->inv_freq[i], static_cast<float>(std::pow(10000.0, -i / 8.0)));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::model
