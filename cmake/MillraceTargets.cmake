@@ -10,7 +10,7 @@ endif()
 add_library(mr_options INTERFACE)
 target_include_directories(mr_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(mr_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi -Wno-missing-field-initializers>)
 if(MILLRACE_WERROR)
   target_compile_options(mr_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

@@ -1,0 +1,122 @@
+#include "decode/decode_node.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <thread>
+
+#include "comm/local/local_group.h"
+#include "common/mapped_file.h"
+#include "decode/pulled_cache.h"
+#include "kernels/cpu/cpu_device.h"
+#include "model/generator.h"
+
+namespace millrace::decode {
+
+namespace {
+
+constexpr int64_t kMaxManifestBytes = 64ll << 20;
+
+Result<void> check_model(const model::ModelConfig& config, const protocol::Manifest& manifest) {
+  const auto& layout = manifest.layout();
+  if (layout.num_layers() != static_cast<uint32_t>(config.num_layers) ||
+      layout.num_kv_heads() != static_cast<uint32_t>(config.num_kv_heads) ||
+      layout.head_dim() != static_cast<uint32_t>(config.head_dim)) {
+    return error(Errc::kInvalidArgument,
+                 "the cache has {} layers, {} kv heads, head dim {}; model {} has {}, {}, {}",
+                 layout.num_layers(), layout.num_kv_heads(), layout.head_dim(), config.name,
+                 config.num_layers, config.num_kv_heads, config.head_dim);
+  }
+  return {};
+}
+
+// One rank from pulling to the last token.
+Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manifest& manifest,
+                              const DecodeOptions& options, comm::Communicator& tp,
+                              comm::Communicator& alone, Deadline deadline) {
+  const auto device = kernels::make_cpu_device({.num_threads = options.threads_per_rank});
+  const DType dtype = manifest.layout().dtype() == "float32" ? DType::kFloat32 : DType::kBFloat16;
+  MR_ASSIGN_OR_RETURN(
+      const auto weights,
+      model::load_model_weights(options.model_directory, {tp.rank(), tp.size()}, dtype, *device));
+  MR_RETURN_IF_ERROR(check_model(weights->config, manifest));
+
+  KvClient client(transport, manifest, options.client);
+  MR_ASSIGN_OR_RETURN(const auto cache,
+                      PulledCache::pull(client, weights->shard, *device, deadline));
+  DecodeReport report{.pulled = client.stats()};
+  Stopwatch watch;
+  MR_ASSIGN_OR_RETURN(auto generator,
+                      model::Generator::create(*device, *weights, tp, alone, options.max_tokens));
+  MR_ASSIGN_OR_RETURN(
+      report.token_ids,
+      generator.generate({.prompt = cache.slabs(),
+                          .num_prompt_tokens = static_cast<int64_t>(manifest.num_tokens()),
+                          .first_token = manifest.first_token_id(),
+                          .max_tokens = options.max_tokens},
+                         deadline));
+  report.generate_s = watch.elapsed_s();
+  return report;
+}
+
+void add(PullStats& sum, const PullStats& rank) {
+  sum.pages += rank.pages;
+  sum.bytes += rank.bytes;
+  for (int tier = 0; tier < 3; ++tier) sum.pages_by_tier[tier] += rank.pages_by_tier[tier];
+  sum.corrupt_pages += rank.corrupt_pages;
+  sum.seconds = std::max(sum.seconds, rank.seconds);
+  for (const auto& [name, bytes] : rank.bytes_by_transport) sum.bytes_by_transport[name] += bytes;
+}
+
+}  // namespace
+
+Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest& manifest,
+                            const DecodeOptions& options) {
+  MR_RETURN_IF_ERROR(check_manifest(manifest));
+  const auto deadline = Deadline::after(options.timeout);
+  auto group = comm::LocalGroup::create(options.tp);
+  std::vector<Result<DecodeReport>> reports(
+      group.size(), Result<DecodeReport>(Error(Errc::kInternal, "the rank did not run")));
+  {
+    std::vector<std::jthread> ranks;
+    for (size_t r = 0; r < group.size(); ++r) {
+      ranks.emplace_back([&, r] {
+        const auto alone = comm::LocalGroup::create(1);
+        reports[r] = run_rank(transport, manifest, options, *group[r], *alone.front(), deadline);
+        // A rank that failed must not leave the others waiting for it.
+        if (!reports[r].ok()) group[r]->abort();
+      });
+    }
+  }
+  // What made the first rank fail says more than what the others saw of it.
+  for (const auto& report : reports) {
+    if (!report.ok() && report.error().code != Errc::kPeerLost) return report.error();
+  }
+  DecodeReport total;
+  for (auto& report : reports) {
+    if (!report.ok()) return report.error();
+    add(total.pulled, report->pulled);
+    total.generate_s = std::max(total.generate_s, report->generate_s);
+    total.token_ids = std::move(report->token_ids);
+  }
+  return total;
+}
+
+Result<protocol::Manifest> read_manifest(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxManifestBytes));
+  boost::json::error_code status;
+  const auto value = boost::json::parse(text, status);
+  if (status) return error(Errc::kInvalidArgument, "{}: {}", path, status.message());
+  if (const auto* object = value.if_object()) {
+    if (const auto* inner = object->if_contains("manifest")) text = boost::json::serialize(*inner);
+  }
+  protocol::Manifest manifest;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &manifest);
+  if (!parsed.ok()) {
+    return error(Errc::kInvalidArgument, "{}: no manifest: {}", path, parsed.ToString());
+  }
+  return manifest;
+}
+
+}  // namespace millrace::decode

@@ -1,0 +1,40 @@
+// The reference decode node: its own tensor-parallel degree (ranks as threads), one KV client a
+// rank, greedy generation from what was pulled. Small on purpose: it exists so that every claim
+// about a handed-over cache can be checked end to end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "common/result.h"
+#include "decode/kv_client.h"
+
+namespace millrace::decode {
+
+struct DecodeOptions {
+  std::string model_directory;
+  int tp = 1;
+  int threads_per_rank = 1;
+  int32_t max_tokens = 16;  // generated tokens in all, the manifest's first one included
+  KvClientOptions client;
+  Duration timeout = std::chrono::minutes(10);  // pull and generation together
+};
+
+struct DecodeReport {
+  std::vector<int32_t> token_ids;
+  PullStats pulled;  // over all ranks; seconds: of the slowest
+  double generate_s = 0;
+};
+
+// `transport` is used by all ranks at once: connect() must be thread-safe, as those of comm/ucx and
+// comm/local are.
+Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest& manifest,
+                            const DecodeOptions& options);
+
+// The manifest in a file: its proto3 JSON form, alone or as the field "manifest" of a prefill
+// response.
+Result<protocol::Manifest> read_manifest(const std::string& path);
+
+}  // namespace millrace::decode

@@ -1,0 +1,227 @@
+#include "decode/kv_client.h"
+
+#include <algorithm>
+
+#include "common/checksum.h"
+#include "common/clock.h"
+#include "common/units.h"
+#include "protocol/errc.h"
+
+namespace millrace::decode {
+
+namespace {
+
+constexpr uint32_t kManifestVersion = 1;
+// Bounds of what a manifest may claim, far above any model, far below what would overflow.
+constexpr uint64_t kMaxTokens = uint64_t{1} << 32;
+constexpr uint32_t kMaxDimension = 1u << 16;
+
+int64_t element_bytes(const std::string& dtype) {
+  return dtype == "float32" ? 4 : 2;
+}
+
+bool holds(const protocol::KvShard& shard, int32_t kv_head, uint64_t token) {
+  const auto head = static_cast<uint32_t>(kv_head);
+  if (head < shard.first_kv_head() || head - shard.first_kv_head() >= shard.num_kv_heads()) {
+    return false;
+  }
+  return std::any_of(
+      shard.token_ranges().begin(), shard.token_ranges().end(),
+      [&](const auto& range) { return range.begin() <= token && token < range.end(); });
+}
+
+Error reply_error(const protocol::ErrorInfo& info, const std::string& address) {
+  return error(protocol::errc_from_wire(info.code()), "{}: {}", address, info.message());
+}
+
+}  // namespace
+
+Result<void> check_manifest(const protocol::Manifest& manifest) {
+  const auto& layout = manifest.layout();
+  if (manifest.version() != kManifestVersion) {
+    return error(Errc::kUnsupported, "manifest version {}, this client reads {}",
+                 manifest.version(), kManifestVersion);
+  }
+  if (layout.page_layout() != "k-then-v") {
+    return error(Errc::kUnsupported, "page layout '{}', this client reads 'k-then-v'",
+                 layout.page_layout());
+  }
+  if (layout.dtype() != "float32" && layout.dtype() != "bfloat16") {
+    return error(Errc::kUnsupported, "KV dtype '{}', this client reads float32 and bfloat16",
+                 layout.dtype());
+  }
+  const auto dimension_ok = [](uint32_t x) { return x > 0 && x <= kMaxDimension; };
+  if (!dimension_ok(layout.num_layers()) || !dimension_ok(layout.num_kv_heads()) ||
+      !dimension_ok(layout.head_dim()) || !dimension_ok(layout.page_tokens()) ||
+      manifest.num_tokens() == 0 || manifest.num_tokens() > kMaxTokens) {
+    return error(Errc::kInvalidArgument,
+                 "manifest describes {} tokens, {} layers, {} kv heads, head dim {}, pages of {}",
+                 manifest.num_tokens(), layout.num_layers(), layout.num_kv_heads(),
+                 layout.head_dim(), layout.page_tokens());
+  }
+  return {};
+}
+
+KvClient::KvClient(comm::Transport& transport, protocol::Manifest manifest,
+                   const KvClientOptions& options)
+    : transport_(transport), manifest_(std::move(manifest)), options_(options) {}
+
+int64_t KvClient::num_pages() const {
+  return ceil_div(static_cast<int64_t>(manifest_.num_tokens()), manifest_.layout().page_tokens());
+}
+
+int64_t KvClient::page_bytes() const {
+  const auto& layout = manifest_.layout();
+  return 2 * int64_t{layout.page_tokens()} * layout.head_dim() * element_bytes(layout.dtype());
+}
+
+Result<void> KvClient::check_range(int32_t layer, int32_t kv_head, int64_t first_page,
+                                   int64_t count) const {
+  const auto& layout = manifest_.layout();
+  if (layer < 0 || layer >= static_cast<int64_t>(layout.num_layers()) || kv_head < 0 ||
+      kv_head >= static_cast<int64_t>(layout.num_kv_heads()) || first_page < 0 || count < 0 ||
+      first_page > num_pages() || count > num_pages() - first_page) {
+    return error(Errc::kInvalidArgument,
+                 "layer {}, kv head {}, pages [{}, {}) are outside the manifest: {} layers, {} kv "
+                 "heads, {} pages",
+                 layer, kv_head, first_page, first_page + count, layout.num_layers(),
+                 layout.num_kv_heads(), num_pages());
+  }
+  return {};
+}
+
+Result<std::vector<KvClient::Run>> KvClient::runs(int32_t kv_head, int64_t first_page,
+                                                  int64_t count) const {
+  std::vector<Run> runs;
+  for (int64_t page = first_page; page < first_page + count; ++page) {
+    const auto token = static_cast<uint64_t>(page) * manifest_.layout().page_tokens();
+    const auto shard =
+        std::find_if(manifest_.shards().begin(), manifest_.shards().end(),
+                     [&](const auto& candidate) { return holds(candidate, kv_head, token); });
+    if (shard == manifest_.shards().end()) {
+      return error(Errc::kInvalidArgument, "no shard of the manifest holds kv head {}, page {}",
+                   kv_head, page);
+    }
+    if (!runs.empty() && runs.back().shard == &*shard &&
+        runs.back().num_pages < options_.pages_per_request) {
+      ++runs.back().num_pages;
+    } else {
+      runs.push_back({.shard = &*shard, .first_page = page, .num_pages = 1});
+    }
+  }
+  return runs;
+}
+
+Result<comm::TransportConnection*> KvClient::connection(const std::string& address,
+                                                        Deadline deadline) {
+  auto& slot = connections_[address];
+  if (slot == nullptr) {
+    MR_ASSIGN_OR_RETURN(slot, transport_.connect(address, deadline));
+  }
+  return slot.get();
+}
+
+Result<std::vector<PulledPage>> KvClient::fetch(const Run& run, int32_t layer, int32_t kv_head,
+                                                bool digests, std::span<std::byte> destination,
+                                                Deadline deadline) {
+  const std::string& address = run.shard->address();
+  protocol::PageRequest request;
+  request.set_request_id(manifest_.request_id());
+  request.set_lease_id(manifest_.lease_id());
+  request.set_epoch(manifest_.epoch());
+  request.set_layer(static_cast<uint32_t>(layer));
+  request.set_kv_head(static_cast<uint32_t>(kv_head));
+  request.set_first_page(static_cast<uint64_t>(run.first_page));
+  request.set_num_pages(static_cast<uint32_t>(run.num_pages));
+  request.set_digests_only(digests);
+
+  MR_ASSIGN_OR_RETURN(auto* connection, this->connection(address, deadline));
+  auto called = connection->call(request.SerializeAsString(), destination, deadline);
+  if (!called.ok()) {
+    connections_.erase(address);
+    return called.error();
+  }
+  protocol::PageReply reply;
+  if (!reply.ParseFromString(called->header)) {
+    return error(Errc::kCorrupt, "{}: reply header of {} bytes is no page reply", address,
+                 called->header.size());
+  }
+  if (reply.has_error()) return reply_error(reply.error(), address);
+  if (reply.pages_size() != run.num_pages ||
+      called->payload_bytes != static_cast<int64_t>(destination.size())) {
+    return error(Errc::kCorrupt, "{}: {} pages in {} bytes, asked for {} in {}", address,
+                 reply.pages_size(), called->payload_bytes, run.num_pages, destination.size());
+  }
+  stats_.bytes += called->payload_bytes;
+  stats_.bytes_by_transport[connection->transport_name()] += called->payload_bytes;
+  std::vector<PulledPage> pages;
+  for (const auto& info : reply.pages()) {
+    pages.push_back({.checksum = info.checksum(), .score = info.score(), .tier = info.tier()});
+  }
+  return pages;
+}
+
+Result<void> KvClient::fetch_checked(const Run& run, int32_t layer, int32_t kv_head,
+                                     std::span<std::byte> destination,
+                                     std::vector<PulledPage>& pages, Deadline deadline) {
+  const auto bytes = static_cast<size_t>(page_bytes());
+  MR_ASSIGN_OR_RETURN(auto fetched, fetch(run, layer, kv_head, false, destination, deadline));
+  for (size_t i = 0; i < fetched.size(); ++i) {
+    const auto page = destination.subspan(i * bytes, bytes);
+    const Run single{run.shard, run.first_page + static_cast<int64_t>(i), 1};
+    for (int32_t attempt = 0; checksum(page) != fetched[i].checksum; ++attempt) {
+      ++stats_.corrupt_pages;
+      if (attempt == options_.max_refetches) {
+        return error(Errc::kCorrupt,
+                     "layer {}, kv head {}, page {} from {}: checksum {:016x}, expected {:016x}, "
+                     "after {} fetches",
+                     layer, kv_head, single.first_page, run.shard->address(), checksum(page),
+                     fetched[i].checksum, attempt + 1);
+      }
+      MR_ASSIGN_OR_RETURN(const auto again, fetch(single, layer, kv_head, false, page, deadline));
+      fetched[i] = again.front();
+    }
+    ++stats_.pages;
+    ++stats_.pages_by_tier[std::min<uint32_t>(fetched[i].tier, 2)];
+  }
+  pages.insert(pages.end(), fetched.begin(), fetched.end());
+  return {};
+}
+
+Result<std::vector<PulledPage>> KvClient::pull(int32_t layer, int32_t kv_head, int64_t first_page,
+                                               int64_t count, std::span<std::byte> destination,
+                                               Deadline deadline) {
+  MR_RETURN_IF_ERROR(check_range(layer, kv_head, first_page, count));
+  MR_CHECK(static_cast<int64_t>(destination.size()) == count * page_bytes(),
+           "{} bytes for {} pages of {}", destination.size(), count, page_bytes());
+  Stopwatch watch;
+  std::vector<PulledPage> pages;
+  MR_ASSIGN_OR_RETURN(const auto pieces, runs(kv_head, first_page, count));
+  for (const auto& run : pieces) {
+    const auto at = static_cast<size_t>((run.first_page - first_page) * page_bytes());
+    const auto bytes = static_cast<size_t>(run.num_pages * page_bytes());
+    MR_RETURN_IF_ERROR(
+        fetch_checked(run, layer, kv_head, destination.subspan(at, bytes), pages, deadline));
+  }
+  stats_.seconds += watch.elapsed_s();
+  return pages;
+}
+
+Result<std::vector<float>> KvClient::pull_digests(int32_t layer, int32_t kv_head,
+                                                  int64_t first_page, int64_t count,
+                                                  Deadline deadline) {
+  MR_RETURN_IF_ERROR(check_range(layer, kv_head, first_page, count));
+  const auto page_floats = static_cast<size_t>(3 * manifest_.layout().head_dim());
+  std::vector<float> digests(static_cast<size_t>(count) * page_floats);
+  MR_ASSIGN_OR_RETURN(const auto pieces, runs(kv_head, first_page, count));
+  for (const auto& run : pieces) {
+    const auto at = static_cast<size_t>(run.first_page - first_page) * page_floats;
+    const auto floats = static_cast<size_t>(run.num_pages) * page_floats;
+    MR_RETURN_IF_ERROR(fetch(run, layer, kv_head, true,
+                             std::as_writable_bytes(std::span(digests).subspan(at, floats)),
+                             deadline));
+  }
+  return digests;
+}
+
+}  // namespace millrace::decode

@@ -1,0 +1,168 @@
+#include "model/generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "model/vocabulary.h"
+
+namespace millrace::model {
+
+namespace {
+
+// out = sum_i w_i out_i with w_i = exp(lse_i) / sum exp(lse): the softmax over the union of
+// disjoint parts. A part is [heads * head_dim] of out then [heads] of lse.
+void merge_parts(std::span<const float> parts, int64_t num_parts, int32_t num_heads,
+                 int32_t head_dim, float* out) {
+  const int64_t part_size = int64_t{num_heads} * (head_dim + 1);
+  const auto lse = [&](int64_t part, int32_t head) {
+    return parts[static_cast<size_t>(part * part_size + int64_t{num_heads} * head_dim + head)];
+  };
+  for (int32_t head = 0; head < num_heads; ++head) {
+    float max = -std::numeric_limits<float>::infinity();
+    for (int64_t p = 0; p < num_parts; ++p) max = std::max(max, lse(p, head));
+    float sum = 0;
+    for (int64_t p = 0; p < num_parts; ++p) sum += std::exp(lse(p, head) - max);
+    float* row = out + int64_t{head} * head_dim;
+    std::fill_n(row, head_dim, 0.0f);
+    for (int64_t p = 0; p < num_parts; ++p) {
+      const float weight = std::exp(lse(p, head) - max) / sum;
+      if (weight == 0) continue;
+      const float* part = parts.data() + p * part_size + int64_t{head} * head_dim;
+      for (int32_t d = 0; d < head_dim; ++d) row[d] += weight * part[d];
+    }
+  }
+}
+
+}  // namespace
+
+Result<Generator> Generator::create(kernels::Device& device, const ModelWeights& weights,
+                                    comm::Communicator& tp, comm::Communicator& cp,
+                                    int32_t max_new_tokens) {
+  MR_ASSIGN_OR_RETURN(auto forward, LayerForward::create(device, weights, 1));
+  Generator g(device, weights, tp, cp, std::move(forward));
+  g.max_new_tokens_ = max_new_tokens;
+  const auto& config = weights.config;
+  const int64_t q_elements = int64_t{weights.shard.num_query_heads} * config.head_dim;
+  const int64_t tail_bytes = int64_t{config.num_layers} * weights.shard.num_kv_heads *
+                             max_new_tokens * config.head_dim * 4;
+  MR_ASSIGN_OR_RETURN(g.hidden_, device.allocate(config.hidden_size * 4));
+  MR_ASSIGN_OR_RETURN(g.partial_, device.allocate(config.hidden_size * 4));
+  MR_ASSIGN_OR_RETURN(g.q_, device.allocate(q_elements * 4));
+  MR_ASSIGN_OR_RETURN(g.attended_, device.allocate(q_elements * 4));
+  MR_ASSIGN_OR_RETURN(g.tail_k_, device.allocate(tail_bytes));
+  MR_ASSIGN_OR_RETURN(g.tail_v_, device.allocate(tail_bytes));
+  return g;
+}
+
+Result<std::vector<int32_t>> Generator::generate(const GenerateRequest& request,
+                                                 Deadline deadline) {
+  MR_CHECK(request.max_tokens - 1 <= max_new_tokens_, "{} tokens asked, room for {}",
+           request.max_tokens, max_new_tokens_ + 1);
+  std::vector<int32_t> tokens = {request.first_token};
+  while (static_cast<int32_t>(tokens.size()) < request.max_tokens) {
+    if (deadline.passed()) {
+      return error(Errc::kDeadlineExceeded, "generation stopped after {} of {} tokens",
+                   tokens.size(), request.max_tokens);
+    }
+    const auto num_new = static_cast<int32_t>(tokens.size()) - 1;
+    MR_ASSIGN_OR_RETURN(const int32_t next, step(request, tokens.back(), num_new, deadline));
+    tokens.push_back(next);
+  }
+  return tokens;
+}
+
+int64_t Generator::tail_offset(int32_t layer) const {
+  return int64_t{layer} * weights_->shard.num_kv_heads * max_new_tokens_ *
+         weights_->config.head_dim;
+}
+
+kernels::KvSlab Generator::tail(int32_t layer, int32_t num_new) const {
+  return {.k = tail_k_.as<float>() + tail_offset(layer),
+          .v = tail_v_.as<float>() + tail_offset(layer),
+          .dtype = DType::kFloat32,
+          .num_kv_heads = weights_->shard.num_kv_heads,
+          .head_dim = weights_->config.head_dim,
+          .num_tokens = num_new,
+          .token_stride = max_new_tokens_};
+}
+
+Result<void> Generator::attend(const kernels::KvSlab& prompt, int32_t layer, int32_t num_new,
+                               Deadline deadline) {
+  const int32_t heads = weights_->shard.num_query_heads;
+  const int32_t head_dim = weights_->config.head_dim;
+  const int64_t part_size = int64_t{heads} * (head_dim + 1);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  // The new tokens are on every rank; one of them counts them.
+  const int64_t own_parts = 2;
+  std::vector<float> own(static_cast<size_t>(own_parts * part_size), 0.0f);
+  const auto part = [&](const kernels::KvSlab& slab, float* out) {
+    device_->decode_attention({.q = q_.as<float>(),
+                               .num_query_heads = heads,
+                               .scale = scale,
+                               .kv = slab,
+                               .out = out,
+                               .lse = out + int64_t{heads} * head_dim});
+  };
+  part(prompt, own.data());
+  part(tail(layer, cp_->rank() == 0 ? num_new : 0), own.data() + part_size);
+  MR_RETURN_IF_ERROR(device_->synchronize(deadline));
+
+  const auto own_bytes = static_cast<int64_t>(own.size() * sizeof(float));
+  const std::vector<int64_t> counts(static_cast<size_t>(cp_->size()), own_bytes);
+  parts_.resize(own.size() * counts.size());
+  MR_RETURN_IF_ERROR(cp_->all_gather(std::as_bytes(std::span(own)),
+                                     std::as_writable_bytes(std::span(parts_)), counts, deadline));
+  std::vector<float> merged(static_cast<size_t>(int64_t{heads} * head_dim));
+  merge_parts(parts_, own_parts * cp_->size(), heads, head_dim, merged.data());
+  if (weights_->compute_dtype == DType::kFloat32) {
+    device_->copy(attended_.data(), merged.data(),
+                  static_cast<int64_t>(merged.size() * sizeof(float)));
+  } else {
+    std::vector<BFloat16> rounded(merged.size());
+    std::transform(merged.begin(), merged.end(), rounded.begin(), to_bfloat16);
+    device_->copy(attended_.data(), rounded.data(),
+                  static_cast<int64_t>(rounded.size() * sizeof(BFloat16)));
+  }
+  return {};
+}
+
+Result<void> Generator::add_over_tp(Deadline deadline) {
+  const int64_t count = weights_->config.hidden_size;
+  if (tp_->size() > 1) {
+    MR_RETURN_IF_ERROR(
+        tp_->all_reduce_sum(std::span(partial_.as<float>(), static_cast<size_t>(count)), deadline));
+  }
+  device_->add({.x = hidden_.as<float>(), .y = partial_.as<float>(), .count = count});
+  return {};
+}
+
+Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, int32_t num_new,
+                                Deadline deadline) {
+  const auto position = static_cast<int32_t>(request.num_prompt_tokens + num_new);
+  device_->embed({.token_ids = &token,
+                  .num_rows = 1,
+                  .table = weights_->embedding,
+                  .hidden = hidden_.as<float>()});
+  for (int32_t layer = 0; layer < weights_->config.num_layers; ++layer) {
+    const int64_t new_row = tail_offset(layer) + int64_t{num_new} * weights_->config.head_dim;
+    forward_.qkv(layer, hidden_.as<float>(), 1, &position,
+                 {.dtype = DType::kFloat32,
+                  .q = q_.data(),
+                  .k = tail_k_.as<float>() + new_row,
+                  .v = tail_v_.as<float>() + new_row,
+                  .kv_stride = max_new_tokens_});
+    MR_RETURN_IF_ERROR(
+        attend(request.prompt[static_cast<size_t>(layer)], layer, num_new + 1, deadline));
+    forward_.attention_output(layer, attended_.data(), 1, partial_.as<float>(), false);
+    MR_RETURN_IF_ERROR(add_over_tp(deadline));
+    forward_.mlp(layer, hidden_.as<float>(), 1, partial_.as<float>(), false);
+    MR_RETURN_IF_ERROR(add_over_tp(deadline));
+  }
+  std::vector<float> slice(static_cast<size_t>(weights_->lm_head.rows));
+  forward_.logits(hidden_.as<float>(), 1, slice.data());
+  MR_ASSIGN_OR_RETURN(const auto row, gather_logits(slice, 1, *weights_, *tp_, deadline));
+  return top_tokens(row, 1).front().token_id;
+}
+
+}  // namespace millrace::model

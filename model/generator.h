@@ -1,0 +1,66 @@
+// Greedy generation from a KV cache that ranks hold in parts: kv heads split over `tp`, tokens
+// split over `cp` in any way. Each rank attends to what it holds; the parts merge by their
+// log-sum-exp, which is exact (flash-decoding). Used by millrace-batch on the prefill ranks' own
+// shards and by decode/ on pulled ones.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/api/communicator.h"
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/layer_forward.h"
+#include "model/weights.h"
+
+namespace millrace::model {
+
+struct GenerateRequest {
+  std::span<const kernels::KvSlab>
+      prompt;                     // [num_layers], the tokens this rank holds, in any order
+  int64_t num_prompt_tokens = 0;  // of the whole prompt
+  int32_t first_token = 0;        // already known from prefill
+  int32_t max_tokens = 1;         // generated tokens in all, the first included
+};
+
+class Generator {
+ public:
+  // Room for `max_new_tokens` behind the prompt. All arguments outlive the generator.
+  static Result<Generator> create(kernels::Device& device, const ModelWeights& weights,
+                                  comm::Communicator& tp, comm::Communicator& cp,
+                                  int32_t max_new_tokens);
+
+  // The first token and those after it. Collective over tp and cp: all ranks pass equal requests
+  // but for the slabs. The deadline is for the whole generation.
+  Result<std::vector<int32_t>> generate(const GenerateRequest& request, Deadline deadline);
+
+ private:
+  Generator(kernels::Device& device, const ModelWeights& weights, comm::Communicator& tp,
+            comm::Communicator& cp, LayerForward forward)
+      : device_(&device), weights_(&weights), tp_(&tp), cp_(&cp), forward_(std::move(forward)) {}
+
+  Result<int32_t> step(const GenerateRequest& request, int32_t token, int32_t num_new,
+                       Deadline deadline);
+  Result<void> attend(const kernels::KvSlab& prompt, int32_t layer, int32_t num_new,
+                      Deadline deadline);
+  Result<void> add_over_tp(Deadline deadline);
+  int64_t tail_offset(int32_t layer) const;  // elements
+  kernels::KvSlab tail(int32_t layer, int32_t num_new) const;
+
+  kernels::Device* device_;
+  const ModelWeights* weights_;
+  comm::Communicator* tp_;
+  comm::Communicator* cp_;
+  LayerForward forward_;
+  int32_t max_new_tokens_ = 0;
+  kernels::DeviceBuffer hidden_;    // [hidden] float32
+  kernels::DeviceBuffer partial_;   // [hidden] float32: this rank's part of a row-parallel product
+  kernels::DeviceBuffer q_;         // [query heads, head_dim] float32
+  kernels::DeviceBuffer attended_;  // [query heads, head_dim] compute dtype
+  kernels::DeviceBuffer tail_k_;    // [layers, kv heads, max_new_tokens, head_dim] float32
+  kernels::DeviceBuffer tail_v_;
+  std::vector<float> parts_;  // gathered (out, lse) of all parts
+};
+
+}  // namespace millrace::model

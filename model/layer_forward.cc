@@ -1,0 +1,91 @@
+#include "model/layer_forward.h"
+
+#include <algorithm>
+
+namespace millrace::model {
+
+using kernels::dense_matrix;
+
+Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWeights& weights,
+                                          int64_t max_rows) {
+  LayerForward forward(device, weights, max_rows);
+  const auto& shard = weights.shard;
+  const int64_t element = dtype_bytes(weights.compute_dtype);
+  const int64_t qkv_width =
+      int64_t{shard.num_query_heads + 2 * shard.num_kv_heads} * weights.config.head_dim;
+  const int64_t projected_width = std::max<int64_t>(qkv_width, 2 * shard.ffn_size);
+  MR_ASSIGN_OR_RETURN(forward.normed_,
+                      device.allocate(max_rows * weights.config.hidden_size * element));
+  MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_width * 4));
+  MR_ASSIGN_OR_RETURN(forward.activated_, device.allocate(max_rows * shard.ffn_size * element));
+  return forward;
+}
+
+kernels::Matrix LayerForward::normed(int64_t num_rows) const {
+  return dense_matrix(normed_.data(), weights_->compute_dtype, num_rows,
+                      weights_->config.hidden_size);
+}
+
+void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t num_rows) {
+  MR_CHECK(num_rows <= max_rows_, "{} rows, scratch for {}", num_rows, max_rows_);
+  device_->rms_norm({.x = hidden,
+                     .weight = weight,
+                     .eps = weights_->config.rms_norm_eps,
+                     .out = normed(num_rows)});
+}
+
+void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
+                       const int32_t* positions, const QkvOutput& out) {
+  const auto& w = weights_->layers[static_cast<size_t>(layer)];
+  rms_norm(hidden, w.attention_norm, num_rows);
+  device_->gemm({.a = normed(num_rows),
+                 .b = w.qkv,
+                 .bias = w.qkv_bias,
+                 .c = dense_matrix(projected_.data(), DType::kFloat32, num_rows, w.qkv.rows)});
+  device_->rope_qkv({.qkv = projected_.as<float>(),
+                     .num_rows = num_rows,
+                     .num_query_heads = weights_->shard.num_query_heads,
+                     .num_kv_heads = weights_->shard.num_kv_heads,
+                     .head_dim = weights_->config.head_dim,
+                     .positions = positions,
+                     .inv_freq = weights_->inv_freq,
+                     .dtype = out.dtype,
+                     .q = out.q,
+                     .k = out.k,
+                     .v = out.v,
+                     .kv_stride = out.kv_stride});
+}
+
+void LayerForward::attention_output(int32_t layer, const void* attention, int64_t num_rows,
+                                    float* out, bool accumulate) {
+  const auto& w = weights_->layers[static_cast<size_t>(layer)];
+  device_->gemm({.a = dense_matrix(attention, weights_->compute_dtype, num_rows, w.o.cols),
+                 .b = w.o,
+                 .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
+                 .accumulate = accumulate});
+}
+
+void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, float* out,
+                       bool accumulate) {
+  const auto& w = weights_->layers[static_cast<size_t>(layer)];
+  const int64_t ffn = weights_->shard.ffn_size;
+  rms_norm(hidden, w.mlp_norm, num_rows);
+  device_->gemm({.a = normed(num_rows),
+                 .b = w.gate_up,
+                 .c = dense_matrix(projected_.data(), DType::kFloat32, num_rows, 2 * ffn)});
+  const auto activated = dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, ffn);
+  device_->silu_mul({.gate_up = projected_.as<float>(), .out = activated});
+  device_->gemm({.a = activated,
+                 .b = w.down,
+                 .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
+                 .accumulate = accumulate});
+}
+
+void LayerForward::logits(const float* hidden, int64_t num_rows, float* out) {
+  rms_norm(hidden, weights_->final_norm, num_rows);
+  device_->gemm({.a = normed(num_rows),
+                 .b = weights_->lm_head,
+                 .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->lm_head.rows)});
+}
+
+}  // namespace millrace::model

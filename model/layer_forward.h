@@ -1,0 +1,58 @@
+// The arithmetic of one transformer layer around attention, for any number of rows: what prefill
+// and decode share. Written once, against kernels/api; knows nothing of how rows were dealt to
+// ranks or where K and V live.
+#pragma once
+
+#include <cstdint>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/weights.h"
+
+namespace millrace::model {
+
+// Holds scratch for at most `max_rows` rows a call. One thread at a time. `device` and `weights`
+// outlive it.
+class LayerForward {
+ public:
+  static Result<LayerForward> create(kernels::Device& device, const ModelWeights& weights,
+                                     int64_t max_rows);
+
+  int64_t max_rows() const { return max_rows_; }
+
+  // Where the projected and rotated rows go; see RopeQkvParams.
+  struct QkvOutput {
+    DType dtype = DType::kFloat32;
+    void* q = nullptr;  // [num_rows, query heads of this rank, head_dim]
+    void* k = nullptr;  // [kv heads of this rank, kv_stride, head_dim]
+    void* v = nullptr;
+    int64_t kv_stride = 0;  // tokens
+  };
+  void qkv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
+           const QkvOutput& out);
+
+  // The two halves of the layer after attention. Each adds this rank's part of the sum over
+  // tensor-parallel ranks to `out` [num_rows, hidden] when `accumulate`, else overwrites it.
+  void attention_output(int32_t layer, const void* attention, int64_t num_rows, float* out,
+                        bool accumulate);
+  void mlp(int32_t layer, const float* hidden, int64_t num_rows, float* out, bool accumulate);
+
+  // Final norm and this rank's slice of the vocabulary: [num_rows, vocab_end - vocab_begin].
+  void logits(const float* hidden, int64_t num_rows, float* out);
+
+ private:
+  LayerForward(kernels::Device& device, const ModelWeights& weights, int64_t max_rows)
+      : device_(&device), weights_(&weights), max_rows_(max_rows) {}
+
+  kernels::Matrix normed(int64_t num_rows) const;
+  void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
+
+  kernels::Device* device_;
+  const ModelWeights* weights_;
+  int64_t max_rows_;
+  kernels::DeviceBuffer normed_;     // [max_rows, hidden], compute dtype
+  kernels::DeviceBuffer projected_;  // [max_rows, max(qkv width, 2 ffn)], float32
+  kernels::DeviceBuffer activated_;  // [max_rows, ffn], compute dtype
+};
+
+}  // namespace millrace::model

@@ -1,0 +1,30 @@
+// Logits over a vocabulary that tensor-parallel ranks hold in slices.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/api/communicator.h"
+#include "common/result.h"
+#include "model/weights.h"
+
+namespace millrace::model {
+
+// One row's best tokens, best first; equal logits by smaller id.
+struct TokenScore {
+  int32_t token_id = 0;
+  float logit = 0;
+  float logprob = 0;  // log softmax over the whole vocabulary
+};
+
+// Puts the slices together: `slices` is [num_rows, vocab of this rank], the result [num_rows,
+// vocab_size] on every rank. Collective over `tp`.
+Result<std::vector<float>> gather_logits(std::span<const float> slices, int64_t num_rows,
+                                         const ModelWeights& weights, comm::Communicator& tp,
+                                         Deadline deadline);
+
+// `row` is [vocab_size]. At most `count` entries.
+std::vector<TokenScore> top_tokens(std::span<const float> row, int32_t count);
+
+}  // namespace millrace::model

@@ -1,0 +1,95 @@
+// millrace-batch: a file of prompts through a group of ranks, without a coordinator.
+//   mpirun -n P millrace-batch --model DIR --input prompts.jsonl --output DIR [--tp T --cp C] ...
+// Exit status: 0 all prompts done; 1 some failed (their result lines say why); 2 the job could not
+// run.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "comm/mpi/mpi_session.h"
+#include "common/log.h"
+#include "worker/batch_job.h"
+#include "worker/rank_cli.h"
+
+namespace millrace::worker {
+
+namespace {
+
+struct Options {
+  RankOptions rank;
+  BatchOptions batch;
+  int64_t layer_timeout_s = 1800;
+};
+
+void add_options(CLI::App& app, Options& options) {
+  add_rank_options(app, options.rank);
+  app.add_option("--input", options.batch.input_path, "prompts, one JSON object a line")
+      ->required();
+  app.add_option("--output", options.batch.output_directory, "directory for results.jsonl and kv/")
+      ->required();
+  app.add_option("--head-plan", options.batch.head_plan,
+                 "auto, dense, a-shape:S,W, vertical-slash:V,S, block-sparse:K, elastic:A,B, "
+                 "adaptive:GAMMA or a JSON file");
+  app.add_option("--kv", options.batch.save_kv, "none or save: keep the KV cache under kv/<id>/")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, bool>{{"none", false}, {"save", true}}));
+  app.add_option("--layer-timeout-s", options.layer_timeout_s,
+                 "a layer that takes longer means a rank is lost")
+      ->check(CLI::PositiveNumber);
+}
+
+int report(const Result<BatchSummary>& summary) {
+  if (!summary.ok()) {
+    spdlog::error("{}", summary.error().to_string());
+    return 2;
+  }
+  fmt::print("{} prompts done, {} failed, {} tokens in {:.1f} s ({:.0f} tokens/s)\n",
+             summary->num_ok, summary->num_failed, summary->num_tokens, summary->total_s,
+             static_cast<double>(summary->num_tokens) / std::max(summary->total_s, 1e-9));
+  return summary->num_failed == 0 ? 0 : 1;
+}
+
+int run(comm::MpiSession& session, Options& options) {
+  auto world = session.world();
+  const bool root = world->rank() == 0;
+  init_logging(fmt::format("batch/{}", world->rank()));
+  auto runtime = RankRuntime::create(std::move(world), options.rank);
+  if (!runtime.ok()) {
+    if (root) spdlog::error("{}", runtime.error().to_string());
+    return 2;
+  }
+  options.batch.crossover_tokens = (*runtime)->crossover_tokens();
+  options.batch.layer_timeout = std::chrono::seconds(options.layer_timeout_s);
+  options.batch.show_progress = root && isatty(STDERR_FILENO) != 0;
+  BatchJob job((*runtime)->engine(), (*runtime)->device(), (*runtime)->weights(),
+               (*runtime)->grid(), (*runtime)->limits(), options.batch);
+  const auto summary = job.run();
+  if (root) return report(summary);
+  // Prompts that failed are rank 0's to report; a rank that could not go on says so itself.
+  if (!summary.ok()) spdlog::error("{}", summary.error().to_string());
+  return summary.ok() ? 0 : 2;
+}
+
+}  // namespace
+
+}  // namespace millrace::worker
+
+int main(int argc, char** argv) {
+  millrace::worker::Options options;
+  CLI::App app("Prefills a file of prompts on a group of ranks.", "millrace-batch");
+  millrace::worker::add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  try {
+    millrace::comm::MpiSession session(argc, argv);
+    return millrace::worker::run(session, options);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "millrace-batch: %s\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,129 @@
+#include "worker/batch_prompt.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <limits>
+
+namespace millrace::worker {
+
+namespace json = boost::json;
+
+namespace {
+
+Result<json::object> parse_object(std::string_view line) {
+  json::error_code status;
+  json::parse_options options;
+  options.max_depth = 8;
+  auto value = json::parse({line.data(), line.size()}, status, {}, options);
+  if (status) {
+    return error(Errc::kInvalidArgument, "the line is no JSON: {}", status.message());
+  }
+  if (!value.is_object()) return error(Errc::kInvalidArgument, "the line is no JSON object");
+  return std::move(value.get_object());
+}
+
+// An integer of [low, high], however JSON spelled it (1, 1.0).
+Result<int64_t> integer(const json::value& value, std::string_view field, int64_t low,
+                        int64_t high) {
+  json::error_code status;
+  const auto number = value.to_number<int64_t>(status);
+  if (status || number < low || number > high) {
+    return error(Errc::kInvalidArgument, "{}: {} is no integer of [{}, {}]", field,
+                 json::serialize(value), low, high);
+  }
+  return number;
+}
+
+template <typename T>
+Result<std::vector<T>> integers(const json::value& value, std::string_view field, int64_t low,
+                                int64_t high) {
+  if (!value.is_array()) return error(Errc::kInvalidArgument, "{}: not an array", field);
+  std::vector<T> numbers;
+  numbers.reserve(value.get_array().size());
+  for (const auto& element : value.get_array()) {
+    MR_ASSIGN_OR_RETURN(const int64_t number, integer(element, field, low, high));
+    numbers.push_back(static_cast<T>(number));
+  }
+  return numbers;
+}
+
+Result<void> check_probes(const BatchPrompt& prompt) {
+  const auto& probes = prompt.probe_positions;
+  if (!std::is_sorted(probes.begin(), probes.end())) {
+    return error(Errc::kInvalidArgument, "probe_positions: not ascending");
+  }
+  if (!probes.empty() && probes.back() >= static_cast<int64_t>(prompt.token_ids.size())) {
+    return error(Errc::kInvalidArgument, "probe_positions: {} is outside the prompt of {} tokens",
+                 probes.back(), prompt.token_ids.size());
+  }
+  return {};
+}
+
+json::array pairs(const std::vector<model::TokenScore>& tokens, float model::TokenScore::*score) {
+  json::array array;
+  for (const auto& token : tokens) array.push_back({token.token_id, token.*score});
+  return array;
+}
+
+}  // namespace
+
+Result<BatchPrompt> parse_batch_prompt(std::string_view line) {
+  MR_ASSIGN_OR_RETURN(const auto object, parse_object(line));
+  BatchPrompt prompt;
+  const auto* id = object.if_contains("id");
+  if (id == nullptr || !id->is_string()) return error(Errc::kInvalidArgument, "id: no string");
+  prompt.id = std::string(id->get_string());
+  const auto* tokens = object.if_contains("prompt_token_ids");
+  if (tokens == nullptr) return error(Errc::kInvalidArgument, "prompt_token_ids: missing");
+  MR_ASSIGN_OR_RETURN(prompt.token_ids, integers<int32_t>(*tokens, "prompt_token_ids", 0,
+                                                          std::numeric_limits<int32_t>::max()));
+  if (const auto* max_tokens = object.if_contains("max_tokens")) {
+    MR_ASSIGN_OR_RETURN(const int64_t number,
+                        integer(*max_tokens, "max_tokens", 1, kMaxBatchNewTokens));
+    prompt.max_tokens = static_cast<int32_t>(number);
+  }
+  if (const auto* probes = object.if_contains("probe_positions")) {
+    MR_ASSIGN_OR_RETURN(
+        prompt.probe_positions,
+        integers<int64_t>(*probes, "probe_positions", 0, std::numeric_limits<int64_t>::max()));
+  }
+  MR_RETURN_IF_ERROR(check_probes(prompt));
+  return prompt;
+}
+
+std::string batch_prompt_id(std::string_view line) {
+  const auto object = parse_object(line);
+  if (!object.ok()) return {};
+  const auto* id = object->if_contains("id");
+  return id != nullptr && id->is_string() ? std::string(id->get_string()) : std::string();
+}
+
+std::string batch_result_line(const std::string& id, const BatchResult& result) {
+  json::object phases = {{"total", result.total_s}};
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    phases[kPhaseNames[i]] = result.phases.seconds()[i];
+  }
+  return json::serialize(
+             json::object{{"id", id},
+                          {"status", "ok"},
+                          {"error", nullptr},
+                          {"num_tokens", result.num_tokens},
+                          {"generated_token_ids", json::value_from(result.generated_token_ids)},
+                          {"top_logprobs", pairs(result.top_tokens, &model::TokenScore::logprob)},
+                          {"top_logits", pairs(result.top_tokens, &model::TokenScore::logit)},
+                          {"probe_token_ids", json::value_from(result.probe_token_ids)},
+                          {"density", result.density},
+                          {"recall", result.recall},
+                          {"seconds", std::move(phases)}}) +
+         "\n";
+}
+
+std::string batch_error_line(const std::string& id, const Error& error) {
+  return json::serialize(json::object{
+             {"id", id},
+             {"status", "error"},
+             {"error", {{"code", errc_name(error.code)}, {"message", error.message}}}}) +
+         "\n";
+}
+
+}  // namespace millrace::worker

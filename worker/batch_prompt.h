@@ -1,0 +1,47 @@
+// One line of a batch job's input and one of its output.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/result.h"
+#include "model/vocabulary.h"
+#include "worker/phase_times.h"
+
+namespace millrace::worker {
+
+// A line of 4M token ids is about 30 MB of text.
+inline constexpr int64_t kMaxBatchLineBytes = 256ll << 20;
+inline constexpr int32_t kMaxBatchNewTokens = 4096;
+
+struct BatchPrompt {
+  std::string id;
+  std::vector<int32_t> token_ids;
+  int32_t max_tokens = 1;
+  std::vector<int64_t> probe_positions;  // ascending, each in the prompt
+};
+
+// {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "probe_positions": [...]}; the last two
+// optional. kInvalidArgument names the field; unknown fields are ignored, so that a job's input may
+// carry what its reader needs (expected answers).
+Result<BatchPrompt> parse_batch_prompt(std::string_view line);
+// The id of a line that could not be parsed otherwise; empty when there is none.
+std::string batch_prompt_id(std::string_view line);
+
+struct BatchResult {
+  int64_t num_tokens = 0;
+  std::vector<int32_t> generated_token_ids;
+  std::vector<model::TokenScore> top_tokens;
+  std::vector<int32_t> probe_token_ids;
+  double density = 0;
+  double recall = 0;
+  double total_s = 0;
+  PhaseTimes phases;
+};
+
+std::string batch_result_line(const std::string& id, const BatchResult& result);
+std::string batch_error_line(const std::string& id, const Error& error);
+
+}  // namespace millrace::worker

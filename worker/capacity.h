@@ -1,0 +1,25 @@
+// How much memory a prompt takes on one rank, known before it is admitted.
+#pragma once
+
+#include <cstdint>
+
+#include "model/weights.h"
+#include "worker/rank_grid.h"
+
+namespace millrace::worker {
+
+// Bytes that Engine::prefill allocates for `num_tokens` tokens on one rank: residual stream, Q,
+// attention output, own K/V, the gathered slab, scores; block lists at their cap. Weights and the
+// KV store are not in it.
+int64_t prefill_bytes(const model::ModelConfig& config, const model::ShardShape& shard,
+                      GridShape grid, DType compute_dtype, int64_t num_tokens);
+
+// The longest prompt whose prefill fits `budget_bytes`, at most the model's
+// max_position_embeddings.
+int64_t max_prompt_tokens(const model::ModelConfig& config, const model::ShardShape& shard,
+                          GridShape grid, DType compute_dtype, int64_t budget_bytes);
+
+// Memory that this machine could give now (MemAvailable), divided by the ranks on it.
+int64_t available_memory_bytes(int ranks_here);
+
+}  // namespace millrace::worker

@@ -1,0 +1,41 @@
+#include "worker/core_share.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace millrace::worker {
+
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+}  // namespace
+
+Result<CoreShare> core_share(comm::Communicator& world, Deadline deadline) {
+  std::array<char, 256> name = {};
+  gethostname(name.data(), name.size() - 1);
+  std::vector<std::array<char, 256>> names(static_cast<size_t>(world.size()));
+  const std::vector<int64_t> counts(names.size(), int64_t{sizeof(name)});
+  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(name)),
+                                      std::as_writable_bytes(std::span(names)), counts, deadline));
+  CoreShare share{.ranks_here = 0};
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (std::strcmp(names[static_cast<size_t>(rank)].data(), name.data()) != 0) continue;
+    if (rank < world.rank()) ++share.local_rank;
+    ++share.ranks_here;
+  }
+  share.num_threads = std::max(1, usable_cores() / share.ranks_here);
+  return share;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,18 @@
+// Ranks that share a machine share its cores: each takes its part, none oversubscribes.
+#pragma once
+
+#include "comm/api/communicator.h"
+#include "common/result.h"
+
+namespace millrace::worker {
+
+struct CoreShare {
+  int ranks_here = 1;   // ranks of the group on this machine
+  int local_rank = 0;   // this rank's number among them
+  int num_threads = 1;  // cores this process may use, divided by ranks_here, at least 1
+};
+
+// Collective: ranks recognise each other by host name.
+Result<CoreShare> core_share(comm::Communicator& world, Deadline deadline);
+
+}  // namespace millrace::worker

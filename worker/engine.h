@@ -1,0 +1,95 @@
+// The layer-major prefill engine of one rank: all tokens of a prompt go through layer l before any
+// goes through l + 1. The same on every rank of a TP x CP grid, in the service, in batch jobs and
+// in tests with ranks as threads.
+//
+// Per layer: project this rank's rows to Q, K, V; exchange K and V by kv head; estimate the index;
+// attend; finish the rows (output projection, MLP); score pages with the dense last rows; hand K
+// and V to the sink. Then all ranks meet at the layer's boundary, where errors, cancellation and
+// deadlines are decided for all.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/head_plan.h"
+#include "model/layer_forward.h"
+#include "model/vocabulary.h"
+#include "model/weights.h"
+#include "worker/kv_sink.h"
+#include "worker/partition.h"
+#include "worker/phase_times.h"
+#include "worker/rank_grid.h"
+
+namespace millrace::worker {
+
+struct EngineOptions {
+  int64_t row_tile_tokens = 1024;  // rows a GEMM takes at a time: bounds activation memory
+  int64_t stripe_tokens = 0;       // 0: Partition::default_stripe_tokens
+};
+
+struct LayerReport {
+  int32_t layer = 0;
+  int32_t num_layers = 0;
+  double density = 0;  // covered over causal pairs of this layer, all ranks and heads
+};
+
+struct PrefillTask {
+  std::span<const int32_t> token_ids;        // checked: not empty, each in the vocabulary
+  const model::HeadPlan* plan = nullptr;     // for all heads of the model
+  std::span<const int64_t> probe_positions;  // ascending
+  int32_t num_top = 10;                      // tokens reported at the last position
+  KvSink* sink = nullptr;                    // may be null
+  // Called on every rank after each layer, and may itself be collective over the world; an error on
+  // any rank ends the request on all. May be empty, on all ranks.
+  std::function<Result<void>(const LayerReport&)> at_boundary;
+};
+
+struct PrefillResult {
+  // On world rank 0 only:
+  std::vector<model::TokenScore> top_tokens;  // at the last position; the first is the greedy token
+  std::vector<int32_t> probe_token_ids;
+  // On all ranks:
+  int32_t first_token = 0;
+  double density = 0;
+  double recall = 1;  // mean over layers and sparse heads of the last rows' mass inside the index;
+                      // 1 when all are dense
+  PhaseTimes phases;  // of the slowest rank, phase by phase
+  int64_t index_bytes = 0;  // of this rank
+};
+
+class Engine {
+ public:
+  // All arguments outlive the engine.
+  static Result<Engine> create(kernels::Device& device, const model::ModelWeights& weights,
+                               const RankGrid& grid, const EngineOptions& options);
+
+  // How a prompt of this length is dealt to the cp ranks.
+  Partition partition(int64_t num_tokens) const;
+
+  // Collective over the world; the result is an error on all ranks or on none. kCancelled,
+  // kDeadlineExceeded and sink errors leave the group usable; kPeerLost and a deadline inside a
+  // collective (`comm_timeout` a layer) do not.
+  Result<PrefillResult> prefill(const PrefillTask& task, Duration comm_timeout);
+
+ private:
+  Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
+         const EngineOptions& options, model::LayerForward forward)
+      : device_(&device),
+        weights_(&weights),
+        grid_(&grid),
+        options_(options),
+        forward_(std::move(forward)) {}
+
+  kernels::Device* device_;
+  const model::ModelWeights* weights_;
+  const RankGrid* grid_;
+  EngineOptions options_;
+  model::LayerForward forward_;
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,62 @@
+// Builds the index of one layer for this rank's heads, sharing the work with the other
+// context-parallel ranks:
+//   closed form (dense, a-shape, elastic)     every rank, arithmetic
+//   vertical-slash                            head by head dealt over the cp ranks, lists gathered:
+//   bands and columns
+//                                             are the same for all rows
+//   block-sparse, adaptive                    every rank for its own row tiles
+// For the same Q and K the lists do not depend on the number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/api/communicator.h"
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/head_plan.h"
+#include "worker/layer_index.h"
+
+namespace millrace::worker {
+
+// This rank's query rows of the layer and where they stand.
+struct LocalQueries {
+  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
+  int64_t num_rows = 0;
+  int32_t num_query_heads = 0;
+  float scale = 0;
+};
+
+class IndexBuilder {
+ public:
+  // All arguments outlive the builder. `first_head`: this rank's first query head in the plan.
+  IndexBuilder(kernels::Device& device, comm::Communicator& cp,
+               const std::vector<kernels::RowTile>& tiles, const model::HeadPlan& plan,
+               int32_t first_head)
+      : device_(&device), cp_(&cp), tiles_(&tiles), plan_(&plan), first_head_(first_head) {}
+
+  // Collective over cp.
+  Result<void> build(int32_t layer, const LocalQueries& queries, const kernels::LastRows& last,
+                     const kernels::KvSlab& kv, const kernels::IndexView& index, Deadline deadline);
+
+ private:
+  std::vector<int32_t> heads_of(int32_t layer, model::Pattern pattern, int32_t num_heads) const;
+  const model::HeadPattern& pattern(int32_t layer, int32_t head) const {
+    return plan_->at(layer, first_head_ + head);
+  }
+  Result<void> vertical_slash(int32_t layer, const std::vector<int32_t>& heads,
+                              const kernels::LastRows& last, const kernels::KvSlab& kv,
+                              const kernels::IndexView& index, Deadline deadline);
+  Result<void> exchange_lists(const std::vector<int32_t>& heads, const kernels::IndexView& index,
+                              Deadline deadline);
+  void adaptive(int32_t layer, const std::vector<int32_t>& heads, const LocalQueries& queries,
+                const kernels::KvSlab& kv, const kernels::IndexView& index);
+
+  kernels::Device* device_;
+  comm::Communicator* cp_;
+  const std::vector<kernels::RowTile>* tiles_;
+  const model::HeadPlan* plan_;
+  int32_t first_head_;
+};
+
+}  // namespace millrace::worker

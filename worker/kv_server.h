@@ -1,0 +1,36 @@
+// Answers decode nodes: what a page request means, between the transport and the store.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "comm/api/transport.h"
+#include "kvstore/kv_store.h"
+
+namespace millrace::worker {
+
+class KvServer {
+ public:
+  // Listens on host:port (0: any) from construction on. `transport` and `store` outlive the server.
+  // `epoch` is the group's id: requests made under another are refused, so a restarted group never
+  // answers an old manifest.
+  static Result<std::unique_ptr<KvServer>> start(comm::Transport& transport,
+                                                 kvstore::KvStore& store, std::string epoch,
+                                                 const std::string& host, int port);
+
+  std::string address() const { return server_->address(); }
+  comm::TransportStats stats() const { return server_->stats(); }
+
+ private:
+  KvServer(kvstore::KvStore& store, std::string epoch) : store_(store), epoch_(std::move(epoch)) {}
+
+  comm::TransportReply answer(std::string_view request_header);
+  Result<comm::TransportReply> pages(std::string_view request_header);
+
+  kvstore::KvStore& store_;
+  std::string epoch_;
+  std::unique_ptr<comm::TransportServer> server_;
+};
+
+}  // namespace millrace::worker

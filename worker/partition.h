@@ -1,0 +1,56 @@
+// Which context-parallel rank owns which tokens: stripes dealt in snake order (0 1 2 3 3 2 1 0
+// ...), which balances causal and content-dependent attention alike (worst rank within 1 % of the
+// mean for vertical-slash, 4 to 12 % for block-sparse at 32 ranks, where two chunks a rank are off
+// by half).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/api/tiling.h"
+
+namespace millrace::worker {
+
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  bool operator==(const TokenRange&) const = default;
+};
+
+class Partition {
+ public:
+  // stripe_tokens: a multiple of the page size, so that pages and row tiles have one owner.
+  Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens);
+
+  // 512 tokens up to 256K, 2048 at 1M and beyond, in between by length; less for prompts too short
+  // to give every rank two stripes.
+  static int64_t default_stripe_tokens(int64_t num_tokens, int num_ranks);
+
+  int64_t num_tokens() const { return num_tokens_; }
+  // Ascending; neighbouring stripes of one owner (the turns of the snake) are one range.
+  const std::vector<TokenRange>& ranges(int rank) const {
+    return ranges_[static_cast<size_t>(rank)];
+  }
+  int64_t num_tokens(int rank) const;
+
+  // Absolute positions of the rank's rows, in the order it holds them.
+  std::vector<int32_t> positions(int rank) const;
+  // The rank's row tiles; tile i of the vector is local tile number i.
+  std::vector<kernels::RowTile> tiles(int rank) const;
+  // The prompt's pages the rank holds, ascending.
+  std::vector<int64_t> pages(int rank) const;
+  int owner(int64_t position) const;
+  // Where its owner holds the row of `position`.
+  int64_t local_row(int rank, int64_t position) const;
+
+ private:
+  int64_t num_tokens_;
+  int64_t stripe_tokens_;
+  int num_ranks_;
+  std::vector<std::vector<TokenRange>> ranges_;
+};
+
+}  // namespace millrace::worker

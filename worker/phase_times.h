@@ -1,0 +1,50 @@
+// Where a rank's time goes, by phase of the layer.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "common/clock.h"
+
+namespace millrace::worker {
+
+enum class Phase {
+  kEmbed,
+  kQkv,
+  kExchange,
+  kEstimate,
+  kAttention,
+  kMlp,
+  kStore,
+  kLogits,
+  kGenerate
+};
+inline constexpr std::array<std::string_view, 9> kPhaseNames = {
+    "embed", "qkv", "exchange", "estimate", "attention", "mlp", "store", "logits", "generate"};
+
+class PhaseTimes {
+ public:
+  // Adds the time from construction to destruction to a phase.
+  class Span {
+   public:
+    Span(PhaseTimes& times, Phase phase) : times_(times), phase_(phase) {}
+    ~Span() { times_.add(phase_, watch_.elapsed_s()); }
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+   private:
+    PhaseTimes& times_;
+    Phase phase_;
+    Stopwatch watch_;
+  };
+
+  void add(Phase phase, double elapsed_s) { seconds_[static_cast<size_t>(phase)] += elapsed_s; }
+  double operator[](Phase phase) const { return seconds_[static_cast<size_t>(phase)]; }
+  std::array<double, kPhaseNames.size()>& seconds() { return seconds_; }
+  const std::array<double, kPhaseNames.size()>& seconds() const { return seconds_; }
+
+ private:
+  std::array<double, kPhaseNames.size()> seconds_ = {};
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,63 @@
+#include "worker/rank_runtime.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "worker/agreement.h"
+#include "worker/capacity.h"
+#include "worker/crossover.h"
+
+namespace millrace::worker {
+
+Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::Communicator> world,
+                                                         const RankOptions& options) {
+  std::unique_ptr<RankRuntime> runtime(new RankRuntime());
+  const auto deadline = Deadline::after(options.startup_timeout);
+  MR_ASSIGN_OR_RETURN(runtime->cores_, core_share(*world, deadline));
+  MR_ASSIGN_OR_RETURN(auto grid, RankGrid::create(std::move(world), options.grid, deadline));
+  runtime->grid_ = std::make_unique<RankGrid>(std::move(grid));
+  if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
+  const Result<void> loaded = runtime->load(options);
+  MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
+  MR_RETURN_IF_ERROR(runtime->agree_on_limits(options));
+  return runtime;
+}
+
+Result<void> RankRuntime::load(const RankOptions& options) {
+  device_ = kernels::make_cpu_device({.num_threads = cores_.num_threads});
+  MR_ASSIGN_OR_RETURN(weights_,
+                      model::load_model_weights(options.model_directory, grid_->tensor_parallel(),
+                                                options.compute_dtype, *device_));
+  MR_ASSIGN_OR_RETURN(auto engine, Engine::create(*device_, *weights_, *grid_, options.engine));
+  engine_ = std::make_unique<Engine>(std::move(engine));
+  return {};
+}
+
+Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
+  const auto deadline = Deadline::after(options.startup_timeout);
+  auto& world = grid_->world();
+  // Half of what is free: the other half is for the KV store, the page cache and the rest of the
+  // machine.
+  int64_t own_limit =
+      max_prompt_tokens(weights_->config, weights_->shard, grid_->shape(), weights_->compute_dtype,
+                        available_memory_bytes(cores_.ranks_here) / 2);
+  if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
+  std::vector<int64_t> limits(static_cast<size_t>(world.size()));
+  const std::vector<int64_t> counts(limits.size(), int64_t{sizeof(own_limit)});
+  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(&own_limit, 1)),
+                                      std::as_writable_bytes(std::span(limits)), counts, deadline));
+  limits_ = {.vocab_size = weights_->config.vocab_size,
+             .max_prompt_tokens = *std::min_element(limits.begin(), limits.end())};
+
+  crossover_tokens_ = options.crossover_tokens;
+  if (crossover_tokens_ >= 0) return {};
+  // All ranks measure at once, as they will compute at once; rank 0's figure counts for all.
+  const auto measured = measure_crossover(*device_, *weights_);
+  MR_RETURN_IF_ERROR(agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
+  crossover_tokens_ = *measured;
+  return world.broadcast(std::as_writable_bytes(std::span(&crossover_tokens_, 1)), /*root=*/0,
+                         deadline);
+}
+
+}  // namespace millrace::worker

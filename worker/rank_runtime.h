@@ -1,0 +1,58 @@
+// Everything a rank has once it is up: its place in the grid, its device, its slice of the model,
+// the engine. What millrace-worker and millrace-batch share.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/weights.h"
+#include "worker/core_share.h"
+#include "worker/engine.h"
+#include "worker/prompt.h"
+#include "worker/rank_grid.h"
+
+namespace millrace::worker {
+
+struct RankOptions {
+  std::string model_directory;
+  GridShape grid;
+  DType compute_dtype = DType::kFloat32;
+  EngineOptions engine;
+  int num_threads = 0;            // 0: this rank's share of the machine's cores
+  int64_t max_prompt_tokens = 0;  // 0: what the model and half of the available memory allow
+  int64_t crossover_tokens = -1;  // -1: measured at start
+  Duration startup_timeout = std::chrono::minutes(10);
+};
+
+class RankRuntime {
+ public:
+  // Collective over `world`. An error (a bad model, a grid that does not divide) is the same on all
+  // ranks.
+  static Result<std::unique_ptr<RankRuntime>> create(std::unique_ptr<comm::Communicator> world,
+                                                     const RankOptions& options);
+
+  RankGrid& grid() { return *grid_; }
+  kernels::Device& device() { return *device_; }
+  const model::ModelWeights& weights() const { return *weights_; }
+  Engine& engine() { return *engine_; }
+  const PromptLimits& limits() const { return limits_; }
+  int64_t crossover_tokens() const { return crossover_tokens_; }
+  const CoreShare& cores() const { return cores_; }
+
+ private:
+  RankRuntime() = default;
+  Result<void> load(const RankOptions& options);
+  Result<void> agree_on_limits(const RankOptions& options);
+
+  std::unique_ptr<RankGrid> grid_;
+  CoreShare cores_;
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<model::ModelWeights> weights_;
+  std::unique_ptr<Engine> engine_;
+  PromptLimits limits_;
+  int64_t crossover_tokens_ = 0;
+};
+
+}  // namespace millrace::worker
