@@ -19,6 +19,9 @@ constexpr int kMaxPrimitives = 64;
 constexpr int64_t kWidenRows = 512;
 constexpr int64_t kWidenCols = 2048;
 
+// Fewer rows are widened sooner than a second thread starts.
+constexpr int64_t kLeastRows = 32;
+
 // oneDNN takes its thread count from the calling thread's OpenMP settings.
 class OmpThreadCount {
  public:
@@ -52,7 +55,7 @@ ConstMatrix widen_tile(const ConstMatrix& matrix, int64_t row, int64_t rows, int
   out.resize(static_cast<size_t>(rows * cols));
   const auto* data = static_cast<const BFloat16*>(matrix.data) + row * matrix.row_stride + col;
   const RowKernels& kernels = row_kernels(context.simd);
-#pragma omp parallel for num_threads(context.num_threads) schedule(static)
+#pragma omp parallel for num_threads(context.num_threads) schedule(static) if (rows >= kLeastRows)
   for (int64_t r = 0; r < rows; ++r) {
     kernels.widen_bf16(data + r * matrix.row_stride, cols, out.data() + r * cols);
   }
@@ -88,12 +91,12 @@ void Gemm::multiply(const GemmParams& p) {
 void Gemm::multiply_widened(const GemmParams& p) {
   for (int64_t k = 0; k < p.a.cols; k += kWidenCols) {
     const int64_t cols = std::min(kWidenCols, p.a.cols - k);
-    for (int64_t n = 0; n < p.b.rows; n += kWidenRows) {
-      const int64_t b_rows = std::min(kWidenRows, p.b.rows - n);
-      const ConstMatrix b = widen_tile(p.b, n, b_rows, k, cols, context_, b_tile_);
-      for (int64_t m = 0; m < p.a.rows; m += kWidenRows) {
-        const int64_t a_rows = std::min(kWidenRows, p.a.rows - m);
-        const ConstMatrix a = widen_tile(p.a, m, a_rows, k, cols, context_, a_tile_);
+    for (int64_t m = 0; m < p.a.rows; m += kWidenRows) {
+      const int64_t a_rows = std::min(kWidenRows, p.a.rows - m);
+      const ConstMatrix a = widen_tile(p.a, m, a_rows, k, cols, context_, a_tile_);
+      for (int64_t n = 0; n < p.b.rows; n += kWidenRows) {
+        const int64_t b_rows = std::min(kWidenRows, p.b.rows - n);
+        const ConstMatrix b = widen_tile(p.b, n, b_rows, k, cols, context_, b_tile_);
         float* c = static_cast<float*>(p.c.data) + m * p.c.row_stride + n;
         multiply({.a = a,
                   .b = b,

@@ -1,0 +1,70 @@
+#include "kernels/cpu/cpu_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/simd_level.h"
+#include "kernels/ref/ref_device.h"
+
+namespace millrace::kernels {
+namespace {
+
+TEST(CpuDevice, NamesItsThreadsAndInstructionSet) {
+  const auto device = make_cpu_device({.num_threads = 2});
+  const DeviceInfo info = device->info();
+  EXPECT_EQ(info.name,
+            fmt::format("cpu (2 threads, {})", cpu::simd_level_name(cpu::detect_simd())));
+  EXPECT_EQ(info.num_threads, 2);
+  EXPECT_EQ(make_cpu_device({.num_threads = 1})->info().name.find("cpu (1 thread, "), 0);
+}
+
+TEST(CpuDevice, GivesAlignedMemoryOfAnySize) {
+  const auto device = make_cpu_device({});
+  for (int64_t bytes : {1, 63, 64, 65, 1'000'003}) {
+    auto buffer = device->allocate(bytes);
+    ASSERT_TRUE(buffer.ok());
+    EXPECT_EQ(buffer->bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % 64, 0);
+  }
+  EXPECT_TRUE(device->allocate(0).ok());
+}
+
+TEST(CpuDevice, RefusesMoreMemoryThanTheMachineHasAndSaysTheNumbers) {
+  const auto device = make_cpu_device({});
+  const auto buffer = device->allocate(std::numeric_limits<int64_t>::max());
+  ASSERT_FALSE(buffer.ok());
+  EXPECT_EQ(buffer.error().code, Errc::kExhausted);
+  EXPECT_THAT(buffer.error().message, testing::HasSubstr("asked for"));
+}
+
+TEST(CpuDevice, BufferOutlivesItsMove) {
+  const auto device = make_cpu_device({});
+  auto first = std::move(device->allocate(256)).value();
+  const void* data = first.data();
+  DeviceBuffer second = std::move(first);
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): what a move leaves
+}
+
+TEST(CpuDevice, MultipliesAndCopiesLikeTheReference) {
+  for (const auto& device : {make_cpu_device({.num_threads = 2}), make_ref_device()}) {
+    const float a[] = {1, 2, 3, 4};
+    auto on_device = std::move(device->allocate(sizeof a)).value();
+    auto product = std::move(device->allocate(sizeof a)).value();
+    device->copy(on_device.data(), a, sizeof a);
+    const ConstMatrix matrix =
+        dense_matrix(static_cast<const void*>(on_device.data()), DType::kFloat32, 2, 2);
+    device->gemm(
+        {.a = matrix, .b = matrix, .c = dense_matrix(product.data(), DType::kFloat32, 2, 2)});
+    float result[4];
+    device->copy(result, product.data(), sizeof result);
+    ASSERT_TRUE(device->synchronize(Deadline::after(std::chrono::seconds(10))).ok());
+    EXPECT_THAT(result, testing::ElementsAre(5, 11, 11, 25)) << device->info().name;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels
