@@ -17,6 +17,7 @@ int64_t count_tiers(const std::array<int64_t, kNumTiers>& max_slots) {
 Residency::Residency(const std::array<int64_t, kNumTiers>& max_slots)
     : max_slots_(max_slots),
       clean_(max_slots[static_cast<int>(Tier::kDevice)]),
+      pinned_clean_(max_slots[static_cast<int>(Tier::kDevice)]),
       dirty_(max_slots[static_cast<int>(Tier::kDevice)]),
       transit_slots_(count_tiers(max_slots) > 1 ? kTransitSlots : 0) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) pool(tier).grow(slots_total(tier));
@@ -25,7 +26,7 @@ Residency::Residency(const std::array<int64_t, kNumTiers>& max_slots)
 int64_t Residency::slack() const {
   int64_t free = 0;
   for (const SlotPool& tier : pools_) free += tier.free();
-  return free + clean_.size() - unwritten_;
+  return free + clean_.size() + pinned_clean_.size() - unwritten_;
 }
 
 int64_t Residency::available() const {
@@ -83,17 +84,16 @@ void Residency::give_back(const PageSlots& slots) {
 }
 
 void Residency::pin(PageEntry& page) {
-  if (page.pins++ > 0) return;
   dequeue(page);
-  if (slack() < transit_slots_ && page.slots.has(Tier::kDevice) && page.slots.has(Tier::kHost)) {
-    drop(page, Tier::kHost);
-  }
+  ++page.pins;
+  enqueue(page);
 }
 
 void Residency::unpin(PageEntry& page) {
   MR_CHECK(page.pins > 0, "unpin of a page without pins");
-  if (--page.pins > 0) return;
-  if (page.table->dead) {
+  dequeue(page);
+  --page.pins;
+  if (page.pins == 0 && page.table->dead) {
     free_unpinned(page);
   } else {
     enqueue(page);
@@ -190,7 +190,8 @@ void Residency::drop(PageEntry& page, Tier tier) {
 
 EvictionQueue* Residency::queue_of(const PageEntry& page) {
   if (!page.slots.has(Tier::kDevice)) return nullptr;
-  return page.slots.has(Tier::kHost) ? &clean_ : &dirty_;
+  if (page.slots.has(Tier::kHost)) return page.pins > 0 ? &pinned_clean_ : &clean_;
+  return page.pins > 0 ? nullptr : &dirty_;
 }
 
 void Residency::enqueue(PageEntry& page) {
@@ -209,8 +210,9 @@ void Residency::evict_clean(PageEntry& page) {
 
 // A page high in worth gives its host copy: it will be the last to be evicted.
 int32_t Residency::take_host_slot() {
-  if (pool(Tier::kHost).free() == 0 && !clean_.empty()) {
-    PageEntry& page = clean_.high();
+  const EvictionQueue& clean = clean_.empty() ? pinned_clean_ : clean_;
+  if (pool(Tier::kHost).free() == 0 && !clean.empty()) {
+    PageEntry& page = clean.high();
     dequeue(page);
     drop(page, Tier::kHost);
     enqueue(page);

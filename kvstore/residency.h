@@ -3,13 +3,13 @@
 // store's lock, every copy outside it, between a take or plan_* and its settle or finish.
 //
 // Why a write never fails for lack of room. Let
-//   U = pages reserved and not written, F = free slots of all tiers, C = clean pages (a device and
-//   a host copy, unpinned: either copy can be dropped at once).
+//   U = pages reserved and not written, F = free slots of all tiers, C = clean pages, which have a
+//   copy on the device and one on the host: pins hold the better one, so the host copy can be
+//   dropped at once.
 // F + C - U is the slack. reserve() grants only what keeps the slack at kTransitSlots or more, and
 // nothing else lowers it for good: a write takes one slot and one reservation; the second copy of a
 // write-through, and a move, which holds a slot at both ends, are made only while there is slack
-// for them; pinning a clean page may force its host copy out. So when U > 0, a free slot or a clean
-// page exists.
+// for them. So while U > 0 there is a free slot or a clean page.
 #pragma once
 
 #include <array>
@@ -90,8 +90,10 @@ class Residency {
 
   std::array<int64_t, kNumTiers> max_slots_;
   std::array<SlotPool, kNumTiers> pools_;
-  // Unpinned pages on the device: those whose host copy makes eviction a rebind, and the others.
+  // Pages on the device: with a host copy too, which makes eviction a rebind, and without. Pinned
+  // pages are not evicted, but those that are clean still have a host copy to give.
   EvictionQueue clean_;
+  EvictionQueue pinned_clean_;
   EvictionQueue dirty_;
   int64_t unwritten_ = 0;
   int64_t transit_slots_;

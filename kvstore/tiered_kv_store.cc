@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
+#include "common/aligned_buffer.h"
 #include "common/checksum.h"
 #include "common/log.h"
 #include "common/units.h"
@@ -16,13 +16,6 @@ constexpr size_t kMaxIdBytes = 256;
 constexpr size_t kMaxRequests = 65536;
 // The disk file grows by at least this many slots: a call per page would dominate.
 constexpr int64_t kDiskGrowthSlots = 64;
-
-std::array<int64_t, kNumTiers> max_slots_of(const TierStorages& tiers) {
-  std::array<int64_t, kNumTiers> slots;
-  std::transform(tiers.begin(), tiers.end(), slots.begin(),
-                 [](const TierStorage& tier) { return tier.max_slots; });
-  return slots;
-}
 
 }  // namespace
 
@@ -50,22 +43,18 @@ class TieredKvStore::Pins final : public PinnedPages {
   }
 
   // Outside the lock.
-  Result<void> load() {
+  Result<void> load(const PageIo& io) {
     std::vector<size_t> to_read;
     for (size_t i = 0; i < pages_.size(); ++i) {
-      pages_[i].bytes = store_.memory(pages_[i].tier).address(slots_[i]);
-      if (pages_[i].bytes.empty()) {
-        to_read.push_back(i);
-      } else {
-        pages_[i].bytes = pages_[i].bytes.first(static_cast<size_t>(store_.page_bytes()));
-      }
+      pages_[i].bytes = io.address(pages_[i].tier, slots_[i]);
+      if (pages_[i].bytes.empty()) to_read.push_back(i);
     }
-    const auto page_bytes = static_cast<size_t>(store_.page_bytes());
+    const auto page_bytes = static_cast<size_t>(io.page_bytes());
     read_ = AlignedBuffer(static_cast<int64_t>(to_read.size() * page_bytes));
     std::byte* next = read_.as<std::byte>();
     for (const size_t i : to_read) {
-      const std::span<std::byte> bytes(next, page_bytes);
-      MR_RETURN_IF_ERROR(store_.read_checked(pages_[i].tier, slots_[i], entries_[i], bytes));
+      const std::span bytes(next, page_bytes);
+      MR_RETURN_IF_ERROR(io.read(pages_[i].tier, slots_[i], entries_[i], bytes));
       pages_[i].bytes = bytes;
       next += page_bytes;
     }
@@ -83,9 +72,9 @@ class TieredKvStore::Pins final : public PinnedPages {
 
 TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock)
     : geometry_(geometry),
-      tiers_(std::move(tiers)),
-      staging_(geometry.page_bytes()),
-      residency_(max_slots_of(tiers_)),
+      io_(std::move(tiers), geometry.page_bytes()),
+      residency_(io_.max_slots()),
+      mover_(io_, residency_, mutex_),
       leases_(clock) {}
 
 TieredKvStore::~TieredKvStore() {
@@ -158,7 +147,7 @@ Result<void> TieredKvStore::grow_disk_for(const std::string& request_id, int64_t
                          residency_.slots_total(Tier::kDisk));
   }
   if (new_slots == old_slots) return {};
-  if (auto grown = memory(Tier::kDisk).resize(new_slots); !grown.ok()) {
+  if (auto grown = io_.resize_disk(new_slots); !grown.ok()) {
     return error(grown.error().code, "request '{}': {}", request_id, grown.error().message);
   }
   std::lock_guard lock(mutex_);
@@ -173,7 +162,7 @@ Error TieredKvStore::no_room(const std::string& request_id, int64_t num_pages) c
   return error(Errc::kExhausted,
                "request '{}' needs {} pages of {}, room for {} (slots used: device {}, host {}, "
                "disk {})",
-               request_id, num_pages, format_bytes(page_bytes()), residency_.available(),
+               request_id, num_pages, format_bytes(io_.page_bytes()), residency_.available(),
                use(Tier::kDevice), use(Tier::kHost), use(Tier::kDisk));
 }
 
@@ -192,13 +181,13 @@ Result<std::shared_ptr<PageTable>> TieredKvStore::find_running(
 Result<void> TieredKvStore::write_page(const std::string& request_id, const PageKey& key,
                                        std::span<const std::byte> kv, const PageDigest& digest) {
   const auto head_dim = static_cast<size_t>(geometry_.head_dim);
-  if (static_cast<int64_t>(kv.size()) != page_bytes() || digest.min.size() != head_dim ||
+  if (static_cast<int64_t>(kv.size()) != io_.page_bytes() || digest.min.size() != head_dim ||
       digest.max.size() != head_dim || digest.radius.size() != head_dim) {
     return error(Errc::kInvalidArgument,
                  "request '{}': page of {} bytes with a digest of {}, {}, {} values; must be {} "
                  "and {}",
                  request_id, kv.size(), digest.min.size(), digest.max.size(), digest.radius.size(),
-                 page_bytes(), head_dim);
+                 io_.page_bytes(), head_dim);
   }
   const uint64_t sum = checksum(kv);
   MR_ASSIGN_OR_RETURN(const PageWrite write, start_write(request_id, key));
@@ -206,7 +195,7 @@ Result<void> TieredKvStore::write_page(const std::string& request_id, const Page
   std::copy(digest.min.begin(), digest.min.end(), stored_digest.begin());
   std::copy(digest.max.begin(), digest.max.end(), stored_digest.begin() + head_dim);
   std::copy(digest.radius.begin(), digest.radius.end(), stored_digest.begin() + 2 * head_dim);
-  auto copied = copy_in(write.slots, kv);
+  auto copied = io_.write(write.slots, kv);
   finish_write(write, sum, copied.ok());
   return copied;
 }
@@ -225,13 +214,6 @@ Result<TieredKvStore::PageWrite> TieredKvStore::start_write(const std::string& r
   --table->num_unwritten;
   const PageSlots slots = residency_.take_for_write(page);
   return PageWrite{.table = std::move(table), .page = &page, .slots = slots};
-}
-
-Result<void> TieredKvStore::copy_in(const PageSlots& slots, std::span<const std::byte> kv) {
-  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
-    if (slots.has(tier)) MR_RETURN_IF_ERROR(memory(tier).write(slots[tier], kv));
-  }
-  return {};
 }
 
 void TieredKvStore::finish_write(const PageWrite& write, uint64_t sum, bool copied) {
@@ -292,7 +274,7 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
                    table->num_written, table->num_entries());
     }
   }
-  place(*table);
+  mover_.place(*table);
   std::lock_guard lock(mutex_);
   if (table->dead) return error(Errc::kNotFound, "request '{}' was aborted", request_id);
   if (table->sealed) return error(Errc::kInvalidArgument, "request '{}' is sealed", request_id);
@@ -303,77 +285,6 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
     ++placement.pages[static_cast<int>(page.slots.best())];
   }
   return placement;
-}
-
-void TieredKvStore::place(PageTable& table) {
-  std::lock_guard placing(placement_mutex_);
-  struct Candidate {
-    PageEntry* page;
-    PagePriority priority;
-  };
-  std::vector<Candidate> candidates;
-  {
-    std::lock_guard lock(mutex_);
-    if (table.dead) return;
-    for (PageEntry& page : table.entries()) {
-      if (!page.slots.has(Tier::kDevice)) candidates.push_back({&page, page.priority});
-    }
-  }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return b.priority < a.priority; });
-  for (const Candidate& candidate : candidates) {
-    if (!move_while([&] { return residency_.plan_promotion(*candidate.page); })) return;
-  }
-  for (const Candidate& candidate : candidates) {
-    if (!move_while([&] { return residency_.plan_warming(*candidate.page); })) return;
-  }
-}
-
-// Carries out moves while `plan`, called under the lock, names one. False when a copy failed: the
-// page stays where it was, which is slower and not wrong, but the next would likely fail too.
-template <typename Plan>
-bool TieredKvStore::move_while(Plan plan) {
-  while (true) {
-    std::optional<PageMove> move;
-    {
-      std::lock_guard lock(mutex_);
-      move = plan();
-    }
-    if (!move) return true;
-    const auto copied = copy_page(*move);
-    {
-      std::lock_guard lock(mutex_);
-      residency_.finish(*move, copied.ok());
-    }
-    if (!copied.ok()) {
-      spdlog::warn("kvstore: a page stays in its tier: {}", copied.error().to_string());
-      return false;
-    }
-  }
-}
-
-Result<void> TieredKvStore::copy_page(const PageMove& move) {
-  std::span<const std::byte> bytes = memory(move.from).address(move.from_slot);
-  if (bytes.empty()) {
-    const std::span staged(staging_.as<std::byte>(), static_cast<size_t>(page_bytes()));
-    MR_RETURN_IF_ERROR(read_checked(move.from, move.from_slot, *move.page, staged));
-    bytes = staged;
-  }
-  return memory(move.to).write(move.to_slot, bytes.first(static_cast<size_t>(page_bytes())));
-}
-
-// The checksum of a written page never changes, so it may be read outside the lock.
-Result<void> TieredKvStore::read_checked(Tier tier, int32_t slot, const PageEntry& page,
-                                         std::span<std::byte> bytes) const {
-  MR_RETURN_IF_ERROR(memory(tier).read(slot, bytes));
-  const uint64_t sum = checksum(bytes);
-  if (sum == page.checksum) return {};
-  const PageKey key = page.table->key_of(page);
-  return error(Errc::kCorrupt,
-               "request '{}': layer {} kv head {} page {} read from disk slot {} has checksum "
-               "{:016x}, written {:016x}",
-               page.table->request_id(), key.layer, key.kv_head, key.page, slot, sum,
-               page.checksum);
 }
 
 void TieredKvStore::abort(const std::string& request_id) {
@@ -409,7 +320,7 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
     pins->describe();
     for (const PinnedPage& page : pins->pages()) ++page_hits_[static_cast<int>(page.tier)];
   }
-  MR_RETURN_IF_ERROR(pins->load());
+  MR_RETURN_IF_ERROR(pins->load(io_));
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
 
@@ -453,7 +364,7 @@ void TieredKvStore::shrink_disk() {
     std::lock_guard lock(mutex_);
     if (!residency_.shrink_disk()) return;
   }
-  if (const auto shrunk = memory(Tier::kDisk).resize(0); !shrunk.ok()) {
+  if (const auto shrunk = io_.resize_disk(0); !shrunk.ok()) {
     spdlog::warn("kvstore: {}", shrunk.error().to_string());
   }
 }
@@ -465,7 +376,7 @@ KvStoreStats TieredKvStore::stats() const {
     const auto tier = static_cast<Tier>(i);
     stats.tiers[i] = {.slots_total = residency_.slots_total(tier),
                       .slots_used = residency_.slots_used(tier),
-                      .slot_bytes = page_bytes()};
+                      .slot_bytes = io_.page_bytes()};
     stats.page_hits[i] = page_hits_[i];
   }
   stats.requests = static_cast<int64_t>(tables_.size());

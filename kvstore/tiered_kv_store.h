@@ -3,32 +3,23 @@
 // Locks. `mutex_` guards every table, entry, queue and lease, and is held for bookkeeping only:
 // bytes are copied, checksummed and read from disk outside it, into slots that nobody else can name
 // (writes) or that a pin holds in place (reads, moves). Two more locks are taken before it and may
-// be held over file operations: `growth_mutex_` by those who resize the disk file,
-// `placement_mutex_` by the one who moves pages between tiers.
+// be held over file operations: `growth_mutex_` by those who resize the disk file, and that of the
+// PageMover.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 
-#include "common/aligned_buffer.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/lease_table.h"
+#include "kvstore/page_io.h"
+#include "kvstore/page_mover.h"
 #include "kvstore/page_table.h"
 #include "kvstore/residency.h"
-#include "kvstore/slot_memory.h"
 
 namespace millrace::kvstore {
-
-// No tier: no memory and 0 slots. Device and host memory hold max_slots from the start, the disk
-// none.
-struct TierStorage {
-  std::unique_ptr<SlotMemory> memory;
-  int64_t max_slots = 0;
-};
-using TierStorages = std::array<TierStorage, kNumTiers>;
 
 class TieredKvStore final : public KvStore {
  public:
@@ -63,9 +54,6 @@ class TieredKvStore final : public KvStore {
     PageSlots slots;
   };
 
-  SlotMemory& memory(Tier tier) const { return *tiers_[static_cast<int>(tier)].memory; }
-  int64_t page_bytes() const { return geometry_.page_bytes(); }
-
   // These are called with mutex_ held.
   Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
   Error no_room(const std::string& request_id, int64_t num_pages) const;
@@ -77,28 +65,17 @@ class TieredKvStore final : public KvStore {
   void shrink_disk();
 
   Result<PageWrite> start_write(const std::string& request_id, const PageKey& key);
-  Result<void> copy_in(const PageSlots& slots, std::span<const std::byte> kv);
   void finish_write(const PageWrite& write, uint64_t sum, bool copied);
-
-  // Moves pages of a request, and others out of their way, until the best are on the device.
-  void place(PageTable& table);
-  template <typename Plan>
-  bool move_while(Plan plan);
-  Result<void> copy_page(const PageMove& move);
-  Result<void> read_checked(Tier tier, int32_t slot, const PageEntry& page,
-                            std::span<std::byte> bytes) const;
 
   void unpin(std::span<PageEntry> pages);
 
   const KvGeometry geometry_;
-  const TierStorages tiers_;
+  PageIo io_;
 
   std::mutex growth_mutex_;
-  std::mutex placement_mutex_;
-  AlignedBuffer staging_;  // one page; guarded by placement_mutex_
-
   mutable std::mutex mutex_;
   Residency residency_;
+  PageMover mover_;
   LeaseTable leases_;
   std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;
   int64_t next_sequence_ = 0;

@@ -13,8 +13,6 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr int64_t kRows = 10;  // layers x kv heads of small_geometry()
-
 class KvStoreTest : public ::testing::Test {
  protected:
   void make_store(int64_t device_slots, int64_t host_slots, int64_t disk_slots = 0) {
@@ -139,26 +137,6 @@ TEST_F(KvStoreTest, WriteThroughCopiesYieldToPagesWithoutAHome) {
   expect_intact("b", 2);
   // 10 slots are left, one of which stays free for moves.
   EXPECT_EQ(begin("c", 1).error().code, Errc::kExhausted);
-}
-
-TEST_F(KvStoreTest, EvictsCleanPageOfLowestScoreFirst) {
-  make_store(1 + 2 * 7, 100);
-  // Layer 4 is scored, and the pages in the middle of its two heads compete for what the forced
-  // pages of one request of 8 pages leave: nothing is left for "rest" pages.
-  ASSERT_TRUE(begin("r", 8).ok());
-  for (int64_t page = 0; page < 8; ++page) {
-    ASSERT_TRUE(write_generated_page(*store_, "r", {4, 4, page}, geometry_).ok());
-  }
-  ASSERT_TRUE(store_->set_scores("r", 4, 4, std::vector<float>{1, 1, 8, 2, 5, 3, 1, 1}).ok());
-  for (int64_t page = 0; page < 7; ++page) {
-    ASSERT_TRUE(write_generated_page(*store_, "r", {4, 5, page}, geometry_).ok());
-  }
-  EXPECT_EQ(store_->stats().evictions, 0);
-  // Two sinks or window pages of another layer: the unscored pages of head 5 are worth least.
-  ASSERT_TRUE(store_->set_scores("r", 4, 5, std::vector<float>{1, 9, 8, 7, 2, 6, 1, 1}).ok());
-  ASSERT_TRUE(write_generated_page(*store_, "r", {3, 4, 0}, geometry_).ok());
-  EXPECT_EQ(store_->stats().evictions, 1);
-  store_->abort("r");
 }
 
 TEST_F(KvStoreTest, KeepsTheBestPagesOnTheDeviceAfterSeal) {

@@ -1,0 +1,42 @@
+#include "kvstore/page_io.h"
+
+#include <algorithm>
+
+#include "common/checksum.h"
+
+namespace millrace::kvstore {
+
+std::array<int64_t, kNumTiers> PageIo::max_slots() const {
+  std::array<int64_t, kNumTiers> slots;
+  std::transform(tiers_.begin(), tiers_.end(), slots.begin(),
+                 [](const TierStorage& tier) { return tier.max_slots; });
+  return slots;
+}
+
+Result<void> PageIo::write(const PageSlots& slots, std::span<const std::byte> bytes) {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    if (slots.has(tier)) MR_RETURN_IF_ERROR(memory(tier).write(slots[tier], bytes));
+  }
+  return {};
+}
+
+std::span<const std::byte> PageIo::address(Tier tier, int32_t slot) const {
+  const auto whole_slot = memory(tier).address(slot);
+  return whole_slot.first(std::min(whole_slot.size(), static_cast<size_t>(page_bytes_)));
+}
+
+// The checksum of a written page never changes, so it may be read outside the store's lock.
+Result<void> PageIo::read(Tier tier, int32_t slot, const PageEntry& page,
+                          std::span<std::byte> bytes) const {
+  MR_RETURN_IF_ERROR(memory(tier).read(slot, bytes));
+  const uint64_t sum = checksum(bytes);
+  if (sum == page.checksum) return {};
+  const PageKey key = page.table->key_of(page);
+  return error(Errc::kCorrupt,
+               "request '{}': layer {} kv head {} page {} read from disk slot {} has checksum "
+               "{:016x}, written {:016x}",
+               page.table->request_id(), key.layer, key.kv_head, key.page, slot, sum,
+               page.checksum);
+}
+
+}  // namespace millrace::kvstore

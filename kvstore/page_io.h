@@ -1,0 +1,45 @@
+// Bytes of pages in and out of the tiers. Holds the memory of all three; knows no lock and no
+// bookkeeping: the caller owns the slots it names.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "kvstore/page_table.h"
+#include "kvstore/slot_memory.h"
+
+namespace millrace::kvstore {
+
+// No tier: no memory and 0 slots. Device and host memory hold max_slots from the start, the disk
+// none.
+struct TierStorage {
+  std::unique_ptr<SlotMemory> memory;
+  int64_t max_slots = 0;
+};
+using TierStorages = std::array<TierStorage, kNumTiers>;
+
+class PageIo {
+ public:
+  PageIo(TierStorages tiers, int64_t page_bytes)
+      : tiers_(std::move(tiers)), page_bytes_(page_bytes) {}
+
+  std::array<int64_t, kNumTiers> max_slots() const;
+  int64_t page_bytes() const { return page_bytes_; }
+
+  // Into every slot named.
+  Result<void> write(const PageSlots& slots, std::span<const std::byte> bytes);
+  // The page in place; empty when its tier must be read.
+  std::span<const std::byte> address(Tier tier, int32_t slot) const;
+  // kCorrupt, with the page named, when the bytes do not have the checksum they were written with.
+  Result<void> read(Tier tier, int32_t slot, const PageEntry& page,
+                    std::span<std::byte> bytes) const;
+  Result<void> resize_disk(int64_t num_slots) { return memory(Tier::kDisk).resize(num_slots); }
+
+ private:
+  SlotMemory& memory(Tier tier) const { return *tiers_[static_cast<int>(tier)].memory; }
+
+  TierStorages tiers_;
+  int64_t page_bytes_;
+};
+
+}  // namespace millrace::kvstore

@@ -1,0 +1,70 @@
+#include "kvstore/page_mover.h"
+
+#include <algorithm>
+
+#include "common/log.h"
+
+namespace millrace::kvstore {
+
+void PageMover::place(PageTable& table) {
+  std::lock_guard placing(placing_);
+  const auto candidates = candidates_of(table);
+  for (const Candidate& candidate : candidates) {
+    if (!move_while([&] { return residency_.plan_promotion(*candidate.page); })) return;
+  }
+  for (const Candidate& candidate : candidates) {
+    if (!move_while([&] { return residency_.plan_warming(*candidate.page); })) return;
+  }
+}
+
+// The pages that are not on the device, the best first.
+std::vector<PageMover::Candidate> PageMover::candidates_of(PageTable& table) {
+  std::vector<Candidate> candidates;
+  {
+    std::lock_guard lock(mutex_);
+    if (table.dead) return {};
+    for (PageEntry& page : table.entries()) {
+      if (!page.slots.has(Tier::kDevice)) candidates.push_back({&page, page.priority});
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return b.priority < a.priority; });
+  return candidates;
+}
+
+// Carries out moves while `plan`, called under the lock, names one. False when a copy failed: the
+// next would likely fail too.
+template <typename Plan>
+bool PageMover::move_while(Plan plan) {
+  while (true) {
+    std::optional<PageMove> move;
+    {
+      std::lock_guard lock(mutex_);
+      move = plan();
+    }
+    if (!move) return true;
+    const auto copied = copy(*move);
+    {
+      std::lock_guard lock(mutex_);
+      residency_.finish(*move, copied.ok());
+    }
+    if (!copied.ok()) {
+      spdlog::warn("kvstore: a page stays in its tier: {}", copied.error().to_string());
+      return false;
+    }
+  }
+}
+
+Result<void> PageMover::copy(const PageMove& move) {
+  std::span<const std::byte> bytes = io_.address(move.from, move.from_slot);
+  if (bytes.empty()) {
+    const std::span staged(staging_.as<std::byte>(), static_cast<size_t>(io_.page_bytes()));
+    MR_RETURN_IF_ERROR(io_.read(move.from, move.from_slot, *move.page, staged));
+    bytes = staged;
+  }
+  PageSlots destination;
+  destination[move.to] = move.to_slot;
+  return io_.write(destination, bytes);
+}
+
+}  // namespace millrace::kvstore

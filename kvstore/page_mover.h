@@ -1,0 +1,42 @@
+// Moves pages between tiers until the best are on the device. One request at a time: the others
+// wait, since Residency keeps a slot free for one move. Each page is moved in three steps, decide
+// (store's lock), copy (no lock), commit (store's lock): a page that was pinned or forgotten
+// meanwhile stays where it was, and readers never wait for a move.
+#pragma once
+
+#include <mutex>
+
+#include "common/aligned_buffer.h"
+#include "kvstore/page_io.h"
+#include "kvstore/residency.h"
+
+namespace millrace::kvstore {
+
+class PageMover {
+ public:
+  // All outlive the mover; `mutex` guards `residency` and the tables.
+  PageMover(PageIo& io, Residency& residency, std::mutex& mutex)
+      : io_(io), residency_(residency), mutex_(mutex), staging_(io.page_bytes()) {}
+
+  // The pages of `table`, all written, and of others in their way. A copy that fails ends it: pages
+  // stay where they are, which is slower and not wrong.
+  void place(PageTable& table);
+
+ private:
+  struct Candidate {
+    PageEntry* page;
+    PagePriority priority;
+  };
+  std::vector<Candidate> candidates_of(PageTable& table);
+  template <typename Plan>
+  bool move_while(Plan plan);
+  Result<void> copy(const PageMove& move);
+
+  PageIo& io_;
+  Residency& residency_;
+  std::mutex& mutex_;
+  std::mutex placing_;     // taken before mutex_
+  AlignedBuffer staging_;  // one page; guarded by placing_
+};
+
+}  // namespace millrace::kvstore
