@@ -1,0 +1,54 @@
+// A Transport that spoils chosen calls of another one, for tests of whoever must cope. Which calls
+// is decided by their number, so a run can be repeated.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/api/transport.h"
+
+namespace millrace::comm {
+
+enum class FaultKind {
+  kFlipByte,     // the call succeeds, one byte of its payload is wrong
+  kDropRequest,  // the server never hears of it: kDeadlineExceeded, at once
+  kDropReply,    // the server answers, the client does not hear: kDeadlineExceeded, at once
+  kLosePeer,     // kPeerLost
+};
+
+struct Fault {
+  FaultKind kind = FaultKind::kLosePeer;
+  int64_t first_call = 0;  // counted from 0, over all connections of the transport
+  int64_t num_calls = 1;
+  int64_t byte = 0;  // kFlipByte: which, modulo the payload's size
+};
+
+struct FaultPolicy {
+  std::vector<Fault> faults;
+};
+
+// The inner transport must outlive this one; connections may outlive both. Errors break a
+// connection as they do without faults. Thread-safe; with several threads the numbers of calls
+// depend on their order.
+class FaultTransport final : public Transport {
+ public:
+  FaultTransport(Transport& inner, FaultPolicy policy);
+
+  Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
+                                                  TransportServer::Handler handler) override;
+  Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                       Deadline deadline) override;
+
+  // Calls so far, spoilt or not.
+  int64_t num_calls() const { return num_calls_->load(); }
+
+ private:
+  Transport& inner_;
+  const FaultPolicy policy_;
+  const std::shared_ptr<std::atomic<int64_t>> num_calls_;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,39 @@
+// Where the connections of a local transport leave requests and their server takes them.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "comm/api/transport.h"
+#include "common/clock.h"
+#include "common/result.h"
+
+namespace millrace::comm {
+
+class LocalMailbox {
+ public:
+  struct Letter {
+    std::string request;
+    std::optional<TransportReply> reply;
+  };
+
+  // The client's side: kDeadlineExceeded, or kPeerLost once the mailbox is closed.
+  Result<TransportReply> ask(std::string request, Deadline deadline);
+
+  // The server's side: the next request to answer; null once closed.
+  std::shared_ptr<Letter> next();
+  void answer(Letter& letter, TransportReply reply);
+  void close();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Letter>> waiting_;
+  bool closed_ = false;
+};
+
+}  // namespace millrace::comm

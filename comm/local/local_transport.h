@@ -1,0 +1,33 @@
+// Transport between threads of one process, for tests. Servers are found by address in the
+// LocalTransport object that they listen on.
+//
+// Thread-safe. Connections and servers may outlive the transport.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "comm/api/transport.h"
+
+namespace millrace::comm {
+
+class LocalMailbox;
+
+class LocalTransport final : public Transport {
+ public:
+  // Port 0 takes a number of its own. kInvalidArgument if the address is taken.
+  Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
+                                                  TransportServer::Handler handler) override;
+  // kPeerLost if nobody listens there.
+  Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                       Deadline deadline) override;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<LocalMailbox>> mailboxes_;
+  int next_port_ = 1;
+};
+
+}  // namespace millrace::comm

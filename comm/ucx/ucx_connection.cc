@@ -1,0 +1,183 @@
+#include "comm/ucx/ucx_connection.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "comm/ucx/outgoing_message.h"
+#include "comm/ucx/ucx_error.h"
+#include "comm/ucx/wire_frame.h"
+#include "common/log.h"
+
+namespace millrace::comm {
+namespace {
+
+constexpr std::chrono::seconds kQuietLimit{2};
+
+Errc errc_from_wire(int32_t code) {
+  const bool known =
+      code >= static_cast<int>(Errc::kInvalidArgument) && code <= static_cast<int>(Errc::kInternal);
+  return known ? static_cast<Errc>(code) : Errc::kInternal;
+}
+
+}  // namespace
+
+bool UcxConnection::Call::done() const {
+  if (failure) return true;
+  if (!reply) return false;
+  return reply_errc != 0 || reply->payload_bytes == 0 || payload_bytes.has_value();
+}
+
+Result<std::unique_ptr<UcxConnection>> UcxConnection::open(std::shared_ptr<UcxContext> context,
+                                                           const SocketAddress& address,
+                                                           Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(auto worker, UcxWorker::create(std::move(context)));
+  std::unique_ptr<UcxConnection> connection(new UcxConnection(std::move(worker)));
+  MR_RETURN_IF_ERROR(connection->connect(address, deadline));
+  return connection;
+}
+
+Result<void> UcxConnection::connect(const SocketAddress& address, Deadline deadline) {
+  MR_RETURN_IF_ERROR(worker_->set_handler(kReplyMessage, &UcxConnection::on_reply, this));
+  MR_RETURN_IF_ERROR(worker_->set_handler(kPayloadMessage, &UcxConnection::on_payload, this));
+  MR_ASSIGN_OR_RETURN(endpoint_, UcxEndpoint::connect(*worker_, address));
+  if (auto ready = endpoint_->flush(deadline); !ready.ok()) {
+    return error(ready.error().code, "connecting to {}: {}", address.to_string(),
+                 ready.error().message);
+  }
+  return {};
+}
+
+UcxConnection::~UcxConnection() {
+  if (!endpoint_) return;
+  // After this neither the destination of an unfinished call nor what was sent is touched.
+  endpoint_->start_close();
+  const bool quiet =
+      worker_->progress_until([&] { return endpoint_->closed() && num_sends_ == 0 && !receiving_; },
+                              Deadline::after(kQuietLimit));
+  if (!quiet) spdlog::warn("UCX: a connection was not quiet after {} s", kQuietLimit.count());
+}
+
+Result<TransportConnection::Reply> UcxConnection::call(std::string_view request_header,
+                                                       std::span<std::byte> destination,
+                                                       Deadline deadline) {
+  if (broken_) return *broken_;
+  if (static_cast<int64_t>(request_header.size()) > kMaxTransportHeaderBytes) {
+    return error(Errc::kTooLarge, "request header of {} bytes, limit {}", request_header.size(),
+                 kMaxTransportHeaderBytes);
+  }
+  call_ = Call{.id = call_.id + 1,
+               .destination = destination,
+               .reply = {},
+               .reply_errc = 0,
+               .payload_bytes = {},
+               .failure = {}};
+  ++stats_.requests;
+  auto result = exchange(request_header, deadline);
+  if (!result.ok()) {
+    ++stats_.failures;
+    broken_ = result.error();
+    return result;
+  }
+  if (call_.reply_errc == 0) return result;
+  ++stats_.failures;
+  return error(errc_from_wire(call_.reply_errc),
+               "the server refused: payload of {} bytes, destination of {}",
+               call_.reply->payload_bytes, destination.size());
+}
+
+Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view request_header,
+                                                           Deadline deadline) {
+  const RequestFrame frame{.call = call_.id,
+                           .destination_bytes = static_cast<int64_t>(call_.destination.size())};
+  MR_RETURN_IF_ERROR(
+      OutgoingMessage::send(OutgoingMessage::with_text(frame, std::string(request_header)),
+                            endpoint_->handle(), kRequestMessage, &num_sends_));
+  stats_.bytes_sent += static_cast<int64_t>(request_header.size());
+  const bool in_time = worker_->progress_until(
+      [&] { return call_.done() || endpoint_->status() != UCS_OK; }, deadline);
+  if (call_.failure) return *call_.failure;
+  if (call_.done()) {
+    const int64_t arrived = call_.payload_bytes.value_or(0);
+    if (call_.reply_errc == 0 && arrived != call_.reply->payload_bytes) {
+      return error(Errc::kCorrupt, "payload of {} bytes, announced as {}", arrived,
+                   call_.reply->payload_bytes);
+    }
+    stats_.bytes_received += static_cast<int64_t>(call_.reply->header.size()) + arrived;
+    return *call_.reply;
+  }
+  if (in_time) return ucx_error(endpoint_->status(), "waiting for a reply");
+  return error(Errc::kDeadlineExceeded, "no {} from the server", call_.reply ? "payload" : "reply");
+}
+
+ucs_status_t UcxConnection::on_reply(void* self, const void* frame_data, size_t frame_bytes,
+                                     void* text, size_t text_bytes,
+                                     const ucp_am_recv_param_t* params) {
+  Call& call = static_cast<UcxConnection*>(self)->call_;
+  const auto frame = read_frame<ReplyFrame>(frame_data, frame_bytes);
+  const bool valid = frame && !(params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) &&
+                     static_cast<int64_t>(text_bytes) <= kMaxTransportHeaderBytes &&
+                     frame->payload_bytes >= 0;
+  if (!valid) {
+    call.failure = Error(Errc::kCorrupt, "the server's reply is malformed");
+    return UCS_OK;
+  }
+  if (frame->call != call.id || call.reply) return UCS_OK;
+  call.reply_errc = frame->errc;
+  call.reply = Reply{std::string(static_cast<const char*>(text), text_bytes), frame->payload_bytes};
+  return UCS_OK;
+}
+
+ucs_status_t UcxConnection::on_payload(void* self, const void* frame_data, size_t frame_bytes,
+                                       void* data, size_t num_bytes,
+                                       const ucp_am_recv_param_t* params) {
+  auto& connection = *static_cast<UcxConnection*>(self);
+  const auto frame = read_frame<PayloadFrame>(frame_data, frame_bytes);
+  if (!frame) {
+    connection.call_.failure = Error(Errc::kCorrupt, "the server's payload is malformed");
+    return UCS_OK;
+  }
+  // After a deadline the destination is out of bounds, even for a payload that comes late.
+  if (frame->call != connection.call_.id || connection.broken_) return UCS_OK;
+  return connection.take_payload(data, num_bytes, params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+}
+
+ucs_status_t UcxConnection::take_payload(void* data, size_t num_bytes, bool rendezvous) {
+  if (num_bytes > call_.destination.size() || receiving_ || call_.payload_bytes) {
+    call_.failure = error(Errc::kCorrupt, "payload of {} bytes where {} were asked for", num_bytes,
+                          call_.destination.size());
+    return UCS_OK;
+  }
+  if (!rendezvous) {
+    std::memcpy(call_.destination.data(), data, num_bytes);
+    call_.payload_bytes = static_cast<int64_t>(num_bytes);
+    return UCS_OK;
+  }
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  params.cb.recv_am = &UcxConnection::on_received;
+  params.user_data = this;
+  receiving_ = true;
+  const ucs_status_ptr_t request =
+      ucp_am_recv_data_nbx(worker_->handle(), data, call_.destination.data(), num_bytes, &params);
+  if (UCS_PTR_IS_ERR(request)) {
+    receiving_ = false;
+    call_.failure = ucx_error(UCS_PTR_STATUS(request), "receiving a payload");
+    return UCS_OK;
+  }
+  return UCS_INPROGRESS;
+}
+
+void UcxConnection::on_received(void* request, ucs_status_t status, size_t num_bytes, void* self) {
+  auto& connection = *static_cast<UcxConnection*>(self);
+  connection.receiving_ = false;
+  if (status == UCS_OK) {
+    connection.call_.payload_bytes = static_cast<int64_t>(num_bytes);
+  } else {
+    connection.call_.failure = ucx_error(status, "receiving a payload");
+  }
+  ucp_request_free(request);
+}
+
+}  // namespace millrace::comm

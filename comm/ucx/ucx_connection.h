@@ -1,0 +1,60 @@
+// The client end: one endpoint with a worker of its own, driven by the calling thread, so that the
+// payload lands while call() runs and at no other time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/api/transport.h"
+#include "comm/ucx/ucx_endpoint.h"
+#include "comm/ucx/ucx_worker.h"
+
+namespace millrace::comm {
+
+class UcxConnection final : public TransportConnection {
+ public:
+  static Result<std::unique_ptr<UcxConnection>> open(std::shared_ptr<UcxContext> context,
+                                                     const SocketAddress& address,
+                                                     Deadline deadline);
+  ~UcxConnection() override;
+
+  Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
+                     Deadline deadline) override;
+  std::string transport_name() const override { return endpoint_->transport_name(); }
+  TransportStats stats() const override { return stats_; }
+
+ private:
+  // The call that is under way. After an error it stays until the connection is destroyed.
+  struct Call {
+    uint64_t id = 0;
+    std::span<std::byte> destination;
+    std::optional<Reply> reply;
+    int32_t reply_errc = 0;
+    std::optional<int64_t> payload_bytes;  // as arrived
+    std::optional<Error> failure;
+
+    bool done() const;
+  };
+
+  explicit UcxConnection(std::unique_ptr<UcxWorker> worker) : worker_(std::move(worker)) {}
+  Result<void> connect(const SocketAddress& address, Deadline deadline);
+  Result<Reply> exchange(std::string_view request_header, Deadline deadline);
+
+  static ucs_status_t on_reply(void* self, const void* frame, size_t frame_bytes, void* text,
+                               size_t text_bytes, const ucp_am_recv_param_t* params);
+  static ucs_status_t on_payload(void* self, const void* frame, size_t frame_bytes, void* data,
+                                 size_t num_bytes, const ucp_am_recv_param_t* params);
+  static void on_received(void* request, ucs_status_t status, size_t num_bytes, void* self);
+  ucs_status_t take_payload(void* data, size_t num_bytes, bool rendezvous);
+
+  const std::unique_ptr<UcxWorker> worker_;
+  std::unique_ptr<UcxEndpoint> endpoint_;
+  Call call_;
+  int num_sends_ = 0;
+  bool receiving_ = false;
+  std::optional<Error> broken_;
+  TransportStats stats_;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,75 @@
+#include "comm/ucx/ucx_context.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+#include "comm/ucx/ucx_error.h"
+
+namespace millrace::comm {
+namespace {
+
+// Tuning that both ends need alike; docs/adr/0003-kv-transport.md has the measurements. It goes
+// through the environment: ucp_config_modify knows settings of UCX's transports by names that
+// change with the version, and complains of those that a choice of transports leaves unused. An
+// operator who sets one of these has the last word.
+constexpr std::pair<const char*, const char*> kTuning[] = {
+    // Without this, error handling excludes shared memory and one host talks to itself over TCP.
+    {"UCX_MM_ERROR_HANDLING", "y"},
+    // Else UCX sends bulk data over TCP although a shared memory lane stands beside it.
+    {"UCX_TCP_PUT_ENABLE", "n"},
+    // The default of 8 KiB costs three quarters of the TCP bandwidth for payloads of many pieces.
+    {"UCX_TCP_TX_SEG_SIZE", "512k"},
+    {"UCX_TCP_RX_SEG_SIZE", "512k"},
+    // How soon a silent death of the peer's host is noticed; a dead process is noticed at once.
+    {"UCX_KEEPALIVE_INTERVAL", "1s"},
+};
+
+void set_tuning_once() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const auto& [name, value] : kTuning) setenv(name, value, /*overwrite=*/0);
+  });
+}
+
+const char* tls_of(UcxTransports transports) {
+  switch (transports) {
+    case UcxTransports::kAuto:
+      return nullptr;
+    // Connections are set up over a socket, so TCP must be there; the bytes take shared memory.
+    case UcxTransports::kSharedMemory:
+      return "shm,tcp";
+    case UcxTransports::kTcp:
+      return "tcp";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<UcxContext>> UcxContext::create(UcxTransports transports) {
+  set_tuning_once();
+  ucp_config_t* raw_config = nullptr;
+  if (const auto status = ucp_config_read(nullptr, nullptr, &raw_config); status != UCS_OK) {
+    return ucx_error(status, "reading its configuration");
+  }
+  const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw_config,
+                                                                            ucp_config_release);
+  if (const char* tls = tls_of(transports)) {
+    if (const auto status = ucp_config_modify(raw_config, "TLS", tls); status != UCS_OK) {
+      return ucx_error(status, fmt::format("setting TLS={}", tls));
+    }
+  }
+
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.mt_workers_shared = 1;
+  ucp_context_h context = nullptr;
+  if (const auto status = ucp_init(&params, raw_config, &context); status != UCS_OK) {
+    return ucx_error(status, "creating a context");
+  }
+  return std::shared_ptr<UcxContext>(new UcxContext(context));
+}
+
+}  // namespace millrace::comm

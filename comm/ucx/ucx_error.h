@@ -1,0 +1,16 @@
+// UCX statuses as errors of ours.
+#pragma once
+
+#include <ucs/type/status.h>
+
+#include <string_view>
+
+#include "common/result.h"
+
+namespace millrace::comm {
+
+// A vanished, refusing or unreachable peer is kPeerLost; all else kInternal.
+Error ucx_error(ucs_status_t status, std::string_view doing,
+                std::source_location where = std::source_location::current());
+
+}  // namespace millrace::comm

@@ -1,0 +1,40 @@
+#include "comm/ucx/ucx_transport.h"
+
+#include <utility>
+
+#include "comm/ucx/socket_address.h"
+#include "comm/ucx/ucx_connection.h"
+#include "comm/ucx/ucx_context.h"
+#include "comm/ucx/ucx_server.h"
+
+namespace millrace::comm {
+
+UcxTransport::UcxTransport(UcxOptions options, std::shared_ptr<UcxContext> context)
+    : options_(options), context_(std::move(context)) {}
+
+Result<std::unique_ptr<UcxTransport>> UcxTransport::create(UcxOptions options) {
+  MR_ASSIGN_OR_RETURN(auto context, UcxContext::create(options.transports));
+  return std::unique_ptr<UcxTransport>(new UcxTransport(options, std::move(context)));
+}
+
+Result<std::unique_ptr<TransportServer>> UcxTransport::listen(const std::string& host, int port,
+                                                              TransportServer::Handler handler) {
+  MR_ASSIGN_OR_RETURN(const auto address, SocketAddress::resolve(host, port));
+  MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, std::move(handler)));
+  return std::unique_ptr<TransportServer>(std::move(server));
+}
+
+Result<std::unique_ptr<TransportConnection>> UcxTransport::connect(const std::string& address,
+                                                                   Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(address));
+  MR_ASSIGN_OR_RETURN(auto connection, UcxConnection::open(context_, target, deadline));
+  // UCX takes TCP where shared memory does not reach, without a word.
+  if (options_.transports == UcxTransports::kSharedMemory &&
+      connection->transport_name() != "shm") {
+    return error(Errc::kUnavailable, "connection to {} uses {}, shared memory was asked for",
+                 address, connection->transport_name());
+  }
+  return std::unique_ptr<TransportConnection>(std::move(connection));
+}
+
+}  // namespace millrace::comm

@@ -1,0 +1,47 @@
+// Transport over UCX: shared memory between processes of one host, TCP or RDMA between hosts,
+// chosen per connection. docs/adr/0003-kv-transport.md says why it is used the way it is.
+//
+// Addresses are "host:port" ("[::1]:7000" for IPv6). A host name is resolved by the system's
+// resolver, whose own time limit then applies; numeric addresses never wait.
+//
+// Thread-safe. Connections and servers may outlive the transport. The first transport of a process
+// is made before other threads read the environment: it sets variables there (UCX_*).
+#pragma once
+
+#include <memory>
+
+#include "comm/api/transport.h"
+
+namespace millrace::comm {
+
+class UcxContext;
+
+enum class UcxTransports {
+  kAuto,          // the best that both ends have; UCX_TLS, UCX_NET_DEVICES ... apply
+  kSharedMemory,  // connecting to another host is an error
+  kTcp,
+};
+
+struct UcxOptions {
+  UcxTransports transports = UcxTransports::kAuto;
+};
+
+class UcxTransport final : public Transport {
+ public:
+  static Result<std::unique_ptr<UcxTransport>> create(UcxOptions options);
+
+  // Port 0 takes a free one; address() of the server names it. An empty host is every interface,
+  // which leaves address() without a host that a client could use.
+  Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
+                                                  TransportServer::Handler handler) override;
+  Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                       Deadline deadline) override;
+
+ private:
+  UcxTransport(UcxOptions options, std::shared_ptr<UcxContext> context);
+
+  const UcxOptions options_;
+  const std::shared_ptr<UcxContext> context_;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,259 @@
+// What every Transport promises, for each implementation.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "comm/local/local_transport.h"
+#include "comm/ucx/ucx_transport.h"
+#include "tests/unit/comm/pattern_server.h"
+
+namespace millrace::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Long enough for sanitizers on a busy machine: only a bug reaches it.
+Deadline ample() {
+  return Deadline::after(std::chrono::seconds(60));
+}
+
+struct Implementation {
+  std::string name;
+  std::string reported_transport;
+  std::function<std::unique_ptr<Transport>()> make;
+};
+
+void PrintTo(const Implementation& implementation, std::ostream* out) {
+  *out << implementation.name;
+}
+
+std::unique_ptr<Transport> make_ucx(UcxTransports transports) {
+  auto transport = UcxTransport::create({.transports = transports});
+  MR_CHECK(transport.ok(), "{}", transport.error().to_string());
+  return std::move(transport).value();
+}
+
+class TransportContract : public testing::TestWithParam<Implementation> {
+ protected:
+  void SetUp() override { serve(answer_with_pattern); }
+
+  void serve(TransportServer::Handler handler) {
+    server_.reset();
+    auto server = transport_->listen("127.0.0.1", 0, std::move(handler));
+    ASSERT_TRUE(server.ok()) << server.error().to_string();
+    server_ = std::move(server).value();
+  }
+
+  std::unique_ptr<TransportConnection> connect() {
+    auto connection = transport_->connect(server_->address(), ample());
+    MR_CHECK(connection.ok(), "{}", connection.error().to_string());
+    return std::move(connection).value();
+  }
+
+  const std::unique_ptr<Transport> transport_ = GetParam().make();
+  std::unique_ptr<TransportServer> server_;
+};
+
+// Asks for a pattern and checks every byte of it, and that none beside it was written.
+void expect_pattern(TransportConnection& connection, int64_t num_bytes, int num_pieces) {
+  constexpr std::byte kGuard{0xa5};
+  std::vector<std::byte> memory(static_cast<size_t>(num_bytes) + 128, kGuard);
+  const auto destination = std::span(memory).subspan(64, static_cast<size_t>(num_bytes));
+  const auto request = pattern_request(num_bytes, num_pieces);
+  auto reply = connection.call(request, destination, ample());
+  ASSERT_TRUE(reply.ok()) << reply.error().to_string();
+  EXPECT_EQ(reply->header, "reply to " + request);
+  EXPECT_EQ(reply->payload_bytes, num_bytes);
+
+  std::vector<std::byte> expected(64, kGuard);
+  const auto pattern = pattern_payload(num_bytes);
+  expected.insert(expected.end(), pattern.begin(), pattern.end());
+  expected.insert(expected.end(), 64, kGuard);
+  EXPECT_TRUE(memory == expected) << num_bytes << " bytes in " << num_pieces << " pieces";
+}
+
+TEST_P(TransportContract, PayloadArrivesByteExact) {
+  const auto connection = connect();
+  for (const int64_t num_bytes : {0, 1, 4095, 8191, 8192, 8193, 1 << 20, 20 << 20}) {
+    for (const int num_pieces : {1, 3, 640}) expect_pattern(*connection, num_bytes, num_pieces);
+  }
+}
+
+TEST_P(TransportContract, TheLargestPayloadArrives) {
+  expect_pattern(*connect(), kMaxTransportPayloadBytes, 3);
+}
+
+TEST_P(TransportContract, ReportsTheTransportInUse) {
+  const auto connection = connect();
+  expect_pattern(*connection, 1 << 20, 2);
+  EXPECT_EQ(connection->transport_name(), GetParam().reported_transport);
+}
+
+TEST_P(TransportContract, HeadersUpToTheLimitArrive) {
+  serve([](std::string_view request) {
+    return TransportReply{.header = std::string(request), .payload = {}};
+  });
+  const auto connection = connect();
+  for (const int64_t num_bytes :
+       {int64_t{0}, int64_t{1}, int64_t{8000}, kMaxTransportHeaderBytes}) {
+    std::string request(static_cast<size_t>(num_bytes), 'x');
+    if (num_bytes > 1) request[1] = '\0';
+    auto reply = connection->call(request, {}, ample());
+    ASSERT_TRUE(reply.ok()) << reply.error().to_string();
+    EXPECT_TRUE(reply->header == request) << num_bytes << " bytes";
+  }
+}
+
+TEST_P(TransportContract, ATooLongRequestIsRefusedAndTheConnectionGoesOn) {
+  const auto connection = connect();
+  const std::string request(kMaxTransportHeaderBytes + 1, 'x');
+  auto reply = connection->call(request, {}, ample());
+  ASSERT_FALSE(reply.ok());
+  EXPECT_EQ(reply.error().code, Errc::kTooLarge);
+  expect_pattern(*connection, 100, 1);
+}
+
+TEST_P(TransportContract, ATooSmallDestinationIsRefusedAndTheConnectionGoesOn) {
+  const auto connection = connect();
+  for (const int64_t num_bytes : {100, 1 << 20}) {
+    std::vector<std::byte> destination(static_cast<size_t>(num_bytes) - 1, std::byte{1});
+    auto reply = connection->call(pattern_request(num_bytes, 2), destination, ample());
+    ASSERT_FALSE(reply.ok());
+    EXPECT_EQ(reply.error().code, Errc::kTooLarge);
+    EXPECT_TRUE(destination == std::vector<std::byte>(destination.size(), std::byte{1}));
+    expect_pattern(*connection, num_bytes, 2);
+  }
+}
+
+TEST_P(TransportContract, AReplyBeyondTheLimitsIsRefusedAndTheConnectionGoesOn) {
+  serve([](std::string_view request) {
+    if (request == "long") {
+      return TransportReply{.header = std::string(kMaxTransportHeaderBytes + 1, 'x'),
+                            .payload = {}};
+    }
+    return answer_with_pattern(request);
+  });
+  const auto connection = connect();
+  auto reply = connection->call("long", {}, ample());
+  ASSERT_FALSE(reply.ok());
+  EXPECT_EQ(reply.error().code, Errc::kInternal);
+  std::vector<std::byte> destination(kMaxTransportPayloadBytes + 1);
+  reply = connection->call(pattern_request(kMaxTransportPayloadBytes + 1, 1), destination, ample());
+  ASSERT_FALSE(reply.ok());
+  expect_pattern(*connection, 100, 1);
+}
+
+TEST_P(TransportContract, ManyCallsInARow) {
+  const auto connection = connect();
+  for (int i = 0; i < 1000; ++i) expect_pattern(*connection, (i % 7) * 5000, 1 + i % 3);
+  EXPECT_EQ(connection->stats().requests, 1000);
+  EXPECT_EQ(connection->stats().failures, 0);
+  EXPECT_EQ(server_->stats().requests, 1000);
+}
+
+TEST_P(TransportContract, SeveralClientsAtOnce) {
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([this, i] {
+      const auto connection = connect();
+      for (int j = 0; j < 20; ++j) expect_pattern(*connection, 100'000 * (i + 1) + j, 5);
+    });
+  }
+  for (auto& client : clients) client.join();
+}
+
+TEST_P(TransportContract, CountsBytesOfHeadersAndPayload) {
+  const auto connection = connect();
+  const auto request = pattern_request(10'000, 2);
+  expect_pattern(*connection, 10'000, 2);
+  const auto request_bytes = static_cast<int64_t>(request.size());
+  const int64_t reply_bytes = request_bytes + static_cast<int64_t>(strlen("reply to ")) + 10'000;
+  EXPECT_EQ(connection->stats().bytes_sent, request_bytes);
+  EXPECT_EQ(connection->stats().bytes_received, reply_bytes);
+  EXPECT_EQ(server_->stats().bytes_received, request_bytes);
+  EXPECT_EQ(server_->stats().bytes_sent, reply_bytes);
+}
+
+TEST_P(TransportContract, LetsGoOfAPayloadThatHasLeft) {
+  std::promise<void> released;
+  serve([&](std::string_view request) {
+    auto reply = answer_with_pattern(request);
+    auto data = std::move(reply.payload.keep_alive);
+    reply.payload.keep_alive =
+        std::shared_ptr<void>(data.get(), [data, &released](void*) { released.set_value(); });
+    return reply;
+  });
+  const auto connection = connect();
+  expect_pattern(*connection, 1 << 20, 3);
+  EXPECT_EQ(released.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+}
+
+TEST_P(TransportContract, ConnectingToNobodyFails) {
+  const auto address = server_->address();
+  server_.reset();
+  auto connection = transport_->connect(address, ample());
+  ASSERT_FALSE(connection.ok());
+  EXPECT_EQ(connection.error().code, Errc::kPeerLost) << connection.error().to_string();
+}
+
+TEST_P(TransportContract, AServerThatGoesIsAnErrorNotAWait) {
+  const auto connection = connect();
+  expect_pattern(*connection, 100, 1);
+  server_.reset();
+  auto reply = connection->call(pattern_request(100, 1), {}, ample());
+  ASSERT_FALSE(reply.ok());
+  EXPECT_EQ(reply.error().code, Errc::kPeerLost) << reply.error().to_string();
+  auto again = connection->call(pattern_request(100, 1), {}, ample());
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().message, reply.error().message);
+}
+
+TEST_P(TransportContract, ALatePayloadDoesNotTouchTheDestination) {
+  std::promise<void> release;
+  serve([&, gate = release.get_future().share()](std::string_view request) {
+    gate.wait();
+    return answer_with_pattern(request);
+  });
+  auto connection = connect();
+  std::vector<std::byte> destination(1 << 20);
+  auto reply =
+      connection->call(pattern_request(1 << 20, 3), destination, Deadline::after(milliseconds(50)));
+  ASSERT_FALSE(reply.ok());
+  EXPECT_EQ(reply.error().code, Errc::kDeadlineExceeded);
+  EXPECT_FALSE(connection->call("again", destination, ample()).ok());
+  connection.reset();
+  release.set_value();
+
+  expect_pattern(*connect(), 1 << 20, 3);  // by now the first reply was dealt with
+  EXPECT_TRUE(destination == std::vector<std::byte>(1 << 20));
+}
+
+TEST_P(TransportContract, AServerSurvivesClientsThatComeAndGo) {
+  for (int i = 0; i < 20; ++i) expect_pattern(*connect(), 20'000, 2);
+}
+
+TEST_P(TransportContract, OutlivesItsTransport) {
+  auto transport = GetParam().make();
+  auto server = transport->listen("127.0.0.1", 0, answer_with_pattern);
+  ASSERT_TRUE(server.ok());
+  auto connection = transport->connect((*server)->address(), ample());
+  ASSERT_TRUE(connection.ok());
+  transport.reset();
+  expect_pattern(**connection, 100'000, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Transports, TransportContract,
+    testing::Values(
+        Implementation{"Local", "local", [] { return std::make_unique<LocalTransport>(); }},
+        Implementation{"UcxAuto", "shm", [] { return make_ucx(UcxTransports::kAuto); }},
+        Implementation{"UcxShm", "shm", [] { return make_ucx(UcxTransports::kSharedMemory); }},
+        Implementation{"UcxTcp", "tcp", [] { return make_ucx(UcxTransports::kTcp); }}),
+    [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace millrace::comm
