@@ -1,0 +1,35 @@
+#include "coordinator/api_error.h"
+
+#include <boost/json.hpp>
+
+#include "protocol/errc.h"
+
+namespace millrace::coordinator {
+
+namespace json = boost::json;
+
+int ApiError::http_status() const {
+  return protocol::http_status(error.code);
+}
+
+int ApiError::retry_after_s() const {
+  // A full queue moves within seconds; a group takes longer to come back.
+  if (!protocol::retriable(error.code)) return 0;
+  return error.code == Errc::kExhausted ? 1 : 5;
+}
+
+std::string ApiError::to_json() const {
+  json::object body;
+  body["message"] = error.message;
+  body["type"] = std::string(errc_name(error.code));
+  body["code"] = http_status();
+  if (param.empty()) {
+    body["param"] = nullptr;
+  } else {
+    body["param"] = param;
+  }
+  body["retriable"] = protocol::retriable(error.code);
+  return json::serialize(json::object{{"error", std::move(body)}});
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,26 @@
+// An error as an HTTP client sees it: what went wrong, which parameter is to blame, and whether
+// and when to try again.
+#pragma once
+
+#include <string>
+
+#include "common/result.h"
+
+namespace millrace::coordinator {
+
+struct ApiError {
+  ApiError(Error cause, std::string blamed_param = {})  // NOLINT: implicit by design
+      : error(std::move(cause)), param(std::move(blamed_param)) {}
+
+  int http_status() const;
+  // Seconds for a Retry-After header; 0 when trying again is no use.
+  int retry_after_s() const;
+  // {"error":{"message","type","code","param","retriable"}}: type is the name of the Errc, code the
+  // HTTP status.
+  std::string to_json() const;
+
+  Error error;
+  std::string param;  // "" when no single field is to blame
+};
+
+}  // namespace millrace::coordinator

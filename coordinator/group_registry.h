@@ -1,0 +1,65 @@
+// Worker groups that are connected now, and what they can do.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "coordinator/request.h"
+
+namespace millrace::coordinator {
+
+// The way to a group. Neither function calls back into its caller or waits.
+class GroupLink {
+ public:
+  virtual ~GroupLink() = default;
+  virtual void send(const protocol::Envelope& envelope) = 0;
+  virtual void close(const std::string& why) = 0;
+};
+
+struct Group {
+  bool idle() const { return running == nullptr && !draining; }
+
+  protocol::Register description;
+  GroupLink* link = nullptr;
+  TimePoint last_heard;
+  std::shared_ptr<Request> running;  // stays until the group answers, also when it was cancelled
+  std::optional<TimePoint> cancelled_at;
+  bool draining = false;
+};
+
+// What the groups of one model offer together.
+struct ModelOffer {
+  protocol::ModelDescription description;
+  int64_t max_prompt_tokens = 0;  // of the most capable group
+  int num_groups = 0;
+  int num_ready = 0;  // not draining
+};
+
+class GroupRegistry {
+ public:
+  // Refuses another protocol version, a description that makes no sense, and a name that a group
+  // with another id holds: two groups under one name are a mistake, or the older one is about to be
+  // noticed as gone, and then the newer one is let in when it tries again.
+  Result<Group*> add(const protocol::Register& description, GroupLink& link, TimePoint now);
+  // Gives the group away; null if it is not here.
+  std::unique_ptr<Group> remove(const std::string& group_id);
+
+  Group* find(const std::string& group_id);
+  std::vector<std::string> silent_since(TimePoint when) const;  // ids
+  std::vector<Group*> all();
+
+  std::map<std::string, ModelOffer> offers() const;
+  // Was there ever a group for it? Tells "unknown model" from "no group just now".
+  bool knows_model(const std::string& model) const { return models_seen_.count(model) != 0; }
+  int size() const { return static_cast<int>(groups_.size()); }
+
+ private:
+  std::map<std::string, std::unique_ptr<Group>> groups_;
+  std::set<std::string> models_seen_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,39 @@
+// The connection of one worker group: frames in, to the scheduler; messages out, in order.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "coordinator/awaitable.h"
+#include "coordinator/scheduler.h"
+
+namespace millrace::coordinator {
+
+class GroupSession final : public GroupLink, public std::enable_shared_from_this<GroupSession> {
+ public:
+  GroupSession(tcp::socket socket, Scheduler& scheduler);
+
+  // Until the connection ends. A group that has not registered after `patience` is dropped.
+  awaitable<void> run(Duration patience);
+
+  void send(const protocol::Envelope& envelope) override;
+  void close(const std::string& why) override;
+
+ private:
+  awaitable<Result<void>> serve();
+  awaitable<Result<protocol::Envelope>> read(int64_t max_bytes);
+  Result<void> register_group(const protocol::Envelope& envelope);
+  awaitable<void> write_outbox(std::shared_ptr<GroupSession> self);
+
+  tcp::socket socket_;
+  Scheduler& scheduler_;
+  std::string peer_;
+  std::string group_id_;  // "" until registered
+  std::string closed_because_;
+  std::deque<std::string> outbox_;
+  int64_t outbox_bytes_ = 0;
+  bool writing_ = false;
+};
+
+}  // namespace millrace::coordinator

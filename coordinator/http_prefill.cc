@@ -1,0 +1,123 @@
+// POST /v1/prefill.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/chunk_encode.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/serializer.hpp>
+#include <boost/beast/http/write.hpp>
+#include <boost/json.hpp>
+
+#include "coordinator/disconnect_watch.h"
+#include "coordinator/http_session.h"
+#include "coordinator/progress_events.h"
+#include "coordinator/request_id.h"
+#include "coordinator/request_json.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+HttpReply error_reply(const ApiError& why) {
+  return HttpReply{why.http_status(), why.to_json(), "application/json", why.retry_after_s()};
+}
+
+HttpReply final_reply(const Request& record) {
+  if (record.failure) return error_reply(*record.failure);
+  return HttpReply{200, boost::json::serialize(done_json(record, Clock::steady().now()))};
+}
+
+}  // namespace
+
+awaitable<ParsedPrefillBody> HttpSession::parse(const Request& request, const Route& route) {
+  const PrefillBodyLimits& limits = shared_.options.body;
+  const auto type = request[http::field::content_type];
+  const bool binary = type.substr(0, type.find(';')) == "application/octet-stream";
+  auto work = [&request, &route, &limits, binary]() -> awaitable<ParsedPrefillBody> {
+    co_return binary ? parse_prefill_binary(request.body(), route.query, limits)
+                     : parse_prefill_json(request.body(), limits);
+  };
+  co_return co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
+}
+
+awaitable<bool> HttpSession::prefill(const Request& request, const Route& route) {
+  ParsedPrefillBody parsed = co_await parse(request, route);
+  if (const auto* wrong = std::get_if<ApiError>(&parsed)) {
+    shared_.probes.refused(wrong->error);
+    co_return co_await send(request, error_reply(*wrong));
+  }
+  auto& body = std::get<PrefillBody>(parsed);
+  if (body.request_id.empty()) {
+    body.request_id = request_id_.empty() ? make_request_id() : request_id_;
+  }
+  const std::string id = request_id_ = body.request_id;
+  const bool stream = body.stream;
+  if (const auto refused = shared_.scheduler.submit(std::move(body))) {
+    co_return co_await send(request, error_reply(*refused));
+  }
+  auto record = shared_.scheduler.find(id);
+  // Not one conditional expression: g++ 12 takes the wrong arm of ?: with co_await in both.
+  if (stream) co_return co_await stream_prefill(request, std::move(record));
+  co_return co_await wait_prefill(request, std::move(record));
+}
+
+awaitable<bool> HttpSession::wait_prefill(const Request& request,
+                                          std::shared_ptr<const coordinator::Request> record) {
+  Notifier changed(stream_.get_executor());
+  const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
+  const DisconnectWatch client(stream_.socket(), changed);
+  // Every admitted request ends by its own deadline, so the one here only bounds a wait.
+  while (!record->ended() && !client.gone()) {
+    co_await changed.wait(Deadline::after(std::chrono::minutes(1)));
+  }
+  if (!record->ended()) {
+    (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+    co_return false;
+  }
+  co_return co_await send(request, final_reply(*record));
+}
+
+awaitable<bool> HttpSession::stream_prefill(const Request& request,
+                                            std::shared_ptr<const coordinator::Request> record) {
+  shared_.probes.http_answered(200);
+  http::response<http::empty_body> head(http::status::ok, request.version());
+  head.set(http::field::content_type, "text/event-stream");
+  head.set(http::field::cache_control, "no-cache");
+  head.set("X-Request-Id", record->id);
+  head.keep_alive(request.keep_alive());
+  head.chunked(true);
+  http::response_serializer<http::empty_body> serializer(head);
+  stream_.expires_after(shared_.options.http.progress);
+  const auto [head_ec, head_bytes] = co_await http::async_write_header(stream_, serializer, kAwait);
+  bool open = !head_ec;
+
+  Notifier changed(stream_.get_executor());
+  const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
+  const DisconnectWatch client(stream_.socket(), changed);
+  ProgressEvents events(record);
+  while (open) {
+    const std::string news = events.take(Clock::steady().now());
+    if (!news.empty()) open = co_await send_chunk(news);
+    if (!open || client.gone() || events.finished()) break;
+    if (record->ended()) continue;  // while the chunk went out
+    if (!co_await changed.wait(Deadline::after(shared_.options.http.keep_alive))) {
+      open = co_await send_chunk(ProgressEvents::kKeepAlive);
+    }
+  }
+  if (!events.finished()) {
+    (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+    co_return false;
+  }
+  stream_.expires_after(shared_.options.http.progress);
+  const auto [last_ec, last_bytes] =
+      co_await asio::async_write(stream_, http::make_chunk_last(), kAwait);
+  co_return !last_ec && head.keep_alive();
+}
+
+awaitable<bool> HttpSession::send_chunk(const std::string& text) {
+  stream_.expires_after(shared_.options.http.progress);
+  const auto [ec, bytes] =
+      co_await asio::async_write(stream_, http::make_chunk(asio::buffer(text)), kAwait);
+  co_return !ec;
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,233 @@
+#include "coordinator/http_session.h"
+
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/write.hpp>
+#include <boost/json.hpp>
+
+#include "common/log.h"
+#include "coordinator/request_json.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+constexpr std::string_view kServer = "millrace";
+
+HttpReply error_reply(const ApiError& why) {
+  return HttpReply{why.http_status(), why.to_json(), "application/json", why.retry_after_s()};
+}
+HttpReply status_reply(int status, const std::string& message) {
+  boost::json::object body{{"message", message},
+                           {"type", "invalid_argument"},
+                           {"code", status},
+                           {"param", nullptr},
+                           {"retriable", false}};
+  return HttpReply{status, boost::json::serialize(boost::json::object{{"error", body}})};
+}
+
+}  // namespace
+
+HttpSession::HttpSession(tcp::socket socket, HttpShared& shared)
+    : shared_(shared), stream_(std::move(socket)) {
+  error_code ignored;
+  stream_.socket().set_option(tcp::no_delay(true), ignored);
+}
+
+void HttpSession::close() {
+  error_code ignored;
+  stream_.socket().close(ignored);
+}
+
+awaitable<void> HttpSession::run() {
+  const auto self = shared_from_this();
+  bool again = true;
+  while (again && stream_.socket().is_open()) again = co_await serve_one();
+  close();
+}
+
+awaitable<bool> HttpSession::serve_one() {
+  const HttpLimits& limits = shared_.options.http;
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(limits.max_header_bytes);
+  parser.body_limit(limits.max_body_bytes);
+  request_id_.clear();
+  stream_.expires_after(limits.idle);
+  const auto [header_ec, header_bytes] =
+      co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+  if (header_ec) co_return co_await refuse(header_ec);
+  answering_ = true;
+  if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    stream_.expires_after(limits.progress);
+    co_await asio::async_write(stream_, asio::buffer(kContinue), kAwait);
+  }
+  while (!parser.is_done()) {
+    stream_.expires_after(limits.progress);
+    const auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
+    if (ec) co_return co_await refuse(ec);
+  }
+  // What waits from here on has deadlines of its own.
+  stream_.expires_never();
+  const Request request = parser.release();
+  const bool again = co_await answer(request);
+  answering_ = false;
+  co_return again;
+}
+
+// A request that cannot be read: says why if there is anybody left to tell.
+awaitable<bool> HttpSession::refuse(error_code why) {
+  int status = 400;
+  if (why == http::error::body_limit) status = 413;
+  if (why == http::error::header_limit) status = 431;
+  if (why == beast::error::timeout && answering_) status = 408;
+  const bool spoken = why.category() == make_error_code(http::error::bad_method).category();
+  if ((spoken && why != http::error::end_of_stream && why != http::error::partial_message) ||
+      status == 408) {
+    std::string message = "cannot read the request: " + why.message();
+    if (status == 413) {
+      message = fmt::format("body over the limit of {} bytes", shared_.options.http.max_body_bytes);
+    }
+    Request nothing;
+    nothing.version(11);
+    nothing.keep_alive(false);
+    co_await send(nothing, status_reply(status, message));
+    co_await linger();
+  }
+  answering_ = false;
+  co_return false;
+}
+
+awaitable<void> HttpSession::linger() {
+  error_code ec;
+  stream_.socket().shutdown(tcp::socket::shutdown_send, ec);
+  stream_.expires_after(std::chrono::seconds(2));
+  std::array<char, 16384> rest;
+  while (!ec) {
+    const auto [read_ec, bytes] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
+    ec = read_ec;
+  }
+}
+
+awaitable<bool> HttpSession::answer(const Request& request) {
+  const Route route =
+      find_route(std::string_view(request.method_string().data(), request.method_string().size()),
+                 std::string_view(request.target().data(), request.target().size()));
+  const auto given = request["X-Request-Id"];
+  if (check_request_id({given.data(), given.size()}).ok()) request_id_ = std::string(given);
+  switch (route.endpoint) {
+    case Endpoint::kPrefill:
+      co_return co_await prefill(request, route);
+    case Endpoint::kLeaseRenew:
+    case Endpoint::kLeaseRelease: {
+      HttpReply reply = co_await lease_call(request, route);
+      co_return co_await send(request, std::move(reply));
+    }
+    default:
+      co_return co_await send(request, simple_reply(route));
+  }
+}
+
+HttpReply HttpSession::simple_reply(const Route& route) {
+  namespace json = boost::json;
+  Scheduler& scheduler = shared_.scheduler;
+  const TimePoint now = Clock::steady().now();
+  switch (route.endpoint) {
+    case Endpoint::kHealth:
+      return {200, R"({"status":"alive"})"};
+    case Endpoint::kReady:
+      if (scheduler.ready()) return {200, R"({"status":"ready"})"};
+      return error_reply(Error(Errc::kUnavailable, scheduler.draining()
+                                                       ? "the coordinator is shutting down"
+                                                       : "no worker group is ready"));
+    case Endpoint::kMetrics:
+      return {200, shared_.probes.text(), "text/plain; version=0.0.4; charset=utf-8"};
+    case Endpoint::kVersion:
+      return {200, json::serialize(json::object{{"version", MILLRACE_VERSION}})};
+    case Endpoint::kModels:
+      return {200, json::serialize(models_json(scheduler.offers()))};
+    case Endpoint::kStatus: {
+      const auto record = scheduler.find(route.id);
+      if (!record) return error_reply(error(Errc::kNotFound, "no request '{}'", route.id));
+      return {200, json::serialize(status_json(*record, now))};
+    }
+    case Endpoint::kCancel: {
+      const Result<void> cancelled = scheduler.cancel(route.id, "cancelled by DELETE");
+      if (!cancelled.ok()) return error_reply(cancelled.error());
+      return {200, json::serialize(status_json(*scheduler.find(route.id), now))};
+    }
+    case Endpoint::kWrongMethod:
+      return status_reply(405, "this path takes another method");
+    default:
+      return status_reply(404, "no such path");
+  }
+}
+
+awaitable<bool> HttpSession::send(const Request& request, HttpReply reply) {
+  shared_.probes.http_answered(reply.status);
+  http::response<http::string_body> response(static_cast<http::status>(reply.status),
+                                             request.version());
+  if (reply.status == 499) response.reason("Client Closed Request");
+  response.set(http::field::server, kServer);
+  response.set(http::field::content_type, reply.content_type);
+  if (!request_id_.empty()) response.set("X-Request-Id", request_id_);
+  if (reply.retry_after_s > 0) {
+    response.set(http::field::retry_after, std::to_string(reply.retry_after_s));
+  }
+  response.keep_alive(request.keep_alive() && !shared_.scheduler.draining());
+  response.body() = std::move(reply.body);
+  response.prepare_payload();
+  stream_.expires_after(shared_.options.http.progress);
+  const auto [ec, bytes] = co_await http::async_write(stream_, response, kAwait);
+  co_return !ec && response.keep_alive();
+}
+
+awaitable<HttpReply> HttpSession::lease_call(const Request& request, const Route& route) {
+  namespace json = boost::json;
+  error_code ec;
+  const json::value body = json::parse(request.body(), ec);
+  const json::object* fields = ec ? nullptr : body.if_object();
+  const json::value* lease_id = fields ? fields->if_contains("lease_id") : nullptr;
+  if (lease_id == nullptr || !lease_id->is_string()) {
+    co_return error_reply(
+        ApiError(Error(Errc::kInvalidArgument, "the body must be JSON with a string 'lease_id'"),
+                 "lease_id"));
+  }
+  const std::string lease(lease_id->get_string());
+  Scheduler& scheduler = shared_.scheduler;
+  const bool renew = route.endpoint == Endpoint::kLeaseRenew;
+  if (!renew) {
+    const Result<void> released = scheduler.release_lease(route.id, lease);
+    if (!released.ok()) co_return error_reply(released.error());
+  } else {
+    const json::value* lease_ms = fields->if_contains("lease_ms");
+    if (lease_ms == nullptr || !lease_ms->is_int64() || lease_ms->get_int64() <= 0 ||
+        lease_ms->get_int64() > shared_.options.body.max_duration_ms) {
+      co_return error_reply(ApiError(error(Errc::kInvalidArgument, "'lease_ms' must be 1 to {}",
+                                           shared_.options.body.max_duration_ms),
+                                     "lease_ms"));
+    }
+    Notifier changed(stream_.get_executor());
+    const ChangeHub::Subscription subscription(shared_.changes, route.id, changed);
+    const auto record = scheduler.find(route.id);
+    const Result<void> sent =
+        scheduler.renew_lease(route.id, lease, std::chrono::milliseconds(lease_ms->get_int64()));
+    if (!sent.ok()) co_return error_reply(sent.error());
+    const Deadline deadline = Deadline::after(shared_.options.http.lease_answer);
+    while (!record->lease_answer) {
+      if (!co_await changed.wait(deadline)) break;
+    }
+    if (!record->lease_answer) {
+      co_return error_reply(error(Errc::kDeadlineExceeded, "group '{}' did not answer in {:.1f} s",
+                                  record->group_name, seconds(shared_.options.http.lease_answer)));
+    }
+    if (!record->lease_answer->ok()) co_return error_reply(record->lease_answer->error());
+  }
+  const auto record = scheduler.find(route.id);
+  const auto all = status_json(*record, Clock::steady().now());
+  co_return HttpReply{
+      200, json::serialize(json::object{{"request_id", route.id}, {"lease", all.at("lease")}})};
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,78 @@
+// One HTTP connection: reads requests within limits and deadlines, answers them one after another.
+#pragma once
+
+#include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <memory>
+#include <string>
+
+#include "coordinator/change_hub.h"
+#include "coordinator/probes.h"
+#include "coordinator/route.h"
+#include "coordinator/scheduler.h"
+#include "coordinator/server_options.h"
+
+namespace millrace::coordinator {
+
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+// What all connections of a server share.
+struct HttpShared {
+  const ServerOptions& options;
+  Scheduler& scheduler;
+  ChangeHub& changes;
+  Probes& probes;
+  // Large bodies are parsed here, so that heartbeats are not held up.
+  asio::thread_pool& parsers;
+};
+
+// An answer that is known as a whole.
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  int retry_after_s = 0;  // 0: no such header
+};
+
+class HttpSession : public std::enable_shared_from_this<HttpSession> {
+ public:
+  HttpSession(tcp::socket socket, HttpShared& shared);
+
+  awaitable<void> run();
+  void close();
+  // Between receiving a request and having sent its answer.
+  bool answering() const { return answering_; }
+
+ private:
+  using Request = http::request<http::string_body>;
+
+  // True when the connection can take another request.
+  awaitable<bool> serve_one();
+  awaitable<bool> refuse(error_code why);
+  awaitable<bool> answer(const Request& request);
+  awaitable<bool> prefill(const Request& request, const Route& route);
+  awaitable<bool> stream_prefill(const Request& request,
+                                 std::shared_ptr<const coordinator::Request> record);
+  awaitable<bool> wait_prefill(const Request& request,
+                               std::shared_ptr<const coordinator::Request> record);
+  awaitable<ParsedPrefillBody> parse(const Request& request, const Route& route);
+  awaitable<HttpReply> lease_call(const Request& request, const Route& route);
+  HttpReply simple_reply(const Route& route);
+
+  awaitable<bool> send(const Request& request, HttpReply reply);
+  awaitable<bool> send_chunk(const std::string& text);
+  // Lets the client read the answer to a request whose body was not read.
+  awaitable<void> linger();
+
+  HttpShared& shared_;
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_;
+  std::string request_id_;  // of the request being answered: for X-Request-Id
+  bool answering_ = false;
+};
+
+}  // namespace millrace::coordinator

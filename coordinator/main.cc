@@ -1,0 +1,79 @@
+// millrace-coordinator: HTTP for clients, TCP for worker groups.
+#include <CLI/CLI.hpp>
+#include <fstream>
+
+#include "common/log.h"
+#include "common/units.h"
+#include "coordinator/server.h"
+
+namespace {
+
+using namespace millrace;
+
+// Scripts that let the system choose the ports learn them here. Written under another name first,
+// so that a reader sees all of it or nothing.
+Result<void> write_port_file(const std::string& path, const coordinator::Server& server) {
+  const std::string unfinished = path + ".tmp";
+  std::ofstream file(unfinished);
+  file << fmt::format("{{\"http_port\": {}, \"group_port\": {}}}\n", server.http_port(),
+                      server.group_port());
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    return error(Errc::kIo, "cannot write {}", path);
+  }
+  return {};
+}
+
+Result<void> run(const coordinator::ServerOptions& options, const std::string& port_file) {
+  MR_ASSIGN_OR_RETURN(const auto server, coordinator::Server::create(options));
+  if (!port_file.empty()) MR_RETURN_IF_ERROR(write_port_file(port_file, *server));
+  spdlog::info("HTTP on {}:{}, groups on {}:{}", options.host, server->http_port(), options.host,
+               server->group_port());
+  server->run(/*handle_signals=*/true);
+  spdlog::info("done");
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Millrace coordinator: takes prefill requests over HTTP and hands them to groups");
+  coordinator::ServerOptions options;
+  std::string port_file;
+  std::string max_body = "64MiB";
+  double shutdown_timeout_s = seconds(options.shutdown_timeout);
+  app.add_option("--host", options.host, "IP address to listen on")->capture_default_str();
+  app.add_option("--http-port", options.http_port, "0: any free one")->capture_default_str();
+  app.add_option("--group-port", options.group_port, "0: any free one")->capture_default_str();
+  app.add_option("--queue-limit", options.scheduler.max_queued_requests,
+                 "requests that may wait for a group")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_option("--max-body-bytes", max_body, "of an HTTP request: 1048576 or 64MiB")
+      ->capture_default_str();
+  app.add_option("--max-connections", options.http.max_connections, "HTTP connections")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--shutdown-timeout", shutdown_timeout_s,
+                 "seconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app.add_option("--port-file", port_file, "write the chosen ports here, as JSON");
+  app.set_version_flag("--version", MILLRACE_VERSION);
+  CLI11_PARSE(app, argc, argv);
+  init_logging("coordinator");
+
+  const auto body_bytes = parse_bytes(max_body);
+  if (!body_bytes.ok()) {
+    spdlog::error("--max-body-bytes: {}", body_bytes.error().message);
+    return 2;
+  }
+  options.http.max_body_bytes = static_cast<uint64_t>(*body_bytes);
+  options.shutdown_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(shutdown_timeout_s * 1000));
+  if (const auto ran = run(options, port_file); !ran.ok()) {
+    spdlog::error("{}", ran.error().message);
+    return 1;
+  }
+  return 0;
+}

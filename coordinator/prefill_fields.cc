@@ -1,0 +1,141 @@
+#include "coordinator/prefill_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+
+namespace millrace::coordinator {
+
+namespace {
+
+constexpr size_t kMaxModelChars = 256;
+constexpr size_t kMaxHeadPlanChars = 4096;
+constexpr size_t kMaxRequestIdChars = 128;
+
+bool is_id_char(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == ':' || c == '-';
+}
+
+}  // namespace
+
+Result<void> check_request_id(std::string_view id) {
+  if (id.empty() || id.size() > kMaxRequestIdChars ||
+      !std::all_of(id.begin(), id.end(), is_id_char)) {
+    return error(Errc::kInvalidArgument,
+                 "a request id is 1 to {} of letters, digits and '._:-'; got {} characters",
+                 kMaxRequestIdChars, id.size());
+  }
+  return {};
+}
+
+const PrefillFields::Field* PrefillFields::find(std::string_view name) {
+  static constexpr std::array<Field, 7> kFields = {{{"model", Kind::kString, 1},
+                                                    {"request_id", Kind::kString, 2},
+                                                    {"prompt_token_ids", Kind::kTokens, 4},
+                                                    {"head_plan", Kind::kString, 8},
+                                                    {"deadline_ms", Kind::kInt, 16},
+                                                    {"lease_ms", Kind::kInt, 32},
+                                                    {"stream", Kind::kBool, 64}}};
+  const auto* found = std::find_if(kFields.begin(), kFields.end(),
+                                   [&](const Field& field) { return field.name == name; });
+  return found == kFields.end() ? nullptr : found;
+}
+
+Result<void> PrefillFields::begin(std::string_view field) {
+  current_ = field.substr(0, kMaxRequestIdChars);
+  const Field* known = find(field);
+  if (known == nullptr) {
+    return error(Errc::kInvalidArgument,
+                 "unknown field '{}'; known: model, request_id, prompt_token_ids, head_plan, "
+                 "deadline_ms, lease_ms, stream",
+                 current_);
+  }
+  if ((seen_ & known->bit) != 0) {
+    return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
+  }
+  seen_ |= known->bit;
+  return {};
+}
+
+Error PrefillFields::wrong_type(std::string_view got) const {
+  static constexpr std::array<std::string_view, 4> kWanted = {
+      "a string", "an integer", "true or false", "an array of integers"};
+  if (current_.empty()) return error(Errc::kInvalidArgument, "the body is not a JSON object");
+  return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_,
+               kWanted[static_cast<size_t>(kind())], got);
+}
+
+Result<void> PrefillFields::set_string(std::string_view value) {
+  if (current_.empty() || kind() != Kind::kString) return wrong_type("a string");
+  if (current_ == "request_id") {
+    MR_RETURN_IF_ERROR(check_request_id(value));
+    body_.request_id = value;
+    return {};
+  }
+  const bool is_model = current_ == "model";
+  const size_t limit = is_model ? kMaxModelChars : kMaxHeadPlanChars;
+  if (value.size() > limit) {
+    return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(), limit);
+  }
+  (is_model ? body_.model : body_.head_plan) = value;
+  return {};
+}
+
+Result<void> PrefillFields::set_int(int64_t value) {
+  if (current_.empty() || kind() != Kind::kInt) return wrong_type("a number");
+  if (value <= 0 || value > limits_.max_duration_ms) {
+    return error(Errc::kInvalidArgument, "'{}' is {}; 1 to {} are possible", current_, value,
+                 limits_.max_duration_ms);
+  }
+  (current_ == "deadline_ms" ? body_.deadline_ms : body_.lease_ms) = value;
+  return {};
+}
+
+Result<void> PrefillFields::set_bool(bool value) {
+  if (current_.empty() || kind() != Kind::kBool) return wrong_type("a boolean");
+  body_.stream = value;
+  return {};
+}
+
+Result<void> PrefillFields::set_text(std::string_view value) {
+  if (kind() == Kind::kString) return set_string(value);
+  if (kind() == Kind::kBool && (value == "true" || value == "false")) {
+    return set_bool(value == "true");
+  }
+  int64_t number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, status] = std::from_chars(value.data(), end, number);
+  if (kind() != Kind::kInt || status != std::errc() || stop != end) {
+    return wrong_type(fmt::format("'{}'", value.substr(0, 40)));
+  }
+  return set_int(number);
+}
+
+Result<void> PrefillFields::add_token(int64_t token) {
+  const size_t position = body_.prompt_token_ids.size();
+  if (static_cast<int64_t>(position) >= limits_.max_prompt_tokens) {
+    return error(Errc::kTooLarge, "prompt of more than {} tokens", limits_.max_prompt_tokens);
+  }
+  if (token < 0 || token > std::numeric_limits<int32_t>::max()) {
+    return error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {}, which is no token id",
+                 position, token);
+  }
+  body_.prompt_token_ids.push_back(static_cast<int32_t>(token));
+  return {};
+}
+
+Result<void> PrefillFields::finish() {
+  if (body_.model.empty()) {
+    current_ = "model";
+    return error(Errc::kInvalidArgument, "'model' is missing");
+  }
+  if (body_.prompt_token_ids.empty()) {
+    current_ = "prompt_token_ids";
+    return error(Errc::kInvalidArgument, "the prompt is empty");
+  }
+  return {};
+}
+
+}  // namespace millrace::coordinator

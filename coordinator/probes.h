@@ -1,0 +1,49 @@
+// What the coordinator measures. Verbs are events; names and buckets are in probes.cc.
+#pragma once
+
+#include <string>
+
+#include "common/metrics/registry.h"
+#include "coordinator/request.h"
+
+namespace millrace::coordinator {
+
+class Probes {
+ public:
+  explicit Probes(metrics::Registry& registry);
+
+  void refused(const Error& why);
+  void admitted(const Request& request);
+  void ended(const Request& request);
+  void waiting(int64_t queued, int64_t running);
+  void groups(int connected);
+  void group_lost();
+  void active_leases(int64_t active);
+  void lease_ended(LeaseState how);
+  void http_connections(int64_t open);
+  void http_answered(int status);
+  // Republishes a group's own figures under its name.
+  void heartbeat(const std::string& group_name, const protocol::Heartbeat& heartbeat);
+  void group_gone(const std::string& group_name);
+
+  std::string text() const { return registry_.text(); }
+
+ private:
+  void count_outcome(const std::string& outcome, const std::string& reason);
+
+  metrics::Registry& registry_;
+  metrics::Gauge queued_requests_;
+  metrics::Gauge running_requests_;
+  metrics::Gauge connected_groups_;
+  metrics::Counter groups_lost_;
+  metrics::Gauge active_leases_;
+  metrics::Gauge open_connections_;
+  metrics::Histogram queue_seconds_;
+  metrics::Histogram prefill_seconds_;
+  metrics::Histogram prompt_tokens_;
+  metrics::Histogram density_ratio_;
+  metrics::Histogram recall_ratio_;
+  metrics::Counter samples_refused_;
+};
+
+}  // namespace millrace::coordinator

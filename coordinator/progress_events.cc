@@ -1,0 +1,48 @@
+#include "coordinator/progress_events.h"
+
+#include <boost/json.hpp>
+
+#include "coordinator/api_error.h"
+#include "coordinator/request_json.h"
+
+namespace millrace::coordinator {
+
+namespace json = boost::json;
+
+namespace {
+
+std::string event(std::string_view name, const std::string& data) {
+  return fmt::format("event: {}\ndata: {}\n\n", name, data);
+}
+std::string event(std::string_view name, const json::object& data) {
+  return event(name, json::serialize(data));
+}
+
+}  // namespace
+
+std::string ProgressEvents::take(TimePoint now) {
+  const Request& request = *request_;
+  std::string out;
+  if (!std::exchange(queued_, true)) {
+    out += event("queued", {{"request_id", request.id}, {"num_tokens", request.num_tokens}});
+  }
+  if (request.started_at && !std::exchange(started_, true)) {
+    out += event("started", {{"request_id", request.id},
+                             {"group", request.group_name},
+                             {"queue_seconds", request.queue_s(now)}});
+  }
+  for (; layers_ < request.layer_density.size(); ++layers_) {
+    out += event("layer", {{"request_id", request.id},
+                           {"layer", layers_},
+                           {"num_layers", request.num_layers},
+                           {"density", request.layer_density[layers_]}});
+  }
+  if (request.ended() && !std::exchange(finished_, true)) {
+    out += request.state == RequestState::kDone
+               ? event("done", done_json(request, now))
+               : event("error", ApiError(*request.failure).to_json());
+  }
+  return out;
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,55 @@
+// One prefill request as the coordinator knows it: from admission until its record is forgotten.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "protocol/control_messages.pb.h"
+
+namespace millrace::coordinator {
+
+// kQueued -> kRunning -> kDone, and from either of the first two -> kFailed (Request::failure says
+// why; a cancelled request failed with kCancelled).
+enum class RequestState { kQueued, kRunning, kDone, kFailed };
+std::string_view request_state_name(RequestState state);
+
+// Of a request that is done. kLost: the group that held the KV is gone.
+enum class LeaseState { kNone, kActive, kReleased, kExpired, kLost };
+std::string_view lease_state_name(LeaseState state);
+
+struct Request {
+  bool ended() const { return state == RequestState::kDone || state == RequestState::kFailed; }
+  double queue_s(TimePoint now) const { return seconds(started_at.value_or(now) - queued_at); }
+
+  std::string id;
+  std::string model;
+  int64_t num_tokens = 0;
+  std::string prompt;  // little-endian int32; given away at dispatch
+  std::string head_plan;
+  Duration deadline_after{};  // from queued_at
+  Duration lease_for{};
+
+  RequestState state = RequestState::kQueued;
+  std::string group_id;  // "" until dispatched
+  std::string group_name;
+  TimePoint queued_at;
+  std::optional<TimePoint> started_at;
+  std::optional<TimePoint> ended_at;
+  TimePoint kept_since;  // the end of the request or of its lease: retention counts from it
+  uint32_t num_layers = 0;
+  std::vector<double> layer_density;  // of the layers done so far
+
+  std::optional<Error> failure;
+  std::optional<protocol::PrefillDone> result;
+
+  LeaseState lease = LeaseState::kNone;
+  TimePoint lease_ends;
+  bool lease_call_open = false;              // a LeaseRenew was sent and not yet answered
+  std::optional<Result<void>> lease_answer;  // to the last LeaseRenew
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,26 @@
+// Requests and models as clients see them.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <map>
+#include <string>
+
+#include "coordinator/group_registry.h"
+#include "coordinator/request.h"
+
+namespace millrace::coordinator {
+
+// {"request_id", "status": "done", "model", "num_tokens", "first_token_id", "density", "recall",
+//  "queue_seconds", "prefill_seconds", "group", "lease": {...}, "phases": {...}, "manifest":
+//  {...}}.
+// The manifest is the protobuf JSON of protocol/manifest.proto under the original field names, so
+// 64 bit numbers in it are strings.
+boost::json::object done_json(const Request& request, TimePoint now);
+
+// What GET answers: the above when done, otherwise status and progress, or the error.
+boost::json::object status_json(const Request& request, TimePoint now);
+
+// {"object": "list", "data": [{"id": ...}, ...]}
+boost::json::object models_json(const std::map<std::string, ModelOffer>& offers);
+
+}  // namespace millrace::coordinator

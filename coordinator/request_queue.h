@@ -1,0 +1,36 @@
+// Requests that wait for a group, in arrival order over all models, bounded in number and in bytes.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "coordinator/request.h"
+
+namespace millrace::coordinator {
+
+class RequestQueue {
+ public:
+  RequestQueue(int64_t max_requests, int64_t max_bytes)
+      : max_requests_(max_requests), max_bytes_(max_bytes) {}
+
+  // kExhausted when full.
+  Result<void> push(std::shared_ptr<Request> request);
+  // The earliest request for `model` of at most `max_tokens`; null if there is none.
+  std::shared_ptr<Request> pop(const std::string& model, int64_t max_tokens);
+  // True if it was there.
+  bool remove(const Request& request);
+
+  int64_t size() const { return static_cast<int64_t>(waiting_.size()); }
+  const std::deque<std::shared_ptr<Request>>& waiting() const { return waiting_; }
+
+ private:
+  std::shared_ptr<Request> take(std::deque<std::shared_ptr<Request>>::iterator at);
+
+  int64_t max_requests_;
+  int64_t max_bytes_;
+  int64_t bytes_ = 0;
+  std::deque<std::shared_ptr<Request>> waiting_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,61 @@
+#include "coordinator/route.h"
+
+#include <array>
+
+#include "coordinator/prefill_body.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+struct Entry {
+  Endpoint endpoint;
+  std::string_view method;
+  std::string_view before_id;
+  std::string_view after_id;  // meaningful if has_id
+  bool has_id;
+};
+
+constexpr std::array<Entry, 10> kEntries = {{
+    {Endpoint::kPrefill, "POST", "/v1/prefill", "", false},
+    {Endpoint::kStatus, "GET", "/v1/prefill/", "", true},
+    {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", true},
+    {Endpoint::kLeaseRenew, "POST", "/v1/prefill/", "/lease:renew", true},
+    {Endpoint::kLeaseRelease, "POST", "/v1/prefill/", "/lease:release", true},
+    {Endpoint::kModels, "GET", "/v1/models", "", false},
+    {Endpoint::kHealth, "GET", "/health", "", false},
+    {Endpoint::kReady, "GET", "/ready", "", false},
+    {Endpoint::kMetrics, "GET", "/metrics", "", false},
+    {Endpoint::kVersion, "GET", "/version", "", false},
+}};
+
+bool matches(const Entry& entry, std::string_view path, std::string* id) {
+  if (!entry.has_id) return path == entry.before_id;
+  if (!path.starts_with(entry.before_id) || !path.ends_with(entry.after_id) ||
+      path.size() < entry.before_id.size() + entry.after_id.size()) {
+    return false;
+  }
+  const size_t length = path.size() - entry.before_id.size() - entry.after_id.size();
+  *id = path.substr(entry.before_id.size(), length);
+  return check_request_id(*id).ok();
+}
+
+}  // namespace
+
+Route find_route(std::string_view method, std::string_view target) {
+  const size_t question = target.find('?');
+  Route route;
+  if (question != std::string_view::npos) route.query = target.substr(question + 1);
+  const std::string_view path = target.substr(0, question);
+  for (const Entry& entry : kEntries) {
+    if (!matches(entry, path, &route.id)) continue;
+    if (entry.method == method) {
+      route.endpoint = entry.endpoint;
+      return route;
+    }
+    route.endpoint = Endpoint::kWrongMethod;
+  }
+  return route;
+}
+
+}  // namespace millrace::coordinator

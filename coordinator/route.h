@@ -1,0 +1,34 @@
+// Which of our endpoints a method and a request target name. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "coordinator/api_error.h"
+
+namespace millrace::coordinator {
+
+enum class Endpoint {
+  kPrefill,       // POST /v1/prefill
+  kStatus,        // GET /v1/prefill/{id}
+  kCancel,        // DELETE /v1/prefill/{id}
+  kLeaseRenew,    // POST /v1/prefill/{id}/lease:renew
+  kLeaseRelease,  // POST /v1/prefill/{id}/lease:release
+  kModels,        // GET /v1/models
+  kHealth,        // GET /health
+  kReady,         // GET /ready
+  kMetrics,       // GET /metrics
+  kVersion,       // GET /version
+  kNone,          // no such path: 404
+  kWrongMethod,   // 405
+};
+
+struct Route {
+  Endpoint endpoint = Endpoint::kNone;
+  std::string id;
+  std::string query;
+};
+
+Route find_route(std::string_view method, std::string_view target);
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,289 @@
+#include "coordinator/scheduler.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace millrace::coordinator {
+
+namespace {
+
+int64_t to_ms(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+std::string to_bytes(const std::vector<int32_t>& tokens) {
+  std::string bytes(tokens.size() * sizeof(int32_t), '\0');
+  if (!tokens.empty()) std::memcpy(bytes.data(), tokens.data(), bytes.size());
+  return bytes;
+}
+
+Duration ms_or(int64_t ms, Duration otherwise) {
+  return ms == 0 ? otherwise : Duration(std::chrono::milliseconds(ms));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock, Probes& probes,
+                     OnChange on_change)
+    : settings_(settings),
+      clock_(clock),
+      probes_(probes),
+      on_change_(std::move(on_change)),
+      queue_(settings.max_queued_requests, settings.max_queued_bytes),
+      table_(settings.max_ended_records, settings.keep_ended),
+      last_tick_(clock.now()),
+      last_beat_(clock.now()) {}
+
+bool Scheduler::ready() const {
+  const auto offered = offers();
+  return !draining_ && std::any_of(offered.begin(), offered.end(),
+                                   [](const auto& offer) { return offer.second.num_ready > 0; });
+}
+
+// ---- admission ----
+
+std::optional<ApiError> Scheduler::check(const PrefillBody& body) const {
+  if (draining_) return ApiError(Error(Errc::kUnavailable, "the coordinator is shutting down"));
+  const auto offered = offers();
+  const auto found = offered.find(body.model);
+  if (found == offered.end()) {
+    if (!offered.empty() && !groups_.knows_model(body.model)) {
+      return ApiError(
+          error(Errc::kNotFound, "no model '{}' here; GET /v1/models lists them", body.model),
+          "model");
+    }
+    return ApiError(
+        error(Errc::kUnavailable, "no worker group for model '{}' is connected", body.model));
+  }
+  const ModelOffer& offer = found->second;
+  if (offer.num_ready == 0) {
+    return ApiError(
+        error(Errc::kUnavailable, "all worker groups of model '{}' are draining", body.model));
+  }
+  const auto num_tokens = static_cast<int64_t>(body.prompt_token_ids.size());
+  if (num_tokens > offer.max_prompt_tokens) {
+    return ApiError(error(Errc::kTooLarge, "prompt of {} tokens; model '{}' takes at most {} here",
+                          num_tokens, body.model, offer.max_prompt_tokens),
+                    "prompt_token_ids");
+  }
+  const auto vocabulary = static_cast<int64_t>(offer.description.vocab_size());
+  const auto& tokens = body.prompt_token_ids;
+  const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                [&](int32_t token) { return token < 0 || token >= vocabulary; });
+  if (bad != tokens.end()) {
+    return ApiError(error(Errc::kInvalidArgument,
+                          "prompt_token_ids[{}] is {}; model '{}' has a vocabulary of {}",
+                          bad - tokens.begin(), *bad, body.model, vocabulary),
+                    "prompt_token_ids");
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> Scheduler::submit(PrefillBody body) {
+  MR_CHECK(check_request_id(body.request_id).ok(), "request id '{}'", body.request_id);
+  std::optional<ApiError> refusal = check(body);
+  if (!refusal) {
+    const auto existing = table_.find(body.request_id);
+    if (existing && (!existing->ended() || existing->lease == LeaseState::kActive)) {
+      refusal = ApiError(error(Errc::kInvalidArgument, "request id '{}' is in use ({})",
+                               existing->id, request_state_name(existing->state)),
+                         "request_id");
+    }
+  }
+  if (!refusal) {
+    const Result<void> queued = enqueue(std::move(body));
+    if (!queued.ok()) refusal = ApiError(queued.error());
+  }
+  if (refusal) probes_.refused(refusal->error);
+  return refusal;
+}
+
+Result<void> Scheduler::enqueue(PrefillBody body) {
+  auto request = std::make_shared<Request>();
+  request->id = std::move(body.request_id);
+  request->model = std::move(body.model);
+  request->num_tokens = static_cast<int64_t>(body.prompt_token_ids.size());
+  request->prompt = to_bytes(body.prompt_token_ids);
+  request->head_plan = std::move(body.head_plan);
+  request->deadline_after = ms_or(body.deadline_ms, settings_.default_deadline);
+  request->lease_for = ms_or(body.lease_ms, settings_.default_lease);
+  request->queued_at = clock_.now();
+  MR_RETURN_IF_ERROR(queue_.push(request));
+  const bool inserted = table_.insert(request);
+  MR_CHECK(inserted, "request id {} in use", request->id);
+  probes_.admitted(*request);
+  dispatch();
+  return {};
+}
+
+// ---- running ----
+
+void Scheduler::dispatch() {
+  for (Group* group : groups_.all()) {
+    if (!group->idle()) continue;
+    auto request = queue_.pop(group->description.model().name(),
+                              static_cast<int64_t>(group->description.max_prompt_tokens()));
+    if (request) start(*group, std::move(request));
+  }
+  count_waiting();
+}
+
+void Scheduler::start(Group& group, std::shared_ptr<Request> request) {
+  const Duration left = request->queued_at + request->deadline_after - clock_.now();
+  protocol::Envelope envelope;
+  auto& message = *envelope.mutable_prefill_request();
+  message.set_request_id(request->id);
+  message.set_prompt_token_ids(std::move(request->prompt));
+  message.set_head_plan(request->head_plan);
+  message.set_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(1, to_ms(left))));
+  message.set_lease_ms(static_cast<uint64_t>(to_ms(request->lease_for)));
+  request->prompt.clear();
+  request->group_id = group.description.group_id();
+  request->group_name = group.description.group_name();
+  request->num_layers = group.description.model().num_layers();
+  ++running_;
+  group.cancelled_at.reset();
+  group.running = std::move(request);
+  group.link->send(envelope);
+}
+
+void Scheduler::fail(const std::shared_ptr<Request>& request, Error why) {
+  if (request->ended()) return;
+  if (!queue_.remove(*request)) --running_;
+  request->prompt.clear();
+  request->state = RequestState::kFailed;
+  request->failure = std::move(why);
+  request->ended_at = request->kept_since = clock_.now();
+  probes_.ended(*request);
+  changed(*request);
+  count_waiting();
+}
+
+void Scheduler::cancel_on_group(Request& request) {
+  Group* group = groups_.find(request.group_id);
+  if (group == nullptr || group->running.get() != &request || group->cancelled_at) return;
+  group->cancelled_at = clock_.now();
+  protocol::Envelope envelope;
+  envelope.mutable_cancel()->set_request_id(request.id);
+  group->link->send(envelope);
+}
+
+Result<void> Scheduler::cancel(const std::string& id, const std::string& why) {
+  const auto request = table_.find(id);
+  if (!request) return error(Errc::kNotFound, "no request '{}'", id);
+  if (request->state == RequestState::kDone) {
+    if (request->lease != LeaseState::kActive) return {};
+    return release_lease(id, request->result->manifest().lease_id());
+  }
+  cancel_on_group(*request);
+  fail(request, Error(Errc::kCancelled, why));
+  return {};
+}
+
+void Scheduler::abandon(const std::string& why) {
+  for (const auto& request : table_.all()) {
+    if (request->ended()) continue;
+    cancel_on_group(*request);
+    fail(request, Error(Errc::kUnavailable, why));
+  }
+}
+
+// ---- groups ----
+
+Result<void> Scheduler::add_group(const protocol::Register& description, GroupLink& link) {
+  const std::string& id = description.group_id();
+  if (auto older = groups_.remove(id)) {
+    older->link->close("the group has opened another connection");
+    lose(std::move(older), "it has opened another connection");
+  }
+  const auto added = groups_.add(description, link, clock_.now());
+  if (!added.ok()) return added.error();
+  orphaned_since_.erase(description.model().name());
+  probes_.groups(groups_.size());
+  restore_leases(id);
+  protocol::Envelope envelope;
+  envelope.mutable_register_reply()->set_heartbeat_interval_ms(
+      static_cast<uint32_t>(to_ms(settings_.heartbeat_interval)));
+  link.send(envelope);
+  dispatch();
+  return {};
+}
+
+void Scheduler::remove_group(const std::string& group_id, const GroupLink& link,
+                             const std::string& why) {
+  const Group* group = groups_.find(group_id);
+  if (group == nullptr || group->link != &link) return;
+  lose(groups_.remove(group_id), why);
+}
+
+void Scheduler::lose(std::unique_ptr<Group> group, const std::string& why) {
+  const protocol::Register& who = group->description;
+  probes_.groups(groups_.size());
+  probes_.group_lost();
+  probes_.group_gone(who.group_name());
+  if (group->running) {
+    fail(group->running,
+         error(Errc::kPeerLost, "group '{}' (id {}) is lost: {}; send the request again",
+               who.group_name(), who.group_id(), why));
+  }
+  for (const auto& request : table_.all()) {
+    if (request->group_id != who.group_id()) continue;
+    if (request->lease == LeaseState::kActive) end_lease(*request, LeaseState::kLost);
+  }
+  if (groups_.offers().count(who.model().name()) == 0) {
+    orphaned_since_[who.model().name()] = clock_.now();
+  }
+}
+
+void Scheduler::restore_leases(const std::string& group_id) {
+  for (const auto& request : table_.all()) {
+    if (request->group_id != group_id || request->lease != LeaseState::kLost ||
+        request->lease_ends <= clock_.now()) {
+      continue;
+    }
+    request->lease = LeaseState::kActive;
+  }
+}
+
+Result<void> Scheduler::receive(const std::string& group_id, const protocol::Envelope& envelope) {
+  Group* group = groups_.find(group_id);
+  if (group == nullptr) return {};  // taken over by another connection a moment ago
+  group->last_heard = clock_.now();
+  switch (envelope.body_case()) {
+    case protocol::Envelope::kHeartbeat:
+      probes_.heartbeat(group->description.group_name(), envelope.heartbeat());
+      break;
+    case protocol::Envelope::kPrefillStarted:
+      on_progress(*group, envelope.prefill_started().request_id());
+      break;
+    case protocol::Envelope::kLayerDone:
+      on_layer_done(*group, envelope.layer_done());
+      break;
+    case protocol::Envelope::kPrefillDone:
+      on_prefill_done(*group, envelope.prefill_done());
+      break;
+    case protocol::Envelope::kPrefillFailed:
+      on_prefill_failed(*group, envelope.prefill_failed());
+      break;
+    case protocol::Envelope::kLeaseReply:
+      on_lease_reply(*group, envelope.lease_reply());
+      break;
+    case protocol::Envelope::kDrain:
+      group->draining = true;
+      break;
+    default:
+      return error(Errc::kInvalidArgument, "group '{}' sent message {}, which groups do not send",
+                   group->description.group_name(), static_cast<int>(envelope.body_case()));
+  }
+  return {};
+}
+
+void Scheduler::changed(const Request& request) {
+  on_change_(request);
+}
+
+void Scheduler::count_waiting() {
+  probes_.waiting(queue_.size(), running_);
+}
+
+}  // namespace millrace::coordinator

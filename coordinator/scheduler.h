@@ -1,0 +1,117 @@
+// Decides what happens to every request: admission, the queue, which group takes it, deadlines,
+// cancellation, leases, and what a lost group means. No sockets, no threads, no waiting: events in
+// (calls), messages out (GroupLink), and one callback when a request has changed. The asynchronous
+// shell (server.h) owns the one thread that calls it; tests call it with a fake clock.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "coordinator/group_registry.h"
+#include "coordinator/prefill_body.h"
+#include "coordinator/probes.h"
+#include "coordinator/request.h"
+#include "coordinator/request_queue.h"
+#include "coordinator/request_table.h"
+
+namespace millrace::coordinator {
+
+struct SchedulerSettings {
+  int64_t max_queued_requests = 256;
+  int64_t max_queued_bytes = 1ll << 30;
+  int64_t max_ended_records = 4096;
+  Duration keep_ended = std::chrono::minutes(5);
+  Duration default_deadline = std::chrono::minutes(10);
+  Duration default_lease = std::chrono::minutes(1);
+  Duration heartbeat_interval = std::chrono::milliseconds(250);
+  int missed_heartbeats = 3;  // then a group counts as lost
+  // How long requests wait for a group of their model to come back before they fail.
+  Duration group_return = std::chrono::seconds(30);
+  // How long a group may take to end a cancelled request before it counts as lost: a layer of the
+  // longest prompt ends well within.
+  Duration cancel_patience = std::chrono::minutes(2);
+};
+
+class Scheduler {
+ public:
+  using OnChange = std::function<void(const Request&)>;
+
+  // `on_change` must not call back into the scheduler.
+  Scheduler(const SchedulerSettings& settings, const Clock& clock, Probes& probes,
+            OnChange on_change);
+
+  // Requests. `body.request_id` must be set. An admitted request always ends, by itself or by its
+  // deadline.
+  std::optional<ApiError> submit(PrefillBody body);
+  std::shared_ptr<const Request> find(const std::string& id) const { return table_.find(id); }
+  // Ends a request that waits or runs; releases the lease of one that is done.
+  Result<void> cancel(const std::string& id, const std::string& why);
+  // Sends the wish to the group; its answer arrives as Request::lease_answer.
+  Result<void> renew_lease(const std::string& id, const std::string& lease_id, Duration lease);
+  Result<void> release_lease(const std::string& id, const std::string& lease_id);
+
+  // Groups. A group that is let in is told so over its link; a refusal is the caller's to tell.
+  Result<void> add_group(const protocol::Register& description, GroupLink& link);
+  // The connection ended or is to be given up; `link` is not used any more afterwards. Nothing
+  // happens if another connection has taken the group over.
+  void remove_group(const std::string& group_id, const GroupLink& link, const std::string& why);
+  // An error means that the group breaks the protocol; the caller closes the connection.
+  Result<void> receive(const std::string& group_id, const protocol::Envelope& envelope);
+
+  // Passing of time; to be called several times a heartbeat interval.
+  void tick();
+
+  // From now on nothing is admitted.
+  void drain() { draining_ = true; }
+  // Ends everything that waits or runs.
+  void abandon(const std::string& why);
+  bool draining() const { return draining_; }
+  bool busy() const { return queue_.size() > 0 || running_ > 0; }
+  bool ready() const;
+  std::map<std::string, ModelOffer> offers() const { return groups_.offers(); }
+  int64_t queue_size() const { return queue_.size(); }
+
+ private:
+  std::optional<ApiError> check(const PrefillBody& body) const;
+  Result<void> enqueue(PrefillBody body);
+  void dispatch();
+  void start(Group& group, std::shared_ptr<Request> request);
+  void fail(const std::shared_ptr<Request>& request, Error why);
+  void cancel_on_group(Request& request);
+  Result<Request*> leased(const std::string& id, const std::string& lease_id);
+  void end_lease(Request& request, LeaseState how);
+  void lose(std::unique_ptr<Group> group, const std::string& why);
+  void restore_leases(const std::string& group_id);
+
+  void on_progress(Group& group, const std::string& request_id);
+  void on_layer_done(Group& group, const protocol::LayerDone& message);
+  void on_prefill_done(Group& group, const protocol::PrefillDone& message);
+  void on_prefill_failed(Group& group, const protocol::PrefillFailed& message);
+  void on_lease_reply(Group& group, const protocol::LeaseReply& message);
+
+  void expire_deadlines(TimePoint now);
+  void expire_leases(TimePoint now);
+  void drop_silent_groups(TimePoint now);
+  void fail_orphans(TimePoint now);
+  void beat(TimePoint now);
+  void changed(const Request& request);
+  void count_waiting();
+
+  SchedulerSettings settings_;
+  const Clock& clock_;
+  Probes& probes_;
+  OnChange on_change_;
+  RequestQueue queue_;
+  RequestTable table_;
+  GroupRegistry groups_;
+  int64_t running_ = 0;
+  bool draining_ = false;
+  TimePoint last_tick_;
+  TimePoint last_beat_;
+  uint64_t beats_ = 0;
+  std::map<std::string, TimePoint> orphaned_since_;  // models with requests waiting but no group
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,98 @@
+// What the passing of time does to requests, leases and groups.
+#include "coordinator/scheduler.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+std::string where(const Request& request) {
+  if (request.state == RequestState::kQueued) return "while the request was waiting for a group";
+  return fmt::format("on group '{}' after {} of {} layers", request.group_name,
+                     request.layer_density.size(), request.num_layers);
+}
+
+}  // namespace
+
+void Scheduler::tick() {
+  const TimePoint now = clock_.now();
+  expire_deadlines(now);
+  expire_leases(now);
+  drop_silent_groups(now);
+  fail_orphans(now);
+  table_.forget(now);
+  beat(now);
+  last_tick_ = now;
+  dispatch();
+}
+
+void Scheduler::expire_deadlines(TimePoint now) {
+  for (const auto& request : table_.all()) {
+    if (request->ended() || now < request->queued_at + request->deadline_after) continue;
+    Error passed = error(Errc::kDeadlineExceeded, "deadline of {:.3f} s passed {}",
+                         seconds(request->deadline_after), where(*request));
+    cancel_on_group(*request);
+    fail(request, std::move(passed));
+  }
+}
+
+void Scheduler::expire_leases(TimePoint now) {
+  int64_t active = 0;
+  for (const auto& request : table_.all()) {
+    if (request->lease != LeaseState::kActive) continue;
+    if (request->lease_ends <= now) {
+      end_lease(*request, LeaseState::kExpired);
+    } else {
+      ++active;
+    }
+  }
+  probes_.active_leases(active);
+}
+
+void Scheduler::beat(TimePoint now) {
+  if (now - last_beat_ < settings_.heartbeat_interval) return;
+  last_beat_ = now;
+  protocol::Envelope envelope;
+  envelope.mutable_heartbeat()->set_sequence(++beats_);
+  for (Group* group : groups_.all()) group->link->send(envelope);
+}
+
+void Scheduler::drop_silent_groups(TimePoint now) {
+  const Duration patience = settings_.heartbeat_interval * settings_.missed_heartbeats;
+  // When this process itself was held up, the heartbeats lie unread in their sockets: read them
+  // before blaming anyone.
+  const bool held_up = now - last_tick_ > patience / 2;
+  if (!held_up) {
+    for (const auto& id : groups_.silent_since(now - patience)) {
+      auto group = groups_.remove(id);
+      const std::string why =
+          fmt::format("nothing heard for {:.2f} s", seconds(now - group->last_heard));
+      group->link->close(why);
+      lose(std::move(group), why);
+    }
+  }
+  for (Group* group : groups_.all()) {
+    if (!group->cancelled_at || now - *group->cancelled_at < settings_.cancel_patience) continue;
+    const std::string why = "it did not end a cancelled request";
+    group->link->close(why);
+    lose(groups_.remove(group->description.group_id()), why);
+  }
+}
+
+void Scheduler::fail_orphans(TimePoint now) {
+  for (auto at = orphaned_since_.begin(); at != orphaned_since_.end();) {
+    if (now - at->second < settings_.group_return) {
+      ++at;
+      continue;
+    }
+    const auto waiting = queue_.waiting();  // a copy: fail() takes them out of the queue
+    for (const auto& request : waiting) {
+      if (request->model != at->first) continue;
+      fail(request,
+           error(Errc::kUnavailable, "no worker group for model '{}' came back in {:.0f} s",
+                 at->first, seconds(settings_.group_return)));
+    }
+    at = orphaned_since_.erase(at);
+  }
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,14 @@
+// Blocking sockets to 127.0.0.1 for tests. Every read gives up after 10 s.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace millrace::coordinator {
+
+int connect_loopback(uint16_t port);
+bool send_all(int socket, const std::string& bytes);
+// Reads and drops until the peer closes; false if it does not.
+bool read_until_closed(int socket);
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,65 @@
+// The whole coordinator over loopback sockets, with groups played by the test.
+#include <boost/json.hpp>
+
+#include "coordinator/server.h"
+#include "protocol/errc.h"
+#include "tests/unit/coordinator/fake_group.h"
+#include "tests/unit/coordinator/raw_http.h"
+#include "tests/unit/coordinator/running_server.h"
+
+namespace millrace::coordinator {
+namespace {
+
+constexpr const char* kPrompt =
+    R"({"model": "tiny", "request_id": "r1", "prompt_token_ids": [1, 2, 3]})";
+
+TEST(Server, AnswersAPrefillWithTheManifestOfTheGroup) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp client(server.http_port());
+  client.send_request("POST", "/v1/prefill", kPrompt);
+  const auto request = group.receive_request();
+  EXPECT_EQ(request.request_id(), "r1");
+  EXPECT_EQ(request.prompt_token_ids(), std::string("\1\0\0\0\2\0\0\0\3\0\0\0", 12));
+  group.serve(request);
+  const RawReply reply = client.read_reply();
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.headers.at("x-request-id"), "r1");
+  const auto body = reply.json();
+  EXPECT_EQ(body.at("status").as_string(), "done");
+  EXPECT_EQ(body.at("first_token_id").as_int64(), 7);
+  EXPECT_EQ(body.at("manifest").at("lease_id").as_string(), "lease-1");
+  EXPECT_DOUBLE_EQ(body.at("phases").at("attention").as_double(), 0.5);
+}
+
+TEST(Server, StreamsQueuedStartedLayersAndDoneInOrder) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp client(server.http_port());
+  client.send_request("POST", "/v1/prefill",
+                      R"({"model":"tiny","prompt_token_ids":[1],"stream":true})");
+  const RawReply head = client.read_head();
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.headers.at("content-type"), "text/event-stream");
+  EXPECT_TRUE(client.read_event().starts_with("event: queued\n"));
+  const auto request = group.receive_request();
+  EXPECT_EQ(request.request_id(), head.headers.at("x-request-id"));
+  group.send_started(request.request_id());
+  EXPECT_TRUE(client.read_event().starts_with("event: started\n"));
+  for (uint32_t layer = 0; layer < 3; ++layer) {
+    group.send_layer(request.request_id(), layer);
+    const std::string event = client.read_event();
+    EXPECT_TRUE(event.starts_with("event: layer\n")) << event;
+    EXPECT_NE(event.find(fmt::format("\"layer\":{},\"num_layers\":3", layer)), std::string::npos)
+        << event;
+  }
+  group.send_done(request.request_id());
+  const std::string done = client.read_event();
+  EXPECT_TRUE(done.starts_with("event: done\n")) << done;
+  EXPECT_NE(done.find("\"manifest\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::coordinator
