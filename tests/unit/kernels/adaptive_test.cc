@@ -1,0 +1,315 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu/operations.h"
+#include "kernels/ref/operations.h"
+#include "tests/unit/kernels/estimation_case.h"
+
+namespace millrace::kernels {
+namespace {
+
+using testing::Contains;
+
+AdaptiveParams params(EstimationCase& c, std::span<const RowTile> tiles,
+                      std::span<const int32_t> heads, std::span<const float> gamma,
+                      IndexStorage& index) {
+  return {.q = c.rows(),
+          .num_query_heads = c.shape().num_query_heads,
+          .scale = c.scale(),
+          .kv = c.kv(),
+          .tiles = tiles,
+          .heads = heads,
+          .gamma = gamma,
+          .index = index.view()};
+}
+
+IndexShape shape_for(const EstimationCase& c, int64_t num_tiles, int64_t max_blocks = 1 << 20) {
+  return {.num_heads = c.shape().num_query_heads, .num_tiles = num_tiles, .max_blocks = max_blocks};
+}
+
+HeadLists build(EstimationCase& c, float gamma, int64_t max_blocks = 1 << 20) {
+  const std::vector<RowTile> tiles = tile_rows(c.shape().num_tokens);
+  IndexStorage index(shape_for(c, static_cast<int64_t>(tiles.size()), max_blocks));
+  const std::vector<int32_t> heads = {0};
+  const std::vector<float> gammas = {gamma};
+  cpu::build_adaptive(params(c, tiles, heads, gammas, index),
+                      {.num_threads = 2, .simd = cpu::detect_simd()});
+  EXPECT_TRUE(index.guards_intact());
+  return index.lists(0);
+}
+
+// Queries and keys small enough that attention is nearly even.
+void soften(EstimationCase& c, float factor) {
+  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
+    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) *= factor;
+  }
+}
+
+// A prompt in which all rows look at the first key, pages and tiles have means of their own, and
+// eight times one query in the middle of a tile asks for one key of an earlier page, in a direction
+// that nobody else uses.
+struct Needle {
+  int64_t tile;
+  int32_t page;
+};
+constexpr std::array<Needle, 8> kNeedles = {
+    {{12, 3}, {14, 9}, {17, 6}, {20, 7}, {23, 15}, {25, 4}, {28, 21}, {30, 11}}};
+constexpr int64_t kNeedleTokens = 2048;
+
+EstimationCase needle_case() {
+  EstimationCase c({.num_tokens = kNeedleTokens, .head_dim = 64}, 31);
+  const std::vector<float> means = test::random_normals(32, 2 * 32 * 64, 0.5F);
+  for (int64_t t = 0; t < kNeedleTokens; ++t) {
+    for (int32_t d = 0; d < 64; ++d) {
+      const auto page_mean = static_cast<size_t>(t / 64 * 64 + d);
+      c.q(t, 0, d) = 0.25F * c.q(t, 0, d) + means[page_mean];
+      c.k(0, t, d) = 0.25F * c.k(0, t, d) + means[page_mean + 32 * 64];
+    }
+    c.q(t, 0, 0) = 6;
+  }
+  c.k(0, 0, 0) = 16;  // a score of 12: nearly all the mass of 2048 keys with scores around 0
+  for (size_t i = 0; i < kNeedles.size(); ++i) {
+    const auto direction = static_cast<int32_t>(8 + i);
+    c.q(kNeedles[i].tile * 64 + 33, 0, direction) = 14;
+    c.k(0, kNeedles[i].page * 64 + 12, direction) = 14;  // a score of 24
+  }
+  return c;
+}
+
+int num_needles_found(const HeadLists& lists) {
+  int found = 0;
+  for (const Needle& needle : kNeedles) {
+    const auto& list = lists.blocks[static_cast<size_t>(needle.tile)];
+    found += std::find(list.begin(), list.end(), needle.page) != list.end();
+  }
+  return found;
+}
+
+size_t num_blocks(const HeadLists& lists) {
+  size_t total = 0;
+  for (size_t tile = 3; tile < lists.blocks.size(); ++tile) total += lists.blocks[tile].size();
+  return total;
+}
+
+TEST(Adaptive, ListsAreThoseOfTheReference) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t num_tokens : {1, 2, 66, 130, 1000, 1536}) {
+      EstimationCase c({.num_tokens = num_tokens,
+                        .num_query_heads = 4,
+                        .num_kv_heads = 2,
+                        .head_dim = 40,
+                        .dtype = dtype},
+                       32);
+      const std::vector<RowTile> tiles = tile_rows(num_tokens);
+      const std::vector<int32_t> heads = {3, 0, 2};
+      const std::vector<float> gamma = {0.5F, 0.9F, 1.0F};
+      const IndexShape shape = shape_for(c, static_cast<int64_t>(tiles.size()));
+      IndexStorage expected(shape);
+      ref::build_adaptive(params(c, tiles, heads, gamma, expected));
+      for (const cpu::Context& context : contexts()) {
+        IndexStorage actual(shape);
+        cpu::build_adaptive(params(c, tiles, heads, gamma, actual), context);
+        for (const int32_t head : heads) EXPECT_EQ(actual.lists(head), expected.lists(head));
+        EXPECT_TRUE(actual.guards_intact());
+      }
+    }
+  }
+}
+
+TEST(Adaptive, FollowsTheReferenceForAnyNumberOfRepresentatives) {
+  EstimationCase c({.num_tokens = 777}, 33);
+  const std::vector<RowTile> tiles = tile_rows(777);
+  const std::vector<int32_t> heads = {0};
+  const std::vector<float> gamma = {0.6F};
+  for (const auto& [rows, keys] : std::vector<std::pair<int, int>>{
+           {0, 0}, {0, 3}, {3, 0}, {8, 4}, {64, 64}, {100, 1}, {1, 100}}) {
+    IndexStorage expected(shape_for(c, static_cast<int64_t>(tiles.size())));
+    AdaptiveParams wanted = params(c, tiles, heads, gamma, expected);
+    wanted.row_outliers = rows;
+    wanted.page_outliers = keys;
+    ref::build_adaptive(wanted);
+    IndexStorage actual(shape_for(c, static_cast<int64_t>(tiles.size())));
+    wanted.index = actual.view();
+    cpu::build_adaptive(wanted, {.num_threads = 2, .simd = cpu::detect_simd()});
+    EXPECT_EQ(actual.lists(0), expected.lists(0)) << rows << " rows, " << keys << " keys";
+  }
+}
+
+TEST(Adaptive, ListsAreAscendingAndHoldTheForcedPages) {
+  EstimationCase c({.num_tokens = 1920}, 34);
+  const HeadLists lists = build(c, 0.3F);
+  int num_lists = 0;
+  for (int32_t tile = 3; tile < 30; ++tile) {
+    const std::vector<int32_t>& list = lists.blocks[static_cast<size_t>(tile)];
+    if (list.front() == kDenseTile) continue;
+    ++num_lists;
+    EXPECT_TRUE(std::is_sorted(list.begin(), list.end(), std::less_equal<>()));
+    EXPECT_EQ(list.front(), 0);
+    EXPECT_EQ(list.back(), tile);
+    EXPECT_THAT(list, Contains(tile - 1));
+  }
+  EXPECT_GT(num_lists, 15);
+}
+
+TEST(Adaptive, FirstThreeTilesHoldOnlyForcedPagesAndAreDense) {
+  EstimationCase c({.num_tokens = 640}, 35);
+  const HeadLists lists = build(c, 0.1F);
+  for (size_t tile = 0; tile < 3; ++tile) {
+    EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
+  }
+}
+
+TEST(Adaptive, GammaOneIsEverything) {
+  EstimationCase c({.num_tokens = 1000}, 36);
+  for (const auto& list : build(c, 1.0F).blocks) {
+    EXPECT_EQ(list, std::vector<int32_t>{kDenseTile});
+  }
+}
+
+TEST(Adaptive, TakesMoreWhereAttentionIsDiffuse) {
+  EstimationCase sharp({.num_tokens = 2048}, 37);
+  soften(sharp, 8.0F);
+  EstimationCase diffuse({.num_tokens = 2048}, 37);
+  soften(diffuse, 0.01F);
+  const HeadLists few = build(sharp, 0.2F);
+  const HeadLists many = build(diffuse, 0.2F);
+  for (size_t tile = 20; tile < 32; ++tile) {
+    const size_t num_pages = tile + 1;
+    const bool all = many.blocks[tile].front() == kDenseTile;
+    const size_t taken = all ? num_pages : many.blocks[tile].size();
+    EXPECT_GT(taken, few.blocks[tile].size());
+    EXPECT_GE(5 * taken, num_pages) << "a fifth of nearly equal pages has a fifth of the mass";
+  }
+}
+
+TEST(Adaptive, EqualPagesAreTakenFromTheFirst) {
+  EstimationCase c({.num_tokens = 640}, 38);
+  soften(c, 0.0F);  // every page of 64 keys has the same mass
+  // Of 10 pages 4 reach 0.35; the diagonal and its neighbour are forced.
+  EXPECT_EQ(build(c, 0.35F).blocks.back(), (std::vector<int32_t>{0, 1, 2, 3, 8, 9}));
+}
+
+TEST(Adaptive, FindsNeedlesThatMeanPoolingMisses) {
+  EstimationCase c = needle_case();
+  const HeadLists adaptive = build(c, 0.8F);
+  EXPECT_EQ(num_needles_found(adaptive), 8);
+
+  const std::vector<RowTile> tiles = tile_rows(kNeedleTokens);
+  IndexStorage pooled(shape_for(c, static_cast<int64_t>(tiles.size())));
+  const std::vector<int32_t> heads = {0};
+  const std::vector<int32_t> top_k = {5};
+  cpu::build_block_sparse({.q = c.rows(),
+                           .num_query_heads = 1,
+                           .kv = c.kv(),
+                           .tiles = tiles,
+                           .heads = heads,
+                           .top_k = top_k,
+                           .index = pooled.view()},
+                          {.num_threads = 1, .simd = cpu::detect_simd()});
+  // Three pages of its choice out of some twenty: a needle now and then by luck.
+  EXPECT_LE(num_needles_found(pooled.lists(0)), 3);
+  EXPECT_LT(num_blocks(adaptive), num_blocks(pooled.lists(0))) << "and with fewer blocks";
+}
+
+TEST(Adaptive, FindsNeedlesByTheOutliersOfBothSides) {
+  EstimationCase c = needle_case();
+  const std::vector<RowTile> tiles = tile_rows(kNeedleTokens);
+  const std::vector<int32_t> heads = {0};
+  const std::vector<float> gamma = {0.8F};
+  const auto found = [&](int32_t rows, int32_t keys) {
+    IndexStorage index(shape_for(c, static_cast<int64_t>(tiles.size())));
+    AdaptiveParams wanted = params(c, tiles, heads, gamma, index);
+    wanted.row_outliers = rows;
+    wanted.page_outliers = keys;
+    cpu::build_adaptive(wanted, {.num_threads = 1, .simd = cpu::detect_simd()});
+    return num_needles_found(index.lists(0));
+  };
+  EXPECT_EQ(found(1, 1), 8);
+  EXPECT_LE(found(0, 1), 3);
+}
+
+TEST(Adaptive, TileWhoseListDoesNotFitIsDense) {
+  EstimationCase c({.num_tokens = 1280}, 39);
+  soften(c, 4.0F);
+  const HeadLists all = build(c, 0.3F);
+  const HeadLists some = build(c, 0.3F, 30);
+  size_t used = 0;
+  int32_t num_overflows = 0;
+  for (size_t tile = 0; tile < 20; ++tile) {
+    const bool dense = all.blocks[tile].front() == kDenseTile;
+    const bool fits = !dense && used + all.blocks[tile].size() <= 30;
+    num_overflows += !dense && !fits;
+    if (fits) used += all.blocks[tile].size();
+    EXPECT_EQ(some.blocks[tile], fits ? all.blocks[tile] : std::vector<int32_t>{kDenseTile});
+  }
+  EXPECT_GT(num_overflows, 0);
+}
+
+TEST(Adaptive, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
+  EstimationCase c({.num_tokens = 3000, .num_query_heads = 4, .num_kv_heads = 2}, 40);
+  const std::vector<RowTile> tiles = tile_rows(3000);
+  const std::vector<int32_t> heads = c.all_heads();
+  const std::vector<float> gamma(4, 0.6F);
+  IndexStorage whole(shape_for(c, static_cast<int64_t>(tiles.size())));
+  cpu::build_adaptive(params(c, tiles, heads, gamma, whole),
+                      {.num_threads = 1, .simd = cpu::detect_simd()});
+  for (const int num_ranks : {2, 4}) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const RankTiles owned = snake_tiles(3000, 8, num_ranks, rank);
+      std::vector<std::byte> rows;
+      const void* q = c.rows_of(owned.tiles, rows);
+      for (const int32_t head : heads) {
+        const std::vector<int32_t> one = {head};
+        IndexStorage part(shape_for(c, static_cast<int64_t>(owned.tiles.size())));
+        AdaptiveParams share = params(c, owned.tiles, one, std::span(gamma).first(1), part);
+        share.q = q;
+        cpu::build_adaptive(share, {.num_threads = 2, .simd = cpu::detect_simd()});
+        const HeadLists lists = part.lists(head);
+        for (size_t i = 0; i < owned.numbers.size(); ++i) {
+          EXPECT_EQ(lists.blocks[i],
+                    whole.lists(head).blocks[static_cast<size_t>(owned.numbers[i])]);
+        }
+      }
+    }
+  }
+}
+
+TEST(Adaptive, Avx2AndAvx512ChooseTheSamePages) {
+  if (cpu::detect_simd() < cpu::SimdLevel::kAvx512) GTEST_SKIP() << "no AVX-512 here";
+  EstimationCase c({.num_tokens = 8192, .head_dim = 128}, 41);
+  const std::vector<RowTile> tiles = tile_rows(8192);
+  const std::vector<int32_t> heads = {0};
+  const std::vector<float> gamma = {0.7F};
+  IndexStorage narrow(shape_for(c, 128));
+  IndexStorage wide(shape_for(c, 128));
+  cpu::build_adaptive(params(c, tiles, heads, gamma, narrow),
+                      {.num_threads = 1, .simd = cpu::SimdLevel::kAvx2});
+  cpu::build_adaptive(params(c, tiles, heads, gamma, wide),
+                      {.num_threads = 1, .simd = cpu::SimdLevel::kAvx512});
+  EXPECT_EQ(narrow.lists(0), wide.lists(0));
+}
+
+TEST(Adaptive, NotANumberMakesTilesDenseInsteadOfWrong) {
+  EstimationCase c({.num_tokens = 640}, 42);
+  c.k(0, 3 * 64 + 5, 2) = std::nanf("");
+  const HeadLists lists = build(c, 0.5F);
+  for (size_t tile = 3; tile < 10; ++tile) {
+    EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
+  }
+}
+
+TEST(AdaptiveDeathTest, RefusesTilesThatTheIndexHasNoRoomFor) {
+  EstimationCase c({.num_tokens = 640}, 43);
+  const std::vector<RowTile> tiles = tile_rows(640);
+  const std::vector<int32_t> heads = {0};
+  const std::vector<float> gamma = {0.5F};
+  IndexStorage index(shape_for(c, 9));
+  EXPECT_DEATH(cpu::build_adaptive(params(c, tiles, heads, gamma, index), {.num_threads = 1}),
+               "10 row tiles, 9 in the index");
+}
+
+}  // namespace
+}  // namespace millrace::kernels

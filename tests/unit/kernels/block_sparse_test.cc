@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/operations.h"
+#include "kernels/ref/operations.h"
+#include "tests/unit/kernels/estimation_case.h"
+
+namespace millrace::kernels {
+namespace {
+
+BlockSparseParams params(EstimationCase& c, std::span<const RowTile> tiles,
+                         std::span<const int32_t> heads, std::span<const int32_t> top_k,
+                         IndexStorage& index) {
+  return {.q = c.rows(),
+          .num_query_heads = c.shape().num_query_heads,
+          .kv = c.kv(),
+          .tiles = tiles,
+          .heads = heads,
+          .top_k = top_k,
+          .index = index.view()};
+}
+
+IndexShape shape_for(const EstimationCase& c, int64_t num_tiles, int64_t max_blocks = 1 << 20) {
+  return {.num_heads = c.shape().num_query_heads, .num_tiles = num_tiles, .max_blocks = max_blocks};
+}
+
+HeadLists build(EstimationCase& c, int32_t top_k, int64_t max_blocks = 1 << 20) {
+  const std::vector<RowTile> tiles = tile_rows(c.shape().num_tokens);
+  IndexStorage index(shape_for(c, static_cast<int64_t>(tiles.size()), max_blocks));
+  const std::vector<int32_t> heads = {0};
+  const std::vector<int32_t> budgets = {top_k};
+  cpu::build_block_sparse(params(c, tiles, heads, budgets, index),
+                          {.num_threads = 2, .simd = cpu::detect_simd()});
+  EXPECT_TRUE(index.guards_intact());
+  return index.lists(0);
+}
+
+// All values of head 0's queries and keys become `value`.
+void flatten(EstimationCase& c, float value) {
+  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
+    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) = c.k(0, t, d) = value;
+  }
+}
+
+TEST(BlockSparse, ListsAreThoseOfTheReference) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t num_tokens : {1, 64, 65, 1000, 2048}) {
+      EstimationCase c({.num_tokens = num_tokens,
+                        .num_query_heads = 4,
+                        .num_kv_heads = 2,
+                        .head_dim = 40,
+                        .dtype = dtype},
+                       21);
+      const std::vector<RowTile> tiles = tile_rows(num_tokens);
+      const std::vector<int32_t> heads = {3, 0, 1};
+      const std::vector<int32_t> top_k = {4, 1, 9};
+      const IndexShape shape = shape_for(c, static_cast<int64_t>(tiles.size()));
+      IndexStorage expected(shape);
+      ref::build_block_sparse(params(c, tiles, heads, top_k, expected));
+      for (const cpu::Context& context : contexts()) {
+        IndexStorage actual(shape);
+        cpu::build_block_sparse(params(c, tiles, heads, top_k, actual), context);
+        for (const int32_t head : heads) EXPECT_EQ(actual.lists(head), expected.lists(head));
+        EXPECT_TRUE(actual.guards_intact());
+      }
+    }
+  }
+}
+
+TEST(BlockSparse, HoldsTheFirstPageTheDiagonalAndTheBestOfTheRest) {
+  EstimationCase c({.num_tokens = 1280}, 22);
+  const HeadLists lists = build(c, 5);
+  for (int32_t tile = 0; tile < 20; ++tile) {
+    const std::vector<int32_t>& list = lists.blocks[static_cast<size_t>(tile)];
+    if (tile < 5) {
+      EXPECT_EQ(list, std::vector<int32_t>{kDenseTile}) << "all causal pages are within the budget";
+      continue;
+    }
+    EXPECT_EQ(list.size(), 5U);
+    EXPECT_EQ(list.front(), 0);
+    EXPECT_EQ(list.back(), tile);
+    EXPECT_TRUE(std::is_sorted(list.begin(), list.end(), std::less_equal<>()));
+  }
+}
+
+TEST(BlockSparse, TiesGoToTheSmallerPage) {
+  EstimationCase c({.num_tokens = 640}, 23);
+  flatten(c, 0.5F);
+  EXPECT_EQ(build(c, 4).blocks.back(), (std::vector<int32_t>{0, 1, 2, 9}));
+}
+
+TEST(BlockSparse, FindsThePageWhoseMeanPointsAlongTheTile) {
+  EstimationCase c({.num_tokens = 1280}, 24);
+  flatten(c, 0.0F);
+  for (int64_t t = 0; t < 64; ++t) {
+    c.q(15 * 64 + t, 0, 3) = 1;
+    c.k(0, 7 * 64 + t, 3) = 1;
+  }
+  const HeadLists lists = build(c, 3);
+  EXPECT_EQ(lists.blocks[15], (std::vector<int32_t>{0, 7, 15}));
+  EXPECT_EQ(lists.blocks[16], (std::vector<int32_t>{0, 1, 16}));
+}
+
+TEST(BlockSparse, TileWhoseListDoesNotFitIsDenseAndLaterOnesMayFit) {
+  EstimationCase c({.num_tokens = 640}, 25);
+  const HeadLists all = build(c, 4);  // tiles 4 to 9 have lists of 4 blocks
+  const HeadLists some = build(c, 4, 10);
+  const std::vector<int32_t> dense = {kDenseTile};
+  EXPECT_EQ(some.blocks[4], all.blocks[4]);
+  EXPECT_EQ(some.blocks[5], all.blocks[5]);
+  for (size_t tile = 6; tile < 10; ++tile) EXPECT_EQ(some.blocks[tile], dense);
+}
+
+TEST(BlockSparse, RanksWithTheirStripesFindWhatOneRankFinds) {
+  EstimationCase c({.num_tokens = 3000, .num_query_heads = 4, .num_kv_heads = 2}, 26);
+  const std::vector<RowTile> tiles = tile_rows(3000);
+  const std::vector<int32_t> heads = c.all_heads();
+  const std::vector<int32_t> top_k(4, 6);
+  IndexStorage whole(shape_for(c, static_cast<int64_t>(tiles.size())));
+  cpu::build_block_sparse(params(c, tiles, heads, top_k, whole),
+                          {.num_threads = 1, .simd = cpu::detect_simd()});
+  for (const int num_ranks : {2, 4}) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const RankTiles owned = snake_tiles(3000, 8, num_ranks, rank);
+      std::vector<std::byte> rows;
+      IndexStorage part(shape_for(c, static_cast<int64_t>(owned.tiles.size())));
+      BlockSparseParams share = params(c, owned.tiles, heads, top_k, part);
+      share.q = c.rows_of(owned.tiles, rows);
+      cpu::build_block_sparse(share, {.num_threads = 2, .simd = cpu::detect_simd()});
+      for (const int32_t head : heads) {
+        for (size_t i = 0; i < owned.numbers.size(); ++i) {
+          EXPECT_EQ(part.lists(head).blocks[i],
+                    whole.lists(head).blocks[static_cast<size_t>(owned.numbers[i])]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels
