@@ -1,7 +1,6 @@
 #include <array>
 #include <charconv>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "model/head_plan.h"
@@ -15,12 +14,13 @@ constexpr std::string_view kForms =
     "dense, a-shape:S,W, vertical-slash:V,S, block-sparse:K, elastic:ALPHA,BETA, "
     "adaptive[:GAMMA[,ROWS,PAGES]], auto";
 
-// Ranges. A list of 64 K columns, slashes or pages a head is twice what any published plan asks for
-// (22,032) and bounds the index; positions are int32; a tile or page has 64 members to pick
-// outliers from.
+// Ranges. What a client may ask for bounds the memory of an index and the time to build it: lists
+// of 64 K columns, slashes or pages a head are three times what any published plan asks for
+// (22,032), and beyond a quarter of a tile's or page's members outliers cost more than they can
+// save. Positions are int32.
 constexpr int32_t kMaxSelected = 1 << 16;
 constexpr int32_t kMaxTokens = 1 << 30;
-constexpr int32_t kMaxOutliers = 64;
+constexpr int32_t kMaxOutliers = 16;
 
 constexpr std::array kPatterns{Pattern::kDense,       Pattern::kAShape,  Pattern::kVerticalSlash,
                                Pattern::kBlockSparse, Pattern::kElastic, Pattern::kAdaptive};
@@ -94,7 +94,7 @@ std::vector<Bound> bounds_of(const HeadPattern& head) {
     case Pattern::kDense:
       return {};
     case Pattern::kAShape:
-      return {{"sink", double(head.sink), 0, kMaxTokens},
+      return {{"sink", double(head.sink), 0, kMaxSelected},
               {"window", double(head.window), 1, kMaxTokens}};
     case Pattern::kVerticalSlash:
       return {{"verticals", double(head.verticals), 0, kMaxSelected},

@@ -100,6 +100,7 @@ Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::
     device_->copy(destination, slice.row_data(0), slice.num_rows * row_bytes);
     return device_->synchronize(Deadline::after(kCopyTimeout));
   }
+  if (slice.num_rows == 0) return {};
   const int64_t rows_a_time =
       std::clamp<int64_t>(kStagingBytes / std::max<int64_t>(row_bytes, 1), 1, slice.num_rows);
   if (staging_.bytes() < rows_a_time * row_bytes) staging_ = AlignedBuffer(rows_a_time * row_bytes);

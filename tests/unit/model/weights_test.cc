@@ -222,6 +222,20 @@ TEST(ModelWeights, TiedHeadIsTheRanksSliceOfTheEmbedding) {
   }
 }
 
+TEST(ModelWeights, ARankBeyondASmallVocabularyHoldsNoRowsOfIt) {
+  auto config = test::tiny_model_config();
+  config.vocab_size = 5;
+  TempDirectory directory;
+  test::write_random_checkpoint(config, kBF16, 5, directory.path());
+  for (const DType compute_dtype : {kBF16, kF32}) {
+    MemoryDevice device(0);
+    const auto loaded = load_model_weights(directory.path(), {3, 4}, compute_dtype, device);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+    EXPECT_EQ((*loaded)->embedding.rows, 5);
+    EXPECT_EQ((*loaded)->lm_head.rows, 0);
+  }
+}
+
 TEST(ModelWeights, NamesWhicheverTensorIsMissing) {
   auto config = test::tiny_model_config("Qwen2ForCausalLM");
   config.num_layers = 1;
