@@ -1,0 +1,11 @@
+// Identifiers that must not be guessed or met twice: leases, epochs, requests.
+#pragma once
+
+#include <string>
+
+namespace millrace {
+
+// 128 random bits from the operating system, as 32 hexadecimal digits.
+std::string random_id();
+
+}  // namespace millrace

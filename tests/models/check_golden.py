@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Runs millrace-batch on the prompts of a golden.json and compares logits and KV with it.
+
+    check_golden.py --batch build/release/bin/millrace-batch --model DIR [--golden FILE]
+                    [--dtype float32|bfloat16] [--tp T --cp C] [--head-plan dense]
+
+float32: every top-10 logit within 0.02 and every K and V sample within 1e-3. bfloat16: the same first token and the
+golden top-5 logits within 0.5. Standard library only. Exit status 0 when all hold.
+"""
+
+import argparse
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+KV_TOLERANCE = {"float32": 1e-3}
+LOGIT_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
+LOGITS_COMPARED = {"float32": 10, "bfloat16": 5}
+
+
+def mpirun(ranks):
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), "--mca", "pml", "ob1",
+               "--mca", "btl", "self,vader,tcp"]
+    if os.geteuid() == 0:
+        command.insert(1, "--allow-run-as-root")
+    return command
+
+
+class KvFiles:
+    """The tensors that --kv save wrote for one prompt, addressed by (layer, kv head, token)."""
+
+    def __init__(self, directory):
+        with open(os.path.join(directory, "manifest.json")) as file:
+            self.manifest = json.load(file)
+        self.files = []
+        for entry in self.manifest["files"]:
+            with open(os.path.join(directory, entry["file"]), "rb") as file:
+                data = file.read()
+            size = struct.unpack("<Q", data[:8])[0]
+            self.files.append((entry, json.loads(data[8:8 + size]), data[8 + size:]))
+
+    def values(self, kind, layer, kv_head, token, dim, count):
+        for entry, header, data in self.files:
+            if not entry["first_kv_head"] <= kv_head < entry["first_kv_head"] + entry["num_kv_heads"]:
+                continue
+            row = 0
+            for begin, end in entry["token_ranges"]:
+                if begin <= token < end:
+                    tensor = header[f"layers.{layer}.{kind}"]
+                    _, rows, head_dim = tensor["shape"]
+                    local_head = kv_head - entry["first_kv_head"]
+                    element = (local_head * rows + row + token - begin) * head_dim + dim
+                    at = tensor["data_offsets"][0]
+                    if tensor["dtype"] == "F32":
+                        return struct.unpack_from(f"<{count}f", data, at + 4 * element)
+                    bits = struct.unpack_from(f"<{count}H", data, at + 2 * element)
+                    return [struct.unpack("<f", struct.pack("<I", b << 16))[0] for b in bits]
+                row += end - begin
+        raise ValueError(f"no file holds layer {layer}, kv head {kv_head}, token {token}")
+
+
+def run(args, golden, directory):
+    prompts = os.path.join(directory, "prompts.jsonl")
+    with open(prompts, "w") as file:
+        for i, case in enumerate(golden):
+            file.write(json.dumps({"id": f"golden-{i}", "prompt_token_ids": case["prompt_token_ids"]}) + "\n")
+    subprocess.run(
+        mpirun(args.tp * args.cp) + [args.batch, "--model", args.model, "--input", prompts, "--output", directory,
+                                     "--tp", str(args.tp), "--cp", str(args.cp), "--head-plan", args.head_plan,
+                                     "--dtype", args.dtype, "--kv", "save", "--crossover-tokens", "0"],
+        check=True)
+    with open(os.path.join(directory, "results.jsonl")) as file:
+        return [json.loads(line) for line in file]
+
+
+def compare(args, case, result, kv):
+    expected = case["last_logits_top10"][:LOGITS_COMPARED[args.dtype]]
+    got = dict((token, logit) for token, logit in result["top_logits"])
+    worst_logit = max(abs(got.get(token, float("-inf")) - logit) for token, logit in expected)
+    same_first = result["generated_token_ids"][0] == expected[0][0]
+    worst_kv = 0.0
+    for sample in case["kv_samples"]:
+        for kind in ("k", "v"):
+            values = kv.values(kind, sample["layer"], sample["kv_head"], sample["token"], sample["dim"],
+                               len(sample[kind]))
+            worst_kv = max(worst_kv, max(abs(a - b) for a, b in zip(values, sample[kind])))
+    good = same_first and worst_logit <= LOGIT_TOLERANCE[args.dtype]
+    good = good and worst_kv <= KV_TOLERANCE.get(args.dtype, float("inf"))
+    print(f"{args.dtype} tp {args.tp} cp {args.cp}, {result['num_tokens']} tokens: first token "
+          f"{'same' if same_first else 'DIFFERS'}, worst logit {worst_logit:.5f}, worst KV {worst_kv:.6f}: "
+          f"{'ok' if good else 'FAILED'}")
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--golden")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--cp", type=int, default=1)
+    parser.add_argument("--head-plan", default="dense")
+    args = parser.parse_args()
+    with open(args.golden or os.path.join(args.model, "golden.json")) as file:
+        golden = json.load(file)
+    with tempfile.TemporaryDirectory() as directory:
+        results = run(args, golden, directory)
+        good = [compare(args, case, result, KvFiles(os.path.join(directory, "kv", result["id"])))
+                for case, result in zip(golden, results)]
+    return 0 if all(good) and len(good) == len(golden) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+#include "worker/batch_job.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/temp_directory.h"
+#include "tests/unit/worker/rank_threads.h"
+
+namespace millrace::worker {
+namespace {
+
+namespace json = boost::json;
+
+class BatchJobTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model_.path());
+  }
+
+  // Runs a job of `lines` on a grid and returns rank 0's summary and the result lines.
+  Result<BatchSummary> run(const std::vector<std::string>& lines, GridShape grid,
+                           BatchOptions options) {
+    std::string text;
+    for (const auto& line : lines) text += line + "\n";
+    options.input_path = work_.write("prompts.jsonl", text);
+    if (options.output_directory.empty()) options.output_directory = work_.file("out");
+    options.layer_timeout = std::chrono::seconds(60);
+    Result<BatchSummary> summary = Error(Errc::kInternal, "rank 0 did not run");
+    test::run_ranks(grid.tp * grid.cp, [&](std::unique_ptr<comm::Communicator> world) {
+      const bool root = world->rank() == 0;
+      auto options_of_rank = test::rank_options(model_.path(), grid);
+      options_of_rank.max_prompt_tokens = 1000;
+      auto runtime = RankRuntime::create(std::move(world), options_of_rank);
+      BatchJob job((*runtime)->engine(), (*runtime)->device(), (*runtime)->weights(),
+                   (*runtime)->grid(), (*runtime)->limits(), options);
+      auto own = job.run();
+      if (root) summary = std::move(own);
+    });
+    results_.clear();
+    std::ifstream file(options.output_directory + "/results.jsonl");
+    for (std::string line; std::getline(file, line);)
+      results_.push_back(json::parse(line).as_object());
+    return summary;
+  }
+
+  static std::string prompt_line(const std::string& id, int num_tokens,
+                                 const std::string& more = "") {
+    json::array tokens;
+    for (int i = 0; i < num_tokens; ++i) tokens.push_back((i * 7 + 3) % 101);
+    return fmt::format(R"({{"id":"{}","prompt_token_ids":{}{}}})", id, json::serialize(tokens),
+                       more);
+  }
+
+  test::TempDirectory model_, work_;
+  std::vector<json::object> results_;
+};
+
+TEST_F(BatchJobTest, OneBadPromptNeverEndsTheJob) {
+  const auto summary = run({prompt_line("first", 100), "not json", prompt_line("empty", 0),
+                            R"({"id":"outside","prompt_token_ids":[5,101]})",
+                            prompt_line("long", 1001), "", prompt_line("last", 64)},
+                           {2, 1}, {.head_plan = "dense"});
+  ASSERT_TRUE(summary.ok()) << summary.error().to_string();
+  EXPECT_EQ(summary->num_ok, 2);
+  EXPECT_EQ(summary->num_failed, 4);
+  ASSERT_EQ(results_.size(), 6U);
+  const auto message = [&](size_t i) {
+    return std::string(results_[i].at("error").as_object().at("message").as_string());
+  };
+  EXPECT_EQ(results_[0].at("status"), "ok");
+  EXPECT_EQ(results_[1].at("id"), "line-2");
+  EXPECT_EQ(message(2), "the prompt is empty");
+  EXPECT_EQ(message(3), "token id 101 at position 1 is outside [0, 101)");
+  EXPECT_EQ(message(4), "prompt of 1001 tokens, limit 1000");
+  EXPECT_EQ(results_[5].at("id"), "last");
+  EXPECT_EQ(results_[5].at("status"), "ok");
+}
+
+TEST_F(BatchJobTest, GeneratesTheSameTokensAsPrefillingThemOneByOne) {
+  constexpr int kNewTokens = 5;
+  const std::string more = fmt::format(R"(,"max_tokens":{})", kNewTokens);
+  // The reference: prefill the prompt with each generated token appended.
+  json::array tokens =
+      json::parse(prompt_line("x", 150)).as_object().at("prompt_token_ids").as_array();
+  json::array expected;
+  for (int i = 0; i < kNewTokens; ++i) {
+    const json::object line = {{"id", "x"}, {"prompt_token_ids", tokens}};
+    ASSERT_TRUE(run({json::serialize(line)}, {1, 1}, {.head_plan = "dense"}).ok());
+    expected.push_back(results_[0].at("generated_token_ids").as_array()[0]);
+    tokens.push_back(expected.back());
+  }
+  for (const GridShape grid : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+    SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
+    ASSERT_TRUE(run({prompt_line("x", 150, more)}, grid, {.head_plan = "dense"}).ok());
+    EXPECT_EQ(results_[0].at("generated_token_ids").as_array(), expected);
+  }
+}
+
+TEST_F(BatchJobTest, SavedKvCoversEveryTokenAndHeadOnce) {
+  ASSERT_TRUE(
+      run({prompt_line("kept", 300)}, {2, 2}, {.head_plan = "dense", .save_kv = true}).ok());
+  const std::string directory = work_.file("out") + "/kv/kept";
+  std::ifstream file(directory + "/manifest.json");
+  const auto manifest =
+      json::parse(std::string(std::istreambuf_iterator<char>(file), {})).as_object();
+  std::map<std::pair<int64_t, int64_t>, int> owners;  // (kv head, token)
+  for (const auto& value : manifest.at("files").as_array()) {
+    const auto& entry = value.as_object();
+    EXPECT_TRUE(
+        std::filesystem::exists(directory + "/" + std::string(entry.at("file").as_string())));
+    for (int64_t h = 0; h < entry.at("num_kv_heads").as_int64(); ++h) {
+      for (const auto& range : entry.at("token_ranges").as_array()) {
+        for (int64_t t = range.as_array()[0].as_int64(); t < range.as_array()[1].as_int64(); ++t) {
+          ++owners[{entry.at("first_kv_head").as_int64() + h, t}];
+        }
+      }
+    }
+  }
+  EXPECT_EQ(owners.size(), 4U * 300U);
+  for (const auto& [key, count] : owners) EXPECT_EQ(count, 1);
+}
+
+TEST_F(BatchJobTest, FullDiskFailsThePromptAndLeavesNoHalfCache) {
+  // /dev/full accepts an open and refuses every write with ENOSPC.
+  std::filesystem::create_directories(work_.file("out") + "/kv/full");
+  std::filesystem::create_symlink("/dev/full", work_.file("out") + "/kv/full/rank-1.safetensors");
+  const auto summary = run({prompt_line("full", 200), prompt_line("next", 200)}, {2, 1},
+                           {.head_plan = "dense", .save_kv = true});
+  ASSERT_TRUE(summary.ok()) << summary.error().to_string();
+  EXPECT_EQ(summary->num_failed, 1);
+  EXPECT_EQ(summary->num_ok, 1);
+  const auto message = results_[0].at("error").as_object().at("message").as_string();
+  EXPECT_NE(message.find("No space left on device"), json::string::npos) << message;
+  EXPECT_FALSE(std::filesystem::exists(work_.file("out") + "/kv/full"));
+  EXPECT_TRUE(std::filesystem::exists(work_.file("out") + "/kv/next/manifest.json"));
+}
+
+TEST_F(BatchJobTest, IdsThatCouldLeaveTheOutputDirectoryAreRefused) {
+  const auto summary =
+      run({prompt_line("../up", 10), prompt_line("twice", 10), prompt_line("twice", 10)}, {1, 1},
+          {.head_plan = "dense", .save_kv = true});
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->num_ok, 1);
+  EXPECT_EQ(summary->num_failed, 2);
+}
+
+TEST_F(BatchJobTest, PlanThatIsNoPlanFailsThePromptWithTheFormsThatExist) {
+  const auto summary = run({prompt_line("a", 10)}, {1, 2}, {.head_plan = "zigzag:3"});
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->num_failed, 1);
+  EXPECT_NE(json::serialize(results_[0]).find("vertical-slash"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,205 @@
+// The grid changes nothing: one rank and any TP x CP grid give the same tokens and the same KV.
+
+#include "worker/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/random_data.h"
+#include "tests/support/temp_directory.h"
+#include "tests/unit/worker/rank_threads.h"
+#include "tests/unit/worker/whole_cache.h"
+
+namespace millrace::worker {
+namespace {
+
+using test::run_ranks;
+using test::WholeCache;
+
+constexpr auto kTimeout = std::chrono::seconds(60);
+
+std::vector<int32_t> random_tokens(int64_t count, int32_t vocab) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<int32_t>(test::random_bits(5, static_cast<uint64_t>(i)) %
+                                          static_cast<uint64_t>(vocab)));
+  }
+  return tokens;
+}
+
+struct Run {
+  explicit Run(const model::ModelConfig& config, int64_t num_tokens) : cache(config, num_tokens) {}
+  WholeCache cache;
+  std::optional<PrefillResult> result;  // rank 0's
+  std::string failure;
+};
+
+// Prefills `tokens` on a grid of ranks as threads.
+std::unique_ptr<Run> prefill(const std::string& directory, GridShape grid,
+                             const std::string& plan_text, const std::vector<int32_t>& tokens,
+                             const std::vector<int64_t>& probes) {
+  const auto config = *model::load_model_config(directory);
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  auto run = std::make_unique<Run>(config, num_tokens);
+  std::mutex failure_mutex;
+  run_ranks(grid.tp * grid.cp, [&](std::unique_ptr<comm::Communicator> world) {
+    const bool root = world->rank() == 0;
+    const auto fail = [&](const Error& error) {
+      const std::lock_guard lock(failure_mutex);
+      run->failure = error.to_string();
+    };
+    auto runtime = RankRuntime::create(std::move(world), test::rank_options(directory, grid));
+    if (!runtime.ok()) return fail(runtime.error());
+    auto& rank = **runtime;
+    const auto plan = model::make_head_plan(plan_text, config, num_tokens, 0);
+    if (!plan.ok()) return fail(plan.error());
+    test::WholeCacheSink sink(run->cache, rank.weights().shard, rank.engine().partition(num_tokens),
+                              rank.grid().cp().rank());
+    auto result = rank.engine().prefill(
+        {.token_ids = tokens, .plan = &*plan, .probe_positions = probes, .sink = &sink}, kTimeout);
+    if (!result.ok()) return fail(result.error());
+    if (root) run->result = std::move(*result);
+  });
+  return run;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+  }
+  return largest;
+}
+
+class GridTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    test::write_random_checkpoint(config_, DType::kFloat32, 11, directory_.path());
+  }
+  model::ModelConfig config_ = test::tiny_model_config();
+  test::TempDirectory directory_;
+};
+
+TEST_P(GridTest, GivesTheSameTokensAndKvAsOneRank) {
+  // No multiple of 64, so the last tile, page and stripe are partial; over 10 stripes, so the snake
+  // turns twice.
+  const auto tokens = random_tokens(715, config_.vocab_size);
+  const std::vector<int64_t> probes = {0, 63, 64, 300, 713};
+  const auto alone = prefill(directory_.path(), {1, 1}, GetParam(), tokens, probes);
+  ASSERT_TRUE(alone->result.has_value()) << alone->failure;
+  for (const GridShape grid : {GridShape{2, 1}, {1, 2}, {2, 2}, {1, 4}, {4, 1}, {1, 3}}) {
+    SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
+    const auto run = prefill(directory_.path(), grid, GetParam(), tokens, probes);
+    ASSERT_TRUE(run->result.has_value()) << run->failure;
+    EXPECT_EQ(run->result->first_token, alone->result->first_token);
+    EXPECT_EQ(run->result->probe_token_ids, alone->result->probe_token_ids);
+    // Sums over tensor-parallel ranks and GEMMs of other heights round differently in float32; 1e-3
+    // on values around 1 is a thousand times that and far below what a wrong key would do.
+    EXPECT_LT(largest_difference(run->cache.k(), alone->cache.k()), 1e-3);
+    EXPECT_LT(largest_difference(run->cache.v(), alone->cache.v()), 1e-3);
+    EXPECT_NEAR(run->result->density, alone->result->density, 2e-3);
+    EXPECT_NEAR(run->result->recall, alone->result->recall, 2e-2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Patterns, GridTest,
+                         testing::Values("dense", "a-shape:64,128", "vertical-slash:64,128",
+                                         "block-sparse:4", "elastic:64,0.2", "adaptive:0.6"),
+                         [](const auto& pattern) {
+                           std::string name = pattern.param.substr(0, pattern.param.find(':'));
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+class EngineTest : public GridTest {};
+
+TEST_F(EngineTest, PrefillsPromptsShorterThanTheGrid) {
+  for (const int64_t length : {1, 2, 63, 64, 65, 130}) {
+    SCOPED_TRACE(length);
+    const auto tokens = random_tokens(length, config_.vocab_size);
+    const auto alone = prefill(directory_.path(), {1, 1}, "vertical-slash:64,128", tokens, {});
+    const auto grid = prefill(directory_.path(), {2, 4}, "vertical-slash:64,128", tokens, {});
+    ASSERT_TRUE(alone->result.has_value()) << alone->failure;
+    ASSERT_TRUE(grid->result.has_value()) << grid->failure;
+    EXPECT_EQ(grid->result->first_token, alone->result->first_token);
+    EXPECT_LT(largest_difference(grid->cache.k(), alone->cache.k()), 1e-3);
+  }
+}
+
+TEST_F(EngineTest, SparsePlanCoversLessThanDenseAndSaysSo) {
+  const auto tokens = random_tokens(2048, config_.vocab_size);
+  const auto dense = prefill(directory_.path(), {1, 1}, "dense", tokens, {});
+  const auto sparse = prefill(directory_.path(), {1, 1}, "a-shape:64,128", tokens, {});
+  ASSERT_TRUE(dense->result.has_value() && sparse->result.has_value());
+  EXPECT_EQ(dense->result->density, 1.0);
+  EXPECT_EQ(dense->result->recall, 1.0);
+  // 64 sink keys and 128 to 191 of the window for each of 2048 rows, the last 64 rows in full.
+  EXPECT_GT(sparse->result->density, 0.15);
+  EXPECT_LT(sparse->result->density, 0.35);
+  EXPECT_GT(sparse->result->recall, 0.0);
+  EXPECT_LT(sparse->result->recall, 1.0);
+}
+
+TEST_F(EngineTest, AnErrorOnOneRankEndsTheRequestOnAllAndLeavesThemUsable) {
+  const auto tokens = random_tokens(200, config_.vocab_size);
+  class FailingSink final : public KvSink {
+   public:
+    Result<void> write_layer(const LayerKv& kv) override {
+      if (kv.layer == 1) return error(Errc::kIo, "disk full");
+      return {};
+    }
+  };
+  std::mutex mutex;
+  std::vector<std::string> outcomes;
+  int later_successes = 0;
+  run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
+    const int world_rank = world->rank();
+    auto runtime =
+        RankRuntime::create(std::move(world), test::rank_options(directory_.path(), {2, 2}));
+    const model::HeadPlan plan(config_.num_layers, config_.num_query_heads, {});
+    FailingSink sink;
+    PrefillTask task{.token_ids = tokens, .plan = &plan, .sink = world_rank == 3 ? &sink : nullptr};
+    const auto failed = (*runtime)->engine().prefill(task, kTimeout);
+    task.sink = nullptr;
+    const auto again = (*runtime)->engine().prefill(task, kTimeout);
+    const std::lock_guard lock(mutex);
+    outcomes.push_back(failed.ok() ? "ok" : failed.error().message);
+    later_successes += again.ok() ? 1 : 0;
+  });
+  EXPECT_EQ(outcomes, std::vector<std::string>(4, "rank 3: disk full"));
+  EXPECT_EQ(later_successes, 4);
+}
+
+TEST_F(EngineTest, CancellationAtALayerBoundaryStopsBeforeTheNextLayer) {
+  const auto tokens = random_tokens(200, config_.vocab_size);
+  std::atomic<int> layers_seen = 0;
+  std::mutex mutex;
+  std::vector<Errc> codes;
+  run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    const bool root = world->rank() == 0;
+    auto runtime =
+        RankRuntime::create(std::move(world), test::rank_options(directory_.path(), {1, 2}));
+    const model::HeadPlan plan(config_.num_layers, config_.num_query_heads, {});
+    const auto result =
+        (*runtime)->engine().prefill({.token_ids = tokens,
+                                      .plan = &plan,
+                                      .at_boundary = [&](const LayerReport&) -> Result<void> {
+                                        ++layers_seen;
+                                        if (root)
+                                          return error(Errc::kCancelled, "no longer wanted");
+                                        return {};
+                                      }},
+                                     kTimeout);
+    const std::lock_guard lock(mutex);
+    codes.push_back(result.error().code);
+  });
+  EXPECT_EQ(layers_seen, 2);  // one layer, two ranks
+  EXPECT_EQ(codes, (std::vector<Errc>{Errc::kCancelled, Errc::kCancelled}));
+}
+
+}  // namespace
+}  // namespace millrace::worker

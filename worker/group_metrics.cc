@@ -1,0 +1,115 @@
+#include "worker/group_metrics.h"
+
+#include <array>
+#include <map>
+#include <type_traits>
+#include <utility>
+
+namespace millrace::worker {
+
+namespace {
+
+constexpr std::array<const char*, kvstore::kNumTiers> kTierNames = {"device", "host", "disk"};
+
+class Samples {
+ public:
+  void add(bool counter, std::string name, std::string help, double value,
+           std::map<std::string, std::string> labels = {}) {
+    auto& metric = metrics_.emplace_back();
+    metric.set_name(std::move(name));
+    metric.set_help(std::move(help));
+    metric.set_counter(counter);
+    metric.set_value(value);
+    for (auto& [key, label] : labels) (*metric.mutable_labels())[key] = std::move(label);
+  }
+  std::vector<protocol::Metric> take() { return std::move(metrics_); }
+
+ private:
+  std::vector<protocol::Metric> metrics_;
+};
+
+template <typename Read>
+double sum(const std::vector<RankStats>& ranks, Read&& read) {
+  double total = 0;
+  for (const auto& rank : ranks) total += static_cast<double>(read(rank));
+  return total;
+}
+
+void add_tiers(Samples& samples, const std::vector<RankStats>& ranks) {
+  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
+    const std::map<std::string, std::string> labels = {{"tier", kTierNames[tier]}};
+    samples.add(false, "millrace_kv_pool_capacity_bytes", "Size of the KV pool of a tier",
+                sum(ranks,
+                    [&](const auto& r) {
+                      const auto& use = r.store.tiers[tier];
+                      return use.slots_total * use.slot_bytes;
+                    }),
+                labels);
+    samples.add(false, "millrace_kv_pool_used_bytes", "KV pool bytes that hold pages",
+                sum(ranks,
+                    [&](const auto& r) {
+                      const auto& use = r.store.tiers[tier];
+                      return use.slots_used * use.slot_bytes;
+                    }),
+                labels);
+    samples.add(true, "millrace_kv_page_reads_total", "Pages read for decode nodes, by tier",
+                sum(ranks, [&](const auto& r) { return r.store.page_hits[tier]; }), labels);
+  }
+}
+
+}  // namespace
+
+Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
+                                            Deadline deadline) {
+  static_assert(std::is_trivially_copyable_v<RankStats>);
+  std::vector<RankStats> all(static_cast<size_t>(world.size()));
+  const std::vector<int64_t> counts(all.size(), int64_t{sizeof(RankStats)});
+  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(&own, 1)),
+                                      std::as_writable_bytes(std::span(all)), counts, deadline));
+  return all;
+}
+
+std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
+                                            const std::string& transport) {
+  Samples samples;
+  add_tiers(samples, ranks);
+  samples.add(true, "millrace_kv_pages_written_total", "KV pages written by prefill",
+              sum(ranks, [](const auto& r) { return r.store.pages_written; }));
+  samples.add(true, "millrace_kv_evictions_total", "Device copies of pages given up",
+              sum(ranks, [](const auto& r) { return r.store.evictions; }));
+  samples.add(true, "millrace_kv_bytes_sent_total", "Bytes of KV sent to decode nodes",
+              sum(ranks, [](const auto& r) { return r.transport.bytes_sent; }),
+              {{"transport", transport}});
+  samples.add(true, "millrace_kv_requests_total", "Page requests of decode nodes",
+              sum(ranks, [](const auto& r) { return r.transport.requests; }));
+  samples.add(true, "millrace_kv_failures_total", "Page requests that failed in transport",
+              sum(ranks, [](const auto& r) { return r.transport.failures; }));
+  // Leases are the same on all ranks; rank 0's count stands for the group.
+  samples.add(false, "millrace_leases", "Leases over finished caches",
+              static_cast<double>(ranks.front().store.leases_active));
+  samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
+              static_cast<double>(ranks.front().store.leases_expired));
+  for (const auto& [name, stats] :
+       {std::pair{"tp", &RankStats::tp}, std::pair{"cp", &RankStats::cp}}) {
+    samples.add(true, "millrace_collective_bytes_received_total",
+                "Bytes received in collectives, by grid dimension",
+                sum(ranks, [&](const auto& r) { return (r.*stats).bytes_received; }),
+                {{"grid", name}});
+    samples.add(true, "millrace_collective_seconds_total",
+                "Rank seconds inside collectives, by grid dimension",
+                sum(ranks, [&](const auto& r) { return (r.*stats).seconds; }), {{"grid", name}});
+  }
+  return samples.take();
+}
+
+void MetricsBoard::post(std::vector<protocol::Metric> metrics) {
+  const std::lock_guard lock(mutex_);
+  metrics_ = std::move(metrics);
+}
+
+std::vector<protocol::Metric> MetricsBoard::read() const {
+  const std::lock_guard lock(mutex_);
+  return metrics_;
+}
+
+}  // namespace millrace::worker

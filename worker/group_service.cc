@@ -1,0 +1,275 @@
+#include "worker/group_service.h"
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/random_id.h"
+#include "protocol/errc.h"
+#include "worker/agreement.h"
+#include "worker/command_channel.h"
+#include "worker/manifest.h"
+#include "worker/store_sink.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// Errors after which the ranks no longer agree on where they are.
+bool breaks_group(const Error& error) {
+  return error.code == Errc::kPeerLost;
+}
+
+}  // namespace
+
+Result<void> GroupService::run(const std::atomic<bool>& stop) {
+  auto& world = runtime_.grid().world();
+  while (true) {
+    protocol::GroupCommand command;
+    if (link_ != nullptr) command = next_command(stop);
+    MR_ASSIGN_OR_RETURN(command, share_command(world, command, Deadline::after(kCommandTimeout)));
+    MR_RETURN_IF_ERROR(obey(command));
+    if (command.stop()) return {};
+  }
+}
+
+protocol::GroupCommand GroupService::next_command(const std::atomic<bool>& stop) {
+  if (stop.load()) inbox_.drain();
+  if (inbox_.empty()) read_link(kCommandInterval);
+  for (const auto& id : inbox_.take_cancelled()) {
+    send_failed(id, error(Errc::kCancelled, "request {} was cancelled before it started", id));
+  }
+  protocol::GroupCommand command;
+  for (auto& change : inbox_.take_lease_changes()) {
+    *command.add_lease_changes() = std::move(change);
+  }
+  if (auto next = inbox_.start_next()) {
+    running_deadline_ = next->deadline;
+    auto& request = next->request;
+    auto& run = *command.mutable_run();
+    run.set_request_id(request.request_id());
+    run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
+    run.set_head_plan(request.head_plan());
+    run.set_lease_id(random_id());
+    run.set_lease_ms(request.lease_ms());
+  } else if (inbox_.draining()) {
+    command.set_stop(may_stop());
+  }
+  return command;
+}
+
+bool GroupService::may_stop() {
+  if (!drain_announced_) {
+    drain_announced_ = true;
+    drain_deadline_ = Deadline::after(options_.drain_timeout);
+    protocol::Envelope envelope;
+    envelope.mutable_drain();
+    send(envelope);
+    spdlog::info("draining: {} leases", store_.stats().leases_active);
+  }
+  return store_.stats().leases_active == 0 || drain_deadline_.passed();
+}
+
+void GroupService::read_link(Duration longest_wait) {
+  auto event = link_->wait(Deadline::after(longest_wait));
+  while (event.has_value()) {
+    inbox_.take(std::move(*event));
+    event = link_->poll();
+  }
+}
+
+Result<void> GroupService::obey(const protocol::GroupCommand& command) {
+  store_.expire_leases();
+  for (const auto& change : command.lease_changes()) MR_RETURN_IF_ERROR(change_lease(change));
+  if (command.has_run()) MR_RETURN_IF_ERROR(run_prompt(command.run()));
+  return post_metrics();
+}
+
+Duration GroupService::lease_of(uint64_t lease_ms) const {
+  if (lease_ms == 0) return options_.default_lease;
+  const auto longest_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.max_lease).count();
+  return std::chrono::milliseconds(std::min(lease_ms, static_cast<uint64_t>(longest_ms)));
+}
+
+Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
+  auto& world = runtime_.grid().world();
+  Result<void> own;
+  protocol::Envelope envelope;
+  auto& reply = *envelope.mutable_lease_reply();
+  const bool stores = runtime_.weights().shard.kv_replica == 0;
+  if (change.has_renew()) {
+    const auto& renew = change.renew();
+    const Duration lease = lease_of(renew.lease_ms());
+    if (stores) own = store_.renew_lease(renew.request_id(), renew.lease_id(), lease);
+    reply.set_request_id(renew.request_id());
+    reply.set_expires_in_ms(static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(lease).count()));
+  } else {
+    const auto& release = change.release();
+    if (stores) own = store_.release_lease(release.request_id(), release.lease_id());
+    reply.set_request_id(release.request_id());
+  }
+  const auto deadline = Deadline::after(kCommandTimeout);
+  const auto agreed = agree(world, own, deadline);
+  if (!agreed.ok()) {
+    if (breaks_group(agreed.error())) return agreed.error();
+    reply.mutable_error()->set_code(protocol::errc_to_wire(agreed.error().code));
+    reply.mutable_error()->set_message(agreed.error().message);
+    reply.set_expires_in_ms(0);
+  }
+  send(envelope);
+  return {};
+}
+
+Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
+  if (link_ != nullptr) {
+    protocol::Envelope started;
+    started.mutable_prefill_started()->set_request_id(prompt.request_id());
+    send(started);
+  }
+  auto finished = prefill(prompt);
+  Result<protocol::Manifest> described =
+      finished.ok() ? manifest(prompt, *finished) : Result<protocol::Manifest>(finished.error());
+  inbox_.finish_running();
+  if (!described.ok()) {
+    store_.abort(prompt.request_id());
+    send_failed(prompt.request_id(), described.error());
+    if (breaks_group(described.error())) return described.error();
+    return {};
+  }
+  protocol::Envelope envelope;
+  auto& done = *envelope.mutable_prefill_done();
+  done.set_request_id(prompt.request_id());
+  *done.mutable_manifest() = std::move(*described);
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    auto& phase = *done.add_phases();
+    phase.set_phase(std::string(kPhaseNames[i]));
+    phase.set_seconds(finished->prefill.phases.seconds()[i]);
+  }
+  send(envelope);
+  return {};
+}
+
+Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& prompt) {
+  auto& world = runtime_.grid().world();
+  const auto& weights = runtime_.weights();
+  const auto& id = prompt.request_id();
+  const auto token_ids = decode_token_ids(prompt.prompt_token_ids());
+  Result<void> own = token_ids.ok() ? check_prompt(*token_ids, runtime_.limits())
+                                    : Result<void>(token_ids.error());
+  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+
+  const auto num_tokens = static_cast<int64_t>(token_ids->size());
+  const Partition partition = runtime_.engine().partition(num_tokens);
+  const auto pages = partition.pages(runtime_.grid().cp().rank());
+  const bool from_client = !prompt.head_plan().empty();
+  const auto plan =
+      model::make_head_plan(from_client ? prompt.head_plan() : options_.head_plan, weights.config,
+                            num_tokens, runtime_.crossover_tokens(), {.allow_files = !from_client});
+  const bool stores = weights.shard.kv_replica == 0;
+  own = plan.ok() ? Result<void>() : plan.error();
+  if (own.ok() && stores) own = store_.begin_request(id, num_tokens, pages);
+  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+
+  const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
+                                     .num_kv_heads = weights.shard.num_kv_heads,
+                                     .first_kv_head = weights.shard.first_kv_head,
+                                     .head_dim = weights.config.head_dim,
+                                     .dtype = weights.compute_dtype};
+  StoreSink sink(runtime_.device(), store_, id, geometry, pages);
+  Finished finished;
+  MR_ASSIGN_OR_RETURN(
+      finished.prefill,
+      runtime_.engine().prefill(
+          {.token_ids = *token_ids,
+           .plan = &*plan,
+           .sink = stores ? &sink : nullptr,
+           .at_boundary = [&](const LayerReport& report) { return at_boundary(id, report); }},
+          options_.layer_timeout));
+  if (stores) {
+    auto placed = store_.seal(id, prompt.lease_id(), lease_of(prompt.lease_ms()));
+    own = placed.ok() ? Result<void>() : placed.error();
+    if (placed.ok()) finished.placement = *placed;
+  }
+  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+  return finished;
+}
+
+Result<void> GroupService::at_boundary(const std::string& request_id, const LayerReport& report) {
+  protocol::GroupCommand command;
+  if (link_ != nullptr) {
+    protocol::Envelope envelope;
+    auto& layer = *envelope.mutable_layer_done();
+    layer.set_request_id(request_id);
+    layer.set_layer(static_cast<uint32_t>(report.layer));
+    layer.set_num_layers(static_cast<uint32_t>(report.num_layers));
+    layer.set_density(report.density);
+    send(envelope);
+    read_link(Duration::zero());
+    for (auto& change : inbox_.take_lease_changes()) {
+      *command.add_lease_changes() = std::move(change);
+    }
+  }
+  MR_ASSIGN_OR_RETURN(command, share_command(runtime_.grid().world(), command,
+                                             Deadline::after(options_.layer_timeout)));
+  for (const auto& change : command.lease_changes()) MR_RETURN_IF_ERROR(change_lease(change));
+  store_.expire_leases();
+  if (link_ == nullptr) return {};
+  if (inbox_.running_cancelled()) {
+    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", request_id,
+                 report.layer + 1, report.num_layers);
+  }
+  if (running_deadline_.passed()) {
+    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
+                 request_id, report.layer + 1, report.num_layers);
+  }
+  return {};
+}
+
+Result<protocol::Manifest> GroupService::manifest(const protocol::RunPrompt& prompt,
+                                                  const Finished& finished) {
+  MR_ASSIGN_OR_RETURN(auto ranks,
+                      gather_shards(runtime_.grid().world(), server_.address(), finished.placement,
+                                    Deadline::after(options_.layer_timeout)));
+  const auto lease = lease_of(prompt.lease_ms());
+  const auto num_tokens = prompt.prompt_token_ids().size() / sizeof(int32_t);
+  return make_manifest({.request_id = prompt.request_id(),
+                        .lease_id = prompt.lease_id(),
+                        .lease = lease,
+                        .epoch = options_.epoch,
+                        .result = finished.prefill,
+                        .ranks = ranks},
+                       runtime_.weights(),
+                       runtime_.engine().partition(static_cast<int64_t>(num_tokens)),
+                       runtime_.grid().shape());
+}
+
+Result<void> GroupService::post_metrics() {
+  auto& grid = runtime_.grid();
+  const RankStats own{.store = store_.stats(),
+                      .transport = server_.stats(),
+                      .tp = grid.tp().stats(),
+                      .cp = grid.cp().stats()};
+  MR_ASSIGN_OR_RETURN(const auto ranks,
+                      gather_stats(grid.world(), own, Deadline::after(kCommandTimeout)));
+  if (link_ != nullptr) board_.post(group_metrics(ranks, options_.transport));
+  return {};
+}
+
+void GroupService::send(const protocol::Envelope& envelope) {
+  if (link_ == nullptr) return;
+  const auto sent = link_->send(envelope);
+  // The coordinator that is gone has answered its client already; a new one asks anew.
+  if (!sent.ok()) spdlog::warn("to the coordinator: {}", sent.error().to_string());
+}
+
+void GroupService::send_failed(const std::string& request_id, const Error& failure) {
+  protocol::Envelope envelope;
+  auto& failed = *envelope.mutable_prefill_failed();
+  failed.set_request_id(request_id);
+  failed.mutable_error()->set_code(protocol::errc_to_wire(failure.code));
+  failed.mutable_error()->set_message(failure.message);
+  send(envelope);
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,81 @@
+// A worker group at work: rank 0 takes requests from the coordinator, all ranks prefill, their KV
+// servers keep answering decode nodes meanwhile. One command goes round the group per request,
+// lease change or tick, and a boundary meeting per layer.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "kvstore/kv_store.h"
+#include "worker/control_link.h"
+#include "worker/group_metrics.h"
+#include "worker/kv_server.h"
+#include "worker/rank_runtime.h"
+#include "worker/request_inbox.h"
+
+namespace millrace::worker {
+
+struct GroupOptions {
+  std::string epoch;  // the group's id, the same on all ranks
+  std::string head_plan = "auto";
+  std::string transport = "auto";  // label of the KV servers' bytes
+  Duration layer_timeout = std::chrono::minutes(5);
+  Duration drain_timeout = std::chrono::seconds(30);
+  Duration max_lease = std::chrono::hours(1);
+  Duration default_lease = std::chrono::seconds(30);
+};
+
+class GroupService {
+ public:
+  // All arguments outlive the service. `link`: rank 0's, null elsewhere. `board`: written on rank
+  // 0.
+  GroupService(RankRuntime& runtime, kvstore::KvStore& store, KvServer& server, ControlLink* link,
+               MetricsBoard& board, const GroupOptions& options)
+      : runtime_(runtime),
+        store_(store),
+        server_(server),
+        link_(link),
+        board_(board),
+        options_(options) {}
+
+  // Until rank 0 sees `stop` or is told to drain, and then has finished what runs and seen the
+  // leases end (at most drain_timeout). An error means that the group is broken: the process should
+  // end.
+  Result<void> run(const std::atomic<bool>& stop);
+
+ private:
+  struct Finished {  // of one request, on all ranks
+    PrefillResult prefill;
+    kvstore::Placement placement;
+  };
+
+  protocol::GroupCommand next_command(const std::atomic<bool>& stop);
+  bool may_stop();
+  void read_link(Duration longest_wait);
+  Result<void> obey(const protocol::GroupCommand& command);
+  Result<void> change_lease(const protocol::LeaseChange& change);
+  Result<void> run_prompt(const protocol::RunPrompt& prompt);
+  Result<Finished> prefill(const protocol::RunPrompt& prompt);
+  Result<void> at_boundary(const std::string& request_id, const LayerReport& report);
+  Result<protocol::Manifest> manifest(const protocol::RunPrompt& prompt, const Finished& finished);
+  Result<void> post_metrics();
+  void send(const protocol::Envelope& envelope);
+  void send_failed(const std::string& request_id, const Error& error);
+  Duration lease_of(uint64_t lease_ms) const;
+
+  RankRuntime& runtime_;
+  kvstore::KvStore& store_;
+  KvServer& server_;
+  ControlLink* link_;
+  MetricsBoard& board_;
+  const GroupOptions& options_;
+
+  // Rank 0 only:
+  RequestInbox inbox_;
+  Deadline running_deadline_ = Deadline::after(Duration::zero());
+  bool drain_announced_ = false;
+  Deadline drain_deadline_ = Deadline::after(Duration::zero());
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,50 @@
+// What the coordinator asked for and rank 0 has not done yet. Pure bookkeeping: no waiting, no I/O.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/control_messages.pb.h"
+#include "protocol/group_messages.pb.h"
+#include "worker/control_link.h"
+
+namespace millrace::worker {
+
+class RequestInbox {
+ public:
+  struct Pending {
+    protocol::PrefillRequest request;
+    Deadline deadline;
+  };
+
+  void take(ControlEvent event);
+
+  // The oldest request, no longer pending but running.
+  std::optional<Pending> start_next();
+  void finish_running() { running_.clear(), running_cancelled_ = false; }
+
+  // The coordinator no longer wants the running request: it said so, or it is gone.
+  bool running_cancelled() const { return running_cancelled_; }
+  // Ids of requests that were cancelled before they started; each is returned once.
+  std::vector<std::string> take_cancelled();
+  std::vector<protocol::LeaseChange> take_lease_changes();
+
+  bool draining() const { return draining_; }
+  void drain() { draining_ = true; }
+  bool empty() const { return pending_.empty() && lease_changes_.empty() && cancelled_.empty(); }
+
+ private:
+  void take_message(protocol::Envelope message);
+  void cancel(const std::string& request_id);
+
+  std::deque<Pending> pending_;
+  std::vector<protocol::LeaseChange> lease_changes_;
+  std::vector<std::string> cancelled_;
+  std::string running_;
+  bool running_cancelled_ = false;
+  bool draining_ = false;
+};
+
+}  // namespace millrace::worker
