@@ -4,7 +4,7 @@
 Synthetic data only, made on the device (see make_prompts.py for the token layout).  Needs PyTorch and,
 for the full run, one GPU of the H100 class for about a quarter of an hour.
 
-  train_fixture.py --out DIR --minutes 16        train, evaluate, leave model.safetensors in DIR
+  train_fixture.py --out DIR --minutes 15        train, evaluate, leave model.safetensors in DIR
   train_fixture.py --out DIR --evaluate FILE     only evaluate a checkpoint
   train_fixture.py --out DIR --tiny              a smoke test of the code on a CPU
 """
@@ -158,7 +158,7 @@ def initialise(cfg, device):
 def rms_norm(x, weight):
     h = x.float()
     h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + EPS)
-    return (h.to(x.dtype) * weight.to(x.dtype))
+    return h.to(x.dtype) * weight.to(x.dtype)
 
 
 def rotate(x, cos, sin):
@@ -423,11 +423,11 @@ def format_result(r):
 def main():
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ap.add_argument("--out", required=True)
-    ap.add_argument("--minutes", type=float, default=16)
+    ap.add_argument("--minutes", type=float, default=15)
     ap.add_argument("--lr", type=float, default=1.5e-3)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--init", help="checkpoint to go on from")
-    ap.add_argument("--start-length", type=int, default=0, help="skip the stages of shorter sequences")
+    ap.add_argument("--stages", help="another curriculum: LENGTH:SHARE,LENGTH:SHARE,...")
     ap.add_argument("--evaluate", help="checkpoint to evaluate; no training")
     ap.add_argument("--save-every", type=float, default=60)
     ap.add_argument("--log-every", type=float, default=5)
@@ -440,7 +440,9 @@ def main():
     torch.manual_seed(args.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     cfg = TINY if args.tiny else FULL
-    stages = [(64, 0.5), (256, 0.5)] if args.tiny else [s for s in STAGES if s[0] >= args.start_length]
+    stages = [(64, 0.5), (256, 0.5)] if args.tiny else STAGES
+    if args.stages:
+        stages = [(int(a), float(b)) for a, b in (s.split(":") for s in args.stages.split(","))]
     scale = sum(share for _, share in stages)
     stages = [(length, share / scale) for length, share in stages]
     quick, final = (QUICK, FINAL) if not args.tiny else ([(256, 3, 3, "all", 4)], [(512, 3, 3, "one", 4)])
