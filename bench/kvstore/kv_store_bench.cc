@@ -1,0 +1,150 @@
+// Bandwidth of the store on one thread: checksum, memcpy for comparison, write_page into each tier,
+// pin_pages from each tier. Pages of a Llama-3.1-8B-like rank: 128 wide, bfloat16, 32 KiB.
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
+#include "common/checksum.h"
+#include "kvstore/kv_store.h"
+
+namespace millrace::kvstore {
+namespace {
+
+constexpr int64_t kNumPages = 1024;
+constexpr int64_t kPinnedAtOnce = 32;
+
+KvGeometry geometry() {
+  return {.num_layers = 4,
+          .num_kv_heads = 1,
+          .first_kv_head = 0,
+          .head_dim = 128,
+          .dtype = DType::kBFloat16,
+          .page_tokens = 64};
+}
+
+// A store of one tier, or of device and host for write-through, that holds one request.
+class Fixture {
+ public:
+  Fixture(bool device, bool host, bool disk)
+      : page_(static_cast<size_t>(geometry().page_bytes())), digest_(geometry().head_dim, 1.0f) {
+    const int64_t bytes = (num_pages() + 1) * geometry().page_bytes();
+    auto store = make_kv_store(
+        {.device_bytes = device ? bytes : 0,
+         .host_bytes = host ? bytes : 0,
+         .disk_bytes = disk ? bytes : 0,
+         .disk_directory = disk ? std::filesystem::temp_directory_path().string() : "",
+         .geometry = geometry()},
+        Clock::steady());
+    MR_CHECK(store.ok(), "{}", store.error().to_string());
+    store_ = std::move(*store);
+    pages_.resize(kNumPages);
+    std::iota(pages_.begin(), pages_.end(), int64_t{0});
+    for (size_t i = 0; i < page_.size(); ++i) page_[i] = static_cast<std::byte>(i * 31);
+  }
+
+  static int64_t num_pages() { return kNumPages * geometry().num_layers; }
+  static int64_t bytes() { return num_pages() * geometry().page_bytes(); }
+
+  void begin() { check(store_->begin_request("r", kNumPages * 64, pages_)); }
+  void write_all() {
+    const PageDigest digest{.min = digest_, .max = digest_, .radius = digest_};
+    for (int32_t layer = 0; layer < geometry().num_layers; ++layer) {
+      for (const int64_t page : pages_)
+        check(store_->write_page("r", {layer, 0, page}, page_, digest));
+    }
+  }
+  void seal() {
+    const auto placement = store_->seal("r", "l", std::chrono::hours(1));
+    MR_CHECK(placement.ok(), "{}", placement.error().to_string());
+  }
+  int64_t pin_all() {
+    int64_t bytes = 0;
+    for (int32_t layer = 0; layer < geometry().num_layers; ++layer) {
+      for (int64_t page = 0; page < kNumPages; page += kPinnedAtOnce) {
+        const auto pins = store_->pin_pages("r", "l", layer, 0, page, kPinnedAtOnce);
+        MR_CHECK(pins.ok(), "{}", pins.error().to_string());
+        for (const PinnedPage& pinned : (*pins)->pages()) bytes += pinned.bytes.size();
+      }
+    }
+    return bytes;
+  }
+  void abort() { store_->abort("r"); }
+
+ private:
+  static void check(const Result<void>& result) {
+    MR_CHECK(result.ok(), "{}", result.error().to_string());
+  }
+
+  std::vector<std::byte> page_;
+  std::vector<float> digest_;
+  std::vector<int64_t> pages_;
+  std::unique_ptr<KvStore> store_;
+};
+
+void write_pages(benchmark::State& state, bool device, bool host, bool disk) {
+  Fixture fixture(device, host, disk);
+  fixture.begin();  // once before the clock runs: the memory is there, as in a running service
+  fixture.write_all();
+  fixture.abort();
+  for (auto _ : state) {
+    fixture.begin();
+    fixture.write_all();
+    state.PauseTiming();
+    fixture.abort();
+    state.ResumeTiming();
+  }
+  state.SetBytesProcessed(state.iterations() * Fixture::bytes());
+  state.SetItemsProcessed(state.iterations() * Fixture::num_pages());
+}
+
+void pin_pages(benchmark::State& state, bool device, bool disk) {
+  Fixture fixture(device, false, disk);
+  fixture.begin();
+  fixture.write_all();
+  fixture.seal();
+  int64_t bytes = 0;
+  for (auto _ : state) bytes += fixture.pin_all();
+  state.SetBytesProcessed(bytes);
+  state.SetItemsProcessed(state.iterations() * Fixture::num_pages());
+  fixture.abort();
+}
+
+// Copies between two regions as large as the store's, so that caches help neither.
+void copy_memory(benchmark::State& state) {
+  const auto page_bytes = static_cast<size_t>(geometry().page_bytes());
+  const std::vector<std::byte> page(page_bytes, std::byte{1});
+  std::vector<std::byte> region(static_cast<size_t>(Fixture::bytes()));
+  for (auto _ : state) {
+    for (size_t at = 0; at < region.size(); at += page_bytes) {
+      std::memcpy(region.data() + at, page.data(), page_bytes);
+    }
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * Fixture::bytes());
+}
+
+void checksum_pages(benchmark::State& state) {
+  const auto page_bytes = static_cast<size_t>(geometry().page_bytes());
+  const std::vector<std::byte> region(static_cast<size_t>(Fixture::bytes()), std::byte{1});
+  for (auto _ : state) {
+    for (size_t at = 0; at < region.size(); at += page_bytes) {
+      benchmark::DoNotOptimize(checksum(std::span(region).subspan(at, page_bytes)));
+    }
+  }
+  state.SetBytesProcessed(state.iterations() * Fixture::bytes());
+}
+
+BENCHMARK(copy_memory)->Unit(benchmark::kMillisecond);
+BENCHMARK(checksum_pages)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(write_pages, device, true, false, false)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(write_pages, device_and_host, true, true, false)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(write_pages, disk, false, false, true)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(pin_pages, device, true, false)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(pin_pages, disk, false, true)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace millrace::kvstore
+
+BENCHMARK_MAIN();
