@@ -1,0 +1,291 @@
+// What it costs to find out where a layer's heads should look: estimation and index building of
+// each pattern, all query heads of one rank.
+//
+//   kernels_estimation_bench --tokens 32768 --query-heads 8 --kv-heads 2 --head-dim 128
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "bench/kernels/bench_clock.h"
+#include "common/dtype.h"
+#include "common/units.h"
+#include "kernels/api/coverage.h"
+#include "kernels/cpu/operations.h"
+#include "tests/support/random_data.h"
+
+namespace millrace::bench {
+namespace {
+
+using namespace millrace::kernels;
+
+struct Options {
+  int64_t num_tokens = 32768;
+  int32_t num_query_heads = 8;
+  int32_t num_kv_heads = 2;
+  int32_t head_dim = 128;
+  int num_threads = omp_get_num_procs();
+  int num_repeats = 5;
+  BenchClock clock = BenchClock::kWall;
+  float gamma = 0.8F;
+  int32_t top_k = 64;
+  VerticalSlashBudget vertical_slash = {.verticals = 500, .slashes = 700};
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  bool cpu_time = false;
+  CLI::App app("Estimation and index building on the CPU");
+  app.add_option("--tokens", options.num_tokens)->check(CLI::Range(65, 1 << 22));
+  app.add_option("--query-heads", options.num_query_heads)->check(CLI::Range(1, 1024));
+  app.add_option("--kv-heads", options.num_kv_heads)->check(CLI::Range(1, 1024));
+  app.add_option("--head-dim", options.head_dim)->check(CLI::Range(1, 256));
+  app.add_option("--threads", options.num_threads)->check(CLI::Range(1, 1024));
+  app.add_option("--repeats", options.num_repeats, "The fastest counts")->check(CLI::Range(1, 100));
+  app.add_option("--gamma", options.gamma)->check(CLI::Range(0.01, 1.0));
+  app.add_option("--top-k", options.top_k)->check(CLI::Range(1, 1 << 16));
+  app.add_option("--verticals", options.vertical_slash.verticals)->check(CLI::Range(1, 1 << 20));
+  app.add_option("--slashes", options.vertical_slash.slashes)->check(CLI::Range(1, 1 << 20));
+  app.add_flag("--cpu-time", cpu_time, "CPU time per thread: for a machine that others use too");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    std::exit(app.exit(e));
+  }
+  options.clock = cpu_time ? BenchClock::kCpu : BenchClock::kWall;
+  return options;
+}
+
+// Q and K of one layer. Even: attention without structure, where selection has most to do.
+// Peaked: every row's mass is on the first key and a few of its own, as in many real heads.
+class Layer {
+ public:
+  Layer(const Options& options, DType dtype, bool peaked)
+      : options_(options),
+        dtype_(dtype),
+        q_(values(1, options.num_query_heads, peaked)),
+        k_(values(2, options.num_kv_heads, peaked)) {}
+
+  const void* q() const { return q_.data(); }
+  float scale() const { return 1.0F / std::sqrt(static_cast<float>(options_.head_dim)); }
+
+  KvSlab kv() const {
+    return {.k = k_.data(),
+            .dtype = dtype_,
+            .num_kv_heads = options_.num_kv_heads,
+            .head_dim = options_.head_dim,
+            .num_tokens = options_.num_tokens,
+            .token_stride = options_.num_tokens};
+  }
+
+  LastRows last() const {
+    const int64_t first = options_.num_tokens - kLastRows;
+    const int64_t row_bytes = options_.num_query_heads * options_.head_dim * dtype_bytes(dtype_);
+    return {.q = q_.data() + first * row_bytes,
+            .num_rows = kLastRows,
+            .first_position = first,
+            .num_query_heads = options_.num_query_heads,
+            .scale = scale()};
+  }
+
+ private:
+  // Element 0 of a vector is what peaks are made of: 12 in every query, and in every key 0 but 12
+  // in the first.
+  std::vector<std::byte> values(uint64_t seed, int32_t num_heads, bool peaked) const {
+    const int64_t count = options_.num_tokens * num_heads * options_.head_dim;
+    std::vector<std::byte> bytes(static_cast<size_t>(count * dtype_bytes(dtype_)));
+    const bool is_q = seed == 1;
+    for (int64_t i = 0; i < count; ++i) {
+      float x = 2 * test::random_uniform(seed, static_cast<uint64_t>(i)) - 1;
+      if (peaked && i % options_.head_dim == 0) {
+        const bool first_key = i / options_.head_dim % options_.num_tokens == 0;
+        x = is_q || first_key ? 12.0F : 0.0F;
+      }
+      if (dtype_ == DType::kFloat32) {
+        reinterpret_cast<float*>(bytes.data())[i] = x;
+      } else {
+        reinterpret_cast<BFloat16*>(bytes.data())[i] = to_bfloat16(x);
+      }
+    }
+    return bytes;
+  }
+
+  const Options& options_;
+  DType dtype_;
+  std::vector<std::byte> q_, k_;
+};
+
+struct Index {
+  Index(const Options& options, int64_t num_tiles)
+      : shape{.num_heads = options.num_query_heads,
+              .max_bands = 1024,
+              .max_columns = std::max(options.vertical_slash.verticals, kForcedColumns),
+              .num_tiles = num_tiles,
+              .max_blocks = num_tiles * num_tiles / 4},
+        bands(static_cast<size_t>(shape.num_heads * shape.max_bands)),
+        columns(static_cast<size_t>(shape.num_heads * shape.max_columns)),
+        num_bands(static_cast<size_t>(shape.num_heads)),
+        num_columns(static_cast<size_t>(shape.num_heads)),
+        block_count(static_cast<size_t>(shape.num_heads * num_tiles)),
+        blocks(static_cast<size_t>(shape.num_heads * shape.max_blocks)),
+        block_begin(block_count.size()) {}
+
+  IndexView view() {
+    return {.shape = shape,
+            .bands = bands.data(),
+            .num_bands = num_bands.data(),
+            .columns = columns.data(),
+            .num_columns = num_columns.data(),
+            .block_count = block_count.data(),
+            .block_begin = block_begin.data(),
+            .blocks = blocks.data()};
+  }
+
+  double density(std::span<const RowTile> tiles) {
+    int64_t covered = 0;
+    int64_t all = 0;
+    TileCoverage coverage;
+    for (int32_t head = 0; head < shape.num_heads; ++head) {
+      for (size_t t = 0; t < tiles.size(); ++t) {
+        tile_coverage(view().head(head), tiles[t], static_cast<int64_t>(t), /*dense=*/false,
+                      coverage);
+        covered += covered_pairs(coverage, tiles[t]);
+        all += causal_pairs(tiles[t]);
+      }
+    }
+    return static_cast<double>(covered) / static_cast<double>(all);
+  }
+
+  IndexShape shape;
+  std::vector<Band> bands;
+  std::vector<int32_t> columns, num_bands, num_columns, block_count, blocks;
+  std::vector<int64_t> block_begin;
+};
+
+template <typename Operation>
+double fastest_ms(const Options& options, const Operation& operation) {
+  double fastest_s = 1e30;
+  for (int i = 0; i < options.num_repeats; ++i) {
+    const double start = seconds_now(options.clock, options.num_threads);
+    operation();
+    fastest_s = std::min(fastest_s, seconds_now(options.clock, options.num_threads) - start);
+  }
+  return 1e3 * fastest_s;
+}
+
+void print_line(const char* what, double ms, double density) {
+  fmt::print("  {:<46} {:>9.2f} ms   density {:.3f}\n", what, ms, density);
+}
+
+void run(const Options& options, const cpu::Context& context, DType dtype, bool peaked) {
+  fmt::print("{}, {} attention\n", dtype_name(dtype), peaked ? "peaked" : "even");
+  const Layer layer(options, dtype, peaked);
+  const std::vector<RowTile> tiles = tile_rows(options.num_tokens);
+  std::vector<int32_t> heads(static_cast<size_t>(options.num_query_heads));
+  std::iota(heads.begin(), heads.end(), 0);
+  std::vector<float> column_sums(heads.size() * static_cast<size_t>(options.num_tokens));
+  std::vector<float> diagonal_sums(column_sums.size());
+  std::vector<float> lse(heads.size() * static_cast<size_t>(kLastRows));
+
+  const double probe_ms = fastest_ms(options, [&] {
+    cpu::probe({.last = layer.last(),
+                .kv = layer.kv(),
+                .heads = heads,
+                .column_sums = column_sums.data(),
+                .diagonal_sums = diagonal_sums.data(),
+                .lse = lse.data()},
+               context);
+  });
+  const double probe_gflop = 4e-9 * static_cast<double>(kLastRows * options.num_tokens) *
+                             options.head_dim * options.num_query_heads;
+  fmt::print("  {:<46} {:>9.2f} ms   {:.0f} GFLOP/s\n", "probe, last 64 rows, two passes", probe_ms,
+             probe_gflop / probe_ms * 1e3);
+
+  const auto num_tiles = static_cast<int64_t>(tiles.size());
+  Index vertical_slash(options, num_tiles);
+  const std::vector budgets(heads.size(), options.vertical_slash);
+  const double index_ms = fastest_ms(options, [&] {
+    cpu::build_vertical_slash({.column_sums = column_sums.data(),
+                               .diagonal_sums = diagonal_sums.data(),
+                               .num_tokens = options.num_tokens,
+                               .heads = heads,
+                               .budgets = budgets,
+                               .index = vertical_slash.view()},
+                              context);
+  });
+  print_line("vertical-slash index (without the probe)", index_ms, vertical_slash.density(tiles));
+
+  Index block_sparse(options, num_tiles);
+  const std::vector<int32_t> top_k(heads.size(), options.top_k);
+  const double block_sparse_ms = fastest_ms(options, [&] {
+    cpu::build_block_sparse({.q = layer.q(),
+                             .num_query_heads = options.num_query_heads,
+                             .kv = layer.kv(),
+                             .tiles = tiles,
+                             .heads = heads,
+                             .top_k = top_k,
+                             .index = block_sparse.view()},
+                            context);
+  });
+  print_line("block-sparse, pooling to lists", block_sparse_ms, block_sparse.density(tiles));
+
+  Index adaptive(options, num_tiles);
+  const std::vector<float> gamma(heads.size(), options.gamma);
+  const double adaptive_ms = fastest_ms(options, [&] {
+    cpu::build_adaptive({.q = layer.q(),
+                         .num_query_heads = options.num_query_heads,
+                         .scale = layer.scale(),
+                         .kv = layer.kv(),
+                         .tiles = tiles,
+                         .heads = heads,
+                         .gamma = gamma,
+                         .index = adaptive.view()},
+                        context);
+  });
+  print_line("adaptive, representatives to lists", adaptive_ms, adaptive.density(tiles));
+
+  const int64_t num_pages = ceil_div(options.num_tokens, kPageTokens);
+  std::vector<float> page_scores(heads.size() * static_cast<size_t>(num_pages));
+  std::vector<float> recall(heads.size());
+  const std::vector<RowTile> recall_tiles = {{.local_row = kLastRows - tiles.back().num_rows,
+                                              .position = tiles.back().position,
+                                              .num_rows = tiles.back().num_rows}};
+  const std::vector<int64_t> recall_numbers = {num_tiles - 1};
+  const double scores_ms = fastest_ms(options, [&] {
+    cpu::page_scores({.last = layer.last(),
+                      .kv = layer.kv(),
+                      .lse = lse.data(),
+                      .heads = heads,
+                      .index = adaptive.view(),
+                      .recall_tiles = recall_tiles,
+                      .recall_tile_numbers = recall_numbers,
+                      .page_scores = page_scores.data(),
+                      .recall = recall.data()},
+                     context);
+  });
+  fmt::print("  {:<46} {:>9.2f} ms   recall of adaptive, head 0: {:.3f}\n",
+             "page scores and recall", scores_ms, recall[0]);
+}
+
+}  // namespace
+}  // namespace millrace::bench
+
+int main(int argc, char** argv) {
+  using namespace millrace;
+  const bench::Options options = bench::parse(argc, argv);
+  const kernels::cpu::Context context = {.num_threads = options.num_threads,
+                                         .simd = kernels::cpu::detect_simd()};
+  fmt::print("{} tokens, {} query heads, {} kv heads, head dim {}, {} threads, {}\n",
+             options.num_tokens, options.num_query_heads, options.num_kv_heads, options.head_dim,
+             options.num_threads, kernels::cpu::simd_level_name(context.simd));
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const bool peaked : {false, true}) bench::run(options, context, dtype, peaked);
+  }
+  return 0;
+}
