@@ -9,15 +9,15 @@ namespace millrace::model {
 
 namespace {
 
-// As to_float(Float16), without branches, so that the compiler makes vectors of it (8 billion
-// weights in seconds instead of a minute): exponent and mantissa moved into place are the number
-// times 2^-112, subnormals included, and that product is exact.
+// As to_float(Float16) but without branches, so that the compiler makes vectors of it: exponent and
+// mantissa moved into place are the number times 2^-112, subnormals included, and the product that
+// undoes this is exact. Infinity and NaN lack only the upper bits of their exponent then.
 float widen(Float16 x) {
   const uint32_t magnitude = uint32_t{x.bits & 0x7fffu} << 13;
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
-  const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-  const uint32_t special = magnitude | 0x7f800000u;  // infinity and NaN
-  return std::bit_cast<float>((magnitude >= 0x0f800000u ? special : finite) | sign);
+  const uint32_t scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  const uint32_t is_special = magnitude >= 0x0f800000u;
+  return std::bit_cast<float>(scaled | ((0u - is_special) & 0x7f800000u) | sign);
 }
 float widen(float x) {
   return x;
