@@ -190,7 +190,8 @@ class Model:
     def __init__(self, cfg, params, device, compiled):
         self.cfg, self.params, self.device = cfg, params, device
         wrap = (lambda f: torch.compile(f, dynamic=False)) if compiled else (lambda f: f)
-        self.before, self.after, self.loss_of = wrap(before_attention), wrap(after_attention), wrap(weighted_loss)
+        self.before, self.after = wrap(before_attention), wrap(after_attention)
+        self.loss_of = wrap(weighted_loss)
         self.tables = {}
         self.backends = [SDPBackend.FLASH_ATTENTION] if device == "cuda" else [SDPBackend.MATH]
 
@@ -221,17 +222,19 @@ class Model:
         for i in range(self.cfg["layers"]):
             n = f"model.layers.{i}."
             q, k, v = before(x, p[n + "input_layernorm.weight"], p[n + "self_attn.q_proj.weight"],
-                             p[n + "self_attn.k_proj.weight"], p[n + "self_attn.v_proj.weight"], cos, sin,
-                             self.cfg["head_dim"])
+                             p[n + "self_attn.k_proj.weight"], p[n + "self_attn.v_proj.weight"],
+                             cos, sin, self.cfg["head_dim"])
             a = self.attention(q, k, v, batch, length)
-            x = after(x, a, p[n + "self_attn.o_proj.weight"], p[n + "post_attention_layernorm.weight"],
-                      p[n + "mlp.gate_proj.weight"], p[n + "mlp.up_proj.weight"], p[n + "mlp.down_proj.weight"])
+            x = after(x, a, p[n + "self_attn.o_proj.weight"],
+                      p[n + "post_attention_layernorm.weight"], p[n + "mlp.gate_proj.weight"],
+                      p[n + "mlp.up_proj.weight"], p[n + "mlp.down_proj.weight"])
         return x
 
     def predict(self, x):
         """Most likely next token after each given row."""
         p = self.params
-        return (rms_norm(x, p["model.norm.weight"]) @ p["model.embed_tokens.weight"].to(x.dtype).t()).argmax(-1)
+        embed = p["model.embed_tokens.weight"].to(x.dtype)
+        return (rms_norm(x, p["model.norm.weight"]) @ embed.t()).argmax(-1)
 
     def choose_backend(self, length=8192):
         """Times the fused attention kernels there are and keeps the fastest."""
@@ -296,7 +299,8 @@ def load(path, device):
 
 def prompts_for(tokens, records, queries, mode, count, seed):
     fmt = mp.fixture_format()
-    return [mp.make_prompt(fmt, tokens, records, queries, mode, mp.mix64(seed * 1000003 + i)) for i in range(count)]
+    return [mp.make_prompt(fmt, tokens, records, queries, mode, mp.mix64(seed * 1000003 + i))
+            for i in range(count)]
 
 
 @torch.no_grad()
@@ -326,10 +330,11 @@ def evaluate(model, prompts):
 
 
 # (tokens, records, queries, mode, prompts)
-FINAL = [(4096, 8, 8, "all", 100), (8192, 8, 8, "all", 100), (8192, 8, 8, "one", 100), (16384, 8, 8, "all", 100),
-         (16384, 8, 8, "one", 100), (16384, 32, 32, "all", 100), (32768, 8, 8, "all", 60),
-         (32768, 32, 32, "all", 60), (65536, 8, 8, "all", 40), (131072, 8, 8, "all", 40), (131072, 8, 8, "one", 20),
-         (131072, 32, 32, "all", 20), (262144, 8, 8, "all", 10)]
+FINAL = [(4096, 8, 8, "all", 100), (8192, 8, 8, "all", 100), (8192, 8, 8, "one", 100),
+         (16384, 8, 8, "all", 100), (16384, 8, 8, "one", 100), (16384, 32, 32, "all", 100),
+         (32768, 8, 8, "all", 60), (32768, 32, 32, "all", 60), (65536, 8, 8, "all", 40),
+         (131072, 8, 8, "all", 40), (131072, 8, 8, "one", 20), (131072, 32, 32, "all", 20),
+         (262144, 8, 8, "all", 10)]
 QUICK = [(4096, 8, 8, "all", 20), (16384, 8, 8, "all", 20), (131072, 8, 8, "all", 4)]
 
 
@@ -339,8 +344,8 @@ QUICK = [(4096, 8, 8, "all", 20), (16384, 8, 8, "all", 20), (131072, 8, 8, "all"
 def learning_rate(step, progress, peak, resumed):
     warm = min(1.0, (step + 1) / (50 if resumed else 200))
     flat = 0.35
-    cool = 1.0 if progress < flat else 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (progress - flat) / (1 - flat)))
-    return peak * warm * cool
+    turn = max(0.0, (progress - flat) / (1 - flat))
+    return peak * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * turn)))
 
 
 @torch.no_grad()
@@ -356,12 +361,12 @@ def training_accuracy(model, x, goal, weight):
 
 def train(args, model, stages, jobs, started):
     device, params = model.device, model.params
-    successors = torch.tensor([[mp.successor(w, b) for b in range(mp.SUCCESSORS)] for w in range(mp.WORDS)],
-                              device=device)
+    successors = torch.tensor(
+        [[mp.successor(w, b) for b in range(mp.SUCCESSORS)] for w in range(mp.WORDS)], device=device)
     matrices = [p for p in params.values() if p.dim() == 2]
     vectors = [p for p in params.values() if p.dim() == 1]
-    opt = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}],
-                            lr=args.lr, betas=(0.9, 0.98), fused=device == "cuda")
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    opt = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=device == "cuda")
     tokens_per_step = TOKENS_PER_STEP if not args.tiny else 2048
     total = args.minutes * 60
     began = last_log = last_save = time.time()
@@ -389,8 +394,8 @@ def train(args, model, stages, jobs, started):
         for group in opt.param_groups:
             group["lr"] = learning_rate(step, min(1.0, elapsed / total), args.lr, bool(args.init))
         x = model.hidden(tokens)
-        loss = model.loss_of(x, params["model.norm.weight"], params["model.embed_tokens.weight"], goal.reshape(-1),
-                             weight.reshape(-1))
+        loss = model.loss_of(x, params["model.norm.weight"], params["model.embed_tokens.weight"],
+                             goal.reshape(-1), weight.reshape(-1))
         opt.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
@@ -412,7 +417,8 @@ def train(args, model, stages, jobs, started):
             print("checkpoint;", "; ".join(report), flush=True)
             last_save = time.time()
             last_log += last_save - now
-    print(f"trained {step} steps in {time.time() - began:.0f} s, {time.time() - started:.0f} s with the start", flush=True)
+    now = time.time()
+    print(f"trained {step} steps in {now - began:.0f} s, {now - started:.0f} s with the start", flush=True)
 
 
 def format_result(r):
