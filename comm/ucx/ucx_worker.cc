@@ -1,6 +1,7 @@
 #include "comm/ucx/ucx_worker.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -53,7 +54,12 @@ void UcxWorker::progress() {
 }
 
 void UcxWorker::wait(Deadline deadline) {
-  if (ucp_worker_arm(worker_) != UCS_OK) return;  // something came in the meantime
+  if (ucp_worker_arm(worker_) != UCS_OK) {
+    // Something came in the meantime, or a full queue holds up a send; then the reader of that
+    // queue may be waiting for this very core.
+    sched_yield();
+    return;
+  }
   const auto sleep = std::chrono::ceil<std::chrono::milliseconds>(
       std::min<Duration>(deadline.left(), kLongestSleep));
   pollfd events{event_fd_, POLLIN, 0};
