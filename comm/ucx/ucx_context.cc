@@ -1,7 +1,6 @@
 #include "comm/ucx/ucx_context.h"
 
 #include <cstdlib>
-#include <mutex>
 #include <utility>
 
 #include "comm/ucx/ucx_error.h"
@@ -13,23 +12,19 @@ namespace {
 // through the environment: ucp_config_modify knows settings of UCX's transports by names that
 // change with the version, and complains of those that a choice of transports leaves unused. An
 // operator who sets one of these has the last word.
-constexpr std::pair<const char*, const char*> kTuning[] = {
-    // Without this, error handling excludes shared memory and one host talks to itself over TCP.
-    {"UCX_MM_ERROR_HANDLING", "y"},
-    // Else UCX sends bulk data over TCP although a shared memory lane stands beside it.
-    {"UCX_TCP_PUT_ENABLE", "n"},
-    // The default of 8 KiB costs three quarters of the TCP bandwidth for payloads of many pieces.
-    {"UCX_TCP_TX_SEG_SIZE", "512k"},
-    {"UCX_TCP_RX_SEG_SIZE", "512k"},
-    // How soon a silent death of the peer's host is noticed; a dead process is noticed at once.
-    {"UCX_KEEPALIVE_INTERVAL", "1s"},
-};
-
-void set_tuning_once() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    for (const auto& [name, value] : kTuning) setenv(name, value, /*overwrite=*/0);
-  });
+void set_tuning(UcxTransports transports) {
+  const auto set = [](const char* name, const char* value) {
+    setenv(name, value, /*overwrite=*/0);
+  };
+  // Without this, error handling excludes shared memory and one host talks to itself over TCP.
+  if (transports != UcxTransports::kTcp) set("UCX_MM_ERROR_HANDLING", "y");
+  // Else UCX sends bulk data over TCP although a shared memory lane stands beside it.
+  set("UCX_TCP_PUT_ENABLE", "n");
+  // The default of 8 KiB costs more than half of the TCP bandwidth for payloads of many pieces.
+  set("UCX_TCP_TX_SEG_SIZE", "512k");
+  set("UCX_TCP_RX_SEG_SIZE", "512k");
+  // How soon a silent death of the peer's host is noticed; a dead process is noticed at once.
+  set("UCX_KEEPALIVE_INTERVAL", "1s");
 }
 
 const char* tls_of(UcxTransports transports) {
@@ -48,7 +43,7 @@ const char* tls_of(UcxTransports transports) {
 }  // namespace
 
 Result<std::shared_ptr<UcxContext>> UcxContext::create(UcxTransports transports) {
-  set_tuning_once();
+  set_tuning(transports);
   ucp_config_t* raw_config = nullptr;
   if (const auto status = ucp_config_read(nullptr, nullptr, &raw_config); status != UCS_OK) {
     return ucx_error(status, "reading its configuration");

@@ -6,6 +6,9 @@
 //
 // Thread-safe. Connections and servers may outlive the transport. The first transport of a process
 // is made before other threads read the environment: it sets variables there (UCX_*).
+//
+// For trusted networks: neither authentication nor encryption, and UCX itself may end the process
+// when a stranger sends bytes that are no connection request.
 #pragma once
 
 #include <memory>
