@@ -289,7 +289,7 @@ class KvStoreRandom : public ::testing::TestWithParam<Budgets> {};
 TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
   int64_t refusals = 0;
   int64_t seals = 0;
-  for (uint32_t seed = 1; seed <= 8; ++seed) {
+  for (uint32_t seed = 1; seed <= 5; ++seed) {
     Workload workload(GetParam(), seed);
     for (int step = 0; step < 1500; ++step) {
       workload.step();
