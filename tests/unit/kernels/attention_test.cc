@@ -45,7 +45,7 @@ class Attention : public testing::TestWithParam<DType> {};
 TEST_P(Attention, IsRightAtEveryLength) {
   for (const int64_t num_tokens : {1, 2, 31, 63, 64, 65, 127, 131, 200, 997}) {
     SCOPED_TRACE(num_tokens);
-    const AttentionShape shape = {.num_tokens = num_tokens, .dtype = GetParam()};
+    const AttentionShape shape = {.num_tokens = num_tokens, .head_dim = 32, .dtype = GetParam()};
     AttentionCase problem(shape, dense_heads(shape), 1);
     expect_right(problem);
   }
@@ -74,9 +74,9 @@ TEST_P(Attention, GivesEachQueryHeadItsKvHead) {
 }
 
 TEST_P(Attention, FollowsRandomIndices) {
-  for (uint64_t seed = 0; seed < 100; ++seed) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
-    const auto num_tokens = static_cast<int64_t>(129 + test::random_bits(11, seed) % 200);
+    const auto num_tokens = static_cast<int64_t>(129 + test::random_bits(11, seed) % 120);
     const AttentionShape shape = {.num_tokens = num_tokens,
                                   .num_query_heads = 2,
                                   .num_kv_heads = 1,
