@@ -1,0 +1,41 @@
+// The widest vectors differ only in width: 128 bits stand for all of them here.
+#define MR_VECTOR_BYTES 16
+#include "kernels/cpu/attention_vector.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace millrace::kernels::cpu {
+namespace {
+
+float exp2_of(float x) {
+  return exp2(broadcast(x))[0];
+}
+
+TEST(AttentionVector, Exp2IsWithinItsBound) {
+  double worst = 0;
+  for (float x = -126.0F; x <= 1.0F; x += 0.000997F) {
+    const double exact = std::exp2(static_cast<double>(x));
+    worst = std::max(worst, std::abs(exp2_of(x) - exact) / exact);
+  }
+  EXPECT_LT(worst, 2e-7);
+}
+
+TEST(AttentionVector, Exp2OfZeroIsOne) {
+  EXPECT_EQ(exp2_of(0.0F), 1.0F);
+}
+
+TEST(AttentionVector, Exp2OfWhatIsTooSmallIsZero) {
+  EXPECT_EQ(exp2_of(-126.5F), 0.0F);
+  EXPECT_EQ(exp2_of(-1e30F), 0.0F);
+  EXPECT_EQ(exp2_of(-std::numeric_limits<float>::infinity()), 0.0F);
+}
+
+TEST(AttentionVector, Exp2KeepsNan) {
+  EXPECT_TRUE(std::isnan(exp2_of(std::nanf(""))));
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cpu
