@@ -81,10 +81,10 @@ awaitable<bool> HttpSession::refuse(error_code why) {
   int status = 400;
   if (why == http::error::body_limit) status = 413;
   if (why == http::error::header_limit) status = 431;
-  if (why == beast::error::timeout && answering_) status = 408;
-  const bool spoken = why.category() == make_error_code(http::error::bad_method).category();
-  if ((spoken && why != http::error::end_of_stream && why != http::error::partial_message) ||
-      status == 408) {
+  // Only errors of the parser can be answered: after a timeout Beast has closed the socket, and
+  // after anything else the client has.
+  const bool parsed_wrong = why.category() == make_error_code(http::error::bad_method).category();
+  if (parsed_wrong && why != http::error::end_of_stream && why != http::error::partial_message) {
     std::string message = "cannot read the request: " + why.message();
     if (status == 413) {
       message = fmt::format("body over the limit of {} bytes", shared_.options.http.max_body_bytes);

@@ -1,5 +1,6 @@
 #include "coordinator/server.h"
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -156,8 +157,10 @@ awaitable<void> Server::Impl::serve_group(std::shared_ptr<GroupSession> session)
 }
 
 awaitable<void> Server::Impl::tick() {
+  // Deadlines are kept to within this; a lost group is noticed a fifth of an interval late at most.
   const Duration step =
-      std::max<Duration>(options.scheduler.heartbeat_interval / 5, std::chrono::milliseconds(5));
+      std::clamp<Duration>(options.scheduler.heartbeat_interval / 5, std::chrono::milliseconds(2),
+                           std::chrono::milliseconds(50));
   while (!stopping) {
     co_await ticking.wait(Deadline::after(step));
     scheduler.tick();

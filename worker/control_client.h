@@ -7,8 +7,8 @@
 //   ControlClient control(options, [&] { return metrics_of_all_ranks(); });
 //   MR_RETURN_IF_ERROR(control.wait_connected(Deadline::after(30s)));
 //   for (;;) {
-//     auto event = control.next(Deadline::after(100ms));
-//     if (event.ok() && event->kind == ControlEvent::Kind::kMessage) handle(event->message);
+//     auto event = control.wait(Deadline::after(100ms));
+//     if (event && event->kind == ControlEvent::Kind::kMessage) handle(event->message);
 //   }
 #pragma once
 
@@ -22,6 +22,7 @@
 #include "common/clock.h"
 #include "common/result.h"
 #include "protocol/control_messages.pb.h"
+#include "worker/control_link.h"
 
 namespace millrace::worker {
 
@@ -38,26 +39,14 @@ struct ControlOptions {
   int missed_heartbeats = 8;
 };
 
-struct ControlEvent {
-  enum class Kind {
-    kConnected,     // registered
-    kDisconnected,  // `why`; whatever was running has no listener any more
-    kRefused,       // `why`; this group will not be let in, the client has given up
-    kMessage,       // anything else than heartbeats
-  };
-  Kind kind;
-  std::string why;
-  protocol::Envelope message;
-};
-
-class ControlClient {
+class ControlClient final : public ControlLink {
  public:
   // `metrics` is called on the client's thread, once a heartbeat.
   using MetricsSource = std::function<std::vector<protocol::Metric>()>;
 
   ControlClient(ControlOptions options, MetricsSource metrics);
   // Closes the connection.
-  ~ControlClient();
+  ~ControlClient() override;
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
 
@@ -65,13 +54,8 @@ class ControlClient {
 
   // Until registered. Takes no events out. The coordinator's refusal, or kDeadlineExceeded.
   Result<void> wait_connected(Deadline deadline);
-  std::optional<ControlEvent> poll();
-  // kDeadlineExceeded when none came.
-  Result<ControlEvent> next(Deadline deadline);
-
-  // Queues the message for the present connection; kPeerLost without one. No promise that it
-  // arrives: a connection that dies takes it along, and kDisconnected follows.
-  Result<void> send(const protocol::Envelope& envelope);
+  std::optional<ControlEvent> wait(Deadline deadline) override;
+  Result<void> send(const protocol::Envelope& envelope) override;
   bool connected() const;
 
  private:

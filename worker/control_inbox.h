@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "worker/control_client.h"
+#include "worker/control_link.h"
 
 namespace millrace::worker {
 
@@ -23,15 +23,14 @@ class ControlInbox {
     changed_.notify_all();
   }
 
-  std::optional<ControlEvent> poll() {
-    std::lock_guard lock(mutex_);
-    return pop();
-  }
-
-  std::optional<ControlEvent> next(Deadline deadline) {
+  // The next event; none if the deadline passes first.
+  std::optional<ControlEvent> wait(Deadline deadline) {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline.when(), [this] { return !events_.empty(); });
-    return pop();
+    if (events_.empty()) return std::nullopt;
+    std::optional<ControlEvent> event = std::move(events_.front());
+    events_.pop_front();
+    return event;
   }
 
   Result<void> wait_connected(Deadline deadline) {
@@ -50,13 +49,6 @@ class ControlInbox {
   }
 
  private:
-  std::optional<ControlEvent> pop() {
-    if (events_.empty()) return std::nullopt;
-    std::optional<ControlEvent> event = std::move(events_.front());
-    events_.pop_front();
-    return event;
-  }
-
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<ControlEvent> events_;

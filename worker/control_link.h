@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "common/clock.h"
 #include "common/result.h"
@@ -11,9 +12,15 @@
 namespace millrace::worker {
 
 struct ControlEvent {
-  enum class Kind { kMessage, kConnected, kDisconnected };
+  enum class Kind {
+    kConnected,     // registered
+    kDisconnected,  // `why`; whatever was running has no listener any more
+    kRefused,       // `why`; this group will not be let in, the client has given up
+    kMessage,       // anything else than heartbeats
+  };
   Kind kind = Kind::kMessage;
-  protocol::Envelope message;  // kMessage only
+  std::string why;
+  protocol::Envelope message;
 };
 
 class ControlLink {
@@ -24,7 +31,8 @@ class ControlLink {
   virtual std::optional<ControlEvent> wait(Deadline deadline) = 0;
   std::optional<ControlEvent> poll() { return wait(Deadline::after(Duration::zero())); }
 
-  // Thread-safe. kUnavailable while not connected.
+  // Thread-safe. Queues the message for the present connection; kPeerLost without one. No promise
+  // that it arrives: a connection that dies takes it along, and kDisconnected follows.
   virtual Result<void> send(const protocol::Envelope& envelope) = 0;
 };
 

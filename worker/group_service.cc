@@ -28,12 +28,14 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
     if (link_ != nullptr) command = next_command(stop);
     MR_ASSIGN_OR_RETURN(command, share_command(world, command, Deadline::after(kCommandTimeout)));
     MR_RETURN_IF_ERROR(obey(command));
-    if (command.stop()) return {};
+    if (!command.stop()) continue;
+    if (inbox_.refusal().empty()) return {};
+    return error(Errc::kUnsupported, "the coordinator refused this group: {}", inbox_.refusal());
   }
 }
 
 protocol::GroupCommand GroupService::next_command(const std::atomic<bool>& stop) {
-  if (stop.load()) inbox_.drain();
+  if (stop.load() || !inbox_.refusal().empty()) inbox_.drain();
   if (inbox_.empty()) read_link(kCommandInterval);
   for (const auto& id : inbox_.take_cancelled()) {
     send_failed(id, error(Errc::kCancelled, "request {} was cancelled before it started", id));

@@ -124,6 +124,7 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
                                               .scale = scale_},
                                              last_rows(), exchange_->slab(), index_.view(),
                                              deadline));
+    if (task_.index_tap) task_.index_tap(layer, index_.view());
     count_pairs();
   }
   {

@@ -21,6 +21,9 @@ void RequestInbox::take(ControlEvent event) {
       break;
     case ControlEvent::Kind::kConnected:
       break;
+    case ControlEvent::Kind::kRefused:
+      refusal_ = std::move(event.why);
+      [[fallthrough]];
     case ControlEvent::Kind::kDisconnected:
       // No one is left to hear the answers. Finished caches stay until their leases end.
       pending_.clear();

@@ -31,6 +31,8 @@ class RequestInbox {
   std::vector<std::string> take_cancelled();
   std::vector<protocol::LeaseChange> take_lease_changes();
 
+  // Why the coordinator will not have this group; empty: it will.
+  const std::string& refusal() const { return refusal_; }
   bool draining() const { return draining_; }
   void drain() { draining_ = true; }
   bool empty() const { return pending_.empty() && lease_changes_.empty() && cancelled_.empty(); }
@@ -44,6 +46,7 @@ class RequestInbox {
   std::vector<std::string> cancelled_;
   std::string running_;
   bool running_cancelled_ = false;
+  std::string refusal_;
   bool draining_ = false;
 };
 

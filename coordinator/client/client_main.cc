@@ -1,0 +1,195 @@
+// millrace-client: sends prompts to a coordinator and looks after what came of them.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "coordinator/client/http_client.h"
+#include "coordinator/client/progress_view.h"
+#include "coordinator/client/prompt_file.h"
+#include "coordinator/query_string.h"
+
+namespace {
+
+using namespace millrace;
+using namespace millrace::client;
+using coordinator::percent_encode;
+namespace json = boost::json;
+
+struct Arguments {
+  std::string server = "127.0.0.1:8000";
+  std::string output;  // "" : stdout
+  std::string request_id;
+  std::string prompt_file;
+  int64_t line = 1;
+  std::string model;
+  std::string head_plan;
+  int64_t deadline_ms = 0;
+  int64_t lease_ms = 0;
+  std::string lease_id;
+  double timeout_s = 60;
+};
+
+HttpClient client_for(const Arguments& arguments) {
+  const size_t colon = arguments.server.rfind(':');
+  if (colon == std::string::npos) return HttpClient(arguments.server, "8000");
+  return HttpClient(arguments.server.substr(0, colon), arguments.server.substr(colon + 1));
+}
+
+// "503 unavailable: no worker group is ready (trying again may help)".
+std::string describe_error(int status, const std::string& body) {
+  boost::system::error_code ec;
+  const json::value value = json::parse(body, ec);
+  const json::object* top = ec ? nullptr : value.if_object();
+  const json::value* inner = top ? top->if_contains("error") : nullptr;
+  if (inner == nullptr || !inner->is_object()) return fmt::format("HTTP {}: {:.200}", status, body);
+  const json::object& error = inner->get_object();
+  const auto text = [&](const char* key) {
+    const json::value* found = error.if_contains(key);
+    return found && found->is_string() ? std::string(found->get_string()) : std::string();
+  };
+  const json::value* retriable = error.if_contains("retriable");
+  const bool again = retriable && retriable->is_bool() && retriable->get_bool();
+  return fmt::format("{}: {}{}", text("type"), text("message"),
+                     again ? " (trying again may help)" : "");
+}
+
+Result<void> write_output(const Arguments& arguments, const std::string& text) {
+  if (arguments.output.empty()) {
+    std::cout << text << std::endl;
+    return {};
+  }
+  std::ofstream file(arguments.output);
+  file << text << '\n';
+  file.close();
+  if (!file) return error(Errc::kIo, "cannot write {}", arguments.output);
+  return {};
+}
+
+Result<void> call_and_print(const Arguments& arguments, const HttpCall& call) {
+  MR_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                      client_for(arguments).call(call, std::chrono::seconds(30)));
+  if (answer.status != 200) {
+    return Error(Errc::kInternal, describe_error(answer.status, answer.body));
+  }
+  return write_output(arguments, answer.body);
+}
+
+std::string prefill_target(const Arguments& arguments) {
+  std::string target = "/v1/prefill?stream=true&model=" + percent_encode(arguments.model);
+  if (!arguments.request_id.empty())
+    target += "&request_id=" + percent_encode(arguments.request_id);
+  if (!arguments.head_plan.empty()) target += "&head_plan=" + percent_encode(arguments.head_plan);
+  if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
+  if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
+  return target;
+}
+
+Result<void> prefill(const Arguments& arguments) {
+  MR_ASSIGN_OR_RETURN(std::string prompt, read_prompt(arguments.prompt_file, arguments.line));
+  const HttpCall call{"POST", prefill_target(arguments), "application/octet-stream",
+                      std::move(prompt)};
+  ProgressView view(::isatty(STDERR_FILENO) != 0);
+  SseEvent last;
+  const auto on_event = [&](const SseEvent& event) {
+    view.show(event);
+    last = event;
+  };
+  MR_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                      client_for(arguments).call(call, std::chrono::seconds(60), on_event));
+  if (answer.status != 200) {
+    return Error(Errc::kInternal, describe_error(answer.status, answer.body));
+  }
+  if (last.name == "error") return Error(Errc::kInternal, describe_error(200, last.data));
+  if (last.name != "done") return Error(Errc::kPeerLost, "the stream ended without a result");
+  return write_output(arguments, last.data);
+}
+
+Result<void> wait_ready(const Arguments& arguments) {
+  const auto timeout = std::chrono::duration<double>(arguments.timeout_s);
+  const Deadline deadline = Deadline::after(std::chrono::duration_cast<Duration>(timeout));
+  std::string last = "not tried";
+  const HttpClient client = client_for(arguments);
+  while (!deadline.passed()) {
+    const auto answer = client.call({"GET", "/ready", "", ""}, std::chrono::seconds(5));
+    if (answer.ok() && answer->status == 200) return {};
+    last = answer.ok() ? describe_error(answer->status, answer->body) : answer.error().message;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return error(Errc::kDeadlineExceeded, "not ready after {:.1f} s: {}", arguments.timeout_s, last);
+}
+
+Result<void> renew(const Arguments& arguments) {
+  const json::object body{{"lease_id", arguments.lease_id}, {"lease_ms", arguments.lease_ms}};
+  return call_and_print(arguments, {"POST", "/v1/prefill/" + arguments.request_id + "/lease:renew",
+                                    "application/json", json::serialize(body)});
+}
+
+Result<void> release(const Arguments& arguments) {
+  const json::object body{{"lease_id", arguments.lease_id}};
+  return call_and_print(arguments,
+                        {"POST", "/v1/prefill/" + arguments.request_id + "/lease:release",
+                         "application/json", json::serialize(body)});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Client of a Millrace coordinator");
+  Arguments arguments;
+  std::function<Result<void>()> action;
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--server", arguments.server, "HOST:PORT of the coordinator")
+      ->capture_default_str();
+  app.add_option("--output", arguments.output, "write the JSON result here instead of to stdout");
+
+  auto* prefill_command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
+  prefill_command
+      ->add_option("--prompt", arguments.prompt_file,
+                   "token ids: JSON, a line of JSON lines, or .bin with int32")
+      ->required();
+  prefill_command->add_option("--line", arguments.line, "of the prompt file, from 1")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  prefill_command->add_option("--model", arguments.model, "name of the model")->required();
+  prefill_command->add_option("--request-id", arguments.request_id, "default: generated");
+  prefill_command->add_option("--head-plan", arguments.head_plan, "default: the group's");
+  prefill_command->add_option("--deadline-ms", arguments.deadline_ms, "for queue and prefill");
+  prefill_command->add_option("--lease-ms", arguments.lease_ms, "how long the KV cache is kept");
+  prefill_command->callback([&] { action = [&] { return prefill(arguments); }; });
+
+  const auto add_by_id = [&](const char* name, const char* help,
+                             std::function<Result<void>()> run) {
+    auto* command = app.add_subcommand(name, help);
+    command->add_option("request_id", arguments.request_id, "of the request")->required();
+    command->callback([&action, run = std::move(run)] { action = run; });
+    return command;
+  };
+  add_by_id("status", "what became of a request", [&] {
+    return call_and_print(arguments, {"GET", "/v1/prefill/" + arguments.request_id, "", ""});
+  });
+  add_by_id("cancel", "end a request, or release what it left", [&] {
+    return call_and_print(arguments, {"DELETE", "/v1/prefill/" + arguments.request_id, "", ""});
+  });
+  auto* renew_command = add_by_id("renew", "prolong a lease", [&] { return renew(arguments); });
+  renew_command->add_option("--lease-id", arguments.lease_id, "from the manifest")->required();
+  renew_command->add_option("--lease-ms", arguments.lease_ms, "from now")->required();
+  add_by_id("release", "give a lease back", [&] { return release(arguments); })
+      ->add_option("--lease-id", arguments.lease_id, "from the manifest")
+      ->required();
+
+  auto* ready_command = app.add_subcommand("wait-ready", "wait until a group is ready");
+  ready_command->add_option("--timeout", arguments.timeout_s, "seconds")->capture_default_str();
+  ready_command->callback([&] { action = [&] { return wait_ready(arguments); }; });
+  CLI11_PARSE(app, argc, argv);
+
+  if (const Result<void> done = action(); !done.ok()) {
+    std::cerr << "millrace-client: " << done.error().message << '\n';
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,29 @@
+// Server-sent events out of a byte stream that is cut anywhere. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/result.h"
+
+namespace millrace::client {
+
+struct SseEvent {
+  std::string name;
+  std::string data;
+};
+
+class SseParser {
+ public:
+  // Events completed by these bytes; comments are dropped. kTooLarge for an event over 64 MiB.
+  Result<std::vector<SseEvent>> feed(std::string_view bytes);
+
+ private:
+  void take_line(std::string_view line, std::vector<SseEvent>& out);
+
+  std::string unfinished_line_;
+  SseEvent event_;
+};
+
+}  // namespace millrace::client

@@ -1,0 +1,110 @@
+// millrace-decode: the reference decode node. Pulls a handed-over KV cache and generates greedily
+// from it.
+//   millrace-decode --manifest FILE --model DIR [--max-tokens N] [--tp T] [--transport
+//   auto|shm|tcp] [--output FILE]
+// Prints a JSON object: the tokens, and how much came over which transport from which tier.
+
+#include <sched.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <fstream>
+#include <iostream>
+#include <map>
+
+#include "comm/ucx/ucx_transport.h"
+#include "common/log.h"
+#include "decode/decode_node.h"
+
+namespace millrace::decode {
+
+namespace {
+
+namespace json = boost::json;
+
+struct Options {
+  std::string manifest_path;
+  std::string output_path;
+  comm::UcxTransports transports = comm::UcxTransports::kAuto;
+  double timeout_s = 600;
+  DecodeOptions decode;
+};
+
+void add_options(CLI::App& app, Options& options) {
+  using comm::UcxTransports;
+  app.add_option("--manifest", options.manifest_path,
+                 "JSON of the manifest, or of the prefill response that holds it")
+      ->required();
+  app.add_option("--model", options.decode.model_directory, "Hugging Face directory")->required();
+  app.add_option("--max-tokens", options.decode.max_tokens, "tokens to generate")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--transport", options.transports, "auto, shm or tcp")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, UcxTransports>{{"auto", UcxTransports::kAuto},
+                                               {"shm", UcxTransports::kSharedMemory},
+                                               {"tcp", UcxTransports::kTcp}}));
+  app.add_option("--timeout-s", options.timeout_s, "pull and generation together")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--output", options.output_path, "write the JSON here; default: stdout");
+}
+
+json::object to_json(const DecodeReport& report) {
+  const auto& pulled = report.pulled;
+  json::object transports;
+  for (const auto& [name, bytes] : pulled.bytes_by_transport) transports[name] = bytes;
+  return {{"generated_token_ids", json::value_from(report.token_ids)},
+          {"pulled_pages", pulled.pages},
+          {"pulled_bytes", pulled.bytes},
+          {"pages_by_tier",
+           {{"device", pulled.pages_by_tier[0]},
+            {"host", pulled.pages_by_tier[1]},
+            {"disk", pulled.pages_by_tier[2]}}},
+          {"bytes_by_transport", std::move(transports)},
+          {"corrupt_pages", pulled.corrupt_pages},
+          {"pull_s", pulled.seconds},
+          {"generate_s", report.generate_s}};
+}
+
+Result<void> run(Options& options) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const int num_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  options.decode.threads_per_rank = std::max(1, num_cores / options.decode.tp);
+  options.decode.timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s));
+  MR_ASSIGN_OR_RETURN(const auto manifest, read_manifest(options.manifest_path));
+  MR_ASSIGN_OR_RETURN(const auto transport,
+                      comm::UcxTransport::create({.transports = options.transports}));
+  MR_ASSIGN_OR_RETURN(const auto report, decode(*transport, manifest, options.decode));
+  const std::string text = json::serialize(to_json(report)) + "\n";
+  if (options.output_path.empty()) {
+    std::cout << text;
+    return {};
+  }
+  std::ofstream file(options.output_path);
+  file << text;
+  file.close();
+  if (!file) return error(Errc::kIo, "{}: cannot be written", options.output_path);
+  return {};
+}
+
+}  // namespace
+
+}  // namespace millrace::decode
+
+int main(int argc, char** argv) {
+  millrace::decode::Options options;
+  CLI::App app("Pulls a handed-over KV cache and generates from it.", "millrace-decode");
+  millrace::decode::add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  millrace::init_logging("decode");
+  const auto done = millrace::decode::run(options);
+  if (done.ok()) return 0;
+  spdlog::error("{}", done.error().to_string());
+  return 1;
+}

@@ -1,0 +1,50 @@
+// The pure parts of millrace-client.
+#include <gtest/gtest.h>
+
+#include "coordinator/client/progress_view.h"
+#include "coordinator/client/prompt_file.h"
+#include "coordinator/client/sse_parser.h"
+
+namespace millrace::client {
+namespace {
+
+TEST(SseParser, FindsEventsHoweverTheBytesAreCut) {
+  const std::string stream = ": ping\n\nevent: a\r\ndata: 1\n\ndata: x\ndata: y\n\nevent: late\n";
+  for (size_t cut = 0; cut <= stream.size(); ++cut) {
+    SseParser parser;
+    auto events = *parser.feed(stream.substr(0, cut));
+    const auto rest = *parser.feed(stream.substr(cut));
+    events.insert(events.end(), rest.begin(), rest.end());
+    ASSERT_EQ(events.size(), 2u) << cut;
+    EXPECT_EQ(events[0].name, "a");
+    EXPECT_EQ(events[0].data, "1");
+    EXPECT_EQ(events[1].name, "");
+    EXPECT_EQ(events[1].data, "x\ny");
+  }
+}
+
+TEST(PromptFile, ReadsAnArrayOrAnObject) {
+  const std::string expected("\1\0\0\0\0\1\0\0", 8);
+  EXPECT_EQ(*prompt_from_json("[1, 256]"), expected);
+  EXPECT_EQ(*prompt_from_json(R"({"id":"x","prompt_token_ids":[1,256]})"), expected);
+}
+
+TEST(PromptFile, RefusesAnythingElse) {
+  for (const char* text : {"", "{}", "3", "[1,", "[-1]", "[2147483648]", "[1.5]", "[\"1\"]",
+                           R"({"prompt_token_ids":3})"}) {
+    EXPECT_FALSE(prompt_from_json(text).ok()) << text;
+  }
+  EXPECT_EQ(read_prompt("/nonexistent/prompt.json", 1).error().code, Errc::kNotFound);
+}
+
+TEST(ProgressView, DrawsABarOfConstantWidth) {
+  EXPECT_EQ(ProgressView::bar(0, 4, 0, 0),
+            "[----------------------------------------]   0/4 layers  density 0.000  0.0 s");
+  EXPECT_EQ(ProgressView::bar(3, 4, 0.125, 1.25),
+            "[##############################----------]   3/4 layers  density 0.125  1.2 s");
+  EXPECT_EQ(ProgressView::bar(4, 4, 1, 2),
+            "[########################################]   4/4 layers  density 1.000  2.0 s");
+}
+
+}  // namespace
+}  // namespace millrace::client

@@ -1,0 +1,85 @@
+// What /metrics shows, after every probe has been used, is what Prometheus' own lint asks for.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "coordinator/probes.h"
+
+namespace millrace::coordinator {
+namespace {
+
+Request ended_request() {
+  Request request;
+  request.state = RequestState::kDone;
+  request.started_at = request.ended_at = request.queued_at;
+  request.result.emplace();
+  request.result->add_phases()->set_phase("attention");
+  request.result->add_phases()->set_phase("made up");
+  return request;
+}
+
+std::string everything() {
+  metrics::Registry registry;
+  Probes probes(registry);
+  const Request request = ended_request();
+  probes.refused(Error(Errc::kExhausted, "x"));
+  probes.admitted(request);
+  probes.ended(request);
+  probes.group_lost();
+  probes.lease_ended(LeaseState::kExpired);
+  probes.http_answered(200);
+  protocol::Heartbeat heartbeat;
+  auto& metric = *heartbeat.add_metrics();
+  metric.set_name("millrace_transport_sent_bytes_total");
+  metric.set_help("Bytes sent");
+  metric.set_counter(true);
+  (*metric.mutable_labels())["transport"] = "tcp";
+  heartbeat.add_metrics()->set_name("not ours");
+  probes.heartbeat("group-0", heartbeat);
+  return probes.text();
+}
+
+// The family that a series belongs to: histograms have three suffixes.
+std::string family_of(const std::string& series, const std::map<std::string, std::string>& types) {
+  const std::string name = series.substr(0, series.find_first_of("{ "));
+  for (const char* suffix : {"_bucket", "_sum", "_count"}) {
+    if (!name.ends_with(suffix)) continue;
+    const std::string stem = name.substr(0, name.rfind('_'));
+    const auto found = types.find(stem);
+    if (found != types.end() && found->second == "histogram") return stem;
+  }
+  return name;
+}
+
+TEST(MetricsLint, EverySeriesHasHelpTypeAGoodNameAndIsThereOnce) {
+  std::map<std::string, std::string> types;
+  std::set<std::string> helped;
+  std::set<std::string> series;
+  std::istringstream lines(everything());
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string hash, kind, name, type;
+    if (line.starts_with("# HELP ")) {
+      words >> hash >> kind >> name;
+      EXPECT_TRUE(helped.insert(name).second) << "HELP twice: " << name;
+    } else if (line.starts_with("# TYPE ")) {
+      words >> hash >> kind >> name >> type;
+      EXPECT_TRUE(types.emplace(name, type).second) << "TYPE twice: " << name;
+      EXPECT_TRUE(metrics::check_metric_name(name, type == "counter").ok()) << name;
+    } else if (!line.empty()) {
+      const std::string id = line.substr(0, line.rfind(' '));
+      EXPECT_TRUE(series.insert(id).second) << "twice: " << id;
+      const std::string family = family_of(line, types);
+      EXPECT_EQ(types.count(family), 1u) << "no TYPE: " << line;
+      EXPECT_EQ(helped.count(family), 1u) << "no HELP: " << line;
+    }
+  }
+  EXPECT_GT(series.size(), 100u);
+  EXPECT_EQ(types.count("millrace_transport_sent_bytes_total"), 1u);
+  EXPECT_EQ(series.count("millrace_group_samples_refused_total"), 1u);
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

@@ -1,0 +1,37 @@
+#include "coordinator/route.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace::coordinator {
+namespace {
+
+TEST(Route, FindsEveryEndpoint) {
+  EXPECT_EQ(find_route("POST", "/v1/prefill").endpoint, Endpoint::kPrefill);
+  EXPECT_EQ(find_route("GET", "/v1/prefill/r1").endpoint, Endpoint::kStatus);
+  EXPECT_EQ(find_route("DELETE", "/v1/prefill/r1").endpoint, Endpoint::kCancel);
+  EXPECT_EQ(find_route("POST", "/v1/prefill/r1/lease:renew").endpoint, Endpoint::kLeaseRenew);
+  EXPECT_EQ(find_route("POST", "/v1/prefill/r1/lease:release").endpoint, Endpoint::kLeaseRelease);
+  EXPECT_EQ(find_route("GET", "/v1/models").endpoint, Endpoint::kModels);
+  EXPECT_EQ(find_route("GET", "/health").endpoint, Endpoint::kHealth);
+  EXPECT_EQ(find_route("GET", "/ready").endpoint, Endpoint::kReady);
+  EXPECT_EQ(find_route("GET", "/metrics").endpoint, Endpoint::kMetrics);
+  EXPECT_EQ(find_route("GET", "/version").endpoint, Endpoint::kVersion);
+}
+
+TEST(Route, TakesIdAndQueryApart) {
+  const Route route = find_route("GET", "/v1/prefill/a.b:c?x=1&y=2");
+  EXPECT_EQ(route.id, "a.b:c");
+  EXPECT_EQ(route.query, "x=1&y=2");
+}
+
+TEST(Route, TellsAWrongMethodFromAnUnknownPath) {
+  EXPECT_EQ(find_route("GET", "/v1/prefill").endpoint, Endpoint::kWrongMethod);
+  EXPECT_EQ(find_route("POST", "/health").endpoint, Endpoint::kWrongMethod);
+  EXPECT_EQ(find_route("GET", "/v1/prefill/").endpoint, Endpoint::kNone);
+  EXPECT_EQ(find_route("GET", "/v1/prefill/a/b").endpoint, Endpoint::kNone);
+  EXPECT_EQ(find_route("GET", "/").endpoint, Endpoint::kNone);
+  EXPECT_EQ(find_route("GET", "").endpoint, Endpoint::kNone);
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

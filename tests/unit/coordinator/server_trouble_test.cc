@@ -1,0 +1,349 @@
+// Bad input and trouble, over sockets: what a client and a group see of it.
+#include <boost/json.hpp>
+
+#include "coordinator/server.h"
+#include "protocol/errc.h"
+#include "tests/unit/coordinator/fake_group.h"
+#include "tests/unit/coordinator/raw_http.h"
+#include "tests/unit/coordinator/running_server.h"
+
+namespace millrace::coordinator {
+namespace {
+
+std::string prompt(const std::string& id, const std::string& more = "") {
+  return fmt::format(R"({{"model":"tiny","request_id":"{}","prompt_token_ids":[1,2,3]{}}})", id,
+                     more);
+}
+
+class ServerTrouble : public ::testing::Test {
+ protected:
+  void start(const ServerOptions& options = patient_options()) {
+    server_ = std::make_unique<RunningServer>(options);
+  }
+  std::unique_ptr<FakeGroup> join(const std::string& id = "g0", const FakeModel& model = {}) {
+    auto group = std::make_unique<FakeGroup>(server_->group_port());
+    group->join(FakeGroup::description("group-0", id, model));
+    return group;
+  }
+  RawReply post(const std::string& body, const std::string& headers = {}) {
+    return http_call(server_->http_port(), "POST", "/v1/prefill", body, headers);
+  }
+  RawReply get(const std::string& target) { return http_call(server_->http_port(), "GET", target); }
+  std::unique_ptr<RawHttp> begin(const std::string& body) {
+    auto client = std::make_unique<RawHttp>(server_->http_port());
+    client->send_request("POST", "/v1/prefill", body);
+    return client;
+  }
+
+  std::unique_ptr<RunningServer> server_;
+};
+
+TEST_F(ServerTrouble, NoGroupGives503WithRetryAfter) {
+  start();
+  const RawReply reply = post(prompt("r"));
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.headers.count("retry-after"), 1u);
+  EXPECT_TRUE(reply.json().at("error").at("retriable").as_bool());
+  EXPECT_EQ(get("/ready").status, 503);
+  EXPECT_EQ(get("/health").status, 200);
+}
+
+TEST_F(ServerTrouble, BadRequestsAreRefusedByName) {
+  start();
+  const auto group = join();
+  const RawReply unknown = post(prompt("r", R"(,"color":1)"));
+  EXPECT_EQ(unknown.status, 400);
+  EXPECT_EQ(unknown.error_param(), "color");
+  EXPECT_EQ(post("{\"model\":").status, 400);
+  EXPECT_EQ(post(R"({"model":"tiny","prompt_token_ids":[]})").status, 400);
+  const RawReply range = post(R"({"model":"tiny","prompt_token_ids":[1,100]})");
+  EXPECT_EQ(range.status, 400);
+  EXPECT_NE(range.error_message().find("prompt_token_ids[1] is 100"), std::string::npos);
+  const RawReply model = post(R"({"model":"huge","prompt_token_ids":[1]})");
+  EXPECT_EQ(model.status, 404);
+  EXPECT_EQ(model.error_param(), "model");
+}
+
+TEST_F(ServerTrouble, APromptLongerThanTheModelTakesGives413) {
+  start();
+  FakeModel model;
+  model.max_prompt_tokens = 2;
+  const auto group = join("g0", model);
+  const RawReply reply = post(prompt("r"));
+  EXPECT_EQ(reply.status, 413);
+  EXPECT_NE(reply.error_message().find("3 tokens"), std::string::npos);
+}
+
+TEST_F(ServerTrouble, ABodyOverTheLimitIsRefusedBeforeItIsRead) {
+  ServerOptions options = patient_options();
+  options.http.max_body_bytes = 1000;
+  start(options);
+  RawHttp announced(server_->http_port());
+  announced.send("POST /v1/prefill HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n");
+  EXPECT_EQ(announced.read_reply().status, 413);
+  RawHttp chunked(server_->http_port());
+  chunked.send("POST /v1/prefill HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" +
+               std::string(1001, 'x') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(chunked.read_reply().status, 413);
+}
+
+TEST_F(ServerTrouble, AHeaderOverTheLimitGives431AndNonsenseGives400) {
+  start();
+  RawHttp large(server_->http_port());
+  large.send("GET /health HTTP/1.1\r\nX: " + std::string(20000, 'x') + "\r\n\r\n");
+  EXPECT_EQ(large.read_reply().status, 431);
+  RawHttp nonsense(server_->http_port());
+  nonsense.send("what is this\r\n\r\n");
+  EXPECT_EQ(nonsense.read_reply().status, 400);
+  EXPECT_TRUE(nonsense.closed_by_peer());
+}
+
+TEST_F(ServerTrouble, AConnectionThatFallsSilentIsClosed) {
+  ServerOptions options = patient_options();
+  options.http.progress = std::chrono::milliseconds(50);
+  options.http.idle = std::chrono::milliseconds(50);
+  start(options);
+  RawHttp slow_body(server_->http_port());
+  slow_body.send("POST /v1/prefill HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
+  EXPECT_TRUE(slow_body.closed_by_peer());
+  RawHttp silent(server_->http_port());
+  EXPECT_TRUE(silent.closed_by_peer());
+}
+
+TEST_F(ServerTrouble, UnknownPathsAndWrongMethods) {
+  start();
+  EXPECT_EQ(get("/nothing").status, 404);
+  EXPECT_EQ(get("/v1/prefill").status, 405);
+  EXPECT_EQ(get("/v1/prefill/nobody").status, 404);
+  EXPECT_EQ(http_call(server_->http_port(), "DELETE", "/v1/prefill/nobody").status, 404);
+}
+
+TEST_F(ServerTrouble, AFullQueueGives429WithRetryAfter) {
+  ServerOptions options = patient_options();
+  options.scheduler.max_queued_requests = 1;
+  start(options);
+  const auto group = join();
+  const auto running = begin(prompt("running"));
+  EXPECT_EQ(group->receive_request().request_id(), "running");
+  const auto waiting = begin(prompt("waiting", R"(,"stream":true)"));
+  EXPECT_EQ(waiting->read_head().status, 200);
+  const RawReply refused = post(prompt("refused"));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+}
+
+TEST_F(ServerTrouble, ADeadlineThatPassesGives504AndCancelsOnTheGroup) {
+  start();
+  const auto group = join();
+  const auto client = begin(prompt("r", R"(,"deadline_ms":50)"));
+  EXPECT_EQ(group->receive_request().request_id(), "r");
+  EXPECT_EQ(client->read_reply().status, 504);
+  EXPECT_EQ(group->receive().cancel().request_id(), "r");
+}
+
+TEST_F(ServerTrouble, AnErrorOfTheGroupReachesTheClient) {
+  start();
+  const auto group = join();
+  const auto client = begin(prompt("r", R"(,"head_plan":"dens")"));
+  const auto request = group->receive_request();
+  EXPECT_EQ(request.head_plan(), "dens");
+  group->send_failed("r", protocol::errc_to_wire(Errc::kInvalidArgument),
+                     "head plan 'dens': unknown pattern");
+  const RawReply reply = client->read_reply();
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.error_message(), "head plan 'dens': unknown pattern");
+}
+
+TEST_F(ServerTrouble, AClientThatHangsUpCancels) {
+  start();
+  const auto group = join();
+  auto client = begin(prompt("r"));
+  EXPECT_EQ(group->receive_request().request_id(), "r");
+  client->hang_up();
+  EXPECT_EQ(group->receive().cancel().request_id(), "r");
+}
+
+TEST_F(ServerTrouble, AStreamingClientThatHangsUpCancels) {
+  start();
+  const auto group = join();
+  auto client = begin(prompt("r", R"(,"stream":true)"));
+  EXPECT_EQ(group->receive_request().request_id(), "r");
+  group->send_started("r");
+  EXPECT_EQ(client->read_head().status, 200);
+  client->read_event();
+  client->hang_up();
+  EXPECT_EQ(group->receive().cancel().request_id(), "r");
+}
+
+TEST_F(ServerTrouble, DeleteCancelsAndTheWaitingClientHears) {
+  start();
+  const auto group = join();
+  const auto client = begin(prompt("r"));
+  EXPECT_EQ(group->receive_request().request_id(), "r");
+  const RawReply cancelled = http_call(server_->http_port(), "DELETE", "/v1/prefill/r");
+  EXPECT_EQ(cancelled.status, 200);
+  EXPECT_EQ(cancelled.json().at("status").as_string(), "failed");
+  EXPECT_EQ(client->read_reply().status, 499);
+  EXPECT_EQ(group->receive().cancel().request_id(), "r");
+}
+
+TEST_F(ServerTrouble, AGroupThatDiesGivesARetriableErrorAndItsSuccessorServes) {
+  start();
+  auto group = join("g0");
+  const auto kept = begin(prompt("kept"));
+  group->serve(group->receive_request());
+  EXPECT_EQ(kept->read_reply().status, 200);
+  const auto client = begin(prompt("r"));
+  EXPECT_EQ(group->receive_request().request_id(), "r");
+  group->die();
+  const RawReply reply = client->read_reply();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_TRUE(reply.json().at("error").at("retriable").as_bool());
+  EXPECT_NE(reply.error_message().find("group 'group-0' (id g0) is lost"), std::string::npos);
+  EXPECT_EQ(get("/v1/prefill/kept").json().at("lease").at("state").as_string(), "lost");
+
+  const auto successor = join("g1");
+  const auto again = begin(prompt("r"));
+  successor->serve(successor->receive_request());
+  EXPECT_EQ(again->read_reply().status, 200);
+}
+
+TEST_F(ServerTrouble, AStreamEndsWithTheErrorWhenTheGroupDies) {
+  start();
+  auto group = join();
+  const auto client = begin(prompt("r", R"(,"stream":true)"));
+  EXPECT_EQ(client->read_head().status, 200);
+  EXPECT_TRUE(client->read_event().starts_with("event: queued"));
+  group->receive_request();
+  group->die();
+  const std::string event = client->read_event();
+  EXPECT_TRUE(event.starts_with("event: error\n")) << event;
+  EXPECT_NE(event.find("peer_lost"), std::string::npos) << event;
+}
+
+TEST_F(ServerTrouble, ASilentGroupIsLost) {
+  ServerOptions options = patient_options();
+  options.scheduler.heartbeat_interval = std::chrono::milliseconds(20);
+  start(options);
+  FakeGroup group(server_->group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  EXPECT_TRUE(group.closed_by_peer());
+}
+
+TEST_F(ServerTrouble, AGroupThatTalksNonsenseIsRefused) {
+  ServerOptions options = patient_options();
+  options.http.group_handshake = std::chrono::milliseconds(50);
+  start(options);
+  FakeGroup silent(server_->group_port());
+  EXPECT_TRUE(silent.closed_by_peer());
+  FakeGroup lying(server_->group_port());
+  lying.send_bytes(std::string(4, '\xff'));
+  EXPECT_TRUE(lying.closed_by_peer());
+  FakeGroup garbage(server_->group_port());
+  garbage.send_bytes(std::string("\4\0\0\0\xff\xff\xff\xff", 8));
+  EXPECT_TRUE(garbage.closed_by_peer());
+  auto registered = join();
+  registered->send_bytes(std::string("\4\0\0\0\xff\xff\xff\xff", 8));
+  EXPECT_TRUE(registered->closed_by_peer());
+}
+
+TEST_F(ServerTrouble, AGroupOfAnotherVersionIsToldSo) {
+  start();
+  FakeGroup group(server_->group_port());
+  protocol::Envelope envelope;
+  *envelope.mutable_register_() = FakeGroup::description("group-0", "g0");
+  envelope.mutable_register_()->set_protocol_version(99);
+  group.send(envelope);
+  const auto reply = group.receive();
+  EXPECT_EQ(reply.register_reply().error().code(), protocol::errc_to_wire(Errc::kUnsupported));
+  EXPECT_TRUE(group.closed_by_peer());
+}
+
+TEST_F(ServerTrouble, AFourMegabyteBinaryPromptArrivesWhole) {
+  start();
+  FakeModel model;
+  model.max_prompt_tokens = 2'000'000;
+  const auto group = join("g0", model);
+  std::string body(4 << 20, '\0');
+  for (size_t i = 0; i < body.size(); i += 4) body[i] = static_cast<char>(i / 4 % 100);
+  RawHttp client(server_->http_port());
+  client.send_request("POST", "/v1/prefill?model=tiny&request_id=big", body,
+                      "Content-Type: application/octet-stream\r\nExpect: 100-continue\r\n");
+  EXPECT_EQ(client.read_head().status, 100);
+  const auto request = group->receive_request();
+  EXPECT_TRUE(request.prompt_token_ids() == body);
+  group->serve(request);
+  EXPECT_EQ(client.read_reply().status, 200);
+}
+
+TEST_F(ServerTrouble, LeasesAreRenewedAndReleasedOverHttp) {
+  start();
+  const auto group = join();
+  const auto client = begin(prompt("r"));
+  group->serve(group->receive_request());
+  EXPECT_EQ(client->read_reply().status, 200);
+  RawHttp renewal(server_->http_port());
+  renewal.send_request("POST", "/v1/prefill/r/lease:renew",
+                       R"({"lease_id":"lease-1","lease_ms":90000})");
+  EXPECT_EQ(group->receive().lease_renew().lease_ms(), 90000u);
+  group->send_lease_reply("r", 90000);
+  const RawReply renewed = renewal.read_reply();
+  EXPECT_EQ(renewed.status, 200);
+  EXPECT_GT(renewed.json().at("lease").at("expires_in_ms").as_int64(), 60000);
+  const auto call = [&](const char* verb, const char* body) {
+    return http_call(server_->http_port(), "POST", fmt::format("/v1/prefill/r/lease:{}", verb),
+                     body)
+        .status;
+  };
+  EXPECT_EQ(call("release", R"({"lease_id":"foreign"})"), 404);
+  EXPECT_EQ(call("renew", R"({"lease_id":"lease-1"})"), 400);
+  EXPECT_EQ(call("release", "[1"), 400);
+  EXPECT_EQ(call("release", R"({"lease_id":"lease-1"})"), 200);
+  EXPECT_EQ(group->receive().lease_release().lease_id(), "lease-1");
+  EXPECT_EQ(call("renew", R"({"lease_id":"lease-1","lease_ms":1})"), 404);
+}
+
+TEST_F(ServerTrouble, ARenewalThatTheGroupDoesNotAnswerGives504) {
+  ServerOptions options = patient_options();
+  options.http.lease_answer = std::chrono::milliseconds(50);
+  start(options);
+  const auto group = join();
+  const auto client = begin(prompt("r"));
+  group->serve(group->receive_request());
+  EXPECT_EQ(client->read_reply().status, 200);
+  EXPECT_EQ(http_call(server_->http_port(), "POST", "/v1/prefill/r/lease:renew",
+                      R"({"lease_id":"lease-1","lease_ms":1000})")
+                .status,
+            504);
+}
+
+TEST_F(ServerTrouble, ShutDownFinishesWhatRunsAndRefusesWhatComes) {
+  start();
+  const auto group = join();
+  RawHttp idle(server_->http_port());
+  const auto client = begin(prompt("r"));
+  const auto request = group->receive_request();
+  server_->shut_down();
+  // The wish travels through the server's own queue: a request that is answered shows it arrived.
+  RawReply ready = get("/ready");
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_EQ(post(prompt("late")).status, 503);
+  group->serve(request);
+  EXPECT_EQ(client->read_reply().status, 200);
+  EXPECT_TRUE(server_->ended_within(std::chrono::seconds(10)));
+}
+
+TEST_F(ServerTrouble, ShutDownEndsWhatDoesNotFinishInTime) {
+  ServerOptions options = patient_options();
+  options.shutdown_timeout = std::chrono::milliseconds(50);
+  start(options);
+  const auto group = join();
+  const auto client = begin(prompt("r"));
+  group->receive_request();
+  server_->shut_down();
+  EXPECT_EQ(client->read_reply().status, 503);
+  EXPECT_TRUE(server_->ended_within(std::chrono::seconds(10)));
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

@@ -1,0 +1,212 @@
+// millrace-worker: one rank of a worker group behind a coordinator.
+//   mpirun -n P millrace-worker --model DIR --coordinator HOST:PORT [--tp T --cp C] ...
+// Exit status: 0 drained; 2 could not start or the group broke (its supervisor starts it again).
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "comm/mpi/mpi_session.h"
+#include "comm/ucx/ucx_transport.h"
+#include "common/log.h"
+#include "common/random_id.h"
+#include "common/units.h"
+#include "protocol/codec.h"
+#include "worker/capacity.h"
+#include "worker/command_channel.h"
+#include "worker/control_client.h"
+#include "worker/group_service.h"
+#include "worker/rank_cli.h"
+
+namespace millrace::worker {
+
+namespace {
+
+std::atomic<bool> stop_requested = false;
+
+struct Options {
+  RankOptions rank;
+  GroupOptions group;
+  std::string coordinator = "127.0.0.1:8001";
+  std::string group_name = "group-0";
+  std::string kv_host = "127.0.0.1";
+  comm::UcxTransports transports = comm::UcxTransports::kAuto;
+  std::string device_pool, host_pool;
+  std::string disk_pool = "0";
+  std::string disk_directory;
+  double layer_timeout_s = 300;
+  double drain_timeout_s = 30;
+};
+
+void add_options(CLI::App& app, Options& options) {
+  using comm::UcxTransports;
+  add_rank_options(app, options.rank);
+  app.add_option("--coordinator", options.coordinator, "its group port, HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--group-name", options.group_name, "label of this group in metrics")
+      ->capture_default_str();
+  app.add_option("--head-plan", options.group.head_plan, "where a request names none")
+      ->capture_default_str();
+  app.add_option("--kv-host", options.kv_host,
+                 "address that decode nodes reach this host's KV servers at")
+      ->capture_default_str();
+  app.add_option("--kv-transport", options.transports, "auto, shm or tcp")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, UcxTransports>{{"auto", UcxTransports::kAuto},
+                                               {"shm", UcxTransports::kSharedMemory},
+                                               {"tcp", UcxTransports::kTcp}}));
+  app.add_option(
+      "--device-pool", options.device_pool,
+      "KV pages kept in device memory by this rank (256MiB); default: 1/16 of the free memory");
+  app.add_option("--host-pool", options.host_pool,
+                 "KV pages kept in host memory by this rank; default: 1/8 of the free memory");
+  app.add_option("--disk-pool", options.disk_pool, "KV pages kept on disk by this rank")
+      ->capture_default_str();
+  app.add_option("--disk-directory", options.disk_directory, "where the disk pool's file lives");
+  app.add_option("--layer-timeout-s", options.layer_timeout_s,
+                 "a layer that takes longer means a rank is lost")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--drain-timeout-s", options.drain_timeout_s,
+                 "how long leases are waited for when draining")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+Duration from_seconds(double value_s) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value_s));
+}
+
+Result<kvstore::KvStoreConfig> store_config(const Options& options, const RankRuntime& runtime,
+                                            int rank) {
+  const auto& weights = runtime.weights();
+  const int64_t free_bytes = available_memory_bytes(runtime.cores().ranks_here);
+  kvstore::KvStoreConfig config{.device_bytes = free_bytes / 16, .host_bytes = free_bytes / 8};
+  if (!options.device_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(config.device_bytes, parse_bytes(options.device_pool));
+  }
+  if (!options.host_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(config.host_bytes, parse_bytes(options.host_pool));
+  }
+  MR_ASSIGN_OR_RETURN(config.disk_bytes, parse_bytes(options.disk_pool));
+  if (!options.disk_directory.empty()) {
+    config.disk_directory = fmt::format("{}/rank-{}", options.disk_directory, rank);
+  }
+  config.geometry = {.num_layers = weights.config.num_layers,
+                     .num_kv_heads = weights.shard.num_kv_heads,
+                     .first_kv_head = weights.shard.first_kv_head,
+                     .head_dim = weights.config.head_dim,
+                     .dtype = weights.compute_dtype};
+  return config;
+}
+
+// Rank 0 draws the group's id; it is new at every start, so nothing of an earlier life is mistaken
+// for this one's.
+Result<std::string> share_epoch(comm::Communicator& world) {
+  std::string epoch = random_id();
+  MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(epoch)), /*root=*/0,
+                                     Deadline::after(kCommandTimeout)));
+  return epoch;
+}
+
+Result<ControlOptions> control_options(const Options& options, RankRuntime& runtime) {
+  const size_t colon = options.coordinator.rfind(':');
+  const int port =
+      colon == std::string::npos ? 0 : std::atoi(options.coordinator.c_str() + colon + 1);
+  if (port <= 0 || port > 65535) {
+    return error(Errc::kInvalidArgument, "--coordinator '{}': write HOST:PORT",
+                 options.coordinator);
+  }
+  ControlOptions control{.host = options.coordinator.substr(0, colon),
+                         .port = static_cast<uint16_t>(port)};
+  const auto& weights = runtime.weights();
+  const auto& config = weights.config;
+  auto& description = control.description;
+  description.set_protocol_version(protocol::kProtocolVersion);
+  description.set_group_id(options.group.epoch);
+  description.set_group_name(options.group_name);
+  description.set_tp(static_cast<uint32_t>(options.rank.grid.tp));
+  description.set_cp(static_cast<uint32_t>(options.rank.grid.cp));
+  description.set_max_prompt_tokens(static_cast<uint64_t>(runtime.limits().max_prompt_tokens));
+  description.set_version(MILLRACE_VERSION);
+  description.set_device(runtime.device().info().name);
+  auto& model = *description.mutable_model();
+  model.set_name(config.name);
+  model.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
+  model.set_num_layers(static_cast<uint32_t>(config.num_layers));
+  model.set_num_query_heads(static_cast<uint32_t>(config.num_query_heads));
+  model.set_num_kv_heads(static_cast<uint32_t>(config.num_kv_heads));
+  model.set_head_dim(static_cast<uint32_t>(config.head_dim));
+  model.set_max_position_embeddings(static_cast<uint64_t>(config.max_position_embeddings));
+  model.set_dtype(std::string(dtype_name(weights.compute_dtype)));
+  return control;
+}
+
+std::string transport_label(comm::UcxTransports transports) {
+  switch (transports) {
+    case comm::UcxTransports::kAuto:
+      return "auto";
+    case comm::UcxTransports::kSharedMemory:
+      return "shm";
+    case comm::UcxTransports::kTcp:
+      return "tcp";
+  }
+  return "auto";
+}
+
+Result<void> serve(comm::MpiSession& session, Options& options) {
+  auto world = session.world();
+  const int rank = world->rank();
+  init_logging(fmt::format("worker/{}", rank));
+  MR_ASSIGN_OR_RETURN(auto runtime, RankRuntime::create(std::move(world), options.rank));
+  MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(runtime->grid().world()));
+  options.group.layer_timeout = from_seconds(options.layer_timeout_s);
+  options.group.drain_timeout = from_seconds(options.drain_timeout_s);
+  options.group.transport = transport_label(options.transports);
+
+  MR_ASSIGN_OR_RETURN(const auto config, store_config(options, *runtime, rank));
+  MR_ASSIGN_OR_RETURN(const auto store, kvstore::make_kv_store(config, Clock::steady()));
+  MR_ASSIGN_OR_RETURN(const auto transport,
+                      comm::UcxTransport::create({.transports = options.transports}));
+  MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,
+                                                         options.kv_host, /*port=*/0));
+  MetricsBoard board;
+  std::unique_ptr<ControlClient> control;
+  if (rank == 0) {
+    spdlog::info("group {} of {} ranks, tp {} x cp {}, {}, prompts up to {} tokens, crossover {}",
+                 options.group.epoch, options.rank.grid.tp * options.rank.grid.cp,
+                 options.rank.grid.tp, options.rank.grid.cp, runtime->device().info().name,
+                 runtime->limits().max_prompt_tokens, runtime->crossover_tokens());
+    MR_ASSIGN_OR_RETURN(auto control_settings, control_options(options, *runtime));
+    control = std::make_unique<ControlClient>(std::move(control_settings),
+                                              [&board] { return board.read(); });
+  }
+  GroupService service(*runtime, *store, *server, control.get(), board, options.group);
+  return service.run(stop_requested);
+}
+
+}  // namespace
+
+}  // namespace millrace::worker
+
+int main(int argc, char** argv) {
+  using namespace millrace;
+  worker::Options options;
+  CLI::App app("One rank of a worker group behind a coordinator.", "millrace-worker");
+  app.set_version_flag("--version", MILLRACE_VERSION);
+  worker::add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  // Every rank of the group gets the signal from mpirun; rank 0 turns it into a stop for all.
+  std::signal(SIGTERM, [](int) { worker::stop_requested.store(true); });
+  std::signal(SIGINT, [](int) { worker::stop_requested.store(true); });
+  try {
+    comm::MpiSession session(argc, argv);
+    const auto served = worker::serve(session, options);
+    if (served.ok()) return 0;
+    spdlog::error("{}", served.error().to_string());
+    return 2;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "millrace-worker: %s\n", e.what());
+    return 2;
+  }
+}
