@@ -1,0 +1,52 @@
+// Bodies, queries and targets of HTTP requests. The first byte picks the parser. What is accepted
+// must be within the limits.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "common/check.h"
+#include "coordinator/prefill_body.h"
+#include "coordinator/route.h"
+
+using namespace millrace::coordinator;
+
+namespace {
+
+void check(const ParsedPrefillBody& parsed, const PrefillBodyLimits& limits) {
+  if (const auto* wrong = std::get_if<ApiError>(&parsed)) {
+    MR_CHECK(wrong->http_status() >= 400 && !wrong->to_json().empty(), "refusal");
+    return;
+  }
+  const auto& body = std::get<PrefillBody>(parsed);
+  const auto num_tokens = static_cast<int64_t>(body.prompt_token_ids.size());
+  MR_CHECK(num_tokens > 0 && num_tokens <= limits.max_prompt_tokens, "{} tokens", num_tokens);
+  for (const int32_t token : body.prompt_token_ids) MR_CHECK(token >= 0, "token {}", token);
+  MR_CHECK(!body.model.empty(), "no model");
+  MR_CHECK(body.deadline_ms >= 0 && body.deadline_ms <= limits.max_duration_ms, "deadline");
+  MR_CHECK(body.request_id.empty() || check_request_id(body.request_id).ok(), "request id");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  PrefillBodyLimits limits;
+  limits.max_prompt_tokens = 64;
+  const std::string_view text(reinterpret_cast<const char*>(data + 1), size - 1);
+  switch (data[0] % 3) {
+    case 0:
+      check(parse_prefill_json(text, limits), limits);
+      break;
+    case 1: {
+      const size_t cut = text.find('\n');
+      const std::string_view body = cut == std::string_view::npos ? "" : text.substr(cut + 1);
+      check(parse_prefill_binary(body, text.substr(0, cut), limits), limits);
+      break;
+    }
+    default: {
+      const Route route = find_route("GET", text);
+      MR_CHECK(route.endpoint != Endpoint::kStatus || check_request_id(route.id).ok(), "route");
+    }
+  }
+  return 0;
+}
