@@ -2,6 +2,7 @@
 
 #include "common/check.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/parallel_ranges.h"
 #include "kernels/cpu/row_kernels.h"
 
 namespace millrace::kernels::cpu {
@@ -11,9 +12,8 @@ namespace {
 constexpr int64_t kElementsPerThread = 32768;
 
 // Threads worth starting for so many elements. Results do not depend on it.
-int threads_for(int64_t num_elements, const Context& context) {
-  const int64_t useful = num_elements / kElementsPerThread + 1;
-  return static_cast<int>(std::min<int64_t>(context.num_threads, useful));
+int64_t threads_for(int64_t num_elements, const Context& context) {
+  return std::min<int64_t>(context.num_threads, num_elements / kElementsPerThread + 1);
 }
 
 void check_output(const Matrix& out, const char* operation) {
@@ -47,54 +47,55 @@ void embed_row(const ConstMatrix& table, int64_t row, const RowKernels& kernels,
 void embed(const EmbedParams& params, const Context& context) {
   const ConstMatrix& table = params.table;
   const RowKernels& kernels = row_kernels(context.simd);
-  const int num_threads = threads_for(params.num_rows * table.cols, context);
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int64_t r = 0; r < params.num_rows; ++r) {
-    embed_row(table, params.token_ids[r], kernels, params.hidden + r * table.cols);
-  }
+  const int64_t num_threads = threads_for(params.num_rows * table.cols, context);
+  parallel_ranges(params.num_rows, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      embed_row(table, params.token_ids[r], kernels, params.hidden + r * table.cols);
+    }
+  });
 }
 
 void rms_norm(const RmsNormParams& params, const Context& context) {
   const Matrix& out = params.out;
   check_output(out, "rms_norm");
   const RowKernels& kernels = row_kernels(context.simd);
-  const int num_threads = threads_for(out.rows * out.cols, context);
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int64_t r = 0; r < out.rows; ++r) {
-    const float* x = params.x + r * out.cols;
-    if (out.dtype == DType::kFloat32) {
-      kernels.rms_norm_f32(x, params.weight, params.eps, out.cols, row_of<float>(out, r));
-    } else {
-      kernels.rms_norm_bf16(x, params.weight, params.eps, out.cols, row_of<BFloat16>(out, r));
+  const int64_t num_threads = threads_for(out.rows * out.cols, context);
+  parallel_ranges(out.rows, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = params.x + r * out.cols;
+      if (out.dtype == DType::kFloat32) {
+        kernels.rms_norm_f32(x, params.weight, params.eps, out.cols, row_of<float>(out, r));
+      } else {
+        kernels.rms_norm_bf16(x, params.weight, params.eps, out.cols, row_of<BFloat16>(out, r));
+      }
     }
-  }
+  });
 }
 
 void silu_mul(const SiluMulParams& params, const Context& context) {
   const Matrix& out = params.out;
   check_output(out, "silu_mul");
   const RowKernels& kernels = row_kernels(context.simd);
-  const int num_threads = threads_for(out.rows * out.cols, context);
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int64_t r = 0; r < out.rows; ++r) {
-    const float* gate = params.gate_up + r * 2 * out.cols;
-    const float* up = gate + out.cols;
-    if (out.dtype == DType::kFloat32) {
-      kernels.silu_mul_f32(gate, up, out.cols, row_of<float>(out, r));
-    } else {
-      kernels.silu_mul_bf16(gate, up, out.cols, row_of<BFloat16>(out, r));
+  const int64_t num_threads = threads_for(out.rows * out.cols, context);
+  parallel_ranges(out.rows, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* gate = params.gate_up + r * 2 * out.cols;
+      const float* up = gate + out.cols;
+      if (out.dtype == DType::kFloat32) {
+        kernels.silu_mul_f32(gate, up, out.cols, row_of<float>(out, r));
+      } else {
+        kernels.silu_mul_bf16(gate, up, out.cols, row_of<BFloat16>(out, r));
+      }
     }
-  }
+  });
 }
 
 void add(const AddParams& params, const Context& context) {
   const RowKernels& kernels = row_kernels(context.simd);
-  const int num_threads = threads_for(params.count, context);
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (int64_t begin = 0; begin < params.count; begin += kElementsPerThread) {
-    const int64_t count = std::min(kElementsPerThread, params.count - begin);
-    kernels.add(params.y + begin, count, params.x + begin);
-  }
+  const int64_t num_threads = threads_for(params.count, context);
+  parallel_ranges(params.count, num_threads, [&](int64_t begin, int64_t end) {
+    kernels.add(params.y + begin, end - begin, params.x + begin);
+  });
 }
 
 }  // namespace millrace::kernels::cpu

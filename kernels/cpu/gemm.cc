@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "kernels/cpu/parallel_ranges.h"
 #include "kernels/cpu/row_kernels.h"
 
 namespace millrace::kernels::cpu {
@@ -55,10 +56,12 @@ ConstMatrix widen_tile(const ConstMatrix& matrix, int64_t row, int64_t rows, int
   out.resize(static_cast<size_t>(rows * cols));
   const auto* data = static_cast<const BFloat16*>(matrix.data) + row * matrix.row_stride + col;
   const RowKernels& kernels = row_kernels(context.simd);
-#pragma omp parallel for num_threads(context.num_threads) schedule(static) if (rows >= kLeastRows)
-  for (int64_t r = 0; r < rows; ++r) {
-    kernels.widen_bf16(data + r * matrix.row_stride, cols, out.data() + r * cols);
-  }
+  const int64_t num_threads = rows < kLeastRows ? 1 : context.num_threads;
+  parallel_ranges(rows, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      kernels.widen_bf16(data + r * matrix.row_stride, cols, out.data() + r * cols);
+    }
+  });
   return dense_matrix(out.data(), DType::kFloat32, rows, cols);
 }
 

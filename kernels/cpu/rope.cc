@@ -3,6 +3,7 @@
 
 #include "common/check.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/parallel_ranges.h"
 #include "kernels/cpu/row_kernels.h"
 
 namespace millrace::kernels::cpu {
@@ -63,11 +64,9 @@ void rope_qkv(const RopeQkvParams& params, const Context& context) {
            params.num_rows, params.kv_stride);
   const int64_t half = params.head_dim / 2;
   const RowKernels& kernels = row_kernels(context.simd);
-#pragma omp parallel num_threads(context.num_threads)
-  {
+  parallel_ranges(params.num_rows, context.num_threads, [&](int64_t begin, int64_t end) {
     std::vector<float> turn(static_cast<size_t>(params.head_dim));
-#pragma omp for schedule(static)
-    for (int64_t r = 0; r < params.num_rows; ++r) {
+    for (int64_t r = begin; r < end; ++r) {
       kernels.cos_sin(static_cast<float>(params.positions[r]), params.inv_freq, half, turn.data(),
                       turn.data() + half);
       if (params.dtype == DType::kFloat32) {
@@ -76,7 +75,7 @@ void rope_qkv(const RopeQkvParams& params, const Context& context) {
         split_row<BFloat16Output>(params, r, turn.data(), kernels);
       }
     }
-  }
+  });
 }
 
 }  // namespace millrace::kernels::cpu
