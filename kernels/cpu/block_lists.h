@@ -6,8 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "common/units.h"
 #include "kernels/api/index.h"
 #include "kernels/api/tiling.h"
+#include "kernels/cpu/parallel_tasks.h"
 
 namespace millrace::kernels::cpu {
 
@@ -38,36 +40,32 @@ inline constexpr int64_t kTilesPerTask = 4;
 // Tiles whose lists are held before they are written: bounds the memory, not the result.
 inline constexpr int64_t kTilesPerBatch = 256;
 
-// Fills the lists of `head`. make_chooser() is called once per thread and gives a chooser with
-// choose(tiles, lists): lists[i] = the pages of tiles[i], in any order and perhaps repeated, for at
-// most kTilesPerTask tiles.
+// Fills the lists of `head`. make_chooser() gives a thread its chooser with choose(tiles, lists):
+// lists[i] = the pages of tiles[i], in any order and perhaps repeated, for at most kTilesPerTask
+// tiles.
 template <typename MakeChooser>
 void write_block_lists(const IndexView& index, int32_t head, std::span<const RowTile> tiles,
                        int num_threads, const MakeChooser& make_chooser) {
   BlockListWriter writer(index, head);
-  const auto num_tiles = static_cast<int64_t>(tiles.size());
-  std::vector<std::vector<int32_t>> lists(static_cast<size_t>(std::min(kTilesPerBatch, num_tiles)));
-#pragma omp parallel num_threads(num_threads)
-  {
-    auto chooser = make_chooser();
-    for (int64_t batch = 0; batch < num_tiles; batch += kTilesPerBatch) {
-      const int64_t batch_end = std::min(batch + kTilesPerBatch, num_tiles);
-#pragma omp for schedule(dynamic)
-      for (int64_t first = batch; first < batch_end; first += kTilesPerTask) {
-        const auto count = static_cast<size_t>(std::min(kTilesPerTask, batch_end - first));
-        const auto chosen = std::span(lists).subspan(static_cast<size_t>(first - batch), count);
+  std::vector<std::vector<int32_t>> lists(std::min<size_t>(kTilesPerBatch, tiles.size()));
+  for (size_t first = 0; first < tiles.size(); first += lists.size()) {
+    const auto batch = tiles.subspan(first, std::min(lists.size(), tiles.size() - first));
+    const auto size = static_cast<int64_t>(batch.size());
+    parallel_tasks(ceil_div(size, kTilesPerTask), num_threads, [&] {
+      return [&, chooser = make_chooser()](int64_t task) mutable {
+        const auto begin = static_cast<size_t>(task * kTilesPerTask);
+        const size_t count = std::min<size_t>(kTilesPerTask, batch.size() - begin);
+        const auto chosen = std::span(lists).subspan(begin, count);
         for (auto& list : chosen) list.clear();
-        chooser.choose(tiles.subspan(static_cast<size_t>(first), count), chosen);
+        chooser.choose(batch.subspan(begin, count), chosen);
         for (auto& list : chosen) {
           std::sort(list.begin(), list.end());
           list.erase(std::unique(list.begin(), list.end()), list.end());
         }
-      }
-#pragma omp single
-      for (int64_t tile = batch; tile < batch_end; ++tile) {
-        const auto number = static_cast<size_t>(tile);
-        writer.append(tile, tiles[number], lists[number - static_cast<size_t>(batch)]);
-      }
+      };
+    });
+    for (size_t i = 0; i < batch.size(); ++i) {
+      writer.append(static_cast<int64_t>(first + i), batch[i], lists[i]);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "kernels/cpu/float_rows.h"
 #include "kernels/cpu/operations.h"
 #include "kernels/cpu/panel_matrix.h"
+#include "kernels/cpu/parallel_ranges.h"
 #include "kernels/cpu/ranking.h"
 
 namespace millrace::kernels::cpu {
@@ -19,18 +20,16 @@ PanelMatrix pool_pages(const KvSlab& kv, int32_t kv_head, const Context& context
   const int64_t num_pages = ceil_div(kv.num_tokens, kPageTokens);
   const KeyRows keys(kv, kv_head, context);
   PanelMatrix pooled(num_pages, kv.head_dim);
-#pragma omp parallel num_threads(context.num_threads)
-  {
+  parallel_ranges(num_pages, context.num_threads, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(static_cast<size_t>(kPageTokens * kv.head_dim));
     std::vector<float> mean(static_cast<size_t>(kv.head_dim));
-#pragma omp for schedule(static)
-    for (int64_t page = 0; page < num_pages; ++page) {
+    for (int64_t page = begin; page < end; ++page) {
       const int64_t first = page * kPageTokens;
       const int64_t num_keys = std::min(kPageTokens, kv.num_tokens - first);
       kernels.mean(keys.rows(first, num_keys, scratch.data()), num_keys, kv.head_dim, mean.data());
       pooled.set_column(page, mean.data());
     }
-  }
+  });
   return pooled;
 }
 

@@ -7,6 +7,7 @@
 #include "common/units.h"
 #include "kernels/api/tiling.h"
 #include "kernels/cpu/float_rows.h"
+#include "kernels/cpu/parallel_ranges.h"
 
 namespace millrace::kernels::cpu {
 
@@ -20,18 +21,16 @@ PageRepresentatives::PageRepresentatives(const KvSlab& kv, int32_t kv_head, int3
   log_weights_.assign(static_cast<size_t>(scores_per_query()),
                       -std::numeric_limits<float>::infinity());
   const KeyRows keys(kv, kv_head, context);
-#pragma omp parallel num_threads(context.num_threads)
-  {
+  parallel_ranges(num_pages, context.num_threads, [&](int64_t begin, int64_t end) {
     OutlierSplit split(head_dim_, page_outliers, kPageTokens, kernels_);
     std::vector<float> scratch(static_cast<size_t>(kPageTokens * head_dim_));
     std::vector<float> crowd(static_cast<size_t>(head_dim_));
-#pragma omp for schedule(static)
-    for (int64_t page = 0; page < num_pages; ++page) {
+    for (int64_t page = begin; page < end; ++page) {
       const int64_t first = page * kPageTokens;
       const int64_t num_keys = std::min(kPageTokens, kv.num_tokens - first);
       set_page(page, keys.rows(first, num_keys, scratch.data()), num_keys, split, crowd.data());
     }
-  }
+  });
 }
 
 void PageRepresentatives::set_page(int64_t page, const float* keys, int64_t num_keys,

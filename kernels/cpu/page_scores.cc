@@ -8,6 +8,7 @@
 #include "kernels/api/coverage.h"
 #include "kernels/cpu/last_row_scores.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/parallel_tasks.h"
 
 namespace millrace::kernels::cpu {
 namespace {
@@ -133,14 +134,11 @@ void check_recall_tiles(const PageScoresParams& params) {
 void page_scores(const PageScoresParams& params, const Context& context) {
   check_last_rows(params.last, params.kv);
   check_recall_tiles(params);
-#pragma omp parallel num_threads(context.num_threads)
-  {
-    ScoreTile tile(params.kv.head_dim);
-#pragma omp for schedule(dynamic)
-    for (size_t number = 0; number < params.heads.size(); ++number) {
-      score_head(params, number, context, tile);
-    }
-  }
+  parallel_tasks(static_cast<int64_t>(params.heads.size()), context.num_threads, [&] {
+    return [&, tile = ScoreTile(params.kv.head_dim)](int64_t number) mutable {
+      score_head(params, static_cast<size_t>(number), context, tile);
+    };
+  });
 }
 
 }  // namespace millrace::kernels::cpu

@@ -9,6 +9,7 @@
 #include "common/units.h"
 #include "kernels/cpu/last_row_scores.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/parallel_tasks.h"
 
 namespace millrace::kernels::cpu {
 namespace {
@@ -117,26 +118,20 @@ void probe(const ProbeParams& params, const Context& context) {
   }
   const auto num_heads = static_cast<int64_t>(probes.size());
   const int64_t num_ranges = ceil_div(params.kv.num_tokens, kRangeTokens);
-#pragma omp parallel num_threads(context.num_threads)
-  {
-    ScoreTile tile(params.kv.head_dim);
-#pragma omp for schedule(dynamic)
-    for (int64_t task = 0; task < num_heads * num_ranges; ++task) {
-      probes[static_cast<size_t>(task / num_ranges)].measure(task % num_ranges, tile);
-    }
-#pragma omp for
-    for (int64_t head = 0; head < num_heads; ++head) {
-      probes[static_cast<size_t>(head)].merge_statistics();
-    }
-#pragma omp for schedule(dynamic)
-    for (int64_t task = 0; task < num_heads * num_ranges; ++task) {
-      probes[static_cast<size_t>(task / num_ranges)].sum(task % num_ranges, tile);
-    }
-#pragma omp for
-    for (int64_t head = 0; head < num_heads; ++head) {
-      probes[static_cast<size_t>(head)].merge_diagonals();
-    }
-  }
+  const auto for_each_range = [&](auto pass) {
+    parallel_tasks(num_heads * num_ranges, context.num_threads, [&] {
+      return [&, tile = ScoreTile(params.kv.head_dim)](int64_t task) mutable {
+        pass(probes[static_cast<size_t>(task / num_ranges)], task % num_ranges, tile);
+      };
+    });
+  };
+  for_each_range(
+      [](HeadProbe& head, int64_t range, ScoreTile& tile) { head.measure(range, tile); });
+  for (HeadProbe& head : probes) head.merge_statistics();
+  for_each_range([](HeadProbe& head, int64_t range, ScoreTile& tile) { head.sum(range, tile); });
+  parallel_tasks(num_heads, context.num_threads, [&] {
+    return [&](int64_t head) { probes[static_cast<size_t>(head)].merge_diagonals(); };
+  });
 }
 
 }  // namespace millrace::kernels::cpu

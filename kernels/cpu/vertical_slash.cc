@@ -3,6 +3,7 @@
 
 #include "common/check.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/parallel_tasks.h"
 #include "kernels/cpu/ranking.h"
 
 namespace millrace::kernels::cpu {
@@ -103,14 +104,11 @@ void build_vertical_slash(const VerticalSlashParams& params, const Context& cont
            "{} tokens, {} budgets for {} heads", params.num_tokens, params.budgets.size(),
            params.heads.size());
   MR_CHECK(params.index.shape.max_bands > 0, "no room for a band");
-#pragma omp parallel num_threads(context.num_threads)
-  {
-    Ranking ranking;
-#pragma omp for schedule(dynamic)
-    for (size_t number = 0; number < params.heads.size(); ++number) {
-      build_head(params, number, ranking);
-    }
-  }
+  parallel_tasks(static_cast<int64_t>(params.heads.size()), context.num_threads, [&] {
+    return [&, ranking = Ranking()](int64_t number) mutable {
+      build_head(params, static_cast<size_t>(number), ranking);
+    };
+  });
 }
 
 }  // namespace millrace::kernels::cpu
