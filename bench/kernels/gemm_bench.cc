@@ -1,5 +1,6 @@
 // Products of the shapes a layer multiplies: row tiles of a prefill step, and one row of decoding.
-// GFLOP/s by wall time. Arguments: rows, output features, input features, threads.
+// GFLOP/s by wall time. Arguments: rows, output features, input features, threads. Run it with
+// GOMP_SPINCOUNT=1000 unless the machine is idle (kernels/cpu/context.h).
 #include <benchmark/benchmark.h>
 
 #include <vector>
