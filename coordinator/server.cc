@@ -168,7 +168,8 @@ awaitable<void> Server::Impl::tick() {
 }
 
 awaitable<void> Server::Impl::handle_signals() {
-  for (;;) {
+  // The flag, because begin_shutdown() may have closed everything before it returns.
+  while (!stopping) {
     const auto [ec, number] = co_await signals.async_wait(kAwait);
     if (ec) co_return;
     spdlog::info("signal {}: shutting down", number);

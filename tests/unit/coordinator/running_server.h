@@ -22,14 +22,15 @@ inline ServerOptions patient_options() {
 
 class RunningServer {
  public:
-  explicit RunningServer(const ServerOptions& options = patient_options()) {
+  explicit RunningServer(const ServerOptions& options = patient_options(),
+                         bool handle_signals = false) {
     auto created = Server::create(options);
     EXPECT_TRUE(created.ok()) << created.error().message;
     server_ = std::move(created).value();
     http_port_ = server_->http_port();
     group_port_ = server_->group_port();
-    thread_ = std::thread([this] {
-      server_->run(/*handle_signals=*/false);
+    thread_ = std::thread([this, handle_signals] {
+      server_->run(handle_signals);
       ended_.set_value();
     });
   }

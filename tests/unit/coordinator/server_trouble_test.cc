@@ -1,5 +1,6 @@
 // Bad input and trouble, over sockets: what a client and a group see of it.
 #include <boost/json.hpp>
+#include <csignal>
 
 #include "coordinator/server.h"
 #include "protocol/errc.h"
@@ -331,6 +332,24 @@ TEST_F(ServerTrouble, ShutDownFinishesWhatRunsAndRefusesWhatComes) {
   group->serve(request);
   EXPECT_EQ(client->read_reply().status, 200);
   EXPECT_TRUE(server_->ended_within(std::chrono::seconds(10)));
+}
+
+TEST_F(ServerTrouble, SigtermEndsAnIdleServerAtOnceAndABusyOneAfterItsRequest) {
+  for (const bool busy : {false, true}) {
+    server_ = std::make_unique<RunningServer>(patient_options(), /*handle_signals=*/true);
+    const auto group = join();
+    std::unique_ptr<RawHttp> client;
+    if (busy) {
+      client = begin(prompt("r"));
+      group->receive_request();
+    }
+    ::raise(SIGTERM);  // the group was let in, so the server runs and has its handler
+    if (busy) {
+      group->send_done("r");
+      EXPECT_EQ(client->read_reply().status, 200);
+    }
+    EXPECT_TRUE(server_->ended_within(std::chrono::seconds(10)));
+  }
 }
 
 TEST_F(ServerTrouble, ShutDownEndsWhatDoesNotFinishInTime) {
