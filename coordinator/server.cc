@@ -17,6 +17,9 @@ namespace millrace::coordinator {
 
 namespace {
 
+// Far more groups than one coordinator was ever meant for; keeps strangers from piling up.
+constexpr int kMaxGroupConnections = 256;
+
 Result<tcp::acceptor> listen(asio::io_context& io, const std::string& host, uint16_t port) {
   error_code ec;
   const auto address = asio::ip::make_address(host, ec);
@@ -144,6 +147,11 @@ awaitable<void> Server::Impl::accept_groups() {
       asio::steady_timer pause(io, std::chrono::milliseconds(50));
       co_await pause.async_wait(kAwait);
       continue;
+    }
+    if (static_cast<int>(group_sessions.size()) >= kMaxGroupConnections) {
+      spdlog::warn("{} group connections are open, the limit: one more refused",
+                   group_sessions.size());
+      continue;  // closes the socket
     }
     auto session = std::make_shared<GroupSession>(std::move(socket), scheduler);
     asio::co_spawn(io, serve_group(std::move(session)), asio::detached);

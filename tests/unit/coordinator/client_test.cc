@@ -1,9 +1,14 @@
-// The pure parts of millrace-client.
+// The parts of millrace-client: what it reads and shows, and its exchange with a coordinator.
 #include <gtest/gtest.h>
 
+#include <future>
+
+#include "coordinator/client/http_client.h"
 #include "coordinator/client/progress_view.h"
 #include "coordinator/client/prompt_file.h"
 #include "coordinator/client/sse_parser.h"
+#include "tests/unit/coordinator/fake_group.h"
+#include "tests/unit/coordinator/running_server.h"
 
 namespace millrace::client {
 namespace {
@@ -44,6 +49,41 @@ TEST(ProgressView, DrawsABarOfConstantWidth) {
             "[##############################----------]   3/4 layers  density 0.125  1.2 s");
   EXPECT_EQ(ProgressView::bar(4, 4, 1, 2),
             "[########################################]   4/4 layers  density 1.000  2.0 s");
+}
+
+TEST(HttpClient, FollowsAStreamToItsEnd) {
+  coordinator::RunningServer server;
+  coordinator::FakeGroup group(server.group_port());
+  group.join(coordinator::FakeGroup::description("group-0", "g0"));
+  const HttpClient client("127.0.0.1", std::to_string(server.http_port()));
+  std::string names;
+  auto call = std::async(std::launch::async, [&] {
+    return client.call({"POST", "/v1/prefill?model=tiny&stream=true", "application/octet-stream",
+                        std::string("\1\0\0\0", 4)},
+                       std::chrono::seconds(20),
+                       [&](const SseEvent& event) { names += event.name + " "; });
+  });
+  group.serve(group.receive_request());
+  const auto answer = call.get();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(names, "queued started layer layer layer done ");
+}
+
+TEST(HttpClient, HandsOutAnErrorAnswerAndAMissingServer) {
+  uint16_t port = 0;
+  {
+    coordinator::RunningServer server;
+    port = server.http_port();
+    const HttpClient client("127.0.0.1", std::to_string(port));
+    const auto answer = client.call({"GET", "/ready", "", ""}, std::chrono::seconds(20));
+    ASSERT_TRUE(answer.ok());
+    EXPECT_EQ(answer->status, 503);
+    EXPECT_NE(answer->body.find("no worker group is ready"), std::string::npos);
+  }
+  const HttpClient client("127.0.0.1", std::to_string(port));
+  const auto answer = client.call({"GET", "/ready", "", ""}, std::chrono::seconds(20));
+  EXPECT_EQ(answer.error().code, Errc::kUnavailable);
 }
 
 }  // namespace
