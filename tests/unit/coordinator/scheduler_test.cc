@@ -302,6 +302,19 @@ TEST_F(SchedulerTest, AGroupThatDoesNotEndACancelledRequestIsDropped) {
   EXPECT_FALSE(scheduler_->ready());
 }
 
+TEST_F(SchedulerTest, AGroupThatEndedACancelledRequestMayStayIdle) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("a"));
+  ASSERT_TRUE(scheduler_->cancel("a", "DELETE").ok());
+  failed("a", Errc::kCancelled, "cancelled");
+  ASSERT_FALSE(submit("b"));
+  ASSERT_TRUE(scheduler_->cancel("b", "DELETE").ok());
+  done("b");
+  pass(seconds(121), {"g0"});
+  EXPECT_TRUE(scheduler_->ready());
+}
+
 TEST_F(SchedulerTest, ASilentGroupIsLostAfterThreeHeartbeats) {
   RecordingLink link;
   join(link);
