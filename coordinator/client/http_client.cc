@@ -73,7 +73,8 @@ class Exchange {
       parser.get().body().data = piece.data();
       parser.get().body().size = piece.size();
       stream_.expires_after(silence_);
-      auto [ec, bytes] = co_await http::async_read(stream_, buffer_, parser, kAwait);
+      // Some, not all that fits: an event is shown when it comes.
+      auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
       if (ec && ec != http::error::need_buffer) {
         co_return error(Errc::kPeerLost, "the answer breaks off: {}", ec.message());
       }

@@ -70,6 +70,26 @@ TEST(HttpClient, FollowsAStreamToItsEnd) {
   EXPECT_EQ(names, "queued started layer layer layer done ");
 }
 
+TEST(HttpClient, ShowsAnEventWhenItComesAndNotWhenTheStreamEnds) {
+  coordinator::RunningServer server;
+  coordinator::FakeGroup group(server.group_port());
+  group.join(coordinator::FakeGroup::description("group-0", "g0"));
+  const HttpClient client("127.0.0.1", std::to_string(server.http_port()));
+  std::promise<void> started;
+  auto call = std::async(std::launch::async, [&] {
+    return client.call({"POST", "/v1/prefill?model=tiny&stream=true", "application/octet-stream",
+                        std::string("\1\0\0\0", 4)},
+                       std::chrono::seconds(20), [&](const SseEvent& event) {
+                         if (event.name == "started") started.set_value();
+                       });
+  });
+  const auto request = group.receive_request();
+  group.send_started(request.request_id());
+  EXPECT_EQ(started.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  group.send_done(request.request_id());
+  EXPECT_TRUE(call.get().ok());
+}
+
 TEST(HttpClient, HandsOutAnErrorAnswerAndAMissingServer) {
   uint16_t port = 0;
   {
