@@ -1,6 +1,8 @@
-// What an index is worth on another prompt: every prompt runs with the bands and columns that were found for the one before
-// it (the first with those of the last). The counterpart of a dynamic index, for the retrieval table.
-//   static_index --model DIR --input prompts.jsonl --head-plan vertical-slash:V,S --output results.jsonl [--threads N]
+// What an index is worth on another prompt: every prompt runs with the bands and columns that were
+// found for the one before it (the first with those of the last). The counterpart of a dynamic
+// index, for the retrieval table.
+//   static_index --model DIR --input prompts.jsonl --head-plan vertical-slash:V,S
+//                --output results.jsonl [--threads N]
 // All prompts must have one length. Result lines are those of millrace-batch.
 
 #include <CLI/CLI.hpp>
@@ -82,19 +84,19 @@ Result<void> run(const Options& options) {
   for (const auto& prompt : prompts) {
     const auto foreign = found;
     MR_RETURN_IF_ERROR(prefill(*runtime, prompt, plan, record));
-    MR_ASSIGN_OR_RETURN(const auto result,
-                        prefill(*runtime, prompt, plan,
-                                [&](int32_t layer, const kernels::IndexView& index) {
-                                  restore(foreign[static_cast<size_t>(layer)], index);
-                                }));
-    output << batch_result_line(
-        prompt.id, {.num_tokens = static_cast<int64_t>(prompt.token_ids.size()),
-                    .generated_token_ids = {result.first_token},
-                    .top_tokens = result.top_tokens,
-                    .probe_token_ids = result.probe_token_ids,
-                    .density = result.density,
-                    .recall = result.recall,
-                    .phases = result.phases});
+    MR_ASSIGN_OR_RETURN(
+        const auto result,
+        prefill(*runtime, prompt, plan, [&](int32_t layer, const kernels::IndexView& index) {
+          restore(foreign[static_cast<size_t>(layer)], index);
+        }));
+    output << batch_result_line(prompt.id,
+                                {.num_tokens = static_cast<int64_t>(prompt.token_ids.size()),
+                                 .generated_token_ids = {result.first_token},
+                                 .top_tokens = result.top_tokens,
+                                 .probe_token_ids = result.probe_token_ids,
+                                 .density = result.density,
+                                 .recall = result.recall,
+                                 .phases = result.phases});
   }
   output.close();
   if (!output) return error(Errc::kIo, "{}: cannot be written", options.output);

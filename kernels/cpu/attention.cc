@@ -1,6 +1,7 @@
 // Row tiles of all heads, the most expensive first, each computed whole by one thread: the result
 // does not depend on how many threads there are.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "kernels/api/coverage.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/parallel_tasks.h"
 
 namespace millrace::kernels::cpu {
 namespace {
@@ -50,18 +52,15 @@ void cover(const AttentionParams& params, const WorkItem& item, TileCoverage& co
 std::vector<WorkItem> plan(const AttentionParams& params, const Context& context) {
   const auto num_tiles = static_cast<int64_t>(params.tiles.size());
   std::vector<WorkItem> items(static_cast<size_t>(num_tiles * params.num_query_heads));
-#pragma omp parallel num_threads(context.num_threads)
-  {
-    TileCoverage coverage;
-#pragma omp for schedule(dynamic, 16)
-    for (int64_t i = 0; i < static_cast<int64_t>(items.size()); ++i) {
+  parallel_tasks(std::ssize(items), context.num_threads, [&] {
+    return [&, coverage = TileCoverage()](int64_t i) mutable {
       WorkItem item = {.tile = i / params.num_query_heads,
                        .head = static_cast<int32_t>(i % params.num_query_heads)};
       cover(params, item, coverage);
       item.pairs = covered_pairs(coverage, params.tiles[static_cast<size_t>(item.tile)]);
       items[static_cast<size_t>(i)] = item;
-    }
-  }
+    };
+  });
   std::stable_sort(items.begin(), items.end(),
                    [](const WorkItem& a, const WorkItem& b) { return a.pairs > b.pairs; });
   return items;
@@ -109,17 +108,14 @@ void attention(const AttentionParams& params, const Context& context) {
   AttentionTileKernel* kernel =
       select_attention_tile(context.simd, params.kv.dtype, params.kv.dtype);
   const std::vector<WorkItem> items = plan(params, context);
-#pragma omp parallel num_threads(context.num_threads)
-  {
-    const auto scratch = std::make_unique_for_overwrite<AttentionScratch>();
-    TileCoverage coverage;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < static_cast<int64_t>(items.size()); ++i) {
+  parallel_tasks(std::ssize(items), context.num_threads, [&] {
+    return [&, coverage = TileCoverage(),
+            scratch = std::make_unique_for_overwrite<AttentionScratch>()](int64_t i) mutable {
       const WorkItem& item = items[static_cast<size_t>(i)];
       cover(params, item, coverage);
       kernel(tile_of(params, item, coverage), *scratch);
-    }
-  }
+    };
+  });
 }
 
 }  // namespace millrace::kernels::cpu

@@ -3,6 +3,7 @@
 // depend on the number of threads, so neither does the result.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "common/check.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/parallel_tasks.h"
 
 namespace millrace::kernels::cpu {
 namespace {
@@ -123,14 +125,11 @@ void decode_attention(const DecodeAttentionParams& params, const Context& contex
   partials.out.resize(static_cast<size_t>(num_results * params.kv.head_dim));
   partials.lse.resize(static_cast<size_t>(num_results));
   const std::vector<WorkItem> items = plan(params, partials.num_chunks);
-#pragma omp parallel num_threads(context.num_threads)
-  {
-    const auto scratch = std::make_unique_for_overwrite<AttentionScratch>();
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < static_cast<int64_t>(items.size()); ++i) {
+  parallel_tasks(std::ssize(items), context.num_threads, [&] {
+    return [&, scratch = std::make_unique_for_overwrite<AttentionScratch>()](int64_t i) {
       attend_chunk(params, items[static_cast<size_t>(i)], kernel, *scratch, partials);
-    }
-  }
+    };
+  });
   for (int64_t h = 0; h < params.num_query_heads; ++h) merge(params, partials, h);
 }
 
