@@ -39,6 +39,18 @@ function(mr_executable name)
   target_link_libraries(${name} PRIVATE mr_options ${ARG_DEPS})
 endfunction()
 
+# What every test runs with. GOMP_SPINCOUNT: tests share the cores (kernels/cpu/context.h). Each
+# sanitizer reads its own variable; without a sanitizer nobody does.
+set(MR_TEST_ENVIRONMENT
+  GOMP_SPINCOUNT=1000
+  LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0
+  TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp:ignore_noninstrumented_modules=1)
+if(MILLRACE_SANITIZE)
+  # UCX patches mmap() and its kin in memory to hear of unmapped pages; sanitizers have put their own
+  # code there.
+  list(APPEND MR_TEST_ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none)
+endif()
+
 # mr_test(name SOURCES x_test.cc ... DEPS target ... [LABELS cpu] [TIMEOUT seconds]): a GoogleTest binary run by ctest.
 function(mr_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
@@ -51,7 +63,8 @@ function(mr_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES
+    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${MR_TEST_ENVIRONMENT}")
 endfunction()
 
 # mr_bench(name SOURCES x_bench.cc ... DEPS target ...): built, never run by ctest: speed is not a test.
