@@ -2,7 +2,7 @@
 // found for the one before it (the first with those of the last). The counterpart of a dynamic
 // index, for the retrieval table.
 //   static_index --model DIR --input prompts.jsonl --head-plan vertical-slash:V,S
-//                --output results.jsonl [--threads N]
+//                --output results.jsonl [--dtype float32] [--threads N]
 // All prompts must have one length. Result lines are those of millrace-batch.
 
 #include <CLI/CLI.hpp>
@@ -12,7 +12,7 @@
 
 #include "comm/local/local_group.h"
 #include "worker/batch_prompt.h"
-#include "worker/rank_runtime.h"
+#include "worker/rank_cli.h"
 
 namespace millrace::worker {
 
@@ -111,11 +111,10 @@ int main(int argc, char** argv) {
   millrace::worker::Options options;
   options.rank.crossover_tokens = 0;
   CLI::App app("Runs each prompt with the index of another.", "static_index");
-  app.add_option("--model", options.rank.model_directory)->required();
+  millrace::worker::add_rank_options(app, options.rank);
   app.add_option("--input", options.input)->required();
   app.add_option("--output", options.output)->required();
   app.add_option("--head-plan", options.head_plan)->required();
-  app.add_option("--threads", options.rank.num_threads);
   CLI11_PARSE(app, argc, argv);
   const auto done = millrace::worker::run(options);
   if (done.ok()) return 0;
