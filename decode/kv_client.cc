@@ -11,11 +11,6 @@ namespace millrace::decode {
 
 namespace {
 
-constexpr uint32_t kManifestVersion = 1;
-// Bounds of what a manifest may claim, far above any model, far below what would overflow.
-constexpr uint64_t kMaxTokens = uint64_t{1} << 32;
-constexpr uint32_t kMaxDimension = 1u << 16;
-
 int64_t element_bytes(const std::string& dtype) {
   return dtype == "float32" ? 4 : 2;
 }
@@ -35,32 +30,6 @@ Error reply_error(const protocol::ErrorInfo& info, const std::string& address) {
 }
 
 }  // namespace
-
-Result<void> check_manifest(const protocol::Manifest& manifest) {
-  const auto& layout = manifest.layout();
-  if (manifest.version() != kManifestVersion) {
-    return error(Errc::kUnsupported, "manifest version {}, this client reads {}",
-                 manifest.version(), kManifestVersion);
-  }
-  if (layout.page_layout() != "k-then-v") {
-    return error(Errc::kUnsupported, "page layout '{}', this client reads 'k-then-v'",
-                 layout.page_layout());
-  }
-  if (layout.dtype() != "float32" && layout.dtype() != "bfloat16") {
-    return error(Errc::kUnsupported, "KV dtype '{}', this client reads float32 and bfloat16",
-                 layout.dtype());
-  }
-  const auto dimension_ok = [](uint32_t x) { return x > 0 && x <= kMaxDimension; };
-  if (!dimension_ok(layout.num_layers()) || !dimension_ok(layout.num_kv_heads()) ||
-      !dimension_ok(layout.head_dim()) || !dimension_ok(layout.page_tokens()) ||
-      manifest.num_tokens() == 0 || manifest.num_tokens() > kMaxTokens) {
-    return error(Errc::kInvalidArgument,
-                 "manifest describes {} tokens, {} layers, {} kv heads, head dim {}, pages of {}",
-                 manifest.num_tokens(), layout.num_layers(), layout.num_kv_heads(),
-                 layout.head_dim(), layout.page_tokens());
-  }
-  return {};
-}
 
 KvClient::KvClient(comm::Transport& transport, protocol::Manifest manifest,
                    const KvClientOptions& options)

@@ -43,8 +43,8 @@ struct PullStats {
   std::map<std::string, int64_t> bytes_by_transport;
 };
 
-// kInvalidArgument: a manifest of another version, page size or layout, or whose shards do not
-// cover the cache.
+// kUnsupported: another version, page size, layout or dtype. kInvalidArgument: numbers that no
+// model has, or shards that do not cover the cache.
 Result<void> check_manifest(const protocol::Manifest& manifest);
 
 class KvClient {

@@ -48,8 +48,9 @@ Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
     return error(Errc::kNotFound, "epoch '{}' is over; this group's is '{}'", request.epoch(),
                  epoch_);
   }
-  if (request.num_pages() == 0 || request.num_pages() > kMaxPagesPerRequest) {
-    return error(Errc::kTooLarge, "{} pages asked at once, 1 to {} allowed", request.num_pages(),
+  if (request.num_pages() == 0) return error(Errc::kInvalidArgument, "no pages asked for");
+  if (request.num_pages() > kMaxPagesPerRequest) {
+    return error(Errc::kTooLarge, "{} pages asked for at once, limit {}", request.num_pages(),
                  kMaxPagesPerRequest);
   }
   MR_ASSIGN_OR_RETURN(

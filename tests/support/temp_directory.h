@@ -16,7 +16,7 @@ namespace millrace::test {
 class TempDirectory {
  public:
   TempDirectory() {
-    std::string name = testing::TempDir() + "millrace-XXXXXX";
+    std::string name = ::testing::TempDir() + "millrace-XXXXXX";
     MR_CHECK(::mkdtemp(name.data()) != nullptr, "no directory {}", name);
     path_ = name;
   }

@@ -1,0 +1,118 @@
+#include "tests/unit/decode/served_prompt.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/support/random_data.h"
+#include "tests/unit/worker/rank_threads.h"
+#include "worker/manifest.h"
+#include "worker/store_sink.h"
+
+namespace millrace::test {
+
+namespace {
+
+constexpr std::chrono::seconds kTimeout{60};
+
+// The same layers to the store under test and to the cache it is compared with.
+class BothSinks final : public worker::KvSink {
+ public:
+  BothSinks(worker::KvSink& first, worker::KvSink& second) : first_(first), second_(second) {}
+  Result<void> write_layer(const worker::LayerKv& kv) override {
+    MR_RETURN_IF_ERROR(first_.write_layer(kv));
+    return second_.write_layer(kv);
+  }
+
+ private:
+  worker::KvSink& first_;
+  worker::KvSink& second_;
+};
+
+template <typename T>
+T must(Result<T> result) {
+  MR_CHECK(result.ok(), "{}", result.error().to_string());
+  return std::move(result).value();
+}
+void must(const Result<void>& result) {
+  MR_CHECK(result.ok(), "{}", result.error().to_string());
+}
+
+}  // namespace
+
+std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<int32_t>(random_bits(5, static_cast<uint64_t>(i)) %
+                                          static_cast<uint64_t>(vocab_size)));
+  }
+  return tokens;
+}
+
+ServedPrompt::ServedPrompt(comm::Transport& transport, const Clock& clock, const Options& options)
+    : config_(must(model::load_model_config(options.model_directory))),
+      num_tokens_(static_cast<int64_t>(options.tokens.size())),
+      cache_(std::make_unique<WholeCache>(config_, num_tokens_)),
+      ranks_(static_cast<size_t>(options.grid.tp * options.grid.cp)) {
+  run_ranks(num_ranks(), [&](std::unique_ptr<comm::Communicator> world) {
+    serve(transport, clock, options, std::move(world));
+  });
+}
+
+void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const Options& options,
+                         std::unique_ptr<comm::Communicator> world) {
+  const int number = world->rank();
+  Rank& rank = ranks_[static_cast<size_t>(number)];
+  auto runtime = must(worker::RankRuntime::create(
+      std::move(world), rank_options(options.model_directory, options.grid)));
+  const auto& shard = runtime->weights().shard;
+  const int cp_rank = runtime->grid().cp().rank();
+  const kvstore::KvGeometry geometry{.num_layers = config_.num_layers,
+                                     .num_kv_heads = shard.num_kv_heads,
+                                     .first_kv_head = shard.first_kv_head,
+                                     .head_dim = config_.head_dim};
+  rank.store =
+      must(kvstore::make_kv_store({.device_bytes = options.device_pages * geometry.page_bytes(),
+                                   .host_bytes = options.host_pages * geometry.page_bytes(),
+                                   .disk_bytes = int64_t{64} << 20,
+                                   .disk_directory = disk_.path(),
+                                   .geometry = geometry},
+                                  clock));
+  rank.server = must(worker::KvServer::start(transport, *rank.store, "epoch-1", "127.0.0.1", 0));
+
+  const auto partition = runtime->engine().partition(num_tokens_);
+  const auto pages = partition.pages(cp_rank);
+  must(rank.store->begin_request("prompt-1", num_tokens_, pages));
+  worker::StoreSink into_store(runtime->device(), *rank.store, "prompt-1", geometry, pages);
+  WholeCacheSink into_cache(*cache_, shard, partition, cp_rank);
+  BothSinks sink(into_store, into_cache);
+  const model::HeadPlan dense(config_.num_layers, config_.num_query_heads, {});
+  const auto result = must(runtime->engine().prefill(
+      {.token_ids = options.tokens, .plan = &dense, .sink = &sink}, kTimeout));
+  const auto placement = must(rank.store->seal("prompt-1", "lease-1", kServedLease));
+  const auto shards = must(worker::gather_shards(runtime->grid().world(), rank.server->address(),
+                                                 placement, Deadline::after(kTimeout)));
+  if (number != 0) return;
+  manifest_ = must(worker::make_manifest({.request_id = "prompt-1",
+                                          .lease_id = "lease-1",
+                                          .lease = kServedLease,
+                                          .epoch = "epoch-1",
+                                          .result = result,
+                                          .ranks = shards},
+                                         runtime->weights(), partition, options.grid));
+}
+
+std::vector<std::byte> ServedPrompt::expected_page(int32_t layer, int32_t kv_head,
+                                                   int64_t page) const {
+  const int64_t half = kTinyPageBytes / 2;
+  std::vector<std::byte> bytes(static_cast<size_t>(kTinyPageBytes));
+  const int64_t rows = std::min<int64_t>(64, num_tokens_ - 64 * page);
+  const auto at = static_cast<size_t>(
+      ((int64_t{layer} * config_.num_kv_heads + kv_head) * num_tokens_ + 64 * page) *
+      config_.head_dim);
+  const auto row_bytes = static_cast<size_t>(rows * config_.head_dim) * sizeof(float);
+  std::memcpy(bytes.data(), cache_->k().data() + at, row_bytes);
+  std::memcpy(bytes.data() + half, cache_->v().data() + at, row_bytes);
+  return bytes;
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,68 @@
+// One prompt after prefill: ranks as threads ran the real engine into real stores, whose servers
+// still answer. The ranks' threads are gone; what decode nodes talk to is here.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "kvstore/kv_store.h"
+#include "protocol/manifest.pb.h"
+#include "tests/support/temp_directory.h"
+#include "tests/unit/worker/whole_cache.h"
+#include "worker/kv_server.h"
+#include "worker/rank_grid.h"
+
+namespace millrace::test {
+
+inline constexpr std::chrono::seconds kServedLease{60};
+
+// A page of the tiny model: 64 tokens of 16 dimensions, K and V in float32.
+inline constexpr int64_t kTinyPageBytes = 2 * 64 * 16 * 4;
+
+std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size);
+
+class ServedPrompt {
+ public:
+  struct Options {
+    std::string model_directory;
+    worker::GridShape grid;
+    std::vector<int32_t> tokens;
+    // Far below what a rank writes, so that every tier holds pages.
+    int64_t device_pages = 6;
+    int64_t host_pages = 5;
+  };
+
+  // `transport` and `clock` outlive the prompt. A failure ends the test program: without a served
+  // prompt nothing can be judged.
+  ServedPrompt(comm::Transport& transport, const Clock& clock, const Options& options);
+
+  const protocol::Manifest& manifest() const { return manifest_; }
+  // What the sinks of all ranks were handed.
+  const WholeCache& cache() const { return *cache_; }
+  const model::ModelConfig& config() const { return config_; }
+  int64_t num_tokens() const { return num_tokens_; }
+  // One layer and kv head as its pages must be: K then V, rows past the end 0.
+  std::vector<std::byte> expected_page(int32_t layer, int32_t kv_head, int64_t page) const;
+
+  kvstore::KvStore& store(int rank) { return *ranks_[static_cast<size_t>(rank)].store; }
+  int num_ranks() const { return static_cast<int>(ranks_.size()); }
+
+ private:
+  struct Rank {
+    std::unique_ptr<kvstore::KvStore> store;
+    std::unique_ptr<worker::KvServer> server;  // ends before its store
+  };
+  void serve(comm::Transport& transport, const Clock& clock, const Options& options,
+             std::unique_ptr<comm::Communicator> world);
+
+  model::ModelConfig config_;
+  int64_t num_tokens_;
+  TempDirectory disk_;
+  std::unique_ptr<WholeCache> cache_;
+  std::vector<Rank> ranks_;
+  protocol::Manifest manifest_;
+};
+
+}  // namespace millrace::test
