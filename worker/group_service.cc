@@ -1,6 +1,7 @@
 #include "worker/group_service.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/log.h"
 #include "common/random_id.h"
@@ -18,6 +19,25 @@ namespace {
 bool breaks_group(const Error& error) {
   return error.code == Errc::kPeerLost;
 }
+
+// Forgets the pages of a request that came to no good end. Made once the store has begun it, and
+// not before: one that is refused because its id is held must not take the holder's pages along.
+class UnfinishedPages {
+ public:
+  UnfinishedPages(kvstore::KvStore& store, const std::string& request_id)
+      : store_(store), request_id_(request_id) {}
+  UnfinishedPages(const UnfinishedPages&) = delete;
+  UnfinishedPages& operator=(const UnfinishedPages&) = delete;
+  ~UnfinishedPages() {
+    if (!kept_) store_.abort(request_id_);
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  kvstore::KvStore& store_;
+  const std::string& request_id_;
+  bool kept_ = false;
+};
 
 }  // namespace
 
@@ -39,6 +59,10 @@ protocol::GroupCommand GroupService::next_command(const std::atomic<bool>& stop)
   if (inbox_.empty()) read_link(kCommandInterval);
   for (const auto& id : inbox_.take_cancelled()) {
     send_failed(id, error(Errc::kCancelled, "request {} was cancelled before it started", id));
+  }
+  for (const auto& id : inbox_.take_expired()) {
+    send_failed(id, error(Errc::kDeadlineExceeded,
+                          "request {}: the deadline passed before it started", id));
   }
   protocol::GroupCommand command;
   for (auto& change : inbox_.take_lease_changes()) {
@@ -134,7 +158,6 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
       finished.ok() ? manifest(prompt, *finished) : Result<protocol::Manifest>(finished.error());
   inbox_.finish_running();
   if (!described.ok()) {
-    store_.abort(prompt.request_id());
     send_failed(prompt.request_id(), described.error());
     if (breaks_group(described.error())) return described.error();
     return {};
@@ -170,7 +193,11 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
                             num_tokens, runtime_.crossover_tokens(), {.allow_files = !from_client});
   const bool stores = weights.shard.kv_replica == 0;
   own = plan.ok() ? Result<void>() : plan.error();
-  if (own.ok() && stores) own = store_.begin_request(id, num_tokens, pages);
+  std::optional<UnfinishedPages> unfinished;
+  if (own.ok() && stores) {
+    own = store_.begin_request(id, num_tokens, pages);
+    if (own.ok()) unfinished.emplace(store_, id);
+  }
   MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
 
   const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
@@ -194,6 +221,7 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
     if (placed.ok()) finished.placement = *placed;
   }
   MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+  if (unfinished) unfinished->keep();
   return finished;
 }
 

@@ -87,6 +87,16 @@ std::vector<std::string> RequestInbox::take_cancelled() {
   return std::exchange(cancelled_, {});
 }
 
+std::vector<std::string> RequestInbox::take_expired() {
+  std::vector<std::string> expired;
+  std::erase_if(pending_, [&](const Pending& pending) {
+    if (!pending.deadline.passed()) return false;
+    expired.push_back(pending.request.request_id());
+    return true;
+  });
+  return expired;
+}
+
 std::vector<protocol::LeaseChange> RequestInbox::take_lease_changes() {
   return std::exchange(lease_changes_, {});
 }

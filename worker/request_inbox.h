@@ -29,6 +29,8 @@ class RequestInbox {
   bool running_cancelled() const { return running_cancelled_; }
   // Ids of requests that were cancelled before they started; each is returned once.
   std::vector<std::string> take_cancelled();
+  // Ids of requests whose deadline passed before they started; they are no longer pending.
+  std::vector<std::string> take_expired();
   std::vector<protocol::LeaseChange> take_lease_changes();
 
   // Why the coordinator will not have this group; empty: it will.
