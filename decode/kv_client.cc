@@ -180,7 +180,7 @@ Result<std::vector<float>> KvClient::pull_digests(int32_t layer, int32_t kv_head
                                                   int64_t first_page, int64_t count,
                                                   Deadline deadline) {
   MR_RETURN_IF_ERROR(check_range(layer, kv_head, first_page, count));
-  const auto page_floats = static_cast<size_t>(3 * manifest_.layout().head_dim());
+  const size_t page_floats = size_t{3} * manifest_.layout().head_dim();
   std::vector<float> digests(static_cast<size_t>(count) * page_floats);
   MR_ASSIGN_OR_RETURN(const auto pieces, runs(kv_head, first_page, count));
   for (const auto& run : pieces) {
