@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 
 #include "comm/mpi/mpi_session.h"
 #include "comm/ucx/ucx_transport.h"
@@ -91,6 +92,9 @@ Result<kvstore::KvStoreConfig> store_config(const Options& options, const RankRu
   MR_ASSIGN_OR_RETURN(config.disk_bytes, parse_bytes(options.disk_pool));
   if (!options.disk_directory.empty()) {
     config.disk_directory = fmt::format("{}/rank-{}", options.disk_directory, rank);
+    std::error_code status;
+    std::filesystem::create_directories(config.disk_directory, status);
+    if (status) return error(Errc::kIo, "{}: {}", config.disk_directory, status.message());
   }
   config.geometry = {.num_layers = weights.config.num_layers,
                      .num_kv_heads = weights.shard.num_kv_heads,

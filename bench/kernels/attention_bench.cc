@@ -1,5 +1,5 @@
 // Dense against sparse attention on one layer's heads, and both against the multiply-add peak of
-// the same machine in the same run. Index building is not part of it: bench/e2e has the whole.
+// the same machine in the same run. Index building is not part of it: bench/prefill has the whole.
 //
 //   attention_bench --tokens 32768 --query-heads 8 --kv-heads 2 --head-dim 128 --density 0.1
 #include <fmt/format.h>
