@@ -167,6 +167,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
   done.set_request_id(prompt.request_id());
   *done.mutable_manifest() = std::move(*described);
   for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    if (finished->prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
     auto& phase = *done.add_phases();
     phase.set_phase(std::string(kPhaseNames[i]));
     phase.set_seconds(finished->prefill.phases.seconds()[i]);
