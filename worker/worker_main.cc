@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 
@@ -17,6 +18,7 @@
 #include "worker/command_channel.h"
 #include "worker/control_client.h"
 #include "worker/group_service.h"
+#include "worker/group_watch.h"
 #include "worker/rank_cli.h"
 
 namespace millrace::worker {
@@ -174,6 +176,16 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
                       comm::UcxTransport::create({.transports = options.transports}));
   MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,
                                                          options.kv_host, /*port=*/0));
+  // The group dies as a unit: a rank busy in a layer is of no use without the lost one, and ending
+  // at once is what tells the coordinator.
+  const auto on_lost = [](int lost_rank) {
+    spdlog::error("rank {} is lost, ending", lost_rank);
+    spdlog::default_logger()->flush();
+    std::_Exit(2);
+  };
+  MR_ASSIGN_OR_RETURN(const auto watch, GroupWatch::start(runtime->grid().world(), options.kv_host,
+                                                          options.group.epoch, on_lost,
+                                                          Deadline::after(kCommandTimeout)));
   MetricsBoard board;
   std::unique_ptr<ControlClient> control;
   if (rank == 0) {
@@ -186,7 +198,9 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
                                               [&board] { return board.read(); });
   }
   GroupService service(*runtime, *store, *server, control.get(), board, options.group);
-  return service.run(stop_requested);
+  MR_RETURN_IF_ERROR(service.run(stop_requested));
+  watch->leave();
+  return {};
 }
 
 }  // namespace
