@@ -214,9 +214,11 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", MILLRACE_VERSION);
   worker::add_options(app, options);
   CLI11_PARSE(app, argc, argv);
-  // Every rank of the group gets the signal from mpirun; rank 0 turns it into a stop for all.
-  std::signal(SIGTERM, [](int) { worker::stop_requested.store(true); });
-  std::signal(SIGINT, [](int) { worker::stop_requested.store(true); });
+  // Rank 0 turns a signal into a stop for all. SIGUSR1 is for mpirun, which passes it on at once; a
+  // SIGTERM it passes on only after odls_base_sigkill_timeout, and kills as long after that.
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    std::signal(signal, [](int) { worker::stop_requested.store(true); });
+  }
   try {
     comm::MpiSession session(argc, argv);
     const auto served = worker::serve(session, options);

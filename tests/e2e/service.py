@@ -1,0 +1,176 @@
+"""Coordinator, worker groups and decode nodes as processes of a test. Standard library only.
+
+Every wait polls for what it waits for and has a deadline; close() leaves nothing running.
+"""
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+
+SOURCE_DIR = os.environ["MILLRACE_SOURCE_DIR"]
+BIN_DIR = os.environ["MILLRACE_BIN_DIR"]
+MODEL_DIR = os.path.join(SOURCE_DIR, "tests/models/fixture")
+
+POLL_S = 0.01
+
+
+def wait_until(what, condition, timeout_s):
+    """The first true value of condition(); AssertionError with `what` when none comes in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout_s} s")
+        time.sleep(POLL_S)
+
+
+def make_prompt(tokens, seed):
+    """One prompt with its answer, as tests/models/make_prompts.py writes it."""
+    script = os.path.join(SOURCE_DIR, "tests/models/make_prompts.py")
+    out = subprocess.run(["python3", script, "--tokens", str(tokens), "--records", "8", "--queries", "8", "--mode", "all",
+                          "--count", "1", "--seed", str(seed)], check=True, capture_output=True, timeout=60)
+    return json.loads(out.stdout)
+
+
+def alive(pid):
+    """Runs, and is more than a zombie that waits for its parent."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Service:
+    """A coordinator; groups and requests come and go by the methods below."""
+
+    def __init__(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
+        self.groups = []
+        ports_path = os.path.join(self.directory.name, "ports.json")
+        self.coordinator = self._start("coordinator", [os.path.join(BIN_DIR, "millrace-coordinator"), "--host", "127.0.0.1",
+                                                       "--http-port", "0", "--group-port", "0", "--port-file", ports_path])
+        wait_until("the coordinator's ports", lambda: os.path.exists(ports_path), 20)
+        with open(ports_path) as file:
+            ports = json.load(file)
+        self.http_port, self.group_port = ports["http_port"], ports["group_port"]
+
+    def _start(self, name, command):
+        log = open(os.path.join(self.directory.name, f"{name}.log"), "ab")
+        # Ranks share the cores: waiting threads must not spin away each other's time. A session of
+        # its own: signals of a test reach what they are meant for.
+        environment = dict(os.environ, GOMP_SPINCOUNT="1000")
+        with log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                                    start_new_session=True)
+
+    def start_group(self):
+        """mpirun with two ranks; returns once the coordinator takes prompts for them."""
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2", "--mca", "pml", "ob1", "--mca", "btl",
+                   "self,vader,tcp", "--mca", "odls_base_sigkill_timeout", "4"]
+        if os.geteuid() == 0:
+            command.append("--allow-run-as-root")
+        command += [os.path.join(BIN_DIR, "millrace-worker"), "--model", MODEL_DIR, "--tp", "2", "--cp", "1",
+                    "--coordinator", f"127.0.0.1:{self.group_port}", "--device-pool", "8MiB", "--host-pool", "512MiB",
+                    "--head-plan", "dense", "--crossover-tokens", "0", "--drain-timeout-s", "2"]
+        group = self._start("group", command)
+        self.groups.append(group)
+        wait_until("a ready group", lambda: self.get("/ready")[0] == 200, 60)
+        return group
+
+    def ranks(self):
+        """Process ids of this service's ranks, whatever became of their mpirun; by rank."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read().decode(errors="replace").split("\0")
+                if not words[0].endswith("millrace-worker") or f"127.0.0.1:{self.group_port}" not in words:
+                    continue
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    variables = dict(entry.partition("=")[::2] for entry in file.read().decode(errors="replace").split("\0"))
+                if alive(pid):
+                    found[int(variables["OMPI_COMM_WORLD_RANK"])] = int(pid)
+        return found
+
+    def kill_rank(self, rank):
+        os.kill(self.ranks()[rank], signal.SIGKILL)
+
+    def request(self, method, path, body=None, timeout_s=60):
+        """(status, headers, parsed JSON or text)"""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
+        with contextlib.closing(connection):
+            connection.request(method, path, None if body is None else json.dumps(body),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read().decode()
+            is_json = response.headers.get("Content-Type", "").startswith("application/json")
+            return response.status, response.headers, json.loads(text) if is_json else text
+
+    def get(self, path):
+        return self.request("GET", path, timeout_s=10)
+
+    def prefill(self, prompt, **fields):
+        return self.request("POST", "/v1/prefill", self.prefill_body(prompt, **fields))
+
+    @staticmethod
+    def prefill_body(prompt, **fields):
+        return {"model": "fixture", "prompt_token_ids": prompt["prompt_token_ids"], "lease_ms": 60000, **fields}
+
+    def prefill_events(self, prompt, **fields):
+        """The server-sent events of a streamed request, as they come: (name, data)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("POST", "/v1/prefill", json.dumps(self.prefill_body(prompt, stream=True, **fields)),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            name = None
+            while line := response.readline():
+                key, _, value = line.decode().rstrip("\r\n").partition(": ")
+                if key == "event":
+                    name = value
+                elif key == "data":
+                    yield name, json.loads(value)
+
+    def wait_for_layers(self, request_id, count=1):
+        def started():
+            status, _, body = self.get(f"/v1/prefill/{request_id}")
+            assert "error" not in body or status == 404, body
+            return status == 200 and body.get("progress", {}).get("layers_done", 0) >= count
+        wait_until(f"layer {count} of {request_id}", started, 60)
+
+    def decode(self, response, *options):
+        """What millrace-decode prints for a prefill response."""
+        path = os.path.join(self.directory.name, "response.json")
+        with open(path, "w") as file:
+            json.dump(response, file)
+        done = subprocess.run([os.path.join(BIN_DIR, "millrace-decode"), "--manifest", path, "--model", MODEL_DIR,
+                               "--max-tokens", "4", *options], capture_output=True, timeout=60, text=True)
+        return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+    def logs(self):
+        text = ""
+        for name in sorted(os.listdir(self.directory.name)):
+            if name.endswith(".log"):
+                with open(os.path.join(self.directory.name, name), errors="replace") as file:
+                    text += f"--- {name}\n" + "".join(file.readlines()[-40:])
+        return text
+
+    def close(self):
+        """Ends everything at once; an orderly end is what tests ask for themselves."""
+        for process in [*self.groups, self.coordinator]:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(20)
+        for pid in self.ranks().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until("the end of all ranks", lambda: not self.ranks(), 20)
+        self.directory.cleanup()

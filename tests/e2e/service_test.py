@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""The real processes together: a coordinator, a group of two ranks under mpirun, decode nodes."""
+import os
+import re
+import signal
+import threading
+import time
+import unittest
+
+from service import Service, make_prompt, wait_until
+
+SHORT = make_prompt(1024, seed=1)
+# Long enough to do something in the middle, and long enough to break something without haste.
+MEDIUM = make_prompt(4096, seed=2)
+LONG = make_prompt(16384, seed=3)
+
+
+class InBackground:
+    """A call on a thread, with when it ended."""
+
+    def __init__(self, call):
+        self.result = self.ended_at = None
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call):
+        self.result = call()
+        self.ended_at = time.monotonic()
+
+    def wait(self, timeout_s):
+        self._thread.join(timeout_s)
+        assert self.ended_at is not None, f"no answer within {timeout_s} s"
+        return self.result
+
+
+class ServiceTestCase(unittest.TestCase):
+    def show_logs_of_failure(self, service):
+        outcome = self._outcome
+        result = getattr(outcome, "result", None)
+        if result and any(test is self for test, _ in result.errors + result.failures):
+            print(service.logs(), flush=True)
+
+
+class ServingTest(ServiceTestCase):
+    """One service for all tests: none of them leaves it changed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service()
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start_group()
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def test_answer_is_right_over_each_transport_and_decode_degree(self):
+        status, _, response = self.service.prefill(SHORT)
+        self.assertEqual(status, 200, response)
+        self.assertEqual(response["num_tokens"], 1024)
+        self.assertEqual(response["first_token_id"], SHORT["answer_token_ids"][0])
+        pages = 16 * 5 * 2  # of the prompt, layers, kv heads
+        for transport in "shm", "tcp":
+            for tp in "1", "2":
+                with self.subTest(transport=transport, tp=tp):
+                    code, decoded = self.service.decode(response, "--transport", transport, "--tp", tp)
+                    self.assertEqual(code, 0, decoded)
+                    self.assertEqual(decoded["generated_token_ids"], SHORT["answer_token_ids"])
+                    self.assertEqual(decoded["pulled_pages"], pages)
+                    self.assertEqual(decoded["bytes_by_transport"], {transport: decoded["pulled_bytes"]})
+                    self.assertEqual(decoded["corrupt_pages"], 0)
+
+    def test_stream_tells_every_layer_in_order(self):
+        events = list(self.service.prefill_events(SHORT))
+        self.assertEqual([name for name, _ in events], ["queued", "started"] + ["layer"] * 5 + ["done"])
+        self.assertEqual([data["layer"] for name, data in events if name == "layer"], list(range(5)))
+        done = events[-1][1]
+        self.assertEqual(done["first_token_id"], SHORT["answer_token_ids"][0])
+        code, decoded = self.service.decode(done)
+        self.assertEqual(code, 0, decoded)
+        self.assertEqual(decoded["generated_token_ids"], SHORT["answer_token_ids"])
+
+    def test_released_cache_is_refused_to_decode_nodes(self):
+        _, _, response = self.service.prefill(SHORT)
+        manifest = response["manifest"]
+        path = f"/v1/prefill/{manifest['request_id']}"
+        status, _, body = self.service.request("POST", f"{path}/lease:renew", {"lease_id": "stolen", "lease_ms": 1000})
+        self.assertEqual(status, 404, body)
+        status, _, body = self.service.request("POST", f"{path}/lease:release", {"lease_id": manifest["lease_id"]})
+        self.assertEqual(status, 200, body)
+        code, message = self.service.decode(response)
+        self.assertEqual(code, 1)
+        self.assertIn("is gone: released", message)
+
+    def test_plan_that_names_a_file_is_refused(self):
+        status, _, body = self.service.prefill(SHORT, head_plan="/etc/passwd")
+        self.assertEqual(status, 400, body)
+        self.assertIn("expected one of", body["error"]["message"])
+
+    def test_deadline_that_passes_is_an_error_and_the_group_goes_on(self):
+        status, _, body = self.service.prefill(MEDIUM, deadline_ms=1)
+        self.assertEqual(status, 504, body)
+        self.assertEqual(self.service.prefill(SHORT)[0], 200)
+
+    def test_delete_cancels_at_the_next_layer(self):
+        post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="unwanted"))
+        self.service.wait_for_layers("unwanted")
+        status, _, body = self.service.request("DELETE", "/v1/prefill/unwanted")
+        self.assertEqual(status, 200, body)
+        status, _, body = post.wait(30)
+        self.assertEqual((status, body["error"]["type"]), (499, "cancelled"))
+        self.assertEqual(self.service.prefill(SHORT)[0], 200)
+
+    def test_metrics_hold_the_samples_of_all_ranks(self):
+        status, _, response = self.service.prefill(SHORT)
+        self.assertEqual(status, 200, response)
+
+        def pages_written():
+            _, _, text = self.service.get("/metrics")
+            found = re.search(r'^millrace_kv_pages_written_total\{[^}]*group="group-0"[^}]*\} (\S+)$', text, re.M)
+            return found and float(found[1]) >= 160
+        # They come with the next heartbeat.
+        wait_until("the group's samples", pages_written, 20)
+
+
+class TroubleTest(ServiceTestCase):
+    def setUp(self):
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.group = self.service.start_group()
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def kill_rank_during_a_request(self, rank):
+        post = InBackground(lambda: self.service.prefill(LONG, request_id="doomed"))
+        self.service.wait_for_layers("doomed")
+        self.service.kill_rank(rank)
+        killed_at = time.monotonic()
+        status, headers, body = post.wait(60)
+        self.assertEqual(status, 503, body)
+        self.assertTrue(body["error"]["retriable"])
+        self.assertIn("Retry-After", headers)
+        self.assertLess(post.ended_at - killed_at, 2.0)
+
+        self.assertEqual(self.service.get("/health")[0], 200)
+        wait_until("the end of the broken group", lambda: not self.service.ranks(), 30)
+        self.service.start_group()
+        status, _, body = self.service.prefill(SHORT, request_id="doomed")
+        self.assertEqual(status, 200, body)
+        self.assertEqual(body["first_token_id"], SHORT["answer_token_ids"][0])
+
+    def test_killed_rank_0_costs_its_request_a_retriable_error_within_2_s(self):
+        self.kill_rank_during_a_request(0)
+
+    def test_killed_rank_1_costs_its_request_a_retriable_error_within_2_s(self):
+        self.kill_rank_during_a_request(1)
+
+    def test_sigterm_of_the_coordinator_finishes_what_runs(self):
+        post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="last"))
+        self.service.wait_for_layers("last")
+        self.service.coordinator.send_signal(signal.SIGTERM)
+        status, _, body = post.wait(60)
+        self.assertEqual(status, 200, body)
+        self.assertEqual(self.service.coordinator.wait(30), 0)
+
+    def expect_drain_after(self, send_signal):
+        post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="last"))
+        self.service.wait_for_layers("last")
+        send_signal()
+        status, _, body = post.wait(60)
+        self.assertEqual(status, 200, body)
+        wait_until("the end of all ranks", lambda: not self.service.ranks(), 20)
+        self.assertEqual(self.group.wait(20), 0)
+        status, headers, body = self.service.prefill(SHORT)
+        self.assertEqual(status, 503, body)
+        self.assertIn("Retry-After", headers)
+
+    def test_sigusr1_of_mpirun_drains_the_group(self):
+        self.expect_drain_after(lambda: self.group.send_signal(signal.SIGUSR1))
+
+    def test_sigterm_of_rank_0_drains_the_group(self):
+        self.expect_drain_after(lambda: os.kill(self.service.ranks()[0], signal.SIGTERM))
+
+    def test_sigterm_of_mpirun_drains_the_group(self):
+        self.group.send_signal(signal.SIGTERM)
+        wait_until("the end of all ranks", lambda: not self.service.ranks(), 20)
+        self.assertIn("draining: 0 leases", self.service.logs())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
