@@ -2,6 +2,7 @@
 
 Every wait polls for what it waits for and has a deadline; close() leaves nothing running.
 """
+import atexit
 import contextlib
 import http.client
 import json
@@ -53,6 +54,7 @@ class Service:
     def __init__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
         self.groups = []
+        atexit.register(self.close)  # for a run that is ended in the middle of a test
         ports_path = os.path.join(self.directory.name, "ports.json")
         self.coordinator = self._start("coordinator", [os.path.join(BIN_DIR, "millrace-coordinator"), "--host", "127.0.0.1",
                                                        "--http-port", "0", "--group-port", "0", "--port-file", ports_path])
@@ -174,3 +176,4 @@ class Service:
                 os.kill(pid, signal.SIGKILL)
         wait_until("the end of all ranks", lambda: not self.ranks(), 20)
         self.directory.cleanup()
+        atexit.unregister(self.close)

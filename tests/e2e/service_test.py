@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import unittest
@@ -188,4 +189,5 @@ class TroubleTest(ServiceTestCase):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     unittest.main(verbosity=2)
