@@ -78,6 +78,9 @@ class Service:
                    "self,vader,tcp", "--mca", "odls_base_sigkill_timeout", "4"]
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
+        # Not through mpirun, which drops what its ranks print after it got a SIGTERM.
+        ranks_log = os.path.join(self.directory.name, "ranks.log")
+        command += ["sh", "-c", f"exec \"$0\" \"$@\" >>'{ranks_log}' 2>&1"]
         command += [os.path.join(BIN_DIR, "millrace-worker"), "--model", MODEL_DIR, "--tp", "2", "--cp", "1",
                     "--coordinator", f"127.0.0.1:{self.group_port}", "--device-pool", "8MiB", "--host-pool", "512MiB",
                     "--head-plan", "dense", "--crossover-tokens", "0", "--drain-timeout-s", "2"]
