@@ -82,7 +82,8 @@ Result<Checkpoint> Checkpoint::open_indexed(const std::string& directory,
       if (opened.size() > kMaxFiles) {
         return error(Errc::kTooLarge, "{}: names more than {} files", index_path, kMaxFiles);
       }
-      MR_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(directory + "/" + file_name));
+      MR_ASSIGN_OR_RETURN(auto file,
+                          SafetensorsFile::open(fmt::format("{}/{}", directory, file_name)));
       checkpoint.files_.push_back(std::move(file));
     }
     checkpoint.file_of_.emplace(tensor, place->second);

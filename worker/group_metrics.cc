@@ -14,13 +14,13 @@ constexpr std::array<const char*, kvstore::kNumTiers> kTierNames = {"device", "h
 class Samples {
  public:
   void add(bool counter, std::string name, std::string help, double value,
-           std::map<std::string, std::string> labels = {}) {
+           const std::map<std::string, std::string>& labels = {}) {
     auto& metric = metrics_.emplace_back();
     metric.set_name(std::move(name));
     metric.set_help(std::move(help));
     metric.set_counter(counter);
     metric.set_value(value);
-    for (auto& [key, label] : labels) (*metric.mutable_labels())[key] = std::move(label);
+    metric.mutable_labels()->insert(labels.begin(), labels.end());
   }
   std::vector<protocol::Metric> take() { return std::move(metrics_); }
 
@@ -57,6 +57,17 @@ void add_tiers(Samples& samples, const std::vector<RankStats>& ranks) {
   }
 }
 
+void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, const char* grid,
+                     comm::CommStats RankStats::*stats) {
+  samples.add(true, "millrace_collective_bytes_received_total",
+              "Bytes received in collectives, by grid dimension",
+              sum(ranks, [stats](const auto& r) { return (r.*stats).bytes_received; }),
+              {{"grid", grid}});
+  samples.add(true, "millrace_collective_seconds_total",
+              "Rank seconds inside collectives, by grid dimension",
+              sum(ranks, [stats](const auto& r) { return (r.*stats).seconds; }), {{"grid", grid}});
+}
+
 }  // namespace
 
 Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
@@ -89,16 +100,8 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
               static_cast<double>(ranks.front().store.leases_active));
   samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
               static_cast<double>(ranks.front().store.leases_expired));
-  for (const auto& [name, stats] :
-       {std::pair{"tp", &RankStats::tp}, std::pair{"cp", &RankStats::cp}}) {
-    samples.add(true, "millrace_collective_bytes_received_total",
-                "Bytes received in collectives, by grid dimension",
-                sum(ranks, [&](const auto& r) { return (r.*stats).bytes_received; }),
-                {{"grid", name}});
-    samples.add(true, "millrace_collective_seconds_total",
-                "Rank seconds inside collectives, by grid dimension",
-                sum(ranks, [&](const auto& r) { return (r.*stats).seconds; }), {{"grid", name}});
-  }
+  add_collectives(samples, ranks, "tp", &RankStats::tp);
+  add_collectives(samples, ranks, "cp", &RankStats::cp);
   return samples.take();
 }
 
