@@ -21,7 +21,8 @@ Result<void> RequestQueue::push(std::shared_ptr<Request> request) {
   return {};
 }
 
-std::shared_ptr<Request> RequestQueue::take(std::deque<std::shared_ptr<Request>>::iterator at) {
+std::shared_ptr<Request> RequestQueue::take(
+    const std::deque<std::shared_ptr<Request>>::iterator& at) {
   auto request = std::move(*at);
   waiting_.erase(at);
   bytes_ -= static_cast<int64_t>(request->prompt.size());

@@ -25,7 +25,7 @@ class RequestQueue {
   const std::deque<std::shared_ptr<Request>>& waiting() const { return waiting_; }
 
  private:
-  std::shared_ptr<Request> take(std::deque<std::shared_ptr<Request>>::iterator at);
+  std::shared_ptr<Request> take(const std::deque<std::shared_ptr<Request>>::iterator& at);
 
   int64_t max_requests_;
   int64_t max_bytes_;
