@@ -1,14 +1,11 @@
 #include "coordinator/request_id.h"
 
-#include <fmt/format.h>
-
-#include <random>
+#include "common/random_id.h"
 
 namespace millrace::coordinator {
 
 std::string make_request_id() {
-  std::random_device source;
-  return fmt::format("req-{:08x}{:08x}{:08x}{:08x}", source(), source(), source(), source());
+  return "req-" + random_id();
 }
 
 }  // namespace millrace::coordinator

@@ -20,7 +20,8 @@ bool uses_blocks(Pattern pattern) {
   return pattern == Pattern::kBlockSparse || pattern == Pattern::kAdaptive;
 }
 
-// One call of the page-score operation brings at most this many logit rows at a time.
+// Rows whose logits are computed at a time: bounds [rows, vocabulary] float32, 32 MiB at a
+// vocabulary of 128K.
 constexpr int64_t kLogitRows = 64;
 
 }  // namespace
