@@ -35,6 +35,8 @@ struct AttentionParams {
   void* out = nullptr;             // [num_rows, num_query_heads, head_dim], kv.dtype
   float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Of what the row
                          // attended to, so the dense LSE only from first_dense_position on.
+  int64_t* covered_pairs = nullptr;  // [num_query_heads] (query, key) pairs with key <= query that
+                                     // the head's tiles computed (coverage.h), or null
 };
 
 // One query row per head over keys it may all see: a decode step on a part of the tokens. Results

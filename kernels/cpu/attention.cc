@@ -108,6 +108,10 @@ void attention(const AttentionParams& params, const Context& context) {
   AttentionTileKernel* kernel =
       select_attention_tile(context.simd, params.kv.dtype, params.kv.dtype);
   const std::vector<WorkItem> items = plan(params, context);
+  if (params.covered_pairs != nullptr) {
+    std::fill_n(params.covered_pairs, params.num_query_heads, 0);
+    for (const WorkItem& item : items) params.covered_pairs[item.head] += item.pairs;
+  }
   parallel_tasks(std::ssize(items), context.num_threads, [&] {
     return [&, coverage = TileCoverage(),
             scratch = std::make_unique_for_overwrite<AttentionScratch>()](int64_t i) mutable {

@@ -75,23 +75,26 @@ void attention(const AttentionParams& params) {
   std::vector<double> out;
   for (int32_t h = 0; h < params.num_query_heads; ++h) {
     const HeadSlab slab(params.kv, params.num_query_heads, h);
+    int64_t pairs = 0;
     for (size_t t = 0; t < params.tiles.size(); ++t) {
       const RowTile& tile = params.tiles[t];
       const bool dense = tile.position >= first_dense_position(params.kv.num_tokens);
       tile_coverage(params.index.head(h), tile, static_cast<int64_t>(t), dense, coverage);
       for (int64_t r = 0; r < tile.num_rows; ++r) {
+        const std::vector<int64_t> keys = causal_keys(coverage, tile.position + r);
+        pairs += static_cast<int64_t>(keys.size());
         const int64_t row = tile.local_row + r;
         const int64_t first = (row * params.num_query_heads + h) * head_dim;
         for (int32_t d = 0; d < head_dim; ++d)
           query[d] = load(params.q, params.kv.dtype, first + d);
-        const double lse =
-            attend(query, params.scale, slab, causal_keys(coverage, tile.position + r), out);
+        const double lse = attend(query, params.scale, slab, keys, out);
         for (int32_t d = 0; d < head_dim; ++d) {
           store(params.out, params.kv.dtype, first + d, out[d]);
         }
         if (params.lse != nullptr) params.lse[h * params.num_rows + row] = static_cast<float>(lse);
       }
     }
+    if (params.covered_pairs != nullptr) params.covered_pairs[h] = pairs;
   }
 }
 

@@ -91,20 +91,27 @@ AttentionResult AttentionCase::run_cpu(cpu::SimdLevel simd, int num_threads) {
   AttentionParams p = params(/*as_float=*/false);
   p.out = narrow ? static_cast<void*>(out16.data()) : out.data();
   p.lse = lse.data();
+  test::GuardedBuffer<int64_t> pairs(shape_.num_query_heads);
+  p.covered_pairs = pairs.data();
   cpu::attention(p, {.num_threads = num_threads, .simd = simd});
   EXPECT_TRUE(out.guards_intact());
   EXPECT_TRUE(out16.guards_intact());
   EXPECT_TRUE(lse.guards_intact());
-  return {.out = narrow ? test::widen(out16.values()) : out.values(), .lse = lse.values()};
+  EXPECT_TRUE(pairs.guards_intact());
+  return {.out = narrow ? test::widen(out16.values()) : out.values(),
+          .lse = lse.values(),
+          .covered_pairs = pairs.values()};
 }
 
 AttentionResult AttentionCase::run_ref() {
   AttentionResult result = {
       .out = std::vector<float>(q_.size()),
-      .lse = std::vector<float>(static_cast<size_t>(num_rows_ * shape_.num_query_heads))};
+      .lse = std::vector<float>(static_cast<size_t>(num_rows_ * shape_.num_query_heads)),
+      .covered_pairs = std::vector<int64_t>(static_cast<size_t>(shape_.num_query_heads))};
   AttentionParams p = params(/*as_float=*/true);
   p.out = result.out.data();
   p.lse = result.lse.data();
+  p.covered_pairs = result.covered_pairs.data();
   ref::attention(p);
   return result;
 }

@@ -20,8 +20,9 @@ struct AttentionShape {
 };
 
 struct AttentionResult {
-  std::vector<float> out;  // [num_rows, num_query_heads, head_dim]
-  std::vector<float> lse;  // [num_query_heads, num_rows]
+  std::vector<float> out;              // [num_rows, num_query_heads, head_dim]
+  std::vector<float> lse;              // [num_query_heads, num_rows]
+  std::vector<int64_t> covered_pairs;  // [num_query_heads]
 };
 
 class AttentionCase {

@@ -23,6 +23,7 @@ void expect_right(AttentionCase& problem) {
     const AttentionResult actual = problem.run_cpu(level);
     EXPECT_TRUE(test::as_good_as_naive(actual.out, naive.out, reference.out, kOutAtol));
     EXPECT_TRUE(test::as_good_as_naive(actual.lse, naive.lse, reference.lse, kLseAtol));
+    EXPECT_EQ(actual.covered_pairs, reference.covered_pairs);
   }
 }
 
