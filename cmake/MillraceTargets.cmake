@@ -11,6 +11,9 @@ add_library(mr_options INTERFACE)
 target_include_directories(mr_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(mr_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi -Wno-missing-field-initializers>)
+# nvcc's front end can evaluate fmt's format strings while compiling, although fmt 9 does not expect it.
+target_compile_options(mr_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1>)
 if(MILLRACE_WERROR)
   target_compile_options(mr_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

@@ -13,6 +13,9 @@ namespace millrace::test {
 template <typename T>
 class GuardedBuffer {
  public:
+  // On either side. Wider than the widest vector store; all ones is a NaN in float32 and bfloat16.
+  static constexpr ptrdiff_t kGuardBytes = 128;
+
   explicit GuardedBuffer(int64_t count)
       : count_(static_cast<size_t>(count)),
         bytes_(count_ * sizeof(T) + 2 * kGuardBytes, std::byte{kPattern}) {}
@@ -32,8 +35,6 @@ class GuardedBuffer {
   }
 
  private:
-  // Wider than the widest vector store; all ones is a NaN in float32 and bfloat16.
-  static constexpr ptrdiff_t kGuardBytes = 128;
   static constexpr uint8_t kPattern = 0xff;
 
   size_t count_;

@@ -1,0 +1,26 @@
+# MILLRACE_CUDA=AUTO|ON|OFF becomes MILLRACE_WITH_CUDA, and with it the language CUDA and the toolkit's targets.
+# AUTO takes the toolkit that is on PATH, in CUDACXX or in /usr/local/cuda; ON fails without one.
+set(MILLRACE_WITH_CUDA OFF)
+if(NOT MILLRACE_CUDA STREQUAL "OFF")
+  find_program(MR_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin)
+  if(MR_NVCC)
+    set(MILLRACE_WITH_CUDA ON)
+  elseif(MILLRACE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "MILLRACE_CUDA=ON, but there is no nvcc on PATH or in /usr/local/cuda/bin")
+  endif()
+endif()
+
+if(MILLRACE_WITH_CUDA)
+  set(CMAKE_CUDA_COMPILER ${MR_NVCC})
+  set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+  # The kernels use wgmma, TMA and setmaxnreg: Hopper's own instruction set, which no other target assembles.
+  # CMake 3.25 does not know the name, so the flag is given by hand.
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -gencode=arch=compute_90a,code=sm_90a")
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  find_package(CUDAToolkit REQUIRED)
+endif()
+message(STATUS "CUDA backend: ${MILLRACE_WITH_CUDA}")

@@ -1,0 +1,35 @@
+// The CUDA operations, one function each, with the contracts of kernels/api. CudaDevice forwards to
+// them; tests call them with a Context of their own. The matrix product keeps plans between calls
+// and is therefore an object: kernels/cuda/gemm.h.
+//
+// Each function enqueues its work on context.stream and returns; none waits for the device. Host
+// arrays in the parameters are read before it returns. The same input gives the same bits in every
+// run.
+#pragma once
+
+#include "kernels/api/attention.h"
+#include "kernels/api/closed_form.h"
+#include "kernels/api/digest.h"
+#include "kernels/api/elementwise.h"
+#include "kernels/api/estimation.h"
+#include "kernels/cuda/context.h"
+
+namespace millrace::kernels::cuda {
+
+void embed(const EmbedParams& params, Context& context);
+void rms_norm(const RmsNormParams& params, Context& context);
+void rope_qkv(const RopeQkvParams& params, Context& context);
+void silu_mul(const SiluMulParams& params, Context& context);
+void add(const AddParams& params, Context& context);
+
+void attention(const AttentionParams& params, Context& context);
+void decode_attention(const DecodeAttentionParams& params, Context& context);
+
+void probe(const ProbeParams& params, Context& context);
+void build_vertical_slash(const VerticalSlashParams& params, Context& context);
+void build_block_sparse(const BlockSparseParams& params, Context& context);
+void build_adaptive(const AdaptiveParams& params, Context& context);
+void page_scores(const PageScoresParams& params, Context& context);
+void page_digests(const PageDigestParams& params, Context& context);
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,35 @@
+// Copies from global to shared memory that a thread need not wait for: 16 bytes by cp.async, boxes
+// of a tensor by the copy engine (PTX ISA 9.0, "cp.async" and "cp.async.bulk.tensor").
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/barrier.cuh"
+
+namespace millrace::kernels::cuda::ptx {
+
+// 16 bytes; zeros when `present` is false (the source is then not read).
+__device__ inline void copy_16_bytes(uint32_t shared, const void* global, bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(present ? 16 : 0)
+               : "memory");
+}
+
+// The box of `map` at (x, y, z), x fastest; out-of-range elements are zeros. Counts its bytes on
+// `barrier`. One thread.
+__device__ inline void copy_box(uint32_t shared, const CUtensorMap& map, int32_t x, int32_t y,
+                                int32_t z, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
+      : "memory");
+}
+
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+}  // namespace millrace::kernels::cuda::ptx

@@ -1,0 +1,44 @@
+// What a test of one CUDA operation runs in: a stream, a pool, and a Context for each call.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/upload_ring.h"
+
+namespace millrace::kernels::cuda {
+
+// Skips its tests, with the reason, where there is no GPU these kernels run on.
+class GpuCase : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  // Calls operation(context) with a scratch of its own, as CudaDevice does, and waits for the
+  // device.
+  template <typename Operation>
+  void run(Operation&& operation) {
+    {
+      Scratch scratch(stream_, pool_, *ring_);
+      Context context{
+          .stream = stream_, .num_sms = num_sms_, .l2_bytes = l2_bytes_, .scratch = scratch};
+      operation(context);
+    }
+    synchronize();
+  }
+
+  cudaStream_t stream() const { return stream_; }
+  void synchronize();
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaMemPool_t pool_ = nullptr;
+  std::unique_ptr<UploadRing> ring_;
+  int num_sms_ = 0;
+  int64_t l2_bytes_ = 0;
+};
+
+}  // namespace millrace::kernels::cuda
