@@ -1,12 +1,15 @@
 // What a decode node gets is what the prefill ranks hold: byte for byte, over every transport, for
-// any tensor-parallel degree on either side, from every tier.
+// any tensor-parallel degree on either side, in both dtypes, from every tier.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <cstring>
 #include <fstream>
+#include <map>
+#include <span>
 
 #include "comm/local/local_transport.h"
 #include "comm/ucx/ucx_transport.h"
@@ -19,7 +22,6 @@
 namespace millrace::decode {
 namespace {
 
-using test::kTinyPageBytes;
 using test::ServedPrompt;
 
 // Only a bug reaches it.
@@ -32,7 +34,9 @@ struct Setting {
   std::string reported_transport;
   std::function<Result<std::unique_ptr<comm::Transport>>()> make_transport;
   worker::GridShape prefill;
-  int decode_tp;
+  int decode_tp = 1;
+  DType dtype = DType::kFloat32;
+  int32_t num_kv_heads = 4;
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) {
@@ -48,19 +52,49 @@ Result<std::unique_ptr<comm::Transport>> make_ucx(comm::UcxTransports transports
   return std::unique_ptr<comm::Transport>(std::move(transport));
 }
 
-std::vector<Setting> settings() {
-  const auto shm = [] { return make_ucx(comm::UcxTransports::kSharedMemory); };
-  const auto tcp = [] { return make_ucx(comm::UcxTransports::kTcp); };
+Result<std::unique_ptr<comm::Transport>> make_shm() {
+  return make_ucx(comm::UcxTransports::kSharedMemory);
+}
+
+Result<std::unique_ptr<comm::Transport>> make_tcp() {
+  return make_ucx(comm::UcxTransports::kTcp);
+}
+
+// The two with 2 kv heads on 4 ranks replicate each head, when prefilling and when decoding.
+std::vector<Setting> float32_settings() {
   return {{"LocalTp2Cp2ToTp1", "local", make_local, {2, 2}, 1},
           {"LocalTp1Cp2ToTp2", "local", make_local, {1, 2}, 2},
-          {"ShmTp2Cp2ToTp1", "shm", shm, {2, 2}, 1},
-          {"ShmTp1Cp2ToTp2", "shm", shm, {1, 2}, 2},
-          {"TcpTp2Cp2ToTp1", "tcp", tcp, {2, 2}, 1},
-          {"TcpTp1Cp2ToTp2", "tcp", tcp, {1, 2}, 2}};
+          {"ShmTp2Cp2ToTp1", "shm", make_shm, {2, 2}, 1},
+          {"ShmTp1Cp2ToTp2", "shm", make_shm, {1, 2}, 2},
+          {"TcpTp2Cp2ToTp1", "tcp", make_tcp, {2, 2}, 1},
+          {"TcpTp1Cp2ToTp2", "tcp", make_tcp, {1, 2}, 2},
+          {"ReplicasTp4Cp2ToTp1", "local", make_local, {4, 2}, 1, DType::kFloat32, 2},
+          {"ReplicasTp1Cp2ToTp4", "local", make_local, {1, 2}, 4, DType::kFloat32, 2}};
+}
+
+std::vector<Setting> bfloat16_settings() {
+  return {{"Bfloat16LocalTp2Cp2", "local", make_local, {2, 2}, 1, DType::kBFloat16},
+          {"Bfloat16ShmTp1Cp2", "shm", make_shm, {1, 2}, 1, DType::kBFloat16},
+          {"Bfloat16TcpTp2Cp2", "tcp", make_tcp, {2, 2}, 1, DType::kBFloat16},
+          {"Bfloat16ReplicasTp4Cp2", "local", make_local, {4, 2}, 1, DType::kBFloat16, 2}};
+}
+
+std::vector<Setting> all_settings() {
+  auto settings = float32_settings();
+  for (auto& setting : bfloat16_settings()) settings.push_back(std::move(setting));
+  return settings;
+}
+
+// Where both sides do the arithmetic of a job of one rank, up to the rounding of float32. In
+// bfloat16 another grid may choose another token, so there the grid is one rank too.
+std::vector<Setting> generating_settings() {
+  auto settings = float32_settings();
+  settings.push_back({"Bfloat16OneRank", "local", make_local, {1, 1}, 1, DType::kBFloat16});
+  return settings;
 }
 
 // What a job of one rank generates for the prompt, without any store, server or client.
-std::vector<int32_t> batch_tokens(const std::string& model_directory,
+std::vector<int32_t> batch_tokens(const std::string& model_directory, DType dtype,
                                   const std::vector<int32_t>& tokens, int32_t max_tokens) {
   namespace json = boost::json;
   const test::TempDirectory work;
@@ -71,8 +105,9 @@ std::vector<int32_t> batch_tokens(const std::string& model_directory,
                                      .head_plan = "dense",
                                      .layer_timeout = std::chrono::seconds(60)};
   test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
-    auto runtime =
-        worker::RankRuntime::create(std::move(world), test::rank_options(model_directory, {1, 1}));
+    auto rank = test::rank_options(model_directory, {1, 1});
+    rank.compute_dtype = dtype;
+    auto runtime = worker::RankRuntime::create(std::move(world), rank);
     worker::BatchJob job((*runtime)->engine(), (*runtime)->device(), (*runtime)->weights(),
                          (*runtime)->grid(), (*runtime)->limits(), options);
     MR_CHECK(job.run().ok(), "the reference job failed");
@@ -83,22 +118,28 @@ std::vector<int32_t> batch_tokens(const std::string& model_directory,
   return json::value_to<std::vector<int32_t>>(json::parse(line).at("generated_token_ids"));
 }
 
-// The model is the same for all tests: random, written once.
-class ModelOnDisk : public testing::Environment {
+// The models are the same for all tests: random, written once, one for each number of kv heads.
+class ModelsOnDisk : public testing::Environment {
  public:
   void SetUp() override {
-    directory_ = std::make_unique<test::TempDirectory>();
-    test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 11,
-                                  directory_->path());
+    for (const int32_t num_kv_heads : {2, 4}) {
+      auto directory = std::make_unique<test::TempDirectory>();
+      auto config = test::tiny_model_config();
+      config.num_kv_heads = num_kv_heads;
+      test::write_random_checkpoint(config, DType::kFloat32, 11, directory->path());
+      directories_[num_kv_heads] = std::move(directory);
+    }
   }
-  void TearDown() override { directory_.reset(); }
-  const std::string& path() const { return directory_->path(); }
+  void TearDown() override { directories_.clear(); }
+  const std::string& path(int32_t num_kv_heads) const {
+    return directories_.at(num_kv_heads)->path();
+  }
 
  private:
-  std::unique_ptr<test::TempDirectory> directory_;
+  std::map<int32_t, std::unique_ptr<test::TempDirectory>> directories_;
 };
-auto* const model_on_disk =
-    static_cast<ModelOnDisk*>(testing::AddGlobalTestEnvironment(new ModelOnDisk));
+auto* const models_on_disk =
+    static_cast<ModelsOnDisk*>(testing::AddGlobalTestEnvironment(new ModelsOnDisk));
 
 class HandoverTest : public testing::TestWithParam<Setting> {
  protected:
@@ -106,11 +147,26 @@ class HandoverTest : public testing::TestWithParam<Setting> {
     auto transport = GetParam().make_transport();
     ASSERT_TRUE(transport.ok()) << transport.error().to_string();
     transport_ = std::move(*transport);
-    served_ = std::make_unique<ServedPrompt>(
-        *transport_, Clock::steady(),
-        ServedPrompt::Options{.model_directory = model_on_disk->path(),
-                              .grid = GetParam().prefill,
-                              .tokens = tokens_});
+    served_ =
+        std::make_unique<ServedPrompt>(*transport_, Clock::steady(),
+                                       ServedPrompt::Options{.model_directory = model_directory(),
+                                                             .grid = GetParam().prefill,
+                                                             .tokens = tokens_,
+                                                             .compute_dtype = GetParam().dtype});
+  }
+
+  static const std::string& model_directory() {
+    return models_on_disk->path(GetParam().num_kv_heads);
+  }
+  static int64_t page_bytes() { return int64_t{2} * 64 * 16 * dtype_bytes(GetParam().dtype); }
+  // `bytes`: what was pulled of pages [first, ...) of one layer and kv head.
+  void expect_pages(int32_t layer, int32_t head, int64_t first,
+                    const std::vector<std::byte>& bytes) const {
+    for (auto at = bytes.begin(); at != bytes.end(); at += page_bytes(), ++first) {
+      const auto expected = served_->expected_page(layer, head, first);
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), at))
+          << "layer " << layer << ", kv head " << head << ", page " << first;
+    }
   }
 
   // 12 pages, the last one partial, over 6 stripes a cp rank.
@@ -119,28 +175,27 @@ class HandoverTest : public testing::TestWithParam<Setting> {
   std::unique_ptr<ServedPrompt> served_;
 };
 
+class GenerationTest : public HandoverTest {};
+
 TEST_P(HandoverTest, EveryPageArrivesByteForByteFromEveryTier) {
-  ASSERT_TRUE(check_manifest(served_->manifest()).ok());
+  const auto checked = check_manifest(served_->manifest());
+  ASSERT_TRUE(checked.ok()) << checked.error().to_string();
+  EXPECT_EQ(served_->manifest().layout().dtype(), dtype_name(GetParam().dtype));
   KvClient client(*transport_, served_->manifest(), {.pages_per_request = 5});
   ASSERT_EQ(client.num_pages(), 12);
-  ASSERT_EQ(client.page_bytes(), kTinyPageBytes);
-  std::vector<std::byte> pages(static_cast<size_t>(12 * kTinyPageBytes));
-  for (int32_t layer = 0; layer < served_->config().num_layers; ++layer) {
-    for (int32_t head = 0; head < served_->config().num_kv_heads; ++head) {
+  ASSERT_EQ(client.page_bytes(), page_bytes());
+  std::vector<std::byte> pages(static_cast<size_t>(12 * page_bytes()));
+  for (int32_t layer = 0; layer < 2; ++layer) {
+    for (int32_t head = 0; head < GetParam().num_kv_heads; ++head) {
       const auto pulled = client.pull(layer, head, 0, 12, pages, ample());
       ASSERT_TRUE(pulled.ok()) << pulled.error().to_string();
       ASSERT_EQ(pulled->size(), 12u);
-      for (int64_t page = 0; page < 12; ++page) {
-        const auto expected = served_->expected_page(layer, head, page);
-        EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
-                               pages.begin() + static_cast<ptrdiff_t>(page * kTinyPageBytes)))
-            << "layer " << layer << ", kv head " << head << ", page " << page;
-      }
+      expect_pages(layer, head, 0, pages);
     }
   }
   const auto& stats = client.stats();
-  EXPECT_EQ(stats.pages, 2 * 4 * 12);
-  EXPECT_EQ(stats.bytes, stats.pages * kTinyPageBytes);
+  EXPECT_EQ(stats.pages, 2 * GetParam().num_kv_heads * 12);
+  EXPECT_EQ(stats.bytes, stats.pages * page_bytes());
   EXPECT_EQ(stats.corrupt_pages, 0);
   EXPECT_EQ(stats.bytes_by_transport,
             (std::map<std::string, int64_t>{{GetParam().reported_transport, stats.bytes}}));
@@ -151,31 +206,42 @@ TEST_P(HandoverTest, EveryPageArrivesByteForByteFromEveryTier) {
   }
 }
 
-TEST_P(HandoverTest, DecodeNodeGeneratesWhatABatchJobOfOneRankGenerates) {
+TEST_P(GenerationTest, DecodeNodeGeneratesWhatABatchJobOfOneRankGenerates) {
+  const int decode_tp = GetParam().decode_tp;
   const auto report = decode(*transport_, served_->manifest(),
-                             {.model_directory = model_on_disk->path(),
-                              .tp = GetParam().decode_tp,
+                             {.model_directory = model_directory(),
+                              .tp = decode_tp,
                               .max_tokens = 6,
                               .timeout = std::chrono::seconds(60)});
   ASSERT_TRUE(report.ok()) << report.error().to_string();
-  EXPECT_EQ(report->token_ids, batch_tokens(model_on_disk->path(), tokens_, 6));
-  // Each kv head is pulled once, whatever the degree.
-  EXPECT_EQ(report->pulled.pages, 2 * 4 * 12);
+  EXPECT_EQ(report->token_ids, batch_tokens(model_directory(), GetParam().dtype, tokens_, 6));
+  // Each kv head is pulled once, or by each rank that holds a replica of it.
+  EXPECT_EQ(report->pulled.pages, 2 * std::max(GetParam().num_kv_heads, decode_tp) * 12);
 }
 
 TEST_P(HandoverTest, AnyRangeOfPagesArrivesInOrder) {
   KvClient client(*transport_, served_->manifest(), {});
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {3, 6}, {11, 1}, {4, 0}}) {
-    std::vector<std::byte> pages(static_cast<size_t>(count * kTinyPageBytes));
-    const auto pulled = client.pull(1, 2, first, count, pages, ample());
+    std::vector<std::byte> pages(static_cast<size_t>(count * page_bytes()));
+    const auto pulled = client.pull(1, 1, first, count, pages, ample());
     ASSERT_TRUE(pulled.ok()) << pulled.error().to_string();
-    for (int64_t i = 0; i < count; ++i) {
-      const auto expected = served_->expected_page(1, 2, first + i);
-      EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
-                             pages.begin() + static_cast<ptrdiff_t>(i * kTinyPageBytes)))
-          << "page " << first + i;
+    expect_pages(1, 1, first, pages);
+  }
+}
+
+// Row-major elements of a page half, whatever their dtype.
+std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<float> values;
+  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(dtype_bytes(dtype))) {
+    if (dtype == DType::kFloat32) {
+      std::memcpy(&values.emplace_back(), bytes.data() + at, sizeof(float));
+    } else {
+      BFloat16 element = {};
+      std::memcpy(&element, bytes.data() + at, sizeof(element));
+      values.push_back(to_float(element));
     }
   }
+  return values;
 }
 
 TEST_P(HandoverTest, DigestsBoundThePagesTheyCameWith) {
@@ -187,7 +253,7 @@ TEST_P(HandoverTest, DigestsBoundThePagesTheyCameWith) {
     ASSERT_EQ(digests->size(), static_cast<size_t>(12 * 3 * head_dim));
     for (int64_t page = 0; page < 12; ++page) {
       const auto bytes = served_->expected_page(1, head, page);
-      const auto* k = reinterpret_cast<const float*>(bytes.data());
+      const auto k = to_floats(std::span(bytes).first(bytes.size() / 2), GetParam().dtype);
       const int64_t rows = std::min<int64_t>(64, served_->num_tokens() - 64 * page);
       for (int32_t d = 0; d < head_dim; ++d) {
         float low = k[d], high = k[d];
@@ -210,8 +276,12 @@ TEST_P(HandoverTest, DigestsBoundThePagesTheyCameWith) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, HandoverTest, testing::ValuesIn(settings()),
-                         [](const auto& setting) { return setting.param.name; });
+std::string name_of(const testing::TestParamInfo<Setting>& setting) {
+  return setting.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(Settings, HandoverTest, testing::ValuesIn(all_settings()), name_of);
+INSTANTIATE_TEST_SUITE_P(Settings, GenerationTest, testing::ValuesIn(generating_settings()),
+                         name_of);
 
 }  // namespace
 }  // namespace millrace::decode

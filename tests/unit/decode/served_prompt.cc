@@ -1,7 +1,6 @@
 #include "tests/unit/decode/served_prompt.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "tests/support/random_data.h"
 #include "tests/unit/worker/rank_threads.h"
@@ -51,7 +50,7 @@ std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size) {
 ServedPrompt::ServedPrompt(comm::Transport& transport, const Clock& clock, const Options& options)
     : config_(must(model::load_model_config(options.model_directory))),
       num_tokens_(static_cast<int64_t>(options.tokens.size())),
-      cache_(std::make_unique<WholeCache>(config_, num_tokens_)),
+      cache_(std::make_unique<WholeCache>(config_, num_tokens_, options.compute_dtype)),
       ranks_(static_cast<size_t>(options.grid.tp * options.grid.cp)) {
   run_ranks(num_ranks(), [&](std::unique_ptr<comm::Communicator> world) {
     serve(transport, clock, options, std::move(world));
@@ -62,14 +61,16 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
                          std::unique_ptr<comm::Communicator> world) {
   const int number = world->rank();
   Rank& rank = ranks_[static_cast<size_t>(number)];
-  auto runtime = must(worker::RankRuntime::create(
-      std::move(world), rank_options(options.model_directory, options.grid)));
+  auto rank_settings = rank_options(options.model_directory, options.grid);
+  rank_settings.compute_dtype = options.compute_dtype;
+  auto runtime = must(worker::RankRuntime::create(std::move(world), rank_settings));
   const auto& shard = runtime->weights().shard;
   const int cp_rank = runtime->grid().cp().rank();
   const kvstore::KvGeometry geometry{.num_layers = config_.num_layers,
                                      .num_kv_heads = shard.num_kv_heads,
                                      .first_kv_head = shard.first_kv_head,
-                                     .head_dim = config_.head_dim};
+                                     .head_dim = config_.head_dim,
+                                     .dtype = options.compute_dtype};
   rank.store =
       must(kvstore::make_kv_store({.device_bytes = options.device_pages * geometry.page_bytes(),
                                    .host_bytes = options.host_pages * geometry.page_bytes(),
@@ -81,14 +82,17 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
 
   const auto partition = runtime->engine().partition(num_tokens_);
   const auto pages = partition.pages(cp_rank);
-  must(rank.store->begin_request("prompt-1", num_tokens_, pages));
   worker::StoreSink into_store(runtime->device(), *rank.store, "prompt-1", geometry, pages);
   WholeCacheSink into_cache(*cache_, shard, partition, cp_rank);
-  BothSinks sink(into_store, into_cache);
+  BothSinks into_both(into_store, into_cache);
+  const bool stores = shard.kv_replica == 0;
+  if (stores) must(rank.store->begin_request("prompt-1", num_tokens_, pages));
   const model::HeadPlan dense(config_.num_layers, config_.num_query_heads, {});
   const auto result = must(runtime->engine().prefill(
-      {.token_ids = options.tokens, .plan = &dense, .sink = &sink}, kTimeout));
-  const auto placement = must(rank.store->seal("prompt-1", "lease-1", kServedLease));
+      {.token_ids = options.tokens, .plan = &dense, .sink = stores ? &into_both : nullptr},
+      kTimeout));
+  kvstore::Placement placement;
+  if (stores) placement = must(rank.store->seal("prompt-1", "lease-1", kServedLease));
   const auto shards = must(worker::gather_shards(runtime->grid().world(), rank.server->address(),
                                                  placement, Deadline::after(kTimeout)));
   if (number != 0) return;
@@ -103,15 +107,13 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
 
 std::vector<std::byte> ServedPrompt::expected_page(int32_t layer, int32_t kv_head,
                                                    int64_t page) const {
-  const int64_t half = kTinyPageBytes / 2;
-  std::vector<std::byte> bytes(static_cast<size_t>(kTinyPageBytes));
   const int64_t rows = std::min<int64_t>(64, num_tokens_ - 64 * page);
-  const auto at = static_cast<size_t>(
-      ((int64_t{layer} * config_.num_kv_heads + kv_head) * num_tokens_ + 64 * page) *
-      config_.head_dim);
-  const auto row_bytes = static_cast<size_t>(rows * config_.head_dim) * sizeof(float);
-  std::memcpy(bytes.data(), cache_->k().data() + at, row_bytes);
-  std::memcpy(bytes.data() + half, cache_->v().data() + at, row_bytes);
+  const auto k = cache_->k_rows(layer, kv_head, 64 * page, rows);
+  const auto v = cache_->v_rows(layer, kv_head, 64 * page, rows);
+  const int64_t half = 64 * cache_->row_bytes();
+  std::vector<std::byte> bytes(static_cast<size_t>(2 * half));
+  std::copy(k.begin(), k.end(), bytes.begin());
+  std::copy(v.begin(), v.end(), bytes.begin() + half);
   return bytes;
 }
 

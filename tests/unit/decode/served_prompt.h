@@ -18,7 +18,7 @@ namespace millrace::test {
 
 inline constexpr std::chrono::seconds kServedLease{60};
 
-// A page of the tiny model: 64 tokens of 16 dimensions, K and V in float32.
+// A page of the tiny model in float32: 64 tokens of 16 dimensions, K and V.
 inline constexpr int64_t kTinyPageBytes = 2 * 64 * 16 * 4;
 
 std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size);
@@ -29,6 +29,7 @@ class ServedPrompt {
     std::string model_directory;
     worker::GridShape grid;
     std::vector<int32_t> tokens;
+    DType compute_dtype = DType::kFloat32;
     // Far below what a rank writes, so that every tier holds pages.
     int64_t device_pages = 6;
     int64_t host_pages = 5;
@@ -39,8 +40,6 @@ class ServedPrompt {
   ServedPrompt(comm::Transport& transport, const Clock& clock, const Options& options);
 
   const protocol::Manifest& manifest() const { return manifest_; }
-  // What the sinks of all ranks were handed.
-  const WholeCache& cache() const { return *cache_; }
   const model::ModelConfig& config() const { return config_; }
   int64_t num_tokens() const { return num_tokens_; }
   // One layer and kv head as its pages must be: K then V, rows past the end 0.
