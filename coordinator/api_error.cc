@@ -9,7 +9,7 @@ namespace millrace::coordinator {
 namespace json = boost::json;
 
 int ApiError::http_status() const {
-  return protocol::http_status(error.code);
+  return status != 0 ? status : protocol::http_status(error.code);
 }
 
 int ApiError::retry_after_s() const {

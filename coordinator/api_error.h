@@ -21,6 +21,7 @@ struct ApiError {
 
   Error error;
   std::string param;  // "" when no single field is to blame
+  int status = 0;     // where HTTP has one of its own (405, 431); 0: what the code says
 };
 
 }  // namespace millrace::coordinator

@@ -18,13 +18,20 @@ constexpr std::string_view kServer = "millrace";
 HttpReply error_reply(const ApiError& why) {
   return HttpReply{why.http_status(), why.to_json(), "application/json", why.retry_after_s()};
 }
-HttpReply status_reply(int status, const std::string& message) {
-  boost::json::object body{{"message", message},
-                           {"type", "invalid_argument"},
-                           {"code", status},
-                           {"param", nullptr},
-                           {"retriable", false}};
-  return HttpReply{status, boost::json::serialize(boost::json::object{{"error", body}})};
+
+// What was wrong with a request that could not be read.
+ApiError unreadable(error_code why, const HttpLimits& limits) {
+  if (why == http::error::body_limit) {
+    return ApiError(
+        error(Errc::kTooLarge, "body over the limit of {} bytes", limits.max_body_bytes));
+  }
+  if (why == http::error::header_limit) {
+    ApiError refusal(
+        error(Errc::kTooLarge, "header over the limit of {} bytes", limits.max_header_bytes));
+    refusal.status = 431;
+    return refusal;
+  }
+  return ApiError(error(Errc::kInvalidArgument, "cannot read the request: {}", why.message()));
 }
 
 }  // namespace
@@ -78,21 +85,14 @@ awaitable<bool> HttpSession::serve_one() {
 
 // A request that cannot be read: says why if there is anybody left to tell.
 awaitable<bool> HttpSession::refuse(error_code why) {
-  int status = 400;
-  if (why == http::error::body_limit) status = 413;
-  if (why == http::error::header_limit) status = 431;
   // Only errors of the parser can be answered: after a timeout Beast has closed the socket, and
   // after anything else the client has.
   const bool parsed_wrong = why.category() == make_error_code(http::error::bad_method).category();
   if (parsed_wrong && why != http::error::end_of_stream && why != http::error::partial_message) {
-    std::string message = "cannot read the request: " + why.message();
-    if (status == 413) {
-      message = fmt::format("body over the limit of {} bytes", shared_.options.http.max_body_bytes);
-    }
     Request nothing;
     nothing.version(11);
     nothing.keep_alive(false);
-    co_await send(nothing, status_reply(status, message));
+    co_await send(nothing, error_reply(unreadable(why, shared_.options.http)));
     co_await linger();
   }
   answering_ = false;
@@ -157,10 +157,13 @@ HttpReply HttpSession::simple_reply(const Route& route) {
       if (!cancelled.ok()) return error_reply(cancelled.error());
       return {200, json::serialize(status_json(*scheduler.find(route.id), now))};
     }
-    case Endpoint::kWrongMethod:
-      return status_reply(405, "this path takes another method");
+    case Endpoint::kWrongMethod: {
+      ApiError wrong(error(Errc::kInvalidArgument, "this path takes another method"));
+      wrong.status = 405;
+      return error_reply(wrong);
+    }
     default:
-      return status_reply(404, "no such path");
+      return error_reply(error(Errc::kNotFound, "no such path"));
   }
 }
 

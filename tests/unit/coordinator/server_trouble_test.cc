@@ -16,6 +16,14 @@ std::string prompt(const std::string& id, const std::string& more = "") {
                      more);
 }
 
+// The status line, and the same status beside the type in the body.
+void expect_error(const RawReply& reply, int status, const std::string& type) {
+  EXPECT_EQ(reply.status, status);
+  const auto body = reply.json().at("error");
+  EXPECT_EQ(body.at("code").as_int64(), status);
+  EXPECT_EQ(body.at("type").as_string(), type);
+}
+
 class ServerTrouble : public ::testing::Test {
  protected:
   void start(const ServerOptions& options = patient_options()) {
@@ -81,21 +89,21 @@ TEST_F(ServerTrouble, ABodyOverTheLimitIsRefusedBeforeItIsRead) {
   start(options);
   RawHttp announced(server_->http_port());
   announced.send("POST /v1/prefill HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n");
-  EXPECT_EQ(announced.read_reply().status, 413);
+  expect_error(announced.read_reply(), 413, "too_large");
   RawHttp chunked(server_->http_port());
   chunked.send("POST /v1/prefill HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" +
                std::string(1001, 'x') + "\r\n0\r\n\r\n");
-  EXPECT_EQ(chunked.read_reply().status, 413);
+  expect_error(chunked.read_reply(), 413, "too_large");
 }
 
 TEST_F(ServerTrouble, AHeaderOverTheLimitGives431AndNonsenseGives400) {
   start();
   RawHttp large(server_->http_port());
   large.send("GET /health HTTP/1.1\r\nX: " + std::string(20000, 'x') + "\r\n\r\n");
-  EXPECT_EQ(large.read_reply().status, 431);
+  expect_error(large.read_reply(), 431, "too_large");
   RawHttp nonsense(server_->http_port());
   nonsense.send("what is this\r\n\r\n");
-  EXPECT_EQ(nonsense.read_reply().status, 400);
+  expect_error(nonsense.read_reply(), 400, "invalid_argument");
   EXPECT_TRUE(nonsense.closed_by_peer());
 }
 
@@ -113,8 +121,8 @@ TEST_F(ServerTrouble, AConnectionThatFallsSilentIsClosed) {
 
 TEST_F(ServerTrouble, UnknownPathsAndWrongMethods) {
   start();
-  EXPECT_EQ(get("/nothing").status, 404);
-  EXPECT_EQ(get("/v1/prefill").status, 405);
+  expect_error(get("/nothing"), 404, "not_found");
+  expect_error(get("/v1/prefill"), 405, "invalid_argument");
   EXPECT_EQ(get("/v1/prefill/nobody").status, 404);
   EXPECT_EQ(http_call(server_->http_port(), "DELETE", "/v1/prefill/nobody").status, 404);
 }
