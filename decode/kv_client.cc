@@ -15,16 +15,6 @@ int64_t element_bytes(const std::string& dtype) {
   return dtype == "float32" ? 4 : 2;
 }
 
-bool holds(const protocol::KvShard& shard, int32_t kv_head, uint64_t token) {
-  const auto head = static_cast<uint32_t>(kv_head);
-  if (head < shard.first_kv_head() || head - shard.first_kv_head() >= shard.num_kv_heads()) {
-    return false;
-  }
-  return std::any_of(
-      shard.token_ranges().begin(), shard.token_ranges().end(),
-      [&](const auto& range) { return range.begin() <= token && token < range.end(); });
-}
-
 Error reply_error(const protocol::ErrorInfo& info, const std::string& address) {
   return error(protocol::errc_from_wire(info.code()), "{}: {}", address, info.message());
 }
@@ -33,7 +23,9 @@ Error reply_error(const protocol::ErrorInfo& info, const std::string& address) {
 
 KvClient::KvClient(comm::Transport& transport, protocol::Manifest manifest,
                    const KvClientOptions& options)
-    : transport_(transport), manifest_(std::move(manifest)), options_(options) {}
+    : transport_(transport), manifest_(std::move(manifest)), options_(options) {
+  MR_CHECK(options.pages_per_request > 0, "{} pages a request", options.pages_per_request);
+}
 
 int64_t KvClient::num_pages() const {
   return ceil_div(static_cast<int64_t>(manifest_.num_tokens()), manifest_.layout().page_tokens());
@@ -59,24 +51,27 @@ Result<void> KvClient::check_range(int32_t layer, int32_t kv_head, int64_t first
   return {};
 }
 
+const ShardSpans& KvClient::spans(int32_t kv_head) {
+  const auto known = spans_.find(kv_head);
+  if (known != spans_.end()) return known->second;
+  return spans_.emplace(kv_head, ShardSpans(manifest_, kv_head)).first->second;
+}
+
 Result<std::vector<KvClient::Run>> KvClient::runs(int32_t kv_head, int64_t first_page,
-                                                  int64_t count) const {
+                                                  int64_t count) {
+  const ShardSpans& spans = this->spans(kv_head);
+  const int64_t end_page = first_page + count;
   std::vector<Run> runs;
-  for (int64_t page = first_page; page < first_page + count; ++page) {
-    const auto token = static_cast<uint64_t>(page) * manifest_.layout().page_tokens();
-    const auto shard =
-        std::find_if(manifest_.shards().begin(), manifest_.shards().end(),
-                     [&](const auto& candidate) { return holds(candidate, kv_head, token); });
-    if (shard == manifest_.shards().end()) {
+  for (int64_t page = first_page; page < end_page; page += runs.back().num_pages) {
+    const ShardSpan* span = spans.find(page);
+    if (span == nullptr) {
       return error(Errc::kInvalidArgument, "no shard of the manifest holds kv head {}, page {}",
                    kv_head, page);
     }
-    if (!runs.empty() && runs.back().shard == &*shard &&
-        runs.back().num_pages < options_.pages_per_request) {
-      ++runs.back().num_pages;
-    } else {
-      runs.push_back({.shard = &*shard, .first_page = page, .num_pages = 1});
-    }
+    runs.push_back({.shard = &manifest_.shards(span->shard),
+                    .first_page = page,
+                    .num_pages = std::min({int64_t{options_.pages_per_request},
+                                           span->end_page - page, end_page - page})});
   }
   return runs;
 }

@@ -17,6 +17,7 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
+#include "decode/shard_spans.h"
 #include "protocol/kv_messages.pb.h"
 #include "protocol/manifest.pb.h"
 
@@ -74,7 +75,8 @@ class KvClient {
     int64_t first_page = 0;
     int64_t num_pages = 0;
   };
-  Result<std::vector<Run>> runs(int32_t kv_head, int64_t first_page, int64_t num_pages) const;
+  const ShardSpans& spans(int32_t kv_head);
+  Result<std::vector<Run>> runs(int32_t kv_head, int64_t first_page, int64_t num_pages);
   Result<comm::TransportConnection*> connection(const std::string& address, Deadline deadline);
   Result<std::vector<PulledPage>> fetch(const Run& run, int32_t layer, int32_t kv_head,
                                         bool digests, std::span<std::byte> destination,
@@ -88,6 +90,7 @@ class KvClient {
   comm::Transport& transport_;
   protocol::Manifest manifest_;
   KvClientOptions options_;
+  std::map<int32_t, ShardSpans> spans_;  // of the kv heads asked for so far
   std::map<std::string, std::unique_ptr<comm::TransportConnection>> connections_;
   PullStats stats_;
 };
