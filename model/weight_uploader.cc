@@ -82,8 +82,7 @@ Result<const float*> WeightUploader::vector(std::span<const float> values) {
 }
 
 kernels::ConstMatrix WeightUploader::in_place(const TensorSlice& slice, DType dtype) const {
-  // Only a CPU device has threads, and only its memory is the host's.
-  const bool reads_host_memory = device_->info().num_threads > 0;
+  const bool reads_host_memory = device_->info().host_memory;
   const auto* data = slice.row_data(0);
   const auto alignment = static_cast<uintptr_t>(dtype_bytes(dtype));
   const bool aligned = std::bit_cast<uintptr_t>(data) % alignment == 0;

@@ -1,8 +1,5 @@
 #include "worker/capacity.h"
 
-#include <fstream>
-#include <string>
-
 #include "common/units.h"
 #include "kernels/api/tiling.h"
 #include "worker/layer_index.h"
@@ -38,17 +35,6 @@ int64_t max_prompt_tokens(const model::ModelConfig& config, const model::ShardSh
     (ok ? fits : too_long) = middle;
   }
   return fits;
-}
-
-int64_t available_memory_bytes(int ranks_here) {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string name;
-  int64_t kib = 0;
-  std::string unit;
-  while (meminfo >> name >> kib >> unit) {
-    if (name == "MemAvailable:") return kib * 1024 / ranks_here;
-  }
-  return int64_t{1} << 30;
 }
 
 }  // namespace millrace::worker

@@ -19,7 +19,4 @@ int64_t prefill_bytes(const model::ModelConfig& config, const model::ShardShape&
 int64_t max_prompt_tokens(const model::ModelConfig& config, const model::ShardShape& shard,
                           GridShape grid, DType compute_dtype, int64_t budget_bytes);
 
-// Memory that this machine could give now (MemAvailable), divided by the ranks on it.
-int64_t available_memory_bytes(int ranks_here);
-
 }  // namespace millrace::worker

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/available_memory.h"
 #include "kernels/cpu/cpu_device.h"
 #include "worker/agreement.h"
 #include "worker/capacity.h"
@@ -41,7 +42,7 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   // machine.
   int64_t own_limit =
       max_prompt_tokens(weights_->config, weights_->shard, grid_->shape(), weights_->compute_dtype,
-                        available_memory_bytes(cores_.ranks_here) / 2);
+                        available_memory_bytes() / cores_.ranks_here / 2);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   std::vector<int64_t> limits(static_cast<size_t>(world.size()));
   const std::vector<int64_t> counts(limits.size(), int64_t{sizeof(own_limit)});

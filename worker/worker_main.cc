@@ -10,11 +10,11 @@
 
 #include "comm/mpi/mpi_session.h"
 #include "comm/ucx/ucx_transport.h"
+#include "common/available_memory.h"
 #include "common/log.h"
 #include "common/random_id.h"
 #include "common/units.h"
 #include "protocol/codec.h"
-#include "worker/capacity.h"
 #include "worker/command_channel.h"
 #include "worker/control_client.h"
 #include "worker/group_service.h"
@@ -83,7 +83,7 @@ Duration from_seconds(double value_s) {
 Result<kvstore::KvStoreConfig> store_config(const Options& options, const RankRuntime& runtime,
                                             int rank) {
   const auto& weights = runtime.weights();
-  const int64_t free_bytes = available_memory_bytes(runtime.cores().ranks_here);
+  const int64_t free_bytes = available_memory_bytes() / runtime.cores().ranks_here;
   kvstore::KvStoreConfig config{.device_bytes = free_bytes / 16, .host_bytes = free_bytes / 8};
   if (!options.device_pool.empty()) {
     MR_ASSIGN_OR_RETURN(config.device_bytes, parse_bytes(options.device_pool));

@@ -25,7 +25,7 @@ ClosedForm elastic_form(int64_t alpha, double beta, int64_t num_tokens) {
 }
 
 int32_t columns_of(const ClosedForm& form, int64_t num_tokens) {
-  return form.window >= num_tokens ? 0 : static_cast<int32_t>(form.sink);
+  return form.window == 0 || form.window >= num_tokens ? 0 : static_cast<int32_t>(form.sink);
 }
 
 void write_closed_form(const ClosedForm& form, int64_t num_tokens, int32_t head,
@@ -35,12 +35,21 @@ void write_closed_form(const ClosedForm& form, int64_t num_tokens, int32_t head,
   MR_CHECK(shape.max_bands >= 1 && num_columns <= shape.max_columns,
            "1 band and {} columns into {} and {}", num_columns, shape.max_bands, shape.max_columns);
   clear_head(head, index);
+  if (form.window == 0) return;
   index.bands[int64_t{head} * shape.max_bands] = {
       .lo = 0, .hi = static_cast<int32_t>(std::min(form.window, num_tokens) - 1)};
   index.num_bands[head] = 1;
   int32_t* columns = index.columns + int64_t{head} * shape.max_columns;
   std::iota(columns, columns + num_columns, 0);
   index.num_columns[head] = num_columns;
+}
+
+void write_closed_forms(const ClosedFormParams& params) {
+  MR_CHECK(params.forms.size() == params.heads.size(), "{} forms for {} heads", params.forms.size(),
+           params.heads.size());
+  for (size_t i = 0; i < params.heads.size(); ++i) {
+    write_closed_form(params.forms[i], params.num_tokens, params.heads[i], params.index);
+  }
 }
 
 void clear_head(int32_t head, const IndexView& index) {

@@ -1,14 +1,15 @@
-// The patterns that need no look at the prompt: their lists follow from its length. Host code; the
-// index is in host memory.
+// The patterns that need no look at the prompt: their lists follow from its length.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/api/index.h"
 
 namespace millrace::kernels {
 
-// The last `window` keys of each row (itself included) and the first `sink` keys.
+// The last `window` keys of each row (itself included) and the first `sink` keys. A window of 0 is
+// no pattern at all: no band, no columns.
 struct ClosedForm {
   int64_t window = 0;
   int64_t sink = 0;
@@ -26,12 +27,22 @@ ClosedForm elastic_form(int64_t alpha, double beta, int64_t num_tokens);
 // Room that write_closed_form needs: bands 1, columns sink (0 where the window holds everything).
 int32_t columns_of(const ClosedForm& form, int64_t num_tokens);
 
-// Writes all lists of local head `head`: a band, the sink's columns, no blocks.
+// Empties all lists of `heads` and writes those that follow from the length: what comes before any
+// estimation, which writes only the lists that its pattern has.
+struct ClosedFormParams {
+  int64_t num_tokens = 0;
+  std::span<const int32_t> heads;
+  std::span<const ClosedForm> forms;  // [heads.size()]
+  IndexView index;
+};
+
+// For an index in host memory, all heads of `params` or one of them: a band, the sink's columns, no
+// blocks.
+void write_closed_forms(const ClosedFormParams& params);
 void write_closed_form(const ClosedForm& form, int64_t num_tokens, int32_t head,
                        const IndexView& index);
 
-// Empties all lists of `head`. Estimation writes only the lists that its pattern has: clear a head
-// first.
+// Empties all lists of `head` of an index in host memory.
 void clear_head(int32_t head, const IndexView& index);
 
 }  // namespace millrace::kernels

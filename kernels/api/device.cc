@@ -20,4 +20,20 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) device_->free(data_, bytes_);
 }
 
+HostBuffer::HostBuffer(HostBuffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+HostBuffer::~HostBuffer() {
+  if (data_ != nullptr) device_->free_host(data_);
+}
+
 }  // namespace millrace::kernels

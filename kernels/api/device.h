@@ -17,6 +17,8 @@
 #include "common/clock.h"
 #include "common/result.h"
 #include "kernels/api/attention.h"
+#include "kernels/api/closed_form.h"
+#include "kernels/api/copy_rows.h"
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
@@ -25,9 +27,15 @@
 namespace millrace::kernels {
 
 struct DeviceInfo {
-  std::string name;            // "cpu (2 threads, avx512_bf16)"
-  int num_threads = 0;         // CPU only
-  bool fast_bfloat16 = false;  // bf16 products faster than float32 ones
+  std::string name;             // "cpu (2 threads, avx512_bf16)"
+  int num_threads = 0;          // CPU only
+  bool fast_bfloat16 = false;   // bf16 products faster than float32 ones
+  bool float32_compute = true;  // false: weights, K and V are bfloat16 or the model does not run
+  bool host_memory = true;      // the host may read and write device memory
+  // Of products that an element-wise operation reads. float32 keeps the accumulator whole; bfloat16
+  // halves the bytes that a memory-bound operation moves.
+  DType projection_dtype = DType::kFloat32;
+  int64_t gemm_rows = 1024;  // rows that a product is best given at a time
 };
 
 class Device;
@@ -55,16 +63,44 @@ class DeviceBuffer {
   int64_t bytes_ = 0;
 };
 
+// Host memory that the device copies from and to at full speed (page-locked on a GPU). As
+// DeviceBuffer otherwise.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(Device* device, void* data, int64_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+  HostBuffer(HostBuffer&& other) noexcept;
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  ~HostBuffer();
+
+  int64_t bytes() const { return bytes_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
 
   virtual DeviceInfo info() const = 0;
+  // What could be allocated now, in all.
+  virtual int64_t free_bytes() const = 0;
 
   // 64-byte aligned. kExhausted with the numbers when it does not fit.
   virtual Result<DeviceBuffer> allocate(int64_t bytes) = 0;
-  // Copies between host and device memory in either direction, in stream order.
+  virtual Result<HostBuffer> allocate_host(int64_t bytes) = 0;
+  // Copies between host and device memory in either direction, in stream order. Host memory stays
+  // as it is until synchronize(), and has what was copied to it after.
   virtual void copy(void* destination, const void* source, int64_t bytes) = 0;
+  virtual void copy_rows(const CopyRowsParams& params) = 0;
   virtual Result<void> synchronize(Deadline deadline) = 0;
 
   virtual void embed(const EmbedParams& params) = 0;
@@ -77,6 +113,7 @@ class Device {
   virtual void attention(const AttentionParams& params) = 0;
   virtual void decode_attention(const DecodeAttentionParams& params) = 0;
 
+  virtual void build_closed_form(const ClosedFormParams& params) = 0;
   virtual void probe(const ProbeParams& params) = 0;
   virtual void build_vertical_slash(const VerticalSlashParams& params) = 0;
   virtual void build_block_sparse(const BlockSparseParams& params) = 0;
@@ -86,7 +123,9 @@ class Device {
 
  private:
   friend class DeviceBuffer;
+  friend class HostBuffer;
   virtual void free(void* data, int64_t bytes) noexcept = 0;
+  virtual void free_host(void* data) noexcept = 0;
 };
 
 }  // namespace millrace::kernels

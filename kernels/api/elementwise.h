@@ -1,5 +1,9 @@
 // Row-wise operations of a transformer layer. The residual stream is float32 on every device; what
-// feeds a GEMM is in the compute dtype.
+// feeds a GEMM is in the compute dtype; what comes out of one and goes on to an operation here is
+// in the device's projection dtype (DeviceInfo).
+//
+// Here and in all Params, a raw pointer is device memory, 16-byte aligned at the start of a row; a
+// std::span is host memory, read before the call returns.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +14,8 @@ namespace millrace::kernels {
 
 // hidden[r] = table[token_ids[r]]
 struct EmbedParams {
-  const int32_t* token_ids =
-      nullptr;  // [num_rows], each in [0, table.rows): checked at admission, not here
+  // [num_rows], each in [0, table.rows): checked at admission, not here.
+  const int32_t* token_ids = nullptr;
   int64_t num_rows = 0;
   ConstMatrix table;        // [vocab, hidden], any dtype
   float* hidden = nullptr;  // [num_rows, table.cols]
@@ -28,7 +32,8 @@ struct RmsNormParams {
 // Splits a QKV projection, rotates Q and K by their positions (Su et al. 2021, the half-rotated
 // layout of Hugging Face: element i pairs with i + head_dim / 2), and writes K and V head-major.
 struct RopeQkvParams {
-  const float* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
+  const void* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
+  DType qkv_dtype = DType::kFloat32;
   int64_t num_rows = 0;
   int32_t num_query_heads = 0;
   int32_t num_kv_heads = 0;
@@ -44,8 +49,9 @@ struct RopeQkvParams {
 
 // out = silu(gate) * up with gate_up = [gate | up] per row.
 struct SiluMulParams {
-  const float* gate_up = nullptr;  // [out.rows, 2 * out.cols]
-  Matrix out;                      // float32 or bfloat16
+  const void* gate_up = nullptr;  // [out.rows, 2 * out.cols]
+  DType gate_up_dtype = DType::kFloat32;
+  Matrix out;  // float32 or bfloat16
 };
 
 // x += y

@@ -10,8 +10,8 @@ struct GemmParams {
   ConstMatrix a;                // [m, k], float32 or bfloat16
   ConstMatrix b;                // [n, k], the dtype of a
   const float* bias = nullptr;  // [n] or null
-  Matrix c;                     // [m, n], float32
-  bool accumulate = false;
+  Matrix c;                     // [m, n], float32, or the device's projection dtype
+  bool accumulate = false;      // only into float32
 };
 
 }  // namespace millrace::kernels

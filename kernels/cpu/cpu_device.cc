@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/available_memory.h"
 #include "common/check.h"
 #include "common/units.h"
 #include "kernels/cpu/gemm.h"
@@ -31,26 +32,21 @@ class CpuDevice final : public Device {
             .fast_bfloat16 = context_.simd >= cpu::SimdLevel::kAvx512Bf16};
   }
 
+  int64_t free_bytes() const override { return available_memory_bytes(); }
+
   Result<DeviceBuffer> allocate(int64_t bytes) override {
-    MR_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
-    // The kernel overcommits: what is larger than the machine would only fail when touched, and
-    // then by a signal.
-    const int64_t limit = physical_memory_bytes();
-    if (bytes > limit) {
-      return error(Errc::kExhausted, "cpu device: {} asked for, the machine has {}",
-                   format_bytes(bytes), format_bytes(limit));
-    }
-    if (bytes == 0) return DeviceBuffer(this, nullptr, 0);
-    void* data = std::aligned_alloc(kAlignmentBytes, round_up(bytes, kAlignmentBytes));
-    if (data == nullptr) {
-      return error(Errc::kExhausted, "cpu device: no memory for {}", format_bytes(bytes));
-    }
+    MR_ASSIGN_OR_RETURN(void* data, allocate_bytes(bytes));
     return DeviceBuffer(this, data, bytes);
+  }
+  Result<HostBuffer> allocate_host(int64_t bytes) override {
+    MR_ASSIGN_OR_RETURN(void* data, allocate_bytes(bytes));
+    return HostBuffer(this, data, bytes);
   }
 
   void copy(void* destination, const void* source, int64_t bytes) override {
     if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
   }
+  void copy_rows(const CopyRowsParams& params) override { copy_host_rows(params); }
   Result<void> synchronize(Deadline) override { return {}; }
 
   void embed(const EmbedParams& params) override { cpu::embed(params, context_); }
@@ -65,6 +61,7 @@ class CpuDevice final : public Device {
     cpu::decode_attention(params, context_);
   }
 
+  void build_closed_form(const ClosedFormParams& params) override { write_closed_forms(params); }
   void probe(const ProbeParams& params) override { cpu::probe(params, context_); }
   void build_vertical_slash(const VerticalSlashParams& params) override {
     cpu::build_vertical_slash(params, context_);
@@ -81,7 +78,25 @@ class CpuDevice final : public Device {
   }
 
  private:
+  static Result<void*> allocate_bytes(int64_t bytes) {
+    MR_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
+    // The kernel overcommits: what is larger than the machine would only fail when touched, and
+    // then by a signal.
+    const int64_t limit = physical_memory_bytes();
+    if (bytes > limit) {
+      return error(Errc::kExhausted, "cpu device: {} asked for, the machine has {}",
+                   format_bytes(bytes), format_bytes(limit));
+    }
+    if (bytes == 0) return nullptr;
+    void* data = std::aligned_alloc(kAlignmentBytes, round_up(bytes, kAlignmentBytes));
+    if (data == nullptr) {
+      return error(Errc::kExhausted, "cpu device: no memory for {}", format_bytes(bytes));
+    }
+    return data;
+  }
+
   void free(void* data, int64_t) noexcept override { std::free(data); }
+  void free_host(void* data) noexcept override { std::free(data); }
 
   cpu::Context context_;
   cpu::Gemm gemm_;

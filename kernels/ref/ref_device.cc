@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/available_memory.h"
 #include "common/units.h"
 #include "kernels/ref/operations.h"
 
@@ -15,17 +16,20 @@ class RefDevice final : public Device {
     return {.name = "reference", .num_threads = 1, .fast_bfloat16 = false};
   }
 
+  int64_t free_bytes() const override { return available_memory_bytes(); }
+
   Result<DeviceBuffer> allocate(int64_t bytes) override {
-    if (bytes == 0) return DeviceBuffer(this, nullptr, 0);
-    void* data = std::aligned_alloc(64, round_up(bytes, 64));
-    if (data == nullptr) {
-      return error(Errc::kExhausted, "reference device: no memory for {}", format_bytes(bytes));
-    }
+    MR_ASSIGN_OR_RETURN(void* data, allocate_bytes(bytes));
     return DeviceBuffer(this, data, bytes);
+  }
+  Result<HostBuffer> allocate_host(int64_t bytes) override {
+    MR_ASSIGN_OR_RETURN(void* data, allocate_bytes(bytes));
+    return HostBuffer(this, data, bytes);
   }
   void copy(void* destination, const void* source, int64_t bytes) override {
     if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
   }
+  void copy_rows(const CopyRowsParams& params) override { copy_host_rows(params); }
   Result<void> synchronize(Deadline) override { return {}; }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
@@ -40,6 +44,7 @@ class RefDevice final : public Device {
     ref::decode_attention(params);
   }
 
+  void build_closed_form(const ClosedFormParams& params) override { write_closed_forms(params); }
   void probe(const ProbeParams& params) override { ref::probe(params); }
   void build_vertical_slash(const VerticalSlashParams& params) override {
     ref::build_vertical_slash(params);
@@ -52,7 +57,17 @@ class RefDevice final : public Device {
   void page_digests(const PageDigestParams& params) override { ref::page_digests(params); }
 
  private:
+  static Result<void*> allocate_bytes(int64_t bytes) {
+    if (bytes == 0) return nullptr;
+    void* data = std::aligned_alloc(64, round_up(bytes, 64));
+    if (data == nullptr) {
+      return error(Errc::kExhausted, "reference device: no memory for {}", format_bytes(bytes));
+    }
+    return data;
+  }
+
   void free(void* data, int64_t) noexcept override { std::free(data); }
+  void free_host(void* data) noexcept override { std::free(data); }
 };
 
 }  // namespace

@@ -36,15 +36,15 @@ double angle(int32_t position, float inv_freq) {
   return static_cast<float>(position) * inv_freq;
 }
 
-void rotate(const float* x, int32_t position, const RopeQkvParams& params, void* out,
-            int64_t begin) {
+// The head at `from` of qkv to element `to` of `out`.
+void rotate(int64_t from, int32_t position, const RopeQkvParams& params, void* out, int64_t to) {
   const int32_t half = params.head_dim / 2;
   for (int32_t i = 0; i < half; ++i) {
     const double a = angle(position, params.inv_freq[i]);
-    const double first = x[i];
-    const double second = x[i + half];
-    store(out, params.dtype, begin + i, first * std::cos(a) - second * std::sin(a));
-    store(out, params.dtype, begin + i + half, second * std::cos(a) + first * std::sin(a));
+    const double first = load(params.qkv, params.qkv_dtype, from + i);
+    const double second = load(params.qkv, params.qkv_dtype, from + i + half);
+    store(out, params.dtype, to + i, first * std::cos(a) - second * std::sin(a));
+    store(out, params.dtype, to + i + half, second * std::cos(a) + first * std::sin(a));
   }
 }
 
@@ -54,9 +54,9 @@ void rope_qkv(const RopeQkvParams& params) {
   const int64_t dim = params.head_dim;
   const int64_t num_heads = params.num_query_heads + 2 * int64_t{params.num_kv_heads};
   for (int64_t r = 0; r < params.num_rows; ++r) {
-    const float* q = params.qkv + r * num_heads * dim;
-    const float* k = q + params.num_query_heads * dim;
-    const float* v = k + params.num_kv_heads * dim;
+    const int64_t q = r * num_heads * dim;
+    const int64_t k = q + params.num_query_heads * dim;
+    const int64_t v = k + params.num_kv_heads * dim;
     for (int64_t h = 0; h < params.num_query_heads; ++h) {
       rotate(q + h * dim, params.positions[r], params, params.q,
              (r * params.num_query_heads + h) * dim);
@@ -64,7 +64,10 @@ void rope_qkv(const RopeQkvParams& params) {
     for (int64_t h = 0; h < params.num_kv_heads; ++h) {
       const int64_t begin = (h * params.kv_stride + r) * dim;
       rotate(k + h * dim, params.positions[r], params, params.k, begin);
-      for (int64_t i = 0; i < dim; ++i) store(params.v, params.dtype, begin + i, v[h * dim + i]);
+      for (int64_t i = 0; i < dim; ++i) {
+        store(params.v, params.dtype, begin + i,
+              load(params.qkv, params.qkv_dtype, v + h * dim + i));
+      }
     }
   }
 }
@@ -72,11 +75,11 @@ void rope_qkv(const RopeQkvParams& params) {
 void silu_mul(const SiluMulParams& params) {
   const Matrix& out = params.out;
   for (int64_t r = 0; r < out.rows; ++r) {
-    const float* gate = params.gate_up + r * 2 * out.cols;
-    const float* up = gate + out.cols;
+    const int64_t begin = r * 2 * out.cols;
     for (int64_t c = 0; c < out.cols; ++c) {
-      const double silu = gate[c] / (1 + std::exp(-double{gate[c]}));
-      store(out.data, out.dtype, r * out.row_stride + c, silu * up[c]);
+      const double gate = load(params.gate_up, params.gate_up_dtype, begin + c);
+      const double up = load(params.gate_up, params.gate_up_dtype, begin + out.cols + c);
+      store(out.data, out.dtype, r * out.row_stride + c, gate / (1 + std::exp(-gate)) * up);
     }
   }
 }

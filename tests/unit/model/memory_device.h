@@ -19,7 +19,11 @@ class MemoryDevice final : public kernels::Device {
   int64_t allocated_bytes() const { return allocated_bytes_; }
 
   kernels::DeviceInfo info() const override {
-    return {.name = "memory", .num_threads = num_threads_, .fast_bfloat16 = false};
+    return {.name = "memory", .num_threads = num_threads_, .host_memory = num_threads_ > 0};
+  }
+  int64_t free_bytes() const override { return capacity_bytes_ - allocated_bytes_; }
+  Result<kernels::HostBuffer> allocate_host(int64_t bytes) override {
+    return kernels::HostBuffer(this, std::malloc(static_cast<std::size_t>(bytes)), bytes);
   }
   Result<kernels::DeviceBuffer> allocate(int64_t bytes) override {
     if (allocated_bytes_ + bytes > capacity_bytes_) {
@@ -32,6 +36,7 @@ class MemoryDevice final : public kernels::Device {
   void copy(void* destination, const void* source, int64_t bytes) override {
     std::memcpy(destination, source, static_cast<std::size_t>(bytes));
   }
+  void copy_rows(const kernels::CopyRowsParams&) override { refuse(); }
   Result<void> synchronize(Deadline) override { return {}; }
 
   void embed(const kernels::EmbedParams&) override { refuse(); }
@@ -42,6 +47,7 @@ class MemoryDevice final : public kernels::Device {
   void gemm(const kernels::GemmParams&) override { refuse(); }
   void attention(const kernels::AttentionParams&) override { refuse(); }
   void decode_attention(const kernels::DecodeAttentionParams&) override { refuse(); }
+  void build_closed_form(const kernels::ClosedFormParams&) override { refuse(); }
   void probe(const kernels::ProbeParams&) override { refuse(); }
   void build_vertical_slash(const kernels::VerticalSlashParams&) override { refuse(); }
   void build_block_sparse(const kernels::BlockSparseParams&) override { refuse(); }
@@ -55,6 +61,8 @@ class MemoryDevice final : public kernels::Device {
     std::free(data);
     allocated_bytes_ -= bytes;
   }
+
+  void free_host(void* data) noexcept override { std::free(data); }
 
   int num_threads_;
   int64_t capacity_bytes_;
