@@ -27,16 +27,15 @@ __device__ inline void barrier_arrive(uint64_t* barrier) {
 }
 
 __device__ inline void barrier_arrive_expecting(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
 // Arrives when the cp.async copies that this thread issued before have landed.
 __device__ inline void barrier_arrive_after_copies(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
-                   shared_address(barrier))
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
 

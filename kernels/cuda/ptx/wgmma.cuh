@@ -2,7 +2,8 @@
 // registers (PTX ISA 9.0, "wgmma.mma_async"). Issued by the 128 threads of a warpgroup together;
 // the registers of A and of the accumulators must not be touched until wgmma_wait says so.
 //
-// Fragments: lane l of warp w of the warpgroup holds of the accumulator, for columns 8 j + 2 (l % 4)
+// Fragments: lane l of warp w of the warpgroup holds of the accumulator, for columns 8 j + 2 (l %
+// 4)
 // + {0, 1}, row 16 w + l / 4 in elements 4 j + {0, 1} and row 16 w + l / 4 + 8 in 4 j + {2, 3}. Of
 // an A slice of 16 columns it holds 4 registers of two bf16: (row, 2 (l % 4)), (row + 8, the same),
 // and both again 8 columns on.
@@ -22,7 +23,9 @@ __device__ inline uint64_t matrix_descriptor(uint32_t shared, uint32_t panel_str
          uint64_t{(shared & 0x3FFFF) >> 4};
 }
 
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -47,7 +50,8 @@ __device__ inline void hold(uint32_t (&registers)[kCount]) {
 template <int kColumns, bool kTransposedB>
 struct Wgmma;
 
-// 64 x 64 += 64 x 16 times 16 x 64; B stored by column (64 rows of 16). `keep` false starts from zero.
+// 64 x 64 += 64 x 16 times 16 x 64; B stored by column (64 rows of 16). `keep` false starts from
+// zero.
 template <>
 struct Wgmma<64, false> {
   static __device__ inline void issue(float (&c)[32], const uint32_t* a, uint64_t b, bool keep) {
@@ -61,18 +65,17 @@ struct Wgmma<64, false> {
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "{%32, %33, %34, %35}, %36, keep, 1, 1, 0;\n"
         "}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]),
-          "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]),
-          "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]),
-          "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
-          "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-          "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-          "+f"(c[30]), "+f"(c[31])
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
+          "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
+          "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
+          "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
   }
 };
 
-// 64 x 64 += 64 x 16 times 16 x 64; B by rows of 16 (keys) along its 64 columns. `keep` false starts from zero.
+// 64 x 64 += 64 x 16 times 16 x 64; B by rows of 16 (keys) along its 64 columns. `keep` false
+// starts from zero.
 template <>
 struct Wgmma<64, true> {
   static __device__ inline void issue(float (&c)[32], const uint32_t* a, uint64_t b, bool keep) {
@@ -86,18 +89,17 @@ struct Wgmma<64, true> {
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "{%32, %33, %34, %35}, %36, keep, 1, 1, 1;\n"
         "}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]),
-          "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]),
-          "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]),
-          "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
-          "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-          "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-          "+f"(c[30]), "+f"(c[31])
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
+          "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
+          "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
+          "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
   }
 };
 
-// 64 x 128 += 64 x 16 times 16 x 128; B by rows of 16 (keys) along its 128 columns. `keep` false starts from zero.
+// 64 x 128 += 64 x 16 times 16 x 128; B by rows of 16 (keys) along its 128 columns. `keep` false
+// starts from zero.
 template <>
 struct Wgmma<128, true> {
   static __device__ inline void issue(float (&c)[64], const uint32_t* a, uint64_t b, bool keep) {
@@ -113,19 +115,16 @@ struct Wgmma<128, true> {
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "{%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n"
         "}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]),
-          "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]),
-          "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]),
-          "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
-          "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-          "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-          "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]),
-          "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
-          "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]),
-          "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]), "+f"(c[49]),
-          "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]),
-          "+f"(c[55]), "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
-          "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
+          "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
+          "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
+          "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]),
+          "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
+          "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
+          "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
+          "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]),
+          "+f"(c[63])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
   }
 };

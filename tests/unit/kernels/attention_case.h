@@ -39,8 +39,13 @@ class AttentionCase {
   // float32 loops; with bfloat16, weights and results are rounded to it.
   AttentionResult run_naive();
 
+  // The problem without its outputs, in host memory: in the shape's dtype, or the same values as
+  // float32.
+  AttentionParams params(bool as_float = false);
+  int64_t num_rows() const { return num_rows_; }
+  const AttentionShape& shape() const { return shape_; }
+
  private:
-  AttentionParams params(bool as_float);
   std::vector<int64_t> keys_of(int32_t head, size_t tile_number, int64_t row);
   void naive_row(int32_t head, const std::vector<int64_t>& keys, int64_t row,
                  AttentionResult& result);

@@ -1,7 +1,6 @@
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/memory_pool.h"
 
 namespace millrace::kernels::cuda {
 
@@ -20,14 +19,14 @@ void GpuCase::SetUp() {
   l2_bytes_ = properties.l2CacheSize;
   MR_CUDA_CHECK(cudaSetDevice(0));
   MR_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  pool_ = make_memory_pool(0);
+  pool_ = std::make_unique<MemoryPool>(0);
   ring_ = std::make_unique<UploadRing>(stream_);
 }
 
 void GpuCase::TearDown() {
   if (stream_ == nullptr) return;
   ring_.reset();
-  cudaMemPoolDestroy(pool_);
+  pool_.reset();
   cudaStreamDestroy(stream_);
 }
 

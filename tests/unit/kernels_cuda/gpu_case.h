@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/memory_pool.h"
 #include "kernels/cuda/upload_ring.h"
 
 namespace millrace::kernels::cuda {
@@ -22,7 +23,7 @@ class GpuCase : public ::testing::Test {
   template <typename Operation>
   void run(Operation&& operation) {
     {
-      Scratch scratch(stream_, pool_, *ring_);
+      Scratch scratch(stream_, pool_->get(), *ring_);
       Context context{
           .stream = stream_, .num_sms = num_sms_, .l2_bytes = l2_bytes_, .scratch = scratch};
       operation(context);
@@ -35,7 +36,7 @@ class GpuCase : public ::testing::Test {
 
  private:
   cudaStream_t stream_ = nullptr;
-  cudaMemPool_t pool_ = nullptr;
+  std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<UploadRing> ring_;
   int num_sms_ = 0;
   int64_t l2_bytes_ = 0;

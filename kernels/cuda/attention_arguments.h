@@ -1,0 +1,46 @@
+// What the attention kernel is launched with, and how rows are grouped for it.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/api/index.h"
+#include "kernels/api/tiling.h"
+
+namespace millrace::kernels::cuda {
+
+// Row tiles that one thread block computes side by side, each by a warpgroup of its own, so that a
+// key or value fetched once serves all of them: with 64-row tiles alone, sparse attention is
+// limited by what the L2 cache can deliver (docs/performance.md).
+inline constexpr int kGroupTiles = 2;
+
+// Up to kGroupTiles tiles that follow each other in position and in the rank's rows.
+struct TileGroup {
+  int32_t local_row = 0;
+  int32_t position = 0;
+  int32_t first_tile = 0;  // local number of the first of them
+  int32_t num_rows = 0;
+};
+
+// Pointers are device memory; layouts as in AttentionParams.
+struct AttentionArguments {
+  const __nv_bfloat16* q = nullptr;
+  const __nv_bfloat16* k = nullptr;
+  const __nv_bfloat16* v = nullptr;
+  __nv_bfloat16* out = nullptr;
+  float* lse = nullptr;
+  unsigned long long* covered_pairs = nullptr;  // zero at the start, or null
+  int64_t num_rows = 0;
+  int64_t token_stride = 0;
+  int64_t dense_from = 0;  // groups from this position on run densely
+  int32_t num_query_heads = 0;
+  int32_t heads_per_kv_head = 0;
+  float scale_log2 = 0;  // scale * log2(e): softmax in powers of two
+  IndexView index;
+  const TileGroup* groups = nullptr;  // longest first
+  int32_t num_groups = 0;
+  uint32_t* next_item = nullptr;  // zero at the start; item = head * num_groups + group
+};
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,14 @@
+// Descriptions of tensors for the copy engine.
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/api/attention.h"
+
+namespace millrace::kernels::cuda {
+
+// `data` is the slab's K or its V: boxes of 64 keys by 64 columns of one kv head, in the 128-byte
+// swizzle that the tensor cores read. Keys past num_tokens read as zeros.
+CUtensorMap key_tensor_map(const void* data, const KvSlab& slab);
+
+}  // namespace millrace::kernels::cuda
