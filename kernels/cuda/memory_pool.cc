@@ -1,21 +1,33 @@
 #include "kernels/cuda/memory_pool.h"
 
-#include <cstdint>
 #include <limits>
 
 #include "kernels/cuda/check.h"
 
 namespace millrace::kernels::cuda {
 
-cudaMemPool_t make_memory_pool(int device) {
+MemoryPool::MemoryPool(int device) {
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {.type = cudaMemLocationTypeDevice, .id = device};
-  cudaMemPool_t pool = nullptr;
-  MR_CUDA_CHECK(cudaMemPoolCreate(&pool, &properties));
+  MR_CUDA_CHECK(cudaMemPoolCreate(&pool_, &properties));
   uint64_t keep_bytes = std::numeric_limits<uint64_t>::max();
-  MR_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_bytes));
-  return pool;
+  MR_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_bytes));
+}
+
+MemoryPool::~MemoryPool() {
+  cudaMemPoolDestroy(pool_);
+}
+
+int64_t MemoryPool::idle_bytes() const {
+  uint64_t reserved = 0, used = 0;
+  MR_CUDA_CHECK(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved));
+  MR_CUDA_CHECK(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used));
+  return static_cast<int64_t>(reserved - used);
+}
+
+void MemoryPool::release_idle() {
+  MR_CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
 }
 
 }  // namespace millrace::kernels::cuda

@@ -1,12 +1,28 @@
-// The pool that a device's scratch comes from.
+// The pool that a device's scratch comes from. It keeps what is freed, so that every layer after
+// the first allocates without asking the driver.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 namespace millrace::kernels::cuda {
 
-// A pool on GPU `device` that keeps what is freed, so that every layer after the first allocates
-// without asking the driver. The caller destroys it.
-cudaMemPool_t make_memory_pool(int device);
+class MemoryPool {
+ public:
+  explicit MemoryPool(int device);
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+  ~MemoryPool();
+
+  cudaMemPool_t get() const { return pool_; }
+  // Held by the pool and in use by no one.
+  int64_t idle_bytes() const;
+  // Gives them back to the device. Memory whose work is still enqueued stays.
+  void release_idle();
+
+ private:
+  cudaMemPool_t pool_ = nullptr;
+};
 
 }  // namespace millrace::kernels::cuda

@@ -25,6 +25,7 @@ void add(const AddParams& params, Context& context);
 void attention(const AttentionParams& params, Context& context);
 void decode_attention(const DecodeAttentionParams& params, Context& context);
 
+void build_closed_form(const ClosedFormParams& params, Context& context);
 void probe(const ProbeParams& params, Context& context);
 void build_vertical_slash(const VerticalSlashParams& params, Context& context);
 void build_block_sparse(const BlockSparseParams& params, Context& context);

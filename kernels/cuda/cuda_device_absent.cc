@@ -1,0 +1,15 @@
+// What a build without CUDA knows of GPUs.
+
+#include "kernels/cuda/cuda_device.h"
+
+namespace millrace::kernels {
+
+int num_cuda_devices() {
+  return 0;
+}
+
+Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options) {
+  return error(Errc::kUnsupported, "cuda:{}: this build has no CUDA", options.index);
+}
+
+}  // namespace millrace::kernels

@@ -1,0 +1,118 @@
+#include "kernels/cuda/gemm_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "kernels/cuda/check.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+cudaDataType_t cuda_type(DType dtype) {
+  return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+int alignment_of(const void* pointer, int64_t row_bytes) {
+  constexpr uint64_t kMaxBytes = 256;  // more does not matter to cuBLASLt
+  const uint64_t bits = std::bit_cast<uint64_t>(pointer) | static_cast<uint64_t>(row_bytes);
+  return static_cast<int>(std::min(kMaxBytes, bits & -bits));
+}
+
+template <typename T>
+void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  MR_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value)));
+}
+
+template <typename T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  MR_CUBLAS_CHECK(
+      cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
+}
+
+}  // namespace
+
+void check_cublas(cublasStatus_t status, const char* call, std::source_location where) {
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]] {
+    throw CudaError(cublasLtGetStatusString(status), call, where);
+  }
+}
+
+GemmShape GemmShape::of(const GemmParams& p) {
+  const int64_t c_bytes = dtype_bytes(p.c.dtype);
+  const int alignment = std::min({alignment_of(p.a.data, p.a.row_stride * 2),
+                                  alignment_of(p.b.data, p.b.row_stride * 2),
+                                  alignment_of(p.c.data, p.c.row_stride * c_bytes)});
+  return {.m = p.a.rows,
+          .n = p.b.rows,
+          .k = p.a.cols,
+          .a_stride = p.a.row_stride,
+          .b_stride = p.b.row_stride,
+          .c_stride = p.c.row_stride,
+          .c_dtype = p.c.dtype,
+          .has_bias = p.bias != nullptr,
+          .alignment_bytes = alignment};
+}
+
+GemmPlan::Layout GemmPlan::make_layout(cudaDataType_t type, int64_t rows, int64_t cols,
+                                       int64_t stride) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  MR_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows),
+                                             static_cast<uint64_t>(cols), stride));
+  return Layout(layout);
+}
+
+// cuBLASLt thinks in columns: our row-major [rows, cols] is its column-major [cols, rows], and
+// c^T = b a^T is the product it is asked for. The bias then runs along its rows, as it must.
+GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmShape& shape, int64_t workspace_bytes)
+    : shape_(shape),
+      a_(make_layout(CUDA_R_16BF, shape.k, shape.m, shape.a_stride)),
+      b_(make_layout(CUDA_R_16BF, shape.k, shape.n, shape.b_stride)),
+      c_(make_layout(cuda_type(shape.c_dtype), shape.n, shape.m, shape.c_stride)) {
+  cublasLtMatmulDesc_t product = nullptr;
+  MR_CUBLAS_CHECK(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  product_.reset(product);
+  set(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  set(product, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+  if (shape.has_bias) set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  choose_algorithm(handle, workspace_bytes);
+}
+
+void GemmPlan::choose_algorithm(cublasLtHandle_t handle, int64_t workspace_bytes) {
+  cublasLtMatmulPreference_t created = nullptr;
+  MR_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
+  const Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(created);
+  set(created, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
+  const auto alignment = static_cast<uint32_t>(shape_.alignment_bytes);
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(created, attribute, alignment);
+  }
+  cublasLtMatmulHeuristicResult_t best{};
+  int found = 0;
+  MR_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, product_.get(), b_.get(), a_.get(),
+                                                 c_.get(), c_.get(), created, 1, &best, &found));
+  if (found == 0) {
+    throw CudaError(fmt::format("no algorithm for {} x {} x {}", shape_.m, shape_.n, shape_.k),
+                    "cublasLtMatmulAlgoGetHeuristic", std::source_location::current());
+  }
+  algorithm_ = best.algo;
+  workspace_bytes_ = static_cast<int64_t>(best.workspaceSize);
+}
+
+void GemmPlan::run(cublasLtHandle_t handle, const GemmParams& params, const void* bias,
+                   void* workspace, cudaStream_t stream) const {
+  if (shape_.has_bias) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  const float alpha = 1;
+  const float beta = params.accumulate ? 1 : 0;
+  MR_CUBLAS_CHECK(cublasLtMatmul(handle, product_.get(), &alpha, params.b.data, b_.get(),
+                                 params.a.data, a_.get(), &beta, params.c.data, c_.get(),
+                                 params.c.data, c_.get(), &algorithm_, workspace,
+                                 static_cast<size_t>(workspace_bytes_), stream));
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "kernels/cuda/cuda_device.h"
+
+namespace millrace::kernels {
+namespace {
+
+const Deadline soon() {
+  return Deadline::after(std::chrono::seconds(30));
+}
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = make_cuda_device({});
+    if (!device.ok()) GTEST_SKIP() << device.error().message;
+    device_ = std::move(*device);
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+TEST(CudaDevices, AnIndexThatIsNotThereIsNamed) {
+  const auto device = make_cuda_device({.index = 4711});
+  ASSERT_FALSE(device.ok());
+  EXPECT_NE(device.error().message.find("cuda:4711"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, CopiesThereAndBackInStreamOrder) {
+  std::vector<int> values(1 << 20);
+  std::iota(values.begin(), values.end(), 0);
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(int));
+  auto first = device_->allocate(bytes);
+  auto second = device_->allocate(bytes);
+  ASSERT_TRUE(first.ok() && second.ok());
+  device_->copy(first->data(), values.data(), bytes);
+  device_->copy(second->data(), first->data(), bytes);
+  std::vector<int> back(values.size());
+  device_->copy(back.data(), second->data(), bytes);
+  ASSERT_TRUE(device_->synchronize(soon()).ok());
+  EXPECT_EQ(back, values);
+}
+
+TEST_F(CudaDeviceTest, CopiesRowsBetweenPitchesInEveryDirection) {
+  constexpr int64_t kRows = 5, kRowBytes = 12, kWide = 64, kNarrow = 16;
+  std::vector<char> wide(kRows * kWide);
+  std::iota(wide.begin(), wide.end(), 0);
+  auto on_device = device_->allocate(kRows * kNarrow);
+  auto host = device_->allocate_host(kRows * kWide);
+  ASSERT_TRUE(on_device.ok() && host.ok());
+  std::fill_n(host->as<char>(), kRows * kWide, 'x');
+  device_->copy_rows({.destination = on_device->data(),
+                      .destination_stride_bytes = kNarrow,
+                      .source = wide.data(),
+                      .source_stride_bytes = kWide,
+                      .row_bytes = kRowBytes,
+                      .num_rows = kRows});
+  device_->copy_rows({.destination = host->as<char>(),
+                      .destination_stride_bytes = kWide,
+                      .source = on_device->data(),
+                      .source_stride_bytes = kNarrow,
+                      .row_bytes = kRowBytes,
+                      .num_rows = kRows});
+  ASSERT_TRUE(device_->synchronize(soon()).ok());
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t i = 0; i < kWide; ++i) {
+      const char expected = i < kRowBytes ? wide[r * kWide + i] : 'x';
+      EXPECT_EQ(host->as<char>()[r * kWide + i], expected) << r << " " << i;
+    }
+  }
+}
+
+TEST_F(CudaDeviceTest, WhatDoesNotFitIsRefusedWithTheNumbersAndTheDeviceGoesOn) {
+  const auto refused = device_->allocate(int64_t{1} << 42);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Errc::kExhausted);
+  EXPECT_NE(refused.error().message.find("4.00 TiB asked for"), std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(device_->allocate(1 << 20).ok());
+  EXPECT_TRUE(device_->synchronize(soon()).ok());
+}
+
+TEST_F(CudaDeviceTest, FreeBytesFallByWhatIsAllocatedAndRiseAgain) {
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  const int64_t before = device_->free_bytes();
+  {
+    const auto buffer = device_->allocate(kBytes);
+    ASSERT_TRUE(buffer.ok());
+    EXPECT_LE(device_->free_bytes(), before - kBytes);
+  }
+  // The driver keeps a little.
+  EXPECT_GE(device_->free_bytes(), before - (int64_t{64} << 20));
+}
+
+TEST_F(CudaDeviceTest, NothingIsAllocatedForZeroBytes) {
+  const auto buffer = device_->allocate(0);
+  ASSERT_TRUE(buffer.ok());
+  EXPECT_EQ(buffer->data(), nullptr);
+}
+
+TEST_F(CudaDeviceTest, MayBeUsedFromAnotherThreadThanItWasMadeOn) {
+  std::thread([&] {
+    auto buffer = device_->allocate(1 << 16);
+    ASSERT_TRUE(buffer.ok());
+    std::vector<char> values(1 << 16, 3), back(1 << 16);
+    device_->copy(buffer->data(), values.data(), 1 << 16);
+    device_->copy(back.data(), buffer->data(), 1 << 16);
+    ASSERT_TRUE(device_->synchronize(soon()).ok());
+    EXPECT_EQ(back, values);
+  }).join();
+}
+
+TEST_F(CudaDeviceTest, SaysWhatItIs) {
+  const DeviceInfo info = device_->info();
+  EXPECT_NE(info.name.find("cuda:0"), std::string::npos);
+  EXPECT_FALSE(info.host_memory);
+  EXPECT_FALSE(info.float32_compute);
+}
+
+}  // namespace
+}  // namespace millrace::kernels

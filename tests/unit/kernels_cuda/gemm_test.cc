@@ -1,0 +1,185 @@
+#include "kernels/cuda/gemm.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/ref/operations.h"
+#include "tests/support/compare.h"
+#include "tests/support/random_data.h"
+#include "tests/unit/kernels_cuda/device_array.h"
+#include "tests/unit/kernels_cuda/gpu_case.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+using test::as_good_as_naive;
+using test::float32_rounding;
+
+struct Case {
+  int64_t m, n, k;
+  bool bias = false;
+  bool accumulate = false;
+  int64_t padding = 0;  // elements between the rows of a, b (twice) and c (three times)
+};
+
+struct Problem {
+  explicit Problem(const Case& c_in)
+      : shape(c_in),
+        a_stride(shape.k + shape.padding),
+        b_stride(shape.k + 2 * shape.padding),
+        c_stride(shape.n + 3 * shape.padding),
+        a(test::narrow(test::random_normals(1, shape.m * a_stride))),
+        b(test::narrow(test::random_normals(2, shape.n * b_stride))),
+        bias(test::widen(test::narrow(test::random_normals(3, shape.n)))),
+        c(test::random_normals(4, shape.m * c_stride)) {}
+
+  GemmParams params(const BFloat16* a_data, const BFloat16* b_data, const float* bias_data,
+                    void* c_data, DType c_dtype) const {
+    return {.a = {a_data, DType::kBFloat16, shape.m, shape.k, a_stride},
+            .b = {b_data, DType::kBFloat16, shape.n, shape.k, b_stride},
+            .bias = shape.bias ? bias_data : nullptr,
+            .c = {c_data, c_dtype, shape.m, shape.n, c_stride},
+            .accumulate = shape.accumulate};
+  }
+
+  std::vector<float> reference() const {
+    std::vector<float> out = c;
+    ref::gemm(params(a.data(), b.data(), bias.data(), out.data(), DType::kFloat32));
+    return out;
+  }
+
+  // One float32 sum per element, in order.
+  std::vector<float> naive() const {
+    std::vector<float> out = c;
+    for (int64_t i = 0; i < shape.m; ++i) {
+      for (int64_t j = 0; j < shape.n; ++j) {
+        float sum = 0;
+        for (int64_t l = 0; l < shape.k; ++l) {
+          sum += to_float(a[i * a_stride + l]) * to_float(b[j * b_stride + l]);
+        }
+        if (shape.bias) sum += bias[j];
+        float& element = out[i * c_stride + j];
+        element = shape.accumulate ? element + sum : sum;
+      }
+    }
+    return out;
+  }
+
+  Case shape;
+  int64_t a_stride, b_stride, c_stride;
+  std::vector<BFloat16> a, b;
+  std::vector<float> bias;
+  std::vector<float> c;  // before; what lies between its rows must stay
+};
+
+class GemmTest : public GpuCase {
+ protected:
+  void SetUp() override {
+    GpuCase::SetUp();
+    if (!IsSkipped()) gemm_ = std::make_unique<Gemm>();
+  }
+
+  void expect_as_good_as_naive(const Case& shape) {
+    SCOPED_TRACE(fmt::format("{} x {} x {}", shape.m, shape.n, shape.k));
+    const Problem problem(shape);
+    const auto reference = problem.reference();
+    const auto naive = problem.naive();
+    // The tensor cores sum products in groups with a few bits less than float32 keeps: per step an
+    // error of about 2^-23 of the largest partial sum, which a naive loop shows only in part.
+    const double atol = float32_rounding(reference) * std::sqrt(static_cast<double>(shape.k));
+    const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+    const DeviceArray<float> bias(problem.bias);
+
+    DeviceArray<float> f32(problem.c);
+    const auto params =
+        problem.params(a.data(), b.data(), bias.data(), f32.data(), DType::kFloat32);
+    run([&](Context& context) { gemm_->run(params, context); });
+    EXPECT_TRUE(as_good_as_naive(f32.values(), naive, reference, atol));
+    EXPECT_TRUE(f32.guards_intact());
+    if (shape.accumulate) return;
+
+    DeviceArray<BFloat16> bf16(test::narrow(problem.c));
+    const auto rounded =
+        problem.params(a.data(), b.data(), bias.data(), bf16.data(), DType::kBFloat16);
+    run([&](Context& context) { gemm_->run(rounded, context); });
+    EXPECT_TRUE(as_good_as_naive(test::widen(bf16.values()), test::widen(test::narrow(naive)),
+                                 reference, atol));
+    EXPECT_TRUE(bf16.guards_intact());
+  }
+
+  void TearDown() override {
+    gemm_.reset();
+    GpuCase::TearDown();
+  }
+
+  std::unique_ptr<Gemm> gemm_;
+};
+
+TEST_F(GemmTest, MatchesReferenceAtTheBordersOfTiles) {
+  for (const Case& shape : {Case{1, 8, 8}, Case{1, 2048, 256}, Case{64, 64, 64},
+                            Case{127, 264, 136}, Case{129, 512, 72}, Case{7, 1032, 1024}}) {
+    expect_as_good_as_naive(shape);
+  }
+}
+
+TEST_F(GemmTest, TakesWidthsThatAreNoMultipleOfEight) {
+  // A vocabulary may have any size.
+  expect_as_good_as_naive({5, 101, 64});
+  expect_as_good_as_naive({64, 151, 128});
+}
+
+TEST_F(GemmTest, AddsBiasAndAccumulates) {
+  for (const bool accumulate : {false, true}) {
+    for (const bool bias : {false, true}) {
+      expect_as_good_as_naive({65, 72, 128, bias, accumulate});
+    }
+  }
+}
+
+TEST_F(GemmTest, ReadsAndWritesRowsThatAreApart) {
+  expect_as_good_as_naive({33, 64, 64, false, false, 8});
+  expect_as_good_as_naive({33, 64, 64, true, true, 64});
+}
+
+TEST_F(GemmTest, WithoutAccumulateDoesNotReadTheOutput) {
+  const Problem problem({5, 8, 16});
+  const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+  DeviceArray<float> c(5 * 8);  // starts as NaN
+  run([&](Context& context) {
+    gemm_->run(problem.params(a.data(), b.data(), nullptr, c.data(), DType::kFloat32), context);
+  });
+  for (const float value : c.values()) EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST_F(GemmTest, TheSameProductTwiceGivesTheSameBits) {
+  const Problem problem({1030, 520, 2048, /*bias=*/true});
+  const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+  const DeviceArray<float> bias(problem.bias);
+  DeviceArray<float> first(problem.c), second(problem.c);
+  for (DeviceArray<float>* c : {&first, &second}) {
+    run([&](Context& context) {
+      gemm_->run(problem.params(a.data(), b.data(), bias.data(), c->data(), DType::kFloat32),
+                 context);
+    });
+  }
+  EXPECT_TRUE(test::bitwise_equal(first.values(), second.values()));
+}
+
+TEST_F(GemmTest, MoreShapesThanItKeepsPlansFor) {
+  for (int64_t m = 1; m <= 70; ++m) expect_as_good_as_naive({m, 8, 16});
+  expect_as_good_as_naive({1, 8, 16});
+}
+
+TEST_F(GemmTest, EmptyOutputIsNoWork) {
+  run([&](Context& context) {
+    gemm_->run({.a = {nullptr, DType::kBFloat16, 0, 8, 8},
+                .b = {nullptr, DType::kBFloat16, 8, 8, 8},
+                .c = {nullptr, DType::kFloat32, 0, 8, 8}},
+               context);
+  });
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cuda/operations.h"
+#include "kernels/ref/operations.h"
+#include "tests/support/compare.h"
+#include "tests/support/random_data.h"
+#include "tests/unit/kernels_cuda/device_array.h"
+#include "tests/unit/kernels_cuda/gpu_case.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+using test::as_good_as_naive;
+using test::float32_rounding;
+
+struct Shape {
+  int64_t num_rows;
+  int32_t num_query_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int64_t kv_stride;
+
+  int64_t q_count() const { return num_rows * num_query_heads * head_dim; }
+  int64_t kv_count() const { return num_kv_heads * kv_stride * head_dim; }
+  int64_t qkv_count() const {
+    return num_rows * (num_query_heads + 2 * int64_t{num_kv_heads}) * head_dim;
+  }
+};
+
+// q, k and v, unwritten rows -1.
+template <typename Element>
+struct HostOutputs {
+  explicit HostOutputs(const Shape& s)
+      : q(s.q_count(), minus_one()), k(s.kv_count(), minus_one()), v(k) {}
+  static Element minus_one() {
+    if constexpr (std::is_same_v<Element, float>) {
+      return -1;
+    } else {
+      return to_bfloat16(-1);
+    }
+  }
+  std::vector<Element> all() const {
+    std::vector<Element> all = q;
+    all.insert(all.end(), k.begin(), k.end());
+    all.insert(all.end(), v.begin(), v.end());
+    return all;
+  }
+  std::vector<Element> q, k, v;
+};
+
+class RopeTest : public GpuCase {
+ protected:
+  template <typename Input, typename Output>
+  std::vector<Output> rotated(const Shape& shape, RopeQkvParams params,
+                              const std::vector<Input>& qkv, DType qkv_dtype, DType dtype) {
+    const DeviceArray<Input> device_qkv(qkv);
+    const HostOutputs<Output> start(shape);
+    DeviceArray<Output> q(start.q), k(start.k), v(start.v);
+    params.qkv = device_qkv.data();
+    params.qkv_dtype = qkv_dtype;
+    params.dtype = dtype;
+    params.q = q.data();
+    params.k = k.data();
+    params.v = v.data();
+    run([&](Context& context) { rope_qkv(params, context); });
+    EXPECT_TRUE(q.guards_intact() && k.guards_intact() && v.guards_intact());
+    HostOutputs<Output> out(shape);
+    out.q = q.values();
+    out.k = k.values();
+    out.v = v.values();
+    return out.all();
+  }
+};
+
+// As Hugging Face computes it: everything in float32.
+std::vector<float> naive_rope(const Shape& s, const std::vector<float>& qkv,
+                              const std::vector<int32_t>& positions,
+                              const std::vector<float>& inv_freq) {
+  HostOutputs<float> out(s);
+  const int32_t half = s.head_dim / 2;
+  const int32_t num_turned = s.num_query_heads + s.num_kv_heads;
+  const int32_t num_heads = num_turned + s.num_kv_heads;
+  for (int64_t r = 0; r < s.num_rows; ++r) {
+    for (int32_t h = 0; h < num_heads; ++h) {
+      const float* x = qkv.data() + (r * num_heads + h) * s.head_dim;
+      float* to = out.q.data() + (r * s.num_query_heads + h) * s.head_dim;
+      if (h >= num_turned) {
+        to = out.v.data() + ((h - num_turned) * s.kv_stride + r) * s.head_dim;
+      } else if (h >= s.num_query_heads) {
+        to = out.k.data() + ((h - s.num_query_heads) * s.kv_stride + r) * s.head_dim;
+      }
+      for (int32_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(positions[r]) * inv_freq[i];
+        const bool turned = h < num_turned;
+        to[i] = turned ? x[i] * std::cos(angle) - x[i + half] * std::sin(angle) : x[i];
+        to[i + half] =
+            turned ? x[i + half] * std::cos(angle) + x[i] * std::sin(angle) : x[i + half];
+      }
+    }
+  }
+  return out.all();
+}
+
+TEST_F(RopeTest, MatchesReferenceForEveryPairOfTypesUpToAMillionTokens) {
+  for (const Shape shape :
+       {Shape{1, 1, 1, 16, 1}, Shape{65, 8, 4, 16, 70}, Shape{127, 6, 1, 64, 127},
+        Shape{64, 8, 2, 128, 100}, Shape{33, 3, 3, 256, 33}}) {
+    SCOPED_TRACE(fmt::format("{} rows, head_dim {}", shape.num_rows, shape.head_dim));
+    const auto bf16 = test::narrow(test::random_normals(1, shape.qkv_count()));
+    const auto qkv = test::widen(bf16);
+    std::vector<int32_t> positions;
+    for (int64_t r = 0; r < shape.num_rows; ++r) {
+      positions.push_back(r == 0 ? 0 : static_cast<int32_t>(test::random_bits(2, r) % (1 << 20)));
+    }
+    std::vector<float> inv_freq;
+    for (int32_t i = 0; i < shape.head_dim / 2; ++i) {
+      inv_freq.push_back(std::pow(500000.0F, -2.0F * static_cast<float>(i) / shape.head_dim));
+    }
+    RopeQkvParams params = {.qkv = qkv.data(),
+                            .num_rows = shape.num_rows,
+                            .num_query_heads = shape.num_query_heads,
+                            .num_kv_heads = shape.num_kv_heads,
+                            .head_dim = shape.head_dim,
+                            .positions = positions.data(),
+                            .inv_freq = inv_freq.data(),
+                            .kv_stride = shape.kv_stride};
+    HostOutputs<float> reference_out(shape);
+    params.q = reference_out.q.data();
+    params.k = reference_out.k.data();
+    params.v = reference_out.v.data();
+    ref::rope_qkv(params);
+    const auto reference = reference_out.all();
+    const auto naive = naive_rope(shape, qkv, positions, inv_freq);
+    const auto naive_bf16 = test::widen(test::narrow(naive));
+    const double atol = float32_rounding(reference);
+
+    const DeviceArray<int32_t> device_positions(positions);
+    const DeviceArray<float> device_inv_freq(inv_freq);
+    params.positions = device_positions.data();
+    params.inv_freq = device_inv_freq.data();
+    const auto f32 = DType::kFloat32;
+    const auto b16 = DType::kBFloat16;
+    EXPECT_TRUE(as_good_as_naive(rotated<float, float>(shape, params, qkv, f32, f32), naive,
+                                 reference, atol));
+    EXPECT_TRUE(as_good_as_naive(rotated<BFloat16, float>(shape, params, bf16, b16, f32), naive,
+                                 reference, atol));
+    EXPECT_TRUE(
+        as_good_as_naive(test::widen(rotated<float, BFloat16>(shape, params, qkv, f32, b16)),
+                         naive_bf16, reference, atol));
+    EXPECT_TRUE(
+        as_good_as_naive(test::widen(rotated<BFloat16, BFloat16>(shape, params, bf16, b16, b16)),
+                         naive_bf16, reference, atol));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cuda
