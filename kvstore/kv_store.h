@@ -29,6 +29,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
@@ -39,6 +40,19 @@ namespace millrace::kvstore {
 
 enum class Tier : uint8_t { kDevice = 0, kHost = 1, kDisk = 2 };
 inline constexpr int kNumTiers = 3;
+
+// As manifests and metrics name it: "device", "host", "disk".
+constexpr std::string_view tier_name(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return "device";
+    case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
+      return "disk";
+  }
+  return "?";
+}
 
 struct KvGeometry {
   int32_t num_layers = 0;

@@ -1,6 +1,5 @@
 #include "worker/group_metrics.h"
 
-#include <array>
 #include <map>
 #include <type_traits>
 #include <utility>
@@ -8,8 +7,6 @@
 namespace millrace::worker {
 
 namespace {
-
-constexpr std::array<const char*, kvstore::kNumTiers> kTierNames = {"device", "host", "disk"};
 
 class Samples {
  public:
@@ -36,8 +33,9 @@ double sum(const std::vector<RankStats>& ranks, Read&& read) {
 }
 
 void add_tiers(Samples& samples, const std::vector<RankStats>& ranks) {
-  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
-    const std::map<std::string, std::string> labels = {{"tier", kTierNames[tier]}};
+  for (int tier = 0; tier < kvstore::kNumTiers; ++tier) {
+    const std::map<std::string, std::string> labels = {
+        {"tier", std::string(tier_name(static_cast<kvstore::Tier>(tier)))}};
     samples.add(false, "millrace_kv_pool_capacity_bytes", "Size of the KV pool of a tier",
                 sum(ranks,
                     [&](const auto& r) {

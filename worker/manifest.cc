@@ -9,8 +9,6 @@ namespace millrace::worker {
 
 namespace {
 
-constexpr std::array<const char*, kvstore::kNumTiers> kTierNames = {"device", "host", "disk"};
-
 // RankShard in a fixed size, to travel in one collective.
 struct ShardRecord {
   std::array<char, 256> address = {};
@@ -39,11 +37,11 @@ void set_result(protocol::Manifest& manifest, const PrefillResult& result) {
 }
 
 void add_tiers(protocol::Manifest& manifest, std::span<const RankShard> ranks, int64_t page_bytes) {
-  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
+  for (int tier = 0; tier < kvstore::kNumTiers; ++tier) {
     int64_t pages = 0;
     for (const auto& rank : ranks) pages += rank.placement.pages[tier];
     auto& count = *manifest.add_tiers();
-    count.set_tier(kTierNames[tier]);
+    count.set_tier(std::string(tier_name(static_cast<kvstore::Tier>(tier))));
     count.set_pages(static_cast<uint64_t>(pages));
     count.set_bytes(static_cast<uint64_t>(pages * page_bytes));
   }
