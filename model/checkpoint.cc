@@ -91,8 +91,7 @@ Result<Checkpoint> Checkpoint::open_indexed(const std::string& directory,
   return checkpoint;
 }
 
-Result<Checkpoint::Entry> Checkpoint::find(std::string_view name,
-                                           std::span<const int64_t> shape) const {
+Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> shape) const {
   const auto found = file_of_.find(name);
   if (found == file_of_.end()) {
     return error(Errc::kNotFound, "{}: no tensor {} of type F32, BF16 or F16", listing_,
@@ -105,7 +104,8 @@ Result<Checkpoint::Entry> Checkpoint::find(std::string_view name,
                  file.file()->path(), quoted(name), fmt::join(tensor.shape, ", "),
                  fmt::join(shape, ", "));
   }
-  return Entry{.tensor = std::move(tensor), .file = file.file()};
+  tensor.memory = file.file();
+  return tensor;
 }
 
 }  // namespace millrace::model

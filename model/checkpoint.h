@@ -11,26 +11,18 @@
 #include <vector>
 
 #include "common/result.h"
-#include "model/safetensors.h"
+#include "model/tensor_source.h"
 
 namespace millrace::model {
 
-class Checkpoint {
+class Checkpoint final : public TensorSource {
  public:
-  // A tensor and the mapping its bytes live in.
-  struct Entry {
-    Tensor tensor;
-    std::shared_ptr<const MappedFile> file;
-  };
-
   // kNotFound when there are no weights, kCorrupt when a file or the index lies. An index names
   // files of the directory itself only: "../x" would read what the operator did not point at.
   static Result<Checkpoint> open(const std::string& directory);
 
-  // kNotFound names the tensor and the file that should have it; kInvalidArgument when its shape
-  // is not `shape`, which is what config.json asks for.
-  Result<Entry> find(std::string_view name, std::span<const int64_t> shape) const;
-  bool contains(std::string_view name) const { return file_of_.contains(name); }
+  Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
+  bool contains(std::string_view name) const override { return file_of_.contains(name); }
 
  private:
   Checkpoint() = default;

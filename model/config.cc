@@ -9,6 +9,7 @@
 #include "common/mapped_file.h"
 #include "model/json_fields.h"
 #include "model/json_text.h"
+#include "model/synthetic_model.h"
 
 namespace millrace::model {
 
@@ -196,8 +197,9 @@ std::string directory_name(const std::string& directory) {
 
 }  // namespace
 
-Result<ModelConfig> load_model_config(const std::string& model_directory) {
-  const std::string path = model_directory + "/config.json";
+Result<ModelConfig> load_model_config(const std::string& model) {
+  if (is_synthetic_model(model)) return synthetic_config(model);
+  const std::string path = model + "/config.json";
   MR_ASSIGN_OR_RETURN(const auto text, read_text_file(path, kMaxConfigBytes));
   auto parsed = parse_json(text, kMaxConfigDepth);
   if (!parsed.ok()) {
@@ -208,7 +210,7 @@ Result<ModelConfig> load_model_config(const std::string& model_directory) {
 
   MR_ASSIGN_OR_RETURN(auto config,
                       read_config(JsonFields(*object, path), object->contains("sliding_window")));
-  config.name = directory_name(model_directory);
+  config.name = directory_name(model);
   return config;
 }
 

@@ -1,5 +1,5 @@
-// What a model is: read from a Hugging Face config.json. Families: Llama 2, 3, 3.1, 3.2; Mistral;
-// Qwen2 and Qwen2.5.
+// What a model is: read from a Hugging Face config.json, or known by name. Families: Llama 2,
+// 3, 3.1, 3.2; Mistral; Qwen2 and Qwen2.5.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Llama3RopeScaling {
 };
 
 struct ModelConfig {
-  std::string name;          // last component of the directory's path
+  std::string name;          // last component of the directory's path, or as given
   std::string architecture;  // "LlamaForCausalLM", ...
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
@@ -38,8 +38,9 @@ struct ModelConfig {
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
 };
 
+// `model`: a directory, or the name of a synthetic model (model/synthetic_model.h).
 // kNotFound, kInvalidArgument (a field missing, of the wrong type or out of range), kUnsupported
 // (names the file, the field, its value and what is supported).
-Result<ModelConfig> load_model_config(const std::string& model_directory);
+Result<ModelConfig> load_model_config(const std::string& model);
 
 }  // namespace millrace::model

@@ -35,6 +35,7 @@ struct Tensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
+  std::shared_ptr<const void> memory;  // what the bytes lie in; null when that outlives the tensor
 };
 
 class SafetensorsFile {

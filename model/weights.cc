@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "model/checkpoint.h"
 #include "model/rope.h"
+#include "model/synthetic_model.h"
 #include "model/weight_uploader.h"
 
 namespace millrace::model {
@@ -16,8 +17,8 @@ namespace {
 // Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
 class WeightLoader {
  public:
-  WeightLoader(const Checkpoint& checkpoint, kernels::Device& device, ModelWeights& weights)
-      : checkpoint_(&checkpoint),
+  WeightLoader(const TensorSource& tensors, kernels::Device& device, ModelWeights& weights)
+      : tensors_(&tensors),
         weights_(&weights),
         config_(&weights.config),
         shard_(&weights.shard),
@@ -42,12 +43,12 @@ class WeightLoader {
   int64_t head_dim() const { return config_->head_dim; }
 
   Result<TensorSlice> matrix(const std::string& name, int64_t rows, int64_t cols) const {
-    MR_ASSIGN_OR_RETURN(auto entry, checkpoint_->find(name, std::array{rows, cols}));
-    return TensorSlice::whole(std::move(entry.tensor));
+    MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(name, std::array{rows, cols}));
+    return TensorSlice::whole(std::move(tensor));
   }
   Result<TensorSlice> vector(const std::string& name, int64_t count) const {
-    MR_ASSIGN_OR_RETURN(auto entry, checkpoint_->find(name, std::array{count}));
-    return TensorSlice::whole(std::move(entry.tensor));
+    MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(name, std::array{count}));
+    return TensorSlice::whole(std::move(tensor));
   }
   Result<const float*> norm(const std::string& name) {
     MR_ASSIGN_OR_RETURN(const auto weight, vector(name, hidden()));
@@ -56,14 +57,14 @@ class WeightLoader {
 
   Result<void> load_vocabulary() {
     const std::array shape{int64_t{config_->vocab_size}, hidden()};
-    MR_ASSIGN_OR_RETURN(auto entry, checkpoint_->find("model.embed_tokens.weight", shape));
-    const DType file_dtype = entry.tensor.dtype;
-    MR_ASSIGN_OR_RETURN(weights_->embedding, place(entry, 0, shape[0], file_dtype));
+    MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find("model.embed_tokens.weight", shape));
+    const DType file_dtype = tensor.dtype;
+    MR_ASSIGN_OR_RETURN(weights_->embedding, place(tensor, 0, shape[0], file_dtype));
 
     const int64_t first = shard_->vocab_begin;
     const int64_t count = shard_->vocab_end - first;
     if (!config_->tied_embeddings) {
-      MR_ASSIGN_OR_RETURN(entry, checkpoint_->find("lm_head.weight", shape));
+      MR_ASSIGN_OR_RETURN(tensor, tensors_->find("lm_head.weight", shape));
     } else if (file_dtype == weights_->compute_dtype) {
       const auto* rows = static_cast<const std::byte*>(weights_->embedding.data);
       weights_->lm_head = kernels::dense_matrix(
@@ -71,19 +72,18 @@ class WeightLoader {
           count, hidden());
       return {};
     }
-    MR_ASSIGN_OR_RETURN(weights_->lm_head, place(entry, first, count, weights_->compute_dtype));
+    MR_ASSIGN_OR_RETURN(weights_->lm_head, place(tensor, first, count, weights_->compute_dtype));
     return {};
   }
 
-  // Rows of a tensor, in the mapped file where possible.
-  Result<kernels::ConstMatrix> place(const Checkpoint::Entry& entry, int64_t first_row,
-                                     int64_t num_rows, DType dtype) {
-    const auto slice = TensorSlice::whole(entry.tensor).rows(first_row, num_rows);
+  // Rows of a tensor, where they already are if possible.
+  Result<kernels::ConstMatrix> place(const Tensor& tensor, int64_t first_row, int64_t num_rows,
+                                     DType dtype) {
+    const auto slice = TensorSlice::whole(tensor).rows(first_row, num_rows);
     const auto view = uploader_.in_place(slice, dtype);
     if (view.data == nullptr) return uploader_.stack(std::array{slice}, dtype);
-    if (std::ranges::find(weights_->files, entry.file) == weights_->files.end()) {
-      weights_->files.push_back(entry.file);
-    }
+    auto& kept = weights_->host_memory;
+    if (std::ranges::find(kept, tensor.memory) == kept.end()) kept.push_back(tensor.memory);
     return view;
   }
 
@@ -131,7 +131,7 @@ class WeightLoader {
 
   // Qwen models rewritten as Llama have one of zeros, which does nothing.
   Result<void> refuse_output_bias(const std::string& name) const {
-    if (!checkpoint_->contains(name)) return {};
+    if (!tensors_->contains(name)) return {};
     MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (std::ranges::all_of(bias.tensor.bytes, is_zero)) return {};
@@ -155,26 +155,32 @@ class WeightLoader {
     return {};
   }
 
-  const Checkpoint* checkpoint_;
+  const TensorSource* tensors_;
   ModelWeights* weights_;
   const ModelConfig* config_;
   const ShardShape* shard_;
   WeightUploader uploader_;
 };
 
+Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model) {
+  if (is_synthetic_model(model)) return synthetic_tensors(model);
+  MR_ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::open(model));
+  return std::unique_ptr<TensorSource>(std::make_unique<Checkpoint>(std::move(checkpoint)));
+}
+
 }  // namespace
 
-Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model_directory,
+Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, DType compute_dtype,
                                                          kernels::Device& device) {
   MR_CHECK(compute_dtype != DType::kFloat16, "weights are computed with in float32 or bfloat16");
   auto weights = std::make_unique<ModelWeights>();
-  MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model_directory));
+  MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
   weights->compute_dtype = compute_dtype;
-  MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model_directory));
-  MR_RETURN_IF_ERROR(WeightLoader(checkpoint, device, *weights).load());
+  MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model));
+  MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights).load());
   return weights;
 }
 

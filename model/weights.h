@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "common/mapped_file.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "model/config.h"
@@ -39,7 +38,7 @@ struct ShardShape {
 // work. (Vocabulary: any; the last rank holds fewer rows.)
 Result<ShardShape> shard_shape(const ModelConfig& config, TensorParallel tp);
 
-// Views; the memory is in ModelWeights::storage or in the mapped files.
+// Views; the memory is in ModelWeights::storage or host_memory.
 struct LayerWeights {
   const float* attention_norm = nullptr;  // [hidden]
   kernels::ConstMatrix qkv;         // [(query heads + 2 kv heads) * head_dim, hidden] of this rank
@@ -63,13 +62,14 @@ struct ModelWeights {
   const float* inv_freq = nullptr;    // [head_dim / 2]
 
   std::vector<kernels::DeviceBuffer> storage;
-  std::vector<std::shared_ptr<const MappedFile>> files;
+  std::vector<std::shared_ptr<const void>> host_memory;  // mapped files that views point into
 };
 
+// `model`: a directory, or the name of a synthetic model (model/synthetic_model.h).
 // `compute_dtype`: float32 or bfloat16; weights are converted to it (norms and biases to float32).
 // `device` outlives the result. kNotFound: a missing tensor, by name; kCorrupt: a file that lies
 // about offsets or shapes; kInvalidArgument: a shape that differs from config.json.
-Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model_directory,
+Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, DType compute_dtype,
                                                          kernels::Device& device);
 

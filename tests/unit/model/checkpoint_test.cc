@@ -32,9 +32,9 @@ TEST(Checkpoint, FindsEveryTensorInOneFileAndInSeveral) {
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
     for (const auto& [name, tensor] : test::random_tensors(config, 1)) {
       EXPECT_TRUE(checkpoint->contains(name));
-      const auto entry = checkpoint->find(name, tensor.shape);
-      ASSERT_TRUE(entry.ok()) << entry.error().to_string();
-      EXPECT_EQ(entry->tensor.bytes.size(), tensor.values.size() * 2);
+      const auto found = checkpoint->find(name, tensor.shape);
+      ASSERT_TRUE(found.ok()) << found.error().to_string();
+      EXPECT_EQ(found->bytes.size(), tensor.values.size() * 2);
     }
   }
 }
@@ -49,10 +49,10 @@ TEST(Checkpoint, NamesTheTensorThatIsMissing) {
     const auto checkpoint = Checkpoint::open(directory.path());
     ASSERT_TRUE(checkpoint.ok());
     EXPECT_FALSE(checkpoint->contains("model.norm.weight"));
-    const auto entry = checkpoint->find("model.norm.weight", kNormShape);
-    ASSERT_FALSE(entry.ok());
-    EXPECT_EQ(entry.error().code, Errc::kNotFound);
-    EXPECT_THAT(entry.error().message,
+    const auto found = checkpoint->find("model.norm.weight", kNormShape);
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(found.error().code, Errc::kNotFound);
+    EXPECT_THAT(found.error().message,
                 AllOf(HasSubstr("model.norm.weight"), HasSubstr(directory.path())));
   }
 }
@@ -62,10 +62,10 @@ TEST(Checkpoint, NamesBothShapesWhenTheyDiffer) {
   test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 1, directory.path());
   const auto checkpoint = Checkpoint::open(directory.path());
   ASSERT_TRUE(checkpoint.ok());
-  const auto entry = checkpoint->find("model.embed_tokens.weight", std::array<int64_t, 2>{64, 101});
-  ASSERT_FALSE(entry.ok());
-  EXPECT_EQ(entry.error().code, Errc::kInvalidArgument);
-  EXPECT_THAT(entry.error().message,
+  const auto found = checkpoint->find("model.embed_tokens.weight", std::array<int64_t, 2>{64, 101});
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, Errc::kInvalidArgument);
+  EXPECT_THAT(found.error().message,
               AllOf(HasSubstr("[101, 64]"), HasSubstr("[64, 101]"), HasSubstr("embed_tokens")));
 }
 
@@ -98,10 +98,10 @@ TEST(Checkpoint, NamesTheFileThatLacksWhatTheIndexPromises) {
   write_index(directory, R"({"model.norm.weight": "part.safetensors"})");
   const auto checkpoint = Checkpoint::open(directory.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
-  const auto entry = checkpoint->find("model.norm.weight", kNormShape);
-  ASSERT_FALSE(entry.ok());
-  EXPECT_EQ(entry.error().code, Errc::kNotFound);
-  EXPECT_THAT(entry.error().message, HasSubstr("part.safetensors"));
+  const auto found = checkpoint->find("model.norm.weight", kNormShape);
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, Errc::kNotFound);
+  EXPECT_THAT(found.error().message, HasSubstr("part.safetensors"));
 }
 
 TEST(Checkpoint, RefusesAnIndexThatIsNotOne) {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/mapped_file.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/model/memory_device.h"
@@ -149,10 +150,10 @@ INSTANTIATE_TEST_SUITE_P(Model, LoadedWeights,
                                          Combination{"Qwen2ForCausalLM", kF32, kF32, 4, 1},
                                          Combination{"Qwen2ForCausalLM", kF16, kBF16, 8, 1}));
 
-bool lies_in(const void* data, const std::vector<std::shared_ptr<const MappedFile>>& files) {
+bool lies_in(const void* data, const std::vector<std::shared_ptr<const void>>& files) {
   const auto* address = static_cast<const std::byte*>(data);
   return std::ranges::any_of(files, [&](const auto& file) {
-    const auto bytes = file->bytes();
+    const auto bytes = std::static_pointer_cast<const MappedFile>(file)->bytes();
     return address >= bytes.data() && address < bytes.data() + bytes.size();
   });
 }
@@ -163,18 +164,18 @@ TEST(ModelWeights, ReadsTheVocabularyInPlaceWhereTheDeviceCan) {
   MemoryDevice cpu(2), gpu(0);
   const auto on_cpu = load_model_weights(directory.path(), {1, 2}, kBF16, cpu);
   ASSERT_TRUE(on_cpu.ok()) << on_cpu.error().to_string();
-  EXPECT_TRUE(lies_in((*on_cpu)->embedding.data, (*on_cpu)->files));
-  EXPECT_TRUE(lies_in((*on_cpu)->lm_head.data, (*on_cpu)->files));
-  EXPECT_FALSE(lies_in((*on_cpu)->layers[0].qkv.data, (*on_cpu)->files));
+  EXPECT_TRUE(lies_in((*on_cpu)->embedding.data, (*on_cpu)->host_memory));
+  EXPECT_TRUE(lies_in((*on_cpu)->lm_head.data, (*on_cpu)->host_memory));
+  EXPECT_FALSE(lies_in((*on_cpu)->layers[0].qkv.data, (*on_cpu)->host_memory));
 
   const auto on_gpu = load_model_weights(directory.path(), {1, 2}, kBF16, gpu);
   ASSERT_TRUE(on_gpu.ok()) << on_gpu.error().to_string();
-  EXPECT_TRUE((*on_gpu)->files.empty());
+  EXPECT_TRUE((*on_gpu)->host_memory.empty());
 
   const auto converted = load_model_weights(directory.path(), {1, 2}, kF32, cpu);
   ASSERT_TRUE(converted.ok());
-  EXPECT_TRUE(lies_in((*converted)->embedding.data, (*converted)->files));
-  EXPECT_FALSE(lies_in((*converted)->lm_head.data, (*converted)->files));
+  EXPECT_TRUE(lies_in((*converted)->embedding.data, (*converted)->host_memory));
+  EXPECT_FALSE(lies_in((*converted)->lm_head.data, (*converted)->host_memory));
 }
 
 TEST(ModelWeights, CopiesAVocabularyThatTheFileDoesNotAlign) {
@@ -193,7 +194,7 @@ TEST(ModelWeights, CopiesAVocabularyThatTheFileDoesNotAlign) {
   MemoryDevice device(1);
   const auto loaded = load_model_weights(directory.path(), {0, 1}, kF32, device);
   ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
-  EXPECT_TRUE((*loaded)->files.empty());
+  EXPECT_TRUE((*loaded)->host_memory.empty());
   Assembly embedding(tensors.at("model.embed_tokens.weight"));
   embedding.put((*loaded)->embedding, 0, config.vocab_size, 0);
   embedding.expect_whole("model.embed_tokens.weight");

@@ -1,0 +1,171 @@
+#include "model/synthetic_tensors.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "common/check.h"
+#include "model/synthetic_heads.h"
+#include "model/synthetic_random.h"
+
+namespace millrace::model {
+
+namespace {
+
+constexpr int64_t kWindows = 1 << 20;  // places in the table where a row can begin
+constexpr double kResidualGrowth = 0.5;
+// Of the weights' part of Q and K: scores then vary by one or two nats around what biases give.
+constexpr double kContentScale = 0.5;
+
+// "model.layers.12.self_attn.q_proj.weight" is {12, "self_attn.q_proj.weight"}; a tensor outside
+// the layers has -1 and its whole name.
+struct TensorName {
+  int32_t layer = -1;
+  std::string_view part;
+};
+
+TensorName parse_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return {.part = name};
+  const std::string_view rest = name.substr(kPrefix.size());
+  TensorName parsed{.part = name};
+  const auto [end, problem] = std::from_chars(rest.data(), rest.data() + rest.size(), parsed.layer);
+  if (problem != std::errc() || end == rest.data() + rest.size() || *end != '.') return {};
+  parsed.part = rest.substr(static_cast<size_t>(end - rest.data()) + 1);
+  return parsed;
+}
+
+constexpr std::array<std::string_view, 3> kOuterTensors = {"model.embed_tokens.weight",
+                                                           "lm_head.weight", "model.norm.weight"};
+constexpr std::array<std::string_view, 12> kLayerTensors = {
+    "input_layernorm.weight",  "post_attention_layernorm.weight",
+    "self_attn.q_proj.weight", "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight", "self_attn.o_proj.weight",
+    "self_attn.q_proj.bias",   "self_attn.k_proj.bias",
+    "self_attn.v_proj.bias",   "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",      "mlp.down_proj.weight"};
+
+// About normal, variance 1: the sum of twelve uniforms. Sums of integers are the same everywhere.
+float mixed_normal(uint64_t seed, uint64_t index) {
+  uint64_t sum = 0;
+  for (uint64_t word = 0; word < 3; ++word) {
+    const uint64_t bits = mixed_bits(seed, 3 * index + word);
+    for (int shift = 0; shift < 64; shift += 16) sum += (bits >> shift) & 0xffff;
+  }
+  return static_cast<float>(sum) * 0x1p-16F - 6.0F;
+}
+
+std::vector<BFloat16> rounded(std::span<const float> values) {
+  std::vector<BFloat16> narrow(values.size());
+  std::transform(values.begin(), values.end(), narrow.begin(), to_bfloat16);
+  return narrow;
+}
+
+}  // namespace
+
+SyntheticTensors::SyntheticTensors(const ModelConfig& config, uint64_t seed)
+    : config_(config), seed_(seed) {
+  MR_CHECK(config.qkv_bias && !config.tied_embeddings, "{}: no room for what makes heads attend",
+           config.name);
+}
+
+bool SyntheticTensors::contains(std::string_view name) const {
+  const auto [layer, part] = parse_name(name);
+  if (layer < 0) return std::ranges::find(kOuterTensors, part) != kOuterTensors.end();
+  return layer < config_.num_layers &&
+         std::ranges::find(kLayerTensors, part) != kLayerTensors.end();
+}
+
+Result<Tensor> SyntheticTensors::find(std::string_view name, std::span<const int64_t> shape) const {
+  if (!contains(name)) {
+    return error(Errc::kNotFound, "synthetic model {}: no tensor {}", config_.name, name);
+  }
+  const auto values = std::make_shared<const Values>(make(name, shape));
+  return Tensor{.dtype = DType::kBFloat16,
+                .shape = {shape.begin(), shape.end()},
+                .bytes = std::as_bytes(std::span(*values)),
+                .memory = values};
+}
+
+const SyntheticTensors::Values& SyntheticTensors::table(double scale) const {
+  Values& values = tables_[scale];
+  if (!values.empty()) return values;
+  const int64_t longest_row =
+      std::max({config_.hidden_size, config_.ffn_size, config_.num_query_heads * config_.head_dim});
+  const uint64_t normals = named_seed(seed_, "normals");
+  values.resize(static_cast<size_t>(kWindows + longest_row));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = to_bfloat16(mixed_normal(normals, i) * static_cast<float>(scale));
+  }
+  return values;
+}
+
+SyntheticTensors::Values SyntheticTensors::random_rows(std::string_view name,
+                                                       std::span<const int64_t> shape,
+                                                       double scale) const {
+  const Values& source = table(scale);
+  const uint64_t places = named_seed(seed_, name);
+  const int64_t num_cols = shape[1];
+  Values values;
+  values.reserve(static_cast<size_t>(shape[0] * num_cols));
+  for (int64_t row = 0; row < shape[0]; ++row) {
+    const auto place = static_cast<int64_t>(mixed_bits(places, static_cast<uint64_t>(row)) %
+                                            static_cast<uint64_t>(kWindows));
+    values.insert(values.end(), source.begin() + place, source.begin() + place + num_cols);
+  }
+  return values;
+}
+
+SyntheticTensors::Values SyntheticTensors::embedding(std::string_view name,
+                                                     std::span<const int64_t> shape) const {
+  Values values = random_rows(name, shape, /*scale=*/1);
+  for (int32_t token = 0; token < shape[0]; ++token) {
+    values[static_cast<size_t>(token * shape[1])] = to_bfloat16(token_heaviness(seed_, token));
+  }
+  return values;
+}
+
+SyntheticTensors::Values SyntheticTensors::reader(std::string_view name,
+                                                  std::span<const int64_t> shape, double scale,
+                                                  std::span<const float> first_column) const {
+  Values values = random_rows(name, shape, scale / std::sqrt(static_cast<double>(shape[1])));
+  for (int64_t row = 0; row < shape[0]; ++row) {
+    const float first = first_column.empty() ? 0.0F : first_column[static_cast<size_t>(row)];
+    values[static_cast<size_t>(row * shape[1])] = to_bfloat16(first);
+  }
+  return values;
+}
+
+SyntheticTensors::Values SyntheticTensors::writer(std::string_view name,
+                                                  std::span<const int64_t> shape) const {
+  const double share = kResidualGrowth / (2.0 * config_.num_layers);
+  Values values = random_rows(name, shape, std::sqrt(share / static_cast<double>(shape[1])));
+  std::fill_n(values.begin(), shape[1], BFloat16{0});
+  return values;
+}
+
+SyntheticTensors::Values SyntheticTensors::make(std::string_view name,
+                                                std::span<const int64_t> shape) const {
+  const auto [layer, part] = parse_name(name);
+  if (part == "model.embed_tokens.weight") return embedding(name, shape);
+  if (part.ends_with("norm.weight")) {
+    return Values(static_cast<size_t>(shape[0]), to_bfloat16(1.0F));
+  }
+  if (part == "self_attn.v_proj.bias") return Values(static_cast<size_t>(shape[0]));
+  if (part == "self_attn.q_proj.weight") return reader(name, shape, kContentScale);
+  if (part == "self_attn.o_proj.weight" || part == "mlp.down_proj.weight") {
+    return writer(name, shape);
+  }
+  if (part.starts_with("self_attn.q_") || part.starts_with("self_attn.k_")) {
+    const auto heads = synthetic_heads(config_, seed_, layer);
+    if (part == "self_attn.q_proj.bias") return rounded(heads.q_bias);
+    if (part == "self_attn.k_proj.bias") return rounded(heads.k_bias);
+    return reader(name, shape, kContentScale, heads.heavy_key);
+  }
+  return reader(name, shape, /*scale=*/1);
+}
+
+}  // namespace millrace::model
