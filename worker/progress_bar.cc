@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iostream>
 
+#include "common/text_bar.h"
+
 namespace millrace::worker {
 
 void ProgressBar::start(int64_t total) {
@@ -15,14 +17,11 @@ void ProgressBar::start(int64_t total) {
 
 void ProgressBar::update(int64_t done, const std::string& note) {
   if (!visible_) return;
-  constexpr int kWidth = 40;
   const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
-  const auto filled = static_cast<size_t>(share * kWidth);
   const double elapsed_s = watch_.elapsed_s();
   const double left_s = share > 0 ? elapsed_s / share - elapsed_s : 0;
-  std::cerr << fmt::format("\r[{}{}] {:3.0f} %  {:.0f} s, {:.0f} s left  {}\x1b[K",
-                           std::string(filled, '='), std::string(kWidth - filled, ' '), share * 100,
-                           elapsed_s, left_s, note)
+  std::cerr << fmt::format("\r{} {:3.0f} %  {:.0f} s, {:.0f} s left  {}\x1b[K",
+                           text_bar(done, total_), share * 100, elapsed_s, left_s, note)
             << std::flush;
 }
 

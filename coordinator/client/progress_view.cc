@@ -5,15 +5,15 @@
 #include <boost/json.hpp>
 #include <iostream>
 
+#include "common/text_bar.h"
+
 namespace millrace::client {
 
 namespace json = boost::json;
 
 std::string ProgressView::bar(int64_t done, int64_t total, double mean_density, double elapsed_s) {
-  constexpr int64_t kWidth = 40;
-  const int64_t filled = total > 0 ? kWidth * done / total : 0;
-  return fmt::format("[{:#>{}}{:->{}}] {:>3}/{} layers  density {:.3f}  {:.1f} s", "", filled, "",
-                     kWidth - filled, done, total, mean_density, elapsed_s);
+  return fmt::format("{} {:>3}/{} layers  density {:.3f}  {:.1f} s", text_bar(done, total), done,
+                     total, mean_density, elapsed_s);
 }
 
 void ProgressView::show(const SseEvent& event) {

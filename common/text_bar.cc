@@ -1,0 +1,15 @@
+#include "common/text_bar.h"
+
+#include <algorithm>
+
+namespace millrace {
+
+std::string text_bar(int64_t done, int64_t total) {
+  constexpr int64_t kWidth = 40;
+  const double share =
+      total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
+  const auto filled = static_cast<size_t>(share * kWidth);
+  return "[" + std::string(filled, '#') + std::string(kWidth - filled, '-') + "]";
+}
+
+}  // namespace millrace
