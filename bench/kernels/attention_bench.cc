@@ -1,9 +1,8 @@
 // Dense against sparse attention on one layer's heads, and both against the multiply-add peak of
 // the same machine in the same run. Index building is not part of it: bench/prefill has the whole.
 //
-//   attention_bench --tokens 32768 --query-heads 8 --kv-heads 2 --head-dim 128 --density 0.1
+//   kernels_attention_bench --tokens 32768 --query-heads 8 --kv-heads 2 --density 0.1
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -12,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/kernels/bench_clock.h"
 #include "bench/kernels/fma_peak.h"
+#include "bench/kernels/layer_options.h"
 #include "common/dtype.h"
 #include "kernels/api/coverage.h"
 #include "kernels/cpu/operations.h"
@@ -24,41 +23,28 @@ namespace {
 
 using namespace millrace::kernels;
 
-struct Options {
-  int64_t num_tokens = 32768;
-  int32_t num_query_heads = 8;
-  int32_t num_kv_heads = 2;
-  int32_t head_dim = 128;
+struct Options : LayerOptions {
   double density = 0.1;
-  int num_threads = omp_get_num_procs();
-  int num_repeats = 3;
   std::vector<std::string> dtypes = {"float32", "bfloat16"};
   bool skip_dense = false;
-  BenchClock clock = BenchClock::kWall;
 };
 
 Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Attention on the CPU: dense, sparse, and the machine's peak");
-  app.add_option("--tokens", options.num_tokens, "Prompt length")->check(CLI::Range(65, 1 << 22));
-  app.add_option("--query-heads", options.num_query_heads)->check(CLI::Range(1, 1024));
-  app.add_option("--kv-heads", options.num_kv_heads)->check(CLI::Range(1, 1024));
-  app.add_option("--head-dim", options.head_dim, "A multiple of 16")->check(CLI::Range(16, 256));
+  add_layer_options(app, options);
   app.add_option("--density", options.density,
                  "Share of causal pairs that sparse attention computes")
-      ->check(CLI::Range(0.001, 1.0));
-  app.add_option("--threads", options.num_threads)->check(CLI::Range(1, 1024));
-  app.add_option("--repeats", options.num_repeats, "The fastest counts")->check(CLI::Range(1, 100));
-  app.add_option("--dtypes", options.dtypes)->check(CLI::IsMember({"float32", "bfloat16"}));
-  app.add_flag("--skip-dense", options.skip_dense);
-  bool cpu_time = false;
-  app.add_flag("--cpu-time", cpu_time, "Process CPU seconds by thread instead of wall seconds");
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
+  app.add_option("--dtypes", options.dtypes, "Any of float32, bfloat16; both by default")
+      ->check(CLI::IsMember({"float32", "bfloat16"}).description(""));
+  app.add_flag("--skip-dense", options.skip_dense, "Time sparse attention only");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     std::exit(app.exit(e));
   }
-  options.clock = cpu_time ? BenchClock::kCpu : BenchClock::kWall;
   return options;
 }
 
@@ -143,7 +129,7 @@ SharedIndex index_of_density(const Options& options, const std::vector<RowTile>&
 // Q, K, V and the outputs of one layer in one dtype.
 class Layer {
  public:
-  Layer(const Options& options, DType dtype)
+  Layer(const LayerOptions& options, DType dtype)
       : options_(options),
         dtype_(dtype),
         q_(values(1, options.num_query_heads)),
@@ -170,36 +156,22 @@ class Layer {
 
  private:
   std::vector<std::byte> values(uint64_t seed, int32_t num_heads) const {
-    const int64_t count = options_.num_tokens * num_heads * options_.head_dim;
-    std::vector<std::byte> bytes(static_cast<size_t>(count * dtype_bytes(dtype_)));
-    for (int64_t i = 0; i < count; ++i) {
-      const float x = 2 * test::random_uniform(seed, static_cast<uint64_t>(i)) - 1;
-      if (dtype_ == DType::kFloat32) {
-        reinterpret_cast<float*>(bytes.data())[i] = x;
-      } else {
-        reinterpret_cast<BFloat16*>(bytes.data())[i] = to_bfloat16(x);
-      }
-    }
-    return bytes;
+    return layer_values(options_, num_heads, dtype_, [seed](int64_t i) {
+      return 2 * test::random_uniform(seed, static_cast<uint64_t>(i)) - 1;
+    });
   }
 
-  const Options& options_;
+  const LayerOptions& options_;
   DType dtype_;
   std::vector<std::byte> q_, k_, v_, out_;
 };
 
-double fastest_seconds(const AttentionParams& params, const cpu::Context& context,
-                       const Options& options) {
-  double fastest = 1e30;
-  for (int i = 0; i < options.num_repeats; ++i) {
-    const double start = seconds_now(options.clock, options.num_threads);
-    cpu::attention(params, context);
-    fastest = std::min(fastest, seconds_now(options.clock, options.num_threads) - start);
-  }
-  return fastest;
+double attention_seconds(const AttentionParams& params, const cpu::Context& context,
+                         const LayerOptions& options) {
+  return fastest_seconds(options, [&] { cpu::attention(params, context); });
 }
 
-void print_line(const char* what, const Options& options, int64_t pairs, double seconds,
+void print_line(const char* what, const LayerOptions& options, int64_t pairs, double seconds,
                 double peak_gflops) {
   const double flops =
       4.0 * options.head_dim * static_cast<double>(pairs) * options.num_query_heads;
@@ -218,8 +190,8 @@ void run_dtype(const Options& options, DType dtype, const cpu::Context& context,
   Layer layer(options, dtype);
   SharedIndex sparse = index_of_density(options, tiles);
   const int64_t sparse_pairs = total_pairs(sparse.head(), tiles, options.num_tokens);
-  const double sparse_seconds =
-      fastest_seconds(layer.params(tiles, sparse.view(options.num_query_heads)), context, options);
+  const double sparse_seconds = attention_seconds(
+      layer.params(tiles, sparse.view(options.num_query_heads)), context, options);
   print_line("sparse", options, sparse_pairs, sparse_seconds, peak_gflops);
   if (options.skip_dense) return;
 
@@ -227,7 +199,7 @@ void run_dtype(const Options& options, DType dtype, const cpu::Context& context,
   dense.bands.push_back({.lo = 0, .hi = static_cast<int32_t>(options.num_tokens)});
   const int64_t dense_pairs = total_pairs(dense.head(), tiles, options.num_tokens);
   const double dense_seconds =
-      fastest_seconds(layer.params(tiles, dense.view(options.num_query_heads)), context, options);
+      attention_seconds(layer.params(tiles, dense.view(options.num_query_heads)), context, options);
   print_line("dense", options, dense_pairs, dense_seconds, peak_gflops);
   fmt::print("  sparse is {:.2f} times as fast as dense; {:.2f} times fewer pairs\n",
              dense_seconds / sparse_seconds,

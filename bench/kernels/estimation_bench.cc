@@ -3,7 +3,6 @@
 //
 //   kernels_estimation_bench --tokens 32768 --query-heads 8 --kv-heads 2 --head-dim 128
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -13,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/kernels/bench_clock.h"
+#include "bench/kernels/layer_options.h"
 #include "common/dtype.h"
 #include "common/units.h"
 #include "kernels/api/coverage.h"
@@ -25,14 +24,7 @@ namespace {
 
 using namespace millrace::kernels;
 
-struct Options {
-  int64_t num_tokens = 32768;
-  int32_t num_query_heads = 8;
-  int32_t num_kv_heads = 2;
-  int32_t head_dim = 128;
-  int num_threads = omp_get_num_procs();
-  int num_repeats = 5;
-  BenchClock clock = BenchClock::kWall;
+struct Options : LayerOptions {
   float gamma = 0.8F;
   int32_t top_k = 64;
   VerticalSlashBudget vertical_slash = {.verticals = 500, .slashes = 700};
@@ -40,25 +32,26 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  bool cpu_time = false;
+  options.num_repeats = 5;
   CLI::App app("Estimation and index building on the CPU");
-  app.add_option("--tokens", options.num_tokens)->check(CLI::Range(65, 1 << 22));
-  app.add_option("--query-heads", options.num_query_heads)->check(CLI::Range(1, 1024));
-  app.add_option("--kv-heads", options.num_kv_heads)->check(CLI::Range(1, 1024));
-  app.add_option("--head-dim", options.head_dim)->check(CLI::Range(1, 256));
-  app.add_option("--threads", options.num_threads)->check(CLI::Range(1, 1024));
-  app.add_option("--repeats", options.num_repeats, "The fastest counts")->check(CLI::Range(1, 100));
-  app.add_option("--gamma", options.gamma)->check(CLI::Range(0.01, 1.0));
-  app.add_option("--top-k", options.top_k)->check(CLI::Range(1, 1 << 16));
-  app.add_option("--verticals", options.vertical_slash.verticals)->check(CLI::Range(1, 1 << 20));
-  app.add_option("--slashes", options.vertical_slash.slashes)->check(CLI::Range(1, 1 << 20));
-  app.add_flag("--cpu-time", cpu_time, "CPU time per thread: for a machine that others use too");
+  add_layer_options(app, options);
+  app.add_option("--gamma", options.gamma, "Share of the mass that adaptive keeps")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  app.add_option("--top-k", options.top_k, "Blocks a row tile keeps in block-sparse")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--verticals", options.vertical_slash.verticals, "Columns of vertical-slash")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--slashes", options.vertical_slash.slashes, "Diagonals of vertical-slash")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     std::exit(app.exit(e));
   }
-  options.clock = cpu_time ? BenchClock::kCpu : BenchClock::kWall;
   return options;
 }
 
@@ -66,7 +59,7 @@ Options parse(int argc, char** argv) {
 // Peaked: every row's mass is on the first key and a few of its own, as in many real heads.
 class Layer {
  public:
-  Layer(const Options& options, DType dtype, bool peaked)
+  Layer(const LayerOptions& options, DType dtype, bool peaked)
       : options_(options),
         dtype_(dtype),
         q_(values(1, options.num_query_heads, peaked)),
@@ -98,25 +91,17 @@ class Layer {
   // Element 0 of a vector is what peaks are made of: 12 in every query, and in every key 0 but 12
   // in the first.
   std::vector<std::byte> values(uint64_t seed, int32_t num_heads, bool peaked) const {
-    const int64_t count = options_.num_tokens * num_heads * options_.head_dim;
-    std::vector<std::byte> bytes(static_cast<size_t>(count * dtype_bytes(dtype_)));
     const bool is_q = seed == 1;
-    for (int64_t i = 0; i < count; ++i) {
-      float x = 2 * test::random_uniform(seed, static_cast<uint64_t>(i)) - 1;
+    return layer_values(options_, num_heads, dtype_, [&](int64_t i) {
       if (peaked && i % options_.head_dim == 0) {
         const bool first_key = i / options_.head_dim % options_.num_tokens == 0;
-        x = is_q || first_key ? 12.0F : 0.0F;
+        return is_q || first_key ? 12.0F : 0.0F;
       }
-      if (dtype_ == DType::kFloat32) {
-        reinterpret_cast<float*>(bytes.data())[i] = x;
-      } else {
-        reinterpret_cast<BFloat16*>(bytes.data())[i] = to_bfloat16(x);
-      }
-    }
-    return bytes;
+      return 2 * test::random_uniform(seed, static_cast<uint64_t>(i)) - 1;
+    });
   }
 
-  const Options& options_;
+  const LayerOptions& options_;
   DType dtype_;
   std::vector<std::byte> q_, k_;
 };
@@ -169,14 +154,8 @@ struct Index {
 };
 
 template <typename Operation>
-double fastest_ms(const Options& options, const Operation& operation) {
-  double fastest_s = 1e30;
-  for (int i = 0; i < options.num_repeats; ++i) {
-    const double start = seconds_now(options.clock, options.num_threads);
-    operation();
-    fastest_s = std::min(fastest_s, seconds_now(options.clock, options.num_threads) - start);
-  }
-  return 1e3 * fastest_s;
+double fastest_ms(const LayerOptions& options, const Operation& operation) {
+  return 1e3 * fastest_seconds(options, operation);
 }
 
 void print_line(const char* what, double ms, double density) {
