@@ -175,13 +175,4 @@ void AttentionCase::naive_row(int32_t head, const std::vector<int64_t>& keys, in
   result.lse[static_cast<size_t>(head * num_rows_ + row)] = maximum + std::log(sum);
 }
 
-std::vector<cpu::SimdLevel> machine_levels() {
-  std::vector<cpu::SimdLevel> levels;
-  for (const cpu::SimdLevel level : {cpu::SimdLevel::kBaseline, cpu::SimdLevel::kAvx2,
-                                     cpu::SimdLevel::kAvx512, cpu::SimdLevel::kAvx512Bf16}) {
-    if (level <= cpu::detect_simd()) levels.push_back(level);
-  }
-  return levels;
-}
-
 }  // namespace millrace::kernels

@@ -58,7 +58,4 @@ class AttentionCase {
   std::vector<BFloat16> q16_, k16_, v16_;
 };
 
-// The levels of this machine, each with its name in a failure's trace.
-std::vector<cpu::SimdLevel> machine_levels();
-
 }  // namespace millrace::kernels

@@ -4,6 +4,7 @@
 
 #include "tests/support/compare.h"
 #include "tests/unit/kernels/attention_case.h"
+#include "tests/unit/kernels/contexts.h"
 
 namespace millrace::kernels {
 namespace {
@@ -18,7 +19,7 @@ constexpr double kLseAtol = 2e-6;
 void expect_right(AttentionCase& problem) {
   const AttentionResult reference = problem.run_ref();
   const AttentionResult naive = problem.run_naive();
-  for (const cpu::SimdLevel level : machine_levels()) {
+  for (const cpu::SimdLevel level : test::simd_levels()) {
     SCOPED_TRACE(cpu::simd_level_name(level));
     const AttentionResult actual = problem.run_cpu(level);
     EXPECT_TRUE(test::as_good_as_naive(actual.out, naive.out, reference.out, kOutAtol));
@@ -110,7 +111,7 @@ TEST_P(Attention, TakesRowsThatAreStripesOfThePrompt) {
 TEST_P(Attention, RowsThatSeeNothingAreZeroWithNoMass) {
   const AttentionShape shape = {.num_tokens = 300, .head_dim = 32, .dtype = GetParam()};
   AttentionCase problem(shape, {HeadLists{.bands = {}, .columns = {40}, .blocks = {}}}, 6);
-  for (const cpu::SimdLevel level : machine_levels()) {
+  for (const cpu::SimdLevel level : test::simd_levels()) {
     SCOPED_TRACE(cpu::simd_level_name(level));
     const AttentionResult result = problem.run_cpu(level);
     for (size_t i = 0; i < 40 * 32; ++i) ASSERT_EQ(result.out[i], 0.0F) << i;
@@ -128,7 +129,7 @@ TEST_P(Attention, IsBitwiseTheSameForAnyNumberOfThreads) {
                                 .dtype = GetParam()};
   const std::vector<RowTile> tiles = tile_rows(shape.num_tokens);
   AttentionCase problem(shape, random_heads(shape, tiles, 9), 7);
-  for (const cpu::SimdLevel level : machine_levels()) {
+  for (const cpu::SimdLevel level : test::simd_levels()) {
     SCOPED_TRACE(cpu::simd_level_name(level));
     const AttentionResult one = problem.run_cpu(level, 1);
     for (const int num_threads : {1, 2, 3}) {
@@ -142,7 +143,7 @@ TEST_P(Attention, IsBitwiseTheSameForAnyNumberOfThreads) {
 TEST_P(Attention, DoesNothingWithoutTiles) {
   const AttentionShape shape = {.num_tokens = 128, .head_dim = 32, .dtype = GetParam()};
   AttentionCase problem(shape, dense_heads(shape), std::vector<RowTile>{}, 8);
-  for (const cpu::SimdLevel level : machine_levels()) {
+  for (const cpu::SimdLevel level : test::simd_levels()) {
     EXPECT_TRUE(problem.run_cpu(level).out.empty());
   }
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/operations.h"
 #include "kernels/ref/operations.h"
+#include "tests/unit/kernels/contexts.h"
 #include "tests/unit/kernels/estimation_case.h"
 
 namespace millrace::kernels {
@@ -56,7 +57,7 @@ TEST(BlockSparse, ListsAreThoseOfTheReference) {
       const IndexShape shape = shape_for(c, static_cast<int64_t>(tiles.size()));
       IndexStorage expected(shape);
       ref::build_block_sparse(params(c, tiles, heads, top_k, expected));
-      for (const cpu::Context& context : contexts()) {
+      for (const cpu::Context& context : test::contexts()) {
         IndexStorage actual(shape);
         cpu::build_block_sparse(params(c, tiles, heads, top_k, actual), context);
         for (const int32_t head : heads) EXPECT_EQ(actual.lists(head), expected.lists(head));

@@ -10,14 +10,22 @@
 
 namespace millrace::test {
 
-// Each instruction set the machine has, with one thread and with two.
-inline std::vector<kernels::cpu::Context> contexts() {
+// The instruction sets of this machine.
+inline std::vector<kernels::cpu::SimdLevel> simd_levels() {
   using kernels::cpu::SimdLevel;
-  std::vector<kernels::cpu::Context> all;
-  for (SimdLevel level :
+  std::vector<SimdLevel> levels;
+  for (const SimdLevel level :
        {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512, SimdLevel::kAvx512Bf16}) {
-    if (level > kernels::cpu::detect_simd()) break;
-    for (int num_threads : {1, 2}) all.push_back({.num_threads = num_threads, .simd = level});
+    if (level <= kernels::cpu::detect_simd()) levels.push_back(level);
+  }
+  return levels;
+}
+
+// Each of them with one thread and with three, which rarely divide the work evenly.
+inline std::vector<kernels::cpu::Context> contexts() {
+  std::vector<kernels::cpu::Context> all;
+  for (const auto level : simd_levels()) {
+    for (const int num_threads : {1, 3}) all.push_back({.num_threads = num_threads, .simd = level});
   }
   return all;
 }

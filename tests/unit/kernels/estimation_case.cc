@@ -5,7 +5,6 @@
 #include <cstring>
 #include <ostream>
 
-#include "kernels/cpu/simd_level.h"
 
 namespace millrace::kernels {
 namespace {
@@ -122,17 +121,6 @@ HeadLists IndexStorage::lists(int32_t head) {
 bool IndexStorage::guards_intact() const {
   return bands_.back() == Band{kGuard, kGuard} && columns_.back() == kGuard &&
          block_count_.back() == kGuard && blocks_.back() == kGuard && block_begin_.back() == kGuard;
-}
-
-std::vector<cpu::Context> contexts() {
-  std::vector<cpu::Context> all;
-  for (const auto level :
-       {cpu::SimdLevel::kBaseline, cpu::SimdLevel::kAvx2, cpu::SimdLevel::kAvx512}) {
-    if (level > cpu::detect_simd()) continue;
-    all.push_back({.num_threads = 1, .simd = level});
-    all.push_back({.num_threads = 3, .simd = level});
-  }
-  return all;
 }
 
 RankTiles snake_tiles(int64_t num_tokens, int64_t stripe_tiles, int num_ranks, int rank) {

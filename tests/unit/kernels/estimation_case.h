@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/api/estimation.h"
-#include "kernels/cpu/context.h"
 #include "tests/unit/kernels/random_index.h"
 
 namespace millrace::kernels {
@@ -64,9 +63,6 @@ class IndexStorage {
   std::vector<int32_t> num_bands_, columns_, num_columns_, block_count_, blocks_;
   std::vector<int64_t> block_begin_;
 };
-
-// The levels of this machine, and thread counts that do not divide the work evenly.
-std::vector<cpu::Context> contexts();
 
 // Local tiles of rank `rank` of `num_ranks` when stripes of `stripe_tiles` tiles are dealt in snake
 // order, and their numbers in the prompt.

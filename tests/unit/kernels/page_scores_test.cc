@@ -6,6 +6,7 @@
 #include "kernels/cpu/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
+#include "tests/unit/kernels/contexts.h"
 #include "tests/unit/kernels/estimation_case.h"
 
 namespace millrace::kernels {
@@ -87,7 +88,7 @@ TEST(PageScores, AreThoseOfTheReference) {
       const std::vector<float> lse = dense_lse(c, heads);
       const Scores expected =
           score(c, heads, index.view(), lse, [](const auto& p) { ref::page_scores(p); });
-      for (const cpu::Context& context : contexts()) {
+      for (const cpu::Context& context : test::contexts()) {
         const Scores actual = score(c, heads, index.view(), lse,
                                     [&](const auto& p) { cpu::page_scores(p, context); });
         // A probability is off by its score's rounding: 32 products of magnitude up to 16, scaled,

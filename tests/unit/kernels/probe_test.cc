@@ -6,6 +6,7 @@
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/unit/kernels/contexts.h"
 #include "tests/unit/kernels/estimation_case.h"
 
 namespace millrace::kernels {
@@ -85,7 +86,7 @@ TEST_P(ProbeAccuracy, IsAsGoodAsTheNaiveLoop) {
   ProbeResult naive(c, heads.size());
   ref::probe(params(c, heads, reference));
   naive_probe(c, heads, naive);
-  for (const cpu::Context& context : contexts()) {
+  for (const cpu::Context& context : test::contexts()) {
     ProbeResult actual(c, heads.size());
     cpu::probe(params(c, heads, actual), context);
     EXPECT_TRUE(actual.guards_intact());

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/operations.h"
 #include "kernels/ref/operations.h"
+#include "tests/unit/kernels/contexts.h"
 #include "tests/unit/kernels/estimation_case.h"
 
 namespace millrace::kernels {
@@ -73,7 +74,7 @@ TEST(VerticalSlash, ListsAreThoseOfTheReference) {
         .num_heads = 5, .max_bands = 12, .max_columns = static_cast<int32_t>(num_tokens)};
     IndexStorage expected(shape);
     ref::build_vertical_slash(sums.params(heads, budgets, expected));
-    for (const cpu::Context& context : contexts()) {
+    for (const cpu::Context& context : test::contexts()) {
       IndexStorage actual(shape);
       cpu::build_vertical_slash(sums.params(heads, budgets, actual), context);
       for (const int32_t head : heads) EXPECT_EQ(actual.lists(head), expected.lists(head));
