@@ -42,6 +42,7 @@ Result<PulledCache> PulledCache::pull(KvClient& client, const model::ShardShape&
           device.copy(k.as<std::byte>() + at, page, bytes);
           device.copy(v.as<std::byte>() + at, page + client.page_bytes() / 2, bytes);
         }
+        MR_RETURN_IF_ERROR(device.synchronize(deadline));
       }
     }
     cache.slabs_.push_back({.k = k.data(),

@@ -52,6 +52,16 @@ Result<Generator> Generator::create(kernels::Device& device, const ModelWeights&
   MR_ASSIGN_OR_RETURN(g.attended_, device.allocate(q_elements * 4));
   MR_ASSIGN_OR_RETURN(g.tail_k_, device.allocate(tail_bytes));
   MR_ASSIGN_OR_RETURN(g.tail_v_, device.allocate(tail_bytes));
+  MR_ASSIGN_OR_RETURN(g.own_parts_,
+                      device.allocate(2 * (q_elements + weights.shard.num_query_heads) * 4));
+  MR_ASSIGN_OR_RETURN(g.logits_, device.allocate(weights.lm_head.rows * 4));
+  MR_ASSIGN_OR_RETURN(g.token_, device.allocate(int64_t{sizeof(int32_t)}));
+  MR_ASSIGN_OR_RETURN(g.position_, device.allocate(int64_t{sizeof(int32_t)}));
+  if (tp.size() > 1) {
+    MR_ASSIGN_OR_RETURN(g.partial_window_, kernels::HostWindow::create(device, g.partial_.bytes()));
+  }
+  g.merged_.resize(static_cast<size_t>(q_elements));
+  g.rounded_.resize(static_cast<size_t>(q_elements));
   return g;
 }
 
@@ -95,7 +105,6 @@ Result<void> Generator::attend(const kernels::KvSlab& prompt, int32_t layer, int
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   // The new tokens are on every rank; one of them counts them.
   const int64_t own_parts = 2;
-  std::vector<float> own(static_cast<size_t>(own_parts * part_size), 0.0f);
   const auto part = [&](const kernels::KvSlab& slab, float* out) {
     device_->decode_attention({.q = q_.as<float>(),
                                .num_query_heads = heads,
@@ -104,25 +113,23 @@ Result<void> Generator::attend(const kernels::KvSlab& prompt, int32_t layer, int
                                .out = out,
                                .lse = out + int64_t{heads} * head_dim});
   };
-  part(prompt, own.data());
-  part(tail(layer, cp_->rank() == 0 ? num_new : 0), own.data() + part_size);
+  part(prompt, own_parts_.as<float>());
+  part(tail(layer, cp_->rank() == 0 ? num_new : 0), own_parts_.as<float>() + part_size);
+  std::vector<float> own(static_cast<size_t>(own_parts * part_size));
+  device_->copy(own.data(), own_parts_.data(), own_parts_.bytes());
   MR_RETURN_IF_ERROR(device_->synchronize(deadline));
 
-  const auto own_bytes = static_cast<int64_t>(own.size() * sizeof(float));
-  const std::vector<int64_t> counts(static_cast<size_t>(cp_->size()), own_bytes);
+  const std::vector<int64_t> counts(static_cast<size_t>(cp_->size()), own_parts_.bytes());
   parts_.resize(own.size() * counts.size());
   MR_RETURN_IF_ERROR(cp_->all_gather(std::as_bytes(std::span(own)),
                                      std::as_writable_bytes(std::span(parts_)), counts, deadline));
-  std::vector<float> merged(static_cast<size_t>(int64_t{heads} * head_dim));
-  merge_parts(parts_, own_parts * cp_->size(), heads, head_dim, merged.data());
+  merge_parts(parts_, own_parts * cp_->size(), heads, head_dim, merged_.data());
   if (weights_->compute_dtype == DType::kFloat32) {
-    device_->copy(attended_.data(), merged.data(),
-                  static_cast<int64_t>(merged.size() * sizeof(float)));
+    device_->copy(attended_.data(), merged_.data(), std::ssize(merged_) * int64_t{sizeof(float)});
   } else {
-    std::vector<BFloat16> rounded(merged.size());
-    std::transform(merged.begin(), merged.end(), rounded.begin(), to_bfloat16);
-    device_->copy(attended_.data(), rounded.data(),
-                  static_cast<int64_t>(rounded.size() * sizeof(BFloat16)));
+    std::transform(merged_.begin(), merged_.end(), rounded_.begin(), to_bfloat16);
+    device_->copy(attended_.data(), rounded_.data(),
+                  std::ssize(rounded_) * int64_t{sizeof(BFloat16)});
   }
   return {};
 }
@@ -130,8 +137,11 @@ Result<void> Generator::attend(const kernels::KvSlab& prompt, int32_t layer, int
 Result<void> Generator::add_over_tp(Deadline deadline) {
   const int64_t count = weights_->config.hidden_size;
   if (tp_->size() > 1) {
-    MR_RETURN_IF_ERROR(
-        tp_->all_reduce_sum(std::span(partial_.as<float>(), static_cast<size_t>(count)), deadline));
+    MR_ASSIGN_OR_RETURN(const auto view,
+                        partial_window_->read(partial_.data(), partial_.bytes(), deadline));
+    MR_RETURN_IF_ERROR(tp_->all_reduce_sum(
+        std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
+    partial_window_->write(partial_.data(), partial_.bytes());
   }
   device_->add({.x = hidden_.as<float>(), .y = partial_.as<float>(), .count = count});
   return {};
@@ -139,14 +149,17 @@ Result<void> Generator::add_over_tp(Deadline deadline) {
 
 Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, int32_t num_new,
                                 Deadline deadline) {
-  const auto position = static_cast<int32_t>(request.num_prompt_tokens + num_new);
-  device_->embed({.token_ids = &token,
+  host_token_ = token;
+  host_position_ = static_cast<int32_t>(request.num_prompt_tokens + num_new);
+  device_->copy(token_.data(), &host_token_, token_.bytes());
+  device_->copy(position_.data(), &host_position_, position_.bytes());
+  device_->embed({.token_ids = token_.as<int32_t>(),
                   .num_rows = 1,
                   .table = weights_->embedding,
                   .hidden = hidden_.as<float>()});
   for (int32_t layer = 0; layer < weights_->config.num_layers; ++layer) {
     const int64_t new_row = tail_offset(layer) + int64_t{num_new} * weights_->config.head_dim;
-    forward_.qkv(layer, hidden_.as<float>(), 1, &position,
+    forward_.qkv(layer, hidden_.as<float>(), 1, position_.as<int32_t>(),
                  {.dtype = DType::kFloat32,
                   .q = q_.data(),
                   .k = tail_k_.as<float>() + new_row,
@@ -160,7 +173,9 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
     MR_RETURN_IF_ERROR(add_over_tp(deadline));
   }
   std::vector<float> slice(static_cast<size_t>(weights_->lm_head.rows));
-  forward_.logits(hidden_.as<float>(), 1, slice.data());
+  forward_.logits(hidden_.as<float>(), 1, logits_.as<float>());
+  device_->copy(slice.data(), logits_.data(), logits_.bytes());
+  MR_RETURN_IF_ERROR(device_->synchronize(deadline));
   MR_ASSIGN_OR_RETURN(const auto row, gather_logits(slice, 1, *weights_, *tp_, deadline));
   return top_tokens(row, 1).front().token_id;
 }

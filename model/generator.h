@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "comm/api/communicator.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
+#include "kernels/api/host_window.h"
 #include "model/layer_forward.h"
 #include "model/weights.h"
 
@@ -60,7 +62,16 @@ class Generator {
   kernels::DeviceBuffer attended_;  // [query heads, head_dim] compute dtype
   kernels::DeviceBuffer tail_k_;    // [layers, kv heads, max_new_tokens, head_dim] float32
   kernels::DeviceBuffer tail_v_;
-  std::vector<float> parts_;  // gathered (out, lse) of all parts
+  kernels::DeviceBuffer own_parts_;  // (out, lse) of the prompt's part, then of the new tokens'
+  kernels::DeviceBuffer logits_;     // [vocabulary of this rank] float32
+  kernels::DeviceBuffer token_, position_;  // int32 each
+  std::optional<kernels::HostWindow> partial_window_;
+  std::vector<float> parts_;  // gathered parts of all ranks
+  // What is copied to the device, until it is there.
+  int32_t host_token_ = 0;
+  int32_t host_position_ = 0;
+  std::vector<float> merged_;
+  std::vector<BFloat16> rounded_;
 };
 
 }  // namespace millrace::model

@@ -14,9 +14,10 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
   const int64_t qkv_width =
       int64_t{shard.num_query_heads + 2 * shard.num_kv_heads} * weights.config.head_dim;
   const int64_t projected_width = std::max<int64_t>(qkv_width, 2 * shard.ffn_size);
+  const int64_t projected_row = projected_width * dtype_bytes(forward.projection_dtype_);
   MR_ASSIGN_OR_RETURN(forward.normed_,
                       device.allocate(max_rows * weights.config.hidden_size * element));
-  MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_width * 4));
+  MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_row));
   MR_ASSIGN_OR_RETURN(forward.activated_, device.allocate(max_rows * shard.ffn_size * element));
   return forward;
 }
@@ -41,8 +42,9 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
   device_->gemm({.a = normed(num_rows),
                  .b = w.qkv,
                  .bias = w.qkv_bias,
-                 .c = dense_matrix(projected_.data(), DType::kFloat32, num_rows, w.qkv.rows)});
-  device_->rope_qkv({.qkv = projected_.as<float>(),
+                 .c = dense_matrix(projected_.data(), projection_dtype_, num_rows, w.qkv.rows)});
+  device_->rope_qkv({.qkv = projected_.data(),
+                     .qkv_dtype = projection_dtype_,
                      .num_rows = num_rows,
                      .num_query_heads = weights_->shard.num_query_heads,
                      .num_kv_heads = weights_->shard.num_kv_heads,
@@ -72,9 +74,10 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
   rms_norm(hidden, w.mlp_norm, num_rows);
   device_->gemm({.a = normed(num_rows),
                  .b = w.gate_up,
-                 .c = dense_matrix(projected_.data(), DType::kFloat32, num_rows, 2 * ffn)});
+                 .c = dense_matrix(projected_.data(), projection_dtype_, num_rows, 2 * ffn)});
   const auto activated = dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, ffn);
-  device_->silu_mul({.gate_up = projected_.as<float>(), .out = activated});
+  device_->silu_mul(
+      {.gate_up = projected_.data(), .gate_up_dtype = projection_dtype_, .out = activated});
   device_->gemm({.a = activated,
                  .b = w.down,
                  .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),

@@ -42,7 +42,10 @@ class LayerForward {
 
  private:
   LayerForward(kernels::Device& device, const ModelWeights& weights, int64_t max_rows)
-      : device_(&device), weights_(&weights), max_rows_(max_rows) {}
+      : device_(&device),
+        weights_(&weights),
+        max_rows_(max_rows),
+        projection_dtype_(device.info().projection_dtype) {}
 
   kernels::Matrix normed(int64_t num_rows) const;
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
@@ -50,8 +53,9 @@ class LayerForward {
   kernels::Device* device_;
   const ModelWeights* weights_;
   int64_t max_rows_;
+  DType projection_dtype_;
   kernels::DeviceBuffer normed_;     // [max_rows, hidden], compute dtype
-  kernels::DeviceBuffer projected_;  // [max_rows, max(qkv width, 2 ffn)], float32
+  kernels::DeviceBuffer projected_;  // [max_rows, max(qkv width, 2 ffn)], projection dtype
   kernels::DeviceBuffer activated_;  // [max_rows, ffn], compute dtype
 };
 

@@ -183,8 +183,9 @@ Result<BatchResult> BatchJob::run_checked(const BatchPrompt& prompt, const model
   std::optional<RetainSink> retained;
   Result<void> own;
   if (options_.save_kv && weights_.shard.kv_replica == 0) {
-    auto created = KvFileSink::create(kv_directory(prompt.id) + "/" + kv_file_name(world.rank()),
-                                      weights_, partition.num_tokens(grid_.cp().rank()));
+    auto created =
+        KvFileSink::create(device_, kv_directory(prompt.id) + "/" + kv_file_name(world.rank()),
+                           weights_, partition.num_tokens(grid_.cp().rank()));
     if (created.ok()) {
       file = std::move(*created);
       sinks.add(*file);

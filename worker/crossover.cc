@@ -30,14 +30,14 @@ Result<kernels::DeviceBuffer> upload(kernels::Device& device, const std::vector<
                                      DType dtype) {
   const auto bytes = static_cast<int64_t>(values.size()) * dtype_bytes(dtype);
   MR_ASSIGN_OR_RETURN(auto buffer, device.allocate(bytes));
-  if (dtype == DType::kFloat32) {
-    device.copy(buffer.data(), values.data(), bytes);
-    return buffer;
-  }
   std::vector<BFloat16> rounded;
-  rounded.reserve(values.size());
-  for (const float value : values) rounded.push_back(to_bfloat16(value));
-  device.copy(buffer.data(), rounded.data(), bytes);
+  if (dtype != DType::kFloat32) {
+    rounded.reserve(values.size());
+    for (const float value : values) rounded.push_back(to_bfloat16(value));
+  }
+  const void* source = rounded.empty() ? static_cast<const void*>(values.data()) : rounded.data();
+  device.copy(buffer.data(), source, bytes);
+  MR_RETURN_IF_ERROR(device.synchronize(Deadline::after(std::chrono::minutes(1))));
   return buffer;
 }
 
@@ -91,16 +91,17 @@ Result<double> time_pattern(kernels::Device& device, const Sample& sample,
   std::vector<int32_t> heads;
   for (int32_t h = 0; h < sample.group; ++h) heads.push_back(h);
   const std::vector<float> gamma(heads.size(), pattern.gamma);
+  const bool dense = pattern.pattern == model::Pattern::kDense;
+  const std::vector<kernels::ClosedForm> forms(
+      heads.size(), dense ? kernels::dense_form(sample.kv.num_tokens) : kernels::ClosedForm{});
   double best_s = std::numeric_limits<double>::infinity();
   for (int run = 0; run < 2; ++run) {
     Stopwatch watch;
-    for (const int32_t h : heads) kernels::clear_head(h, index.view());
-    if (pattern.pattern == model::Pattern::kDense) {
-      const auto form = kernels::dense_form(sample.kv.num_tokens);
-      for (const int32_t h : heads) {
-        kernels::write_closed_form(form, sample.kv.num_tokens, h, index.view());
-      }
-    } else {
+    device.build_closed_form({.num_tokens = sample.kv.num_tokens,
+                              .heads = heads,
+                              .forms = forms,
+                              .index = index.view()});
+    if (!dense) {
       device.build_adaptive({.q = sample.q.data(),
                              .num_query_heads = sample.group,
                              .scale = sample.scale,

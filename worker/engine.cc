@@ -60,7 +60,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   PrefillRun& run = **created;
 
   double covered = 0, causal = 0;
-  MR_RETURN_IF_ERROR(run.embed());
+  MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     const auto deadline = Deadline::after(comm_timeout);
     Result<void> own = run.run_layer(layer, deadline);

@@ -44,7 +44,8 @@ struct PrefillTask {
   std::span<const int64_t> probe_positions;  // ascending
   int32_t num_top = 10;                      // tokens reported at the last position
   KvSink* sink = nullptr;                    // may be null
-  // For studies and tests: sees each layer's lists once they are built, and may replace them.
+  // For studies and tests: sees each layer's lists once they are built, and may replace them. They
+  // are in device memory.
   std::function<void(int32_t layer, const kernels::IndexView& index)> index_tap;
   // Called on every rank after each layer, and may itself be collective over the world; an error on
   // any rank ends the request on all. May be empty, on all ranks.

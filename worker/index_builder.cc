@@ -1,10 +1,12 @@
 #include "worker/index_builder.h"
 
-#include <cstring>
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
+#include "common/units.h"
 #include "kernels/api/closed_form.h"
 
 namespace millrace::worker {
@@ -32,45 +34,67 @@ std::optional<kernels::ClosedForm> closed_form(const model::HeadPattern& head, i
 
 }  // namespace
 
-std::vector<int32_t> IndexBuilder::heads_of(int32_t layer, Pattern wanted,
-                                            int32_t num_heads) const {
+Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::Communicator& cp,
+                                          const std::vector<kernels::RowTile>& tiles,
+                                          const model::HeadPlan& plan, HeadRange heads,
+                                          int64_t num_tokens) {
+  IndexBuilder builder(device, cp, tiles, plan, heads);
+  int64_t most_heads = 0;  // vertical-slash heads that one layer may deal to this rank
+  for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
+    const auto slash_heads = builder.heads_of(layer, Pattern::kVerticalSlash);
+    most_heads = std::max(most_heads, ceil_div(std::ssize(slash_heads), cp.size()));
+  }
+  const int64_t sums_bytes = most_heads * num_tokens * int64_t{sizeof(float)};
+  MR_ASSIGN_OR_RETURN(builder.column_sums_, device.allocate(sums_bytes));
+  MR_ASSIGN_OR_RETURN(builder.diagonal_sums_, device.allocate(sums_bytes));
+  MR_ASSIGN_OR_RETURN(builder.probe_lse_,
+                      device.allocate(most_heads * kernels::kLastRows * int64_t{sizeof(float)}));
+  return builder;
+}
+
+std::vector<int32_t> IndexBuilder::heads_of(int32_t layer, Pattern wanted) const {
   std::vector<int32_t> heads;
-  for (int32_t h = 0; h < num_heads; ++h) {
+  for (int32_t h = 0; h < heads_.count; ++h) {
     if (pattern(layer, h).pattern == wanted) heads.push_back(h);
   }
   return heads;
 }
 
+void IndexBuilder::closed_forms(int32_t layer, int64_t num_tokens,
+                                const kernels::IndexView& index) {
+  std::vector<int32_t> heads(static_cast<size_t>(heads_.count));
+  std::iota(heads.begin(), heads.end(), 0);
+  std::vector<kernels::ClosedForm> forms;
+  for (const int32_t h : heads) {
+    forms.push_back(closed_form(pattern(layer, h), num_tokens).value_or(kernels::ClosedForm{}));
+  }
+  device_->build_closed_form(
+      {.num_tokens = num_tokens, .heads = heads, .forms = forms, .index = index});
+}
+
 Result<void> IndexBuilder::build(int32_t layer, const LocalQueries& queries,
                                  const kernels::LastRows& last, const kernels::KvSlab& kv,
                                  const kernels::IndexView& index, Deadline deadline) {
-  const int32_t num_heads = queries.num_query_heads;
-  for (int32_t h = 0; h < num_heads; ++h) {
-    kernels::clear_head(h, index);
-    if (const auto form = closed_form(pattern(layer, h), kv.num_tokens)) {
-      kernels::write_closed_form(*form, kv.num_tokens, h, index);
-    }
-  }
-
-  const auto slash_heads = heads_of(layer, Pattern::kVerticalSlash, num_heads);
+  closed_forms(layer, kv.num_tokens, index);
+  const auto slash_heads = heads_of(layer, Pattern::kVerticalSlash);
   if (!slash_heads.empty()) {
     MR_RETURN_IF_ERROR(vertical_slash(layer, slash_heads, last, kv, index, deadline));
   }
-  if (const auto heads = heads_of(layer, Pattern::kBlockSparse, num_heads); !heads.empty()) {
+  if (const auto heads = heads_of(layer, Pattern::kBlockSparse); !heads.empty()) {
     std::vector<int32_t> top_k;
     for (const int32_t h : heads) top_k.push_back(pattern(layer, h).top_k);
     device_->build_block_sparse({.q = queries.q,
-                                 .num_query_heads = num_heads,
+                                 .num_query_heads = queries.num_query_heads,
                                  .kv = kv,
                                  .tiles = *tiles_,
                                  .heads = heads,
                                  .top_k = top_k,
                                  .index = index});
   }
-  if (const auto heads = heads_of(layer, Pattern::kAdaptive, num_heads); !heads.empty()) {
+  if (const auto heads = heads_of(layer, Pattern::kAdaptive); !heads.empty()) {
     adaptive(layer, heads, queries, kv, index);
   }
-  return device_->synchronize(deadline);
+  return {};
 }
 
 void IndexBuilder::adaptive(int32_t layer, const std::vector<int32_t>& heads,
@@ -110,70 +134,85 @@ Result<void> IndexBuilder::vertical_slash(int32_t layer, const std::vector<int32
     budgets.push_back({head.verticals, head.slashes});
   }
   if (!own.empty()) {
-    const auto num_own = static_cast<int64_t>(own.size());
-    MR_ASSIGN_OR_RETURN(const auto columns, device_->allocate(num_own * kv.num_tokens * 4));
-    MR_ASSIGN_OR_RETURN(const auto diagonals, device_->allocate(num_own * kv.num_tokens * 4));
-    MR_ASSIGN_OR_RETURN(const auto lse, device_->allocate(num_own * last.num_rows * 4));
     device_->probe({.last = last,
                     .kv = kv,
                     .heads = own,
-                    .column_sums = columns.as<float>(),
-                    .diagonal_sums = diagonals.as<float>(),
-                    .lse = lse.as<float>()});
-    device_->build_vertical_slash({.column_sums = columns.as<float>(),
-                                   .diagonal_sums = diagonals.as<float>(),
+                    .column_sums = column_sums_.as<float>(),
+                    .diagonal_sums = diagonal_sums_.as<float>(),
+                    .lse = probe_lse_.as<float>()});
+    device_->build_vertical_slash({.column_sums = column_sums_.as<float>(),
+                                   .diagonal_sums = diagonal_sums_.as<float>(),
                                    .num_tokens = kv.num_tokens,
                                    .heads = own,
                                    .budgets = budgets,
                                    .index = index});
-    MR_RETURN_IF_ERROR(device_->synchronize(deadline));
   }
   if (cp_->size() == 1) return {};
   return exchange_lists(heads, index, deadline);
 }
 
-Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
-                                          const kernels::IndexView& index, Deadline deadline) {
-  // A head travels as its two counts and its two lists at full capacity: kilobytes, and equal on
-  // all ranks.
-  const auto& shape = index.shape;
-  const int64_t head_bytes = 2 * int64_t{sizeof(int32_t)} +
-                             shape.max_bands * int64_t{sizeof(kernels::Band)} +
-                             shape.max_columns * int64_t{sizeof(int32_t)};
-  const auto num_ranks = static_cast<size_t>(cp_->size());
-  std::vector<int64_t> counts(num_ranks, 0);
-  for (size_t i = 0; i < heads.size(); ++i) counts[i % num_ranks] += head_bytes;
+namespace {
 
-  // Calls visit(pointer, bytes) for each of the four pieces of a head, in the order they travel.
-  const auto visit_head = [&](int32_t h, auto&& visit) {
-    visit(index.num_bands + h, sizeof(int32_t));
-    visit(index.num_columns + h, sizeof(int32_t));
-    visit(index.bands + int64_t{h} * shape.max_bands,
-          static_cast<size_t>(shape.max_bands) * sizeof(kernels::Band));
-    visit(index.columns + int64_t{h} * shape.max_columns,
-          static_cast<size_t>(shape.max_columns) * sizeof(int32_t));
-  };
-  const auto own_rank = static_cast<size_t>(cp_->rank());
-  std::vector<std::byte> send(static_cast<size_t>(counts[own_rank]));
-  std::byte* to = send.data();
-  for (size_t i = own_rank; i < heads.size(); i += num_ranks) {
-    visit_head(heads[i], [&](const void* piece, size_t bytes) {
-      std::memcpy(to, piece, bytes);
-      to += bytes;
+// A head travels as its two counts and its two lists at full capacity: kilobytes, and equal on all
+// ranks.
+int64_t packed_head_bytes(const kernels::IndexShape& shape) {
+  return 2 * int64_t{sizeof(int32_t)} + shape.max_bands * int64_t{sizeof(kernels::Band)} +
+         shape.max_columns * int64_t{sizeof(int32_t)};
+}
+
+// Calls visit(pointer, bytes) for each of the four pieces of a head, in the order they travel.
+template <typename Visit>
+void visit_lists(const kernels::IndexView& index, int32_t head, Visit&& visit) {
+  const auto& shape = index.shape;
+  visit(index.num_bands + head, int64_t{sizeof(int32_t)});
+  visit(index.num_columns + head, int64_t{sizeof(int32_t)});
+  visit(index.bands + int64_t{head} * shape.max_bands,
+        shape.max_bands * int64_t{sizeof(kernels::Band)});
+  visit(index.columns + int64_t{head} * shape.max_columns,
+        shape.max_columns * int64_t{sizeof(int32_t)});
+}
+
+}  // namespace
+
+void IndexBuilder::pack_lists(const std::vector<int32_t>& heads, int rank,
+                              const kernels::IndexView& index, std::byte* packed) {
+  for (size_t i = static_cast<size_t>(rank); i < heads.size();
+       i += static_cast<size_t>(cp_->size())) {
+    visit_lists(index, heads[i], [&](const void* piece, int64_t bytes) {
+      device_->copy(packed, piece, bytes);
+      packed += bytes;
     });
   }
+}
+
+void IndexBuilder::unpack_lists(const std::vector<int32_t>& heads, int rank,
+                                const kernels::IndexView& index, const std::byte* packed) {
+  for (size_t i = static_cast<size_t>(rank); i < heads.size();
+       i += static_cast<size_t>(cp_->size())) {
+    visit_lists(index, heads[i], [&](void* piece, int64_t bytes) {
+      device_->copy(piece, packed, bytes);
+      packed += bytes;
+    });
+  }
+}
+
+Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
+                                          const kernels::IndexView& index, Deadline deadline) {
+  const int64_t head_bytes = packed_head_bytes(index.shape);
+  std::vector<int64_t> counts(static_cast<size_t>(cp_->size()), 0);
+  for (size_t i = 0; i < heads.size(); ++i) counts[i % counts.size()] += head_bytes;
+
+  std::vector<std::byte> send(static_cast<size_t>(counts[static_cast<size_t>(cp_->rank())]));
+  pack_lists(heads, cp_->rank(), index, send.data());
+  MR_RETURN_IF_ERROR(device_->synchronize(deadline));
   std::vector<std::byte> all(heads.size() * static_cast<size_t>(head_bytes));
   MR_RETURN_IF_ERROR(cp_->all_gather(send, all, counts, deadline));
   const std::byte* from = all.data();
-  for (size_t rank = 0; rank < num_ranks; ++rank) {
-    for (size_t i = rank; i < heads.size(); i += num_ranks) {
-      visit_head(heads[i], [&](void* piece, size_t bytes) {
-        std::memcpy(piece, from, bytes);
-        from += bytes;
-      });
-    }
+  for (int rank = 0; rank < cp_->size(); ++rank) {
+    unpack_lists(heads, rank, index, from);
+    from += counts[static_cast<size_t>(rank)];
   }
-  return {};
+  return device_->synchronize(deadline);
 }
 
 }  // namespace millrace::worker

@@ -29,26 +29,42 @@ struct LocalQueries {
 
 class IndexBuilder {
  public:
-  // All arguments outlive the builder. `first_head`: this rank's first query head in the plan.
-  IndexBuilder(kernels::Device& device, comm::Communicator& cp,
-               const std::vector<kernels::RowTile>& tiles, const model::HeadPlan& plan,
-               int32_t first_head)
-      : device_(&device), cp_(&cp), tiles_(&tiles), plan_(&plan), first_head_(first_head) {}
+  struct HeadRange {
+    int32_t first = 0;  // this rank's first query head in the plan
+    int32_t count = 0;
+  };
+  // All arguments outlive the builder. Takes the memory of estimation for `num_tokens` tokens.
+  static Result<IndexBuilder> create(kernels::Device& device, comm::Communicator& cp,
+                                     const std::vector<kernels::RowTile>& tiles,
+                                     const model::HeadPlan& plan, HeadRange heads,
+                                     int64_t num_tokens);
 
-  // Collective over cp.
+  // Has the device fill the lists of all heads. Collective over cp; the device is only waited for
+  // where lists are exchanged.
   Result<void> build(int32_t layer, const LocalQueries& queries, const kernels::LastRows& last,
                      const kernels::KvSlab& kv, const kernels::IndexView& index, Deadline deadline);
 
  private:
-  std::vector<int32_t> heads_of(int32_t layer, model::Pattern pattern, int32_t num_heads) const;
+  IndexBuilder(kernels::Device& device, comm::Communicator& cp,
+               const std::vector<kernels::RowTile>& tiles, const model::HeadPlan& plan,
+               HeadRange heads)
+      : device_(&device), cp_(&cp), tiles_(&tiles), plan_(&plan), heads_(heads) {}
+
+  std::vector<int32_t> heads_of(int32_t layer, model::Pattern pattern) const;
+  void closed_forms(int32_t layer, int64_t num_tokens, const kernels::IndexView& index);
   const model::HeadPattern& pattern(int32_t layer, int32_t head) const {
-    return plan_->at(layer, first_head_ + head);
+    return plan_->at(layer, heads_.first + head);
   }
   Result<void> vertical_slash(int32_t layer, const std::vector<int32_t>& heads,
                               const kernels::LastRows& last, const kernels::KvSlab& kv,
                               const kernels::IndexView& index, Deadline deadline);
   Result<void> exchange_lists(const std::vector<int32_t>& heads, const kernels::IndexView& index,
                               Deadline deadline);
+  // Has the device copy the lists of the heads dealt to `rank` to `packed`, or from it.
+  void pack_lists(const std::vector<int32_t>& heads, int rank, const kernels::IndexView& index,
+                  std::byte* packed);
+  void unpack_lists(const std::vector<int32_t>& heads, int rank, const kernels::IndexView& index,
+                    const std::byte* packed);
   void adaptive(int32_t layer, const std::vector<int32_t>& heads, const LocalQueries& queries,
                 const kernels::KvSlab& kv, const kernels::IndexView& index);
 
@@ -56,7 +72,10 @@ class IndexBuilder {
   comm::Communicator* cp_;
   const std::vector<kernels::RowTile>* tiles_;
   const model::HeadPlan* plan_;
-  int32_t first_head_;
+  HeadRange heads_;
+  kernels::DeviceBuffer column_sums_;    // [vertical-slash heads of this rank, tokens]
+  kernels::DeviceBuffer diagonal_sums_;  // the same
+  kernels::DeviceBuffer probe_lse_;      // [vertical-slash heads of this rank, kLastRows]
 };
 
 }  // namespace millrace::worker

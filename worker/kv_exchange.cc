@@ -20,6 +20,9 @@ Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& 
     MR_ASSIGN_OR_RETURN(exchange.slab_k_, device.allocate(num_kv_heads * head_bytes));
     MR_ASSIGN_OR_RETURN(exchange.slab_v_, device.allocate(num_kv_heads * head_bytes));
     MR_ASSIGN_OR_RETURN(exchange.by_rank_, device.allocate(head_bytes));
+    MR_ASSIGN_OR_RETURN(exchange.sent_, kernels::HostWindow::create(
+                                            device, partition.num_tokens(cp.rank()) * row_bytes));
+    MR_ASSIGN_OR_RETURN(exchange.received_, kernels::HostWindow::create(device, head_bytes));
   }
   return exchange;
 }
@@ -62,11 +65,11 @@ Result<void> KvExchange::gather_head(const void* local, void* slab, Deadline dea
   const int64_t row_bytes = head_dim_ * dtype_bytes(dtype_);
   std::vector<int64_t> counts;
   for (int r = 0; r < cp_->size(); ++r) counts.push_back(partition_->num_tokens(r) * row_bytes);
-  const auto own = static_cast<size_t>(counts[static_cast<size_t>(cp_->rank())]);
-  MR_RETURN_IF_ERROR(cp_->all_gather(
-      {static_cast<const std::byte*>(local), own},
-      {by_rank_.as<std::byte>(), static_cast<size_t>(partition_->num_tokens() * row_bytes)}, counts,
-      deadline));
+  MR_ASSIGN_OR_RETURN(const auto own,
+                      sent_->read(local, counts[static_cast<size_t>(cp_->rank())], deadline));
+  MR_ASSIGN_OR_RETURN(const auto all, received_->fill(by_rank_.data(), by_rank_.bytes(), deadline));
+  MR_RETURN_IF_ERROR(cp_->all_gather(own, all, counts, deadline));
+  received_->write(by_rank_.data(), by_rank_.bytes());
   const auto* source = by_rank_.as<std::byte>();
   for (int r = 0; r < cp_->size(); ++r) {
     for (const auto& range : partition_->ranges(r)) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "comm/api/communicator.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
+#include "kernels/api/host_window.h"
 #include "worker/partition.h"
 
 namespace millrace::worker {
@@ -54,6 +56,7 @@ class KvExchange {
   kernels::DeviceBuffer slab_k_;  // empty with one rank
   kernels::DeviceBuffer slab_v_;
   kernels::DeviceBuffer by_rank_;  // one head as it arrives: rank 0's rows, rank 1's, ...
+  std::optional<kernels::HostWindow> sent_, received_;  // of one head; none with one rank
 };
 
 }  // namespace millrace::worker

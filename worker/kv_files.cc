@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <cstring>
@@ -12,6 +13,12 @@ namespace millrace::worker {
 namespace json = boost::json;
 
 namespace {
+
+// Large enough that the disk, not the number of calls, is what takes time.
+constexpr int64_t kWindowBytes = 16 << 20;
+
+// For one window's copy from the device.
+constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 std::string_view safetensors_dtype(DType dtype) {
   return dtype == DType::kFloat32 ? "F32" : dtype == DType::kBFloat16 ? "BF16" : "F16";
@@ -42,12 +49,14 @@ std::string safetensors_header(const model::ModelWeights& weights, int64_t num_r
 
 }  // namespace
 
-Result<std::unique_ptr<KvFileSink>> KvFileSink::create(const std::string& path,
+Result<std::unique_ptr<KvFileSink>> KvFileSink::create(kernels::Device& device,
+                                                       const std::string& path,
                                                        const model::ModelWeights& weights,
                                                        int64_t num_rows) {
+  MR_ASSIGN_OR_RETURN(auto window, kernels::HostWindow::create(device, kWindowBytes));
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) return error(Errc::kIo, "{}: open: {}", path, std::strerror(errno));
-  std::unique_ptr<KvFileSink> sink(new KvFileSink(path, descriptor));
+  std::unique_ptr<KvFileSink> sink(new KvFileSink(path, descriptor, std::move(window)));
   const std::string header = safetensors_header(weights, num_rows);
   MR_RETURN_IF_ERROR(sink->append(header.data(), static_cast<int64_t>(header.size())));
   return sink;
@@ -71,12 +80,24 @@ Result<void> KvFileSink::append(const void* data, int64_t bytes) {
   return {};
 }
 
+Result<void> KvFileSink::append_device(const void* data, int64_t bytes) {
+  const auto* from = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    const int64_t part = std::min(bytes, kWindowBytes);
+    MR_ASSIGN_OR_RETURN(const auto view, window_.read(from, part, Deadline::after(kCopyTimeout)));
+    MR_RETURN_IF_ERROR(append(view.data(), part));
+    from += part;
+    bytes -= part;
+  }
+  return {};
+}
+
 Result<void> KvFileSink::write_layer(const LayerKv& kv) {
   const auto& local = kv.local;
   const int64_t bytes =
       local.num_kv_heads * local.num_rows * local.head_dim * dtype_bytes(local.dtype);
-  MR_RETURN_IF_ERROR(append(local.k, bytes));
-  return append(local.v, bytes);
+  MR_RETURN_IF_ERROR(append_device(local.k, bytes));
+  return append_device(local.v, bytes);
 }
 
 Result<void> KvFileSink::close() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/api/host_window.h"
 #include "worker/kv_sink.h"
 #include "worker/partition.h"
 #include "worker/rank_grid.h"
@@ -16,7 +17,8 @@ namespace millrace::worker {
 // (disk full).
 class KvFileSink final : public KvSink {
  public:
-  static Result<std::unique_ptr<KvFileSink>> create(const std::string& path,
+  static Result<std::unique_ptr<KvFileSink>> create(kernels::Device& device,
+                                                    const std::string& path,
                                                     const model::ModelWeights& weights,
                                                     int64_t num_rows);
   ~KvFileSink() override;
@@ -26,11 +28,14 @@ class KvFileSink final : public KvSink {
   Result<void> close();
 
  private:
-  KvFileSink(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  KvFileSink(std::string path, int descriptor, kernels::HostWindow window)
+      : path_(std::move(path)), descriptor_(descriptor), window_(std::move(window)) {}
   Result<void> append(const void* data, int64_t bytes);
+  Result<void> append_device(const void* data, int64_t bytes);
 
   std::string path_;
   int descriptor_;
+  kernels::HostWindow window_;
 };
 
 struct KvManifestFacts {

@@ -2,23 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
-#include "common/units.h"
 #include "kernels/api/coverage.h"
 #include "worker/row_gather.h"
 
 namespace millrace::worker {
 
-using kernels::kPageTokens;
-using model::Pattern;
-
 namespace {
-
-bool uses_blocks(Pattern pattern) {
-  return pattern == Pattern::kBlockSparse || pattern == Pattern::kAdaptive;
-}
 
 // Rows whose logits are computed at a time: bounds [rows, vocabulary] float32, 32 MiB at a
 // vocabulary of 128K.
@@ -40,7 +31,12 @@ PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weigh
       positions_(partition_.positions(grid.cp().rank())),
       tiles_(partition_.tiles(grid.cp().rank())),
       last_positions_(static_cast<size_t>(std::min(kernels::kLastRows, partition_.num_tokens()))),
-      scale_(1.0f / std::sqrt(static_cast<float>(weights.config.head_dim))) {
+      scale_(1.0f / std::sqrt(static_cast<float>(weights.config.head_dim))),
+      clock_(device, phases_) {
+  for (const auto& tile : tiles_) {
+    causal_pairs_ +=
+        static_cast<double>(kernels::causal_pairs(tile)) * weights.shard.num_query_heads;
+  }
   std::iota(last_positions_.begin(), last_positions_.end(),
             partition_.num_tokens() - static_cast<int64_t>(last_positions_.size()));
 }
@@ -61,6 +57,8 @@ Result<void> PrefillRun::allocate() {
   const int64_t row_bytes =
       int64_t{shard.num_query_heads} * config.head_dim * dtype_bytes(weights_.compute_dtype);
   const int64_t hidden_bytes = int64_t{config.hidden_size} * int64_t{sizeof(float)};
+  const int64_t head_pairs_bytes = shard.num_query_heads * int64_t{sizeof(int64_t)};
+  MR_ASSIGN_OR_RETURN(device_positions_, device_.allocate(num_rows_ * int64_t{sizeof(int32_t)}));
   MR_ASSIGN_OR_RETURN(hidden_, device_.allocate(num_rows_ * hidden_bytes));
   MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
   MR_ASSIGN_OR_RETURN(q_, device_.allocate(num_rows_ * row_bytes));
@@ -76,10 +74,19 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(index_,
                       LayerIndex::create(device_, *task_.plan, shard.first_query_head,
                                          shard.num_query_heads, partition_.num_tokens(), tiles_));
-  index_builder_ = std::make_unique<IndexBuilder>(device_, grid_.cp(), tiles_, *task_.plan,
-                                                  shard.first_query_head);
-  const int64_t num_pages = ceil_div(partition_.num_tokens(), kPageTokens);
-  page_scores_.resize(static_cast<size_t>(shard.num_kv_heads * num_pages));
+  MR_ASSIGN_OR_RETURN(auto builder, IndexBuilder::create(device_, grid_.cp(), tiles_, *task_.plan,
+                                                         {.first = shard.first_query_head,
+                                                          .count = shard.num_query_heads},
+                                                         partition_.num_tokens()));
+  index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
+  MR_ASSIGN_OR_RETURN(
+      auto scorer, PageScorer::create(device_, grid_.cp(), partition_, tiles_, *task_.plan, shard));
+  scorer_ = std::make_unique<PageScorer>(std::move(scorer));
+  MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(head_pairs_bytes));
+  MR_ASSIGN_OR_RETURN(host_pairs_, device_.allocate_host(head_pairs_bytes));
+  if (grid_.tp().size() > 1) {
+    MR_ASSIGN_OR_RETURN(partial_window_, kernels::HostWindow::create(device_, partial_.bytes()));
+  }
   return {};
 }
 
@@ -91,64 +98,58 @@ Result<void> PrefillRun::for_row_tiles(Body&& body) {
   return {};
 }
 
-Result<void> PrefillRun::embed() {
-  PhaseTimes::Span span(phases_, Phase::kEmbed);
+Result<void> PrefillRun::embed(Deadline deadline) {
+  clock_.enter(Phase::kEmbed);
   std::vector<int32_t> own_tokens;
   own_tokens.reserve(positions_.size());
   for (const int32_t position : positions_) {
     own_tokens.push_back(task_.token_ids[static_cast<size_t>(position)]);
   }
-  device_.embed({.token_ids = own_tokens.data(),
+  MR_ASSIGN_OR_RETURN(const auto token_ids, device_.allocate(device_positions_.bytes()));
+  device_.copy(token_ids.data(), own_tokens.data(), token_ids.bytes());
+  device_.copy(device_positions_.data(), positions_.data(), device_positions_.bytes());
+  device_.embed({.token_ids = token_ids.as<int32_t>(),
                  .num_rows = num_rows_,
                  .table = weights_.embedding,
                  .hidden = hidden_.as<float>()});
-  return {};
+  return device_.synchronize(deadline);
 }
 
+// The device is waited for once, in close_layer: everything before only has it do something.
 Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
-  {
-    PhaseTimes::Span span(phases_, Phase::kQkv);
-    project(layer);
+  clock_.enter(Phase::kQkv);
+  MR_RETURN_IF_ERROR(project(layer));
+  clock_.enter(Phase::kExchange);
+  MR_RETURN_IF_ERROR(exchange_->gather(deadline));
+  MR_RETURN_IF_ERROR(gather_last_queries(deadline));
+  clock_.enter(Phase::kEstimate);
+  MR_RETURN_IF_ERROR(index_builder_->build(layer,
+                                           {.q = q_.data(),
+                                            .num_rows = num_rows_,
+                                            .num_query_heads = weights_.shard.num_query_heads,
+                                            .scale = scale_},
+                                           last_rows(), exchange_->slab(), index_.view(),
+                                           deadline));
+  if (task_.index_tap) {
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+    task_.index_tap(layer, index_.view());
   }
-  {
-    PhaseTimes::Span span(phases_, Phase::kExchange);
-    MR_RETURN_IF_ERROR(exchange_->gather(deadline));
-    MR_RETURN_IF_ERROR(gather_last_queries(deadline));
-  }
-  {
-    PhaseTimes::Span span(phases_, Phase::kEstimate);
-    MR_RETURN_IF_ERROR(index_builder_->build(layer,
-                                             {.q = q_.data(),
-                                              .num_rows = num_rows_,
-                                              .num_query_heads = weights_.shard.num_query_heads,
-                                              .scale = scale_},
-                                             last_rows(), exchange_->slab(), index_.view(),
-                                             deadline));
-    if (task_.index_tap) task_.index_tap(layer, index_.view());
-    count_pairs();
-  }
-  {
-    PhaseTimes::Span span(phases_, Phase::kAttention);
-    attend();
-    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-  }
-  {
-    PhaseTimes::Span span(phases_, Phase::kMlp);
-    MR_RETURN_IF_ERROR(finish_rows(layer, deadline));
-  }
-  PhaseTimes::Span span(phases_, Phase::kStore);
-  return score_pages(layer, deadline);
+  clock_.enter(Phase::kAttention);
+  attend();
+  clock_.enter(Phase::kMlp);
+  MR_RETURN_IF_ERROR(finish_rows(layer, deadline));
+  clock_.enter(Phase::kStore);
+  return close_layer(layer, deadline);
 }
 
-void PrefillRun::project(int32_t layer) {
+Result<void> PrefillRun::project(int32_t layer) {
   const auto& config = weights_.config;
   const int64_t element = dtype_bytes(weights_.compute_dtype);
   const int64_t q_row = int64_t{weights_.shard.num_query_heads} * config.head_dim * element;
   const int64_t kv_row = config.head_dim * element;
-  const auto status = for_row_tiles([&](int64_t first, int64_t rows) -> Result<void> {
+  return for_row_tiles([&](int64_t first, int64_t rows) -> Result<void> {
     forward_.qkv(layer, hidden_.as<float>() + first * config.hidden_size, rows,
-                 positions_.data() + first,
+                 device_positions_.as<int32_t>() + first,
                  {.dtype = weights_.compute_dtype,
                   .q = q_.as<std::byte>() + first * q_row,
                   .k = static_cast<std::byte*>(exchange_->local_k()) + first * kv_row,
@@ -156,7 +157,6 @@ void PrefillRun::project(int32_t layer) {
                   .kv_stride = num_rows_});
     return {};
   });
-  MR_CHECK(status.ok(), "projection cannot fail");
 }
 
 kernels::LastRows PrefillRun::last_rows() const {
@@ -170,28 +170,16 @@ kernels::LastRows PrefillRun::last_rows() const {
 Result<void> PrefillRun::gather_last_queries(Deadline deadline) {
   const int64_t row_bytes = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
                             dtype_bytes(weights_.compute_dtype);
-  std::vector<std::byte> rows(last_positions_.size() * static_cast<size_t>(row_bytes));
-  MR_RETURN_IF_ERROR(gather_rows(partition_, grid_.cp(), last_positions_, row_bytes,
-                                 rows_at(q_.data(), row_bytes), rows.data(), deadline));
-  device_.copy(last_q_.data(), rows.data(), static_cast<int64_t>(rows.size()));
-  return {};
-}
-
-void PrefillRun::count_pairs() {
-  covered_pairs_ = 0;
-  causal_pairs_ = 0;
-  const int64_t dense_from = kernels::first_dense_position(partition_.num_tokens());
-  kernels::TileCoverage coverage;
-  for (int32_t h = 0; h < weights_.shard.num_query_heads; ++h) {
-    const auto head = index_.view().head(h);
-    for (size_t t = 0; t < tiles_.size(); ++t) {
-      const auto& tile = tiles_[t];
-      kernels::tile_coverage(head, tile, static_cast<int64_t>(t), tile.position >= dense_from,
-                             coverage);
-      covered_pairs_ += static_cast<double>(kernels::covered_pairs(coverage, tile));
-      causal_pairs_ += static_cast<double>(kernels::causal_pairs(tile));
-    }
+  if (grid_.cp().size() == 1) {
+    device_.copy(last_q_.data(), q_.as<std::byte>() + last_positions_.front() * row_bytes,
+                 last_q_.bytes());
+    return {};
   }
+  std::vector<std::byte> rows(last_positions_.size() * static_cast<size_t>(row_bytes));
+  MR_RETURN_IF_ERROR(gather_rows(device_, partition_, grid_.cp(), last_positions_, row_bytes,
+                                 rows_at(device_, q_.data(), row_bytes), rows.data(), deadline));
+  device_.copy(last_q_.data(), rows.data(), last_q_.bytes());
+  return device_.synchronize(deadline);
 }
 
 void PrefillRun::attend() {
@@ -203,14 +191,18 @@ void PrefillRun::attend() {
                      .tiles = tiles_,
                      .index = index_.view(),
                      .out = attended_.data(),
-                     .lse = lse_.as<float>()});
+                     .lse = lse_.as<float>(),
+                     .covered_pairs = head_pairs_.as<int64_t>()});
+  device_.copy(host_pairs_.as<int64_t>(), head_pairs_.data(), head_pairs_.bytes());
 }
 
 Result<void> PrefillRun::add_over_tp(int64_t first_row, int64_t num_rows, Deadline deadline) {
   const int64_t count = num_rows * weights_.config.hidden_size;
-  MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+  const int64_t bytes = count * int64_t{sizeof(float)};
+  MR_ASSIGN_OR_RETURN(const auto view, partial_window_->read(partial_.data(), bytes, deadline));
   MR_RETURN_IF_ERROR(grid_.tp().all_reduce_sum(
-      std::span(partial_.as<float>(), static_cast<size_t>(count)), deadline));
+      std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
+  partial_window_->write(partial_.data(), bytes);
   device_.add({.x = hidden_.as<float>() + first_row * weights_.config.hidden_size,
                .y = partial_.as<float>(),
                .count = count});
@@ -229,133 +221,57 @@ Result<void> PrefillRun::finish_rows(int32_t layer, Deadline deadline) {
     if (!alone) MR_RETURN_IF_ERROR(add_over_tp(first, rows, deadline));
     forward_.mlp(layer, hidden, rows, out, /*accumulate=*/alone);
     if (!alone) MR_RETURN_IF_ERROR(add_over_tp(first, rows, deadline));
-    return device_.synchronize(deadline);
+    return {};
   });
 }
 
-bool PrefillRun::owns_last_tile() const {
-  return partition_.owner(partition_.num_tokens() - 1) == grid_.cp().rank();
-}
-
-Result<void> PrefillRun::score_pages(int32_t layer, Deadline deadline) {
-  const auto& shard = weights_.shard;
-  const auto num_heads = static_cast<size_t>(shard.num_query_heads);
-  const size_t num_last = last_positions_.size();
-  const auto num_pages = static_cast<size_t>(ceil_div(partition_.num_tokens(), kPageTokens));
-
-  // The dense statistics of the last rows, row by row from their owners, then head-major.
-  std::vector<float> lse_rows(num_last * num_heads);
-  const auto read_lse = [&](int64_t local_row, std::byte* row) {
-    for (size_t h = 0; h < num_heads; ++h) {
-      const float value = lse_.as<float>()[static_cast<int64_t>(h) * num_rows_ + local_row];
-      std::memcpy(row + h * sizeof(float), &value, sizeof(float));
-    }
-  };
-  MR_RETURN_IF_ERROR(gather_rows(partition_, grid_.cp(), last_positions_,
-                                 static_cast<int64_t>(num_heads * sizeof(float)), read_lse,
-                                 lse_rows.data(), deadline));
-  std::vector<float> lse(lse_rows.size());
-  for (size_t r = 0; r < num_last; ++r) {
-    for (size_t h = 0; h < num_heads; ++h) lse[h * num_last + r] = lse_rows[r * num_heads + h];
-  }
-
-  // Heads are dealt over the cp ranks; those with block lists go to the owner of the last tile,
-  // where their lists are.
-  std::vector<int32_t> list_heads, block_heads;
-  for (int32_t h = 0; h < shard.num_query_heads; ++h) {
-    const Pattern pattern = task_.plan->at(layer, shard.first_query_head + h).pattern;
-    if (uses_blocks(pattern)) {
-      if (owns_last_tile()) block_heads.push_back(h);
-    } else if (h % grid_.cp().size() == grid_.cp().rank()) {
-      list_heads.push_back(h);
-    }
-  }
-  std::vector<float> scores(num_heads * num_pages, 0.0f);
-  score_heads(layer, list_heads, lse.data(), /*any_tile=*/true, scores);
-  score_heads(layer, block_heads, lse.data(), /*any_tile=*/false, scores);
-  // Each head's scores are zero but on one rank, so the sum is a gather and exact.
-  MR_RETURN_IF_ERROR(grid_.cp().all_reduce_sum(std::span(scores), deadline));
-
-  std::fill(page_scores_.begin(), page_scores_.end(), 0.0f);
-  const size_t group = num_heads / static_cast<size_t>(shard.num_kv_heads);
-  for (size_t h = 0; h < num_heads; ++h) {
-    float* kv_scores = page_scores_.data() + h / group * num_pages;
-    for (size_t p = 0; p < num_pages; ++p) {
-      kv_scores[p] += scores[h * num_pages + p] / static_cast<float>(group);
-    }
-  }
+Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
+  MR_RETURN_IF_ERROR(scorer_->enqueue(layer, lse_.as<float>(), last_rows(), exchange_->slab(),
+                                      index_.view(), deadline));
+  MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+  clock_.settle();
+  const auto* pairs = host_pairs_.as<int64_t>();
+  covered_pairs_ = static_cast<double>(
+      std::accumulate(pairs, pairs + weights_.shard.num_query_heads, int64_t{0}));
+  MR_RETURN_IF_ERROR(scorer_->collect(layer, deadline));
   if (task_.sink == nullptr) return {};
   return task_.sink->write_layer({.layer = layer,
                                   .local = exchange_->local(),
-                                  .page_scores = page_scores_,
-                                  .num_pages = static_cast<int64_t>(num_pages)});
+                                  .page_scores = scorer_->page_scores(),
+                                  .num_pages = scorer_->num_pages()});
 }
 
-void PrefillRun::score_heads(int32_t layer, const std::vector<int32_t>& heads, const float* lse,
-                             bool any_tile, std::vector<float>& scores) {
-  if (heads.empty()) return;
-  const auto num_last = static_cast<int64_t>(last_positions_.size());
-  const int64_t num_pages = ceil_div(partition_.num_tokens(), kPageTokens);
-
-  // Recall is taken over the last row tiles: all of them where the lists are the same for all rows,
-  // else those this rank has block lists for. The first of them may begin before the last rows do.
-  std::vector<kernels::RowTile> recall_tiles;
-  std::vector<int64_t> tile_numbers;
-  const auto all_tiles = any_tile ? kernels::tile_rows(partition_.num_tokens()) : tiles_;
-  for (size_t t = 0; t < all_tiles.size(); ++t) {
-    const auto& tile = all_tiles[t];
-    if (tile.position < last_positions_.front()) continue;
-    recall_tiles.push_back({.local_row = tile.position - last_positions_.front(),
-                            .position = tile.position,
-                            .num_rows = tile.num_rows});
-    tile_numbers.push_back(static_cast<int64_t>(t));
-  }
-
-  std::vector<float> head_lse, head_scores(heads.size() * static_cast<size_t>(num_pages));
-  for (const int32_t h : heads)
-    head_lse.insert(head_lse.end(), lse + h * num_last, lse + (h + 1) * num_last);
-  std::vector<float> recall(heads.size());
-  device_.page_scores({.last = last_rows(),
-                       .kv = exchange_->slab(),
-                       .lse = head_lse.data(),
-                       .heads = heads,
-                       .index = index_.view(),
-                       .recall_tiles = recall_tiles,
-                       .recall_tile_numbers = tile_numbers,
-                       .page_scores = head_scores.data(),
-                       .recall = recall.data()});
-  for (size_t i = 0; i < heads.size(); ++i) {
-    std::copy_n(head_scores.data() + static_cast<int64_t>(i) * num_pages, num_pages,
-                scores.data() + heads[i] * num_pages);
-    const auto& pattern = task_.plan->at(layer, weights_.shard.first_query_head + heads[i]);
-    if (pattern.pattern == Pattern::kDense || recall_tiles.empty()) continue;
-    recall_sum_ += recall[i];
-    recall_count_ += 1;
-  }
+// [positions.size(), vocabulary] on the ranks of the root's tensor-parallel row; empty elsewhere.
+Result<std::vector<float>> PrefillRun::logits(std::span<const int64_t> positions,
+                                              Deadline deadline) {
+  const auto count = static_cast<int64_t>(positions.size());
+  const int64_t row_bytes = int64_t{weights_.config.hidden_size} * int64_t{sizeof(float)};
+  std::vector<std::byte> rows(static_cast<size_t>(count * row_bytes));
+  MR_RETURN_IF_ERROR(gather_rows(device_, partition_, grid_.cp(), positions, row_bytes,
+                                 rows_at(device_, hidden_.data(), row_bytes), rows.data(),
+                                 deadline));
+  if (grid_.cp().rank() != 0) return std::vector<float>();
+  std::vector<float> slices(static_cast<size_t>(count * weights_.lm_head.rows));
+  const auto slices_bytes = static_cast<int64_t>(slices.size() * sizeof(float));
+  MR_ASSIGN_OR_RETURN(const auto device_rows, device_.allocate(count * row_bytes));
+  MR_ASSIGN_OR_RETURN(const auto device_slices, device_.allocate(slices_bytes));
+  device_.copy(device_rows.data(), rows.data(), count * row_bytes);
+  forward_.logits(device_rows.as<float>(), count, device_slices.as<float>());
+  device_.copy(slices.data(), device_slices.data(), slices_bytes);
+  MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+  return model::gather_logits(slices, count, weights_, grid_.tp(), deadline);
 }
 
 Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
-  PhaseTimes::Span span(phases_, Phase::kLogits);
-  const auto& config = weights_.config;
+  clock_.enter(Phase::kLogits);
   std::vector<int64_t> wanted(task_.probe_positions.begin(), task_.probe_positions.end());
   wanted.push_back(partition_.num_tokens() - 1);
-  const int64_t row_bytes = int64_t{config.hidden_size} * int64_t{sizeof(float)};
-  const auto read_hidden = rows_at(hidden_.data(), row_bytes);
-
+  const auto vocab = static_cast<size_t>(weights_.config.vocab_size);
   for (size_t first = 0; first < wanted.size(); first += kLogitRows) {
     const auto count = std::min<size_t>(kLogitRows, wanted.size() - first);
-    std::vector<float> rows(count * static_cast<size_t>(config.hidden_size));
-    MR_RETURN_IF_ERROR(gather_rows(partition_, grid_.cp(), std::span(wanted).subspan(first, count),
-                                   row_bytes, read_hidden, rows.data(), deadline));
-    if (grid_.cp().rank() != 0) continue;  // the tensor-parallel row of the root has all it needs
-    std::vector<float> slices(count * static_cast<size_t>(weights_.lm_head.rows));
-    forward_.logits(rows.data(), static_cast<int64_t>(count), slices.data());
-    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-    MR_ASSIGN_OR_RETURN(const auto logits, model::gather_logits(slices, static_cast<int64_t>(count),
-                                                                weights_, grid_.tp(), deadline));
-    const auto vocab = static_cast<size_t>(config.vocab_size);
-    for (size_t i = 0; i < count; ++i) {
-      const auto row = std::span(logits).subspan(i * vocab, vocab);
+    MR_ASSIGN_OR_RETURN(const auto all, logits(std::span(wanted).subspan(first, count), deadline));
+    for (size_t i = 0; i < all.size() / vocab; ++i) {
+      const auto row = std::span(all).subspan(i * vocab, vocab);
       if (first + i + 1 == wanted.size()) {
         result.top_tokens = model::top_tokens(row, std::max(task_.num_top, 1));
       } else {
@@ -363,6 +279,9 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
       }
     }
   }
+  clock_.stop();
+  MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+  clock_.settle();
   return {};
 }
 

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
+#include "kernels/api/host_window.h"
 #include "worker/engine.h"
 #include "worker/index_builder.h"
 #include "worker/kv_exchange.h"
 #include "worker/layer_index.h"
+#include "worker/page_scorer.h"
+#include "worker/phase_clock.h"
 
 namespace millrace::worker {
 
@@ -21,7 +26,7 @@ class PrefillRun {
                                                     model::LayerForward& forward,
                                                     Partition partition, const PrefillTask& task);
 
-  Result<void> embed();
+  Result<void> embed(Deadline deadline);
   Result<void> run_layer(int32_t layer, Deadline deadline);
   // Covered and causal (query, key) pairs of the last layer, this rank's rows and heads.
   double covered_pairs() const { return covered_pairs_; }
@@ -30,8 +35,8 @@ class PrefillRun {
   Result<void> finish(PrefillResult& result, Deadline deadline);
 
   PhaseTimes& phases() { return phases_; }
-  double recall_sum() const { return recall_sum_; }
-  double recall_count() const { return recall_count_; }
+  double recall_sum() const { return scorer_->recall_sum(); }
+  double recall_count() const { return scorer_->recall_count(); }
   int64_t index_bytes() const { return index_.bytes(); }
 
  private:
@@ -40,17 +45,14 @@ class PrefillRun {
              const PrefillTask& task);
 
   Result<void> allocate();
-  void project(int32_t layer);
+  Result<void> project(int32_t layer);
   Result<void> gather_last_queries(Deadline deadline);
   void attend();
   Result<void> finish_rows(int32_t layer, Deadline deadline);
-  Result<void> score_pages(int32_t layer, Deadline deadline);
-  void score_heads(int32_t layer, const std::vector<int32_t>& heads, const float* lse,
-                   bool any_tile, std::vector<float>& scores);
+  Result<void> close_layer(int32_t layer, Deadline deadline);
   Result<void> add_over_tp(int64_t first_row, int64_t num_rows, Deadline deadline);
-  void count_pairs();
+  Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
   kernels::LastRows last_rows() const;
-  bool owns_last_tile() const;
   // Calls body(first row, rows) over this rank's rows in GEMM-sized tiles.
   template <typename Body>
   Result<void> for_row_tiles(Body&& body);
@@ -69,22 +71,26 @@ class PrefillRun {
   std::vector<int64_t> last_positions_;  // of the prompt's last rows
   float scale_;
 
-  kernels::DeviceBuffer hidden_;    // [num_rows, hidden] float32: the residual stream
-  kernels::DeviceBuffer partial_;   // [row tile, hidden] float32: products before the sum over tp
-  kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
-  kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
-  kernels::DeviceBuffer lse_;       // [query heads, num_rows]
-  kernels::DeviceBuffer last_q_;    // [last rows, query heads, head_dim]
+  kernels::DeviceBuffer device_positions_;  // [num_rows] int32
+  kernels::DeviceBuffer hidden_;            // [num_rows, hidden] float32: the residual stream
+  kernels::DeviceBuffer partial_;     // [row tile, hidden] float32: products before the sum over tp
+  kernels::DeviceBuffer q_;           // [num_rows, query heads, head_dim]
+  kernels::DeviceBuffer attended_;    // [num_rows, query heads, head_dim]
+  kernels::DeviceBuffer lse_;         // [query heads, num_rows]
+  kernels::DeviceBuffer last_q_;      // [last rows, query heads, head_dim]
+  kernels::DeviceBuffer head_pairs_;  // [query heads] int64: covered pairs of the live layer
+  kernels::HostBuffer host_pairs_;
+  std::optional<kernels::HostWindow> partial_window_;  // what is summed over tp
   std::unique_ptr<KvExchange> exchange_;
   LayerIndex index_;
   std::unique_ptr<IndexBuilder> index_builder_;
 
+  std::unique_ptr<PageScorer> scorer_;
+
   PhaseTimes phases_;
-  std::vector<float> page_scores_;  // [kv heads, num pages]
+  PhaseClock clock_;
   double covered_pairs_ = 0;
   double causal_pairs_ = 0;
-  double recall_sum_ = 0;
-  double recall_count_ = 0;
 };
 
 }  // namespace millrace::worker

@@ -5,25 +5,27 @@
 
 namespace millrace::worker {
 
-ReadRow rows_at(const void* rows, int64_t row_bytes) {
-  return [=](int64_t local_row, std::byte* row) {
-    std::memcpy(row, static_cast<const std::byte*>(rows) + local_row * row_bytes,
-                static_cast<size_t>(row_bytes));
+CopyRow rows_at(kernels::Device& device, const void* rows, int64_t row_bytes) {
+  return [&device, rows, row_bytes](int64_t local_row, std::byte* row) {
+    device.copy(row, static_cast<const std::byte*>(rows) + local_row * row_bytes, row_bytes);
   };
 }
 
-Result<void> gather_rows(const Partition& partition, comm::Communicator& cp,
-                         std::span<const int64_t> positions, int64_t row_bytes,
-                         const ReadRow& read_row, void* out, Deadline deadline) {
+Result<void> gather_rows(kernels::Device& device, const Partition& partition,
+                         comm::Communicator& cp, std::span<const int64_t> positions,
+                         int64_t row_bytes, const CopyRow& copy_row, void* out, Deadline deadline) {
   std::vector<int64_t> counts(static_cast<size_t>(cp.size()), 0);
-  std::vector<std::byte> send;
   for (const int64_t position : positions) {
-    const int owner = partition.owner(position);
-    counts[static_cast<size_t>(owner)] += row_bytes;
-    if (owner != cp.rank()) continue;
-    send.resize(send.size() + static_cast<size_t>(row_bytes));
-    read_row(partition.local_row(owner, position), send.data() + send.size() - row_bytes);
+    counts[static_cast<size_t>(partition.owner(position))] += row_bytes;
   }
+  std::vector<std::byte> send(static_cast<size_t>(counts[static_cast<size_t>(cp.rank())]));
+  std::byte* row = send.data();
+  for (const int64_t position : positions) {
+    if (partition.owner(position) != cp.rank()) continue;
+    copy_row(partition.local_row(cp.rank(), position), row);
+    row += row_bytes;
+  }
+  MR_RETURN_IF_ERROR(device.synchronize(deadline));
   std::vector<std::byte> by_rank(positions.size() * static_cast<size_t>(row_bytes));
   MR_RETURN_IF_ERROR(cp.all_gather(send, by_rank, counts, deadline));
 

@@ -1,10 +1,12 @@
 // Hands finished layers to the rank's KV store, page by page with digests and scores.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/api/device.h"
+#include "kernels/api/host_window.h"
 #include "kvstore/kv_store.h"
 #include "worker/kv_sink.h"
 
@@ -20,16 +22,29 @@ class StoreSink final : public KvSink {
   Result<void> write_layer(const LayerKv& kv) override;
 
  private:
-  Result<void> write_head(const LayerKv& kv, int32_t head);
-  void fill_page(const LocalKv& local, int32_t head, int64_t ordinal);
+  // One head's rows and page digests, where the host reads them. Views of windows_.
+  struct HostHead {
+    std::span<const std::byte> k, v;  // [num_rows, head_dim]
+    const float* digests = nullptr;   // min, max, radius: each [pages, head_dim]
+    int64_t num_rows = 0;
+  };
+  struct Windows {
+    kernels::HostWindow k, v, digests;
+  };
+
+  Result<void> prepare(const LocalKv& local);
+  Result<HostHead> read_head(const LocalKv& local, int32_t head);
+  Result<void> write_head(int32_t layer, int32_t kv_head, const HostHead& head);
+  void fill_page(const HostHead& head, int64_t ordinal);
 
   kernels::Device& device_;
   kvstore::KvStore& store_;
   std::string request_id_;
   kvstore::KvGeometry geometry_;
   std::vector<int64_t> pages_;
-  std::vector<std::byte> page_;            // one page, being put together
-  std::vector<float> min_, max_, radius_;  // [pages, head_dim] of one head
+  std::vector<std::byte> page_;     // one page, being put together
+  kernels::DeviceBuffer digests_;   // of one head
+  std::optional<Windows> windows_;  // from the first layer on
 };
 
 }  // namespace millrace::worker

@@ -20,6 +20,14 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) device_->free(data_, bytes_);
 }
 
+TimeMark host_time_mark() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double host_elapsed_s(TimeMark from, TimeMark to) {
+  return static_cast<double>(to - from) * 1e-9;
+}
+
 HostBuffer::HostBuffer(HostBuffer&& other) noexcept
     : device_(std::exchange(other.device_, nullptr)),
       data_(std::exchange(other.data_, nullptr)),

@@ -38,6 +38,10 @@ struct DeviceInfo {
   int64_t gemm_rows = 1024;  // rows that a product is best given at a time
 };
 
+// A point in a device's order of execution; see Device::mark.
+using TimeMark = int64_t;
+inline constexpr int64_t kMarksKept = 64;
+
 class Device;
 
 // Device memory; freed with the device that gave it, which must outlive it. Uninitialised.
@@ -86,6 +90,10 @@ class HostBuffer {
   int64_t bytes_ = 0;
 };
 
+// Marks of a device whose calls return when their work is done.
+TimeMark host_time_mark();
+double host_elapsed_s(TimeMark from, TimeMark to);
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -102,6 +110,11 @@ class Device {
   virtual void copy(void* destination, const void* source, int64_t bytes) = 0;
   virtual void copy_rows(const CopyRowsParams& params) = 0;
   virtual Result<void> synchronize(Deadline deadline) = 0;
+
+  // The moment at which all operations called so far are done. elapsed_s is the time between two of
+  // the last kMarksKept marks, known once the later one is passed (after a synchronize).
+  virtual TimeMark mark() = 0;
+  virtual double elapsed_s(TimeMark from, TimeMark to) const = 0;
 
   virtual void embed(const EmbedParams& params) = 0;
   virtual void rms_norm(const RmsNormParams& params) = 0;

@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/units.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/event_ring.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/memory_pool.h"
 #include "kernels/cuda/operations.h"
@@ -110,6 +111,12 @@ class CudaDevice final : public Device {
     return stream_.synchronize(deadline);
   }
 
+  TimeMark mark() override {
+    use();
+    return marks_.record(stream_.get());
+  }
+  double elapsed_s(TimeMark from, TimeMark to) const override { return marks_.elapsed_s(from, to); }
+
   void embed(const EmbedParams& params) override { run(cuda::embed, params); }
   void rms_norm(const RmsNormParams& params) override { run(cuda::rms_norm, params); }
   void rope_qkv(const RopeQkvParams& params) override { run(cuda::rope_qkv, params); }
@@ -162,6 +169,7 @@ class CudaDevice final : public Device {
   cuda::MemoryPool pool_;
   cuda::Stream stream_;
   cuda::UploadRing uploads_;
+  cuda::EventRing marks_;
   cuda::Gemm gemm_;
 };
 

@@ -31,6 +31,8 @@ class RefDevice final : public Device {
   }
   void copy_rows(const CopyRowsParams& params) override { copy_host_rows(params); }
   Result<void> synchronize(Deadline) override { return {}; }
+  TimeMark mark() override { return host_time_mark(); }
+  double elapsed_s(TimeMark from, TimeMark to) const override { return host_elapsed_s(from, to); }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
   void rms_norm(const RmsNormParams& params) override { ref::rms_norm(params); }

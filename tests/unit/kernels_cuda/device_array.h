@@ -47,6 +47,9 @@ class DeviceArray {
   void to_device() {
     MR_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&memory_), total_bytes()));
     MR_CUDA_CHECK(cudaMemcpy(memory_, host_begin(), total_bytes(), cudaMemcpyHostToDevice));
+    // A copy from pageable memory may return before it has arrived, and the stream of the test does
+    // not wait for it.
+    MR_CUDA_CHECK(cudaDeviceSynchronize());
   }
   void from_device() {
     MR_CUDA_CHECK(cudaMemcpy(host_begin(), memory_, total_bytes(), cudaMemcpyDeviceToHost));

@@ -38,6 +38,8 @@ class MemoryDevice final : public kernels::Device {
   }
   void copy_rows(const kernels::CopyRowsParams&) override { refuse(); }
   Result<void> synchronize(Deadline) override { return {}; }
+  kernels::TimeMark mark() override { return 0; }
+  double elapsed_s(kernels::TimeMark, kernels::TimeMark) const override { return 0; }
 
   void embed(const kernels::EmbedParams&) override { refuse(); }
   void rms_norm(const kernels::RmsNormParams&) override { refuse(); }

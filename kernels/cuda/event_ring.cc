@@ -1,0 +1,29 @@
+#include "kernels/cuda/event_ring.h"
+
+#include "common/check.h"
+#include "kernels/cuda/check.h"
+
+namespace millrace::kernels::cuda {
+
+EventRing::EventRing() {
+  for (cudaEvent_t& event : events_) MR_CUDA_CHECK(cudaEventCreate(&event));
+}
+
+EventRing::~EventRing() {
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+TimeMark EventRing::record(cudaStream_t stream) {
+  MR_CUDA_CHECK(cudaEventRecord(event(next_), stream));
+  return next_++;
+}
+
+double EventRing::elapsed_s(TimeMark from, TimeMark to) const {
+  MR_CHECK(from >= next_ - kMarksKept && to >= from && to < next_, "from mark {} to {} of {}", from,
+           to, next_);
+  float elapsed_ms = 0;
+  MR_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, event(from), event(to)));
+  return double{elapsed_ms} * 1e-3;
+}
+
+}  // namespace millrace::kernels::cuda
