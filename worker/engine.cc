@@ -37,9 +37,15 @@ Result<PhaseTimes> slowest_phases(comm::Communicator& world, const PhaseTimes& o
 
 Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights& weights,
                               const RankGrid& grid, const EngineOptions& options) {
+  const auto info = device.info();
+  if (!info.float32_compute && weights.compute_dtype == DType::kFloat32) {
+    return error(Errc::kUnsupported, "{} does not compute in float32", info.name);
+  }
+  EngineOptions settled = options;
+  if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;
   MR_ASSIGN_OR_RETURN(auto forward,
-                      model::LayerForward::create(device, weights, options.row_tile_tokens));
-  return Engine(device, weights, grid, options, std::move(forward));
+                      model::LayerForward::create(device, weights, settled.row_tile_tokens));
+  return Engine(device, weights, grid, settled, std::move(forward));
 }
 
 Partition Engine::partition(int64_t num_tokens) const {

@@ -28,8 +28,9 @@
 namespace millrace::worker {
 
 struct EngineOptions {
-  int64_t row_tile_tokens = 1024;  // rows a GEMM takes at a time: bounds activation memory
-  int64_t stripe_tokens = 0;       // 0: Partition::default_stripe_tokens
+  // Rows a GEMM takes at a time: bounds activation memory. 0: what suits the device.
+  int64_t row_tile_tokens = 0;
+  int64_t stripe_tokens = 0;  // 0: Partition::default_stripe_tokens
 };
 
 struct LayerReport {

@@ -60,7 +60,6 @@ Result<void> PrefillRun::allocate() {
   const int64_t head_pairs_bytes = shard.num_query_heads * int64_t{sizeof(int64_t)};
   MR_ASSIGN_OR_RETURN(device_positions_, device_.allocate(num_rows_ * int64_t{sizeof(int32_t)}));
   MR_ASSIGN_OR_RETURN(hidden_, device_.allocate(num_rows_ * hidden_bytes));
-  MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
   MR_ASSIGN_OR_RETURN(q_, device_.allocate(num_rows_ * row_bytes));
   MR_ASSIGN_OR_RETURN(attended_, device_.allocate(num_rows_ * row_bytes));
   MR_ASSIGN_OR_RETURN(lse_,
@@ -85,6 +84,7 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(head_pairs_bytes));
   MR_ASSIGN_OR_RETURN(host_pairs_, device_.allocate_host(head_pairs_bytes));
   if (grid_.tp().size() > 1) {
+    MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
     MR_ASSIGN_OR_RETURN(partial_window_, kernels::HostWindow::create(device_, partial_.bytes()));
   }
   return {};

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/available_memory.h"
-#include "kernels/cpu/cpu_device.h"
 #include "worker/agreement.h"
 #include "worker/capacity.h"
 #include "worker/crossover.h"
@@ -26,23 +24,30 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
 }
 
 Result<void> RankRuntime::load(const RankOptions& options) {
-  device_ = kernels::make_cpu_device({.num_threads = cores_.num_threads});
-  MR_ASSIGN_OR_RETURN(weights_,
-                      model::load_model_weights(options.model_directory, grid_->tensor_parallel(),
-                                                options.compute_dtype, *device_));
+  MR_ASSIGN_OR_RETURN(auto made, make_rank_device(options.device, options.compute_dtype, cores_));
+  device_ = std::move(made.device);
+  ranks_on_device_ = made.num_ranks;
+  MR_ASSIGN_OR_RETURN(weights_, model::load_model_weights(
+                                    options.model_directory, grid_->tensor_parallel(),
+                                    compute_dtype_on(*device_, options.compute_dtype), *device_));
   MR_ASSIGN_OR_RETURN(auto engine, Engine::create(*device_, *weights_, *grid_, options.engine));
   engine_ = std::make_unique<Engine>(std::move(engine));
   return {};
 }
 
+// Half of what a machine's memory has free: the other half is for the KV store, the page cache and
+// the rest of the machine. Of a GPU's memory, which has no other use, all but what operations take
+// for a moment.
+int64_t RankRuntime::prompt_budget_bytes() const {
+  const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
+  return device_->info().host_memory ? free_bytes / 2 : free_bytes - free_bytes / 8;
+}
+
 Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   const auto deadline = Deadline::after(options.startup_timeout);
   auto& world = grid_->world();
-  // Half of what is free: the other half is for the KV store, the page cache and the rest of the
-  // machine.
-  int64_t own_limit =
-      max_prompt_tokens(weights_->config, weights_->shard, grid_->shape(), weights_->compute_dtype,
-                        available_memory_bytes() / cores_.ranks_here / 2);
+  int64_t own_limit = max_prompt_tokens(weights_->config, weights_->shard, grid_->shape(),
+                                        weights_->compute_dtype, prompt_budget_bytes());
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   std::vector<int64_t> limits(static_cast<size_t>(world.size()));
   const std::vector<int64_t> counts(limits.size(), int64_t{sizeof(own_limit)});

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "model/weights.h"
 #include "worker/core_share.h"
+#include "worker/device_choice.h"
 #include "worker/engine.h"
 #include "worker/prompt.h"
 #include "worker/rank_grid.h"
@@ -18,10 +20,11 @@ namespace millrace::worker {
 struct RankOptions {
   std::string model_directory;
   GridShape grid;
-  DType compute_dtype = DType::kFloat32;
+  DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
+  std::optional<DType> compute_dtype;  // none: float32 on a CPU, bfloat16 on a GPU
   EngineOptions engine;
   int num_threads = 0;            // 0: this rank's share of the machine's cores
-  int64_t max_prompt_tokens = 0;  // 0: what the model and half of the available memory allow
+  int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
   int64_t crossover_tokens = -1;  // -1: measured at start
   Duration startup_timeout = std::chrono::minutes(10);
 };
@@ -45,10 +48,12 @@ class RankRuntime {
   RankRuntime() = default;
   Result<void> load(const RankOptions& options);
   Result<void> agree_on_limits(const RankOptions& options);
+  int64_t prompt_budget_bytes() const;
 
   std::unique_ptr<RankGrid> grid_;
   CoreShare cores_;
   std::unique_ptr<kernels::Device> device_;
+  int ranks_on_device_ = 1;
   std::unique_ptr<model::ModelWeights> weights_;
   std::unique_ptr<Engine> engine_;
   PromptLimits limits_;

@@ -2,10 +2,10 @@
 """Runs millrace-batch on the prompts of a golden.json and compares logits and KV with it.
 
     check_golden.py --batch build/release/bin/millrace-batch --model DIR [--golden FILE]
-                    [--dtype float32|bfloat16] [--tp T --cp C] [--head-plan dense]
+                    [--dtype float32|bfloat16] [--tp T --cp C] [--head-plan dense] [--device cpu|cuda]
 
 float32: every top-10 logit within 0.02 and every K and V sample within 1e-3. bfloat16: the same first token and the
-golden top-5 logits within 0.5. Standard library only. Exit status 0 when all hold.
+golden top-5 logits within 0.5. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import tempfile
 
 KV_TOLERANCE = {"float32": 1e-3}
 LOGIT_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
+SKIPPED = 77
 LOGITS_COMPARED = {"float32": 10, "bfloat16": 5}
 
 
@@ -70,7 +71,7 @@ def run(args, golden, directory):
     subprocess.run(
         mpirun(args.tp * args.cp) + [args.batch, "--model", args.model, "--input", prompts, "--output", directory,
                                      "--tp", str(args.tp), "--cp", str(args.cp), "--head-plan", args.head_plan,
-                                     "--dtype", args.dtype, "--kv", "save", "--crossover-tokens", "0"],
+                                     "--dtype", args.dtype, "--device", args.device, "--kv", "save", "--crossover-tokens", "0"],
         check=True)
     with open(os.path.join(directory, "results.jsonl")) as file:
         return [json.loads(line) for line in file]
@@ -89,7 +90,7 @@ def compare(args, case, result, kv):
             worst_kv = max(worst_kv, max(abs(a - b) for a, b in zip(values, sample[kind])))
     good = same_first and worst_logit <= LOGIT_TOLERANCE[args.dtype]
     good = good and worst_kv <= KV_TOLERANCE.get(args.dtype, float("inf"))
-    print(f"{args.dtype} tp {args.tp} cp {args.cp}, {result['num_tokens']} tokens: first token "
+    print(f"{args.device} {args.dtype} tp {args.tp} cp {args.cp}, {result['num_tokens']} tokens: first token "
           f"{'same' if same_first else 'DIFFERS'}, worst logit {worst_logit:.5f}, worst KV {worst_kv:.6f}: "
           f"{'ok' if good else 'FAILED'}")
     return good
@@ -104,7 +105,11 @@ def main():
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--cp", type=int, default=1)
     parser.add_argument("--head-plan", default="dense")
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    if args.device.startswith("cuda") and not os.path.exists("/dev/nvidiactl"):
+        print("skipped: no GPU")
+        return SKIPPED
     with open(args.golden or os.path.join(args.model, "golden.json")) as file:
         golden = json.load(file)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,0 +1,63 @@
+#include "worker/device_choice.h"
+
+#include <charconv>
+#include <utility>
+
+#include "common/units.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/cuda_device.h"
+
+namespace millrace::worker {
+
+namespace {
+
+constexpr std::string_view kCudaPrefix = "cuda:";
+
+Result<RankDevice> make_gpu(const DeviceChoice& choice, const CoreShare& cores) {
+  const int num_gpus = std::max(1, kernels::num_cuda_devices());
+  const bool by_turns = choice.index < 0;
+  const int index = by_turns ? cores.local_rank % num_gpus : choice.index;
+  MR_ASSIGN_OR_RETURN(auto device, kernels::make_cuda_device({.index = index}));
+  const int num_ranks =
+      by_turns ? static_cast<int>(ceil_div(cores.ranks_here, num_gpus)) : cores.ranks_here;
+  return RankDevice{.device = std::move(device), .num_ranks = num_ranks};
+}
+
+}  // namespace
+
+Result<DeviceChoice> parse_device_choice(std::string_view text) {
+  using Kind = DeviceChoice::Kind;
+  if (text == "auto") return DeviceChoice{.kind = Kind::kAuto};
+  if (text == "cpu") return DeviceChoice{.kind = Kind::kCpu};
+  if (text == "cuda") return DeviceChoice{.kind = Kind::kCuda};
+  DeviceChoice choice{.kind = Kind::kCuda};
+  if (text.starts_with(kCudaPrefix)) {
+    const std::string_view number = text.substr(kCudaPrefix.size());
+    const auto [end, status] =
+        std::from_chars(number.data(), number.data() + number.size(), choice.index);
+    if (status == std::errc() && end == number.data() + number.size() && choice.index >= 0) {
+      return choice;
+    }
+  }
+  return error(Errc::kInvalidArgument, "device '{}': write auto, cpu, cuda or cuda:N", text);
+}
+
+Result<RankDevice> make_rank_device(const DeviceChoice& choice, std::optional<DType> dtype,
+                                    const CoreShare& cores) {
+  using Kind = DeviceChoice::Kind;
+  const bool gpu_can = dtype != DType::kFloat32;
+  if (choice.kind == Kind::kCuda && !gpu_can) {
+    return error(Errc::kUnsupported, "cuda computes in bfloat16, not in float32");
+  }
+  const bool gpu = choice.kind == Kind::kCuda ||
+                   (choice.kind == Kind::kAuto && gpu_can && kernels::num_cuda_devices() > 0);
+  if (gpu) return make_gpu(choice, cores);
+  return RankDevice{.device = kernels::make_cpu_device({.num_threads = cores.num_threads}),
+                    .num_ranks = cores.ranks_here};
+}
+
+DType compute_dtype_on(const kernels::Device& device, std::optional<DType> wanted) {
+  return wanted.value_or(device.info().float32_compute ? DType::kFloat32 : DType::kBFloat16);
+}
+
+}  // namespace millrace::worker

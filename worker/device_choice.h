@@ -1,0 +1,40 @@
+// Which device a rank computes on: what --device says and the machine has.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "worker/core_share.h"
+
+namespace millrace::worker {
+
+struct DeviceChoice {
+  enum class Kind {
+    kAuto,  // a GPU where the build, the machine and the compute dtype allow it, else the CPU
+    kCpu,
+    kCuda,
+  };
+  Kind kind = Kind::kAuto;
+  int index = -1;  // of the GPU; -1: the ranks of a machine take its GPUs in turn
+};
+
+// "auto", "cpu", "cuda" or "cuda:N".
+Result<DeviceChoice> parse_device_choice(std::string_view text);
+
+struct RankDevice {
+  std::unique_ptr<kernels::Device> device;
+  int num_ranks = 1;  // that share it, this one included
+};
+
+// `dtype`: what the rank is told to compute in, if anything. kUnsupported where the device cannot.
+Result<RankDevice> make_rank_device(const DeviceChoice& choice, std::optional<DType> dtype,
+                                    const CoreShare& cores);
+
+// What a rank computes in: `wanted`, or what the device is best at without a loss that a CPU would
+// not have either: float32 on a CPU, bfloat16 on a GPU.
+DType compute_dtype_on(const kernels::Device& device, std::optional<DType> wanted);
+
+}  // namespace millrace::worker
