@@ -1,0 +1,103 @@
+#include "bench/millrace_bench/kernel_cases.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "bench/millrace_bench/case_shapes.h"
+#include "kernels/api/closed_form.h"
+#include "kernels/api/coverage.h"
+
+namespace millrace::bench {
+
+using kernels::IndexShape;
+
+namespace {
+
+constexpr auto kTimeout = std::chrono::minutes(30);
+
+int64_t causal_pairs(int64_t num_tokens) {
+  return num_tokens * (num_tokens + 1) / 2;
+}
+
+// Of one head, from its lists on the host.
+int64_t counted_pairs(const SampleLayer& layer, const HostIndex& index, int32_t head) {
+  const auto& tiles = layer.tiles();
+  const int64_t dense_from = kernels::first_dense_position(layer.shape().num_tokens);
+  kernels::TileCoverage coverage;
+  int64_t pairs = 0;
+  for (size_t t = 0; t < tiles.size(); ++t) {
+    kernels::tile_coverage(index.view().head(head), tiles[t], static_cast<int64_t>(t),
+                           tiles[t].position >= dense_from, coverage);
+    pairs += kernels::covered_pairs(coverage, tiles[t]);
+  }
+  return pairs;
+}
+
+}  // namespace
+
+Result<KernelRow::Part> KernelCases::time(const char* name, const std::function<void()>& call) {
+  MR_ASSIGN_OR_RETURN(const auto timing, time_calls(*device_, call, options_.timing));
+  return KernelRow::Part{.name = name, .timing = timing};
+}
+
+Result<void> KernelCases::attention(const SampleLayer& layer, const BenchIndex& index,
+                                    KernelRow& row) {
+  const auto& shape = layer.shape();
+  const auto num_heads = static_cast<size_t>(shape.num_query_heads);
+  MR_ASSIGN_OR_RETURN(const auto counts, device_->allocate(std::ssize(all_heads(shape)) * 8));
+  auto params = layer.attention(index.view());
+  params.covered_pairs = counts.as<int64_t>();
+  device_->attention(params);
+  std::vector<int64_t> pairs(num_heads);
+  device_->copy(pairs.data(), counts.data(), counts.bytes());
+  MR_RETURN_IF_ERROR(device_->synchronize(Deadline::after(kTimeout)));
+  const auto all_pairs =
+      static_cast<double>(std::accumulate(pairs.begin(), pairs.end(), int64_t{}));
+  row.density = all_pairs / static_cast<double>(num_heads) /
+                static_cast<double>(causal_pairs(shape.num_tokens));
+  row.index_bytes = index.bytes();
+  if (options_.check) {
+    MR_ASSIGN_OR_RETURN(const auto host, index.download(*device_));
+    MR_ASSIGN_OR_RETURN(auto output, check_attention(*device_, layer, host));
+    row.checks.push_back(std::move(output));
+    const auto difference = std::abs(pairs.front() - counted_pairs(layer, host, 0));
+    row.checks.push_back({.what = "pairs", .error = static_cast<double>(difference)});
+  }
+  params.covered_pairs = nullptr;
+  MR_ASSIGN_OR_RETURN(auto part, time("attention", [&] { device_->attention(params); }));
+  part.flops = 4.0 * shape.head_dim * all_pairs;
+  row.parts.push_back(std::move(part));
+  return {};
+}
+
+Result<KernelRow> KernelCases::dense(const SampleLayer& layer) {
+  const auto& shape = layer.shape();
+  KernelRow row = empty_row("dense", "", shape);
+  const IndexShape lists{.num_heads = shape.num_query_heads, .max_bands = 1, .max_columns = 1};
+  MR_ASSIGN_OR_RETURN(auto index, BenchIndex::create(*device_, lists));
+  const auto heads = all_heads(shape);
+  const std::vector forms(heads.size(), kernels::dense_form(shape.num_tokens));
+  device_->build_closed_form(
+      {.num_tokens = shape.num_tokens, .heads = heads, .forms = forms, .index = index.view()});
+  MR_RETURN_IF_ERROR(attention(layer, index, row));
+  return row;
+}
+
+Result<KernelRow> KernelCases::given_sets(const SampleLayer& layer, const Sets& sets) {
+  const auto& shape = layer.shape();
+  KernelRow row =
+      empty_row(sets.shared ? "one set for all" : "given sets", budget_text(sets.budget), shape);
+  HostIndex host(list_shape(shape, sets.budget));
+  for (int32_t h = 0; h < shape.num_query_heads; ++h) {
+    const auto seed = static_cast<uint64_t>(sets.shared ? 0 : h);
+    host.set(h, vertical_slash_lists(shape.num_tokens, sets.budget.verticals, sets.budget.slashes,
+                                     seed));
+  }
+  MR_ASSIGN_OR_RETURN(auto index, BenchIndex::create(*device_, host.view().shape));
+  MR_RETURN_IF_ERROR(index.upload(*device_, host));
+  MR_RETURN_IF_ERROR(attention(layer, index, row));
+  return row;
+}
+
+}  // namespace millrace::bench

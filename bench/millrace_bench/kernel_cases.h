@@ -1,0 +1,55 @@
+// What `millrace-bench kernels` times. Each case checks its results first, then times.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "bench/millrace_bench/kernel_row.h"
+#include "bench/millrace_bench/sample_layer.h"
+
+namespace millrace::bench {
+
+class KernelCases {
+ public:
+  struct Options {
+    TimingOptions timing;
+    bool check = true;
+  };
+  // `device` outlives it.
+  KernelCases(kernels::Device& device, const Options& options)
+      : device_(&device), options_(options) {}
+
+  // The linear layers of Llama 3 8B for `num_rows` rows, and a copy within the device's memory.
+  Result<std::vector<KernelRow>> products(int64_t num_rows, DType dtype);
+  Result<KernelRow> memory_copy(int64_t bytes);
+
+  Result<KernelRow> dense(const SampleLayer& layer);
+  // Index sets given by hand (bench_index.h), another for each head, or one for all.
+  struct Sets {
+    kernels::VerticalSlashBudget budget;
+    bool shared = false;
+  };
+  Result<KernelRow> given_sets(const SampleLayer& layer, const Sets& sets);
+
+  // Found in the layer itself: estimation, index building and attention, each timed alone.
+  Result<KernelRow> vertical_slash(const SampleLayer& layer, kernels::VerticalSlashBudget budget);
+  Result<KernelRow> block_sparse(const SampleLayer& layer, int32_t top_k);
+  Result<KernelRow> adaptive(const SampleLayer& layer, const AdaptiveSetting& setting);
+
+ private:
+  // How a pattern of block lists is built and checked.
+  struct BlockPattern {
+    std::function<void(const kernels::IndexView&)> build;
+    std::function<Result<CheckResult>(const HostIndex&)> check;
+  };
+
+  Result<KernelRow> blocks(const SampleLayer& layer, const BlockPattern& pattern, KernelRow row);
+  Result<KernelRow::Part> time(const char* name, const std::function<void()>& call);
+  // Runs attention under `index` once, checks it and counts pairs, then times it.
+  Result<void> attention(const SampleLayer& layer, const BenchIndex& index, KernelRow& row);
+
+  kernels::Device* device_;
+  Options options_;
+};
+
+}  // namespace millrace::bench

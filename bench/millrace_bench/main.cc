@@ -1,0 +1,28 @@
+// millrace-bench: how fast, checked first.
+//   millrace-bench kernels --device cuda --tokens 131072 524288 --json results.json
+// Exit status: 0 done; 1 a result was wrong; 2 could not run.
+#include <cstdio>
+#include <exception>
+
+#include "bench/millrace_bench/kernels_command.h"
+
+int main(int argc, char** argv) {
+  using namespace millrace::bench;
+  CLI::App app("Times kernels and whole prefills, and holds them against what the machine can do.",
+               "millrace-bench");
+  app.require_subcommand(1);
+  KernelsCommand kernels;
+  auto* kernels_app = app.add_subcommand("kernels", "operations, one at a time");
+  add_kernels_command(*kernels_app, kernels);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  try {
+    return run_kernels(kernels, argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "millrace-bench: %s\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,43 @@
+#include "bench/millrace_bench/random_fill.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "common/check.h"
+#include "model/synthetic_random.h"
+
+namespace millrace::bench {
+
+namespace {
+
+constexpr int64_t kPeriod = 1 << 20;
+constexpr auto kTimeout = std::chrono::minutes(1);
+
+}  // namespace
+
+std::vector<float> make_normals(int64_t count, uint64_t seed) {
+  std::vector<float> normals(static_cast<size_t>(count));
+  for (size_t i = 0; i < normals.size(); ++i) {
+    double sum = -6;
+    for (uint64_t j = 0; j < 12; ++j) sum += model::mixed_uniform(seed, 12 * i + j, 0, 1);
+    normals[i] = static_cast<float>(sum);
+  }
+  return normals;
+}
+
+Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count) {
+  MR_CHECK(dtype != DType::kFloat16, "no operand is {}", dtype_name(dtype));
+  const auto normals = make_normals(std::min(count, kPeriod), /*seed=*/1);
+  std::vector<BFloat16> narrow(normals.size());
+  std::ranges::transform(normals, narrow.begin(), to_bfloat16);
+  const void* source =
+      dtype == DType::kFloat32 ? static_cast<const void*>(normals.data()) : narrow.data();
+  auto* destination = static_cast<std::byte*>(data);
+  for (int64_t first = 0; first < count; first += kPeriod) {
+    device.copy(destination + first * dtype_bytes(dtype), source,
+                std::min(kPeriod, count - first) * dtype_bytes(dtype));
+  }
+  return device.synchronize(Deadline::after(kTimeout));
+}
+
+}  // namespace millrace::bench

@@ -1,0 +1,18 @@
+// Normals for operands of which only the size matters.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+
+namespace millrace::bench {
+
+// About normal, mean 0, variance 1.
+std::vector<float> make_normals(int64_t count, uint64_t seed);
+
+// `data` in device memory, float32 or bfloat16. Repeats after 2^20 elements.
+Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count);
+
+}  // namespace millrace::bench
