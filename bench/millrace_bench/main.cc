@@ -1,10 +1,13 @@
 // millrace-bench: how fast, checked first.
 //   millrace-bench kernels --device cuda --tokens 131072 524288 --json results.json
+//   mpirun -n P millrace-bench prefill --model synthetic:llama-3-8b --cp P --tokens 131072
 // Exit status: 0 done; 1 a result was wrong; 2 could not run.
 #include <cstdio>
 #include <exception>
 
 #include "bench/millrace_bench/kernels_command.h"
+#include "bench/millrace_bench/prefill_command.h"
+#include "comm/mpi/mpi_session.h"
 
 int main(int argc, char** argv) {
   using namespace millrace::bench;
@@ -14,13 +17,18 @@ int main(int argc, char** argv) {
   KernelsCommand kernels;
   auto* kernels_app = app.add_subcommand("kernels", "operations, one at a time");
   add_kernels_command(*kernels_app, kernels);
+  PrefillCommand prefill;
+  auto* prefill_app = app.add_subcommand("prefill", "whole prompts, one head plan after another");
+  add_prefill_command(*prefill_app, prefill);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   }
   try {
-    return run_kernels(kernels, argc, argv);
+    if (kernels_app->parsed()) return run_kernels(kernels, argc, argv);
+    millrace::comm::MpiSession session(argc, argv);
+    return run_prefill(prefill, session.world(), argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "millrace-bench: %s\n", e.what());
     return 2;
