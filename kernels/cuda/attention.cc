@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/units.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/tensor_map.h"
@@ -34,8 +35,18 @@ bool follows(const TileGroup& group, const RowTile& tile, int64_t tile_number) {
          group.first_tile + group.num_rows / kTileRows == tile_number;
 }
 
-// Longest first: under any index a tile's cost grows with its position, and the last items to
-// finish should be short. A dense tile is never grouped with one that is not.
+// A part of a dense group has at least as many pages as a sparse row tile of a long prompt, and
+// there are few enough of them for the merge to cost nothing.
+constexpr int32_t kMinPartPages = 64;
+constexpr int32_t kMaxParts = 64;
+
+struct GroupPlan {
+  std::vector<TileGroup> groups;
+  std::vector<CutGroup> cut;
+  int32_t num_parts = 0;
+};
+
+// Rows of tiles side by side; a dense tile is never grouped with one that is not.
 std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_from) {
   std::vector<TileGroup> groups;
   for (size_t i = 0; i < params.tiles.size(); ++i) {
@@ -56,9 +67,45 @@ std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_
                         .num_rows = static_cast<int32_t>(tile.num_rows)});
     }
   }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](const TileGroup& a, const TileGroup& b) { return a.position > b.position; });
   return groups;
+}
+
+void cut_by_keys(TileGroup group, GroupPlan& plan) {
+  const auto num_pages =
+      static_cast<int32_t>(ceil_div(int64_t{group.position} + group.num_rows, kPageTokens));
+  const int32_t part_pages = std::max(kMinPartPages, (num_pages + kMaxParts - 1) / kMaxParts);
+  if (num_pages <= part_pages) {
+    group.end_page = num_pages;
+    plan.groups.push_back(group);
+    return;
+  }
+  const int32_t first_part = plan.num_parts;
+  for (int32_t page = 0; page < num_pages; page += part_pages) {
+    group.first_page = page;
+    group.end_page = std::min(page + part_pages, num_pages);
+    group.part = plan.num_parts++;
+    plan.groups.push_back(group);
+  }
+  plan.cut.push_back({.local_row = group.local_row,
+                      .num_rows = group.num_rows,
+                      .first_part = first_part,
+                      .num_parts = plan.num_parts - first_part});
+}
+
+// Longest first: under any index a tile's cost grows with its position, and the last items to
+// finish should be short.
+GroupPlan plan_groups(const AttentionParams& params, int64_t dense_from) {
+  GroupPlan plan;
+  for (const TileGroup& group : group_tiles(params, dense_from)) {
+    if (group.position >= dense_from) {
+      cut_by_keys(group, plan);
+    } else {
+      plan.groups.push_back(group);
+    }
+  }
+  std::stable_sort(plan.groups.begin(), plan.groups.end(),
+                   [](const TileGroup& a, const TileGroup& b) { return a.position > b.position; });
+  return plan;
 }
 
 }  // namespace
@@ -74,8 +121,9 @@ void attention(const AttentionParams& params, Context& context) {
                                   context.stream));
   }
   const int64_t dense_from = first_dense_position(kv.num_tokens);
-  const std::vector<TileGroup> groups = group_tiles(params, dense_from);
-  if (groups.empty()) return;
+  const GroupPlan plan = plan_groups(params, dense_from);
+  if (plan.groups.empty()) return;
+  const int64_t part_rows = int64_t{params.num_query_heads} * plan.num_parts * kGroupRows;
 
   const AttentionArguments arguments = {
       .q = static_cast<const __nv_bfloat16*>(params.q),
@@ -91,13 +139,16 @@ void attention(const AttentionParams& params, Context& context) {
       .heads_per_kv_head = params.num_query_heads / kv.num_kv_heads,
       .scale_log2 = params.scale * std::numbers::log2e_v<float>,
       .index = params.index,
-      .groups = context.scratch.upload(std::span(groups)),
-      .num_groups = static_cast<int32_t>(groups.size()),
-      .next_item = next_item};
+      .groups = context.scratch.upload(std::span(plan.groups)),
+      .num_groups = static_cast<int32_t>(plan.groups.size()),
+      .next_item = next_item,
+      .num_parts = plan.num_parts,
+      .part_out = context.scratch.allocate<float>(part_rows * kv.head_dim),
+      .part_statistics = context.scratch.allocate<RowStatistics>(part_rows)};
   const CUtensorMap k_map = key_tensor_map(kv.k, kv);
   const CUtensorMap v_map = key_tensor_map(kv.v, kv);
   const auto launch = kv.head_dim == 128 ? launch_attention<128> : launch_attention<64>;
-  const int64_t num_items = std::ssize(groups) * params.num_query_heads;
+  const int64_t num_items = std::ssize(plan.groups) * params.num_query_heads;
   launch(arguments, k_map, v_map, static_cast<int>(std::min<int64_t>(context.num_sms, num_items)),
          context.stream);
 }

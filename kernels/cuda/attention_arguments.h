@@ -15,12 +15,36 @@ namespace millrace::kernels::cuda {
 // limited by what the L2 cache can deliver (docs/performance.md).
 inline constexpr int kGroupTiles = 2;
 
-// Up to kGroupTiles tiles that follow each other in position and in the rank's rows.
+inline constexpr int kGroupRows = kGroupTiles * static_cast<int>(kTileRows);
+
+inline constexpr int32_t kWhole = -1;
+
+// Up to kGroupTiles tiles that follow each other in position and in the rank's rows. The last rows
+// of a prompt, which run densely, take far longer than others do under a sparse index: they are cut
+// by keys into parts, whose results are merged.
 struct TileGroup {
   int32_t local_row = 0;
   int32_t position = 0;
   int32_t first_tile = 0;  // local number of the first of them
   int32_t num_rows = 0;
+  // Dense groups only.
+  int32_t first_page = 0;
+  int32_t end_page = 0;
+  int32_t part = kWhole;  // which part of all that are cut, else kWhole
+};
+
+// The parts of one group: numbers [first_part, first_part + num_parts).
+struct CutGroup {
+  int32_t local_row = 0;
+  int32_t num_rows = 0;
+  int32_t first_part = 0;
+  int32_t num_parts = 0;
+};
+
+// What a part leaves of a row: its output is relative to base and not yet divided by sum.
+struct RowStatistics {
+  float base = 0;  // in powers of two
+  float sum = 0;
 };
 
 // Pointers are device memory; layouts as in AttentionParams.
@@ -41,6 +65,9 @@ struct AttentionArguments {
   const TileGroup* groups = nullptr;  // longest first
   int32_t num_groups = 0;
   uint32_t* next_item = nullptr;  // zero at the start; item = head * num_groups + group
+  int32_t num_parts = 0;
+  float* part_out = nullptr;                 // [num_query_heads, num_parts, kGroupRows, head_dim]
+  RowStatistics* part_statistics = nullptr;  // [num_query_heads, num_parts, kGroupRows]
 };
 
 }  // namespace millrace::kernels::cuda

@@ -1,7 +1,8 @@
-// The attention kernel: a persistent grid of one block per multiprocessor; in each a producer warp
-// and one warpgroup per row tile of the group at hand.
+// The attention kernel: a persistent grid of one block per multiprocessor; in each a warpgroup that
+// brings keys and values, and one warpgroup per row tile of the group at hand.
 #pragma once
 
+#include "kernels/cuda/attention_gather.cuh"
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_walk.cuh"
@@ -10,7 +11,7 @@
 namespace millrace::kernels::cuda {
 
 inline constexpr int kAttentionThreads = kWarpgroup * (kGroupTiles + 1);
-// 128 * (72 + 2 * 216) registers: all but a few of the 65,536.
+// What 384 threads have at the launch, 168 each, dealt out again: 72 + 2 * 216 = 3 * 168.
 inline constexpr int kProducerRegisters = 72;
 inline constexpr int kConsumerRegisters = 216;
 
@@ -21,14 +22,15 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
                      const __grid_constant__ CUtensorMap v_map) {
   extern __shared__ std::byte raw[];
   using Shared = AttentionShared<kHeadDim>;
-  auto& shared = *reinterpret_cast<Shared*>(
-      (reinterpret_cast<uintptr_t>(raw) + alignof(Shared) - 1) / alignof(Shared) * alignof(Shared));
+  auto& shared = *reinterpret_cast<Shared*>(raw);
+  if (ptx::shared_address(raw) % kSharedAlignment != 0) __trap();
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared::kStages; ++i) {
       ptx::barrier_init(&shared.full[i], kFullArrivals);
       ptx::barrier_init(&shared.empty[i], kEmptyArrivals);
     }
+    for (int i = 0; i < kOrders; ++i) ptx::barrier_init(&shared.ordered[i], 1);
     ptx::fence_barrier_init();
     ptx::prefetch_map(k_map);
     ptx::prefetch_map(v_map);
@@ -36,8 +38,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   __syncthreads();
   if (warpgroup == kGroupTiles) {
     ptx::give_registers<kProducerRegisters>();
-    if (threadIdx.x % kWarpgroup < kWarp) {
-      AttentionProducer<kHeadDim>(shared, arguments, k_map, v_map).run();
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
+    if (warp == 0) {
+      AttentionWalker<kHeadDim>(shared, arguments, k_map, v_map).run();
+    } else {
+      AttentionGatherer<kHeadDim>(shared, arguments).run(warp - 1);
     }
   } else {
     ptx::take_registers<kConsumerRegisters>();
@@ -48,8 +53,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 template <int kHeadDim>
 void launch_attention(const AttentionArguments& arguments, const CUtensorMap& k_map,
                       const CUtensorMap& v_map, int num_blocks, cudaStream_t stream) {
-  // Room to align the ring to the swizzle's 1,024 bytes.
-  constexpr int kBytes = sizeof(AttentionShared<kHeadDim>) + alignof(AttentionShared<kHeadDim>);
+  constexpr int kBytes = sizeof(AttentionShared<kHeadDim>);
   static_assert(kBytes <= 227 * 1024);
   auto* kernel = attention_kernel<kHeadDim>;
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));

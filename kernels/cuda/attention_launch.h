@@ -14,4 +14,8 @@ template <int kHeadDim>
 void launch_attention(const AttentionArguments& arguments, const CUtensorMap& k_map,
                       const CUtensorMap& v_map, int num_blocks, cudaStream_t stream);
 
+// After it: rows of groups that were cut. `groups` is device memory.
+void merge_parts(const AttentionArguments& arguments, const CutGroup* groups, int num_groups,
+                 int head_dim, cudaStream_t stream);
+
 }  // namespace millrace::kernels::cuda

@@ -1,5 +1,7 @@
 // The shared memory of the attention kernel: a ring of slots, each 64 keys and their values with a
-// description of what they are, filled by one producer warp and read by a warpgroup per row tile.
+// description of what they are, filled by the producer warpgroup and read by a warpgroup per row
+// tile. One producer warp walks the lists and brings consecutive keys; the other three gather
+// columns into the slots that it orders.
 #pragma once
 
 #include "kernels/cuda/attention_arguments.h"
@@ -10,48 +12,62 @@ namespace millrace::kernels::cuda {
 inline constexpr int kSlotKeys = 64;
 inline constexpr int kWarp = 32;
 inline constexpr int kWarpgroup = 128;
-// A slot is full when all lanes of the producer warp have arrived, its first lane once more for the
-// bytes that the copy engine brings.
+// A slot is full when all lanes of the warp that fills it have arrived, its first lane once more
+// for the bytes that the copy engine brings.
 inline constexpr uint32_t kFullArrivals = kWarp + 1;
 // It is empty when every warp that reads it has arrived.
 inline constexpr uint32_t kEmptyArrivals = kGroupTiles * kWarpgroup / kWarp;
 
-enum class SlotKind : int32_t {
-  kKeys,     // consecutive keys
-  kColumns,  // gathered keys
-  kItem,     // no keys: what follows belongs to work item `item`
-  kStop,     // no keys: the end
+// What a tile does with a slot.
+enum class Action : int32_t {
+  kSkip,    // no key is its own
+  kWhole,   // all keys, for all rows
+  kMasked,  // the keys of its mask, and of those each row as far as its position
+  kGather,  // the same, of keys gathered from all over
+  kMarker,  // no keys: a work item begins, or the end has come
 };
 
 struct Slot {
-  SlotKind kind;
-  int32_t item;
-  int32_t first_key;  // of consecutive keys
-  int32_t last_key;   // no key of the slot is greater
-  // Bit i: the tile attends to key i of the slot, as far as its rows come after it.
+  Action action[kGroupTiles];
+  int32_t item;       // of a marker; kNoItem: the end
+  int32_t first_key;  // of consecutive keys, or of gathered ones: where they begin in the head's
+                      // columns
+  // Bit i: the tile attends to key i of the slot.
   uint64_t mask[kGroupTiles];
-  int32_t columns[kSlotKeys];  // of gathered keys: their positions
 };
+inline constexpr int32_t kNoItem = -1;
 
 // Block lists become bits, a window of this many pages at a time.
 inline constexpr int kWindowPages = 16384;
 inline constexpr int kWindowWords = kWindowPages / 32;
-// Columns wait here until a slot of them is complete: less than a slot, and one per lane.
-inline constexpr int kStagedColumns = kSlotKeys + kWarp;
+// A slot of columns to be gathered into `stage`. No more orders are open than the ring has slots.
+struct ColumnOrder {
+  TileGroup group;
+  int32_t head;          // kNoHead: the end
+  int32_t first_column;  // in the head's list
+  int32_t stage;
+};
+inline constexpr int32_t kNoHead = -1;
+inline constexpr int kOrders = 16;
+inline constexpr int kGatherWarps = kWarpgroup / kWarp - 1;
+
+// The swizzle's pattern repeats every 1,024 bytes.
+inline constexpr int kSharedAlignment = 1024;
 
 template <int kHeadDim>
-struct alignas(1024) AttentionShared {
+struct alignas(kSharedAlignment) AttentionShared {
   static constexpr int kStages = kHeadDim == 128 ? 6 : 10;
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
 
-  // As the copy engine and the tensor cores want it: panels of 64 columns, 128-byte swizzle.
+  // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
   __nv_bfloat16 k[kStages][kSlotKeys * kHeadDim];
   __nv_bfloat16 v[kStages][kSlotKeys * kHeadDim];
   Slot slots[kStages];
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint32_t window[kGroupTiles][kWindowWords];
-  int32_t staged[kStagedColumns];  // column, and above it a bit per tile that attends to it
+  ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
+  uint64_t ordered[kOrders];
 };
 
 // Position in the ring. Parity tells apart the rounds of a barrier.

@@ -10,13 +10,17 @@
 
 namespace millrace::kernels::cuda {
 
-inline constexpr float kLn2 = 0.69314718055994531F;
+__device__ inline float log_sum_exp(float base_log2, float sum) {
+  constexpr float kLn2 = 0.69314718055994531F;
+  return sum > 0 ? (base_log2 + log2f(sum)) * kLn2 : -INFINITY;
+}
 
 template <int kHeadDim>
 class AttentionConsumer {
   using Shared = AttentionShared<kHeadDim>;
-  static constexpr int kScores = kSlotKeys / 2;  // registers a thread
+  static constexpr int kScores = kSlotKeys / 2;  // of a slot, in a thread
   static constexpr int kOutputs = kHeadDim / 2;
+  static constexpr int kNone = -1;
 
  public:
   __device__ AttentionConsumer(Shared& shared, const AttentionArguments& arguments, int tile)
@@ -24,12 +28,11 @@ class AttentionConsumer {
 
   __device__ void run() {
     for (;;) {
-      const Slot& slot = wait_slot();
-      const auto kind = static_cast<SlotKind>(uniform(static_cast<int32_t>(slot.kind)));
-      const int32_t item = uniform(slot.item);
+      wait_slot();
+      const int32_t item = uniform(shared_.slots[cursor_.stage].item);
       release(cursor_.stage);
       cursor_.advance();
-      if (kind == SlotKind::kStop) return;
+      if (item == kNoItem) return;
       start_item(item);
       run_item();
       finish_item();
@@ -44,9 +47,10 @@ class AttentionConsumer {
     position_ = rows.position;
     num_rows_ = rows.num_rows;
     local_row_ = group.local_row + tile_ * static_cast<int32_t>(kTileRows);
+    part_ = group.part;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) out_[i] = 0;
-    maximum_[0] = maximum_[1] = -INFINITY;
+    base_[0] = base_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0;
     load_queries();
   }
@@ -72,38 +76,39 @@ class AttentionConsumer {
     return (int64_t{local_row_ + row} * arguments_.num_query_heads + head_) * kHeadDim;
   }
 
+  // A slot is held until its values are added, which happens while the scores of the next one are
+  // computed.
   __device__ void run_item() {
-    int pending = -1;  // stage whose values are not yet added
-    int distance = 0;  // slots from it to the cursor
+    int pending = kNone;
+    int distance = 0;  // slots from the pending one to the cursor
     for (;; cursor_.advance(), ++distance) {
-      const Slot& slot = wait_slot();
-      const auto kind = static_cast<SlotKind>(uniform(static_cast<int32_t>(slot.kind)));
-      if (kind != SlotKind::kKeys && kind != SlotKind::kColumns) break;
-      const uint64_t mask = uniform(slot.mask[tile_]);
-      if (mask == 0) {
+      wait_slot();
+      const Action action = uniform(shared_.slots[cursor_.stage].action[tile_]);
+      if (action == Action::kMarker) break;
+      if (action == Action::kSkip) {
         // The slot after next may need the buffer of the pending one.
-        if (pending >= 0 && distance >= Shared::kStages - 1) {
+        if (pending != kNone && distance == Shared::kStages - 1) {
           add_values(pending);
-          pending = -1;
+          pending = kNone;
         }
         release(cursor_.stage);
         continue;
       }
-      if (kind == SlotKind::kColumns) ptx::fence_async_shared();
-      if (pending >= 0) {
-        take_keys<true>(slot, mask, pending);
+      if (action == Action::kGather) ptx::fence_async_shared();
+      if (pending != kNone) {
+        take_keys<true>(action, pending);
       } else {
-        take_keys<false>(slot, mask, pending);
+        take_keys<false>(action, pending);
       }
       pending = cursor_.stage;
       distance = 0;
     }
-    if (pending >= 0) add_values(pending);
+    if (pending != kNone) add_values(pending);
   }
 
   // Scores and weights of the slot at the cursor; meanwhile the pending values are added.
   template <bool kPending>
-  __device__ void take_keys(const Slot& slot, uint64_t mask, int pending) {
+  __device__ void take_keys(Action action, int pending) {
     ptx::hold(scores_);
     ptx::hold(weights_);
     ptx::hold(out_);
@@ -116,37 +121,40 @@ class AttentionConsumer {
       ptx::wgmma_wait<0>();
     }
     ptx::hold(scores_);
-    if (~mask != 0 || slot.last_key > position_) apply_mask(slot, mask);
+    if (action != Action::kWhole) apply_mask(action);
     float rescale[2];
-    weigh(rescale);
+    const bool grown = weigh(rescale);
+    ptx::hold(scores_);  // the exponentials are computed before the wait, not after it
     if constexpr (kPending) {
       ptx::wgmma_wait<0>();
       release(pending);
     }
     ptx::hold(out_);
     ptx::hold(weights_);
-    scale_outputs(rescale);
-    pack_weights();
+    if (grown) scale_outputs(rescale);
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      weights_[i] = ptx::pack_bfloat16(scores_[2 * i], scores_[2 * i + 1]);
+    }
   }
 
   __device__ void issue_scores(int stage) {
-    const uint32_t k = ptx::shared_address(shared_.k[stage]);
+    const uint64_t k = ptx::matrix_descriptor(ptx::shared_address(shared_.k[stage]), 16);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
-      const uint32_t slice = k + step / 4 * (kSlotKeys * 128) + step % 4 * 32;
-      ptx::Wgmma<kSlotKeys, false>::issue(scores_, queries_ + 4 * step,
-                                          ptx::matrix_descriptor(slice, 16), step > 0);
+      const uint32_t offset = step / 4 * (kSlotKeys * 128) + step % 4 * 32;
+      ptx::Wgmma<kSlotKeys, false>::issue(scores_, queries_ + 4 * step, k + offset / 16, step > 0);
     }
     ptx::wgmma_commit();
   }
 
   __device__ void issue_values(int stage) {
-    const uint32_t v = ptx::shared_address(shared_.v[stage]);
+    const uint64_t v =
+        ptx::matrix_descriptor(ptx::shared_address(shared_.v[stage]), kSlotKeys * 128);
 #pragma unroll
     for (int step = 0; step < kSlotKeys / 16; ++step) {
-      ptx::Wgmma<kHeadDim, true>::issue(
-          out_, weights_ + 4 * step, ptx::matrix_descriptor(v + step * (16 * 128), kSlotKeys * 128),
-          true);
+      ptx::Wgmma<kHeadDim, true>::issue(out_, weights_ + 4 * step, v + step * (16 * 128) / 16,
+                                        true);
     }
     ptx::wgmma_commit();
   }
@@ -161,45 +169,85 @@ class AttentionConsumer {
     release(stage);
   }
 
-  __device__ void apply_mask(const Slot& slot, uint64_t mask) {
-    const uint64_t own = mask >> (2 * pair_);
-    const bool causal = slot.last_key > position_;
+  __device__ void apply_mask(Action action) {
+    const Slot& slot = shared_.slots[cursor_.stage];
+    const uint64_t own = slot.mask[tile_] >> (2 * pair_);
+    const int32_t first_key = slot.first_key;
+    const uint32_t bits[2] = {static_cast<uint32_t>(own), static_cast<uint32_t>(own >> 32)};
+#pragma unroll
+    for (int j = 0; j < kSlotKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if ((bits[j / 4] >> (8 * (j % 4) + e) & 1) != 0) continue;
+        scores_[4 * j + e] = scores_[4 * j + 2 + e] = -INFINITY;
+      }
+    }
+    if (action == Action::kMasked) {
+      if (first_key + kSlotKeys - 1 > position_) {
+        apply_causality([&](int column) { return first_key + column; });
+      }
+    } else {
+      const int32_t* columns = arguments_.index.columns +
+                               int64_t{head_} * arguments_.index.shape.max_columns + first_key;
+      const int32_t last = 63 - __clzll(static_cast<long long>(slot.mask[tile_]));
+      if (columns[last] > position_) {
+        apply_causality([&](int column) { return column <= last ? columns[column] : 0; });
+      }
+    }
+  }
+
+  template <typename KeyOf>
+  __device__ void apply_causality(KeyOf&& key_of) {
     const int row = position_ + first_row_;
 #pragma unroll
     for (int j = 0; j < kSlotKeys / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const bool kept = (own >> (8 * j + e) & 1) != 0;
-        bool seen = true, seen_below = true;
-        if (causal) {
-          const int column = 8 * j + 2 * pair_ + e;
-          const int32_t key =
-              slot.kind == SlotKind::kKeys ? slot.first_key + column : slot.columns[column];
-          seen = key <= row;
-          seen_below = key <= row + 8;
-        }
-        if (!kept || !seen) scores_[4 * j + e] = -INFINITY;
-        if (!kept || !seen_below) scores_[4 * j + 2 + e] = -INFINITY;
+        const int32_t key = key_of(8 * j + 2 * pair_ + e);
+        if (key > row) scores_[4 * j + e] = -INFINITY;
+        if (key > row + 8) scores_[4 * j + 2 + e] = -INFINITY;
       }
     }
   }
 
-  // Scores become weights relative to the new maximum; what was summed before is to be multiplied
-  // by `rescale`.
-  __device__ void weigh(float (&rescale)[2]) {
+  // Scores become weights, powers of two relative to a base. What was summed before is to be
+  // multiplied by `rescale` where this returns true. The base follows the largest score only when
+  // that would otherwise exceed it by 2^8: the weights stay far inside float32 and keep their
+  // relative precision in bf16, and the outputs are seldom rescaled (as in FlashAttention-4). One
+  // decision a warp, so that the rescaling is no divergent branch.
+  __device__ bool weigh(float (&rescale)[2]) {
+    constexpr float kSlackLog2 = 8.0F;
+    float most[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float most = maximum_[half];
+      most[half] = -INFINITY;
 #pragma unroll
       for (int j = 0; j < kSlotKeys / 8; ++j) {
-        most = fmaxf(most, fmaxf(scores_[4 * j + 2 * half], scores_[4 * j + 2 * half + 1]));
+        most[half] =
+            fmaxf(most[half], fmaxf(scores_[4 * j + 2 * half], scores_[4 * j + 2 * half + 1]));
       }
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      // A row that has seen nothing yet: any finite number keeps NaN away.
-      const float base = most == -INFINITY ? 0 : most * arguments_.scale_log2;
-      rescale[half] = ptx::exp2_approx(maximum_[half] * arguments_.scale_log2 - base);
-      maximum_[half] = most;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
+      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2)) * arguments_.scale_log2;
+    }
+    const bool grown =
+        __any_sync(~0u, most[0] > base_[0] + kSlackLog2 || most[1] > base_[1] + kSlackLog2);
+    rescale[0] = rescale[1] = 1;
+    if (grown) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float base = fmaxf(base_[half], most[half]);
+        // A row that has seen nothing yet: any finite number keeps NaN away.
+        rescale[half] = base == -INFINITY ? 1 : ptx::exp2_approx(base_[half] - base);
+        base_[half] = base;
+        sum_[half] *= rescale[half];
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float base = base_[half] == -INFINITY ? 0 : base_[half];
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < kSlotKeys / 8; ++j) {
@@ -210,20 +258,14 @@ class AttentionConsumer {
           sum += score;
         }
       }
-      sum_[half] = fmaf(sum_[half], rescale[half], sum);
+      sum_[half] += sum;
     }
+    return grown;
   }
 
   __device__ void scale_outputs(const float (&rescale)[2]) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) out_[i] *= rescale[i / 2 % 2];
-  }
-
-  __device__ void pack_weights() {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) {
-      weights_[i] = ptx::pack_bfloat16(scores_[2 * i], scores_[2 * i + 1]);
-    }
   }
 
   __device__ void finish_item() {
@@ -234,29 +276,48 @@ class AttentionConsumer {
       sum += __shfl_xor_sync(~0u, sum, 2);
       const int row = first_row_ + half * 8;
       if (row >= num_rows_) continue;
-      const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
-      __nv_bfloat16* out = arguments_.out + row_offset(row) + 2 * pair_;
-#pragma unroll
-      for (int j = 0; j < kHeadDim / 8; ++j) {
-        *reinterpret_cast<uint32_t*>(out + 8 * j) = ptx::pack_bfloat16(
-            out_[4 * j + 2 * half] * inverse, out_[4 * j + 2 * half + 1] * inverse);
-      }
-      if (arguments_.lse != nullptr && pair_ == 0) {
-        arguments_.lse[head_ * arguments_.num_rows + local_row_ + row] =
-            sum > 0 ? (maximum_[half] * arguments_.scale_log2 + log2f(sum)) * kLn2 : -INFINITY;
+      if (part_ == kWhole) {
+        write_row(half, row, sum);
+      } else {
+        write_part(half, row, sum);
       }
     }
+  }
+
+  __device__ void write_row(int half, int row, float sum) {
+    const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
+    __nv_bfloat16* out = arguments_.out + row_offset(row) + 2 * pair_;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      *reinterpret_cast<uint32_t*>(out + 8 * j) = ptx::pack_bfloat16(
+          out_[4 * j + 2 * half] * inverse, out_[4 * j + 2 * half + 1] * inverse);
+    }
+    if (arguments_.lse != nullptr && pair_ == 0) {
+      arguments_.lse[head_ * arguments_.num_rows + local_row_ + row] =
+          log_sum_exp(base_[half], sum);
+    }
+  }
+
+  __device__ void write_part(int half, int row, float sum) {
+    const int64_t place = (int64_t{head_} * arguments_.num_parts + part_) * kGroupRows +
+                          tile_ * static_cast<int>(kTileRows) + row;
+    float* out = arguments_.part_out + place * kHeadDim + 2 * pair_;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      *reinterpret_cast<float2*>(out + 8 * j) =
+          make_float2(out_[4 * j + 2 * half], out_[4 * j + 2 * half + 1]);
+    }
+    if (pair_ == 0) arguments_.part_statistics[place] = {.base = base_[half], .sum = sum};
   }
 
   // The same in all lanes, which the compiler must know to keep matrix products asynchronous.
   template <typename T>
   __device__ static T uniform(T value) {
-    return __shfl_sync(~0u, value, 0);
+    return static_cast<T>(__shfl_sync(~0u, static_cast<int>(value), 0));
   }
 
-  __device__ const Slot& wait_slot() {
+  __device__ void wait_slot() {
     ptx::barrier_wait(&shared_.full[cursor_.stage], cursor_.parity);
-    return shared_.slots[cursor_.stage];
   }
 
   __device__ void release(int stage) {
@@ -276,11 +337,12 @@ class AttentionConsumer {
   int32_t position_ = 0;
   int32_t num_rows_ = 0;
   int32_t local_row_ = 0;
+  int32_t part_ = kWhole;
   uint32_t queries_[kHeadDim / 4];
   uint32_t weights_[kScores / 2];
   float scores_[kScores];
   float out_[kOutputs];
-  float maximum_[2];
+  float base_[2];  // in powers of two, what the weights of a row are relative to
   float sum_[2];
 };
 

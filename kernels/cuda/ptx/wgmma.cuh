@@ -14,7 +14,7 @@
 namespace millrace::kernels::cuda::ptx {
 
 // Matrices in shared memory are tiles of 64 bf16 (128 bytes) by rows, in the 128-byte swizzle of
-// the copy engine, 1,024-byte aligned. kPanelStride: bytes between two such tiles side by side,
+// the copy engine, 1,024-byte aligned. `panel_stride`: bytes between two such tiles side by side,
 // used where B's columns run along the 128 bytes (transposed B) and exceed 64.
 __device__ inline uint64_t matrix_descriptor(uint32_t shared, uint32_t panel_stride) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
@@ -47,6 +47,7 @@ __device__ inline void hold(uint32_t (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
+// `c` and `a` are whole or part of a thread's register arrays, at constant indices.
 template <int kColumns, bool kTransposedB>
 struct Wgmma;
 
@@ -54,7 +55,7 @@ struct Wgmma;
 // zero.
 template <>
 struct Wgmma<64, false> {
-  static __device__ inline void issue(float (&c)[32], const uint32_t* a, uint64_t b, bool keep) {
+  static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
     asm volatile(
         "{\n"
         ".reg .pred keep;\n"
@@ -78,7 +79,7 @@ struct Wgmma<64, false> {
 // starts from zero.
 template <>
 struct Wgmma<64, true> {
-  static __device__ inline void issue(float (&c)[32], const uint32_t* a, uint64_t b, bool keep) {
+  static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
     asm volatile(
         "{\n"
         ".reg .pred keep;\n"
@@ -102,7 +103,7 @@ struct Wgmma<64, true> {
 // starts from zero.
 template <>
 struct Wgmma<128, true> {
-  static __device__ inline void issue(float (&c)[64], const uint32_t* a, uint64_t b, bool keep) {
+  static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
     asm volatile(
         "{\n"
         ".reg .pred keep;\n"

@@ -1,0 +1,94 @@
+// The other producer warps of the attention kernel: each takes every third order for a slot of
+// columns, leaves out for every tile those that one of its bands covers, and gathers the rest.
+#pragma once
+
+#include "kernels/cuda/attention_lists.cuh"
+#include "kernels/cuda/ptx/copy.cuh"
+
+namespace millrace::kernels::cuda {
+
+template <int kHeadDim>
+class AttentionGatherer {
+  using Shared = AttentionShared<kHeadDim>;
+
+ public:
+  __device__ AttentionGatherer(Shared& shared, const AttentionArguments& arguments)
+      : shared_(shared), arguments_(arguments) {}
+
+  // `first` in [0, kGatherWarps).
+  __device__ void run(int first) {
+    for (int number = first;; number += kGatherWarps) {
+      ptx::barrier_wait(&shared_.ordered[number % kOrders], number / kOrders % 2);
+      const ColumnOrder order = shared_.orders[number % kOrders];
+      if (order.head == kNoHead) return;
+      fill(order);
+    }
+  }
+
+ private:
+  __device__ void fill(const ColumnOrder& order) {
+    const HeadLists lists = HeadLists::of(arguments_.index, order.head);
+    Slot& slot = shared_.slots[order.stage];
+    uint64_t mask[kGroupTiles] = {};
+    int32_t keys[2];  // of rows `lane` and `lane` + 32 of the slot
+    uint64_t present = 0;
+    int64_t pairs = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = half * kWarp + lane_;
+      const int32_t number = order.first_column + i;
+      keys[half] = number < lists.num_columns ? lists.columns[number] : INT_MAX;
+#pragma unroll
+      for (int t = 0; t < kGroupTiles; ++t) {
+        const TileRows rows(order.group, t);
+        const bool wanted =
+            rows.num_rows > 0 && keys[half] < rows.end() && !lists.in_band(rows, keys[half]);
+        mask[t] |= uint64_t{__ballot_sync(~0u, wanted)} << (half * kWarp);
+        if (wanted) pairs += rows.end() - max(rows.position, keys[half]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kGroupTiles; ++t) present |= mask[t];
+    if (lane_ == 0) {
+      slot.first_key = order.first_column;
+#pragma unroll
+      for (int t = 0; t < kGroupTiles; ++t) {
+        slot.mask[t] = mask[t];
+        slot.action[t] = mask[t] == 0 ? Action::kSkip : Action::kGather;
+      }
+    }
+    copy_rows(order, keys, present);
+    uint64_t* full = &shared_.full[order.stage];
+    ptx::barrier_arrive_after_copies(full);
+    if (lane_ == 0) ptx::barrier_arrive(full);
+    add_pairs(arguments_, order.head, pairs);
+  }
+
+  // 16 bytes a lane, a row of K and of V by neighbouring lanes, into the swizzled panels; rows that
+  // no tile attends to become zeros.
+  __device__ void copy_rows(const ColumnOrder& order, const int32_t (&keys)[2], uint64_t present) {
+    constexpr int kChunks = kHeadDim / 8;
+    constexpr int kRowsAtOnce = kWarp / kChunks;
+    const int chunk = lane_ % kChunks;
+    const int64_t slab =
+        int64_t{order.head / arguments_.heads_per_kv_head} * arguments_.token_stride;
+    const uint32_t k = ptx::shared_address(shared_.k[order.stage]);
+    const uint32_t v = ptx::shared_address(shared_.v[order.stage]);
+#pragma unroll 8
+    for (int first = 0; first < kSlotKeys; first += kRowsAtOnce) {
+      const int row = first + lane_ / kChunks;
+      const bool wanted = (present >> row & 1) != 0;
+      const int32_t key = __shfl_sync(~0u, first < kWarp ? keys[0] : keys[1], row % kWarp);
+      const int64_t source = (slab + (wanted ? key : 0)) * kHeadDim + chunk * 8;
+      const uint32_t target = chunk / 8 * (kSlotKeys * 128) + row * 128 + ((chunk ^ row) % 8) * 16;
+      ptx::copy_16_bytes(k + target, arguments_.k + source, wanted);
+      ptx::copy_16_bytes(v + target, arguments_.v + source, wanted);
+    }
+  }
+
+  Shared& shared_;
+  const AttentionArguments& arguments_;
+  const int lane_ = static_cast<int>(threadIdx.x % kWarp);
+};
+
+}  // namespace millrace::kernels::cuda
