@@ -1,0 +1,13 @@
+// What page_digests launches.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/api/digest.h"
+
+namespace millrace::kernels::cuda {
+
+// num_tokens > 0; float32 or bfloat16.
+void launch_page_digests(const PageDigestParams& params, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,38 @@
+// Block lists from representatives: what the block-sparse and the adaptive pattern share on the
+// host's side. Heads and tiles go through in batches, so that working memory is bounded.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/api/estimation.h"
+#include "kernels/cuda/context.h"
+
+namespace millrace::kernels::cuda {
+
+// Scores of one batch at most. Beside it an operation holds the representatives of all pages,
+// (page_outliers + 1) / 64 of K.
+inline constexpr int64_t kScoreBytes = int64_t{256} << 20;
+
+struct PageListProblem {
+  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
+  int32_t num_query_heads = 0;
+  float scale = 0;
+  KvSlab kv;
+  std::span<const RowTile> tiles;
+  IndexView index;
+  int32_t row_outliers = 0;
+  int32_t page_outliers = 0;
+  std::span<const int32_t> heads;
+  // One of the two, per head: which pages are kept (kernels/cuda/estimation/page_choice.h).
+  std::span<const float> gamma;
+  std::span<const int32_t> top_k;
+};
+
+void build_page_lists(const PageListProblem& problem, Context& context);
+
+// Shapes that do not fit are a bug of the caller.
+void check_block_index(const IndexView& index, std::span<const RowTile> tiles,
+                       std::span<const int32_t> heads, size_t num_settings);
+
+}  // namespace millrace::kernels::cuda
