@@ -40,6 +40,7 @@ function(mr_executable name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE mr_options ${ARG_DEPS})
+  target_compile_definitions(${name} PRIVATE MILLRACE_VERSION="${PROJECT_VERSION}")
 endfunction()
 
 # What every test runs with. GOMP_SPINCOUNT: tests share the cores (kernels/cpu/context.h). Each

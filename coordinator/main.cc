@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <fstream>
 
+#include "common/cli/help_formatter.h"
 #include "common/log.h"
 #include "common/units.h"
 #include "coordinator/server.h"
@@ -37,28 +38,39 @@ Result<void> run(const coordinator::ServerOptions& options, const std::string& p
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Millrace coordinator: takes prefill requests over HTTP and hands them to groups");
+  CLI::App app(
+      "Takes prefill requests over HTTP and hands them to worker groups. SIGTERM finishes what\n"
+      "runs, then ends.",
+      "millrace-coordinator");
+  app.formatter(std::make_shared<cli::HelpFormatter>());
   coordinator::ServerOptions options;
   std::string port_file;
   std::string max_body = "64MiB";
   double shutdown_timeout_s = seconds(options.shutdown_timeout);
-  app.add_option("--host", options.host, "IP address to listen on")->capture_default_str();
-  app.add_option("--http-port", options.http_port, "0: any free one")->capture_default_str();
-  app.add_option("--group-port", options.group_port, "0: any free one")->capture_default_str();
+  app.add_option("--host", options.host, "IP address to listen on")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_option("--http-port", options.http_port, "port for clients; 0: any free one")
+      ->capture_default_str();
+  app.add_option("--group-port", options.group_port, "port for worker groups; 0: any free one")
+      ->capture_default_str();
   app.add_option("--queue-limit", options.scheduler.max_queued_requests,
                  "requests that may wait for a group")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
-  app.add_option("--max-body-bytes", max_body, "of an HTTP request: 1048576 or 64MiB")
+  app.add_option("--max-body-bytes", max_body,
+                 "largest body of an HTTP request, as 64MiB or in bytes")
+      ->type_name("SIZE")
       ->capture_default_str();
-  app.add_option("--max-connections", options.http.max_connections, "HTTP connections")
+  app.add_option("--max-connections", options.http.max_connections, "HTTP connections at a time")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app.add_option("--shutdown-timeout", shutdown_timeout_s,
                  "seconds that running requests get after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  app.add_option("--port-file", port_file, "write the chosen ports here, as JSON");
+  app.add_option("--port-file", port_file, "write the chosen ports here, as JSON")
+      ->type_name("FILE");
   app.set_version_flag("--version", MILLRACE_VERSION);
   CLI11_PARSE(app, argc, argv);
   init_logging("coordinator");

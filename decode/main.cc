@@ -10,9 +10,10 @@
 #include <boost/json.hpp>
 #include <fstream>
 #include <iostream>
-#include <map>
 
 #include "comm/ucx/ucx_transport.h"
+#include "common/cli/choice_option.h"
+#include "common/cli/help_formatter.h"
 #include "common/log.h"
 #include "decode/decode_node.h"
 
@@ -34,23 +35,29 @@ void add_options(CLI::App& app, Options& options) {
   using comm::UcxTransports;
   app.add_option("--manifest", options.manifest_path,
                  "JSON of the manifest, or of the prefill response that holds it")
+      ->type_name("FILE")
       ->required();
-  app.add_option("--model", options.decode.model_directory, "Hugging Face directory")->required();
+  app.add_option("--model", options.decode.model_directory,
+                 "Hugging Face directory: config.json and safetensors")
+      ->type_name("DIR")
+      ->required();
   app.add_option("--max-tokens", options.decode.max_tokens, "tokens to generate")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--transport", options.transports, "auto, shm or tcp")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, UcxTransports>{{"auto", UcxTransports::kAuto},
-                                               {"shm", UcxTransports::kSharedMemory},
-                                               {"tcp", UcxTransports::kTcp}}));
-  app.add_option("--timeout-s", options.timeout_s, "pull and generation together")
+  cli::add_choice<UcxTransports>(app, "--transport", options.transports,
+                                 {{"auto", UcxTransports::kAuto},
+                                  {"shm", UcxTransports::kSharedMemory},
+                                  {"tcp", UcxTransports::kTcp}},
+                                 "how pages come");
+  app.add_option("--timeout-s", options.timeout_s, "seconds for pull and generation together")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--output", options.output_path, "write the JSON here; default: stdout");
+  app.add_option("--output", options.output_path, "write the JSON here")
+      ->type_name("FILE")
+      ->default_str("stdout");
 }
 
 json::object to_json(const DecodeReport& report) {
@@ -99,7 +106,12 @@ Result<void> run(Options& options) {
 
 int main(int argc, char** argv) {
   millrace::decode::Options options;
-  CLI::App app("Pulls a handed-over KV cache and generates from it.", "millrace-decode");
+  CLI::App app(
+      "Pulls a handed-over KV cache and generates from it:\n"
+      "  millrace-decode --manifest response.json --model DIR",
+      "millrace-decode");
+  app.formatter(std::make_shared<millrace::cli::HelpFormatter>());
+  app.set_version_flag("--version", MILLRACE_VERSION);
   millrace::decode::add_options(app, options);
   CLI11_PARSE(app, argc, argv);
   millrace::init_logging("decode");

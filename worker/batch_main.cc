@@ -9,6 +9,8 @@
 #include <exception>
 
 #include "comm/mpi/mpi_session.h"
+#include "common/cli/choice_option.h"
+#include "common/cli/help_formatter.h"
 #include "common/log.h"
 #include "worker/batch_job.h"
 #include "worker/rank_cli.h"
@@ -26,18 +28,20 @@ struct Options {
 void add_options(CLI::App& app, Options& options) {
   add_rank_options(app, options.rank);
   app.add_option("--input", options.batch.input_path, "prompts, one JSON object a line")
+      ->type_name("FILE")
       ->required();
-  app.add_option("--output", options.batch.output_directory, "directory for results.jsonl and kv/")
+  app.add_option("--output", options.batch.output_directory, "for results.jsonl and kv/")
+      ->type_name("DIR")
       ->required();
-  app.add_option("--head-plan", options.batch.head_plan,
-                 "auto, dense, a-shape:S,W, vertical-slash:V,S, block-sparse:K, elastic:A,B, "
-                 "adaptive:GAMMA or a JSON file");
-  app.add_option("--kv", options.batch.save_kv, "none or save: keep the KV cache under kv/<id>/")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, bool>{{"none", false}, {"save", true}}));
+  app.add_option("--head-plan", options.batch.head_plan, "what heads attend to")
+      ->type_name("PLAN")
+      ->capture_default_str();
+  cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
+                        "what becomes of the KV cache; save: to kv/<id>/");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
-                 "a layer that takes longer means a rank is lost")
-      ->check(CLI::PositiveNumber);
+                 "seconds; a layer that takes longer means a rank is lost")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
 }
 
 int report(const Result<BatchSummary>& summary) {
@@ -78,7 +82,12 @@ int run(comm::MpiSession& session, Options& options) {
 
 int main(int argc, char** argv) {
   millrace::worker::Options options;
-  CLI::App app("Prefills a file of prompts on a group of ranks.", "millrace-batch");
+  CLI::App app(
+      "Prefills a file of prompts on a group of ranks, without a coordinator:\n"
+      "  mpirun -n 4 millrace-batch --model DIR --input prompts.jsonl --output DIR --tp 2 --cp 2",
+      "millrace-batch");
+  app.formatter(std::make_shared<millrace::cli::HelpFormatter>());
+  app.set_version_flag("--version", MILLRACE_VERSION);
   millrace::worker::add_options(app, options);
   try {
     app.parse(argc, argv);

@@ -1,58 +1,69 @@
 #include "worker/rank_cli.h"
 
-#include <map>
+#include <charconv>
+
+#include "common/cli/choice_option.h"
 
 namespace millrace::worker {
 
-void add_rank_options(CLI::App &app, RankOptions &options) {
-  static const std::map<std::string, DType> kDTypes = {
-      {"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}};
+namespace {
+
+// What is wrong with it, or nothing.
+std::string check_stripe(const std::string& text) {
+  int64_t tokens = -1;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), tokens);
+  const bool number = status == std::errc() && end == text.data() + text.size();
+  if (number && tokens >= 0 && tokens % kernels::kPageTokens == 0) return {};
+  return text + " is no multiple of 64";
+}
+
+}  // namespace
+
+void add_rank_options(CLI::App& app, RankOptions& options) {
+  app.footer(
+      "PLAN is auto, dense, a-shape:S,W, elastic:A,B, vertical-slash:V,S, block-sparse:K,\n"
+      "adaptive:GAMMA[,ROWS,PAGES] or a JSON file: see README.md, \"Head plans\".");
   app.add_option("--model", options.model_directory,
                  "Hugging Face directory: config.json and safetensors")
+      ->type_name("DIR")
       ->required();
   app.add_option("--tp", options.grid.tp, "tensor-parallel ranks")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--cp", options.grid.cp, "context-parallel ranks")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--cp", options.grid.cp, "context-parallel ranks; mpirun starts tp * cp")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   options.device.kind = DeviceChoice::Kind::kAuto;
   app.add_option_function<std::string>(
          "--device",
-         [&options](const std::string &text) {
+         [&options](const std::string& text) {
            const auto choice = parse_device_choice(text);
-           if (!choice.ok())
-             throw CLI::ValidationError("--device", choice.error().message);
+           if (!choice.ok()) throw CLI::ValidationError("--device", choice.error().message);
            options.device = *choice;
          },
-         "auto: a GPU where there is one, ranks of a machine in turn; cuda:N: "
-         "this one")
-      ->type_name("auto|cpu|cuda|cuda:N")
+         "auto: a GPU where there is one; cuda: those of a machine, ranks in turn")
+      ->option_text("auto|cpu|cuda|cuda:N")
       ->default_str("auto");
-  app.add_option_function<DType>(
-         "--dtype",
-         [&options](const DType &dtype) { options.compute_dtype = dtype; },
-         "of arithmetic and KV cache; default: float32 on a CPU, bfloat16 on a "
-         "GPU")
-      ->transform(CLI::CheckedTransformer(kDTypes));
+  cli::add_choice<std::optional<DType>>(
+      app, "--dtype", options.compute_dtype,
+      {{"auto", std::nullopt}, {"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}},
+      "of arithmetic and KV cache; auto: float32 on a CPU, bfloat16 on a GPU");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--stripe-tokens", options.engine.stripe_tokens,
-                 "tokens of a context-parallel stripe, a multiple of 64; 0: by "
-                 "prompt length")
-      ->check(CLI::Validator(
-          [](const std::string &text) {
-            return std::stoll(text) % kernels::kPageTokens == 0
-                       ? std::string()
-                       : "no multiple of 64";
-          },
-          "MULTIPLE OF 64"));
-  app.add_option(
-         "--max-prompt-tokens", options.max_prompt_tokens,
-         "longest prompt; 0: what the model and half of the free memory allow")
-      ->check(CLI::NonNegativeNumber);
+                 "stripe of a context-parallel rank, a multiple of 64; 0: by prompt length")
+      ->check(CLI::Validator(check_stripe, "MULTIPLE OF 64"))
+      ->capture_default_str();
+  app.add_option("--max-prompt-tokens", options.max_prompt_tokens,
+                 "longest prompt; 0: what model and memory allow")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--crossover-tokens", options.crossover_tokens,
-                 "with head plan auto, dense below this length, adaptive from "
-                 "it on; -1: measured at start");
+                 "head plan auto: dense below, adaptive from here on; -1: measured at start")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40))
+      ->capture_default_str();
 }
 
-} // namespace millrace::worker
+}  // namespace millrace::worker

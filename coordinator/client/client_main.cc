@@ -7,6 +7,7 @@
 #include <iostream>
 #include <thread>
 
+#include "common/cli/help_formatter.h"
 #include "coordinator/client/http_client.h"
 #include "coordinator/client/progress_view.h"
 #include "coordinator/client/prompt_file.h"
@@ -138,34 +139,56 @@ Result<void> release(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Client of a Millrace coordinator");
+  CLI::App app("Sends prompts to a coordinator and looks after what came of them.",
+               "millrace-client");
+  app.formatter(std::make_shared<cli::HelpFormatter>());  // subcommands take it over
+  app.set_version_flag("--version", MILLRACE_VERSION);
   Arguments arguments;
   std::function<Result<void>()> action;
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--server", arguments.server, "HOST:PORT of the coordinator")
+  app.add_option("--server", arguments.server, "the coordinator's HTTP port")
+      ->option_text("HOST:PORT")
       ->capture_default_str();
-  app.add_option("--output", arguments.output, "write the JSON result here instead of to stdout");
+  app.add_option("--output", arguments.output, "write the JSON result here")
+      ->type_name("FILE")
+      ->default_str("stdout");
 
   auto* prefill_command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
   prefill_command
       ->add_option("--prompt", arguments.prompt_file,
-                   "token ids: JSON, a line of JSON lines, or .bin with int32")
+                   "token ids: JSON, a line of JSON lines, or .bin with little-endian int32")
+      ->type_name("FILE")
       ->required();
-  prefill_command->add_option("--line", arguments.line, "of the prompt file, from 1")
+  prefill_command->add_option("--line", arguments.line, "which line of JSON lines, from 1")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  prefill_command->add_option("--model", arguments.model, "name of the model")->required();
-  prefill_command->add_option("--request-id", arguments.request_id, "default: generated");
-  prefill_command->add_option("--head-plan", arguments.head_plan, "default: the group's");
-  prefill_command->add_option("--deadline-ms", arguments.deadline_ms, "for queue and prefill");
-  prefill_command->add_option("--lease-ms", arguments.lease_ms, "how long the KV cache is kept");
+  prefill_command->add_option("--model", arguments.model, "one of GET /v1/models")
+      ->type_name("NAME")
+      ->required();
+  prefill_command->add_option("--request-id", arguments.request_id, "name of the request")
+      ->type_name("ID")
+      ->default_str("a random one");
+  prefill_command->add_option("--head-plan", arguments.head_plan, "which attention to compute")
+      ->type_name("PLAN")
+      ->default_str("the group's");
+  prefill_command
+      ->add_option("--deadline-ms", arguments.deadline_ms,
+                   "milliseconds for queue and prefill together")
+      ->check(CLI::PositiveNumber)
+      ->default_str("600000");
+  prefill_command
+      ->add_option("--lease-ms", arguments.lease_ms, "milliseconds that the KV cache is kept")
+      ->check(CLI::PositiveNumber)
+      ->default_str("60000");
   prefill_command->callback([&] { action = [&] { return prefill(arguments); }; });
 
   const auto add_by_id = [&](const char* name, const char* help,
                              std::function<Result<void>()> run) {
     auto* command = app.add_subcommand(name, help);
-    command->add_option("request_id", arguments.request_id, "of the request")->required();
+    command->add_option("request_id", arguments.request_id, "as in the response")
+        ->type_name("ID")
+        ->required();
     command->callback([&action, run = std::move(run)] { action = run; });
     return command;
   };
@@ -176,14 +199,21 @@ int main(int argc, char** argv) {
     return call_and_print(arguments, {"DELETE", "/v1/prefill/" + arguments.request_id, "", ""});
   });
   auto* renew_command = add_by_id("renew", "prolong a lease", [&] { return renew(arguments); });
-  renew_command->add_option("--lease-id", arguments.lease_id, "from the manifest")->required();
-  renew_command->add_option("--lease-ms", arguments.lease_ms, "from now")->required();
+  renew_command->add_option("--lease-id", arguments.lease_id, "from the manifest")
+      ->type_name("ID")
+      ->required();
+  renew_command->add_option("--lease-ms", arguments.lease_ms, "milliseconds from now")
+      ->check(CLI::PositiveNumber)
+      ->required();
   add_by_id("release", "give a lease back", [&] { return release(arguments); })
       ->add_option("--lease-id", arguments.lease_id, "from the manifest")
+      ->type_name("ID")
       ->required();
 
   auto* ready_command = app.add_subcommand("wait-ready", "wait until a group is ready");
-  ready_command->add_option("--timeout", arguments.timeout_s, "seconds")->capture_default_str();
+  ready_command->add_option("--timeout", arguments.timeout_s, "seconds to wait at most")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   ready_command->callback([&] { action = [&] { return wait_ready(arguments); }; });
   CLI11_PARSE(app, argc, argv);
 
