@@ -78,17 +78,19 @@ Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const Ran
   return all;
 }
 
-std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
-                                            const std::string& transport) {
+std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks) {
   Samples samples;
   add_tiers(samples, ranks);
   samples.add(true, "millrace_kv_pages_written_total", "KV pages written by prefill",
               sum(ranks, [](const auto& r) { return r.store.pages_written; }));
   samples.add(true, "millrace_kv_evictions_total", "Device copies of pages given up",
               sum(ranks, [](const auto& r) { return r.store.evictions; }));
-  samples.add(true, "millrace_kv_bytes_sent_total", "Bytes of KV sent to decode nodes",
-              sum(ranks, [](const auto& r) { return r.transport.bytes_sent; }),
-              {{"transport", transport}});
+  for (int carrier = 0; carrier < comm::kNumCarriers; ++carrier) {
+    samples.add(
+        true, "millrace_kv_bytes_sent_total", "Bytes of KV sent to decode nodes, by transport",
+        sum(ranks, [carrier](const auto& r) { return r.transport.bytes_sent_over[carrier]; }),
+        {{"transport", std::string(comm::carrier_name(static_cast<comm::Carrier>(carrier)))}});
+  }
   samples.add(true, "millrace_kv_requests_total", "Page requests of decode nodes",
               sum(ranks, [](const auto& r) { return r.transport.requests; }));
   samples.add(true, "millrace_kv_failures_total", "Page requests that failed in transport",

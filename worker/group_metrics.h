@@ -24,9 +24,8 @@ struct RankStats {
 Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
                                             Deadline deadline);
 
-// Sums over the ranks, as metrics. `transport` labels the bytes of the KV servers.
-std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
-                                            const std::string& transport);
+// Sums over the ranks, as metrics.
+std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks);
 
 // The latest samples: written by the engine's thread, read by the heartbeat's.
 class MetricsBoard {

@@ -283,7 +283,7 @@ Result<void> GroupService::post_metrics() {
                       .cp = grid.cp().stats()};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(grid.world(), own, Deadline::after(kCommandTimeout)));
-  if (link_ != nullptr) board_.post(group_metrics(ranks, options_.transport));
+  if (link_ != nullptr) board_.post(group_metrics(ranks));
   return {};
 }
 

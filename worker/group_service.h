@@ -19,7 +19,6 @@ namespace millrace::worker {
 struct GroupOptions {
   std::string epoch;  // the group's id, the same on all ranks
   std::string head_plan = "auto";
-  std::string transport = "auto";  // label of the KV servers' bytes
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);
   Duration max_lease = std::chrono::hours(1);

@@ -11,6 +11,8 @@
 #include "comm/mpi/mpi_session.h"
 #include "comm/ucx/ucx_transport.h"
 #include "common/available_memory.h"
+#include "common/cli/choice_option.h"
+#include "common/cli/help_formatter.h"
 #include "common/log.h"
 #include "common/random_id.h"
 #include "common/units.h"
@@ -33,6 +35,7 @@ struct Options {
   std::string coordinator = "127.0.0.1:8001";
   std::string group_name = "group-0";
   std::string kv_host = "127.0.0.1";
+  int kv_port = 0;
   comm::UcxTransports transports = comm::UcxTransports::kAuto;
   std::string device_pool, host_pool;
   std::string disk_pool = "0";
@@ -44,34 +47,46 @@ struct Options {
 void add_options(CLI::App& app, Options& options) {
   using comm::UcxTransports;
   add_rank_options(app, options.rank);
-  app.add_option("--coordinator", options.coordinator, "its group port, HOST:PORT")
+  app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
+      ->option_text("HOST:PORT")
       ->capture_default_str();
   app.add_option("--group-name", options.group_name, "label of this group in metrics")
+      ->type_name("NAME")
       ->capture_default_str();
-  app.add_option("--head-plan", options.group.head_plan, "where a request names none")
+  app.add_option("--head-plan", options.group.head_plan, "for requests that name none")
+      ->type_name("PLAN")
       ->capture_default_str();
   app.add_option("--kv-host", options.kv_host,
                  "address that decode nodes reach this host's KV servers at")
+      ->type_name("HOST")
       ->capture_default_str();
-  app.add_option("--kv-transport", options.transports, "auto, shm or tcp")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, UcxTransports>{{"auto", UcxTransports::kAuto},
-                                               {"shm", UcxTransports::kSharedMemory},
-                                               {"tcp", UcxTransports::kTcp}}));
-  app.add_option(
-      "--device-pool", options.device_pool,
-      "KV pages kept in device memory by this rank (256MiB); default: 1/16 of the free memory");
-  app.add_option("--host-pool", options.host_pool,
-                 "KV pages kept in host memory by this rank; default: 1/8 of the free memory");
-  app.add_option("--disk-pool", options.disk_pool, "KV pages kept on disk by this rank")
+  app.add_option("--kv-port", options.kv_port,
+                 "port of rank 0's KV server, rank r takes N + r; 0: free ones")
+      ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  app.add_option("--disk-directory", options.disk_directory, "where the disk pool's file lives");
+  cli::add_choice<UcxTransports>(app, "--kv-transport", options.transports,
+                                 {{"auto", UcxTransports::kAuto},
+                                  {"shm", UcxTransports::kSharedMemory},
+                                  {"tcp", UcxTransports::kTcp}},
+                                 "how pages reach decode nodes");
+  app.add_option("--device-pool", options.device_pool,
+                 "device memory of this rank for KV pages, as 256MiB")
+      ->type_name("SIZE")
+      ->default_str("1/16 of the free memory");
+  app.add_option("--host-pool", options.host_pool, "host memory of this rank for KV pages")
+      ->type_name("SIZE")
+      ->default_str("1/8 of the free memory");
+  app.add_option("--disk-pool", options.disk_pool, "disk space of this rank for KV pages")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  app.add_option("--disk-directory", options.disk_directory, "where the disk pool's file lives")
+      ->type_name("DIR");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
-                 "a layer that takes longer means a rank is lost")
+                 "seconds; a layer that takes longer means a rank is lost")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--drain-timeout-s", options.drain_timeout_s,
-                 "how long leases are waited for when draining")
+                 "seconds that leases are waited for when draining")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
 }
@@ -148,16 +163,15 @@ Result<ControlOptions> control_options(const Options& options, RankRuntime& runt
   return control;
 }
 
-std::string transport_label(comm::UcxTransports transports) {
-  switch (transports) {
-    case comm::UcxTransports::kAuto:
-      return "auto";
-    case comm::UcxTransports::kSharedMemory:
-      return "shm";
-    case comm::UcxTransports::kTcp:
-      return "tcp";
+// Ranks of one host must not collide, so each has a port of its own; 0 leaves it to the system.
+Result<int> kv_port(const Options& options, const comm::Communicator& world) {
+  if (options.kv_port == 0) return 0;
+  const int last = options.kv_port + world.size() - 1;
+  if (last > 65535) {
+    return error(Errc::kInvalidArgument, "--kv-port {}: the last of {} ranks would have port {}",
+                 options.kv_port, world.size(), last);
   }
-  return "auto";
+  return options.kv_port + world.rank();
 }
 
 Result<void> serve(comm::MpiSession& session, Options& options) {
@@ -168,14 +182,14 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
   MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(runtime->grid().world()));
   options.group.layer_timeout = from_seconds(options.layer_timeout_s);
   options.group.drain_timeout = from_seconds(options.drain_timeout_s);
-  options.group.transport = transport_label(options.transports);
 
   MR_ASSIGN_OR_RETURN(const auto config, store_config(options, *runtime, rank));
   MR_ASSIGN_OR_RETURN(const auto store, kvstore::make_kv_store(config, Clock::steady()));
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
+  MR_ASSIGN_OR_RETURN(const int port, kv_port(options, runtime->grid().world()));
   MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,
-                                                         options.kv_host, /*port=*/0));
+                                                         options.kv_host, port));
   // The group dies as a unit: a rank busy in a layer is of no use without the lost one, and ending
   // at once is what tells the coordinator.
   const auto on_lost = [](int lost_rank) {
@@ -210,7 +224,11 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
 int main(int argc, char** argv) {
   using namespace millrace;
   worker::Options options;
-  CLI::App app("One rank of a worker group behind a coordinator.", "millrace-worker");
+  CLI::App app(
+      "One rank of a worker group behind a coordinator:\n"
+      "  mpirun -n 4 millrace-worker --model DIR --tp 2 --cp 2 --coordinator HOST:8001",
+      "millrace-worker");
+  app.formatter(std::make_shared<cli::HelpFormatter>());
   app.set_version_flag("--version", MILLRACE_VERSION);
   worker::add_options(app, options);
   CLI11_PARSE(app, argc, argv);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
@@ -33,11 +34,28 @@ struct TransportReply {
   Payload payload;     // <= kMaxTransportPayloadBytes in all
 };
 
+// What bytes travel over, as far as counters tell it apart.
+enum class Carrier : uint8_t { kSharedMemory = 0, kTcp = 1, kOther = 2 };
+inline constexpr int kNumCarriers = 3;
+
+constexpr std::string_view carrier_name(Carrier carrier) {
+  switch (carrier) {
+    case Carrier::kSharedMemory:
+      return "shm";
+    case Carrier::kTcp:
+      return "tcp";
+    case Carrier::kOther:
+      return "other";
+  }
+  return "?";
+}
+
 struct TransportStats {
   int64_t requests = 0;
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t failures = 0;
+  int64_t bytes_sent_over[kNumCarriers] = {};  // bytes_sent once more; counted by servers only
 };
 
 // Answers requests on a thread of its own from construction to destruction. The handler runs on

@@ -34,6 +34,11 @@ void LocalMailbox::answer(Letter& letter, TransportReply reply) {
   changed_.notify_all();
 }
 
+bool LocalMailbox::closed() const {
+  std::lock_guard lock(mutex_);
+  return closed_;
+}
+
 void LocalMailbox::close() {
   std::lock_guard lock(mutex_);
   closed_ = true;

@@ -28,9 +28,10 @@ class LocalMailbox {
   std::shared_ptr<Letter> next();
   void answer(Letter& letter, TransportReply reply);
   void close();
+  bool closed() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Letter>> waiting_;
   bool closed_ = false;

@@ -34,7 +34,7 @@ class LocalServer final : public TransportServer {
     return {.requests = requests_.load(),
             .bytes_sent = bytes_sent_.load(),
             .bytes_received = bytes_received_.load(),
-            .failures = 0};
+            .bytes_sent_over = {0, 0, bytes_sent_.load()}};
   }
 
  private:
@@ -117,7 +117,9 @@ Result<std::unique_ptr<TransportServer>> LocalTransport::listen(const std::strin
   auto mailbox = std::make_shared<LocalMailbox>();
   std::lock_guard lock(mutex_);
   const auto address = fmt::format("{}:{}", host, port == 0 ? next_port_++ : port);
-  if (!mailboxes_[address].expired()) {
+  // Connections keep the mailbox of a server that is gone.
+  const auto taken = mailboxes_[address].lock();
+  if (taken != nullptr && !taken->closed()) {
     return error(Errc::kInvalidArgument, "address {} is taken", address);
   }
   mailboxes_[address] = mailbox;

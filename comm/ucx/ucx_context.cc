@@ -23,6 +23,8 @@ void set_tuning(UcxTransports transports) {
   // The default of 8 KiB costs more than half of the TCP bandwidth for payloads of many pieces.
   set("UCX_TCP_TX_SEG_SIZE", "512k");
   set("UCX_TCP_RX_SEG_SIZE", "512k");
+  // A server that starts again takes its port although connections of its former life linger.
+  set("UCX_TCP_CM_REUSEADDR", "y");
   // How soon a silent death of the peer's host is noticed; a dead process is noticed at once.
   set("UCX_KEEPALIVE_INTERVAL", "1s");
 }

@@ -24,6 +24,15 @@ int64_t total_bytes(const Payload& payload) {
   return total;
 }
 
+// Nothing while the endpoint is still being set up.
+std::optional<Carrier> carrier_of(const std::string& transport_name) {
+  if (transport_name == "unknown") return std::nullopt;
+  for (const Carrier carrier : {Carrier::kSharedMemory, Carrier::kTcp}) {
+    if (transport_name == carrier_name(carrier)) return carrier;
+  }
+  return Carrier::kOther;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<UcxServer>> UcxServer::listen(std::shared_ptr<UcxContext> context,
@@ -66,10 +75,14 @@ UcxServer::~UcxServer() {
 }
 
 TransportStats UcxServer::stats() const {
-  return {.requests = num_requests_.load(),
-          .bytes_sent = bytes_sent_.load(),
-          .bytes_received = bytes_received_.load(),
-          .failures = num_failures_.load()};
+  TransportStats stats{.requests = num_requests_.load(),
+                       .bytes_received = bytes_received_.load(),
+                       .failures = num_failures_.load()};
+  for (int carrier = 0; carrier < kNumCarriers; ++carrier) {
+    stats.bytes_sent_over[carrier] = bytes_sent_over_[static_cast<size_t>(carrier)].load();
+    stats.bytes_sent += stats.bytes_sent_over[carrier];
+  }
+  return stats;
 }
 
 void UcxServer::run() {
@@ -167,7 +180,7 @@ Result<void> UcxServer::send_reply(Client& client, const Request& request, Trans
     ++num_failures_;
   }
 
-  bytes_sent_ += static_cast<int64_t>(reply.header.size());
+  count_sent(client, static_cast<int64_t>(reply.header.size()));
   MR_RETURN_IF_ERROR(
       OutgoingMessage::send(OutgoingMessage::with_text(frame, std::move(reply.header)),
                             client.endpoint->handle(), kReplyMessage, &client.num_sends));
@@ -175,8 +188,14 @@ Result<void> UcxServer::send_reply(Client& client, const Request& request, Trans
   MR_RETURN_IF_ERROR(OutgoingMessage::send(
       OutgoingMessage::with_payload(PayloadFrame{.call = request.call}, std::move(reply.payload)),
       client.endpoint->handle(), kPayloadMessage, &client.num_sends));
-  bytes_sent_ += payload_bytes;
+  count_sent(client, payload_bytes);
   return {};
+}
+
+void UcxServer::count_sent(Client& client, int64_t num_bytes) {
+  if (!client.carrier) client.carrier = carrier_of(client.endpoint->transport_name());
+  const Carrier carrier = client.carrier.value_or(Carrier::kOther);
+  bytes_sent_over_[static_cast<size_t>(carrier)] += num_bytes;
 }
 
 void UcxServer::drop_lost_clients() {

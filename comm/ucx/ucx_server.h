@@ -1,9 +1,11 @@
 // The server end: a listener, its connections and the thread that drives them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +31,7 @@ class UcxServer final : public TransportServer {
     int num_waiting = 0;  // requests that came and are not answered yet
     int num_sends = 0;
     bool misbehaved = false;
+    std::optional<Carrier> carrier;  // once UCX knows
   };
   struct Request {
     ucp_ep_h client;
@@ -47,6 +50,7 @@ class UcxServer final : public TransportServer {
   void answer_requests();
   void answer(Client& client, const Request& request);
   Result<void> send_reply(Client& client, const Request& request, TransportReply reply);
+  void count_sent(Client& client, int64_t num_bytes);
   void drop_lost_clients();
   void shut_down();
 
@@ -65,7 +69,7 @@ class UcxServer final : public TransportServer {
   std::vector<Request> requests_;
 
   std::atomic<int64_t> num_requests_ = 0;
-  std::atomic<int64_t> bytes_sent_ = 0;
+  std::array<std::atomic<int64_t>, kNumCarriers> bytes_sent_over_ = {};
   std::atomic<int64_t> bytes_received_ = 0;
   std::atomic<int64_t> num_failures_ = 0;
 

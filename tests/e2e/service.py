@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -37,6 +38,16 @@ def make_prompt(tokens, seed):
     out = subprocess.run(["python3", script, "--tokens", str(tokens), "--records", "8", "--queries", "8", "--mode", "all",
                           "--count", "1", "--seed", str(seed)], check=True, capture_output=True, timeout=60)
     return json.loads(out.stdout)
+
+
+def free_ports(count):
+    """The first of `count` consecutive TCP ports that nobody has, below those the system hands out."""
+    for first in range(20000 + os.getpid() % 8000, 32000, count):
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError(f"no {count} free ports")
 
 
 def alive(pid):
@@ -72,7 +83,7 @@ class Service:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                     start_new_session=True)
 
-    def start_group(self):
+    def start_group(self, *options):
         """mpirun with two ranks; returns once the coordinator takes prompts for them."""
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2", "--mca", "pml", "ob1", "--mca", "btl",
                    "self,vader,tcp", "--mca", "odls_base_sigkill_timeout", "4"]
@@ -83,7 +94,7 @@ class Service:
         command += ["sh", "-c", f"exec \"$0\" \"$@\" >>'{ranks_log}' 2>&1"]
         command += [os.path.join(BIN_DIR, "millrace-worker"), "--model", MODEL_DIR, "--tp", "2", "--cp", "1",
                     "--coordinator", f"127.0.0.1:{self.group_port}", "--device-pool", "8MiB", "--host-pool", "512MiB",
-                    "--head-plan", "dense", "--crossover-tokens", "0", "--drain-timeout-s", "2"]
+                    "--head-plan", "dense", "--crossover-tokens", "0", "--drain-timeout-s", "2", *options]
         group = self._start("group", command)
         self.groups.append(group)
         wait_until("a ready group", lambda: self.get("/ready")[0] == 200, 60)

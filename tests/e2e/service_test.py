@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from service import Service, make_prompt, wait_until
+from service import Service, free_ports, make_prompt, wait_until
 
 SHORT = make_prompt(1024, seed=1)
 # Long enough to do something in the middle, and long enough to break something without haste.
@@ -49,10 +49,19 @@ class ServingTest(ServiceTestCase):
     def setUpClass(cls):
         cls.service = Service()
         cls.addClassCleanup(cls.service.close)
-        cls.service.start_group()
+        cls.kv_port = free_ports(2)
+        cls.service.start_group("--kv-port", str(cls.kv_port))
 
     def tearDown(self):
         self.show_logs_of_failure(self.service)
+
+    def wait_for_sample(self, metric, at_least):
+        """A sample of the group, by name and labels; samples come with heartbeats."""
+        def reached():
+            _, _, text = self.service.get("/metrics")
+            found = re.search(rf'^{metric}[^}}]*\}} (\S+)$', text, re.M)
+            return found and float(found[1]) >= at_least
+        wait_until(f"{metric} of {at_least}", reached, 20)
 
     def test_answer_is_right_over_each_transport_and_decode_degree(self):
         status, _, response = self.service.prefill(SHORT)
@@ -114,13 +123,20 @@ class ServingTest(ServiceTestCase):
     def test_metrics_hold_the_samples_of_all_ranks(self):
         status, _, response = self.service.prefill(SHORT)
         self.assertEqual(status, 200, response)
+        self.wait_for_sample(r'millrace_kv_pages_written_total\{group="group-0"', at_least=160)
 
-        def pages_written():
-            _, _, text = self.service.get("/metrics")
-            found = re.search(r'^millrace_kv_pages_written_total\{[^}]*group="group-0"[^}]*\} (\S+)$', text, re.M)
-            return found and float(found[1]) >= 160
-        # They come with the next heartbeat.
-        wait_until("the group's samples", pages_written, 20)
+    def test_metrics_tell_over_what_the_cache_was_sent(self):
+        _, _, response = self.service.prefill(SHORT)
+        for transport in "shm", "tcp":
+            code, decoded = self.service.decode(response, "--transport", transport)
+            self.assertEqual(code, 0, decoded)
+            self.wait_for_sample(rf'millrace_kv_bytes_sent_total\{{group="group-0",transport="{transport}"',
+                                 at_least=decoded["pulled_bytes"])
+
+    def test_ranks_serve_their_pages_at_the_ports_asked_for(self):
+        _, _, response = self.service.prefill(SHORT)
+        self.assertEqual([shard["address"] for shard in response["manifest"]["shards"]],
+                         [f"127.0.0.1:{self.kv_port}", f"127.0.0.1:{self.kv_port + 1}"])
 
 
 class TroubleTest(ServiceTestCase):

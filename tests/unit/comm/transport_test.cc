@@ -41,9 +41,9 @@ class TransportContract : public testing::TestWithParam<Implementation> {
  protected:
   void SetUp() override { serve(answer_with_pattern); }
 
-  void serve(TransportServer::Handler handler) {
+  void serve(TransportServer::Handler handler, int port = 0) {
     server_.reset();
-    auto server = transport_->listen("127.0.0.1", 0, std::move(handler));
+    auto server = transport_->listen("127.0.0.1", port, std::move(handler));
     ASSERT_TRUE(server.ok()) << server.error().to_string();
     server_ = std::move(server).value();
   }
@@ -94,6 +94,38 @@ TEST_P(TransportContract, ReportsTheTransportInUse) {
   const auto connection = connect();
   expect_pattern(*connection, 1 << 20, 2);
   EXPECT_EQ(connection->transport_name(), GetParam().reported_transport);
+}
+
+TEST_P(TransportContract, AServerCountsWhatItSentByTheTransportInUse) {
+  const auto connection = connect();
+  for (int call = 0; call < 3; ++call) expect_pattern(*connection, 1 << 20, 2);
+  const auto& name = GetParam().reported_transport;
+  const auto stats = server_->stats();
+  for (int i = 0; i < kNumCarriers; ++i) {
+    const auto carrier = carrier_name(static_cast<Carrier>(i));
+    const bool in_use = carrier == name || (carrier == "other" && name == "local");
+    EXPECT_EQ(stats.bytes_sent_over[i], in_use ? stats.bytes_sent : 0) << carrier;
+  }
+}
+
+TEST_P(TransportContract, APortCanBeTakenAgainAtOnce) {
+  auto connection = connect();
+  expect_pattern(*connection, 1 << 20, 2);
+  const std::string address = server_->address();
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  serve(answer_with_pattern,
+        port);  // the old server closes its connections, then the new one binds
+  ASSERT_NE(server_, nullptr);
+  EXPECT_EQ(server_->address(), address);
+  connection = connect();
+  expect_pattern(*connection, 1 << 20, 2);
+}
+
+TEST_P(TransportContract, APortThatAServerHoldsIsRefused) {
+  const std::string address = server_->address();
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  EXPECT_FALSE(transport_->listen("127.0.0.1", port, answer_with_pattern).ok());
+  expect_pattern(*connect(), 100, 1);
 }
 
 TEST_P(TransportContract, HeadersUpToTheLimitArrive) {

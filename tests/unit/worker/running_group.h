@@ -82,7 +82,6 @@ class RunningGroup {
                         worker::KvServer::start(transport_, *store, "epoch-1", "127.0.0.1", 0));
     const worker::GroupOptions group{.epoch = "epoch-1",
                                      .head_plan = "dense",
-                                     .transport = "local",
                                      .layer_timeout = std::chrono::seconds(60),
                                      .drain_timeout = options_.drain_timeout};
     worker::GroupService service(*runtime, *store, *server, root ? &link_ : nullptr, board_, group);
