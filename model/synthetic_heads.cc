@@ -32,6 +32,7 @@ constexpr double kMostHeavyNats = 18;
 constexpr double kColumnBias = 4;
 
 constexpr int64_t kHeavyOneIn = 128;
+constexpr double kMiddlingHeaviness = 0.75 * kHeaviest;
 
 struct Pairs {
   std::vector<int32_t> bands;
@@ -98,7 +99,10 @@ SyntheticHeads synthetic_heads(const ModelConfig& config, uint64_t seed, int32_t
   heads.heavy_key.resize(heads.k_bias.size());
   for (int32_t kv = 0; kv < config.num_kv_heads; ++kv) {
     HeadWriter bias(heads.k_bias, config, kv), heavy(heads.heavy_key, config, kv);
-    for (const int32_t i : pairs.bands) bias.set(i, band_length, key_phase(keys, kv, i));
+    for (const int32_t i : pairs.bands) {
+      bias.set(i, band_length, key_phase(keys, kv, i));
+      heavy.set(i, -band_length / kMiddlingHeaviness, key_phase(keys, kv, i));
+    }
     for (const int32_t i : pairs.columns) heavy.set(i, heavy_length, key_phase(keys, kv, i));
   }
   for (int32_t h = 0; h < config.num_query_heads; ++h) {

@@ -15,7 +15,9 @@
 //
 // Columns. Hidden coordinate 0 belongs to heavy tokens: no other weight reads it and no layer
 // writes it. K's weights turn it into a vector of the pairs too slow to move within 2^20 tokens,
-// where Q has a bias: every row of a head gives a heavy key the same `heavy_nats` more.
+// where Q has a bias: every row of a head gives a heavy key the same `heavy_nats` more. They also
+// take K's bias of the other pairs back, by two thirds at least: scores add, so a heavy key inside
+// a band would otherwise outweigh all that is only the one or the other.
 //
 // Noise. What the weights add to Q and K gives each score a standard deviation of one to two nats.
 #pragma once

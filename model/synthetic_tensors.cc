@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <optional>
+#include <thread>
 #include <utility>
 
 #include "common/check.h"
@@ -58,10 +58,21 @@ float mixed_normal(uint64_t seed, uint64_t index) {
   return static_cast<float>(sum) * 0x1p-16F - 6.0F;
 }
 
-std::vector<BFloat16> rounded(std::span<const float> values) {
-  std::vector<BFloat16> narrow(values.size());
-  std::transform(values.begin(), values.end(), narrow.begin(), to_bfloat16);
-  return narrow;
+// More do not fill memory faster.
+constexpr int64_t kMaxThreads = 16;
+
+// Calls body(row) for all rows, split over the machine's cores.
+template <typename Body>
+void for_rows(int64_t num_rows, const Body& body) {
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  const int64_t num_threads = std::clamp<int64_t>(cores, 1, std::min(num_rows, kMaxThreads));
+  std::vector<std::jthread> threads;
+  for (int64_t t = 0; t < num_threads; ++t) {
+    threads.emplace_back(
+        [&body, first = num_rows * t / num_threads, end = num_rows * (t + 1) / num_threads] {
+          for (int64_t row = first; row < end; ++row) body(row);
+        });
+  }
 }
 
 }  // namespace
@@ -83,15 +94,27 @@ Result<Tensor> SyntheticTensors::find(std::string_view name, std::span<const int
   if (!contains(name)) {
     return error(Errc::kNotFound, "synthetic model {}: no tensor {}", config_.name, name);
   }
-  const auto values = std::make_shared<const Values>(make(name, shape));
+  const Values values = make(name, shape);
   return Tensor{.dtype = DType::kBFloat16,
                 .shape = {shape.begin(), shape.end()},
-                .bytes = std::as_bytes(std::span(*values)),
-                .memory = values};
+                .bytes = std::as_bytes(values.elements),
+                .memory = values.memory};
 }
 
-const SyntheticTensors::Values& SyntheticTensors::table(double scale) const {
-  Values& values = tables_[scale];
+SyntheticTensors::Values SyntheticTensors::room_for(int64_t count) const {
+  auto memory = memory_.take(count * int64_t{sizeof(BFloat16)});
+  const std::span elements(memory->as<BFloat16>(), static_cast<size_t>(count));
+  return {std::move(memory), elements};
+}
+
+SyntheticTensors::Values SyntheticTensors::rounded(std::span<const float> values) const {
+  Values narrow = room_for(std::ssize(values));
+  std::ranges::transform(values, narrow.elements.begin(), to_bfloat16);
+  return narrow;
+}
+
+const std::vector<BFloat16>& SyntheticTensors::table(double scale) const {
+  auto& values = tables_[scale];
   if (!values.empty()) return values;
   const int64_t longest_row =
       std::max({config_.hidden_size, config_.ffn_size, config_.num_query_heads * config_.head_dim});
@@ -103,27 +126,27 @@ const SyntheticTensors::Values& SyntheticTensors::table(double scale) const {
   return values;
 }
 
-SyntheticTensors::Values SyntheticTensors::random_rows(std::string_view name,
-                                                       std::span<const int64_t> shape,
-                                                       double scale) const {
-  const Values& source = table(scale);
+SyntheticTensors::Values SyntheticTensors::random_matrix(std::string_view name,
+                                                         std::span<const int64_t> shape,
+                                                         double scale) const {
+  const auto& source = table(scale);
   const uint64_t places = named_seed(seed_, name);
   const int64_t num_cols = shape[1];
-  Values values;
-  values.reserve(static_cast<size_t>(shape[0] * num_cols));
-  for (int64_t row = 0; row < shape[0]; ++row) {
+  Values values = room_for(shape[0] * num_cols);
+  for_rows(shape[0], [&](int64_t row) {
     const auto place = static_cast<int64_t>(mixed_bits(places, static_cast<uint64_t>(row)) %
                                             static_cast<uint64_t>(kWindows));
-    values.insert(values.end(), source.begin() + place, source.begin() + place + num_cols);
-  }
+    std::copy_n(source.begin() + place, num_cols, values.elements.begin() + row * num_cols);
+  });
   return values;
 }
 
 SyntheticTensors::Values SyntheticTensors::embedding(std::string_view name,
                                                      std::span<const int64_t> shape) const {
-  Values values = random_rows(name, shape, /*scale=*/1);
+  Values values = random_matrix(name, shape, /*scale=*/1);
   for (int32_t token = 0; token < shape[0]; ++token) {
-    values[static_cast<size_t>(token * shape[1])] = to_bfloat16(token_heaviness(seed_, token));
+    values.elements[static_cast<size_t>(token * shape[1])] =
+        to_bfloat16(token_heaviness(seed_, token));
   }
   return values;
 }
@@ -131,10 +154,10 @@ SyntheticTensors::Values SyntheticTensors::embedding(std::string_view name,
 SyntheticTensors::Values SyntheticTensors::reader(std::string_view name,
                                                   std::span<const int64_t> shape, double scale,
                                                   std::span<const float> first_column) const {
-  Values values = random_rows(name, shape, scale / std::sqrt(static_cast<double>(shape[1])));
+  Values values = random_matrix(name, shape, scale / std::sqrt(static_cast<double>(shape[1])));
   for (int64_t row = 0; row < shape[0]; ++row) {
     const float first = first_column.empty() ? 0.0F : first_column[static_cast<size_t>(row)];
-    values[static_cast<size_t>(row * shape[1])] = to_bfloat16(first);
+    values.elements[static_cast<size_t>(row * shape[1])] = to_bfloat16(first);
   }
   return values;
 }
@@ -142,8 +165,8 @@ SyntheticTensors::Values SyntheticTensors::reader(std::string_view name,
 SyntheticTensors::Values SyntheticTensors::writer(std::string_view name,
                                                   std::span<const int64_t> shape) const {
   const double share = kResidualGrowth / (2.0 * config_.num_layers);
-  Values values = random_rows(name, shape, std::sqrt(share / static_cast<double>(shape[1])));
-  std::fill_n(values.begin(), shape[1], BFloat16{0});
+  Values values = random_matrix(name, shape, std::sqrt(share / static_cast<double>(shape[1])));
+  std::fill_n(values.elements.begin(), shape[1], BFloat16{0});
   return values;
 }
 
@@ -152,9 +175,11 @@ SyntheticTensors::Values SyntheticTensors::make(std::string_view name,
   const auto [layer, part] = parse_name(name);
   if (part == "model.embed_tokens.weight") return embedding(name, shape);
   if (part.ends_with("norm.weight")) {
-    return Values(static_cast<size_t>(shape[0]), to_bfloat16(1.0F));
+    return rounded(std::vector(static_cast<size_t>(shape[0]), 1.0F));
   }
-  if (part == "self_attn.v_proj.bias") return Values(static_cast<size_t>(shape[0]));
+  if (part == "self_attn.v_proj.bias") {
+    return rounded(std::vector(static_cast<size_t>(shape[0]), 0.0F));
+  }
   if (part == "self_attn.q_proj.weight") return reader(name, shape, kContentScale);
   if (part == "self_attn.o_proj.weight" || part == "mlp.down_proj.weight") {
     return writer(name, shape);

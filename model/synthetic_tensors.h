@@ -1,9 +1,9 @@
 // The tensors of a synthetic model, each made when it is asked for: 16 GB of weights take no disk,
-// and at any time the host memory of one tensor.
+// and host memory for the tensors in use.
 //
 // A row of a random matrix is a window of one table of normals, at a place that follows from the
-// seed, the tensor's name and the row. So a row costs a copy, 16 GB take seconds on one core, and
-// ranks that slice a tensor slice the same one. Rows that overlap in the table are equal up to a
+// seed, the tensor's name and the row. So a row costs a copy, 16 GB take seconds, and ranks that
+// slice a tensor slice the same one. Rows that overlap in the table are equal up to a
 // shift, which no product notices.
 //
 // Scales: the embedding has variance 1; what reads the residual stream keeps it (Q and K a quarter
@@ -13,10 +13,13 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "common/dtype.h"
 #include "model/config.h"
+#include "model/recycled_memory.h"
 #include "model/tensor_source.h"
 
 namespace millrace::model {
@@ -31,24 +34,31 @@ class SyntheticTensors final : public TensorSource {
   bool contains(std::string_view name) const override;
 
  private:
-  using Values = std::vector<BFloat16>;
+  // Elements of a tensor in memory that its users keep.
+  struct Values {
+    std::shared_ptr<AlignedBuffer> memory;
+    std::span<BFloat16> elements;
+  };
 
   // Normals of standard deviation `scale`.
-  const Values& table(double scale) const;
-  // Rows [num_rows, num_cols] of `scale`. What is in hidden coordinate 0 belongs to heavy tokens:
+  const std::vector<BFloat16>& table(double scale) const;
+  Values room_for(int64_t count) const;
+  // A matrix of standard deviation `scale`. What is in hidden coordinate 0 belongs to heavy tokens:
   // the caller overwrites it.
-  Values random_rows(std::string_view name, std::span<const int64_t> shape, double scale) const;
+  Values random_matrix(std::string_view name, std::span<const int64_t> shape, double scale) const;
   Values embedding(std::string_view name, std::span<const int64_t> shape) const;
   // Reads the residual stream; `first_column` is its part of hidden coordinate 0, zeros if empty.
   Values reader(std::string_view name, std::span<const int64_t> shape, double scale,
                 std::span<const float> first_column = {}) const;
   // Adds to the residual stream.
   Values writer(std::string_view name, std::span<const int64_t> shape) const;
+  Values rounded(std::span<const float> values) const;
   Values make(std::string_view name, std::span<const int64_t> shape) const;
 
   ModelConfig config_;
   uint64_t seed_;
-  mutable std::map<double, Values> tables_;
+  mutable std::map<double, std::vector<BFloat16>> tables_;
+  mutable RecycledMemory memory_;
 };
 
 }  // namespace millrace::model
