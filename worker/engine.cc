@@ -82,6 +82,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   }
 
   const auto deadline = Deadline::after(comm_timeout);
+  MR_RETURN_IF_ERROR(agree(world, run.finish_sink(), deadline));
   PrefillResult result;
   MR_RETURN_IF_ERROR(run.finish(result, deadline));
   MR_ASSIGN_OR_RETURN(const auto recall,

@@ -206,7 +206,8 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
                                      .first_kv_head = weights.shard.first_kv_head,
                                      .head_dim = weights.config.head_dim,
                                      .dtype = weights.compute_dtype};
-  StoreSink sink(runtime_.device(), store_, id, geometry, pages);
+  StoreSink sink(runtime_.device(), store_, id, geometry, pages,
+                 std::min(runtime_.cores().num_threads, kMaxPageWriters));
   Finished finished;
   MR_ASSIGN_OR_RETURN(
       finished.prefill,

@@ -22,9 +22,11 @@ struct LayerKv {
 class KvSink {
  public:
   virtual ~KvSink() = default;
-  // Called once a layer, in order, on every rank; the memory behind `kv` is reused for the next
-  // layer.
+  // Called once a layer, in order, on every rank. The memory behind `kv` is reused for the next
+  // layer: what the sink has the device do before it returns still sees this one.
   virtual Result<void> write_layer(const LayerKv& kv) = 0;
+  // After the last layer: returns once all of them are where they belong, or why one is not.
+  virtual Result<void> finish() { return {}; }
 };
 
 }  // namespace millrace::worker

@@ -241,6 +241,10 @@ Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
                                   .num_pages = scorer_->num_pages()});
 }
 
+Result<void> PrefillRun::finish_sink() {
+  return task_.sink == nullptr ? Result<void>() : task_.sink->finish();
+}
+
 // [positions.size(), vocabulary] on the ranks of the root's tensor-parallel row; empty elsewhere.
 Result<std::vector<float>> PrefillRun::logits(std::span<const int64_t> positions,
                                               Deadline deadline) {

@@ -31,6 +31,8 @@ class PrefillRun {
   // Covered and causal (query, key) pairs of the last layer, this rank's rows and heads.
   double covered_pairs() const { return covered_pairs_; }
   double causal_pairs() const { return causal_pairs_; }
+  // Waits for the sink to have all layers.
+  Result<void> finish_sink();
   // Fills the tokens of the result. Collective.
   Result<void> finish(PrefillResult& result, Deadline deadline);
 

@@ -27,4 +27,9 @@ Result<void> FanOutSink::write_layer(const LayerKv& kv) {
   return {};
 }
 
+Result<void> FanOutSink::finish() {
+  for (auto* sink : sinks_) MR_RETURN_IF_ERROR(sink->finish());
+  return {};
+}
+
 }  // namespace millrace::worker

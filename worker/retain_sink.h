@@ -29,6 +29,7 @@ class FanOutSink final : public KvSink {
   void add(KvSink& sink) { sinks_.push_back(&sink); }
   bool empty() const { return sinks_.empty(); }
   Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> finish() override;
 
  private:
   std::vector<KvSink*> sinks_;

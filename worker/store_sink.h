@@ -1,50 +1,53 @@
-// Hands finished layers to the rank's KV store, page by page with digests and scores.
+// Hands finished layers to the rank's KV store, page by page with digests and scores. On a GPU a
+// layer is set aside in device memory and leaves from there while the next one is computed; the
+// sink waits only where the one before has not left yet.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/api/device.h"
-#include "kernels/api/host_window.h"
 #include "kvstore/kv_store.h"
 #include "worker/kv_sink.h"
+#include "worker/page_writer.h"
 
 namespace millrace::worker {
+
+// Threads that keep up with a GPU's link to the host: checksum and copy of a page take one core
+// about as long as the link takes for eight.
+inline constexpr int kMaxPageWriters = 8;
 
 class StoreSink final : public KvSink {
  public:
   // `pages`: the prompt's pages this rank holds, ascending, as given to KvStore::begin_request. All
-  // outlive the sink.
+  // outlive the sink. `num_threads` write pages beside a device with memory of its own.
   StoreSink(kernels::Device& device, kvstore::KvStore& store, std::string request_id,
-            const kvstore::KvGeometry& geometry, std::vector<int64_t> pages);
+            const kvstore::KvGeometry& geometry, std::vector<int64_t> pages, int num_threads = 1);
 
   Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> finish() override;
 
  private:
-  // One head's rows and page digests, where the host reads them. Views of windows_.
-  struct HostHead {
-    std::span<const std::byte> k, v;  // [num_rows, head_dim]
-    const float* digests = nullptr;   // min, max, radius: each [pages, head_dim]
-    int64_t num_rows = 0;
-  };
-  struct Windows {
-    kernels::HostWindow k, v, digests;
-  };
-
   Result<void> prepare(const LocalKv& local);
-  Result<HostHead> read_head(const LocalKv& local, int32_t head);
-  Result<void> write_head(int32_t layer, int32_t kv_head, const HostHead& head);
-  void fill_page(const HostHead& head, int64_t ordinal);
+  // Has the device set the layer aside, where it has memory of its own, and digest its pages.
+  StagedLayer stage(const LayerKv& kv);
+  // Waits for the pages of the layer begun last, then gives them their scores.
+  Result<void> complete_layer();
 
   kernels::Device& device_;
   kvstore::KvStore& store_;
   std::string request_id_;
   kvstore::KvGeometry geometry_;
   std::vector<int64_t> pages_;
-  std::vector<std::byte> page_;     // one page, being put together
-  kernels::DeviceBuffer digests_;   // of one head
-  std::optional<Windows> windows_;  // from the first layer on
+  int num_threads_;
+
+  // From the first layer on.
+  kernels::DeviceBuffer k_, v_;  // the layer set aside, or empty
+  kernels::DeviceBuffer digests_;
+  std::vector<std::vector<float>> scores_;  // by kv head of the layer begun last
+  int32_t layer_ = -1;                      // begun and not complete, or -1
+  std::unique_ptr<PageWriter> writer_;      // last: its threads read the above
 };
 
 }  // namespace millrace::worker

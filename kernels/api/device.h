@@ -18,6 +18,7 @@
 #include "common/result.h"
 #include "kernels/api/attention.h"
 #include "kernels/api/closed_form.h"
+#include "kernels/api/copy_lane.h"
 #include "kernels/api/copy_rows.h"
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
@@ -110,6 +111,8 @@ class Device {
   virtual void copy(void* destination, const void* source, int64_t bytes) = 0;
   virtual void copy_rows(const CopyRowsParams& params) = 0;
   virtual Result<void> synchronize(Deadline deadline) = 0;
+
+  virtual std::unique_ptr<CopyLane> make_copy_lane() = 0;
 
   // The moment at which all operations called so far are done. elapsed_s is the time between two of
   // the last kMarksKept marks, known once the later one is passed (after a synchronize).

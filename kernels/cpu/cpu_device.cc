@@ -48,6 +48,7 @@ class CpuDevice final : public Device {
   }
   void copy_rows(const CopyRowsParams& params) override { copy_host_rows(params); }
   Result<void> synchronize(Deadline) override { return {}; }
+  std::unique_ptr<CopyLane> make_copy_lane() override { return std::make_unique<HostCopyLane>(); }
   TimeMark mark() override { return host_time_mark(); }
   double elapsed_s(TimeMark from, TimeMark to) const override { return host_elapsed_s(from, to); }
 

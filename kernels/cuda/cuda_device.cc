@@ -7,6 +7,8 @@
 #include "common/check.h"
 #include "common/units.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/copy_rows_async.h"
+#include "kernels/cuda/cuda_copy_lane.h"
 #include "kernels/cuda/event_ring.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/memory_pool.h"
@@ -99,18 +101,18 @@ class CudaDevice final : public Device {
                                   cudaMemcpyDefault, stream_.get()));
   }
   void copy_rows(const CopyRowsParams& params) override {
-    if (params.num_rows == 0 || params.row_bytes == 0) return;
     use();
-    MR_CUDA_CHECK(cudaMemcpy2DAsync(
-        params.destination, static_cast<size_t>(params.destination_stride_bytes), params.source,
-        static_cast<size_t>(params.source_stride_bytes), static_cast<size_t>(params.row_bytes),
-        static_cast<size_t>(params.num_rows), cudaMemcpyDefault, stream_.get()));
+    cuda::copy_rows_async(params, stream_.get());
   }
   Result<void> synchronize(Deadline deadline) override {
     use();
     return stream_.synchronize(deadline);
   }
 
+  std::unique_ptr<CopyLane> make_copy_lane() override {
+    use();
+    return std::make_unique<cuda::CudaCopyLane>(index_, stream_.get());
+  }
   TimeMark mark() override {
     use();
     return marks_.record(stream_.get());

@@ -12,6 +12,31 @@ namespace millrace::test {
 
 using kernels::CopyRowsParams;
 
+// Copies at once, into memory nobody may read before synchronize() and out of memory the device's
+// thread has left alone since follow().
+class FarDevice::Lane final : public kernels::CopyLane {
+ public:
+  explicit Lane(FarDevice& device) : device_(device) {}
+  void follow() override {
+    const std::lock_guard lock(device_.mutex_);
+    device_.deliver_to_device();
+  }
+  void copy_rows(const CopyRowsParams& params) override {
+    const std::lock_guard lock(device_.mutex_);
+    device_.set_access(true);
+    kernels::copy_host_rows(params);
+    device_.set_access(false);
+  }
+  Result<void> synchronize(Deadline) override { return {}; }
+
+ private:
+  FarDevice& device_;
+};
+
+std::unique_ptr<kernels::CopyLane> FarDevice::make_copy_lane() {
+  return std::make_unique<Lane>(*this);
+}
+
 FarDevice::~FarDevice() {
   MR_CHECK(memory_.empty(), "{} buffers outlive the device", memory_.size());
 }
@@ -29,11 +54,13 @@ Result<kernels::DeviceBuffer> FarDevice::allocate(int64_t bytes) {
   void* data =
       mmap(nullptr, static_cast<size_t>(mapped), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   MR_CHECK(data != MAP_FAILED, "no {} bytes", mapped);
+  const std::lock_guard lock(mutex_);
   memory_.emplace(static_cast<std::byte*>(data), mapped);
   return kernels::DeviceBuffer(this, data, bytes);
 }
 
 void FarDevice::free(void* data, int64_t) noexcept {
+  const std::lock_guard lock(mutex_);
   const auto known = memory_.find(static_cast<std::byte*>(data));
   munmap(data, static_cast<size_t>(known->second));
   memory_.erase(known);
@@ -72,6 +99,7 @@ void FarDevice::copy(void* destination, const void* source, int64_t bytes) {
 // operations may overwrite it, and delivered when the host waits.
 void FarDevice::copy_rows(const CopyRowsParams& params) {
   if (params.row_bytes == 0 || params.num_rows == 0) return;
+  const std::lock_guard lock(mutex_);
   if (is_device_memory(params.destination)) {
     on_the_way_.push_back(params);
     return;
@@ -100,6 +128,7 @@ void FarDevice::deliver_to_device() {
 }
 
 Result<void> FarDevice::synchronize(Deadline) {
+  const std::lock_guard lock(mutex_);
   deliver_to_device();
   for (Arrival& arrival : arrivals_) {
     arrival.rows.source = arrival.data.data();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ class FarDevice final : public kernels::Device {
   void copy(void* destination, const void* source, int64_t bytes) override;
   void copy_rows(const kernels::CopyRowsParams& params) override;
   Result<void> synchronize(Deadline deadline) override;
+  std::unique_ptr<kernels::CopyLane> make_copy_lane() override;
   kernels::TimeMark mark() override { return device_->mark(); }
   double elapsed_s(kernels::TimeMark from, kernels::TimeMark to) const override {
     return device_->elapsed_s(from, to);
@@ -72,6 +74,7 @@ class FarDevice final : public kernels::Device {
 
   template <typename Params>
   void run(void (kernels::Device::*operation)(const Params&), const Params& params) {
+    const std::lock_guard lock(mutex_);
     deliver_to_device();
     set_access(true);
     (device_.get()->*operation)(params);
@@ -83,8 +86,11 @@ class FarDevice final : public kernels::Device {
   void free(void* data, int64_t bytes) noexcept override;
   void free_host(void* data) noexcept override;
 
+  class Lane;
+
   std::unique_ptr<kernels::Device> device_;
-  std::unordered_map<std::byte*, int64_t> memory_;   // start -> mapped bytes
+  mutable std::mutex mutex_;                        // what a lane may do beside the device's thread
+  std::unordered_map<std::byte*, int64_t> memory_;  // start -> mapped bytes
   std::vector<kernels::CopyRowsParams> on_the_way_;  // to device memory, in order
   std::vector<Arrival> arrivals_;                    // to host memory, in order
 };

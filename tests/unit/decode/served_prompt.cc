@@ -21,6 +21,10 @@ class BothSinks final : public worker::KvSink {
     MR_RETURN_IF_ERROR(first_.write_layer(kv));
     return second_.write_layer(kv);
   }
+  Result<void> finish() override {
+    MR_RETURN_IF_ERROR(first_.finish());
+    return second_.finish();
+  }
 
  private:
   worker::KvSink& first_;

@@ -38,6 +38,9 @@ class MemoryDevice final : public kernels::Device {
   }
   void copy_rows(const kernels::CopyRowsParams&) override { refuse(); }
   Result<void> synchronize(Deadline) override { return {}; }
+  std::unique_ptr<kernels::CopyLane> make_copy_lane() override {
+    return std::make_unique<kernels::HostCopyLane>();
+  }
   kernels::TimeMark mark() override { return 0; }
   double elapsed_s(kernels::TimeMark, kernels::TimeMark) const override { return 0; }
 

@@ -1,0 +1,89 @@
+// Brings the pages of a layer from device memory into the KV store, on threads of its own, so that
+// the device goes on with the next layer. Each thread takes a few pages at a time: copies them to
+// the host, page by page K then V, and writes them to the store.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/api/device.h"
+#include "kvstore/kv_store.h"
+#include "worker/kv_exchange.h"
+
+namespace millrace::worker {
+
+// A layer's rows and page digests in device memory.
+struct StagedLayer {
+  int32_t layer = 0;
+  LocalKv kv;
+  const float* digests = nullptr;  // [kv heads, 3 (min, max, radius), pages, head_dim]
+};
+
+class PageWriter {
+ public:
+  // `pages`: of the prompt, those that the rows of a layer are, ascending. Without threads the
+  // calls below do all the work.
+  static Result<std::unique_ptr<PageWriter>> create(kernels::Device& device,
+                                                    kvstore::KvStore& store, std::string request_id,
+                                                    const kvstore::KvGeometry& geometry,
+                                                    std::vector<int64_t> pages, int num_threads);
+  ~PageWriter();
+
+  // On the device's thread: begins with what the device's operations called so far leave in
+  // `layer`, which stays until wait() returns. The layer before must be through.
+  void begin(const StagedLayer& layer);
+  // Until every page of the layer begun last is in the store, or one failed.
+  Result<void> wait(Deadline deadline);
+
+ private:
+  // What one thread works with.
+  struct Bench {
+    std::unique_ptr<kernels::CopyLane> lane;
+    kernels::HostBuffer pages;    // [kChunkPages, page bytes]
+    kernels::HostBuffer digests;  // [3, kChunkPages, head_dim]
+  };
+  // Consecutive pages of one head.
+  struct Chunk {
+    int32_t head = 0;
+    int64_t first = 0;  // into pages_
+    int64_t count = 0;
+  };
+
+  PageWriter(kvstore::KvStore& store, std::string request_id, const kvstore::KvGeometry& geometry,
+             std::vector<int64_t> pages)
+      : store_(store),
+        request_id_(std::move(request_id)),
+        geometry_(geometry),
+        pages_(std::move(pages)) {}
+
+  std::optional<Chunk> take_chunk();
+  void work(Bench& bench);
+  void run(std::stop_token stop, Bench& bench);
+  Result<void> read_chunk(const Chunk& chunk, Bench& bench);
+  void read_half(const Chunk& chunk, const void* rows, std::byte* pages, Bench& bench) const;
+  Result<void> write_chunk(const Chunk& chunk, const Bench& bench);
+  void fail(Error error);
+
+  kvstore::KvStore& store_;
+  std::string request_id_;
+  kvstore::KvGeometry geometry_;
+  std::vector<int64_t> pages_;
+  std::vector<Bench> benches_;
+
+  StagedLayer layer_;
+  std::atomic<int64_t> next_chunk_ = 0;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  int64_t num_begun_ = 0;  // layers
+  int num_working_ = 0;    // threads
+  std::optional<Error> failure_;
+  std::vector<std::jthread> threads_;  // last: they use all of the above
+};
+
+}  // namespace millrace::worker
