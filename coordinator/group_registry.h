@@ -1,6 +1,7 @@
 // Worker groups that are connected now, and what they can do.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>

@@ -1,5 +1,6 @@
 #include "coordinator/http_session.h"
 
+#include <array>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>

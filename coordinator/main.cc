@@ -1,5 +1,6 @@
 // millrace-coordinator: HTTP for clients, TCP for worker groups.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <fstream>
 
 #include "common/cli/help_formatter.h"

@@ -1,6 +1,7 @@
 // What the coordinator measures. Verbs are events; names and buckets are in probes.cc.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "common/metrics/registry.h"

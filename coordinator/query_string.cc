@@ -1,5 +1,6 @@
 #include "coordinator/query_string.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace millrace::coordinator {

@@ -1,6 +1,7 @@
 // One prefill request as the coordinator knows it: from admission until its record is forgotten.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

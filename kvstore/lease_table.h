@@ -2,6 +2,7 @@
 // Clock: a lease past its end is refused even before the sweep finds it. Not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <unordered_map>

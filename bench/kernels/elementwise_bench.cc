@@ -2,6 +2,7 @@
 // against the memory bandwidth of the machine. One thread; rows of a 4096 wide model.
 #include <benchmark/benchmark.h>
 
+#include <string>
 #include <vector>
 
 #include "kernels/api/tiling.h"

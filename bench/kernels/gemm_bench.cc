@@ -3,6 +3,8 @@
 // GOMP_SPINCOUNT=1000 unless the machine is idle (kernels/cpu/context.h).
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/gemm.h"

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <thread>
 
 #include "common/cli/help_formatter.h"

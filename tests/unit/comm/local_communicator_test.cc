@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <tuple>
 
 #include "comm/local/local_group.h"
 #include "tests/unit/comm/communicator_contract.h"

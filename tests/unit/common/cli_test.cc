@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
+
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "protocol/codec.h"
 #include "tests/unit/coordinator/loopback.h"
 

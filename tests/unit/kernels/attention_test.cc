@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/support/compare.h"
 #include "tests/unit/kernels/attention_case.h"

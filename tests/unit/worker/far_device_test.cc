@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "common/clock.h"
 #include "kernels/cpu/cpu_device.h"
