@@ -1,0 +1,61 @@
+#include "worker/device_choice.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_device.h"
+
+namespace millrace::worker {
+namespace {
+
+using Kind = DeviceChoice::Kind;
+
+TEST(DeviceChoice, ReadsEveryForm) {
+  EXPECT_EQ(parse_device_choice("auto")->kind, Kind::kAuto);
+  EXPECT_EQ(parse_device_choice("cpu")->kind, Kind::kCpu);
+  const auto any = parse_device_choice("cuda");
+  EXPECT_EQ(any->kind, Kind::kCuda);
+  EXPECT_EQ(any->index, -1);
+  const auto third = parse_device_choice("cuda:3");
+  EXPECT_EQ(third->kind, Kind::kCuda);
+  EXPECT_EQ(third->index, 3);
+}
+
+TEST(DeviceChoice, RefusesWhatIsNoneAndSaysWhatIs) {
+  for (const char* text : {"", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999", "CPU"}) {
+    const auto choice = parse_device_choice(text);
+    ASSERT_FALSE(choice.ok()) << text;
+    EXPECT_EQ(choice.error().code, Errc::kInvalidArgument);
+    EXPECT_NE(choice.error().message.find("auto, cpu, cuda or cuda:N"), std::string::npos);
+  }
+}
+
+TEST(RankDevice, CpuHasTheRanksThreadsAndIsSharedByTheMachinesRanks) {
+  const auto made =
+      make_rank_device({.kind = Kind::kCpu}, std::nullopt, {.ranks_here = 3, .num_threads = 2});
+  ASSERT_TRUE(made.ok()) << made.error().to_string();
+  EXPECT_EQ(made->device->info().num_threads, 2);
+  EXPECT_EQ(made->num_ranks, 3);
+  EXPECT_EQ(compute_dtype_on(*made->device, std::nullopt), DType::kFloat32);
+  EXPECT_EQ(compute_dtype_on(*made->device, DType::kBFloat16), DType::kBFloat16);
+}
+
+TEST(RankDevice, AutoIsTheCpuInFloat32OrWithoutAGpu) {
+  const auto exact = make_rank_device({}, DType::kFloat32, {});
+  ASSERT_TRUE(exact.ok());
+  EXPECT_TRUE(exact->device->info().host_memory);
+  const auto any = make_rank_device({}, std::nullopt, {});
+  ASSERT_TRUE(any.ok());
+  EXPECT_EQ(any->device->info().host_memory, kernels::num_cuda_devices() == 0);
+}
+
+TEST(RankDevice, CudaIsRefusedInFloat32AndWhereThereIsNone) {
+  const auto exact = make_rank_device({.kind = Kind::kCuda}, DType::kFloat32, {});
+  ASSERT_FALSE(exact.ok());
+  EXPECT_EQ(exact.error().code, Errc::kUnsupported);
+  const auto none = make_rank_device({.kind = Kind::kCuda, .index = 4711}, std::nullopt, {});
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message.find("cuda:4711"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::worker
