@@ -25,13 +25,13 @@ constexpr double kLeastSpread = 1.4;
 constexpr double kMostSpread = 3.0;
 // What the heaviest token's key gets, drawn for each query head: as much as the highest peak of
 // f(o) in one head, little beside it in another.
-constexpr double kLeastHeavyNats = 13;
-constexpr double kMostHeavyNats = 18;
+constexpr double kLeastHeavyNats = 14;
+constexpr double kMostHeavyNats = 19;
 // Length of Q's bias in a slow pair of the middling head: about that of the other pairs, so that
 // no part of K's noise is magnified.
 constexpr double kColumnBias = 4;
 
-constexpr int64_t kHeavyOneIn = 128;
+constexpr int64_t kHeavyOneIn = 512;
 constexpr double kMiddlingHeaviness = 0.75 * kHeaviest;
 
 struct Pairs {

@@ -141,9 +141,9 @@ TEST(SyntheticModel, NothingButKeysReadsWhatMakesTokensHeavy) {
   EXPECT_GT(key_square, 0);
 }
 
-TEST(SyntheticModel, OneTokenIn128IsHeavyAndTheFirstIsASink) {
+TEST(SyntheticModel, OneTokenIn512IsHeavyAndTheFirstIsASink) {
   int heavy = 0;
-  for (int32_t token = 1; token < 128 * 1000; ++token) {
+  for (int32_t token = 1; token < 512 * 1000; ++token) {
     const float heaviness = token_heaviness(1, token);
     if (heaviness == 0) continue;
     ++heavy;
