@@ -21,33 +21,20 @@ class AttentionWalker {
   __device__ void run() {
     const auto num_items =
         static_cast<uint32_t>(arguments_.num_query_heads * arguments_.num_groups);
-    // The next item and its group are fetched while one is walked.
-    uint32_t item = __shfl_sync(~0u, fetch_item(), 0);
-    uint32_t next = fetch_item();
-    TileGroup next_group = group_of(item, num_items);
-    while (item < num_items) {
-      group_ = next_group;
-      const uint32_t after_next = fetch_item();
-      next_group = group_of(next, num_items);
+    for (;;) {
+      uint32_t item = 0;
+      if (lane_ == 0) item = atomicAdd(arguments_.next_item, 1);
+      item = __shfl_sync(~0u, item, 0);
+      if (item >= num_items) break;
+      group_ = arguments_.groups[item % arguments_.num_groups];
       push_marker(static_cast<int32_t>(item));
       walk(static_cast<int32_t>(item) / arguments_.num_groups);
-      item = __shfl_sync(~0u, next, 0);
-      next = after_next;
     }
     push_marker(kNoItem);
     for (int i = 0; i < kGatherWarps; ++i) place_order({.head = kNoHead});
   }
 
  private:
-  // In the first lane; the others get it when it is needed.
-  __device__ uint32_t fetch_item() const {
-    return lane_ == 0 ? atomicAdd(arguments_.next_item, 1) : 0;
-  }
-  __device__ TileGroup group_of(uint32_t item, uint32_t num_items) const {
-    item = __shfl_sync(~0u, item, 0);
-    return item < num_items ? arguments_.groups[item % arguments_.num_groups] : TileGroup{};
-  }
-
   __device__ void walk(int32_t head) {
     if (head != head_) {
       head_ = head;
