@@ -1,0 +1,278 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "kernels/cuda/operations.h"
+#include "kernels/ref/operations.h"
+#include "tests/unit/kernels_cuda/estimation_buffers.h"
+#include "tests/unit/kernels_cuda/gpu_case.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+struct Outliers {
+  int32_t rows = 4;
+  int32_t pages = 2;
+};
+
+class AdaptiveEstimation : public GpuCase {
+ protected:
+  std::vector<HeadLists> build(EstimationCase& c, const std::vector<RowTile>& tiles,
+                               const std::vector<int32_t>& heads, const std::vector<float>& gamma,
+                               Outliers outliers = {}, int64_t max_blocks = 1 << 20) {
+    DeviceLayer layer(c);
+    DeviceLists index({.num_heads = c.shape().num_query_heads,
+                       .num_tiles = std::ssize(tiles),
+                       .max_blocks = max_blocks});
+    const void* q = layer.rows_of(tiles);
+    run([&](Context& context) {
+      build_adaptive({.q = q,
+                      .num_query_heads = c.shape().num_query_heads,
+                      .scale = c.scale(),
+                      .kv = layer.kv(),
+                      .tiles = tiles,
+                      .heads = heads,
+                      .gamma = gamma,
+                      .row_outliers = outliers.rows,
+                      .page_outliers = outliers.pages,
+                      .index = index.view()},
+                     context);
+    });
+    EXPECT_TRUE(index.guards_intact());
+    std::vector<HeadLists> lists;
+    for (const int32_t head : heads) lists.push_back(index.lists(head));
+    return lists;
+  }
+  HeadLists build(EstimationCase& c, float gamma, int64_t max_blocks = 1 << 20) {
+    return build(c, tile_rows(c.shape().num_tokens), {0}, {gamma}, {}, max_blocks).front();
+  }
+
+  // Against the reference on the same case.
+  ListDifference differences(EstimationCase& c, const std::vector<int32_t>& heads,
+                             const std::vector<float>& gamma, Outliers outliers = {}) {
+    const std::vector<RowTile> tiles = tile_rows(c.shape().num_tokens);
+    IndexStorage expected({.num_heads = c.shape().num_query_heads,
+                           .num_tiles = std::ssize(tiles),
+                           .max_blocks = 1 << 20});
+    ref::build_adaptive({.q = c.rows(),
+                         .num_query_heads = c.shape().num_query_heads,
+                         .scale = c.scale(),
+                         .kv = c.kv(),
+                         .tiles = tiles,
+                         .heads = heads,
+                         .gamma = gamma,
+                         .row_outliers = outliers.rows,
+                         .page_outliers = outliers.pages,
+                         .index = expected.view()});
+    const auto actual = build(c, tiles, heads, gamma, outliers);
+    ListDifference all;
+    for (size_t i = 0; i < heads.size(); ++i) {
+      const auto found = compare_blocks(actual[i], expected.lists(heads[i]), tiles);
+      all.different += found.different;
+      all.total += found.total;
+    }
+    return all;
+  }
+};
+
+EstimationShape shape_of(int64_t num_tokens, int32_t head_dim = 64) {
+  return {.num_tokens = num_tokens, .head_dim = head_dim, .dtype = DType::kBFloat16};
+}
+
+// Queries small enough that attention is nearly even.
+void soften(EstimationCase& c, float factor) {
+  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
+    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) *= factor;
+  }
+}
+
+// Means in float16 are off by up to 2^-12 and powers of two by 2^-22, so a page whose mass decides
+// whether gamma is reached may flip. On random data with nearly equal pages that is at most one row
+// in a hundred.
+void expect_few_flips(const ListDifference& found) {
+  std::printf("flips: %ld of %ld blocks\n", found.different, found.total);
+  EXPECT_LE(found.different * 200, found.total);
+}
+
+TEST_F(AdaptiveEstimation, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
+  ListDifference all;
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int64_t num_tokens : {1, 2, 63, 64, 65, 66, 127, 130, 1000, 1536, 8191}) {
+      EstimationCase c({.num_tokens = num_tokens,
+                        .num_query_heads = 4,
+                        .num_kv_heads = 2,
+                        .head_dim = head_dim,
+                        .dtype = DType::kBFloat16},
+                       32);
+      const auto found = differences(c, {3, 0, 2}, {0.5F, 0.9F, 1.0F});
+      all.different += found.different;
+      all.total += found.total;
+    }
+  }
+  expect_few_flips(all);
+}
+
+TEST_F(AdaptiveEstimation, FollowsTheReferenceForAnyNumberOfRepresentatives) {
+  EstimationCase c(shape_of(777), 33);
+  ListDifference all;
+  for (const Outliers& outliers : std::vector<Outliers>{
+           {0, 0}, {0, 3}, {3, 0}, {8, 4}, {12, 1}, {64, 64}, {100, 1}, {1, 100}}) {
+    SCOPED_TRACE(testing::Message() << outliers.rows << " rows, " << outliers.pages << " keys");
+    const auto found = differences(c, {0}, {0.6F}, outliers);
+    EXPECT_LE(found.different, 1 + found.total / 20);
+    all.different += found.different;
+    all.total += found.total;
+  }
+  expect_few_flips(all);
+}
+
+TEST_F(AdaptiveEstimation, GammaOneIsEverything) {
+  EstimationCase c(shape_of(1000), 36);
+  for (const auto& list : build(c, 1.0F).blocks) {
+    EXPECT_EQ(list, std::vector<int32_t>{kDenseTile});
+  }
+}
+
+TEST_F(AdaptiveEstimation, EqualPagesAreTakenFromTheFirst) {
+  EstimationCase c(shape_of(640), 38);
+  soften(c, 0.0F);  // every page of 64 keys has the same mass
+  // Of 10 pages 4 reach 0.35; the diagonal and its neighbour are forced.
+  EXPECT_EQ(build(c, 0.35F).blocks.back(), (std::vector<int32_t>{0, 1, 2, 3, 8, 9}));
+}
+
+TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
+  // Page 5 outweighs every other by 2^600: tiles before it must not see their masses vanish.
+  EstimationCase c(shape_of(640), 39);
+  EstimationCase plain(shape_of(640), 39);
+  for (int64_t t = 0; t < 640; ++t) c.q(t, 0, 0) = plain.q(t, 0, 0) = 8;
+  for (int64_t t = 320; t < 384; ++t) c.k(0, t, 0) = 400;
+  const HeadLists with = build(c, 0.5F);
+  const HeadLists without = build(plain, 0.5F);
+  for (size_t tile = 0; tile < 5; ++tile) EXPECT_EQ(with.blocks[tile], without.blocks[tile]);
+  for (size_t tile = 7; tile < 10; ++tile) {
+    const auto last = static_cast<int32_t>(tile);
+    EXPECT_EQ(with.blocks[tile], (std::vector<int32_t>{0, 5, last - 1, last}));
+  }
+}
+
+TEST_F(AdaptiveEstimation, FindsNeedlesByTheOutliersOfBothSides) {
+  // Seven times one query in the middle of a tile asks for one key of an earlier page, in a
+  // direction that nobody else uses; all rows look at the first key.
+  constexpr std::array<std::pair<int64_t, int32_t>, 7> kNeedles = {
+      {{12, 3}, {14, 9}, {17, 6}, {20, 7}, {23, 15}, {25, 4}, {28, 21}}};
+  EstimationCase c(shape_of(2048), 31);
+  const std::vector<float> means = test::random_normals(32, 2 * 32 * 64, 0.5F);
+  for (int64_t t = 0; t < 2048; ++t) {
+    for (int32_t d = 0; d < 64; ++d) {
+      const auto page_mean = static_cast<size_t>(t / 64 * 64 + d);
+      c.q(t, 0, d) = 0.25F * c.q(t, 0, d) + means[page_mean];
+      c.k(0, t, d) = 0.25F * c.k(0, t, d) + means[page_mean + 32 * 64];
+    }
+    c.q(t, 0, 0) = 6;
+  }
+  c.k(0, 0, 0) = 16;
+  for (size_t i = 0; i < kNeedles.size(); ++i) {
+    const auto direction = static_cast<int32_t>(8 + i);
+    c.q(kNeedles[i].first * 64 + 33, 0, direction) = 14;
+    c.k(0, kNeedles[i].second * 64 + 12, direction) = 14;
+  }
+  const auto num_found = [&](Outliers outliers) {
+    const auto lists = build(c, tile_rows(2048), {0}, {0.8F}, outliers).front();
+    int found = 0;
+    for (const auto& [tile, page] : kNeedles) {
+      const auto& list = lists.blocks[static_cast<size_t>(tile)];
+      found += std::find(list.begin(), list.end(), page) != list.end();
+    }
+    return found;
+  };
+  EXPECT_EQ(num_found({4, 2}), 7);
+  EXPECT_EQ(num_found({1, 1}), 7);
+  EXPECT_LE(num_found({0, 1}), 3);
+}
+
+TEST_F(AdaptiveEstimation, TileWhoseListDoesNotFitIsDense) {
+  EstimationCase c(shape_of(1280), 39);
+  soften(c, 4.0F);
+  const HeadLists all = build(c, 0.3F);
+  const HeadLists some = build(c, 0.3F, 30);
+  size_t used = 0;
+  int32_t num_overflows = 0;
+  for (size_t tile = 0; tile < 20; ++tile) {
+    const bool dense = all.blocks[tile].front() == kDenseTile;
+    const bool fits = !dense && used + all.blocks[tile].size() <= 30;
+    num_overflows += !dense && !fits;
+    if (fits) used += all.blocks[tile].size();
+    EXPECT_EQ(some.blocks[tile], fits ? all.blocks[tile] : std::vector<int32_t>{kDenseTile});
+  }
+  EXPECT_GT(num_overflows, 0);
+}
+
+TEST_F(AdaptiveEstimation, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
+  EstimationCase c({.num_tokens = 3000,
+                    .num_query_heads = 8,
+                    .num_kv_heads = 2,
+                    .head_dim = 128,
+                    .dtype = DType::kBFloat16},
+                   40);
+  const std::vector<int32_t> heads = c.all_heads();
+  const std::vector<float> gamma(8, 0.6F);
+  const auto whole = build(c, tile_rows(3000), heads, gamma);
+  EXPECT_EQ(build(c, tile_rows(3000), heads, gamma), whole) << "in a second run";
+  for (const int num_ranks : {2, 4}) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const RankTiles owned = snake_tiles(3000, 8, num_ranks, rank);
+      for (const int32_t head : {1, 6}) {
+        const auto part = build(c, owned.tiles, {head}, {0.6F}).front();
+        for (size_t i = 0; i < owned.numbers.size(); ++i) {
+          EXPECT_EQ(part.blocks[i],
+                    whole[static_cast<size_t>(head)].blocks[static_cast<size_t>(owned.numbers[i])]);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AdaptiveEstimation, ManyHeadsAndTilesGoThroughInBatches) {
+  // 1,094 tiles of 60 representatives against 1,094 pages: more scores of one head than a batch
+  // has.
+  EstimationCase c({.num_tokens = 70000,
+                    .num_query_heads = 2,
+                    .num_kv_heads = 1,
+                    .head_dim = 64,
+                    .dtype = DType::kBFloat16},
+                   44);
+  const auto tiles = tile_rows(70000);
+  const Outliers many = {.rows = 59, .pages = 1};
+  const auto whole = build(c, tiles, {0, 1}, {0.3F, 0.3F}, many);
+  // The second half of the tiles alone falls into other batches.
+  std::vector<RowTile> half(tiles.begin() + 547, tiles.end());
+  for (RowTile& tile : half) tile.local_row -= 547 * kTileRows;
+  const auto part = build(c, half, {0, 1}, {0.3F, 0.3F}, many);
+  for (size_t head = 0; head < 2; ++head) {
+    for (size_t i = 0; i < half.size(); ++i) {
+      ASSERT_EQ(part[head].blocks[i], whole[head].blocks[i + 547]) << "tile " << i + 547;
+    }
+  }
+}
+
+TEST_F(AdaptiveEstimation, NotANumberMakesTilesDenseInsteadOfWrong) {
+  EstimationCase c(shape_of(640), 42);
+  c.k(0, 3 * 64 + 5, 2) = std::nanf("");
+  const HeadLists lists = build(c, 0.5F);
+  for (size_t tile = 3; tile < 10; ++tile) {
+    EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
+  }
+}
+
+TEST_F(AdaptiveEstimation, KeysBeyondFloat16MakeTilesDenseInsteadOfWrong) {
+  EstimationCase c(shape_of(640), 43);
+  c.k(0, 3 * 64 + 5, 2) = 1e6F;
+  const HeadLists lists = build(c, 0.5F);
+  for (size_t tile = 3; tile < 10; ++tile) {
+    EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cuda

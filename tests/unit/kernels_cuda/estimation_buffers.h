@@ -1,0 +1,151 @@
+// The host cases of estimation (tests/unit/kernels/estimation_case.h) in device memory.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "tests/unit/kernels/estimation_case.h"
+#include "tests/unit/kernels_cuda/device_array.h"
+
+namespace millrace::kernels::cuda {
+
+// Q and K of a case. The case must be bfloat16 and done with changes.
+class DeviceLayer {
+ public:
+  explicit DeviceLayer(EstimationCase& host) : host_(host) {
+    const EstimationShape& shape = host.shape();
+    const KvSlab kv = host.kv();
+    q_ = upload(host.rows(), shape.num_tokens * shape.num_query_heads * shape.head_dim);
+    k_ = upload(kv.k, kv.num_kv_heads * kv.token_stride * kv.head_dim);
+  }
+
+  KvSlab kv() const {
+    KvSlab slab = host_.kv();
+    slab.k = k_->data();
+    return slab;
+  }
+  const void* rows() const { return q_->data(); }
+  // Rows of the tiles in their order, as a rank that owns them has them.
+  const void* rows_of(const std::vector<RowTile>& tiles) {
+    std::vector<std::byte> storage;
+    host_.rows_of(tiles, storage);
+    part_ = upload(storage.data(), static_cast<int64_t>(storage.size() / sizeof(uint16_t)));
+    return part_->data();
+  }
+  LastRows last() const {
+    LastRows last = host_.last();
+    const EstimationShape& shape = host_.shape();
+    last.q = q_->data() + last.first_position * shape.num_query_heads * shape.head_dim;
+    return last;
+  }
+
+ private:
+  using Array = DeviceArray<uint16_t>;
+
+  static std::unique_ptr<Array> upload(const void* data, int64_t count) {
+    const auto* first = static_cast<const uint16_t*>(data);
+    return std::make_unique<Array>(std::vector<uint16_t>(first, first + count));
+  }
+
+  EstimationCase& host_;
+  std::unique_ptr<Array> q_, k_, part_;
+};
+
+// An index to be filled on the device, with guard bytes around every list.
+class DeviceLists {
+ public:
+  explicit DeviceLists(const IndexShape& shape)
+      : shape_(shape),
+        bands_(int64_t{shape.num_heads} * shape.max_bands),
+        num_bands_(std::vector<int32_t>(static_cast<size_t>(shape.num_heads))),
+        columns_(int64_t{shape.num_heads} * shape.max_columns),
+        num_columns_(std::vector<int32_t>(static_cast<size_t>(shape.num_heads))),
+        block_count_(shape.num_heads * shape.num_tiles),
+        block_begin_(shape.num_heads * shape.num_tiles),
+        blocks_(shape.num_heads * shape.max_blocks) {}
+
+  IndexView view() const {
+    return {.shape = shape_,
+            .bands = bands_.data(),
+            .num_bands = num_bands_.data(),
+            .columns = columns_.data(),
+            .num_columns = num_columns_.data(),
+            .block_count = block_count_.data(),
+            .block_begin = block_begin_.data(),
+            .blocks = blocks_.data()};
+  }
+
+  HeadLists lists(int32_t head) {
+    auto bands = bands_.values();
+    auto num_bands = num_bands_.values();
+    auto columns = columns_.values();
+    auto num_columns = num_columns_.values();
+    auto block_count = block_count_.values();
+    auto block_begin = block_begin_.values();
+    auto blocks = blocks_.values();
+    const HeadIndex index = IndexView{.shape = shape_,
+                                      .bands = bands.data(),
+                                      .num_bands = num_bands.data(),
+                                      .columns = columns.data(),
+                                      .num_columns = num_columns.data(),
+                                      .block_count = block_count.data(),
+                                      .block_begin = block_begin.data(),
+                                      .blocks = blocks.data()}
+                                .head(head);
+    HeadLists lists;
+    lists.bands.assign(index.bands, index.bands + index.num_bands);
+    lists.columns.assign(index.columns, index.columns + index.num_columns);
+    for (int64_t tile = 0; tile < shape_.num_tiles; ++tile) {
+      if (index.block_count[tile] == kDenseTile) {
+        lists.blocks.push_back({kDenseTile});
+        continue;
+      }
+      const int32_t* first = index.blocks + index.block_begin[tile];
+      lists.blocks.emplace_back(first, first + index.block_count[tile]);
+    }
+    return lists;
+  }
+
+  bool guards_intact() {
+    return bands_.guards_intact() && num_bands_.guards_intact() && columns_.guards_intact() &&
+           num_columns_.guards_intact() && block_count_.guards_intact() &&
+           block_begin_.guards_intact() && blocks_.guards_intact();
+  }
+
+ private:
+  IndexShape shape_;
+  DeviceArray<Band> bands_;
+  DeviceArray<int32_t> num_bands_, columns_, num_columns_, block_count_;
+  DeviceArray<int64_t> block_begin_;
+  DeviceArray<int32_t> blocks_;
+};
+
+// Blocks that one of two sets of lists has and the other has not, and blocks of the second in all.
+// A dense tile counts as its causal pages.
+struct ListDifference {
+  int64_t different = 0;
+  int64_t total = 0;
+};
+inline ListDifference compare_blocks(const HeadLists& actual, const HeadLists& expected,
+                                     const std::vector<RowTile>& tiles) {
+  const auto pages = [&](const std::vector<int32_t>& list, const RowTile& tile) {
+    if (list != std::vector<int32_t>{kDenseTile}) return list;
+    std::vector<int32_t> all(
+        static_cast<size_t>((tile.position + tile.num_rows + kPageTokens - 1) / kPageTokens));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  };
+  ListDifference difference;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const auto a = pages(actual.blocks[i], tiles[i]);
+    const auto b = pages(expected.blocks[i], tiles[i]);
+    std::vector<int32_t> only;
+    std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(only));
+    difference.different += static_cast<int64_t>(only.size());
+    difference.total += static_cast<int64_t>(b.size());
+  }
+  return difference;
+}
+
+}  // namespace millrace::kernels::cuda
