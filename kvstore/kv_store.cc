@@ -54,11 +54,17 @@ Result<TierStorage> make_disk_tier(const KvStoreConfig& config, int64_t page_byt
 
 }  // namespace
 
-Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock) {
+Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock,
+                                               std::unique_ptr<SlotMemory> device_memory) {
   MR_RETURN_IF_ERROR(check_geometry(config.geometry));
   const int64_t page_bytes = config.geometry.page_bytes();
   TierStorages tiers;
-  MR_ASSIGN_OR_RETURN(tiers[0], make_memory_tier(config.device_bytes, page_bytes));
+  if (device_memory == nullptr) {
+    MR_ASSIGN_OR_RETURN(tiers[0], make_memory_tier(config.device_bytes, page_bytes));
+  } else {
+    MR_ASSIGN_OR_RETURN(tiers[0].max_slots, slots_of(config.device_bytes, page_bytes));
+    tiers[0].memory = std::move(device_memory);
+  }
   MR_ASSIGN_OR_RETURN(tiers[1], make_memory_tier(config.host_bytes, page_bytes));
   MR_ASSIGN_OR_RETURN(tiers[2], make_disk_tier(config, page_bytes));
   return std::unique_ptr<KvStore>(

@@ -35,6 +35,7 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/result.h"
+#include "kvstore/slot_memory.h"
 
 namespace millrace::kvstore {
 
@@ -164,7 +165,9 @@ class KvStore {
   virtual KvStoreStats stats() const = 0;
 };
 
-// `clock` outlives the store.
-Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock);
+// `clock` outlives the store. `device_memory`: the slots of the device tier, as many as fit
+// config.device_bytes; without it they are in host memory.
+Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock,
+                                               std::unique_ptr<SlotMemory> device_memory = nullptr);
 
 }  // namespace millrace::kvstore

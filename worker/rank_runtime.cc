@@ -35,19 +35,22 @@ Result<void> RankRuntime::load(const RankOptions& options) {
   return {};
 }
 
-// Half of what a machine's memory has free: the other half is for the KV store, the page cache and
-// the rest of the machine. Of a GPU's memory, which has no other use, all but what operations take
-// for a moment.
-int64_t RankRuntime::prompt_budget_bytes() const {
+// Of a machine's memory, half of what is free: the other half is for the KV store, the page cache
+// and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and an
+// eighth for what operations take for a moment.
+int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
+  const bool own_memory = !device_->info().host_memory;
   const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
-  return device_->info().host_memory ? free_bytes / 2 : free_bytes - free_bytes / 8;
+  device_pool_bytes_ = options.device_pool_bytes.value_or(free_bytes / (own_memory ? 4 : 16));
+  if (!own_memory) return free_bytes / 2;
+  return free_bytes - free_bytes / 8 - device_pool_bytes_;
 }
 
 Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   const auto deadline = Deadline::after(options.startup_timeout);
   auto& world = grid_->world();
   int64_t own_limit = max_prompt_tokens(weights_->config, weights_->shard, grid_->shape(),
-                                        weights_->compute_dtype, prompt_budget_bytes());
+                                        weights_->compute_dtype, prompt_budget_bytes(options));
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   std::vector<int64_t> limits(static_cast<size_t>(world.size()));
   const std::vector<int64_t> counts(limits.size(), int64_t{sizeof(own_limit)});

@@ -26,6 +26,8 @@ struct RankOptions {
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
   int64_t crossover_tokens = -1;  // -1: measured at start
+  // Of the device's memory, for KV pages: prompts leave it alone. None: a part of what is free.
+  std::optional<int64_t> device_pool_bytes = 0;
   Duration startup_timeout = std::chrono::minutes(10);
 };
 
@@ -43,17 +45,19 @@ class RankRuntime {
   const PromptLimits& limits() const { return limits_; }
   int64_t crossover_tokens() const { return crossover_tokens_; }
   const CoreShare& cores() const { return cores_; }
+  int64_t device_pool_bytes() const { return device_pool_bytes_; }
 
  private:
   RankRuntime() = default;
   Result<void> load(const RankOptions& options);
   Result<void> agree_on_limits(const RankOptions& options);
-  int64_t prompt_budget_bytes() const;
+  int64_t prompt_budget_bytes(const RankOptions& options);
 
   std::unique_ptr<RankGrid> grid_;
   CoreShare cores_;
   std::unique_ptr<kernels::Device> device_;
   int ranks_on_device_ = 1;
+  int64_t device_pool_bytes_ = 0;
   std::unique_ptr<model::ModelWeights> weights_;
   std::unique_ptr<Engine> engine_;
   PromptLimits limits_;

@@ -19,6 +19,7 @@
 #include "protocol/codec.h"
 #include "worker/command_channel.h"
 #include "worker/control_client.h"
+#include "worker/device_tier.h"
 #include "worker/group_service.h"
 #include "worker/group_watch.h"
 #include "worker/rank_cli.h"
@@ -72,7 +73,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--device-pool", options.device_pool,
                  "device memory of this rank for KV pages, as 256MiB")
       ->type_name("SIZE")
-      ->default_str("1/16 of the free memory");
+      ->default_str("1/16 of the free memory, 1/4 of a GPU's");
   app.add_option("--host-pool", options.host_pool, "host memory of this rank for KV pages")
       ->type_name("SIZE")
       ->default_str("1/8 of the free memory");
@@ -95,14 +96,24 @@ Duration from_seconds(double value_s) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value_s));
 }
 
+// The device tier is in the device's memory where that is not the host's.
+Result<std::unique_ptr<kvstore::KvStore>> make_store(const kvstore::KvStoreConfig& config,
+                                                     kernels::Device& device) {
+  std::unique_ptr<kvstore::SlotMemory> device_memory;
+  if (!device.info().host_memory) {
+    const int64_t page_bytes = config.geometry.page_bytes();
+    MR_ASSIGN_OR_RETURN(device_memory,
+                        DeviceTier::create(device, config.device_bytes / page_bytes, page_bytes));
+  }
+  return kvstore::make_kv_store(config, Clock::steady(), std::move(device_memory));
+}
+
 Result<kvstore::KvStoreConfig> store_config(const Options& options, const RankRuntime& runtime,
                                             int rank) {
   const auto& weights = runtime.weights();
   const int64_t free_bytes = available_memory_bytes() / runtime.cores().ranks_here;
-  kvstore::KvStoreConfig config{.device_bytes = free_bytes / 16, .host_bytes = free_bytes / 8};
-  if (!options.device_pool.empty()) {
-    MR_ASSIGN_OR_RETURN(config.device_bytes, parse_bytes(options.device_pool));
-  }
+  kvstore::KvStoreConfig config{.device_bytes = runtime.device_pool_bytes(),
+                                .host_bytes = free_bytes / 8};
   if (!options.host_pool.empty()) {
     MR_ASSIGN_OR_RETURN(config.host_bytes, parse_bytes(options.host_pool));
   }
@@ -178,13 +189,17 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
   auto world = session.world();
   const int rank = world->rank();
   init_logging(fmt::format("worker/{}", rank));
+  options.rank.device_pool_bytes = std::nullopt;
+  if (!options.device_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(options.rank.device_pool_bytes, parse_bytes(options.device_pool));
+  }
   MR_ASSIGN_OR_RETURN(auto runtime, RankRuntime::create(std::move(world), options.rank));
   MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(runtime->grid().world()));
   options.group.layer_timeout = from_seconds(options.layer_timeout_s);
   options.group.drain_timeout = from_seconds(options.drain_timeout_s);
 
   MR_ASSIGN_OR_RETURN(const auto config, store_config(options, *runtime, rank));
-  MR_ASSIGN_OR_RETURN(const auto store, kvstore::make_kv_store(config, Clock::steady()));
+  MR_ASSIGN_OR_RETURN(const auto store, make_store(config, runtime->device()));
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
   MR_ASSIGN_OR_RETURN(const int port, kv_port(options, runtime->grid().world()));

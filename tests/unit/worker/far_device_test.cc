@@ -19,6 +19,7 @@
 #include "tests/unit/worker/rank_threads.h"
 #include "worker/batch_job.h"
 #include "worker/crossover.h"
+#include "worker/device_tier.h"
 #include "worker/store_sink.h"
 
 namespace millrace::worker {
@@ -147,8 +148,16 @@ std::vector<std::string> stored_pages(const std::string& model, bool far) {
                                        .num_kv_heads = config.num_kv_heads,
                                        .head_dim = config.head_dim,
                                        .dtype = DType::kFloat32};
-    const auto store = Rank::must(kvstore::make_kv_store(
-        {.device_bytes = 1000 * geometry.page_bytes(), .geometry = geometry}, Clock::steady()));
+    // Half of the pages fit the device, so both tiers hold some.
+    const int64_t half = config.num_layers * config.num_kv_heads * 12 / 2;
+    std::unique_ptr<kvstore::SlotMemory> device_memory;
+    if (far)
+      device_memory = Rank::must(DeviceTier::create(*rank.device, half, geometry.page_bytes()));
+    const auto store =
+        Rank::must(kvstore::make_kv_store({.device_bytes = half * geometry.page_bytes(),
+                                           .host_bytes = 1000 * geometry.page_bytes(),
+                                           .geometry = geometry},
+                                          Clock::steady(), std::move(device_memory)));
     std::vector<int32_t> tokens;
     for (const auto& token : prompt_tokens())
       tokens.push_back(static_cast<int32_t>(token.as_int64()));
@@ -166,7 +175,7 @@ std::vector<std::string> stored_pages(const std::string& model, bool far) {
           const auto digest = std::as_bytes(page.digest);
           pages.emplace_back(reinterpret_cast<const char*>(page.bytes.data()), page.bytes.size());
           pages.back().append(reinterpret_cast<const char*>(digest.data()), digest.size());
-          pages.back() += fmt::format("{}", page.score);
+          pages.back() += fmt::format("{} {}", page.score, static_cast<int>(page.tier));
         }
       }
     }
