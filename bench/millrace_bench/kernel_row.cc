@@ -48,8 +48,10 @@ std::string verdict(const KernelRow& row) {
   if (row.checks.empty()) return "not checked";
   std::string text;
   for (const auto& check : row.checks) {
-    text += fmt::format("{}{} {} ({:.2g} of {:.2g})", text.empty() ? "" : ", ", check.what,
-                        check.ok() ? "ok" : "WRONG", check.error, check.allowed);
+    text +=
+        fmt::format("{}{} {} ({:.2g} of {:.2g}{}{})", text.empty() ? "" : ", ", check.what,
+                    check.ok() ? "ok" : "WRONG", check.error, check.allowed,
+                    check.ok() || check.where.empty() ? "" : ", ", check.ok() ? "" : check.where);
   }
   return text;
 }
@@ -81,6 +83,7 @@ json::object to_json(const KernelRow& row, const Roof& roof) {
     checks.push_back(json::object{{"what", check.what},
                                   {"error", check.error},
                                   {"allowed", check.allowed},
+                                  {"where", check.where},
                                   {"ok", check.ok()}});
   }
   return {{"name", row.name},

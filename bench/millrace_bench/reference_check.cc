@@ -1,5 +1,7 @@
 #include "bench/millrace_bench/reference_check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -158,7 +160,7 @@ Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& 
   const auto rounded = [&](float x) {
     return shape.dtype == DType::kFloat32 ? x : to_float(to_bfloat16(x));
   };
-  double error = 0, naive_error = 0;
+  CheckResult result{.what = "output"};
   for (const int32_t head : std::set{0, shape.num_query_heads - 1}) {
     MR_ASSIGN_OR_RETURN(const auto host, read_head(device, layer, head, /*with_v=*/true));
     for (const size_t number : sampled_tiles(layer.tiles().size())) {
@@ -173,12 +175,15 @@ Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& 
         MR_ASSIGN_OR_RETURN(const auto out, read_row(device, layer, layer.out(), row, head));
         const auto reference = attend<double>(q, host, keys, layer.scale(), exact);
         const auto naive = attend<float>(q, host, keys, layer.scale(), rounded);
-        error = std::max(error, largest_difference(out, reference));
-        naive_error = std::max(naive_error, largest_difference(naive, reference));
+        result.allowed = std::max(result.allowed, 2 * largest_difference(naive, reference));
+        const double error = largest_difference(out, reference);
+        if (error <= result.error) continue;
+        result.error = error;
+        result.where = fmt::format("head {} row {}", head, tile.position + r);
       }
     }
   }
-  return CheckResult{.what = "output", .error = error, .allowed = 2 * naive_error};
+  return result;
 }
 
 Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& layer, int32_t head,

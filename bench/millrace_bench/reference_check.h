@@ -15,6 +15,7 @@ struct CheckResult {
   std::string what;
   double error = 0;    // the largest found
   double allowed = 0;  // docs/numerics.md
+  std::string where;   // of the largest error, if it has a place
   bool ok() const { return error <= allowed; }
 };
 
