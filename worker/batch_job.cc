@@ -193,8 +193,15 @@ Result<BatchResult> BatchJob::run_checked(const BatchPrompt& prompt, const model
       own = created.error();
     }
   }
+  if (prompt.max_tokens > 1) {
+    auto created = RetainSink::create(device_, weights_, partition.num_tokens(grid_.cp().rank()));
+    if (created.ok()) {
+      sinks.add(retained.emplace(std::move(*created)));
+    } else if (own.ok()) {
+      own = created.error();
+    }
+  }
   MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-  if (prompt.max_tokens > 1) sinks.add(retained.emplace(device_));
 
   MR_ASSIGN_OR_RETURN(const auto prefill,
                       engine_.prefill({.token_ids = prompt.token_ids,

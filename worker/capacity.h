@@ -8,15 +8,22 @@
 
 namespace millrace::worker {
 
-// Bytes that Engine::prefill allocates for `num_tokens` tokens on one rank: residual stream, Q,
-// attention output, own K/V, the gathered slab, scores; block lists at their cap. Weights and the
-// KV store are not in it.
-int64_t prefill_bytes(const model::ModelConfig& config, const model::ShardShape& shard,
-                      GridShape grid, DType compute_dtype, int64_t num_tokens);
+// What a rank's share of a prompt's memory follows from.
+struct RankLayout {
+  const model::ModelConfig& config;
+  const model::ShardShape& shard;
+  GridShape grid;
+  DType compute_dtype = DType::kFloat32;
+  bool sets_layers_aside = false;  // StoreSink on a device with memory of its own
+};
+
+// Device memory that Engine::prefill and its sink allocate for `num_tokens` tokens on one rank:
+// residual stream, Q, attention output, own K/V, the gathered slab, scores; block lists at their
+// cap. Weights and the KV store are not in it.
+int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens);
 
 // The longest prompt whose prefill fits `budget_bytes`, at most the model's
 // max_position_embeddings.
-int64_t max_prompt_tokens(const model::ModelConfig& config, const model::ShardShape& shard,
-                          GridShape grid, DType compute_dtype, int64_t budget_bytes);
+int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes);
 
 }  // namespace millrace::worker

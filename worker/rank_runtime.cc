@@ -49,8 +49,12 @@ int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
 Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   const auto deadline = Deadline::after(options.startup_timeout);
   auto& world = grid_->world();
-  int64_t own_limit = max_prompt_tokens(weights_->config, weights_->shard, grid_->shape(),
-                                        weights_->compute_dtype, prompt_budget_bytes(options));
+  int64_t own_limit = max_prompt_tokens({.config = weights_->config,
+                                         .shard = weights_->shard,
+                                         .grid = grid_->shape(),
+                                         .compute_dtype = weights_->compute_dtype,
+                                         .sets_layers_aside = !device_->info().host_memory},
+                                        prompt_budget_bytes(options));
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   std::vector<int64_t> limits(static_cast<size_t>(world.size()));
   const std::vector<int64_t> counts(limits.size(), int64_t{sizeof(own_limit)});

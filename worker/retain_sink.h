@@ -5,21 +5,30 @@
 #include <vector>
 
 #include "kernels/api/device.h"
+#include "model/weights.h"
 #include "worker/kv_sink.h"
 
 namespace millrace::worker {
 
 class RetainSink final : public KvSink {
  public:
-  explicit RetainSink(kernels::Device& device) : device_(device) {}
+  // Takes the memory of all layers of `num_rows` tokens. The device outlives the sink.
+  static Result<RetainSink> create(kernels::Device& device, const model::ModelWeights& weights,
+                                   int64_t num_rows);
 
   Result<void> write_layer(const LayerKv& kv) override;
   // One a layer, this rank's tokens; valid while the sink lives.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }
 
  private:
-  kernels::Device& device_;
-  std::vector<kernels::DeviceBuffer> storage_;
+  struct Layer {
+    kernels::DeviceBuffer k, v;
+  };
+
+  explicit RetainSink(kernels::Device& device) : device_(&device) {}
+
+  kernels::Device* device_;
+  std::vector<Layer> layers_;
   std::vector<kernels::KvSlab> slabs_;
 };
 

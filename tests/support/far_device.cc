@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "common/check.h"
@@ -56,14 +57,17 @@ Result<kernels::DeviceBuffer> FarDevice::allocate(int64_t bytes) {
   MR_CHECK(data != MAP_FAILED, "no {} bytes", mapped);
   const std::lock_guard lock(mutex_);
   memory_.emplace(static_cast<std::byte*>(data), mapped);
+  allocated_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
   return kernels::DeviceBuffer(this, data, bytes);
 }
 
-void FarDevice::free(void* data, int64_t) noexcept {
+void FarDevice::free(void* data, int64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const auto known = memory_.find(static_cast<std::byte*>(data));
   munmap(data, static_cast<size_t>(known->second));
   memory_.erase(known);
+  allocated_bytes_ -= bytes;
 }
 
 Result<kernels::HostBuffer> FarDevice::allocate_host(int64_t bytes) {

@@ -20,6 +20,11 @@ class FarDevice final : public kernels::Device {
   explicit FarDevice(std::unique_ptr<kernels::Device> device) : device_(std::move(device)) {}
   ~FarDevice() override;
 
+  // Device memory in use, and the most that ever was since reset_peak().
+  int64_t allocated_bytes() const { return allocated_bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
+  void reset_peak() { peak_bytes_ = allocated_bytes_; }
+
   kernels::DeviceInfo info() const override;
   int64_t free_bytes() const override { return device_->free_bytes(); }
   Result<kernels::DeviceBuffer> allocate(int64_t bytes) override;
@@ -91,6 +96,8 @@ class FarDevice final : public kernels::Device {
   std::unique_ptr<kernels::Device> device_;
   mutable std::mutex mutex_;                        // what a lane may do beside the device's thread
   std::unordered_map<std::byte*, int64_t> memory_;  // start -> mapped bytes
+  int64_t allocated_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
   std::vector<kernels::CopyRowsParams> on_the_way_;  // to device memory, in order
   std::vector<Arrival> arrivals_;                    // to host memory, in order
 };
