@@ -1,9 +1,8 @@
 #include "bench/millrace_bench/host_head.h"
 
 #include <chrono>
-#include <cstring>
 
-#include "common/check.h"
+#include "model/element_conversion.h"
 
 namespace millrace::bench {
 
@@ -17,13 +16,7 @@ Result<std::vector<float>> read_elements(kernels::Device& device, const void* so
   device.copy(bytes.data(), source, std::ssize(bytes));
   MR_RETURN_IF_ERROR(device.synchronize(Deadline::after(kCopyTimeout)));
   std::vector<float> values(static_cast<size_t>(count));
-  if (dtype == DType::kFloat32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-  } else {
-    MR_CHECK(dtype == DType::kBFloat16, "of {}", dtype_name(dtype));
-    const auto* narrow = reinterpret_cast<const BFloat16*>(bytes.data());
-    for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(narrow[i]);
-  }
+  model::convert_elements(bytes.data(), dtype, count, values.data(), DType::kFloat32);
   return values;
 }
 

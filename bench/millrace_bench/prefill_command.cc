@@ -40,7 +40,6 @@ class Run {
     MR_RETURN_IF_ERROR(measure_roof());
     if (root()) fmt::print("{}", prefill_header());
     for (const int64_t tokens : command_.tokens) {
-      dense_s_ = 0;
       const auto prompt =
           model::synthetic_prompt(runtime_->weights().config, tokens, command_.seed);
       MR_RETURN_IF_ERROR(worker::check_prompt(prompt, runtime_->limits()));
@@ -53,13 +52,14 @@ class Run {
   }
 
   json::object json() const {
-    json::object document{{"model", runtime_->weights().config.name},
-                          {"ranks", runtime_->grid().world().size()},
-                          {"roof_tflops", roof_tflops_}};
-    document["rows"] = rows_json_;
-    return document;
+    json::array rows;
+    for (const auto& row : rows_) rows.push_back(to_json(row, context_of(row)));
+    return {{"model", runtime_->weights().config.name},
+            {"ranks", runtime_->grid().world().size()},
+            {"roof_tflops", roof_tflops_},
+            {"rows", std::move(rows)}};
   }
-  bool repeatable() const { return repeatable_; }
+  bool repeatable() const { return std::ranges::all_of(rows_, &PrefillRow::repeatable); }
 
  private:
   bool root() const { return runtime_->grid().is_root(); }
@@ -124,24 +124,27 @@ class Run {
   }
 
   void take(PrefillRow row) {
-    if (row.plan == "dense") dense_s_ = row.median_s();
-    repeatable_ = repeatable_ && row.repeatable;
-    const PrefillContext context{.config = &runtime_->weights().config,
-                                 .roof_tflops = roof_tflops_,
-                                 .num_ranks = runtime_->grid().world().size(),
-                                 .dense_s = dense_s_};
+    rows_.push_back(std::move(row));
     if (!root()) return;
-    fmt::print("{}", prefill_line(row, context));
+    fmt::print("{}", prefill_line(rows_.back(), context_of(rows_.back())));
     std::fflush(stdout);
-    rows_json_.push_back(to_json(row, context));
+  }
+
+  PrefillContext context_of(const PrefillRow& row) const {
+    const auto is_dense = [&](const PrefillRow& other) {
+      return other.num_tokens == row.num_tokens && other.plan == "dense";
+    };
+    const auto dense = std::ranges::find_if(rows_, is_dense);
+    return {.config = &runtime_->weights().config,
+            .roof_tflops = roof_tflops_,
+            .num_ranks = runtime_->grid().world().size(),
+            .dense_s = dense == rows_.end() ? 0 : dense->median_s()};
   }
 
   worker::RankRuntime* runtime_;
   const PrefillCommand& command_;
   double roof_tflops_ = 0;
-  double dense_s_ = 0;  // of the length at hand
-  json::array rows_json_;
-  bool repeatable_ = true;
+  std::vector<PrefillRow> rows_;
 };
 
 int failed(const Error& error) {
