@@ -37,11 +37,12 @@ Result<void> RankRuntime::load(const RankOptions& options) {
 
 // Of a machine's memory, half of what is free: the other half is for the KV store, the page cache
 // and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and an
-// eighth for what operations take for a moment.
+// eighth for what operations take for a moment; and no pool unless one is asked for, because pages
+// leave for decode nodes through host memory.
 int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   const bool own_memory = !device_->info().host_memory;
   const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
-  device_pool_bytes_ = options.device_pool_bytes.value_or(free_bytes / (own_memory ? 4 : 16));
+  device_pool_bytes_ = options.device_pool_bytes.value_or(own_memory ? 0 : free_bytes / 16);
   if (!own_memory) return free_bytes / 2;
   return free_bytes - free_bytes / 8 - device_pool_bytes_;
 }

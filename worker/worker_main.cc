@@ -73,10 +73,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--device-pool", options.device_pool,
                  "device memory of this rank for KV pages, as 256MiB")
       ->type_name("SIZE")
-      ->default_str("1/16 of the free memory, 1/4 of a GPU's");
+      ->default_str("1/16 of the free memory; on a GPU none");
   app.add_option("--host-pool", options.host_pool, "host memory of this rank for KV pages")
       ->type_name("SIZE")
-      ->default_str("1/8 of the free memory");
+      ->default_str("1/8 of the free memory; with a GPU 1/2");
   app.add_option("--disk-pool", options.disk_pool, "disk space of this rank for KV pages")
       ->type_name("SIZE")
       ->capture_default_str();
@@ -108,12 +108,13 @@ Result<std::unique_ptr<kvstore::KvStore>> make_store(const kvstore::KvStoreConfi
   return kvstore::make_kv_store(config, Clock::steady(), std::move(device_memory));
 }
 
-Result<kvstore::KvStoreConfig> store_config(const Options& options, const RankRuntime& runtime,
+Result<kvstore::KvStoreConfig> store_config(const Options& options, RankRuntime& runtime,
                                             int rank) {
   const auto& weights = runtime.weights();
   const int64_t free_bytes = available_memory_bytes() / runtime.cores().ranks_here;
+  const bool host_device = runtime.device().info().host_memory;
   kvstore::KvStoreConfig config{.device_bytes = runtime.device_pool_bytes(),
-                                .host_bytes = free_bytes / 8};
+                                .host_bytes = free_bytes / (host_device ? 8 : 2)};
   if (!options.host_pool.empty()) {
     MR_ASSIGN_OR_RETURN(config.host_bytes, parse_bytes(options.host_pool));
   }
