@@ -28,8 +28,15 @@ void check_params(const AttentionParams& params) {
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
 }
 
-bool follows(const TileGroup& group, const RowTile& tile, int64_t tile_number) {
-  return group.num_rows % kTileRows == 0 && group.num_rows < kGroupTiles * kTileRows &&
+// An index without room for columns or blocks holds one interval a head: every tile of a group
+// wants nearly every slot of it.
+int tiles_per_group(const IndexShape& shape) {
+  const bool intervals = shape.max_bands <= 1 && shape.max_columns == 0 && shape.num_tiles == 0;
+  return intervals ? kDenseGroupTiles : kSparseGroupTiles;
+}
+
+bool follows(const TileGroup& group, int max_tiles, const RowTile& tile, int64_t tile_number) {
+  return group.num_rows % kTileRows == 0 && group.num_rows < max_tiles * kTileRows &&
          group.position + group.num_rows == tile.position &&
          group.local_row + group.num_rows == tile.local_row &&
          group.first_tile + group.num_rows / kTileRows == tile_number;
@@ -48,6 +55,7 @@ struct GroupPlan {
 
 // Rows of tiles side by side; a dense tile is never grouped with one that is not.
 std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_from) {
+  const int max_tiles = tiles_per_group(params.index.shape);
   std::vector<TileGroup> groups;
   for (size_t i = 0; i < params.tiles.size(); ++i) {
     const RowTile& tile = params.tiles[i];
@@ -57,7 +65,7 @@ std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_
                  tile.position + tile.num_rows <= params.kv.num_tokens,
              "attention: tile of {} rows at row {} of {}, position {} of {}", tile.num_rows,
              tile.local_row, params.num_rows, tile.position, params.kv.num_tokens);
-    if (!groups.empty() && follows(groups.back(), tile, number) &&
+    if (!groups.empty() && follows(groups.back(), max_tiles, tile, number) &&
         (groups.back().position >= dense_from) == (tile.position >= dense_from)) {
       groups.back().num_rows += static_cast<int32_t>(tile.num_rows);
     } else {
@@ -123,7 +131,7 @@ void attention(const AttentionParams& params, Context& context) {
   const int64_t dense_from = first_dense_position(kv.num_tokens);
   const GroupPlan plan = plan_groups(params, dense_from);
   if (plan.groups.empty()) return;
-  const int64_t part_rows = int64_t{params.num_query_heads} * plan.num_parts * kGroupRows;
+  const int64_t part_rows = int64_t{params.num_query_heads} * plan.num_parts * kMaxGroupRows;
 
   const AttentionArguments arguments = {
       .q = static_cast<const __nv_bfloat16*>(params.q),
@@ -147,7 +155,11 @@ void attention(const AttentionParams& params, Context& context) {
       .part_statistics = context.scratch.allocate<RowStatistics>(part_rows)};
   const CUtensorMap k_map = key_tensor_map(kv.k, kv);
   const CUtensorMap v_map = key_tensor_map(kv.v, kv);
-  const auto launch = kv.head_dim == 128 ? launch_attention<128> : launch_attention<64>;
+  const bool dense = tiles_per_group(params.index.shape) == kDenseGroupTiles;
+  const auto launch = kv.head_dim == 128 ? (dense ? launch_attention<128, kDenseGroupTiles>
+                                                  : launch_attention<128, kSparseGroupTiles>)
+                                         : (dense ? launch_attention<64, kDenseGroupTiles>
+                                                  : launch_attention<64, kSparseGroupTiles>);
   const int64_t num_items = std::ssize(plan.groups) * params.num_query_heads;
   launch(arguments, k_map, v_map, static_cast<int>(std::min<int64_t>(context.num_sms, num_items)),
          context.stream);

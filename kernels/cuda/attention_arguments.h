@@ -11,15 +11,16 @@
 namespace millrace::kernels::cuda {
 
 // Row tiles that one thread block computes side by side, each by a warpgroup of its own, so that a
-// key or value fetched once serves all of them: with 64-row tiles alone, sparse attention is
-// limited by what the L2 cache can deliver (docs/performance.md).
-inline constexpr int kGroupTiles = 2;
-
-inline constexpr int kGroupRows = kGroupTiles * static_cast<int>(kTileRows);
+// key or value fetched once serves all of them. Three keep the tensor cores busier where every tile
+// wants every slot; two waste less where they do not (docs/performance.md).
+inline constexpr int kSparseGroupTiles = 2;
+inline constexpr int kDenseGroupTiles = 3;
+inline constexpr int kMaxGroupTiles = 3;
+inline constexpr int kMaxGroupRows = kMaxGroupTiles * static_cast<int>(kTileRows);
 
 inline constexpr int32_t kWhole = -1;
 
-// Up to kGroupTiles tiles that follow each other in position and in the rank's rows. The last rows
+// Up to that many tiles that follow each other in position and in the rank's rows. The last rows
 // of a prompt, which run densely, take far longer than others do under a sparse index: they are cut
 // by keys into parts, whose results are merged.
 struct TileGroup {
@@ -66,8 +67,8 @@ struct AttentionArguments {
   int32_t num_groups = 0;
   uint32_t* next_item = nullptr;  // zero at the start; item = head * num_groups + group
   int32_t num_parts = 0;
-  float* part_out = nullptr;                 // [num_query_heads, num_parts, kGroupRows, head_dim]
-  RowStatistics* part_statistics = nullptr;  // [num_query_heads, num_parts, kGroupRows]
+  float* part_out = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows, head_dim]
+  RowStatistics* part_statistics = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows]
 };
 
 }  // namespace millrace::kernels::cuda

@@ -7,9 +7,9 @@
 
 namespace millrace::kernels::cuda {
 
-template <int kHeadDim>
+template <int kHeadDim, int kTiles>
 class AttentionGatherer {
-  using Shared = AttentionShared<kHeadDim>;
+  using Shared = AttentionShared<kHeadDim, kTiles>;
 
  public:
   __device__ AttentionGatherer(Shared& shared, const AttentionArguments& arguments)
@@ -29,7 +29,7 @@ class AttentionGatherer {
   __device__ void fill(const ColumnOrder& order) {
     const HeadLists lists = HeadLists::of(arguments_.index, order.head);
     Slot& slot = shared_.slots[order.stage];
-    uint64_t mask[kGroupTiles] = {};
+    uint64_t mask[kTiles] = {};
     int32_t keys[2];  // of rows `lane` and `lane` + 32 of the slot
     uint64_t present = 0;
     int64_t pairs = 0;
@@ -39,7 +39,7 @@ class AttentionGatherer {
       const int32_t number = order.first_column + i;
       keys[half] = number < lists.num_columns ? lists.columns[number] : INT_MAX;
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         const TileRows rows(order.group, t);
         const bool wanted =
             rows.num_rows > 0 && keys[half] < rows.end() && !lists.in_band(rows, keys[half]);
@@ -48,11 +48,11 @@ class AttentionGatherer {
       }
     }
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) present |= mask[t];
+    for (int t = 0; t < kTiles; ++t) present |= mask[t];
     if (lane_ == 0) {
       slot.first_key = order.first_column;
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         slot.mask[t] = mask[t];
         slot.action[t] = mask[t] == 0 ? Action::kSkip : Action::kGather;
       }

@@ -10,25 +10,27 @@
 
 namespace millrace::kernels::cuda {
 
-inline constexpr int kAttentionThreads = kWarpgroup * (kGroupTiles + 1);
-// What 384 threads have at the launch, 168 each, dealt out again: 72 + 2 * 216 = 3 * 168.
-inline constexpr int kProducerRegisters = 72;
-inline constexpr int kConsumerRegisters = 216;
+// A warpgroup has 168 registers a thread when three start and 128 when four do; these deal the same
+// number out again.
+template <int kTiles>
+inline constexpr int kProducerRegisters = kTiles == 2 ? 72 : 56;
+template <int kTiles>
+inline constexpr int kConsumerRegisters = kTiles == 2 ? 216 : 152;
 
-template <int kHeadDim>
-__global__ void __launch_bounds__(kAttentionThreads, 1)
+template <int kHeadDim, int kTiles>
+__global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
     attention_kernel(const __grid_constant__ AttentionArguments arguments,
                      const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
   extern __shared__ std::byte raw[];
-  using Shared = AttentionShared<kHeadDim>;
+  using Shared = AttentionShared<kHeadDim, kTiles>;
   auto& shared = *reinterpret_cast<Shared*>(raw);
   if (ptx::shared_address(raw) % kSharedAlignment != 0) __trap();
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared::kStages; ++i) {
       ptx::barrier_init(&shared.full[i], kFullArrivals);
-      ptx::barrier_init(&shared.empty[i], kEmptyArrivals);
+      ptx::barrier_init(&shared.empty[i], Shared::kEmptyArrivals);
     }
     for (int i = 0; i < kOrders; ++i) ptx::barrier_init(&shared.ordered[i], 1);
     ptx::fence_barrier_init();
@@ -36,28 +38,28 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     ptx::prefetch_map(v_map);
   }
   __syncthreads();
-  if (warpgroup == kGroupTiles) {
-    ptx::give_registers<kProducerRegisters>();
+  if (warpgroup == kTiles) {
+    ptx::give_registers<kProducerRegisters<kTiles>>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
     if (warp == 0) {
-      AttentionWalker<kHeadDim>(shared, arguments, k_map, v_map).run();
+      AttentionWalker<kHeadDim, kTiles>(shared, arguments, k_map, v_map).run();
     } else {
-      AttentionGatherer<kHeadDim>(shared, arguments).run(warp - 1);
+      AttentionGatherer<kHeadDim, kTiles>(shared, arguments).run(warp - 1);
     }
   } else {
-    ptx::take_registers<kConsumerRegisters>();
-    AttentionConsumer<kHeadDim>(shared, arguments, warpgroup).run();
+    ptx::take_registers<kConsumerRegisters<kTiles>>();
+    AttentionConsumer<kHeadDim, kTiles>(shared, arguments, warpgroup).run();
   }
 }
 
-template <int kHeadDim>
+template <int kHeadDim, int kTiles>
 void launch_attention(const AttentionArguments& arguments, const CUtensorMap& k_map,
                       const CUtensorMap& v_map, int num_blocks, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(AttentionShared<kHeadDim>);
+  constexpr int kBytes = sizeof(AttentionShared<kHeadDim, kTiles>);
   static_assert(kBytes <= 227 * 1024);
-  auto* kernel = attention_kernel<kHeadDim>;
+  auto* kernel = attention_kernel<kHeadDim, kTiles>;
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<num_blocks, kAttentionThreads, kBytes, stream>>>(arguments, k_map, v_map);
+  kernel<<<num_blocks, kWarpgroup*(kTiles + 1), kBytes, stream>>>(arguments, k_map, v_map);
   MR_CUDA_CHECK_LAUNCH();
 }
 

@@ -1,4 +1,4 @@
-// The attention kernel's launches, one translation unit per head dimension.
+// The attention kernel's launches, one translation unit per shape.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,8 @@ namespace millrace::kernels::cuda {
 
 // k_map, v_map: [kv heads, tokens, head_dim] bf16 in boxes of 64 keys x 64 columns, 128-byte
 // swizzle.
-template <int kHeadDim>
+// Groups have at most kTiles tiles.
+template <int kHeadDim, int kTiles>
 void launch_attention(const AttentionArguments& arguments, const CUtensorMap& k_map,
                       const CUtensorMap& v_map, int num_blocks, cudaStream_t stream);
 

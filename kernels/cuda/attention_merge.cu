@@ -15,7 +15,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
   const auto column = static_cast<int32_t>(threadIdx.x);
   if (row >= group.num_rows) return;
   const auto place = [&](int32_t part) {
-    return (int64_t{head} * arguments.num_parts + group.first_part + part) * kGroupRows + row;
+    return (int64_t{head} * arguments.num_parts + group.first_part + part) * kMaxGroupRows + row;
   };
   float base = -INFINITY;
   for (int32_t part = 0; part < group.num_parts; ++part) {
@@ -41,7 +41,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
 
 void merge_parts(const AttentionArguments& arguments, const CutGroup* groups, int num_groups,
                  int head_dim, cudaStream_t stream) {
-  const dim3 grid(kGroupRows, arguments.num_query_heads, num_groups);
+  const dim3 grid(kMaxGroupRows, arguments.num_query_heads, num_groups);
   merge_kernel<<<grid, head_dim, 0, stream>>>(arguments, groups, head_dim);
   MR_CUDA_CHECK_LAUNCH();
 }

@@ -15,9 +15,6 @@ inline constexpr int kWarpgroup = 128;
 // A slot is full when all lanes of the warp that fills it have arrived, its first lane once more
 // for the bytes that the copy engine brings.
 inline constexpr uint32_t kFullArrivals = kWarp + 1;
-// It is empty when every warp that reads it has arrived.
-inline constexpr uint32_t kEmptyArrivals = kGroupTiles * kWarpgroup / kWarp;
-
 // What a tile does with a slot.
 enum class Action : int32_t {
   kSkip,    // no key is its own
@@ -28,12 +25,12 @@ enum class Action : int32_t {
 };
 
 struct Slot {
-  Action action[kGroupTiles];
+  Action action[kMaxGroupTiles];
   int32_t item;       // of a marker; kNoItem: the end
   int32_t first_key;  // of consecutive keys, or of gathered ones: where they begin in the head's
                       // columns
   // Bit i: the tile attends to key i of the slot.
-  uint64_t mask[kGroupTiles];
+  uint64_t mask[kMaxGroupTiles];
 };
 inline constexpr int32_t kNoItem = -1;
 
@@ -54,18 +51,23 @@ inline constexpr int kGatherWarps = kWarpgroup / kWarp - 1;
 // The swizzle's pattern repeats every 1,024 bytes.
 inline constexpr int kSharedAlignment = 1024;
 
-template <int kHeadDim>
+template <int kHeadDim, int kTiles>
 struct alignas(kSharedAlignment) AttentionShared {
-  static constexpr int kStages = kHeadDim == 128 ? 6 : 10;
+  // Queries lie in registers where those suffice, else here: one stage less.
+  static constexpr bool kSharedQueries = kTiles > 2;
+  static constexpr int kStages = (kHeadDim == 128 ? 6 : 12) - (kSharedQueries ? 1 : 0);
+  // A slot is empty when every warp that reads it has arrived.
+  static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup / kWarp;
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
 
   // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
+  __nv_bfloat16 q[kSharedQueries ? kTiles : 1][kSharedQueries ? kTileRows * kHeadDim : 8 * 64];
   __nv_bfloat16 k[kStages][kSlotKeys * kHeadDim];
   __nv_bfloat16 v[kStages][kSlotKeys * kHeadDim];
   Slot slots[kStages];
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint32_t window[kGroupTiles][kWindowWords];
+  uint32_t window[kTiles][kWindowWords];
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
   uint64_t ordered[kOrders];
 };

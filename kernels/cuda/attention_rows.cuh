@@ -15,9 +15,9 @@ __device__ inline float log_sum_exp(float base_log2, float sum) {
   return sum > 0 ? (base_log2 + log2f(sum)) * kLn2 : -INFINITY;
 }
 
-template <int kHeadDim>
+template <int kHeadDim, int kTiles>
 class AttentionConsumer {
-  using Shared = AttentionShared<kHeadDim>;
+  using Shared = AttentionShared<kHeadDim, kTiles>;
   static constexpr int kScores = kSlotKeys / 2;  // of a slot, in a thread
   static constexpr int kOutputs = kHeadDim / 2;
   static constexpr int kNone = -1;
@@ -52,7 +52,34 @@ class AttentionConsumer {
     for (int i = 0; i < kOutputs; ++i) out_[i] = 0;
     base_[0] = base_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0;
-    load_queries();
+    if constexpr (Shared::kSharedQueries) {
+      share_queries();
+    } else {
+      load_queries();
+    }
+  }
+
+  // Each warp brings the 16 rows that its part of the products reads; 16 bytes a lane, into the
+  // swizzled panels.
+  __device__ void share_queries() {
+    constexpr int kChunks = kHeadDim / 8;
+    constexpr int kRowsAtOnce = kWarp / kChunks;
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    const int chunk = lane % kChunks;
+    const int first = first_row_ - lane / 4;
+    auto* q = reinterpret_cast<std::byte*>(shared_.q[tile_]);
+#pragma unroll
+    for (int i = 0; i < 16; i += kRowsAtOnce) {
+      const int row = first + i + lane / kChunks;
+      const uint4 values =
+          row < num_rows_
+              ? *reinterpret_cast<const uint4*>(arguments_.q + row_offset(row) + chunk * 8)
+              : uint4{};
+      *reinterpret_cast<uint4*>(q + chunk / 8 * (kTileRows * 128) + row * 128 +
+                                (chunk ^ row) % 8 * 16) = values;
+    }
+    ptx::fence_async_shared();
+    ptx::sync_warpgroup(tile_);
   }
 
   __device__ void load_queries() {
@@ -140,10 +167,16 @@ class AttentionConsumer {
 
   __device__ void issue_scores(int stage) {
     const uint64_t k = ptx::matrix_descriptor(ptx::shared_address(shared_.k[stage]), 16);
+    const uint64_t q = ptx::matrix_descriptor(
+        ptx::shared_address(shared_.q[Shared::kSharedQueries ? tile_ : 0]), 16);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
-      const uint32_t offset = step / 4 * (kSlotKeys * 128) + step % 4 * 32;
-      ptx::Wgmma<kSlotKeys, false>::issue(scores_, queries_ + 4 * step, k + offset / 16, step > 0);
+      const uint32_t offset = (step / 4 * (kSlotKeys * 128) + step % 4 * 32) / 16;
+      if constexpr (Shared::kSharedQueries) {
+        ptx::wgmma_shared_64(scores_, q + offset, k + offset, step > 0);
+      } else {
+        ptx::Wgmma<kSlotKeys, false>::issue(scores_, queries_ + 4 * step, k + offset, step > 0);
+      }
     }
     ptx::wgmma_commit();
   }
@@ -299,7 +332,7 @@ class AttentionConsumer {
   }
 
   __device__ void write_part(int half, int row, float sum) {
-    const int64_t place = (int64_t{head_} * arguments_.num_parts + part_) * kGroupRows +
+    const int64_t place = (int64_t{head_} * arguments_.num_parts + part_) * kMaxGroupRows +
                           tile_ * static_cast<int>(kTileRows) + row;
     float* out = arguments_.part_out + place * kHeadDim + 2 * pair_;
 #pragma unroll
@@ -338,7 +371,7 @@ class AttentionConsumer {
   int32_t num_rows_ = 0;
   int32_t local_row_ = 0;
   int32_t part_ = kWhole;
-  uint32_t queries_[kHeadDim / 4];
+  uint32_t queries_[Shared::kSharedQueries ? 1 : kHeadDim / 4];
   uint32_t weights_[kScores / 2];
   float scores_[kScores];
   float out_[kOutputs];

@@ -9,9 +9,9 @@
 
 namespace millrace::kernels::cuda {
 
-template <int kHeadDim>
+template <int kHeadDim, int kTiles>
 class AttentionWalker {
-  using Shared = AttentionShared<kHeadDim>;
+  using Shared = AttentionShared<kHeadDim, kTiles>;
 
  public:
   __device__ AttentionWalker(Shared& shared, const AttentionArguments& arguments,
@@ -58,9 +58,9 @@ class AttentionWalker {
     for (int32_t first = group_.first_page; first < group_.end_page; first += kWarp) {
       const int32_t page = first + lane_;
       const int32_t key = page * kSlotKeys;
-      uint64_t mask[kGroupTiles];
+      uint64_t mask[kTiles];
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         mask[t] = page < group_.end_page ? interval_mask(0, TileRows(group_, t).end() - key) : 0;
         if (TileRows(group_, t).num_rows == 0) mask[t] = 0;
       }
@@ -111,20 +111,20 @@ class AttentionWalker {
     const int32_t before = __shfl_sync(~0u, through - count, owner);
     const int32_t key = __shfl_sync(~0u, begin, owner) + (slot - before) * kSlotKeys;
     const int32_t slot_end = min(key + kSlotKeys, __shfl_sync(~0u, end, owner));
-    uint64_t mask[kGroupTiles] = {};
+    uint64_t mask[kTiles] = {};
     // The band's own keys, and those that nearer bands give one of the tiles already.
     for (int32_t b = base - owner; present && b >= 0; --b) {
       const Band band = lists_.bands[b];
       if (group_.position - band.hi >= slot_end) break;
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         const TileRows rows(group_, t);
         mask[t] |= interval_mask(rows.position - band.hi - key, rows.end() - band.lo - key);
       }
     }
     const uint64_t within = interval_mask(0, slot_end - key);
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       mask[t] = TileRows(group_, t).num_rows > 0 ? mask[t] & within : 0;
     }
     push_batch(key, mask);
@@ -136,7 +136,7 @@ class AttentionWalker {
     const IndexView& index = arguments_.index;
     if (index.shape.num_tiles == 0) return false;
     bool any = false;
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       if (TileRows(group_, t).num_rows == 0) break;
       any |= index.block_count[head_ * index.shape.num_tiles + group_.first_tile + t] != 0;
     }
@@ -149,7 +149,7 @@ class AttentionWalker {
     const bool mixed = lists_.num_bands > 0 || lists_.num_columns > 0;
     for (int32_t window = 0; window < num_pages; window += kWindowPages) {
       const int32_t num_words = (min(num_pages - window, kWindowPages) + kWarp - 1) / kWarp;
-      for (int t = 0; t < kGroupTiles; ++t) fill_window(t, window, num_words);
+      for (int t = 0; t < kTiles; ++t) fill_window(t, window, num_words);
       __syncwarp();
       for (int32_t word = 0; word < num_words; ++word) {
         const uint32_t candidates = window_union(word);
@@ -183,15 +183,15 @@ class AttentionWalker {
   __device__ uint32_t window_union(int32_t word) const {
     uint32_t bits = 0;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) bits |= shared_.window[t][word];
+    for (int t = 0; t < kTiles; ++t) bits |= shared_.window[t][word];
     return bits;
   }
 
   __device__ void push_pages(int32_t first_page, int32_t word, bool mixed) {
     const int32_t key = (first_page + lane_) * kSlotKeys;
-    uint64_t mask[kGroupTiles];
+    uint64_t mask[kTiles];
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       const TileRows rows(group_, t);
       const bool whole = (shared_.window[t][word] >> lane_ & 1) != 0;
       mask[t] = 0;
@@ -250,7 +250,7 @@ class AttentionWalker {
     Slot& slot = acquire();
     if (lane_ == 0) {
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) slot.action[t] = Action::kMarker;
+      for (int t = 0; t < kTiles; ++t) slot.action[t] = Action::kMarker;
       slot.item = item;
       ptx::barrier_arrive(&shared_.full[cursor_.stage]);
     }
@@ -261,10 +261,10 @@ class AttentionWalker {
 
   // The candidates of all lanes, those without keys left out; columns alternate with them, so that
   // gathering overlaps with the rest.
-  __device__ void push_batch(int32_t key, const uint64_t (&mask)[kGroupTiles]) {
+  __device__ void push_batch(int32_t key, const uint64_t (&mask)[kTiles]) {
     uint64_t any = 0;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       any |= mask[t];
       count_pairs(TileRows(group_, t), key, mask[t]);
     }
@@ -272,21 +272,21 @@ class AttentionWalker {
     while (wanted != 0) {
       const int source = __ffs(static_cast<int>(wanted)) - 1;
       wanted &= wanted - 1;
-      uint64_t slot_mask[kGroupTiles];
+      uint64_t slot_mask[kTiles];
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) slot_mask[t] = __shfl_sync(~0u, mask[t], source);
+      for (int t = 0; t < kTiles; ++t) slot_mask[t] = __shfl_sync(~0u, mask[t], source);
       push_keys(__shfl_sync(~0u, key, source), slot_mask);
       if (columns_left()) order_columns();
     }
   }
 
-  __device__ void push_keys(int32_t key, const uint64_t (&mask)[kGroupTiles]) {
+  __device__ void push_keys(int32_t key, const uint64_t (&mask)[kTiles]) {
     Slot& slot = acquire();
     uint64_t* full = &shared_.full[cursor_.stage];
     if (lane_ == 0) {
       slot.first_key = key;
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         slot.mask[t] = mask[t];
         const bool whole = ~mask[t] == 0 && key + kSlotKeys - 1 <= TileRows(group_, t).position;
         slot.action[t] = mask[t] == 0 ? Action::kSkip : whole ? Action::kWhole : Action::kMasked;

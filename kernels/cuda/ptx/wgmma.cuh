@@ -1,4 +1,4 @@
-// Warpgroup matrix products: A from registers, B from shared memory, float32 accumulators in
+// Warpgroup matrix products: A from registers or shared memory, B from shared memory, float32 accumulators in
 // registers (PTX ISA 9.0, "wgmma.mma_async"). Issued by the 128 threads of a warpgroup together;
 // the registers of A and of the accumulators must not be touched until wgmma_wait says so.
 //
@@ -129,5 +129,26 @@ struct Wgmma<128, true> {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
   }
 };
+
+// The same with A in shared memory too, stored by rows like B.
+__device__ inline void wgmma_shared_64(float* c, uint64_t a, uint64_t b, bool keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, keep, 1, 1, 0, 0;\n"
+      "}\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]),
+          "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]),
+          "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]),
+          "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
+          "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
+          "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
+          "+f"(c[30]), "+f"(c[31])
+      : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
+}
 
 }  // namespace millrace::kernels::cuda::ptx

@@ -92,6 +92,19 @@ TEST_F(CudaAttention, IsRightAtEveryLengthAndHeadDim) {
   }
 }
 
+// An index of one interval a head runs in groups of three tiles, all others in groups of two.
+TEST_F(CudaAttention, FollowsAnIntervalThatIsNoMultipleOfASlot) {
+  for (const Band band :
+       {Band{.lo = 0, .hi = 99}, Band{.lo = 7, .hi = 300}, Band{.lo = 500, .hi = 501}}) {
+    for (const int64_t num_tokens : {193, 576, 1300}) {
+      SCOPED_TRACE(testing::Message() << num_tokens << " tokens, from " << band.lo);
+      AttentionCase problem(shape_of(num_tokens, num_tokens == 576 ? 64 : 128),
+                            {HeadLists{.bands = {band}, .columns = {}, .blocks = {}}}, 2);
+      expect_right(problem);
+    }
+  }
+}
+
 TEST_F(CudaAttention, GivesEachQueryHeadItsKvHead) {
   for (const int32_t ratio : {1, 2, 4, 7, 8}) {
     SCOPED_TRACE(ratio);
