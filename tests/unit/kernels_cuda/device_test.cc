@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -112,6 +113,60 @@ TEST_F(CudaDeviceTest, MayBeUsedFromAnotherThreadThanItWasMadeOn) {
     ASSERT_TRUE(device_->synchronize(soon()).ok());
     EXPECT_EQ(back, values);
   }).join();
+}
+
+TEST_F(CudaDeviceTest, ALaneSeesWhatWasEnqueuedBeforeItFollowed) {
+  constexpr int64_t kCount = int64_t{64} << 20;
+  const auto x = device_->allocate(kCount * 4);
+  const auto one = device_->allocate(kCount * 4);
+  const auto host = device_->allocate_host(kCount * 4);
+  ASSERT_TRUE(x.ok() && one.ok() && host.ok());
+  const std::vector<float> ones(kCount, 1.0F), zeros(kCount, 0.0F);
+  device_->copy(one->data(), ones.data(), kCount * 4);
+  device_->copy(x->data(), zeros.data(), kCount * 4);
+  const auto lane = device_->make_copy_lane();
+  // Enough sums to be still running when the lane is told what to copy.
+  for (int i = 0; i < 50; ++i) {
+    device_->add({.x = x->as<float>(), .y = one->as<float>(), .count = kCount});
+  }
+  lane->follow();
+  std::thread([&] {
+    lane->copy_rows({.destination = host->as<float>(),
+                     .source = x->data(),
+                     .row_bytes = kCount * 4,
+                     .num_rows = 1});
+    ASSERT_TRUE(lane->synchronize(soon()).ok());
+  }).join();
+  EXPECT_TRUE(std::all_of(host->as<float>(), host->as<float>() + kCount,
+                          [](float value) { return value == 50; }));
+}
+
+TEST_F(CudaDeviceTest, MarksTellHowLongOperationsTook) {
+  constexpr int64_t kCount = int64_t{64} << 20;
+  const auto x = device_->allocate(kCount * 4);
+  ASSERT_TRUE(x.ok());
+  const TimeMark begin = device_->mark();
+  const TimeMark nothing = device_->mark();
+  for (int i = 0; i < 20; ++i) {
+    device_->add({.x = x->as<float>(), .y = x->as<float>(), .count = kCount});
+  }
+  const TimeMark end = device_->mark();
+  ASSERT_TRUE(device_->synchronize(soon()).ok());
+  EXPECT_GE(device_->elapsed_s(begin, nothing), 0);
+  EXPECT_GT(device_->elapsed_s(nothing, end), device_->elapsed_s(begin, nothing));
+}
+
+TEST_F(CudaDeviceTest, ADeadlineEndsTheWaitAndLeavesTheWorkRunning) {
+  constexpr int64_t kCount = int64_t{64} << 20;
+  const auto x = device_->allocate(kCount * 4);
+  ASSERT_TRUE(x.ok());
+  for (int i = 0; i < 500; ++i) {
+    device_->add({.x = x->as<float>(), .y = x->as<float>(), .count = kCount});
+  }
+  const auto waited = device_->synchronize(Deadline::after(Duration::zero()));
+  ASSERT_FALSE(waited.ok());
+  EXPECT_EQ(waited.error().code, Errc::kDeadlineExceeded);
+  EXPECT_TRUE(device_->synchronize(soon()).ok());
 }
 
 TEST_F(CudaDeviceTest, SaysWhatItIs) {
