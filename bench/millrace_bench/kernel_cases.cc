@@ -74,7 +74,7 @@ Result<void> KernelCases::attention(const SampleLayer& layer, const BenchIndex& 
 Result<KernelRow> KernelCases::dense(const SampleLayer& layer) {
   const auto& shape = layer.shape();
   KernelRow row = empty_row("dense", "", shape);
-  const IndexShape lists{.num_heads = shape.num_query_heads, .max_bands = 1, .max_columns = 1};
+  const IndexShape lists{.num_heads = shape.num_query_heads, .max_bands = 1};
   MR_ASSIGN_OR_RETURN(auto index, BenchIndex::create(*device_, lists));
   const auto heads = all_heads(shape);
   const std::vector forms(heads.size(), kernels::dense_form(shape.num_tokens));

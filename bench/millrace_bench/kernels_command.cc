@@ -115,8 +115,10 @@ class Run {
       take(std::move(row));
     }
     if (!wants("adaptive")) return {};
-    MR_ASSIGN_OR_RETURN(auto row, cases_.adaptive(all, {}));
-    take(std::move(row));
+    for (const float gamma : command_.gammas) {
+      MR_ASSIGN_OR_RETURN(auto row, cases_.adaptive(all, {.gamma = gamma}));
+      take(std::move(row));
+    }
     return {};
   }
 
@@ -158,6 +160,8 @@ void add_kernels_command(CLI::App& app, KernelsCommand& command) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--dtype", command.dtype)->transform(CLI::CheckedTransformer(kDTypes));
   app.add_option("--head-dim", command.head_dim)->check(CLI::Range(16, 256));
+  app.add_option("--gamma", command.gammas, "of the adaptive case: decides the density")
+      ->check(CLI::Range(0.01, 1.0));
   app.add_option("--samples", command.cases_options.timing.num_samples, "the median counts")
       ->check(CLI::Range(1, 1000));
   app.add_option("--sample-s", command.cases_options.timing.sample_s,

@@ -18,6 +18,7 @@ struct KernelsCommand {
   int64_t product_rows = 0;
   DType dtype = DType::kBFloat16;
   int32_t head_dim = 128;
+  std::vector<float> gammas = {0.8F};  // of the adaptive case
   std::string commit;
   std::string json_path;
 };
