@@ -21,7 +21,7 @@ namespace {
 
 // Rows of a product from which cuBLASLt is at its best on the widths of 8B to 70B models; twice as
 // many gain under 1 % and double the activations' memory.
-constexpr int64_t kGemmRows = 2048;
+constexpr int64_t kGemmRows = 8192;
 
 // Compute capability 9.0: the kernels use instructions of sm_90a that no other has.
 bool runs_our_kernels(int index) {

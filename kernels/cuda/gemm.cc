@@ -1,10 +1,14 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <limits>
+#include <utility>
 
 #include "common/check.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/event_ring.h"
 #include "kernels/cuda/round_to_bf16.h"
 
 namespace millrace::kernels::cuda {
@@ -16,6 +20,11 @@ constexpr int64_t kWorkspaceBytes = 32 << 20;
 // A layer has four shapes, a vocabulary one, each again for the last, shorter row tile: room for
 // those of several prompts.
 constexpr size_t kMaxPlans = 64;
+
+// Products of fewer rows take less time than a look at their algorithms pays back.
+constexpr int64_t kTunedRows = 1024;
+constexpr int kTimedAlgorithms = 8;
+constexpr int kTimedRounds = 4;  // the first warms up
 
 void check_shapes(const GemmParams& p) {
   MR_CHECK(p.a.cols == p.b.cols && p.a.cols > 0, "gemm: a has {} columns, b {}", p.a.cols,
@@ -40,16 +49,51 @@ Gemm::~Gemm() {
   cublasLtDestroy(handle_);
 }
 
-const GemmPlan& Gemm::plan_for(const GemmParams& params) {
-  const GemmShape shape = GemmShape::of(params);
-  const auto known =
-      std::ranges::find_if(plans_, [&](const GemmPlan& plan) { return plan.shape() == shape; });
+const Gemm::Planned& Gemm::planned(const GemmShape& shape, const GemmOperands& operands,
+                                   Context& context) {
+  const auto known = std::ranges::find_if(
+      plans_, [&](const Planned& planned) { return planned.plan.shape() == shape; });
   if (known != plans_.end()) {
     plans_.splice(plans_.begin(), plans_, known);
     return plans_.front();
   }
   if (plans_.size() == kMaxPlans) plans_.pop_back();
-  return plans_.emplace_front(handle_, shape, kWorkspaceBytes);
+  GemmPlan plan(shape);
+  const GemmAlgorithm algorithm = choose(plan, operands, context);
+  return plans_.emplace_front(std::move(plan), algorithm);
+}
+
+GemmAlgorithm Gemm::choose(const GemmPlan& plan, const GemmOperands& operands, Context& context) {
+  if (plan.shape().m < kTunedRows) {
+    return plan.algorithms(handle_, kWorkspaceBytes, 1).front();
+  }
+  GemmShape kind = plan.shape();
+  kind.m = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kind.m)));
+  for (const Tuned& tuned : tuned_) {
+    if (tuned.kind == kind && plan.accepts(handle_, tuned.algorithm)) return tuned.algorithm;
+  }
+  return tuned_.emplace_back(kind, fastest(plan, operands, context)).algorithm;
+}
+
+GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context) {
+  const auto algorithms = plan.algorithms(handle_, kWorkspaceBytes, kTimedAlgorithms);
+  if (algorithms.size() == 1) return algorithms.front();
+  // Not into the output: a product that accumulates would do so more than once.
+  GemmOperands trial = operands;
+  trial.out = context.scratch.allocate<std::byte>(plan.shape().m * plan.shape().c_stride *
+                                                  dtype_bytes(plan.shape().c_dtype));
+  EventRing clock;
+  std::vector<double> best_s(algorithms.size(), std::numeric_limits<double>::infinity());
+  for (int round = 0; round < kTimedRounds; ++round) {
+    for (size_t i = 0; i < algorithms.size(); ++i) {
+      const TimeMark begin = clock.record(context.stream);
+      plan.run(handle_, algorithms[i], trial, workspace_, context.stream);
+      const TimeMark end = clock.record(context.stream);
+      MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
+      best_s[i] = std::min(best_s[i], clock.elapsed_s(begin, end));
+    }
+  }
+  return algorithms[static_cast<size_t>(std::ranges::min_element(best_s) - best_s.begin())];
 }
 
 void Gemm::run(const GemmParams& params, Context& context) {
@@ -62,7 +106,14 @@ void Gemm::run(const GemmParams& params, Context& context) {
     round_to_bf16(params.bias, params.c.cols, rounded, context.stream);
     bias = rounded;
   }
-  plan_for(params).run(handle_, params, bias, workspace_, context.stream);
+  const GemmOperands operands{.a = params.a.data,
+                              .b = params.b.data,
+                              .bias = bias,
+                              .c = params.c.data,
+                              .out = params.c.data,
+                              .accumulate = params.accumulate};
+  const Planned& planned = this->planned(GemmShape::of(params), operands, context);
+  planned.plan.run(handle_, planned.algorithm, operands, workspace_, context.stream);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -1,5 +1,5 @@
 // Matrix products by cuBLASLt: bfloat16 operands, float32 accumulation. An object, because plans
-// (algorithm and descriptors of a shape) and the workspace are kept between calls.
+// and the algorithms chosen for them are kept between calls.
 #pragma once
 
 #include <cublasLt.h>
@@ -7,15 +7,18 @@
 
 #include <cstdint>
 #include <list>
+#include <vector>
 
 #include "kernels/api/gemm.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/gemm_plan.h"
 
 namespace millrace::kernels::cuda {
 
-class GemmPlan;
-
 // One thread at a time, one stream at a time: the workspace is shared by all calls.
+//
+// The heuristics' first choice is up to 15 % slower than another of their first eight on the shapes
+// of 8B models, so the first large product of a kind is timed with each of them: 20 to 50 ms, once.
 class Gemm {
  public:
   Gemm();
@@ -26,11 +29,25 @@ class Gemm {
   void run(const GemmParams& params, Context& context);
 
  private:
-  const GemmPlan& plan_for(const GemmParams& params);
+  struct Planned {
+    GemmPlan plan;
+    GemmAlgorithm algorithm;
+  };
+  // Products that one algorithm serves: equal but for the number of rows, which is of one
+  // magnitude.
+  struct Tuned {
+    GemmShape kind;
+    GemmAlgorithm algorithm;
+  };
+
+  const Planned& planned(const GemmShape& shape, const GemmOperands& operands, Context& context);
+  GemmAlgorithm choose(const GemmPlan& plan, const GemmOperands& operands, Context& context);
+  GemmAlgorithm fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context);
 
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
-  std::list<GemmPlan> plans_;  // the last used first
+  std::list<Planned> plans_;  // the last used first
+  std::vector<Tuned> tuned_;
 };
 
 }  // namespace millrace::kernels::cuda

@@ -21,6 +21,14 @@ int alignment_of(const void* pointer, int64_t row_bytes) {
   return static_cast<int>(std::min(kMaxBytes, bits & -bits));
 }
 
+bool splits_k(const cublasLtMatmulAlgo_t& algorithm) {
+  int32_t parts = 1;
+  size_t written = 0;
+  MR_CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                       &parts, sizeof(parts), &written));
+  return parts > 1;
+}
+
 template <typename T>
 void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   MR_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value)));
@@ -67,7 +75,7 @@ GemmPlan::Layout GemmPlan::make_layout(cudaDataType_t type, int64_t rows, int64_
 
 // cuBLASLt thinks in columns: our row-major [rows, cols] is its column-major [cols, rows], and
 // c^T = b a^T is the product it is asked for. The bias then runs along its rows, as it must.
-GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmShape& shape, int64_t workspace_bytes)
+GemmPlan::GemmPlan(const GemmShape& shape)
     : shape_(shape),
       a_(make_layout(CUDA_R_16BF, shape.k, shape.m, shape.a_stride)),
       b_(make_layout(CUDA_R_16BF, shape.k, shape.n, shape.b_stride)),
@@ -78,10 +86,10 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmShape& shape, int64_t work
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   if (shape.has_bias) set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-  choose_algorithm(handle, workspace_bytes);
 }
 
-void GemmPlan::choose_algorithm(cublasLtHandle_t handle, int64_t workspace_bytes) {
+std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle, int64_t workspace_bytes,
+                                                int most) const {
   cublasLtMatmulPreference_t created = nullptr;
   MR_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
   const Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(created);
@@ -92,27 +100,43 @@ void GemmPlan::choose_algorithm(cublasLtHandle_t handle, int64_t workspace_bytes
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     set(created, attribute, alignment);
   }
-  cublasLtMatmulHeuristicResult_t best{};
-  int found = 0;
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+  int count = 0;
   MR_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, product_.get(), b_.get(), a_.get(),
-                                                 c_.get(), c_.get(), created, 1, &best, &found));
-  if (found == 0) {
+                                                 c_.get(), c_.get(), created, most, found.data(),
+                                                 &count));
+  if (count == 0) {
     throw CudaError(fmt::format("no algorithm for {} x {} x {}", shape_.m, shape_.n, shape_.k),
                     "cublasLtMatmulAlgoGetHeuristic", std::source_location::current());
   }
-  algorithm_ = best.algo;
-  workspace_bytes_ = static_cast<int64_t>(best.workspaceSize);
+  found.resize(static_cast<size_t>(count));
+  std::vector<GemmAlgorithm> whole;
+  for (const auto& result : found) {
+    if (splits_k(result.algo)) continue;
+    whole.push_back({result.algo, static_cast<int64_t>(result.workspaceSize)});
+  }
+  if (whole.empty()) {
+    whole.push_back({found.front().algo, static_cast<int64_t>(found.front().workspaceSize)});
+  }
+  return whole;
 }
 
-void GemmPlan::run(cublasLtHandle_t handle, const GemmParams& params, const void* bias,
-                   void* workspace, cudaStream_t stream) const {
-  if (shape_.has_bias) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+bool GemmPlan::accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(handle, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                 &algorithm.choice, &result) == CUBLAS_STATUS_SUCCESS &&
+         static_cast<int64_t>(result.workspaceSize) <= algorithm.workspace_bytes;
+}
+
+void GemmPlan::run(cublasLtHandle_t handle, const GemmAlgorithm& algorithm,
+                   const GemmOperands& operands, void* workspace, cudaStream_t stream) const {
+  if (shape_.has_bias) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   const float alpha = 1;
-  const float beta = params.accumulate ? 1 : 0;
-  MR_CUBLAS_CHECK(cublasLtMatmul(handle, product_.get(), &alpha, params.b.data, b_.get(),
-                                 params.a.data, a_.get(), &beta, params.c.data, c_.get(),
-                                 params.c.data, c_.get(), &algorithm_, workspace,
-                                 static_cast<size_t>(workspace_bytes_), stream));
+  const float beta = operands.accumulate ? 1 : 0;
+  MR_CUBLAS_CHECK(cublasLtMatmul(handle, product_.get(), &alpha, operands.b, b_.get(), operands.a,
+                                 a_.get(), &beta, operands.c, c_.get(), operands.out, c_.get(),
+                                 &algorithm.choice, workspace,
+                                 static_cast<size_t>(algorithm.workspace_bytes), stream));
 }
 
 }  // namespace millrace::kernels::cuda

@@ -1,4 +1,4 @@
-// How cuBLASLt computes products of one shape: descriptors and the algorithm its heuristics chose.
+// How cuBLASLt computes products of one shape: its descriptors, and the algorithms it has for it.
 #pragma once
 
 #include <cublasLt.h>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <source_location>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/api/gemm.h"
 
@@ -27,14 +28,37 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
+struct GemmAlgorithm {
+  cublasLtMatmulAlgo_t choice{};
+  int64_t workspace_bytes = 0;
+};
+
+// Where one product's parts are.
+struct GemmOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* bias = nullptr;  // in the dtype of c, or null
+  const void* c = nullptr;     // read when `accumulate`
+  void* out = nullptr;         // may be c
+  bool accumulate = false;
+};
+
 class GemmPlan {
  public:
-  GemmPlan(cublasLtHandle_t handle, const GemmShape& shape, int64_t workspace_bytes);
+  explicit GemmPlan(const GemmShape& shape);
 
   const GemmShape& shape() const { return shape_; }
-  // `bias` is in the dtype of c, or null.
-  void run(cublasLtHandle_t handle, const GemmParams& params, const void* bias, void* workspace,
-           cudaStream_t stream) const;
+
+  // What the heuristics name, the best first, at most `most`. All of them sum a product's terms in
+  // the same order (none splits k), so the choice among them changes no bit of the result. A shape
+  // that only has others gets the first of those.
+  std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, int64_t workspace_bytes,
+                                        int most) const;
+  // Whether an algorithm that was found for another number of rows does for these.
+  bool accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) const;
+
+  void run(cublasLtHandle_t handle, const GemmAlgorithm& algorithm, const GemmOperands& operands,
+           void* workspace, cudaStream_t stream) const;
 
  private:
   template <typename Handle, cublasStatus_t (*kDestroy)(Handle)>
@@ -46,13 +70,10 @@ class GemmPlan {
   using Layout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
   static Layout make_layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride);
-  void choose_algorithm(cublasLtHandle_t handle, int64_t workspace_bytes);
 
   GemmShape shape_;
   Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product_;
   Layout a_, b_, c_;
-  cublasLtMatmulAlgo_t algorithm_{};
-  int64_t workspace_bytes_ = 0;
 };
 
 }  // namespace millrace::kernels::cuda

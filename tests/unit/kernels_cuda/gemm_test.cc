@@ -167,6 +167,47 @@ TEST_F(GemmTest, TheSameProductTwiceGivesTheSameBits) {
   EXPECT_TRUE(test::bitwise_equal(first.values(), second.values()));
 }
 
+// That is why the choice among them may be left to a clock.
+TEST_F(GemmTest, EveryAlgorithmOfAShapeGivesTheSameBits) {
+  cublasLtHandle_t handle = nullptr;
+  ASSERT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
+  constexpr int64_t kWorkspaceBytes = 32 << 20;
+  const DeviceArray<std::byte> workspace(kWorkspaceBytes);
+  for (const Case& shape :
+       {Case{2048, 1536, 4096}, Case{1500, 4096, 1024, /*bias=*/true}, Case{1024, 512, 14336}}) {
+    const Problem problem(shape);
+    const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+    const DeviceArray<float> bias(problem.bias), c(problem.c);
+    DeviceArray<float> out(problem.c);
+    const auto params =
+        problem.params(a.data(), b.data(), bias.data(), out.data(), DType::kFloat32);
+    const GemmPlan plan(GemmShape::of(params));
+    const auto algorithms = plan.algorithms(handle, kWorkspaceBytes, 8);
+    EXPECT_GT(algorithms.size(), 1U);
+    std::vector<float> first;
+    for (const GemmAlgorithm& algorithm : algorithms) {
+      plan.run(handle, algorithm,
+               {.a = a.data(),
+                .b = b.data(),
+                .bias = params.bias,
+                .c = c.data(),
+                .out = out.data(),
+                .accumulate = true},
+               workspace.data(), stream());
+      synchronize();
+      if (first.empty()) first = out.values();
+      EXPECT_TRUE(test::bitwise_equal(out.values(), first));
+    }
+  }
+  cublasLtDestroy(handle);
+}
+
+TEST_F(GemmTest, ATunedProductIsRightAndTouchesNothingElse) {
+  // 1100 rows are timed first, 1200 take what was found for them.
+  expect_as_good_as_naive({1100, 72, 64, /*bias=*/true, /*accumulate=*/true, 8});
+  expect_as_good_as_naive({1200, 72, 64, /*bias=*/true, /*accumulate=*/true, 8});
+}
+
 TEST_F(GemmTest, MoreShapesThanItKeepsPlansFor) {
   for (int64_t m = 1; m <= 70; ++m) expect_as_good_as_naive({m, 8, 16});
   expect_as_good_as_naive({1, 8, 16});
