@@ -163,6 +163,9 @@ void attention(const AttentionParams& params, Context& context) {
   const int64_t num_items = std::ssize(plan.groups) * params.num_query_heads;
   launch(arguments, k_map, v_map, static_cast<int>(std::min<int64_t>(context.num_sms, num_items)),
          context.stream);
+  if (plan.cut.empty()) return;
+  merge_parts(arguments, context.scratch.upload(std::span(plan.cut)),
+              static_cast<int>(plan.cut.size()), kv.head_dim, context.stream);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -54,6 +54,7 @@ AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<Head
       q_(test::random_normals(seed, num_rows_ * shape.num_query_heads * shape.head_dim)),
       k_(slab(shape, seed + 1)),
       v_(slab(shape, seed + 2)) {
+  for (float& value : k_) value *= shape.key_scale;
   if (shape_.dtype == DType::kFloat32) return;
   round_to_bfloat16(q_, q16_);
   round_to_bfloat16(k_, k16_);

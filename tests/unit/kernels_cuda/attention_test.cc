@@ -126,6 +126,26 @@ TEST_F(CudaAttention, FollowsRandomIndices) {
   }
 }
 
+// From 65 pages on the dense last rows are cut by keys and merged.
+TEST_F(CudaAttention, MergesThePartsOfDenseRows) {
+  for (const int64_t num_tokens : {4096, 4097, 4480, 9001, 16384}) {
+    for (const float key_scale : {1.0F, 6.0F}) {
+      SCOPED_TRACE(testing::Message() << num_tokens << " tokens, keys times " << key_scale);
+      AttentionShape shape = shape_of(num_tokens, 128, 2, 1);
+      shape.key_scale = key_scale;
+      std::vector<RowTile> last = tile_rows(num_tokens);
+      last.erase(last.begin(), last.end() - 2);
+      int64_t local_row = 0;
+      for (RowTile& tile : last) {
+        tile.local_row = local_row;
+        local_row += tile.num_rows;
+      }
+      AttentionCase problem(shape, dense_heads(shape), last, 8);
+      expect_right(problem);
+    }
+  }
+}
+
 // Bands closer than two row tiles, so that what the tiles of a group need overlaps, and many
 // columns in and out of them.
 TEST_F(CudaAttention, CountsEachKeyOnceWhereBandsAndColumnsMeet) {
