@@ -54,7 +54,7 @@ TEST_F(ReferenceCheck, SeesAWrongOutput) {
   const auto wrong = check_attention(*device_, layer_, lists);
   ASSERT_TRUE(wrong.ok());
   EXPECT_FALSE(wrong->ok());
-  EXPECT_EQ(wrong->where, "head 3 row 999");
+  EXPECT_EQ(wrong->where, "head 3 row 999, 1 of 20 rows");
   element = {0x7fc0};  // NaN
   EXPECT_FALSE(check_attention(*device_, layer_, lists)->ok());
 }
