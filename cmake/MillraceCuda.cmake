@@ -1,12 +1,27 @@
 # MILLRACE_CUDA=AUTO|ON|OFF becomes MILLRACE_WITH_CUDA, and with it the language CUDA and the toolkit's targets.
-# AUTO takes the toolkit that is on PATH, in CUDACXX or in /usr/local/cuda; ON fails without one.
+# AUTO takes the toolkit that is on PATH, in CUDACXX or in /usr/local/cuda, if it is new enough; ON fails without one.
+set(MR_CUDA_LEAST_VERSION 13.0)
+
+function(mr_nvcc_version out)
+  execute_process(COMMAND ${MR_NVCC} --version OUTPUT_VARIABLE text)
+  string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" found "${text}")
+  set(${out} ${CMAKE_MATCH_1} PARENT_SCOPE)
+endfunction()
+
 set(MILLRACE_WITH_CUDA OFF)
 if(NOT MILLRACE_CUDA STREQUAL "OFF")
   find_program(MR_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin)
   if(MR_NVCC)
-    set(MILLRACE_WITH_CUDA ON)
-  elseif(MILLRACE_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "MILLRACE_CUDA=ON, but there is no nvcc on PATH or in /usr/local/cuda/bin")
+    mr_nvcc_version(nvcc_version)
+    if(nvcc_version VERSION_GREATER_EQUAL MR_CUDA_LEAST_VERSION)
+      set(MILLRACE_WITH_CUDA ON)
+    else()
+      message(STATUS "${MR_NVCC} is of CUDA ${nvcc_version}; the kernels need ${MR_CUDA_LEAST_VERSION}")
+    endif()
+  endif()
+  if(MILLRACE_CUDA STREQUAL "ON" AND NOT MILLRACE_WITH_CUDA)
+    message(FATAL_ERROR "MILLRACE_CUDA=ON, but there is no nvcc of CUDA ${MR_CUDA_LEAST_VERSION} or newer on PATH or in "
+                        "/usr/local/cuda/bin")
   endif()
 endif()
 
