@@ -1,6 +1,7 @@
 #include "worker/device_tier.h"
 
 #include <cstring>
+#include <exception>
 
 namespace millrace::worker {
 
@@ -34,9 +35,14 @@ std::byte* DeviceTier::at(int64_t slot) const {
 
 Result<void> DeviceTier::copy(Lane& lane, void* destination, const void* source,
                               int64_t bytes) const {
-  lane.lane->copy_rows(
-      {.destination = destination, .source = source, .row_bytes = bytes, .num_rows = 1});
-  return lane.lane->synchronize(Deadline::after(kCopyTimeout));
+  try {
+    lane.lane->copy_rows(
+        {.destination = destination, .source = source, .row_bytes = bytes, .num_rows = 1});
+    return lane.lane->synchronize(Deadline::after(kCopyTimeout));
+  } catch (const std::exception& e) {
+    // A GPU that failed ends the rank on the engine's thread; this may be the KV server's.
+    return Error(Errc::kIo, e.what());
+  }
 }
 
 Result<void> DeviceTier::write(int64_t slot, std::span<const std::byte> bytes) {
