@@ -39,15 +39,7 @@ class Run {
   Result<void> all() {
     MR_RETURN_IF_ERROR(measure_roof());
     if (root()) fmt::print("{}", prefill_header());
-    for (const int64_t tokens : command_.tokens) {
-      const auto prompt =
-          model::synthetic_prompt(runtime_->weights().config, tokens, command_.seed);
-      MR_RETURN_IF_ERROR(worker::check_prompt(prompt, runtime_->limits()));
-      for (const auto& plan : command_.plans) {
-        MR_ASSIGN_OR_RETURN(auto row, run_plan(prompt, plan));
-        take(std::move(row));
-      }
-    }
+    for (const int64_t tokens : command_.tokens) MR_RETURN_IF_ERROR(run_length(tokens));
     return {};
   }
 
@@ -79,19 +71,37 @@ class Run {
     return {};
   }
 
-  Result<PrefillRow> run_plan(const std::vector<int32_t>& prompt, const std::string& spec) {
-    const auto num_tokens = static_cast<int64_t>(prompt.size());
-    MR_ASSIGN_OR_RETURN(const auto plan,
-                        model::make_head_plan(spec, runtime_->weights().config, num_tokens,
-                                              runtime_->crossover_tokens()));
-    MR_ASSIGN_OR_RETURN(const auto warm_up, run_once(prompt, plan));
-    std::vector<TimedRun> runs;
-    PrefillRow row{.num_tokens = num_tokens, .plan = spec};
-    for (int i = 0; i < command_.num_repeats; ++i) {
-      MR_ASSIGN_OR_RETURN(auto run, run_once(prompt, plan));
-      row.repeatable = row.repeatable && same(run.result, warm_up.result);
-      runs.push_back(std::move(run));
+  // Runs of the plans alternate, so that a clock that drifts hits all of them.
+  Result<void> run_length(int64_t num_tokens) {
+    const auto& config = runtime_->weights().config;
+    const auto prompt = model::synthetic_prompt(config, num_tokens, command_.seed);
+    MR_RETURN_IF_ERROR(worker::check_prompt(prompt, runtime_->limits()));
+    std::vector<model::HeadPlan> plans;
+    for (const auto& spec : command_.plans) {
+      MR_ASSIGN_OR_RETURN(
+          auto plan, model::make_head_plan(spec, config, num_tokens, runtime_->crossover_tokens()));
+      plans.push_back(std::move(plan));
     }
+    std::vector<std::vector<TimedRun>> runs(plans.size());
+    for (int i = 0; i < command_.num_warm_ups + command_.num_repeats; ++i) {
+      for (size_t p = 0; p < plans.size(); ++p) {
+        MR_ASSIGN_OR_RETURN(auto run, run_once(prompt, plans[p]));
+        runs[p].push_back(std::move(run));
+      }
+    }
+    for (size_t p = 0; p < plans.size(); ++p) {
+      take(row_of(num_tokens, command_.plans[p], std::move(runs[p])));
+    }
+    return {};
+  }
+
+  // Of all runs, those that warm up included.
+  PrefillRow row_of(int64_t num_tokens, const std::string& spec, std::vector<TimedRun> runs) const {
+    PrefillRow row{.num_tokens = num_tokens, .plan = spec};
+    for (const auto& run : runs) {
+      row.repeatable = row.repeatable && same(run.result, runs.front().result);
+    }
+    runs.erase(runs.begin(), runs.begin() + command_.num_warm_ups);
     std::ranges::sort(runs, {}, &TimedRun::total_s);
     for (const auto& run : runs) row.totals_s.push_back(run.total_s);
     auto& middle = runs[runs.size() / 2];
@@ -172,8 +182,10 @@ void add_prefill_command(CLI::App& app, PrefillCommand& command) {
       ->check(CLI::Range(int64_t{1}, int64_t{4} << 20));
   app.add_option("--head-plan", command.plans,
                  "one or several, as text or as files; a dense one first to compare with");
-  app.add_option("--repeats", command.num_repeats, "after one that warms up; the median counts")
+  app.add_option("--repeats", command.num_repeats, "runs of each plan; the median counts")
       ->check(CLI::Range(1, 1000));
+  app.add_option("--warm-ups", command.num_warm_ups, "runs before those that count")
+      ->check(CLI::Range(0, 100));
   app.add_option("--product-rows", command.product_rows, "of the products that give the roof");
   app.add_option("--seed", command.seed, "of the prompt");
   app.add_option("--commit", command.commit, "what the results say they are of");

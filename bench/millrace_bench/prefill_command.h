@@ -15,6 +15,7 @@ struct PrefillCommand {
   std::vector<int64_t> tokens = {4096};
   std::vector<std::string> plans = {"dense", "vertical-slash:1000,6096"};
   int num_repeats = 3;
+  int num_warm_ups = 1;
   int64_t product_rows = 0;  // 0: by device
   uint64_t seed = 1;         // of the prompt
   std::string commit;

@@ -13,7 +13,7 @@ namespace millrace::bench {
 struct PrefillRow {
   int64_t num_tokens = 0;
   std::string plan;
-  std::vector<double> totals_s;  // of all runs but the first, ascending
+  std::vector<double> totals_s;  // of all runs that count, ascending
   worker::PrefillResult result;  // of the run in the middle; phases are of the slowest rank
   std::vector<double> layer_s;   // of that run, on rank 0
   std::vector<double> layer_density;

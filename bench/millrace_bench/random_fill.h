@@ -12,7 +12,7 @@ namespace millrace::bench {
 // About normal, mean 0, variance 1.
 std::vector<float> make_normals(int64_t count, uint64_t seed);
 
-// `data` in device memory, float32 or bfloat16. Repeats after 2^20 elements.
+// `data` in device memory, float32 or bfloat16. Repeats after about 2^20 elements.
 Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count);
 
 }  // namespace millrace::bench
