@@ -1,8 +1,0 @@
-#include "kernels/cuda/attention_kernel.cuh"
-
-namespace millrace::kernels::cuda {
-
-template void launch_attention<128>(const AttentionArguments&, const CUtensorMap&,
-                                    const CUtensorMap&, int, cudaStream_t);
-
-}  // namespace millrace::kernels::cuda
