@@ -140,6 +140,8 @@ class AttentionConsumer {
     ptx::hold(weights_);
     ptx::hold(out_);
     ptx::wgmma_fence();
+    const uint64_t mask = shared_.slots[cursor_.stage].mask[tile_];
+    const int32_t first_key = shared_.slots[cursor_.stage].first_key;
     issue_scores(cursor_.stage);
     if constexpr (kPending) {
       issue_values(pending);
@@ -148,7 +150,7 @@ class AttentionConsumer {
       ptx::wgmma_wait<0>();
     }
     ptx::hold(scores_);
-    if (action != Action::kWhole) apply_mask(action);
+    if (action != Action::kWhole) apply_mask(action, mask, first_key);
     float rescale[2];
     const bool grown = weigh(rescale);
     ptx::hold(scores_);  // the exponentials are computed before the wait, not after it
@@ -202,10 +204,8 @@ class AttentionConsumer {
     release(stage);
   }
 
-  __device__ void apply_mask(Action action) {
-    const Slot& slot = shared_.slots[cursor_.stage];
-    const uint64_t own = slot.mask[tile_] >> (2 * pair_);
-    const int32_t first_key = slot.first_key;
+  __device__ void apply_mask(Action action, uint64_t mask, int32_t first_key) {
+    const uint64_t own = mask >> (2 * pair_);
     const uint32_t bits[2] = {static_cast<uint32_t>(own), static_cast<uint32_t>(own >> 32)};
 #pragma unroll
     for (int j = 0; j < kSlotKeys / 8; ++j) {
@@ -222,7 +222,7 @@ class AttentionConsumer {
     } else {
       const int32_t* columns = arguments_.index.columns +
                                int64_t{head_} * arguments_.index.shape.max_columns + first_key;
-      const int32_t last = 63 - __clzll(static_cast<long long>(slot.mask[tile_]));
+      const int32_t last = 63 - __clzll(static_cast<long long>(mask));
       if (columns[last] > position_) {
         apply_causality([&](int column) { return column <= last ? columns[column] : 0; });
       }
@@ -250,15 +250,23 @@ class AttentionConsumer {
   // decision a warp, so that the rescaling is no divergent branch.
   __device__ bool weigh(float (&rescale)[2]) {
     constexpr float kSlackLog2 = 8.0F;
+    // In four chains a row: one alone is as slow as the latency of its steps.
+    constexpr int kChains = 4;
+    float chains[2][kChains];
+#pragma unroll
+    for (int j = 0; j < kSlotKeys / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& chain = chains[half][j % kChains];
+        const float more = fmaxf(scores_[4 * j + 2 * half], scores_[4 * j + 2 * half + 1]);
+        chain = j < kChains ? more : fmaxf(chain, more);
+      }
+    }
     float most[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      most[half] = -INFINITY;
-#pragma unroll
-      for (int j = 0; j < kSlotKeys / 8; ++j) {
-        most[half] =
-            fmaxf(most[half], fmaxf(scores_[4 * j + 2 * half], scores_[4 * j + 2 * half + 1]));
-      }
+      most[half] =
+          fmaxf(fmaxf(chains[half][0], chains[half][1]), fmaxf(chains[half][2], chains[half][3]));
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -281,17 +289,17 @@ class AttentionConsumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float base = base_[half] == -INFINITY ? 0 : base_[half];
-      float sum = 0;
+      float sums[2] = {0, 0};
 #pragma unroll
       for (int j = 0; j < kSlotKeys / 8; ++j) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& score = scores_[4 * j + 2 * half + e];
           score = ptx::exp2_approx(fmaf(score, arguments_.scale_log2, -base));
-          sum += score;
+          sums[e] += score;
         }
       }
-      sum_[half] += sum;
+      sum_[half] += sums[0] + sums[1];
     }
     return grown;
   }
