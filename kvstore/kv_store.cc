@@ -68,7 +68,7 @@ Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, cons
   MR_ASSIGN_OR_RETURN(tiers[1], make_memory_tier(config.host_bytes, page_bytes));
   MR_ASSIGN_OR_RETURN(tiers[2], make_disk_tier(config, page_bytes));
   return std::unique_ptr<KvStore>(
-      std::make_unique<TieredKvStore>(config.geometry, std::move(tiers), clock));
+      std::make_unique<TieredKvStore>(config.geometry, std::move(tiers), clock, config.promotes));
 }
 
 }  // namespace millrace::kvstore

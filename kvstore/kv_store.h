@@ -73,7 +73,10 @@ struct KvStoreConfig {
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
   std::string disk_directory;  // empty: no disk tier
-  KvGeometry geometry;         // of the one model this rank serves
+  // Whether seal() moves the best pages to the device. Not where pages leave for decode nodes
+  // through host memory: a GPU's are then no faster, and each move crosses the bus.
+  bool promotes = true;
+  KvGeometry geometry;  // of the one model this rank serves
 };
 
 // kv_head counts in the model, not in the rank.

@@ -6,10 +6,11 @@
 
 namespace millrace::kvstore {
 
-void PageMover::place(PageTable& table) {
+void PageMover::place(PageTable& table, bool promotes) {
   std::lock_guard placing(placing_);
   const auto candidates = candidates_of(table);
   for (const Candidate& candidate : candidates) {
+    if (!promotes) break;
     if (!move_while([&] { return residency_.plan_promotion(*candidate.page); })) return;
   }
   for (const Candidate& candidate : candidates) {

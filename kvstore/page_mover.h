@@ -18,9 +18,10 @@ class PageMover {
   PageMover(PageIo& io, Residency& residency, std::mutex& mutex)
       : io_(io), residency_(residency), mutex_(mutex), staging_(io.page_bytes()) {}
 
-  // The pages of `table`, all written, and of others in their way. A copy that fails ends it: pages
-  // stay where they are, which is slower and not wrong.
-  void place(PageTable& table);
+  // The pages of `table`, all written, and of others in their way: the best to the device if
+  // `promotes`, then those on disk to the host where there is room. A copy that fails ends it:
+  // pages stay where they are, which is slower and not wrong.
+  void place(PageTable& table, bool promotes);
 
  private:
   struct Candidate {

@@ -70,8 +70,10 @@ class TieredKvStore::Pins final : public PinnedPages {
   AlignedBuffer read_;
 };
 
-TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock)
+TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
+                             bool promotes)
     : geometry_(geometry),
+      promotes_(promotes),
       io_(std::move(tiers), geometry.page_bytes()),
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
@@ -274,7 +276,7 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
                    table->num_written, table->num_entries());
     }
   }
-  mover_.place(*table);
+  mover_.place(*table, promotes_);
   std::lock_guard lock(mutex_);
   if (table->dead) return error(Errc::kNotFound, "request '{}' was aborted", request_id);
   if (table->sealed) return error(Errc::kInvalidArgument, "request '{}' is sealed", request_id);

@@ -23,7 +23,8 @@ namespace millrace::kvstore {
 
 class TieredKvStore final : public KvStore {
  public:
-  TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock);
+  TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
+                bool promotes = true);
   // All pins are gone by then.
   ~TieredKvStore() override;
 
@@ -70,6 +71,7 @@ class TieredKvStore final : public KvStore {
   void unpin(std::span<PageEntry> pages);
 
   const KvGeometry geometry_;
+  const bool promotes_;
   PageIo io_;
 
   std::mutex growth_mutex_;

@@ -36,7 +36,7 @@ Result<std::unique_ptr<PageWriter>> PageWriter::create(
   for (int i = 0; i < num_threads; ++i) {
     Bench& bench = writer->benches_[static_cast<size_t>(i)];
     writer->threads_.emplace_back(
-        [w = writer.get(), &bench](std::stop_token stop) { w->run(stop, bench); });
+        [w = writer.get(), &bench](const std::stop_token& stop) { w->run(stop, bench); });
   }
   return writer;
 }
@@ -67,7 +67,7 @@ Result<void> PageWriter::wait(Deadline deadline) {
   return {};
 }
 
-void PageWriter::run(std::stop_token stop, Bench& bench) {
+void PageWriter::run(const std::stop_token& stop, Bench& bench) {
   int64_t num_done = 0;
   while (true) {
     {

@@ -64,7 +64,7 @@ class PageWriter {
 
   std::optional<Chunk> take_chunk();
   void work(Bench& bench);
-  void run(std::stop_token stop, Bench& bench);
+  void run(const std::stop_token& stop, Bench& bench);
   Result<void> read_chunk(const Chunk& chunk, Bench& bench);
   void read_half(const Chunk& chunk, const void* rows, std::byte* pages, Bench& bench) const;
   Result<void> write_chunk(const Chunk& chunk, const Bench& bench);

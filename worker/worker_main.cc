@@ -114,7 +114,8 @@ Result<kvstore::KvStoreConfig> store_config(const Options& options, RankRuntime&
   const int64_t free_bytes = available_memory_bytes() / runtime.cores().ranks_here;
   const bool host_device = runtime.device().info().host_memory;
   kvstore::KvStoreConfig config{.device_bytes = runtime.device_pool_bytes(),
-                                .host_bytes = free_bytes / (host_device ? 8 : 2)};
+                                .host_bytes = free_bytes / (host_device ? 8 : 2),
+                                .promotes = host_device};
   if (!options.host_pool.empty()) {
     MR_ASSIGN_OR_RETURN(config.host_bytes, parse_bytes(options.host_pool));
   }

@@ -24,7 +24,9 @@ constexpr size_t kMaxPlans = 64;
 // Products of fewer rows take less time than a look at their algorithms pays back.
 constexpr int64_t kTunedRows = 1024;
 constexpr int kTimedAlgorithms = 8;
-constexpr int kTimedRounds = 4;  // the first warms up
+constexpr int kTimedRounds = 2;
+// A product alone runs at clocks that the power limit does not let a layer of them have.
+constexpr double kBurstSeconds = 0.003;
 
 void check_shapes(const GemmParams& p) {
   MR_CHECK(p.a.cols == p.b.cols && p.a.cols > 0, "gemm: a has {} columns, b {}", p.a.cols,
@@ -83,14 +85,21 @@ GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, 
   trial.out = context.scratch.allocate<std::byte>(plan.shape().m * plan.shape().c_stride *
                                                   dtype_bytes(plan.shape().c_dtype));
   EventRing clock;
+  const auto time_s = [&](const GemmAlgorithm& algorithm, int repetitions) {
+    const TimeMark begin = clock.record(context.stream);
+    for (int i = 0; i < repetitions; ++i) {
+      plan.run(handle_, algorithm, trial, workspace_, context.stream);
+    }
+    const TimeMark end = clock.record(context.stream);
+    MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
+    return clock.elapsed_s(begin, end) / repetitions;
+  };
+  const double about_s = std::min(time_s(algorithms.front(), 1), time_s(algorithms.front(), 1));
+  const int repetitions = static_cast<int>(kBurstSeconds / about_s) + 1;
   std::vector<double> best_s(algorithms.size(), std::numeric_limits<double>::infinity());
   for (int round = 0; round < kTimedRounds; ++round) {
     for (size_t i = 0; i < algorithms.size(); ++i) {
-      const TimeMark begin = clock.record(context.stream);
-      plan.run(handle_, algorithms[i], trial, workspace_, context.stream);
-      const TimeMark end = clock.record(context.stream);
-      MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
-      best_s[i] = std::min(best_s[i], clock.elapsed_s(begin, end));
+      best_s[i] = std::min(best_s[i], time_s(algorithms[i], repetitions));
     }
   }
   return algorithms[static_cast<size_t>(std::ranges::min_element(best_s) - best_s.begin())];

@@ -18,7 +18,7 @@ namespace millrace::kernels::cuda {
 // One thread at a time, one stream at a time: the workspace is shared by all calls.
 //
 // The heuristics' first choice is up to 15 % slower than another of their first eight on the shapes
-// of 8B models, so the first large product of a kind is timed with each of them: 20 to 50 ms, once.
+// of 8B models, so the first large product of a kind is timed with each of them: about 50 ms, once.
 class Gemm {
  public:
   Gemm();

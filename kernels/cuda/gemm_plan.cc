@@ -105,11 +105,12 @@ std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle, int64_t
   MR_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, product_.get(), b_.get(), a_.get(),
                                                  c_.get(), c_.get(), created, most, found.data(),
                                                  &count));
-  if (count == 0) {
+  found.resize(static_cast<size_t>(count));
+  std::erase_if(found, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+  if (found.empty()) {
     throw CudaError(fmt::format("no algorithm for {} x {} x {}", shape_.m, shape_.n, shape_.k),
                     "cublasLtMatmulAlgoGetHeuristic", std::source_location::current());
   }
-  found.resize(static_cast<size_t>(count));
   std::vector<GemmAlgorithm> whole;
   for (const auto& result : found) {
     if (splits_k(result.algo)) continue;

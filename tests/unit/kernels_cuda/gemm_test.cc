@@ -172,9 +172,7 @@ TEST_F(GemmTest, EveryAlgorithmOfAShapeGivesTheSameBits) {
   cublasLtHandle_t handle = nullptr;
   ASSERT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
   constexpr int64_t kWorkspaceBytes = 32 << 20;
-  const DeviceArray<std::byte> workspace(kWorkspaceBytes);
-  for (const Case& shape :
-       {Case{2048, 1536, 4096}, Case{1500, 4096, 1024, /*bias=*/true}, Case{1024, 512, 14336}}) {
+  for (const Case& shape : {Case{2048, 1536, 4096}, Case{1500, 4096, 1024, /*bias=*/true}}) {
     const Problem problem(shape);
     const DeviceArray<BFloat16> a(problem.a), b(problem.b);
     const DeviceArray<float> bias(problem.bias), c(problem.c);
@@ -186,15 +184,16 @@ TEST_F(GemmTest, EveryAlgorithmOfAShapeGivesTheSameBits) {
     EXPECT_GT(algorithms.size(), 1U);
     std::vector<float> first;
     for (const GemmAlgorithm& algorithm : algorithms) {
-      plan.run(handle, algorithm,
-               {.a = a.data(),
-                .b = b.data(),
-                .bias = params.bias,
-                .c = c.data(),
-                .out = out.data(),
-                .accumulate = true},
-               workspace.data(), stream());
-      synchronize();
+      run([&](Context& context) {
+        plan.run(handle, algorithm,
+                 {.a = a.data(),
+                  .b = b.data(),
+                  .bias = params.bias,
+                  .c = c.data(),
+                  .out = out.data(),
+                  .accumulate = true},
+                 context.scratch.allocate<std::byte>(kWorkspaceBytes), context.stream);
+      });
       if (first.empty()) first = out.values();
       EXPECT_TRUE(test::bitwise_equal(out.values(), first));
     }

@@ -15,12 +15,14 @@ using ::testing::HasSubstr;
 
 class KvStoreTest : public ::testing::Test {
  protected:
-  void make_store(int64_t device_slots, int64_t host_slots, int64_t disk_slots = 0) {
+  void make_store(int64_t device_slots, int64_t host_slots, int64_t disk_slots = 0,
+                  bool promotes = true) {
     const int64_t page_bytes = geometry_.page_bytes();
     auto store = make_kv_store({.device_bytes = device_slots * page_bytes,
                                 .host_bytes = host_slots * page_bytes,
                                 .disk_bytes = disk_slots * page_bytes,
                                 .disk_directory = disk_slots > 0 ? ::testing::TempDir() : "",
+                                .promotes = promotes,
                                 .geometry = geometry_},
                                clock_);
     ASSERT_TRUE(store.ok()) << store.error().to_string();
@@ -154,6 +156,25 @@ TEST_F(KvStoreTest, KeepsTheBestPagesOnTheDeviceAfterSeal) {
   }
   EXPECT_EQ(tier_of("r", {4, 4, 5}), Tier::kHost);
   expect_intact("r", 10);
+}
+
+TEST_F(KvStoreTest, WithoutPromotionPagesStayWhereTheyWereWritten) {
+  for (const bool promotes : {true, false}) {
+    make_store(20, 0, 81, promotes);  // every device copy is the only one
+    ASSERT_TRUE(begin("r", 10).ok());
+    write_all("r", 10);
+    // A page of the last layer, which found the device full, becomes the best of its heads.
+    std::vector<float> scores(10, 0.01f);
+    scores[5] = 0.9f;
+    for (const int32_t head : {4, 5}) {
+      ASSERT_TRUE(store_->set_scores("r", 4, head, scores).ok());
+    }
+    const int64_t before = store_->stats().evictions;
+    const auto placement = seal("r");
+    EXPECT_EQ(placement.pages[0], 20);
+    EXPECT_EQ(store_->stats().evictions > before, promotes);
+    expect_intact("r", 10);
+  }
 }
 
 TEST_F(KvStoreTest, PlacesByScoreWhatTheForcedPagesLeave) {
