@@ -96,15 +96,15 @@ class FarDeviceTest : public testing::TestWithParam<std::tuple<std::string, int,
 
   // Prefill, generation and the KV files of a batch job.
   std::map<std::string, std::string> run_job(bool far) {
-    const auto& [plan, tp, cp] = GetParam();
+    const GridShape grid = {.tp = std::get<1>(GetParam()), .cp = std::get<2>(GetParam())};
     const BatchOptions options = {.input_path = input_,
                                   .output_directory = work_.file(far ? "far" : "near"),
-                                  .head_plan = plan,
+                                  .head_plan = std::get<0>(GetParam()),
                                   .save_kv = true,
                                   .layer_timeout = kTimeout};
     const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
-    test::run_ranks(tp * cp, [&](std::unique_ptr<comm::Communicator> world) {
-      Rank rank(model_.path(), {tp, cp}, std::move(world), far);
+    test::run_ranks(grid.tp * grid.cp, [&](std::unique_ptr<comm::Communicator> world) {
+      Rank rank(model_.path(), grid, std::move(world), far);
       BatchJob job(rank.engine, *rank.device, *rank.weights, rank.grid, limits, options);
       const auto summary = job.run();
       MR_CHECK(summary.ok(), "{}", summary.error().to_string());
