@@ -58,6 +58,7 @@ Result<void> PrefillRun::allocate() {
       int64_t{shard.num_query_heads} * config.head_dim * dtype_bytes(weights_.compute_dtype);
   const int64_t hidden_bytes = int64_t{config.hidden_size} * int64_t{sizeof(float)};
   const int64_t head_pairs_bytes = shard.num_query_heads * int64_t{sizeof(int64_t)};
+  MR_ASSIGN_OR_RETURN(device_tokens_, device_.allocate(num_rows_ * int64_t{sizeof(int32_t)}));
   MR_ASSIGN_OR_RETURN(device_positions_, device_.allocate(num_rows_ * int64_t{sizeof(int32_t)}));
   MR_ASSIGN_OR_RETURN(hidden_, device_.allocate(num_rows_ * hidden_bytes));
   MR_ASSIGN_OR_RETURN(q_, device_.allocate(num_rows_ * row_bytes));
@@ -105,10 +106,9 @@ Result<void> PrefillRun::embed(Deadline deadline) {
   for (const int32_t position : positions_) {
     own_tokens.push_back(task_.token_ids[static_cast<size_t>(position)]);
   }
-  MR_ASSIGN_OR_RETURN(const auto token_ids, device_.allocate(device_positions_.bytes()));
-  device_.copy(token_ids.data(), own_tokens.data(), token_ids.bytes());
+  device_.copy(device_tokens_.data(), own_tokens.data(), device_tokens_.bytes());
   device_.copy(device_positions_.data(), positions_.data(), device_positions_.bytes());
-  device_.embed({.token_ids = token_ids.as<int32_t>(),
+  device_.embed({.token_ids = device_tokens_.as<int32_t>(),
                  .num_rows = num_rows_,
                  .table = weights_.embedding,
                  .hidden = hidden_.as<float>()});

@@ -73,6 +73,7 @@ class PrefillRun {
   std::vector<int64_t> last_positions_;  // of the prompt's last rows
   float scale_;
 
+  kernels::DeviceBuffer device_tokens_;     // [num_rows] int32
   kernels::DeviceBuffer device_positions_;  // [num_rows] int32
   kernels::DeviceBuffer hidden_;            // [num_rows, hidden] float32: the residual stream
   kernels::DeviceBuffer partial_;     // [row tile, hidden] float32: products before the sum over tp
