@@ -12,6 +12,7 @@ void build_adaptive(const AdaptiveParams& params, Context& context) {
   check_block_index(params.index, params.tiles, params.heads, params.gamma.size());
   MR_CHECK(params.row_outliers >= 0 && params.page_outliers >= 0, "{} row and {} page outliers",
            params.row_outliers, params.page_outliers);
+  MR_CHECK(params.scale > 0, "scale {}", params.scale);
   std::vector<int32_t> dense_heads, heads;
   std::vector<float> gamma;
   for (size_t number = 0; number < params.heads.size(); ++number) {

@@ -66,26 +66,26 @@ __device__ void stream_last_row_scores(TileRing<kHeadDim>& ring, const CUtensorM
   RowFragments<__nv_bfloat16, kHeadDim> rows(arguments.q + chunk.head * kHeadDim, row_stride,
                                              chunk.num_rows);
   const ScoreLayout layout;
-  const auto box_of = [&](int i) {
-    return TileBox{static_cast<int32_t>(chunk.first_key) + i * kTileKeys, chunk.kv_head};
-  };
-  stream_products(
-      ring, k_map, rows, chunk.num_tiles, box_of, [&](int i, float(&scores)[kScoresPerThread]) {
+  int32_t next_key = static_cast<int32_t>(chunk.first_key) - kTileKeys;
+  const auto next_box = [&] { return TileBox{next_key += kTileKeys, chunk.kv_head}; };
+  int i = 0;
+  // The first row's position less the tile's first key: the last key that it sees.
+  auto last_key = static_cast<int32_t>(arguments.first_position - chunk.first_key);
+  stream_products(ring, k_map, rows, chunk.num_tiles, next_box,
+                  [&](float(&scores)[kScoresPerThread]) {
 #pragma unroll
-        for (float& score : scores) score *= arguments.scale_log2;
-        // The row's position less the tile's first key: the last key that it sees.
-        const auto first_row =
-            static_cast<int32_t>(arguments.first_position - chunk.first_key - i * kTileKeys);
-        if (first_row < kTileKeys - 1) {
+                    for (float& score : scores) score *= arguments.scale_log2;
+                    if (last_key < kTileKeys - 1) {
 #pragma unroll
-          for (int e = 0; e < kScoresPerThread; ++e) {
-            const int key = layout.key(e / 4) + e % 2;
-            const int last_key = first_row + layout.row(e / 2 % 2);
-            if (key > last_key) scores[e] = -INFINITY;
-          }
-        }
-        use(i, scores);
-      });
+                      for (int e = 0; e < kScoresPerThread; ++e) {
+                        const int key = layout.key(e / 4) + e % 2;
+                        if (key > last_key + layout.row(e / 2 % 2)) scores[e] = -INFINITY;
+                      }
+                    }
+                    use(i, scores);
+                    ++i;
+                    last_key -= kTileKeys;
+                  });
 }
 
 }  // namespace millrace::kernels::cuda

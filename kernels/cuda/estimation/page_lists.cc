@@ -30,36 +30,19 @@ struct Batch {
   int64_t page_stride = 0;  // the most pages of its tiles, padded
 };
 
-// All heads of the largest batches that fit into kScoreBytes. A head's lists are written tile after
-// tile, so a head that takes several batches takes them in order.
+// As many consecutive tiles as fit into kScoreBytes with all heads: a row of Q holds all heads, and
+// early tiles, which see few pages, do not pay for late ones. Where one tile of all heads does not
+// fit, fewer heads. A head's lists are written tile after tile.
 class Batches {
  public:
   Batches(std::span<const int32_t> tile_pages, size_t num_heads, int64_t rows_per_tile) {
     const int64_t most = kScoreBytes / static_cast<int64_t>(sizeof(float)) / rows_per_tile;
-    const auto num_tiles = static_cast<int64_t>(tile_pages.size());
-    const int64_t whole = padded_most(tile_pages);
+    const int64_t largest_tile =
+        round_up(*std::max_element(tile_pages.begin(), tile_pages.end()), kScorePages);
     const auto heads_at_once =
-        static_cast<size_t>(std::max<int64_t>(most / std::max<int64_t>(whole * num_tiles, 1), 1));
-    std::vector<Batch> of_a_head;
-    for (int64_t first = 0; first < num_tiles;) {
-      Batch batch = {.first_tile = first};
-      // Later tiles see more pages: grow tile by tile.
-      for (int64_t tile = first; tile < num_tiles; ++tile) {
-        const int64_t stride = std::max(
-            batch.page_stride, round_up(tile_pages[static_cast<size_t>(tile)], kScorePages));
-        if (tile > first && stride * (batch.num_tiles + 1) > most) break;
-        batch.page_stride = stride;
-        ++batch.num_tiles;
-      }
-      of_a_head.push_back(batch);
-      first += batch.num_tiles;
-    }
+        std::clamp<size_t>(static_cast<size_t>(most / largest_tile), 1, num_heads);
     for (size_t head = 0; head < num_heads; head += heads_at_once) {
-      for (Batch batch : of_a_head) {
-        batch.first_head = head;
-        batch.num_heads = std::min(heads_at_once, num_heads - head);
-        batches_.push_back(batch);
-      }
+      add_batches(tile_pages, head, std::min(heads_at_once, num_heads - head), most);
     }
   }
 
@@ -75,8 +58,22 @@ class Batches {
   }
 
  private:
-  static int64_t padded_most(std::span<const int32_t> tile_pages) {
-    return round_up(*std::max_element(tile_pages.begin(), tile_pages.end()), kScorePages);
+  void add_batches(std::span<const int32_t> tile_pages, size_t first_head, size_t num_heads,
+                   int64_t most) {
+    const auto num_tiles = static_cast<int64_t>(tile_pages.size());
+    for (int64_t first = 0; first < num_tiles;) {
+      Batch batch = {.first_head = first_head, .num_heads = num_heads, .first_tile = first};
+      for (int64_t tile = first; tile < num_tiles; ++tile) {
+        const int64_t stride = std::max(
+            batch.page_stride, round_up(tile_pages[static_cast<size_t>(tile)], kScorePages));
+        const int64_t scores = stride * (batch.num_tiles + 1) * static_cast<int64_t>(num_heads);
+        if (tile > first && scores > most) break;
+        batch.page_stride = stride;
+        ++batch.num_tiles;
+      }
+      batches_.push_back(batch);
+      first += batch.num_tiles;
+    }
   }
 
   std::vector<Batch> batches_;

@@ -29,7 +29,7 @@ struct RepresentativeScoreArguments {
   int32_t num_pages = 0;       // of the prompt
   int32_t last_page_keys = 0;  // keys of the last one
   int32_t page_outliers = 0;   // representatives of a page, less its crowd
-  float scale_log2 = 0;        // scale * log2(e)
+  float scale_log2 = 0;        // scale * log2(e), > 0
 
   int64_t page_stride = 0;  // >= every tile_pages, a multiple of kScorePages
   float* scores = nullptr;  // [num_heads, num_rows, page_stride]

@@ -12,6 +12,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMostRows = 64;
 constexpr int kVector = 8;  // columns of a thread: 16 bytes
+// Blocks on a multiprocessor: 96 KiB of rows on the way.
+constexpr int kBlocks = 6;
 
 struct alignas(16) HalfVector {
   __half2 pairs[kVector / 2];
@@ -180,7 +182,7 @@ __device__ void store_vector(const float* values, __half* out) {
 
 // blockIdx.x is the page, blockIdx.y the kv head.
 template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     page_kernel(const __grid_constant__ KvSlab kv, int32_t page_outliers, __half* out) {
   __shared__ typename SplitSet<kHeadDim>::Shared shared;
   SplitSet<kHeadDim> set(shared);
@@ -212,20 +214,22 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// blockIdx.x is the tile, blockIdx.y the head's number.
+// A block per tile and head, heads side by side as they are in a row of Q.
 template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     row_kernel(const __grid_constant__ RowRepresentativeArguments arguments, __half* out) {
   __shared__ typename SplitSet<kHeadDim>::Shared shared;
   SplitSet<kHeadDim> set(shared);
-  const RowTile tile = arguments.tiles[blockIdx.x];
+  const int64_t tile_number = blockIdx.x / arguments.num_heads;
+  const int64_t head_number = blockIdx.x % arguments.num_heads;
+  const RowTile tile = arguments.tiles[tile_number];
   const int64_t row_stride = int64_t{arguments.num_query_heads} * kHeadDim;
-  const int64_t head = arguments.heads[blockIdx.y];
+  const int64_t head = arguments.heads[head_number];
   set.load(static_cast<const __nv_bfloat16*>(arguments.q) + tile.local_row * row_stride +
                head * kHeadDim,
            row_stride, static_cast<int>(tile.num_rows));
   const int64_t first_slot =
-      (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * (arguments.row_outliers + 1);
+      (head_number * arguments.num_tiles + tile_number) * (arguments.row_outliers + 1);
   __half* slots = out + first_slot * kHeadDim;
   if (arguments.row_outliers == 0) {
     set.average_all();
@@ -255,8 +259,7 @@ void launch_page_representatives(const KvSlab& kv, int32_t page_outliers, __half
 
 void launch_row_representatives(const RowRepresentativeArguments& arguments, __half* out,
                                 cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(arguments.num_tiles),
-                  static_cast<unsigned>(arguments.num_heads));
+  const auto grid = static_cast<unsigned>(arguments.num_tiles * arguments.num_heads);
   for_head_dim(arguments.head_dim, [&](auto head_dim) {
     row_kernel<head_dim()><<<grid, kThreads, 0, stream>>>(arguments, out);
   });

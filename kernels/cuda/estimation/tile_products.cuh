@@ -39,6 +39,9 @@ struct ScoreLayout {
 template <int kHeadDim>
 struct alignas(1024) TileRing {
   static constexpr int kStages = kHeadDim == 128 ? 4 : 6;
+  // A tile is fetched into the stage of the tile this many before, which even a warp that lags
+  // behind has left by then.
+  static constexpr int kLag = 2;
   static constexpr uint32_t kTileBytes = kTileKeys * kHeadDim * 2;
 
   std::byte tiles[kStages][kTileBytes];  // panels of 64 columns, 128-byte swizzle
@@ -78,8 +81,10 @@ class RowFragments {
     }
   }
 
-  // `tile`: shared address of a tile of the ring.
-  __device__ void multiply(uint32_t tile, float (&scores)[kScoresPerThread]) {
+  // `tile`: shared address of a tile of the ring. meanwhile() runs beside the tensor cores.
+  template <typename Meanwhile>
+  __device__ void multiply(uint32_t tile, float (&scores)[kScoresPerThread],
+                           const Meanwhile& meanwhile) {
     ptx::hold(scores);
     ptx::hold(a_);
     ptx::wgmma_fence();
@@ -93,6 +98,7 @@ class RowFragments {
       }
     }
     ptx::wgmma_commit();
+    meanwhile();
     ptx::wgmma_wait<0>();
     ptx::hold(scores);
   }
@@ -107,41 +113,41 @@ struct TileBox {
   int32_t plane;
 };
 
-// use(i, scores) for tile box_of(i), i ascending from 0 to num_tiles. All threads of the block call
-// this, with the same tiles.
-template <typename Element, int kHeadDim, typename BoxOf, typename Use>
+// use(scores) for num_tiles tiles, one after the other, that next_box() names (to thread 0 alone).
+// All threads of the block call this, with the same tiles.
+template <typename Element, int kHeadDim, typename NextBox, typename Use>
 __device__ void stream_products(TileRing<kHeadDim>& ring, const CUtensorMap& map,
                                 RowFragments<Element, kHeadDim>& rows, int num_tiles,
-                                const BoxOf& box_of, Use&& use) {
-  constexpr int kStages = TileRing<kHeadDim>::kStages;
+                                NextBox next_box, Use&& use) {
+  using Ring = TileRing<kHeadDim>;
+  constexpr int kAhead = Ring::kStages - Ring::kLag;
+  const bool is_producer = threadIdx.x == 0;
   const auto fetch = [&](int i) {
-    const int stage = i % kStages;
-    if (i >= kStages) ptx::barrier_wait(&ring.empty[stage], (i / kStages - 1) & 1);
-    ptx::barrier_arrive_expecting(&ring.full[stage], TileRing<kHeadDim>::kTileBytes);
-    const TileBox box = box_of(i);
+    const int stage = i % Ring::kStages;
+    if (i >= Ring::kStages) ptx::barrier_wait(&ring.empty[stage], (i / Ring::kStages - 1) & 1);
+    ptx::barrier_arrive_expecting(&ring.full[stage], Ring::kTileBytes);
+    const TileBox box = next_box();
 #pragma unroll
     for (int panel = 0; panel < kHeadDim / kPanelColumns; ++panel) {
       ptx::copy_box(ptx::shared_address(ring.tiles[stage]) + panel * kPanelBytes, map,
                     panel * kPanelColumns, box.key, box.plane, &ring.full[stage]);
     }
   };
-  const bool is_producer = threadIdx.x == 0;
   if (is_producer) {
-    for (int i = 0; i < kStages - 1 && i < num_tiles; ++i) fetch(i);
+    for (int i = 0; i < kAhead && i < num_tiles; ++i) fetch(i);
   }
   __syncwarp();
 
   float scores[kScoresPerThread];
   for (int i = 0; i < num_tiles; ++i) {
-    const int stage = i % kStages;
-    ptx::barrier_wait(&ring.full[stage], (i / kStages) & 1);
-    rows.multiply(ptx::shared_address(ring.tiles[stage]), scores);
-    __syncwarp();
+    const int stage = i % Ring::kStages;
+    ptx::barrier_wait(&ring.full[stage], (i / Ring::kStages) & 1);
+    rows.multiply(ptx::shared_address(ring.tiles[stage]), scores, [&] {
+      if (is_producer && i + kAhead < num_tiles) fetch(i + kAhead);
+      __syncwarp();
+    });
     if (threadIdx.x % kWarpThreads == 0) ptx::barrier_arrive(&ring.empty[stage]);
-    // Into the stage of tile i - 1, which every warp is done with or about to be.
-    if (is_producer && i + kStages - 1 < num_tiles) fetch(i + kStages - 1);
-    __syncwarp();
-    use(i, scores);
+    use(scores);
   }
 }
 

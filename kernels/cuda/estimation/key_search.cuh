@@ -1,0 +1,257 @@
+// Where a running count or sum of keys passes a target, found without a sort: a team of warps keeps
+// a row of keys in registers and halves the interval that holds the place, adding up what lies
+// above it, until few keys are left.
+//
+// Keys are unsigned and rise with the values they stand for; 0 is no key. Sums run over a thread's
+// keys in order and over lanes and warps in a tree, so that they are the same in every run.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace::kernels::cuda {
+
+// What lies at or above a key.
+struct Above {
+  float sum;  // of the keys' bits as floats: of use where keys are the bits of masses
+  int32_t count;
+};
+
+// Keys in [low, high). 64 bits: high may be one more than any key.
+struct Interval {
+  uint64_t low;
+  uint64_t high;
+  int32_t count;
+};
+
+// Values of float32 scores, as integers that rise with them. NaN is largest, zeros are alike.
+__device__ inline uint32_t ascending_bits(float value) {
+  const uint32_t bits = __float_as_uint(value + 0.0F);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ inline float value_of_ascending(uint32_t key) {
+  return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
+}
+
+// Halves intervals of masses, whose logarithms are spread: the bits of a float are nearly that.
+struct HalveBits {
+  __device__ uint64_t operator()(const Interval& left, int) const {
+    return left.low + (left.high - left.low) / 2;
+  }
+};
+
+// Halves intervals of scores, which are spread evenly; their bits are not, around zero. Falls back
+// to bits where that gets nowhere.
+struct HalveValues {
+  static constexpr int kMostSteps = 12;
+
+  __device__ uint64_t operator()(const Interval& left, int step) const {
+    const float low = value_of_ascending(static_cast<uint32_t>(left.low));
+    const float high = value_of_ascending(static_cast<uint32_t>(left.high - 1));
+    const uint64_t middle = ascending_bits(0.5F * low + 0.5F * high);
+    const bool is_inside = middle > left.low && middle < left.high;
+    return step < kMostSteps && is_inside ? middle : HalveBits()(left, step);
+  }
+};
+
+// What the warps of a team tell each other.
+template <int kWarps>
+struct TeamShared {
+  float sums[kWarps];
+  int32_t counts[kWarps];
+};
+
+// kWarps warps of a block (all of its warps, if more than one) with kValues keys a thread.
+template <int kWarps, int kValues>
+class KeySearch {
+ public:
+  static constexpr int kThreads = 32 * kWarps;
+
+  __device__ KeySearch(TeamShared<kWarps>& shared, int thread) : shared_(shared), thread_(thread) {}
+
+  __device__ static void synchronise() {
+    if constexpr (kWarps == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+
+  // use(v) for the values that exist when the team has num_keys places: place v * kThreads +
+  // thread. The rest of the last step of kStep values is visited too.
+  template <typename Use>
+  __device__ static void for_each_value(int32_t num_keys, const Use& use) {
+    constexpr int kStep = 8;
+    static_assert(kValues % kStep == 0);
+#pragma unroll
+    for (int first = 0; first < kValues; first += kStep) {
+      if (first * kThreads < num_keys) {
+#pragma unroll
+        for (int v = first; v < first + kStep; ++v) use(v);
+      }
+    }
+  }
+
+  // Places key_of(v) of num_keys keys; 0 past their end.
+  template <typename KeyOf>
+  __device__ void load(int32_t num_keys, const KeyOf& key_of) {
+    num_keys_ = num_keys;
+    for_each_value(num_keys, [&](int v) { keys_[v] = key_of(v); });
+  }
+  template <typename Change>
+  __device__ void change(const Change& change) {
+    for_each_value(num_keys_, [&](int v) { keys_[v] = change(v, keys_[v]); });
+  }
+
+  __device__ uint32_t key(int v) const {
+    return keys_[v];
+  }
+  __device__ const Interval& left() const {
+    return left_;
+  }
+  __device__ const Above& above_left() const {
+    return above_left_;
+  }
+  // This thread's keys in left().
+  __device__ int32_t mine_left() const {
+    return mine_low_ - mine_high_;
+  }
+
+  // Of all threads' keys at or above `threshold`; mine gets this thread's count.
+  __device__ Above above(uint32_t threshold, int32_t& mine) {
+    float sums[2] = {0, 0};
+    int32_t counts[2] = {0, 0};
+    for_each_value(num_keys_, [&](int v) {
+      if (keys_[v] >= threshold) {
+        sums[v % 2] += __uint_as_float(keys_[v]);
+        ++counts[v % 2];
+      }
+    });
+    mine = counts[0] + counts[1];
+    return reduce({sums[0] + sums[1], mine});
+  }
+
+  // All keys, `count` of them, lie in [low, high): what lies at or above low reaches the target.
+  __device__ void start(const Interval& all, int32_t mine) {
+    left_ = all;
+    above_left_ = {0, 0};
+    mine_low_ = mine;
+    mine_high_ = 0;
+  }
+
+  // Moves one end of left() to `pivot`, if that is within.
+  template <typename Reaches>
+  __device__ void split(uint64_t pivot, const Reaches& reaches) {
+    if (pivot <= left_.low || pivot >= left_.high) return;
+    int32_t mine = 0;
+    const Above upper = above(static_cast<uint32_t>(pivot), mine);
+    if (reaches(upper)) {
+      left_.low = pivot;
+      left_.count = upper.count - above_left_.count;
+      mine_low_ = mine;
+    } else {
+      left_.high = pivot;
+      left_.count -= upper.count - above_left_.count;
+      above_left_ = upper;
+      mine_high_ = mine;
+    }
+  }
+
+  // Until at most `most` keys are left, or a single value.
+  template <typename Halve, typename Reaches>
+  __device__ void narrow(int32_t most, const Halve& halve, const Reaches& reaches) {
+    for (int step = 0; left_.count > most && left_.high - left_.low > 1; ++step) {
+      split(halve(left_, step), reaches);
+    }
+  }
+
+  // From the smallest to the largest of `count` keys.
+  __device__ Interval extent(int32_t count) {
+    uint32_t smallest = ~0U;
+    uint32_t largest = 0;
+    for_each_value(num_keys_, [&](int v) {
+      // One less turns no key into the largest of all.
+      smallest = min(smallest, keys_[v] - 1);
+      largest = max(largest, keys_[v]);
+    });
+    smallest = __reduce_min_sync(~0U, smallest);
+    largest = __reduce_max_sync(~0U, largest);
+    if constexpr (kWarps > 1) {
+      if (thread_ % 32 == 0) {
+        shared_.sums[thread_ / 32] = __uint_as_float(smallest);
+        shared_.counts[thread_ / 32] = static_cast<int32_t>(largest);
+      }
+      synchronise();
+      for (int warp = 0; warp < kWarps; ++warp) {
+        smallest = min(smallest, __float_as_uint(shared_.sums[warp]));
+        largest = max(largest, static_cast<uint32_t>(shared_.counts[warp]));
+      }
+      synchronise();
+    }
+    return {.low = uint64_t{smallest} + 1, .high = uint64_t{largest} + 1, .count = count};
+  }
+
+  // Sum of `count` over the threads before this one.
+  __device__ int32_t count_before(int32_t count) {
+    int32_t sum = count;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int32_t other = __shfl_up_sync(~0U, sum, distance);
+      if (thread_ % 32 >= distance) sum += other;
+    }
+    if constexpr (kWarps > 1) {
+      if (thread_ % 32 == 31) shared_.counts[thread_ / 32] = sum;
+      synchronise();
+      for (int warp = 0; warp < thread_ / 32; ++warp) sum += shared_.counts[warp];
+      synchronise();
+    }
+    return sum - count;
+  }
+
+  __device__ float maximum(float value) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      value = fmaxf(value, __shfl_xor_sync(~0U, value, distance));
+    }
+    if constexpr (kWarps > 1) {
+      if (thread_ % 32 == 0) shared_.sums[thread_ / 32] = value;
+      synchronise();
+      for (int warp = 0; warp < kWarps; ++warp) value = fmaxf(value, shared_.sums[warp]);
+      synchronise();
+    }
+    return value;
+  }
+
+ private:
+  __device__ Above reduce(Above value) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      value.sum += __shfl_xor_sync(~0U, value.sum, distance);
+    }
+    value.count = __reduce_add_sync(~0U, value.count);
+    if constexpr (kWarps > 1) {
+      if (thread_ % 32 == 0) {
+        shared_.sums[thread_ / 32] = value.sum;
+        shared_.counts[thread_ / 32] = value.count;
+      }
+      synchronise();
+      value = {0, 0};
+      for (int warp = 0; warp < kWarps; ++warp) {
+        value.sum += shared_.sums[warp];
+        value.count += shared_.counts[warp];
+      }
+      synchronise();
+    }
+    return value;
+  }
+
+  TeamShared<kWarps>& shared_;
+  int thread_;
+  int32_t num_keys_ = 0;
+  Interval left_ = {};
+  Above above_left_ = {0, 0};
+  int32_t mine_low_ = 0;
+  int32_t mine_high_ = 0;
+  uint32_t keys_[kValues] = {};
+};
+
+}  // namespace millrace::kernels::cuda
