@@ -38,7 +38,8 @@ void split_row(const RopeQkvParams& p, int64_t row, const float* turn, const Row
   using Element = typename Output::Element;
   const int64_t dim = p.head_dim;
   const int64_t half = dim / 2;
-  const float* q = static_cast<const float*>(p.qkv) + row * (p.num_query_heads + 2 * int64_t{p.num_kv_heads}) * dim;
+  const float* q = static_cast<const float*>(p.qkv) +
+                   row * (p.num_query_heads + 2 * int64_t{p.num_kv_heads}) * dim;
   const float* k = q + p.num_query_heads * dim;
   const float* v = k + p.num_kv_heads * dim;
 

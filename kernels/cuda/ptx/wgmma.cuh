@@ -1,6 +1,7 @@
-// Warpgroup matrix products: A from registers or shared memory, B from shared memory, float32 accumulators in
-// registers (PTX ISA 9.0, "wgmma.mma_async"). Issued by the 128 threads of a warpgroup together;
-// the registers of A and of the accumulators must not be touched until wgmma_wait says so.
+// Warpgroup matrix products: A from registers or shared memory, B from shared memory, float32
+// accumulators in registers (PTX ISA 9.0, "wgmma.mma_async"). Issued by the 128 threads of a
+// warpgroup together; the registers of A and of the accumulators must not be touched until
+// wgmma_wait says so.
 //
 // Fragments: lane l of warp w of the warpgroup holds of the accumulator, for columns 8 j + 2 (l %
 // 4)
@@ -141,13 +142,11 @@ __device__ inline void wgmma_shared_64(float* c, uint64_t a, uint64_t b, bool ke
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "%32, %33, keep, 1, 1, 0, 0;\n"
       "}\n"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]),
-          "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]),
-          "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]),
-          "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
-          "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-          "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-          "+f"(c[30]), "+f"(c[31])
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
+        "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
+        "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
+        "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
       : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
 }
 

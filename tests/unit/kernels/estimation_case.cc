@@ -5,7 +5,6 @@
 #include <cstring>
 #include <ostream>
 
-
 namespace millrace::kernels {
 namespace {
 
