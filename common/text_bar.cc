@@ -9,7 +9,9 @@ std::string text_bar(int64_t done, int64_t total) {
   const double share =
       total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
   const auto filled = static_cast<size_t>(share * kWidth);
-  return "[" + std::string(filled, '#') + std::string(kWidth - filled, '-') + "]";
+  std::string bar = "[";
+  bar.append(filled, '#').append(kWidth - filled, '-').append("]");
+  return bar;
 }
 
 }  // namespace millrace
