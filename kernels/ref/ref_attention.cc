@@ -55,15 +55,14 @@ double attend(const std::vector<double>& query, double scale, const HeadSlab& sl
   return maximum + std::log(sum);
 }
 
-std::vector<int64_t> causal_keys(const TileCoverage& coverage, int64_t position) {
-  std::vector<int64_t> keys;
+void causal_keys(const TileCoverage& coverage, int64_t position, std::vector<int64_t>& keys) {
+  keys.clear();
   for (const KeyRange& range : coverage.ranges) {
     for (int64_t key = range.begin; key < range.end && key <= position; ++key) keys.push_back(key);
   }
   for (const int64_t column : coverage.columns) {
     if (column <= position) keys.push_back(column);
   }
-  return keys;
 }
 
 }  // namespace
@@ -71,6 +70,7 @@ std::vector<int64_t> causal_keys(const TileCoverage& coverage, int64_t position)
 void attention(const AttentionParams& params) {
   const int32_t head_dim = params.kv.head_dim;
   TileCoverage coverage;
+  std::vector<int64_t> keys;
   std::vector<double> query(static_cast<size_t>(head_dim));
   std::vector<double> out;
   for (int32_t h = 0; h < params.num_query_heads; ++h) {
@@ -81,7 +81,7 @@ void attention(const AttentionParams& params) {
       const bool dense = tile.position >= first_dense_position(params.kv.num_tokens);
       tile_coverage(params.index.head(h), tile, static_cast<int64_t>(t), dense, coverage);
       for (int64_t r = 0; r < tile.num_rows; ++r) {
-        const std::vector<int64_t> keys = causal_keys(coverage, tile.position + r);
+        causal_keys(coverage, tile.position + r, keys);
         pairs += static_cast<int64_t>(keys.size());
         const int64_t row = tile.local_row + r;
         const int64_t first = (row * params.num_query_heads + h) * head_dim;
