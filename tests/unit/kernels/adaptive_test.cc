@@ -1,13 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 
 #include "kernels/cpu/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/unit/kernels/contexts.h"
 #include "tests/unit/kernels/estimation_case.h"
+#include "tests/unit/kernels/needle_layer.h"
 
 namespace millrace::kernels {
 namespace {
@@ -40,53 +40,6 @@ HeadLists build(EstimationCase& c, float gamma, int64_t max_blocks = 1 << 20) {
                       {.num_threads = 2, .simd = cpu::detect_simd()});
   EXPECT_TRUE(index.guards_intact());
   return index.lists(0);
-}
-
-// Queries and keys small enough that attention is nearly even.
-void soften(EstimationCase& c, float factor) {
-  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
-    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) *= factor;
-  }
-}
-
-// A prompt in which all rows look at the first key, pages and tiles have means of their own, and
-// eight times one query in the middle of a tile asks for one key of an earlier page, in a direction
-// that nobody else uses.
-struct Needle {
-  int64_t tile;
-  int32_t page;
-};
-constexpr std::array<Needle, 8> kNeedles = {
-    {{12, 3}, {14, 9}, {17, 6}, {20, 7}, {23, 15}, {25, 4}, {28, 21}, {30, 11}}};
-constexpr int64_t kNeedleTokens = 2048;
-
-EstimationCase needle_case() {
-  EstimationCase c({.num_tokens = kNeedleTokens, .head_dim = 64}, 31);
-  const std::vector<float> means = test::random_normals(32, 2 * 32 * 64, 0.5F);
-  for (int64_t t = 0; t < kNeedleTokens; ++t) {
-    for (int32_t d = 0; d < 64; ++d) {
-      const auto page_mean = static_cast<size_t>(t / 64 * 64 + d);
-      c.q(t, 0, d) = 0.25F * c.q(t, 0, d) + means[page_mean];
-      c.k(0, t, d) = 0.25F * c.k(0, t, d) + means[page_mean + 32 * 64];
-    }
-    c.q(t, 0, 0) = 6;
-  }
-  c.k(0, 0, 0) = 16;  // a score of 12: nearly all the mass of 2048 keys with scores around 0
-  for (size_t i = 0; i < kNeedles.size(); ++i) {
-    const auto direction = static_cast<int32_t>(8 + i);
-    c.q(kNeedles[i].tile * 64 + 33, 0, direction) = 14;
-    c.k(0, kNeedles[i].page * 64 + 12, direction) = 14;  // a score of 24
-  }
-  return c;
-}
-
-int num_needles_found(const HeadLists& lists) {
-  int found = 0;
-  for (const Needle& needle : kNeedles) {
-    const auto& list = lists.blocks[static_cast<size_t>(needle.tile)];
-    found += std::find(list.begin(), list.end(), needle.page) != list.end();
-  }
-  return found;
 }
 
 size_t num_blocks(const HeadLists& lists) {
@@ -172,9 +125,9 @@ TEST(Adaptive, GammaOneIsEverything) {
 
 TEST(Adaptive, TakesMoreWhereAttentionIsDiffuse) {
   EstimationCase sharp({.num_tokens = 2048}, 37);
-  soften(sharp, 8.0F);
+  scale_queries(sharp, 8.0F);
   EstimationCase diffuse({.num_tokens = 2048}, 37);
-  soften(diffuse, 0.01F);
+  scale_queries(diffuse, 0.01F);
   const HeadLists few = build(sharp, 0.2F);
   const HeadLists many = build(diffuse, 0.2F);
   for (size_t tile = 20; tile < 32; ++tile) {
@@ -188,13 +141,13 @@ TEST(Adaptive, TakesMoreWhereAttentionIsDiffuse) {
 
 TEST(Adaptive, EqualPagesAreTakenFromTheFirst) {
   EstimationCase c({.num_tokens = 640}, 38);
-  soften(c, 0.0F);  // every page of 64 keys has the same mass
+  scale_queries(c, 0.0F);  // every page of 64 keys has the same mass
   // Of 10 pages 4 reach 0.35; the diagonal and its neighbour are forced.
   EXPECT_EQ(build(c, 0.35F).blocks.back(), (std::vector<int32_t>{0, 1, 2, 3, 8, 9}));
 }
 
 TEST(Adaptive, FindsNeedlesThatMeanPoolingMisses) {
-  EstimationCase c = needle_case();
+  EstimationCase c = needle_layer(DType::kFloat32);
   const HeadLists adaptive = build(c, 0.8F);
   EXPECT_EQ(num_needles_found(adaptive), 8);
 
@@ -216,7 +169,7 @@ TEST(Adaptive, FindsNeedlesThatMeanPoolingMisses) {
 }
 
 TEST(Adaptive, FindsNeedlesByTheOutliersOfBothSides) {
-  EstimationCase c = needle_case();
+  EstimationCase c = needle_layer(DType::kFloat32);
   const std::vector<RowTile> tiles = tile_rows(kNeedleTokens);
   const std::vector<int32_t> heads = {0};
   const std::vector<float> gamma = {0.8F};
@@ -234,19 +187,8 @@ TEST(Adaptive, FindsNeedlesByTheOutliersOfBothSides) {
 
 TEST(Adaptive, TileWhoseListDoesNotFitIsDense) {
   EstimationCase c({.num_tokens = 1280}, 39);
-  soften(c, 4.0F);
-  const HeadLists all = build(c, 0.3F);
-  const HeadLists some = build(c, 0.3F, 30);
-  size_t used = 0;
-  int32_t num_overflows = 0;
-  for (size_t tile = 0; tile < 20; ++tile) {
-    const bool dense = all.blocks[tile].front() == kDenseTile;
-    const bool fits = !dense && used + all.blocks[tile].size() <= 30;
-    num_overflows += !dense && !fits;
-    if (fits) used += all.blocks[tile].size();
-    EXPECT_EQ(some.blocks[tile], fits ? all.blocks[tile] : std::vector<int32_t>{kDenseTile});
-  }
-  EXPECT_GT(num_overflows, 0);
+  scale_queries(c, 4.0F);
+  EXPECT_GT(expect_lists_that_fit(build(c, 0.3F, 30), build(c, 0.3F), 30), 0);
 }
 
 TEST(Adaptive, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
@@ -257,23 +199,16 @@ TEST(Adaptive, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
   IndexStorage whole(shape_for(c, static_cast<int64_t>(tiles.size())));
   cpu::build_adaptive(params(c, tiles, heads, gamma, whole),
                       {.num_threads = 1, .simd = cpu::detect_simd()});
-  for (const int num_ranks : {2, 4}) {
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      const RankTiles owned = snake_tiles(3000, 8, num_ranks, rank);
-      std::vector<std::byte> rows;
-      const void* q = c.rows_of(owned.tiles, rows);
-      for (const int32_t head : heads) {
-        const std::vector<int32_t> one = {head};
-        IndexStorage part(shape_for(c, static_cast<int64_t>(owned.tiles.size())));
-        AdaptiveParams share = params(c, owned.tiles, one, std::span(gamma).first(1), part);
-        share.q = q;
-        cpu::build_adaptive(share, {.num_threads = 2, .simd = cpu::detect_simd()});
-        const HeadLists lists = part.lists(head);
-        for (size_t i = 0; i < owned.numbers.size(); ++i) {
-          EXPECT_EQ(lists.blocks[i],
-                    whole.lists(head).blocks[static_cast<size_t>(owned.numbers[i])]);
-        }
-      }
+  for (const RankTiles& owned : ranks_of_two_and_four(3000)) {
+    std::vector<std::byte> rows;
+    const void* q = c.rows_of(owned.tiles, rows);
+    for (const int32_t head : heads) {
+      const std::vector<int32_t> one = {head};
+      IndexStorage part(shape_for(c, static_cast<int64_t>(owned.tiles.size())));
+      AdaptiveParams share = params(c, owned.tiles, one, std::span(gamma).first(1), part);
+      share.q = q;
+      cpu::build_adaptive(share, {.num_threads = 2, .simd = cpu::detect_simd()});
+      expect_part_of_whole(part.lists(head), owned, whole.lists(head));
     }
   }
 }

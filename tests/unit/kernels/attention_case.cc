@@ -41,6 +41,29 @@ void round_to_bfloat16(std::vector<float>& values, std::vector<BFloat16>& narrow
 
 }  // namespace
 
+std::vector<HeadLists> dense_heads(const AttentionShape& shape) {
+  return std::vector<HeadLists>(static_cast<size_t>(shape.num_query_heads),
+                                dense_lists(shape.num_tokens));
+}
+
+std::vector<HeadLists> random_heads(const AttentionShape& shape, std::span<const RowTile> tiles,
+                                    uint64_t seed) {
+  std::vector<HeadLists> heads;
+  for (int32_t h = 0; h < shape.num_query_heads; ++h) {
+    heads.push_back(random_lists(seed + 10000 * static_cast<uint64_t>(h), shape.num_tokens, tiles));
+  }
+  return heads;
+}
+
+std::vector<RowTile> tiles_of_two_stripes() {
+  return {{.local_row = 0, .position = 0, .num_rows = 64},
+          {.local_row = 64, .position = 64, .num_rows = 64},
+          {.local_row = 128, .position = 384, .num_rows = 64},
+          {.local_row = 192, .position = 448, .num_rows = 64},
+          {.local_row = 256, .position = 512, .num_rows = 64},
+          {.local_row = 320, .position = 576, .num_rows = 37}};
+}
+
 AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<HeadLists>& heads,
                              uint64_t seed)
     : AttentionCase(shape, heads, tile_rows(shape.num_tokens), seed) {}

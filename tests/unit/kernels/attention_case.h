@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/api/attention.h"
@@ -19,6 +20,14 @@ struct AttentionShape {
   DType dtype = DType::kFloat32;
   float key_scale = 1;  // above 1 attention is sharper: few keys have most of a row's mass
 };
+
+// Lists of every query head of a shape: everything; at random, each head's from a seed of its own.
+std::vector<HeadLists> dense_heads(const AttentionShape& shape);
+std::vector<HeadLists> random_heads(const AttentionShape& shape, std::span<const RowTile> tiles,
+                                    uint64_t seed);
+
+// The rows of the first of two ranks, stripes of 128 tokens of 613 dealt in snake order.
+std::vector<RowTile> tiles_of_two_stripes();
 
 struct AttentionResult {
   std::vector<float> out;              // [num_rows, num_query_heads, head_dim]

@@ -29,20 +29,6 @@ void expect_right(AttentionCase& problem) {
   }
 }
 
-std::vector<HeadLists> dense_heads(const AttentionShape& shape) {
-  return std::vector<HeadLists>(static_cast<size_t>(shape.num_query_heads),
-                                dense_lists(shape.num_tokens));
-}
-
-std::vector<HeadLists> random_heads(const AttentionShape& shape, std::span<const RowTile> tiles,
-                                    uint64_t seed) {
-  std::vector<HeadLists> heads;
-  for (int32_t h = 0; h < shape.num_query_heads; ++h) {
-    heads.push_back(random_lists(seed + 10000 * static_cast<uint64_t>(h), shape.num_tokens, tiles));
-  }
-  return heads;
-}
-
 class Attention : public testing::TestWithParam<DType> {};
 
 TEST_P(Attention, IsRightAtEveryLength) {
@@ -92,14 +78,8 @@ TEST_P(Attention, FollowsRandomIndices) {
   }
 }
 
-// The rows of one of two ranks, stripes of 128 tokens dealt in snake order.
 TEST_P(Attention, TakesRowsThatAreStripesOfThePrompt) {
-  const std::vector<RowTile> stripes = {{.local_row = 0, .position = 0, .num_rows = 64},
-                                        {.local_row = 64, .position = 64, .num_rows = 64},
-                                        {.local_row = 128, .position = 384, .num_rows = 64},
-                                        {.local_row = 192, .position = 448, .num_rows = 64},
-                                        {.local_row = 256, .position = 512, .num_rows = 64},
-                                        {.local_row = 320, .position = 576, .num_rows = 37}};
+  const std::vector<RowTile> stripes = tiles_of_two_stripes();
   const AttentionShape shape = {.num_tokens = 613,
                                 .num_query_heads = 2,
                                 .num_kv_heads = 2,

@@ -1,14 +1,33 @@
 #include "tests/unit/kernels/estimation_case.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <ostream>
 
 namespace millrace::kernels {
 namespace {
 
 constexpr int64_t kStrideSlack = 5;  // token_stride > num_tokens
+
+// Of rank `rank` of `num_ranks` when stripes of `stripe_tiles` tiles are dealt in snake order.
+RankTiles snake_tiles(int64_t num_tokens, int64_t stripe_tiles, int num_ranks, int rank) {
+  RankTiles owned;
+  const std::vector<RowTile> all = tile_rows(num_tokens);
+  int64_t local_row = 0;
+  for (size_t number = 0; number < all.size(); ++number) {
+    const int64_t stripe = static_cast<int64_t>(number) / stripe_tiles;
+    const int64_t turn = stripe / num_ranks;
+    const int64_t place = stripe % num_ranks;
+    if ((turn % 2 == 0 ? place : num_ranks - 1 - place) != rank) continue;
+    RowTile tile = all[number];
+    tile.local_row = local_row;
+    local_row += tile.num_rows;
+    owned.tiles.push_back(tile);
+    owned.numbers.push_back(static_cast<int64_t>(number));
+  }
+  return owned;
+}
 
 }  // namespace
 
@@ -80,79 +99,49 @@ LastRows EstimationCase::last() {
           .scale = scale()};
 }
 
-IndexStorage::IndexStorage(const IndexShape& shape)
-    : shape_(shape),
-      bands_(static_cast<size_t>(shape.num_heads * shape.max_bands + 1), {kGuard, kGuard}),
-      num_bands_(static_cast<size_t>(shape.num_heads)),
-      columns_(static_cast<size_t>(shape.num_heads * shape.max_columns + 1), kGuard),
-      num_columns_(static_cast<size_t>(shape.num_heads)),
-      block_count_(static_cast<size_t>(shape.num_heads * shape.num_tiles + 1), kGuard),
-      blocks_(static_cast<size_t>(shape.num_heads * shape.max_blocks + 1), kGuard),
-      block_begin_(static_cast<size_t>(shape.num_heads * shape.num_tiles + 1), kGuard) {}
-
-IndexView IndexStorage::view() {
-  return {.shape = shape_,
-          .bands = bands_.data(),
-          .num_bands = num_bands_.data(),
-          .columns = columns_.data(),
-          .num_columns = num_columns_.data(),
-          .block_count = block_count_.data(),
-          .block_begin = block_begin_.data(),
-          .blocks = blocks_.data()};
+void scale_queries(EstimationCase& c, float factor) {
+  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
+    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) *= factor;
+  }
 }
 
-HeadLists IndexStorage::lists(int32_t head) {
-  const HeadIndex index = view().head(head);
-  HeadLists lists;
-  lists.bands.assign(index.bands, index.bands + index.num_bands);
-  lists.columns.assign(index.columns, index.columns + index.num_columns);
-  for (int64_t tile = 0; tile < shape_.num_tiles; ++tile) {
-    if (index.block_count[tile] == kDenseTile) {
-      lists.blocks.push_back({kDenseTile});
-    } else {
-      const int32_t* first = index.blocks + index.block_begin[tile];
-      lists.blocks.emplace_back(first, first + index.block_count[tile]);
+void flatten(EstimationCase& c, float value) {
+  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
+    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) = c.k(0, t, d) = value;
+  }
+}
+
+std::vector<RankTiles> ranks_of_two_and_four(int64_t num_tokens) {
+  std::vector<RankTiles> all;
+  for (const int num_ranks : {2, 4}) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      all.push_back(snake_tiles(num_tokens, /*stripe_tiles=*/8, num_ranks, rank));
     }
   }
-  return lists;
+  return all;
 }
 
-bool IndexStorage::guards_intact() const {
-  return bands_.back() == Band{kGuard, kGuard} && columns_.back() == kGuard &&
-         block_count_.back() == kGuard && blocks_.back() == kGuard && block_begin_.back() == kGuard;
-}
-
-RankTiles snake_tiles(int64_t num_tokens, int64_t stripe_tiles, int num_ranks, int rank) {
-  RankTiles owned;
-  const std::vector<RowTile> all = tile_rows(num_tokens);
-  int64_t local_row = 0;
-  for (size_t number = 0; number < all.size(); ++number) {
-    const int64_t stripe = static_cast<int64_t>(number) / stripe_tiles;
-    const int64_t turn = stripe / num_ranks;
-    const int64_t place = stripe % num_ranks;
-    if ((turn % 2 == 0 ? place : num_ranks - 1 - place) != rank) continue;
-    RowTile tile = all[number];
-    tile.local_row = local_row;
-    local_row += tile.num_rows;
-    owned.tiles.push_back(tile);
-    owned.numbers.push_back(static_cast<int64_t>(number));
+void expect_part_of_whole(const HeadLists& part, const RankTiles& owned, const HeadLists& whole) {
+  ASSERT_EQ(part.blocks.size(), owned.numbers.size());
+  for (size_t i = 0; i < owned.numbers.size(); ++i) {
+    EXPECT_EQ(part.blocks[i], whole.blocks[static_cast<size_t>(owned.numbers[i])])
+        << "tile " << owned.numbers[i];
   }
-  return owned;
 }
 
-bool operator==(const HeadLists& a, const HeadLists& b) {
-  return a.bands == b.bands && a.columns == b.columns && a.blocks == b.blocks;
-}
-
-void PrintTo(const HeadLists& lists, std::ostream* out) {
-  *out << "bands";
-  for (const Band& band : lists.bands) *out << " [" << band.lo << ", " << band.hi << "]";
-  *out << " columns";
-  for (const int32_t column : lists.columns) *out << " " << column;
-  for (const auto& tile : lists.blocks) {
-    *out << "\n  tile:";
-    for (const int32_t block : tile) *out << " " << block;
+int64_t expect_lists_that_fit(const HeadLists& some, const HeadLists& all, int64_t max_blocks) {
+  int64_t used = 0;
+  int64_t num_overflows = 0;
+  for (size_t tile = 0; tile < all.blocks.size(); ++tile) {
+    const std::vector<int32_t>& list = all.blocks[tile];
+    const bool dense = list.front() == kDenseTile;
+    const bool fits = !dense && used + std::ssize(list) <= max_blocks;
+    num_overflows += !dense && !fits;
+    if (fits) used += std::ssize(list);
+    EXPECT_EQ(some.blocks[tile], fits ? list : std::vector<int32_t>{kDenseTile})
+        << "tile " << tile << ", room for " << max_blocks;
   }
+  return num_overflows;
 }
 
 }  // namespace millrace::kernels

@@ -1,4 +1,4 @@
-// Q and K of one layer for the tests of estimation, and an index of given capacity to fill.
+// Q and K of one layer for the tests of estimation, and what lists of blocks must satisfy.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/api/estimation.h"
+#include "tests/unit/kernels/index_arrays.h"
 #include "tests/unit/kernels/random_index.h"
 
 namespace millrace::kernels {
@@ -44,35 +45,23 @@ class EstimationCase {
   std::vector<BFloat16> q16_, k16_;
 };
 
-// An index to be filled, with guard values behind every list.
-class IndexStorage {
- public:
-  explicit IndexStorage(const IndexShape& shape);
+// All queries of head 0 times `factor`: the smaller, the more evenly attention is spread.
+void scale_queries(EstimationCase& c, float factor);
+// All queries and keys of head 0 become `value`.
+void flatten(EstimationCase& c, float value);
 
-  IndexView view();
-  // What `head` holds; kDenseTile as in HeadLists.
-  HeadLists lists(int32_t head);
-  // Nothing behind the arrays was written.
-  bool guards_intact() const;
-
- private:
-  static constexpr int32_t kGuard = -77;
-
-  IndexShape shape_;
-  std::vector<Band> bands_;
-  std::vector<int32_t> num_bands_, columns_, num_columns_, block_count_, blocks_;
-  std::vector<int64_t> block_begin_;
-};
-
-// Local tiles of rank `rank` of `num_ranks` when stripes of `stripe_tiles` tiles are dealt in snake
-// order, and their numbers in the prompt.
+// The local tiles of a rank, stripes being dealt in snake order, and their numbers in the prompt.
 struct RankTiles {
   std::vector<RowTile> tiles;
   std::vector<int64_t> numbers;
 };
-RankTiles snake_tiles(int64_t num_tokens, int64_t stripe_tiles, int num_ranks, int rank);
+// Every rank of two and every rank of four, stripes of 8 tiles.
+std::vector<RankTiles> ranks_of_two_and_four(int64_t num_tokens);
+// What a rank found for its tiles must be what one rank finds for the whole prompt.
+void expect_part_of_whole(const HeadLists& part, const RankTiles& owned, const HeadLists& whole);
 
-bool operator==(const HeadLists& a, const HeadLists& b);
-void PrintTo(const HeadLists& lists, std::ostream* out);
+// Built with room for max_blocks blocks, `some` must hold each list of `all` that still fitted when
+// its turn came; the other tiles are dense. Returns how many lists did not fit.
+int64_t expect_lists_that_fit(const HeadLists& some, const HeadLists& all, int64_t max_blocks);
 
 }  // namespace millrace::kernels

@@ -7,68 +7,17 @@
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/unit/kernels/contexts.h"
-#include "tests/unit/kernels/estimation_case.h"
+#include "tests/unit/kernels/page_scores_case.h"
 
 namespace millrace::kernels {
 namespace {
 
 const cpu::Context kContext = {.num_threads = 2, .simd = cpu::detect_simd()};
 
-// The dense log-sum-exp of the last rows, [heads.size(), num_rows].
-std::vector<float> dense_lse(EstimationCase& c, std::span<const int32_t> heads) {
-  std::vector<float> columns(heads.size() * static_cast<size_t>(c.shape().num_tokens));
-  std::vector<float> diagonals(columns.size());
-  std::vector<float> lse(heads.size() * static_cast<size_t>(c.last().num_rows));
-  cpu::probe({.last = c.last(),
-              .kv = c.kv(),
-              .heads = heads,
-              .column_sums = columns.data(),
-              .diagonal_sums = diagonals.data(),
-              .lse = lse.data()},
-             kContext);
-  return lse;
-}
-
-// The tiles that lie within the last rows.
-std::vector<RowTile> tiles_of_last_rows(EstimationCase& c) {
-  std::vector<RowTile> tiles;
-  for (RowTile tile : tile_rows(c.shape().num_tokens)) {
-    tile.local_row = tile.position - c.last().first_position;
-    if (tile.local_row >= 0) tiles.push_back(tile);
-  }
-  return tiles;
-}
-
-struct Scores {
-  std::vector<float> pages;
-  std::vector<float> recall;
-};
-
-template <typename Operation>
 Scores score(EstimationCase& c, std::span<const int32_t> heads, const IndexView& index,
-             const std::vector<float>& lse, const Operation& operation) {
-  const std::vector<RowTile> tiles = tiles_of_last_rows(c);
-  std::vector<int64_t> numbers;
-  for (const RowTile& tile : tiles) numbers.push_back(tile.position / kTileRows);
-  const auto num_pages =
-      static_cast<size_t>((c.shape().num_tokens + kPageTokens - 1) / kPageTokens);
-  Scores scores{std::vector<float>(heads.size() * num_pages), std::vector<float>(heads.size())};
-  operation(PageScoresParams{.last = c.last(),
-                             .kv = c.kv(),
-                             .lse = lse.data(),
-                             .heads = heads,
-                             .index = index,
-                             .recall_tiles = tiles,
-                             .recall_tile_numbers = numbers,
-                             .page_scores = scores.pages.data(),
-                             .recall = scores.recall.data()});
-  return scores;
-}
-
-Scores score(EstimationCase& c, std::span<const int32_t> heads, const IndexView& index,
-             const std::vector<float>& lse) {
-  return score(c, heads, index, lse,
-               [](const PageScoresParams& p) { cpu::page_scores(p, kContext); });
+             const std::vector<float>& lse, const cpu::Context& context = kContext) {
+  return score_on_host(c, heads, index, lse, tiles_of_last_rows(c),
+                       [&](const PageScoresParams& p) { cpu::page_scores(p, context); });
 }
 
 double sum(std::span<const float> values) {
@@ -87,10 +36,9 @@ TEST(PageScores, AreThoseOfTheReference) {
       const std::vector<int32_t> heads = {2, 3, 0};
       const std::vector<float> lse = dense_lse(c, heads);
       const Scores expected =
-          score(c, heads, index.view(), lse, [](const auto& p) { ref::page_scores(p); });
+          score_on_host(c, heads, index.view(), lse, tiles_of_last_rows(c), ref::page_scores);
       for (const cpu::Context& context : test::contexts()) {
-        const Scores actual = score(c, heads, index.view(), lse,
-                                    [&](const auto& p) { cpu::page_scores(p, context); });
+        const Scores actual = score(c, heads, index.view(), lse, context);
         // A probability is off by its score's rounding: 32 products of magnitude up to 16, scaled,
         // and the stored log-sum-exp.
         EXPECT_TRUE(test::within(actual.pages, expected.pages, 4e-6));
@@ -176,9 +124,8 @@ TEST(PageScores, GiveTheSameBitsForAnyThreadCountAndAnySubsetOfHeads) {
   const Scores together = score(c, all, index.view(), dense_lse(c, all));
   for (const int32_t head : all) {
     const std::vector<int32_t> one = {head};
-    const Scores alone = score(c, one, index.view(), dense_lse(c, one), [](const auto& p) {
-      cpu::page_scores(p, {.num_threads = 1, .simd = cpu::detect_simd()});
-    });
+    const Scores alone = score(c, one, index.view(), dense_lse(c, one),
+                               {.num_threads = 1, .simd = cpu::detect_simd()});
     const auto pages = std::span(together.pages).subspan(static_cast<size_t>(head) * 24, 24);
     EXPECT_TRUE(test::bitwise_equal(alone.pages, pages));
     EXPECT_EQ(alone.recall[0], together.recall[static_cast<size_t>(head)]);

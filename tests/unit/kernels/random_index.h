@@ -10,73 +10,59 @@
 #include "kernels/api/index.h"
 #include "kernels/api/tiling.h"
 #include "tests/support/random_data.h"
+#include "tests/unit/kernels/index_arrays.h"
 
 namespace millrace::kernels {
 
-struct HeadLists {
-  std::vector<Band> bands = {};
-  std::vector<int32_t> columns = {};
-  // Per local tile; a tile that holds only kDenseTile runs densely. Empty: no tile has blocks.
-  std::vector<std::vector<int32_t>> blocks = {};
-};
-
+// An index whose lists are given.
 class OwnedIndex {
  public:
-  explicit OwnedIndex(const std::vector<HeadLists>& heads) {
-    shape_.num_heads = static_cast<int32_t>(heads.size());
-    for (const HeadLists& head : heads) measure(head);
-    for (const HeadLists& head : heads) append(head);
+  explicit OwnedIndex(const std::vector<HeadLists>& heads) : arrays_(shape_for(heads)) {
+    for (size_t h = 0; h < heads.size(); ++h) {
+      write(heads[h], static_cast<int32_t>(h), arrays_.view());
+    }
   }
 
-  IndexView view() {
-    return {.shape = shape_,
-            .bands = bands_.data(),
-            .num_bands = num_bands_.data(),
-            .columns = columns_.data(),
-            .num_columns = num_columns_.data(),
-            .block_count = block_count_.data(),
-            .block_begin = block_begin_.data(),
-            .blocks = blocks_.data()};
-  }
+  IndexView view() { return arrays_.view(); }
 
  private:
-  void measure(const HeadLists& head) {
-    shape_.max_bands = std::max(shape_.max_bands, static_cast<int32_t>(head.bands.size()));
-    shape_.max_columns = std::max(shape_.max_columns, static_cast<int32_t>(head.columns.size()));
-    shape_.num_tiles = std::max(shape_.num_tiles, static_cast<int64_t>(head.blocks.size()));
-    int64_t num_blocks = 0;
-    for (const auto& list : head.blocks) num_blocks += static_cast<int64_t>(list.size());
-    shape_.max_blocks = std::max(shape_.max_blocks, num_blocks);
-  }
-
-  void append(const HeadLists& head) {
-    num_bands_.push_back(static_cast<int32_t>(head.bands.size()));
-    bands_.insert(bands_.end(), head.bands.begin(), head.bands.end());
-    bands_.resize(num_bands_.size() * static_cast<size_t>(shape_.max_bands));
-    num_columns_.push_back(static_cast<int32_t>(head.columns.size()));
-    columns_.insert(columns_.end(), head.columns.begin(), head.columns.end());
-    columns_.resize(num_columns_.size() * static_cast<size_t>(shape_.max_columns));
-
-    const size_t first = (num_bands_.size() - 1) * static_cast<size_t>(shape_.max_blocks);
-    for (size_t t = 0; t < static_cast<size_t>(shape_.num_tiles); ++t) {
-      const std::vector<int32_t> list =
-          t < head.blocks.size() ? head.blocks[t] : std::vector<int32_t>();
-      const bool dense = list == std::vector<int32_t>{kDenseTile};
-      block_count_.push_back(dense ? kDenseTile : static_cast<int32_t>(list.size()));
-      block_begin_.push_back(static_cast<int64_t>(blocks_.size() - first));
-      if (!dense) blocks_.insert(blocks_.end(), list.begin(), list.end());
+  static IndexShape shape_for(const std::vector<HeadLists>& heads) {
+    IndexShape shape = {.num_heads = static_cast<int32_t>(heads.size())};
+    for (const HeadLists& head : heads) {
+      shape.max_bands = std::max(shape.max_bands, static_cast<int32_t>(head.bands.size()));
+      shape.max_columns = std::max(shape.max_columns, static_cast<int32_t>(head.columns.size()));
+      shape.num_tiles = std::max(shape.num_tiles, static_cast<int64_t>(head.blocks.size()));
+      int64_t num_blocks = 0;
+      for (const auto& list : head.blocks) num_blocks += static_cast<int64_t>(list.size());
+      shape.max_blocks = std::max(shape.max_blocks, num_blocks);
     }
-    blocks_.resize(first + static_cast<size_t>(shape_.max_blocks));
+    return shape;
   }
 
-  IndexShape shape_;
-  std::vector<Band> bands_;
-  std::vector<int32_t> num_bands_;
-  std::vector<int32_t> columns_;
-  std::vector<int32_t> num_columns_;
-  std::vector<int32_t> block_count_;
-  std::vector<int64_t> block_begin_;
-  std::vector<int32_t> blocks_;
+  // Tiles that the lists do not name have no blocks.
+  static void write(const HeadLists& lists, int32_t head, const IndexView& view) {
+    const IndexShape& shape = view.shape;
+    view.num_bands[head] = static_cast<int32_t>(lists.bands.size());
+    std::copy(lists.bands.begin(), lists.bands.end(), view.bands + int64_t{head} * shape.max_bands);
+    view.num_columns[head] = static_cast<int32_t>(lists.columns.size());
+    std::copy(lists.columns.begin(), lists.columns.end(),
+              view.columns + int64_t{head} * shape.max_columns);
+    int64_t begin = 0;
+    for (int64_t tile = 0; tile < shape.num_tiles; ++tile) {
+      const auto number = static_cast<size_t>(tile);
+      const std::vector<int32_t> list =
+          number < lists.blocks.size() ? lists.blocks[number] : std::vector<int32_t>();
+      const bool dense = list == std::vector<int32_t>{kDenseTile};
+      view.block_count[head * shape.num_tiles + tile] =
+          dense ? kDenseTile : static_cast<int32_t>(list.size());
+      view.block_begin[head * shape.num_tiles + tile] = begin;
+      if (dense) continue;
+      std::copy(list.begin(), list.end(), view.blocks + head * shape.max_blocks + begin);
+      begin += static_cast<int64_t>(list.size());
+    }
+  }
+
+  IndexStorage arrays_;
 };
 
 // Everything a row may see.

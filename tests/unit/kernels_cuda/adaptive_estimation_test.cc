@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 
 #include "kernels/cuda/operations.h"
 #include "kernels/ref/operations.h"
+#include "tests/unit/kernels/needle_layer.h"
 #include "tests/unit/kernels_cuda/estimation_buffers.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
@@ -22,7 +22,7 @@ class AdaptiveEstimation : public GpuCase {
                                const std::vector<int32_t>& heads, const std::vector<float>& gamma,
                                Outliers outliers = {}, int64_t max_blocks = 1 << 20) {
     DeviceLayer layer(c);
-    DeviceLists index({.num_heads = c.shape().num_query_heads,
+    DeviceIndex index({.num_heads = c.shape().num_query_heads,
                        .num_tiles = std::ssize(tiles),
                        .max_blocks = max_blocks});
     const void* q = layer.rows_of(tiles);
@@ -80,13 +80,6 @@ EstimationShape shape_of(int64_t num_tokens, int32_t head_dim = 64) {
   return {.num_tokens = num_tokens, .head_dim = head_dim, .dtype = DType::kBFloat16};
 }
 
-// Queries small enough that attention is nearly even.
-void soften(EstimationCase& c, float factor) {
-  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
-    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) *= factor;
-  }
-}
-
 // Means in float16 are off by up to 2^-12 and powers of two by 2^-22, so a page whose mass decides
 // whether gamma is reached may flip. On random data with nearly equal pages that is at most one row
 // in a hundred.
@@ -136,7 +129,7 @@ TEST_F(AdaptiveEstimation, GammaOneIsEverything) {
 
 TEST_F(AdaptiveEstimation, EqualPagesAreTakenFromTheFirst) {
   EstimationCase c(shape_of(640), 38);
-  soften(c, 0.0F);  // every page of 64 keys has the same mass
+  scale_queries(c, 0.0F);  // every page of 64 keys has the same mass
   // Of 10 pages 4 reach 0.35; the diagonal and its neighbour are forced.
   EXPECT_EQ(build(c, 0.35F).blocks.back(), (std::vector<int32_t>{0, 1, 2, 3, 8, 9}));
 }
@@ -157,55 +150,21 @@ TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
 }
 
 TEST_F(AdaptiveEstimation, FindsNeedlesByTheOutliersOfBothSides) {
-  // Seven times one query in the middle of a tile asks for one key of an earlier page, in a
-  // direction that nobody else uses; all rows look at the first key.
-  constexpr std::array<std::pair<int64_t, int32_t>, 7> kNeedles = {
-      {{12, 3}, {14, 9}, {17, 6}, {20, 7}, {23, 15}, {25, 4}, {28, 21}}};
-  EstimationCase c(shape_of(2048), 31);
-  const std::vector<float> means = test::random_normals(32, 2 * 32 * 64, 0.5F);
-  for (int64_t t = 0; t < 2048; ++t) {
-    for (int32_t d = 0; d < 64; ++d) {
-      const auto page_mean = static_cast<size_t>(t / 64 * 64 + d);
-      c.q(t, 0, d) = 0.25F * c.q(t, 0, d) + means[page_mean];
-      c.k(0, t, d) = 0.25F * c.k(0, t, d) + means[page_mean + 32 * 64];
-    }
-    c.q(t, 0, 0) = 6;
-  }
-  c.k(0, 0, 0) = 16;
-  for (size_t i = 0; i < kNeedles.size(); ++i) {
-    const auto direction = static_cast<int32_t>(8 + i);
-    c.q(kNeedles[i].first * 64 + 33, 0, direction) = 14;
-    c.k(0, kNeedles[i].second * 64 + 12, direction) = 14;
-  }
+  constexpr int kNeedles = 7;
+  EstimationCase c = needle_layer(DType::kBFloat16, kNeedles);
   const auto num_found = [&](Outliers outliers) {
-    const auto lists = build(c, tile_rows(2048), {0}, {0.8F}, outliers).front();
-    int found = 0;
-    for (const auto& [tile, page] : kNeedles) {
-      const auto& list = lists.blocks[static_cast<size_t>(tile)];
-      found += std::find(list.begin(), list.end(), page) != list.end();
-    }
-    return found;
+    const auto lists = build(c, tile_rows(kNeedleTokens), {0}, {0.8F}, outliers).front();
+    return num_needles_found(lists, kNeedles);
   };
-  EXPECT_EQ(num_found({4, 2}), 7);
-  EXPECT_EQ(num_found({1, 1}), 7);
+  EXPECT_EQ(num_found({4, 2}), kNeedles);
+  EXPECT_EQ(num_found({1, 1}), kNeedles);
   EXPECT_LE(num_found({0, 1}), 3);
 }
 
 TEST_F(AdaptiveEstimation, TileWhoseListDoesNotFitIsDense) {
   EstimationCase c(shape_of(1280), 39);
-  soften(c, 4.0F);
-  const HeadLists all = build(c, 0.3F);
-  const HeadLists some = build(c, 0.3F, 30);
-  size_t used = 0;
-  int32_t num_overflows = 0;
-  for (size_t tile = 0; tile < 20; ++tile) {
-    const bool dense = all.blocks[tile].front() == kDenseTile;
-    const bool fits = !dense && used + all.blocks[tile].size() <= 30;
-    num_overflows += !dense && !fits;
-    if (fits) used += all.blocks[tile].size();
-    EXPECT_EQ(some.blocks[tile], fits ? all.blocks[tile] : std::vector<int32_t>{kDenseTile});
-  }
-  EXPECT_GT(num_overflows, 0);
+  scale_queries(c, 4.0F);
+  EXPECT_GT(expect_lists_that_fit(build(c, 0.3F, 30), build(c, 0.3F), 30), 0);
 }
 
 TEST_F(AdaptiveEstimation, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
@@ -219,16 +178,10 @@ TEST_F(AdaptiveEstimation, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
   const std::vector<float> gamma(8, 0.6F);
   const auto whole = build(c, tile_rows(3000), heads, gamma);
   EXPECT_EQ(build(c, tile_rows(3000), heads, gamma), whole) << "in a second run";
-  for (const int num_ranks : {2, 4}) {
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      const RankTiles owned = snake_tiles(3000, 8, num_ranks, rank);
-      for (const int32_t head : {1, 6}) {
-        const auto part = build(c, owned.tiles, {head}, {0.6F}).front();
-        for (size_t i = 0; i < owned.numbers.size(); ++i) {
-          EXPECT_EQ(part.blocks[i],
-                    whole[static_cast<size_t>(head)].blocks[static_cast<size_t>(owned.numbers[i])]);
-        }
-      }
+  for (const RankTiles& owned : ranks_of_two_and_four(3000)) {
+    for (const int32_t head : {1, 6}) {
+      const auto part = build(c, owned.tiles, {head}, {0.6F}).front();
+      expect_part_of_whole(part, owned, whole[static_cast<size_t>(head)]);
     }
   }
 }

@@ -67,20 +67,6 @@ AttentionShape shape_of(int64_t num_tokens, int32_t head_dim, int32_t num_query_
           .dtype = DType::kBFloat16};
 }
 
-std::vector<HeadLists> dense_heads(const AttentionShape& shape) {
-  return std::vector<HeadLists>(static_cast<size_t>(shape.num_query_heads),
-                                dense_lists(shape.num_tokens));
-}
-
-std::vector<HeadLists> random_heads(const AttentionShape& shape, std::span<const RowTile> tiles,
-                                    uint64_t seed) {
-  std::vector<HeadLists> heads;
-  for (int32_t h = 0; h < shape.num_query_heads; ++h) {
-    heads.push_back(random_lists(seed + 10000 * static_cast<uint64_t>(h), shape.num_tokens, tiles));
-  }
-  return heads;
-}
-
 TEST_F(CudaAttention, IsRightAtEveryLengthAndHeadDim) {
   for (const int32_t head_dim : {64, 128}) {
     for (const int64_t num_tokens : {1, 2, 31, 63, 64, 65, 127, 128, 129, 191, 200, 449, 997}) {
@@ -177,12 +163,7 @@ TEST_F(CudaAttention, TilesOfAGroupMayDifferByMoreSlotsThanTheRingHolds) {
 }
 
 TEST_F(CudaAttention, TakesRowsThatAreStripesOfThePrompt) {
-  const std::vector<RowTile> stripes = {{.local_row = 0, .position = 0, .num_rows = 64},
-                                        {.local_row = 64, .position = 64, .num_rows = 64},
-                                        {.local_row = 128, .position = 384, .num_rows = 64},
-                                        {.local_row = 192, .position = 448, .num_rows = 64},
-                                        {.local_row = 256, .position = 512, .num_rows = 64},
-                                        {.local_row = 320, .position = 576, .num_rows = 37}};
+  const std::vector<RowTile> stripes = tiles_of_two_stripes();
   const AttentionShape shape = shape_of(613, 64, 2, 2);
   AttentionCase problem(shape, random_heads(shape, stripes, 5), stripes, 4);
   expect_right(problem);

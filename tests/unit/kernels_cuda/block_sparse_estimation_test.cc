@@ -15,7 +15,7 @@ class BlockSparseEstimation : public GpuCase {
                                const std::vector<int32_t>& heads, const std::vector<int32_t>& top_k,
                                int64_t max_blocks = 1 << 20) {
     DeviceLayer layer(c);
-    DeviceLists index({.num_heads = c.shape().num_query_heads,
+    DeviceIndex index({.num_heads = c.shape().num_query_heads,
                        .num_tiles = std::ssize(tiles),
                        .max_blocks = max_blocks});
     const void* q = layer.rows_of(tiles);
@@ -38,13 +38,6 @@ class BlockSparseEstimation : public GpuCase {
     return build(c, tile_rows(c.shape().num_tokens), {0}, {top_k}, max_blocks).front();
   }
 };
-
-// All values of head 0's queries and keys become `value`.
-void flatten(EstimationCase& c, float value) {
-  for (int64_t t = 0; t < c.shape().num_tokens; ++t) {
-    for (int32_t d = 0; d < c.shape().head_dim; ++d) c.q(t, 0, d) = c.k(0, t, d) = value;
-  }
-}
 
 TEST_F(BlockSparseEstimation, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
   ListDifference all;
@@ -103,18 +96,10 @@ TEST_F(BlockSparseEstimation, FindsThePageWhoseMeanPointsAlongTheTile) {
 TEST_F(BlockSparseEstimation, TilesWhoseListsDoNotFitAreDenseAndLaterOnesMayFit) {
   // More tiles than one round of the scan, the room running out in each.
   EstimationCase c({.num_tokens = 140001, .head_dim = 64, .dtype = DType::kBFloat16}, 25);
-  const std::vector<RowTile> tiles = tile_rows(c.shape().num_tokens);
   const HeadLists all = build(c, 5);
   for (const int64_t max_blocks : {0, 4, 23, 4000, 8000, 10900}) {
-    const HeadLists some = build(c, 5, max_blocks);
-    int64_t used = 0;
-    for (size_t tile = 0; tile < tiles.size(); ++tile) {
-      const std::vector<int32_t>& list = all.blocks[tile];
-      const bool fits = list.front() != kDenseTile && used + std::ssize(list) <= max_blocks;
-      if (fits) used += std::ssize(list);
-      ASSERT_EQ(some.blocks[tile], fits ? list : std::vector<int32_t>{kDenseTile})
-          << "tile " << tile << " of room for " << max_blocks;
-    }
+    expect_lists_that_fit(build(c, 5, max_blocks), all, max_blocks);
+    if (HasFailure()) return;
   }
 }
 
@@ -129,16 +114,10 @@ TEST_F(BlockSparseEstimation, RanksWithTheirStripesFindWhatOneRankFinds) {
   const std::vector<int32_t> top_k(4, 6);
   const auto whole = build(c, tile_rows(3000), heads, top_k);
   EXPECT_EQ(build(c, tile_rows(3000), heads, top_k), whole) << "in a second run";
-  for (const int num_ranks : {2, 4}) {
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      const RankTiles owned = snake_tiles(3000, 8, num_ranks, rank);
-      const auto part = build(c, owned.tiles, heads, top_k);
-      for (size_t head = 0; head < heads.size(); ++head) {
-        for (size_t i = 0; i < owned.numbers.size(); ++i) {
-          EXPECT_EQ(part[head].blocks[i],
-                    whole[head].blocks[static_cast<size_t>(owned.numbers[i])]);
-        }
-      }
+  for (const RankTiles& owned : ranks_of_two_and_four(3000)) {
+    const auto part = build(c, owned.tiles, heads, top_k);
+    for (size_t head = 0; head < heads.size(); ++head) {
+      expect_part_of_whole(part[head], owned, whole[head]);
     }
   }
 }

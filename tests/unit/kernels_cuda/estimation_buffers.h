@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "tests/unit/kernels/estimation_case.h"
 #include "tests/unit/kernels_cuda/device_array.h"
+#include "tests/unit/kernels_cuda/device_index.h"
 
 namespace millrace::kernels::cuda {
 
@@ -50,75 +52,6 @@ class DeviceLayer {
 
   EstimationCase& host_;
   std::unique_ptr<Array> q_, k_, part_;
-};
-
-// An index to be filled on the device, with guard bytes around every list.
-class DeviceLists {
- public:
-  explicit DeviceLists(const IndexShape& shape)
-      : shape_(shape),
-        bands_(int64_t{shape.num_heads} * shape.max_bands),
-        num_bands_(std::vector<int32_t>(static_cast<size_t>(shape.num_heads))),
-        columns_(int64_t{shape.num_heads} * shape.max_columns),
-        num_columns_(std::vector<int32_t>(static_cast<size_t>(shape.num_heads))),
-        block_count_(shape.num_heads * shape.num_tiles),
-        block_begin_(shape.num_heads * shape.num_tiles),
-        blocks_(shape.num_heads * shape.max_blocks) {}
-
-  IndexView view() const {
-    return {.shape = shape_,
-            .bands = bands_.data(),
-            .num_bands = num_bands_.data(),
-            .columns = columns_.data(),
-            .num_columns = num_columns_.data(),
-            .block_count = block_count_.data(),
-            .block_begin = block_begin_.data(),
-            .blocks = blocks_.data()};
-  }
-
-  HeadLists lists(int32_t head) {
-    auto bands = bands_.values();
-    auto num_bands = num_bands_.values();
-    auto columns = columns_.values();
-    auto num_columns = num_columns_.values();
-    auto block_count = block_count_.values();
-    auto block_begin = block_begin_.values();
-    auto blocks = blocks_.values();
-    const HeadIndex index = IndexView{.shape = shape_,
-                                      .bands = bands.data(),
-                                      .num_bands = num_bands.data(),
-                                      .columns = columns.data(),
-                                      .num_columns = num_columns.data(),
-                                      .block_count = block_count.data(),
-                                      .block_begin = block_begin.data(),
-                                      .blocks = blocks.data()}
-                                .head(head);
-    HeadLists lists;
-    lists.bands.assign(index.bands, index.bands + index.num_bands);
-    lists.columns.assign(index.columns, index.columns + index.num_columns);
-    for (int64_t tile = 0; tile < shape_.num_tiles; ++tile) {
-      if (index.block_count[tile] == kDenseTile) {
-        lists.blocks.push_back({kDenseTile});
-        continue;
-      }
-      const int32_t* first = index.blocks + index.block_begin[tile];
-      lists.blocks.emplace_back(first, first + index.block_count[tile]);
-    }
-    return lists;
-  }
-
-  bool guards_intact() {
-    return bands_.guards_intact() && num_bands_.guards_intact() && columns_.guards_intact() &&
-           num_columns_.guards_intact() && block_count_.guards_intact() &&
-           block_begin_.guards_intact() && blocks_.guards_intact();
-  }
-
- private:
-  IndexShape shape_;
-  DeviceArray<Band> bands_;
-  DeviceArray<int32_t> num_bands_, columns_, num_columns_, block_count_;
-  DeviceArray<int64_t> block_begin_;
-  DeviceArray<int32_t> blocks_;
 };
 
 // Blocks that one of two sets of lists has and the other has not, and blocks of the second in all.

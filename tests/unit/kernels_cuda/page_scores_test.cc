@@ -1,12 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 
-#include "common/units.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
+#include "tests/unit/kernels/page_scores_case.h"
 #include "tests/unit/kernels_cuda/device_index.h"
 #include "tests/unit/kernels_cuda/estimation_buffers.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
@@ -14,50 +13,12 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-struct Scores {
-  std::vector<float> pages;
-  std::vector<float> recall;
-};
-
-std::vector<float> dense_lse(EstimationCase& c, std::span<const int32_t> heads) {
-  std::vector<float> columns(heads.size() * static_cast<size_t>(c.shape().num_tokens));
-  std::vector<float> diagonals(columns.size());
-  std::vector<float> lse(heads.size() * static_cast<size_t>(c.last().num_rows));
-  ref::probe({.last = c.last(),
-              .kv = c.kv(),
-              .heads = heads,
-              .column_sums = columns.data(),
-              .diagonal_sums = diagonals.data(),
-              .lse = lse.data()});
-  return lse;
-}
-
-// The tiles that lie within the last rows.
-std::vector<RowTile> tiles_of_last_rows(EstimationCase& c) {
-  std::vector<RowTile> tiles;
-  for (RowTile tile : tile_rows(c.shape().num_tokens)) {
-    tile.local_row = tile.position - c.last().first_position;
-    if (tile.local_row >= 0) tiles.push_back(tile);
-  }
-  return tiles;
-}
-
-std::vector<int64_t> numbers_of(const std::vector<RowTile>& tiles) {
-  std::vector<int64_t> numbers;
-  for (const RowTile& tile : tiles) numbers.push_back(tile.position / kTileRows);
-  return numbers;
-}
-
-int64_t num_pages_of(const EstimationCase& c) {
-  return ceil_div(c.shape().num_tokens, kPageTokens);
-}
-
 class PageScores : public GpuCase {
  protected:
   Scores score(EstimationCase& c, const std::vector<int32_t>& heads, const IndexView& host_index,
                const std::vector<float>& lse, const std::vector<RowTile>& tiles) {
     const DeviceLayer layer(c);
-    const DeviceIndex index(host_index);
+    DeviceIndex index(host_index);
     const DeviceArray<float> device_lse(lse);
     DeviceArray<float> pages(std::ssize(heads) * num_pages_of(c));
     DeviceArray<float> recall(std::ssize(heads));
@@ -76,24 +37,6 @@ class PageScores : public GpuCase {
     });
     EXPECT_TRUE(pages.guards_intact() && recall.guards_intact());
     return {pages.values(), recall.values()};
-  }
-
-  static Scores reference(EstimationCase& c, const std::vector<int32_t>& heads,
-                          const IndexView& index, const std::vector<float>& lse,
-                          const std::vector<RowTile>& tiles) {
-    Scores scores{std::vector<float>(heads.size() * static_cast<size_t>(num_pages_of(c))),
-                  std::vector<float>(heads.size())};
-    const std::vector<int64_t> numbers = numbers_of(tiles);
-    ref::page_scores({.last = c.last(),
-                      .kv = c.kv(),
-                      .lse = lse.data(),
-                      .heads = heads,
-                      .index = index,
-                      .recall_tiles = tiles,
-                      .recall_tile_numbers = numbers,
-                      .page_scores = scores.pages.data(),
-                      .recall = scores.recall.data()});
-    return scores;
   }
 };
 
@@ -114,7 +57,7 @@ TEST_F(PageScores, FollowTheReferenceUnderAnyIndex) {
     const std::vector<int32_t> heads = {5, 0, 3, 2};
     const auto lse = dense_lse(c, heads);
     const auto tiles = tiles_of_last_rows(c);
-    const Scores expected = reference(c, heads, index.view(), lse, tiles);
+    const Scores expected = score_on_host(c, heads, index.view(), lse, tiles, ref::page_scores);
     const Scores actual = score(c, heads, index.view(), lse, tiles);
     // 64 x 64 terms of a page, each off by at most 2^-20 of itself: the score's rounding (its
     // magnitude is below 16) and that of the power of two. Scores are at most 1.

@@ -43,7 +43,7 @@ class VerticalSlashEstimation : public GpuCase {
     cpu::build_vertical_slash(params, {.num_threads = 4});
     const DeviceArray<float> columns(sums.columns);
     const DeviceArray<float> diagonals(sums.diagonals);
-    DeviceLists actual(shape);
+    DeviceIndex actual(shape);
     params.column_sums = columns.data();
     params.diagonal_sums = diagonals.data();
     params.index = actual.view();
