@@ -18,56 +18,39 @@ constexpr int64_t kMaxPositions = 4 << 20;
 constexpr double kLlamaRopeTheta = 283461213;
 constexpr double kQwenRopeTheta = 1e7;
 
-ModelConfig shape(const char* name, int32_t num_layers, int32_t hidden_size) {
+struct Shape {
+  std::string_view name;
+  int32_t num_layers;
+  int32_t hidden_size;
+  int32_t num_query_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t ffn_size;
+  int32_t vocab_size;
+  double rope_theta;
+};
+
+constexpr std::array<Shape, 4> kShapes = {{
+    {"llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256, kLlamaRopeTheta},
+    {"llama-3-70b", 80, 8192, 64, 8, 128, 28672, 128256, kLlamaRopeTheta},
+    {"qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, kQwenRopeTheta},
+    {"tiny", 2, 256, 4, 2, 64, 512, 4096, kLlamaRopeTheta},
+}};
+
+ModelConfig config_of(const Shape& shape, std::string_view model) {
   ModelConfig config;
-  config.name = name;
+  config.name = model;
   config.architecture = "Qwen2ForCausalLM";
-  config.num_layers = num_layers;
-  config.hidden_size = hidden_size;
+  config.num_layers = shape.num_layers;
+  config.hidden_size = shape.hidden_size;
+  config.num_query_heads = shape.num_query_heads;
+  config.num_kv_heads = shape.num_kv_heads;
+  config.head_dim = shape.head_dim;
+  config.ffn_size = shape.ffn_size;
+  config.vocab_size = shape.vocab_size;
   config.max_position_embeddings = kMaxPositions;
-  config.rope_theta = kLlamaRopeTheta;
+  config.rope_theta = shape.rope_theta;
   config.qkv_bias = true;
-  return config;
-}
-
-ModelConfig llama_3_8b() {
-  ModelConfig config = shape("llama-3-8b", /*num_layers=*/32, /*hidden_size=*/4096);
-  config.num_query_heads = 32;
-  config.num_kv_heads = 8;
-  config.head_dim = 128;
-  config.ffn_size = 14336;
-  config.vocab_size = 128256;
-  return config;
-}
-
-ModelConfig llama_3_70b() {
-  ModelConfig config = shape("llama-3-70b", /*num_layers=*/80, /*hidden_size=*/8192);
-  config.num_query_heads = 64;
-  config.num_kv_heads = 8;
-  config.head_dim = 128;
-  config.ffn_size = 28672;
-  config.vocab_size = 128256;
-  return config;
-}
-
-ModelConfig qwen_2_5_7b() {
-  ModelConfig config = shape("qwen2.5-7b", /*num_layers=*/28, /*hidden_size=*/3584);
-  config.num_query_heads = 28;
-  config.num_kv_heads = 4;
-  config.head_dim = 128;
-  config.ffn_size = 18944;
-  config.vocab_size = 152064;
-  config.rope_theta = kQwenRopeTheta;
-  return config;
-}
-
-ModelConfig tiny() {
-  ModelConfig config = shape("tiny", /*num_layers=*/2, /*hidden_size=*/256);
-  config.num_query_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 64;
-  config.ffn_size = 512;
-  config.vocab_size = 4096;
   return config;
 }
 
@@ -88,10 +71,9 @@ Result<Parsed> parse(std::string_view model) {
       return error(Errc::kInvalidArgument, "{}: the seed is no number from 0 to 2^64 - 1", model);
     }
   }
-  for (auto& config : {llama_3_8b(), llama_3_70b(), qwen_2_5_7b(), tiny()}) {
-    if (config.name != name) continue;
-    parsed.config = config;
-    parsed.config.name = model;
+  for (const Shape& shape : kShapes) {
+    if (shape.name != name) continue;
+    parsed.config = config_of(shape, model);
     return parsed;
   }
   return error(Errc::kInvalidArgument,
