@@ -160,7 +160,7 @@ TEST_F(SchedulerTest, SendsPromptPlanLeaseAndTheDeadlineThatIsLeft) {
   EXPECT_EQ(link.last_request.deadline_ms(), 3500u);
 }
 
-TEST_F(SchedulerTest, FollowsARequestFromQueuedToDone) {
+TEST_F(SchedulerTest, RequestIsQueuedUntilItsFirstLayerAndEndsWithAnActiveLease) {
   RecordingLink link;
   join(link);
   ASSERT_FALSE(submit("a"));
