@@ -17,6 +17,9 @@ SOURCE_DIR = os.environ["MILLRACE_SOURCE_DIR"]
 BIN_DIR = os.environ["MILLRACE_BIN_DIR"]
 MODEL_DIR = os.path.join(SOURCE_DIR, "tests/models/fixture")
 
+# How many times slower than a release build the programs are: sanitizers.
+SLOWDOWN = float(os.environ.get("MILLRACE_SLOWDOWN", "1"))
+
 POLL_S = 0.01
 
 
@@ -38,6 +41,11 @@ def make_prompt(tokens, seed):
     out = subprocess.run(["python3", script, "--tokens", str(tokens), "--records", "8", "--queries", "8", "--mode", "all",
                           "--count", "1", "--seed", str(seed)], check=True, capture_output=True, timeout=60)
     return json.loads(out.stdout)
+
+
+def tokens_for(release_tokens):
+    """How long a prompt takes these programs as much time as `release_tokens` take a release build: dense attention costs squares."""
+    return int(release_tokens / SLOWDOWN ** 0.5)
 
 
 def free_ports(count):

@@ -8,12 +8,12 @@ import threading
 import time
 import unittest
 
-from service import Service, free_ports, make_prompt, wait_until
+from service import Service, free_ports, make_prompt, tokens_for, wait_until
 
 SHORT = make_prompt(1024, seed=1)
 # Long enough to do something in the middle, and long enough to break something without haste.
-MEDIUM = make_prompt(4096, seed=2)
-LONG = make_prompt(16384, seed=3)
+MEDIUM = make_prompt(tokens_for(4096), seed=2)
+LONG = make_prompt(tokens_for(16384), seed=3)
 
 
 class InBackground:
@@ -148,9 +148,17 @@ class TroubleTest(ServiceTestCase):
     def tearDown(self):
         self.show_logs_of_failure(self.service)
 
-    def kill_rank_during_a_request(self, rank):
+    def expect_a_new_group_serves(self, request_id):
+        self.assertEqual(self.service.get("/health")[0], 200)
+        wait_until("the end of the broken group", lambda: not self.service.ranks(), 30)
+        self.service.start_group()
+        status, _, body = self.service.prefill(SHORT, request_id=request_id)
+        self.assertEqual(status, 200, body)
+        self.assertEqual(body["first_token_id"], SHORT["answer_token_ids"][0])
+
+    def kill_rank_during_a_request(self, rank, layers_done):
         post = InBackground(lambda: self.service.prefill(LONG, request_id="doomed"))
-        self.service.wait_for_layers("doomed")
+        self.service.wait_for_layers("doomed", layers_done)
         self.service.kill_rank(rank)
         killed_at = time.monotonic()
         status, headers, body = post.wait(60)
@@ -158,19 +166,31 @@ class TroubleTest(ServiceTestCase):
         self.assertTrue(body["error"]["retriable"])
         self.assertIn("Retry-After", headers)
         self.assertLess(post.ended_at - killed_at, 2.0)
-
-        self.assertEqual(self.service.get("/health")[0], 200)
-        wait_until("the end of the broken group", lambda: not self.service.ranks(), 30)
-        self.service.start_group()
-        status, _, body = self.service.prefill(SHORT, request_id="doomed")
-        self.assertEqual(status, 200, body)
-        self.assertEqual(body["first_token_id"], SHORT["answer_token_ids"][0])
+        self.expect_a_new_group_serves("doomed")
 
     def test_killed_rank_0_costs_its_request_a_retriable_error_within_2_s(self):
-        self.kill_rank_during_a_request(0)
+        self.kill_rank_during_a_request(0, layers_done=1)
 
     def test_killed_rank_1_costs_its_request_a_retriable_error_within_2_s(self):
-        self.kill_rank_during_a_request(1)
+        self.kill_rank_during_a_request(1, layers_done=1)
+
+    def test_rank_killed_before_the_first_layer_is_done_costs_no_more(self):
+        self.kill_rank_during_a_request(1, layers_done=0)
+
+    def test_rank_killed_in_the_last_layer_costs_no_more(self):
+        self.kill_rank_during_a_request(1, layers_done=4)
+
+    def test_idle_group_that_loses_a_rank_takes_its_caches_along(self):
+        _, _, response = self.service.prefill(SHORT, request_id="lost")
+        self.service.kill_rank(1)
+        wait_until("the loss of the group", lambda: self.service.get("/ready")[0] == 503, 2)
+        status, headers, body = self.service.prefill(SHORT)
+        self.assertEqual(status, 503, body)
+        self.assertIn("Retry-After", headers)
+        wait_until("the end of the broken group", lambda: not self.service.ranks(), 30)
+        code, message = self.service.decode(response)
+        self.assertEqual(code, 1, message)
+        self.expect_a_new_group_serves("lost")
 
     def test_sigterm_of_the_coordinator_finishes_what_runs(self):
         post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="last"))
