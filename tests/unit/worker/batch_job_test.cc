@@ -41,7 +41,9 @@ class BatchJobTest : public testing::Test {
       if (root) summary = std::move(own);
     });
     results_.clear();
-    std::ifstream file(options.output_directory + "/results.jsonl");
+    const std::string results_path = options.output_directory + "/results.jsonl";
+    if (!std::filesystem::is_regular_file(results_path)) return summary;
+    std::ifstream file(results_path);
     for (std::string line; std::getline(file, line);)
       results_.push_back(json::parse(line).as_object());
     return summary;
@@ -124,19 +126,34 @@ TEST_F(BatchJobTest, SavedKvCoversEveryTokenAndHeadOnce) {
   for (const auto& [key, count] : owners) EXPECT_EQ(count, 1);
 }
 
+// /dev/full accepts an open and refuses every write with ENOSPC.
 TEST_F(BatchJobTest, FullDiskFailsThePromptAndLeavesNoHalfCache) {
-  // /dev/full accepts an open and refuses every write with ENOSPC.
-  std::filesystem::create_directories(work_.file("out") + "/kv/full");
-  std::filesystem::create_symlink("/dev/full", work_.file("out") + "/kv/full/rank-1.safetensors");
-  const auto summary = run({prompt_line("full", 200), prompt_line("next", 200)}, {2, 1},
-                           {.head_plan = "dense", .save_kv = true});
-  ASSERT_TRUE(summary.ok()) << summary.error().to_string();
-  EXPECT_EQ(summary->num_failed, 1);
-  EXPECT_EQ(summary->num_ok, 1);
-  const auto message = results_[0].at("error").as_object().at("message").as_string();
-  EXPECT_NE(message.find("No space left on device"), json::string::npos) << message;
-  EXPECT_FALSE(std::filesystem::exists(work_.file("out") + "/kv/full"));
-  EXPECT_TRUE(std::filesystem::exists(work_.file("out") + "/kv/next/manifest.json"));
+  for (const std::string name : {"rank-1.safetensors", "manifest.json"}) {
+    SCOPED_TRACE(name);
+    std::filesystem::create_directories(work_.file("out") + "/kv/full");
+    std::filesystem::create_symlink("/dev/full", work_.file("out") + "/kv/full/" + name);
+    const auto summary = run({prompt_line("full", 200), prompt_line("next", 200)}, {2, 1},
+                             {.head_plan = "dense", .save_kv = true});
+    ASSERT_TRUE(summary.ok()) << summary.error().to_string();
+    EXPECT_EQ(summary->num_failed, 1);
+    EXPECT_EQ(summary->num_ok, 1);
+    const auto message = results_[0].at("error").as_object().at("message").as_string();
+    EXPECT_NE(message.find("No space left on device"), json::string::npos) << message;
+    EXPECT_FALSE(std::filesystem::exists(work_.file("out") + "/kv/full"));
+    EXPECT_TRUE(std::filesystem::exists(work_.file("out") + "/kv/next/manifest.json"));
+  }
+}
+
+TEST_F(BatchJobTest, FullDiskUnderTheResultsEndsTheJobOnAllRanksAndNamesTheLine) {
+  std::filesystem::create_directories(work_.file("out"));
+  std::filesystem::create_symlink("/dev/full", work_.file("out") + "/results.jsonl");
+  const auto summary =
+      run({prompt_line("a", 10), prompt_line("b", 10)}, {2, 1}, {.head_plan = "dense"});
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, Errc::kIo);
+  EXPECT_NE(summary.error().message.find("write of line 1: No space left on device"),
+            std::string::npos)
+      << summary.error().message;
 }
 
 TEST_F(BatchJobTest, IdsThatCouldLeaveTheOutputDirectoryAreRefused) {
