@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <utility>
 
 #include "model/generator.h"
+#include "model/plan_for_length.h"
 #include "worker/agreement.h"
 #include "worker/command_channel.h"
 #include "worker/kv_files.h"
@@ -159,6 +161,7 @@ Result<BatchResult> BatchJob::run_prompt(const BatchPrompt& prompt) {
   const auto num_tokens = static_cast<int64_t>(prompt.token_ids.size());
   auto plan = model::make_head_plan(options_.head_plan, weights_.config, num_tokens,
                                     options_.crossover_tokens);
+  if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
   Result<void> own = plan.ok() ? Result<void>() : plan.error();
   if (own.ok() && options_.save_kv) {
     std::error_code status;

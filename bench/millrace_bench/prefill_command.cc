@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <cstdio>
+#include <utility>
 
 #include "bench/millrace_bench/bench_device.h"
 #include "bench/millrace_bench/kernel_cases.h"
 #include "bench/millrace_bench/prefill_row.h"
+#include "model/plan_for_length.h"
 #include "model/synthetic_model.h"
 #include "worker/rank_cli.h"
 
@@ -80,7 +82,7 @@ class Run {
     for (const auto& spec : command_.plans) {
       MR_ASSIGN_OR_RETURN(
           auto plan, model::make_head_plan(spec, config, num_tokens, runtime_->crossover_tokens()));
-      plans.push_back(std::move(plan));
+      plans.push_back(model::plan_for_length(std::move(plan), num_tokens));
     }
     std::vector<std::vector<TimedRun>> runs(plans.size());
     for (int i = 0; i < command_.num_warm_ups + command_.num_repeats; ++i) {

@@ -1,0 +1,77 @@
+#include "model/plan_for_length.h"
+
+#include <algorithm>
+
+#include "kernels/api/estimation.h"
+#include "kernels/api/tiling.h"
+
+namespace millrace::model {
+
+namespace {
+
+// Slashes stand in runs: some 6,000 in 101 to 144 bands (docs/performance.md, "Synthetic models").
+// A row tile attends to a whole tile more than the run is long.
+constexpr int64_t kSlashesPerBand = 50;
+
+// The sparse kernel computes a pair at 0.7 of the dense kernel's speed (428 against 593 TFLOP/s).
+constexpr double kSparseSpeed = 0.7;
+
+// Where finding the lists takes as long as attending densely: 0.1 ms a layer of 32 heads, nearly
+// all of it launches, which dense attention at 525 TFLOP/s spends on 2,600 tokens (H100).
+constexpr double kEstimationTokens = 2600;
+
+// Share of the pairs that lie in a window of `width` keys below the diagonal.
+double window_share(int64_t width, int64_t num_tokens) {
+  const double share = std::min(1.0, static_cast<double>(width) / static_cast<double>(num_tokens));
+  return share * (2 - share);
+}
+
+double vertical_slash_density(const HeadPattern& head, int64_t num_tokens) {
+  const int64_t slashes = std::max(head.slashes, kernels::kForcedOffsets);
+  const int64_t bands = slashes / kSlashesPerBand + 1;
+  const double in_bands = window_share(slashes + bands * kernels::kTileRows, num_tokens);
+  const int64_t columns = std::max(head.verticals, kernels::kForcedColumns);
+  const double in_columns =
+      std::min(1.0, static_cast<double>(columns) / static_cast<double>(num_tokens));
+  return in_bands + (1 - in_bands) * in_columns;
+}
+
+}  // namespace
+
+double expected_density(const HeadPattern& head, int64_t num_tokens) {
+  switch (head.pattern) {
+    case Pattern::kVerticalSlash:
+      return vertical_slash_density(head, num_tokens);
+    case Pattern::kBlockSparse:
+      // Rows that see no more than top_k pages see all of them: as many pairs as in a window.
+      return window_share(int64_t{head.top_k} * kernels::kPageTokens, num_tokens);
+    case Pattern::kDense:
+    case Pattern::kAShape:
+    case Pattern::kElastic:
+    case Pattern::kAdaptive:
+      break;
+  }
+  return 0;
+}
+
+// In units of dense attention: estimation takes (kEstimationTokens / num_tokens)^2, attention
+// density / kSparseSpeed.
+bool is_cheaper_dense(const HeadPattern& head, int64_t num_tokens) {
+  if (head.pattern != Pattern::kVerticalSlash && head.pattern != Pattern::kBlockSparse) {
+    return false;
+  }
+  const double ratio = kEstimationTokens / static_cast<double>(num_tokens);
+  return ratio * ratio + expected_density(head, num_tokens) / kSparseSpeed >= 1;
+}
+
+HeadPlan plan_for_length(HeadPlan plan, int64_t num_tokens) {
+  for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
+    for (int32_t head = 0; head < plan.num_heads(); ++head) {
+      HeadPattern& pattern = plan.at(layer, head);
+      if (is_cheaper_dense(pattern, num_tokens)) pattern = HeadPattern{};
+    }
+  }
+  return plan;
+}
+
+}  // namespace millrace::model
