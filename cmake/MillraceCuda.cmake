@@ -42,3 +42,17 @@ if(MILLRACE_WITH_CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
 message(STATUS "CUDA backend: ${MILLRACE_WITH_CUDA}")
+
+# NCCL comes in no CUDA toolkit; where it is missing, ranks on several GPUs exchange through host memory.
+set(MILLRACE_WITH_NCCL OFF)
+if(MILLRACE_WITH_CUDA)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+  if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+    set(MILLRACE_WITH_NCCL ON)
+    add_library(NCCL::NCCL UNKNOWN IMPORTED)
+    set_target_properties(NCCL::NCCL PROPERTIES
+      IMPORTED_LOCATION ${NCCL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
+  endif()
+endif()
+message(STATUS "NCCL: ${MILLRACE_WITH_NCCL}")

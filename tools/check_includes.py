@@ -31,7 +31,7 @@ VENDOR_HOMES = {
     r"boost/(asio|beast)": ("coordinator/", "worker/control", "worker/command_channel"),
     r"prometheus/": ("common/metrics/",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu/",),
-    r"(cuda|cublas)": ("common/cuda/", "kernels/cuda/"),
+    r"(cuda|cublas)": ("common/cuda/", "kernels/cuda/", "comm/nccl/"),
     r"nccl": ("comm/nccl/",),
 }
 

@@ -21,7 +21,11 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
     per_row += kv_row_bytes + ceil_div(digest_bytes, kernels::kPageTokens);
   }
   int64_t per_token = 4 + int64_t{shard.num_query_heads} * 8 / kernels::kPageTokens;
-  if (grid.cp > 1) per_token += (2 * shard.num_kv_heads + 1) * head_bytes;  // slab and staging
+  if (grid.cp > 1) {
+    per_token += 2 * kv_row_bytes;  // gathered K and V, and the slab
+    // Page scores of all ranks, where one of them may have all heads.
+    per_token += ceil_div(int64_t{grid.cp} * shard.num_query_heads * 4, kernels::kPageTokens);
+  }
   per_token += 2 * 4 * ceil_div(shard.num_query_heads, grid.cp);            // probe sums
   const int64_t pages = ceil_div(num_tokens, kernels::kPageTokens);
   const auto blocks = static_cast<int64_t>(kBlockShare * static_cast<double>(pages) *

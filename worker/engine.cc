@@ -36,7 +36,8 @@ Result<PhaseTimes> slowest_phases(comm::Communicator& world, const PhaseTimes& o
 }  // namespace
 
 Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights& weights,
-                              const RankGrid& grid, const EngineOptions& options) {
+                              const RankGrid& grid, DeviceGroups groups,
+                              const EngineOptions& options) {
   const auto info = device.info();
   if (!info.float32_compute && weights.compute_dtype == DType::kFloat32) {
     return error(Errc::kUnsupported, "{} does not compute in float32", info.name);
@@ -45,7 +46,7 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
   if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;
   MR_ASSIGN_OR_RETURN(auto forward,
                       model::LayerForward::create(device, weights, settled.row_tile_tokens));
-  return Engine(device, weights, grid, settled, std::move(forward));
+  return Engine(device, weights, grid, std::move(groups), settled, std::move(forward));
 }
 
 Partition Engine::partition(int64_t num_tokens) const {
@@ -59,7 +60,7 @@ Partition Engine::partition(int64_t num_tokens) const {
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
   auto& world = grid_->world();
   const auto num_layers = weights_->config.num_layers;
-  auto created = PrefillRun::create(*device_, *weights_, *grid_, options_, forward_,
+  auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, forward_,
                                     partition(static_cast<int64_t>(task.token_ids.size())), task);
   MR_RETURN_IF_ERROR(
       agree(world, created.ok() ? Result<void>() : created.error(), Deadline::after(comm_timeout)));

@@ -20,6 +20,7 @@
 #include "model/layer_forward.h"
 #include "model/vocabulary.h"
 #include "model/weights.h"
+#include "worker/device_groups.h"
 #include "worker/kv_sink.h"
 #include "worker/partition.h"
 #include "worker/phase_times.h"
@@ -68,9 +69,12 @@ struct PrefillResult {
 
 class Engine {
  public:
-  // All arguments outlive the engine.
+  // Device, weights and grid outlive the engine. `groups`: of that device and grid.
   static Result<Engine> create(kernels::Device& device, const model::ModelWeights& weights,
-                               const RankGrid& grid, const EngineOptions& options);
+                               const RankGrid& grid, DeviceGroups groups,
+                               const EngineOptions& options);
+
+  const DeviceGroups& groups() const { return groups_; }
 
   // How a prompt of this length is dealt to the cp ranks.
   Partition partition(int64_t num_tokens) const;
@@ -82,16 +86,18 @@ class Engine {
 
  private:
   Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-         const EngineOptions& options, model::LayerForward forward)
+         DeviceGroups groups, const EngineOptions& options, model::LayerForward forward)
       : device_(&device),
         weights_(&weights),
         grid_(&grid),
+        groups_(std::move(groups)),
         options_(options),
         forward_(std::move(forward)) {}
 
   kernels::Device* device_;
   const model::ModelWeights* weights_;
   const RankGrid* grid_;
+  DeviceGroups groups_;
   EngineOptions options_;
   model::LayerForward forward_;
 };

@@ -280,8 +280,8 @@ Result<void> GroupService::post_metrics() {
   auto& grid = runtime_.grid();
   const RankStats own{.store = store_.stats(),
                       .transport = server_.stats(),
-                      .tp = grid.tp().stats(),
-                      .cp = grid.cp().stats()};
+                      .tp = runtime_.engine().groups().tp->stats(),
+                      .cp = runtime_.engine().groups().cp->stats()};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(grid.world(), own, Deadline::after(kCommandTimeout)));
   if (link_ != nullptr) board_.post(group_metrics(ranks));

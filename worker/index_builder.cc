@@ -1,6 +1,7 @@
 #include "worker/index_builder.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -32,12 +33,37 @@ std::optional<kernels::ClosedForm> closed_form(const model::HeadPattern& head, i
   return std::nullopt;
 }
 
+// A head travels as its two counts and its two lists at full capacity: kilobytes, and equal on all
+// ranks.
+struct List {
+  void* data;  // [heads] of head_bytes
+  int64_t head_bytes;
+  int64_t packed_offset;  // within a head on its way
+};
+
+std::array<List, 4> lists_of(const kernels::IndexView& index) {
+  std::array<List, 4> lists = {
+      List{index.num_bands, int64_t{sizeof(int32_t)}, 0},
+      List{index.num_columns, int64_t{sizeof(int32_t)}, 0},
+      List{index.bands, index.shape.max_bands * int64_t{sizeof(kernels::Band)}, 0},
+      List{index.columns, index.shape.max_columns * int64_t{sizeof(int32_t)}, 0}};
+  for (size_t i = 1; i < lists.size(); ++i) {
+    lists[i].packed_offset = lists[i - 1].packed_offset + lists[i - 1].head_bytes;
+  }
+  return lists;
+}
+
+int64_t packed_head_bytes(const kernels::IndexShape& shape) {
+  const auto lists = lists_of({.shape = shape});
+  return lists.back().packed_offset + lists.back().head_bytes;
+}
+
 }  // namespace
 
-Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::Communicator& cp,
+Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::DeviceCommunicator& cp,
                                           const std::vector<kernels::RowTile>& tiles,
                                           const model::HeadPlan& plan, HeadRange heads,
-                                          int64_t num_tokens) {
+                                          int64_t num_tokens, const kernels::IndexShape& shape) {
   IndexBuilder builder(device, cp, tiles, plan, heads);
   int64_t most_heads = 0;  // vertical-slash heads that one layer may deal to this rank
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
@@ -49,6 +75,11 @@ Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::Communi
   MR_ASSIGN_OR_RETURN(builder.diagonal_sums_, device.allocate(sums_bytes));
   MR_ASSIGN_OR_RETURN(builder.probe_lse_,
                       device.allocate(most_heads * kernels::kLastRows * int64_t{sizeof(float)}));
+  if (cp.size() > 1) {
+    builder.packed_bytes_ = most_heads * packed_head_bytes(shape);
+    MR_ASSIGN_OR_RETURN(builder.packed_, device.allocate(builder.packed_bytes_));
+    MR_ASSIGN_OR_RETURN(builder.gathered_, device.allocate(cp.size() * builder.packed_bytes_));
+  }
   return builder;
 }
 
@@ -151,68 +182,39 @@ Result<void> IndexBuilder::vertical_slash(int32_t layer, const std::vector<int32
   return exchange_lists(heads, index, deadline);
 }
 
-namespace {
-
-// A head travels as its two counts and its two lists at full capacity: kilobytes, and equal on all
-// ranks.
-int64_t packed_head_bytes(const kernels::IndexShape& shape) {
-  return 2 * int64_t{sizeof(int32_t)} + shape.max_bands * int64_t{sizeof(kernels::Band)} +
-         shape.max_columns * int64_t{sizeof(int32_t)};
-}
-
-// Calls visit(pointer, bytes) for each of the four pieces of a head, in the order they travel.
-template <typename Visit>
-void visit_lists(const kernels::IndexView& index, int32_t head, Visit&& visit) {
-  const auto& shape = index.shape;
-  visit(index.num_bands + head, int64_t{sizeof(int32_t)});
-  visit(index.num_columns + head, int64_t{sizeof(int32_t)});
-  visit(index.bands + int64_t{head} * shape.max_bands,
-        shape.max_bands * int64_t{sizeof(kernels::Band)});
-  visit(index.columns + int64_t{head} * shape.max_columns,
-        shape.max_columns * int64_t{sizeof(int32_t)});
-}
-
-}  // namespace
-
-void IndexBuilder::pack_lists(const std::vector<int32_t>& heads, int rank,
-                              const kernels::IndexView& index, std::byte* packed) {
-  for (size_t i = static_cast<size_t>(rank); i < heads.size();
-       i += static_cast<size_t>(cp_->size())) {
-    visit_lists(index, heads[i], [&](const void* piece, int64_t bytes) {
-      device_->copy(packed, piece, bytes);
-      packed += bytes;
-    });
-  }
-}
-
-void IndexBuilder::unpack_lists(const std::vector<int32_t>& heads, int rank,
-                                const kernels::IndexView& index, const std::byte* packed) {
-  for (size_t i = static_cast<size_t>(rank); i < heads.size();
-       i += static_cast<size_t>(cp_->size())) {
-    visit_lists(index, heads[i], [&](void* piece, int64_t bytes) {
-      device_->copy(piece, packed, bytes);
-      packed += bytes;
-    });
-  }
-}
-
+// Rank r has built the lists of heads[r], heads[r + P], ... Its j-th head is the j-th it packs.
 Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
                                           const kernels::IndexView& index, Deadline deadline) {
-  const int64_t head_bytes = packed_head_bytes(index.shape);
-  std::vector<int64_t> counts(static_cast<size_t>(cp_->size()), 0);
-  for (size_t i = 0; i < heads.size(); ++i) counts[i % counts.size()] += head_bytes;
-
-  std::vector<std::byte> send(static_cast<size_t>(counts[static_cast<size_t>(cp_->rank())]));
-  pack_lists(heads, cp_->rank(), index, send.data());
-  MR_RETURN_IF_ERROR(device_->synchronize(deadline));
-  std::vector<std::byte> all(heads.size() * static_cast<size_t>(head_bytes));
-  MR_RETURN_IF_ERROR(cp_->all_gather(send, all, counts, deadline));
-  const std::byte* from = all.data();
-  for (int rank = 0; rank < cp_->size(); ++rank) {
-    unpack_lists(heads, rank, index, from);
-    from += counts[static_cast<size_t>(rank)];
+  const int num_ranks = cp_->size();
+  const auto head_bytes = packed_head_bytes(index.shape);
+  const auto lists = lists_of(index);
+  for (const auto& list : lists) {
+    std::vector<kernels::CopyPiece> pieces;
+    int64_t slot = list.packed_offset;
+    for (size_t i = static_cast<size_t>(cp_->rank()); i < heads.size();
+         i += static_cast<size_t>(num_ranks), slot += head_bytes) {
+      pieces.push_back(
+          {.destination = slot, .source = heads[i] * list.head_bytes, .bytes = list.head_bytes});
+    }
+    device_->copy_pieces({.destination = packed_.data(), .source = list.data, .pieces = pieces});
   }
-  return device_->synchronize(deadline);
+  cp_->follow();
+  const comm::DeviceCommunicator::Gather all{
+      .send = packed_.data(), .receive = gathered_.data(), .bytes = packed_bytes_};
+  MR_RETURN_IF_ERROR(cp_->all_gather(std::span(&all, 1), deadline));
+  cp_->join(cp_->mark());
+  for (const auto& list : lists) {
+    std::vector<kernels::CopyPiece> pieces;
+    for (size_t i = 0; i < heads.size(); ++i) {
+      const auto rank = static_cast<int64_t>(i) % num_ranks,
+                 slot = static_cast<int64_t>(i) / num_ranks;
+      pieces.push_back({.destination = heads[i] * list.head_bytes,
+                        .source = rank * packed_bytes_ + slot * head_bytes + list.packed_offset,
+                        .bytes = list.head_bytes});
+    }
+    device_->copy_pieces({.destination = list.data, .source = gathered_.data(), .pieces = pieces});
+  }
+  return {};
 }
 
 }  // namespace millrace::worker

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/api/communicator.h"
+#include "comm/api/device_communicator.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "model/head_plan.h"
@@ -33,19 +33,19 @@ class IndexBuilder {
     int32_t first = 0;  // this rank's first query head in the plan
     int32_t count = 0;
   };
-  // All arguments outlive the builder. Takes the memory of estimation for `num_tokens` tokens.
-  static Result<IndexBuilder> create(kernels::Device& device, comm::Communicator& cp,
+  // All arguments outlive the builder. Takes the memory of estimation for `num_tokens` tokens and
+  // of lists of `shape` on their way.
+  static Result<IndexBuilder> create(kernels::Device& device, comm::DeviceCommunicator& cp,
                                      const std::vector<kernels::RowTile>& tiles,
                                      const model::HeadPlan& plan, HeadRange heads,
-                                     int64_t num_tokens);
+                                     int64_t num_tokens, const kernels::IndexShape& shape);
 
-  // Has the device fill the lists of all heads. Collective over cp; the device is only waited for
-  // where lists are exchanged.
+  // Has the device fill the lists of all heads. Collective over cp.
   Result<void> build(int32_t layer, const LocalQueries& queries, const kernels::LastRows& last,
                      const kernels::KvSlab& kv, const kernels::IndexView& index, Deadline deadline);
 
  private:
-  IndexBuilder(kernels::Device& device, comm::Communicator& cp,
+  IndexBuilder(kernels::Device& device, comm::DeviceCommunicator& cp,
                const std::vector<kernels::RowTile>& tiles, const model::HeadPlan& plan,
                HeadRange heads)
       : device_(&device), cp_(&cp), tiles_(&tiles), plan_(&plan), heads_(heads) {}
@@ -60,22 +60,22 @@ class IndexBuilder {
                               const kernels::IndexView& index, Deadline deadline);
   Result<void> exchange_lists(const std::vector<int32_t>& heads, const kernels::IndexView& index,
                               Deadline deadline);
-  // Has the device copy the lists of the heads dealt to `rank` to `packed`, or from it.
-  void pack_lists(const std::vector<int32_t>& heads, int rank, const kernels::IndexView& index,
-                  std::byte* packed);
-  void unpack_lists(const std::vector<int32_t>& heads, int rank, const kernels::IndexView& index,
-                    const std::byte* packed);
   void adaptive(int32_t layer, const std::vector<int32_t>& heads, const LocalQueries& queries,
                 const kernels::KvSlab& kv, const kernels::IndexView& index);
 
   kernels::Device* device_;
-  comm::Communicator* cp_;
+  comm::DeviceCommunicator* cp_;
   const std::vector<kernels::RowTile>* tiles_;
   const model::HeadPlan* plan_;
   HeadRange heads_;
   kernels::DeviceBuffer column_sums_;    // [vertical-slash heads of this rank, tokens]
   kernels::DeviceBuffer diagonal_sums_;  // the same
   kernels::DeviceBuffer probe_lse_;      // [vertical-slash heads of this rank, kLastRows]
+  // Lists as they travel (index_builder.cc): of as many heads as a rank is dealt at most; none with
+  // one rank.
+  int64_t packed_bytes_ = 0;
+  kernels::DeviceBuffer packed_;    // this rank's
+  kernels::DeviceBuffer gathered_;  // [ranks, packed_bytes_]
 };
 
 }  // namespace millrace::worker

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "common/units.h"
-#include "worker/row_gather.h"
 
 namespace millrace::worker {
 
@@ -21,7 +20,7 @@ bool uses_blocks(Pattern pattern) {
 
 }  // namespace
 
-Result<PageScorer> PageScorer::create(kernels::Device& device, comm::Communicator& cp,
+Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommunicator& cp,
                                       const Partition& partition,
                                       const std::vector<kernels::RowTile>& tiles,
                                       const model::HeadPlan& plan, const model::ShardShape& shard) {
@@ -36,13 +35,24 @@ Result<PageScorer> PageScorer::create(kernels::Device& device, comm::Communicato
   scorer.find_recall_tiles(tiles, scorer.with_blocks_);
   scorer.page_scores_.resize(static_cast<size_t>(shard.num_kv_heads * scorer.num_pages_));
 
+  for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
+    for (int rank = 0; rank < cp.size(); ++rank) {
+      const auto dealt = scorer.deal_heads(layer, rank);
+      scorer.most_heads_ = std::max<int64_t>(
+          scorer.most_heads_, std::ssize(dealt.with_lists) + std::ssize(dealt.with_blocks));
+    }
+  }
   const int64_t lse_bytes = num_heads * scorer.num_last() * kFloatBytes;
-  const int64_t scores_bytes = num_heads * scorer.num_pages_ * kFloatBytes;
+  const int64_t scores_bytes = scorer.most_heads_ * scorer.num_pages_ * kFloatBytes;
   MR_ASSIGN_OR_RETURN(scorer.lse_, device.allocate(lse_bytes));
+  MR_ASSIGN_OR_RETURN(scorer.packed_lse_, device.allocate(lse_bytes));
   MR_ASSIGN_OR_RETURN(scorer.head_lse_, device.allocate(lse_bytes));
   MR_ASSIGN_OR_RETURN(scorer.scores_, device.allocate(scores_bytes));
   MR_ASSIGN_OR_RETURN(scorer.recall_, device.allocate(num_heads * kFloatBytes));
-  MR_ASSIGN_OR_RETURN(scorer.host_scores_, device.allocate_host(scores_bytes));
+  if (cp.size() > 1) {
+    MR_ASSIGN_OR_RETURN(scorer.all_scores_, device.allocate(cp.size() * scores_bytes));
+  }
+  MR_ASSIGN_OR_RETURN(scorer.host_scores_, device.allocate_host(cp.size() * scores_bytes));
   MR_ASSIGN_OR_RETURN(scorer.host_recall_, device.allocate_host(num_heads * kFloatBytes));
   return scorer;
 }
@@ -61,66 +71,83 @@ void PageScorer::find_recall_tiles(const std::vector<kernels::RowTile>& tiles, H
 
 // Heads are dealt over the cp ranks; those with block lists go to the owner of the last tile, where
 // their lists are.
-void PageScorer::deal_heads(int32_t layer) {
-  with_lists_.heads.clear();
-  with_blocks_.heads.clear();
-  const bool owns_last_tile = partition_->owner(partition_->num_tokens() - 1) == cp_->rank();
+PageScorer::Dealt PageScorer::deal_heads(int32_t layer, int rank) const {
+  Dealt dealt;
+  const bool owns_last_tile = partition_->owner(partition_->num_tokens() - 1) == rank;
   for (int32_t h = 0; h < shard_->num_query_heads; ++h) {
     if (uses_blocks(pattern(layer, h))) {
-      if (owns_last_tile) with_blocks_.heads.push_back(h);
-    } else if (h % cp_->size() == cp_->rank()) {
-      with_lists_.heads.push_back(h);
+      if (owns_last_tile) dealt.with_blocks.push_back(h);
+    } else if (h % cp_->size() == rank) {
+      dealt.with_lists.push_back(h);
     }
   }
+  return dealt;
 }
 
+// The last rows lie on one rank, or on two where a stripe ends among them.
 Result<void> PageScorer::gather_lse(const float* lse, Deadline deadline) {
   const int64_t num_heads = shard_->num_query_heads;
   const int64_t num_rows = partition_->num_tokens(cp_->rank());
-  if (cp_->size() == 1) {
-    device_->copy_rows({.destination = lse_.data(),
-                        .destination_stride_bytes = num_last() * kFloatBytes,
-                        .source = lse + num_rows - num_last(),
-                        .source_stride_bytes = num_rows * kFloatBytes,
-                        .row_bytes = num_last() * kFloatBytes,
-                        .num_rows = num_heads});
-    return {};
-  }
-  // Row by row from their owners, then head-major.
-  const int64_t row_bytes = num_heads * kFloatBytes;
-  const auto copy_row = [&](int64_t local_row, std::byte* row) {
-    device_->copy_rows({.destination = row,
-                        .destination_stride_bytes = kFloatBytes,
-                        .source = lse + local_row,
-                        .source_stride_bytes = num_rows * kFloatBytes,
-                        .row_bytes = kFloatBytes,
-                        .num_rows = num_heads});
+  const int64_t first = last_positions_.front();
+  const auto runs = partition_->owned_runs({first, partition_->num_tokens()});
+  // A run travels packed [heads, tokens], in the place of the runs before it times the heads.
+  const auto packed = [&](const OwnedRun& run) {
+    return packed_lse_.as<float>() + (run.position - first) * num_heads;
   };
-  std::vector<float> rows(static_cast<size_t>(num_last() * num_heads));
-  MR_RETURN_IF_ERROR(gather_rows(*device_, *partition_, *cp_, last_positions_, row_bytes, copy_row,
-                                 rows.data(), deadline));
-  std::vector<float> by_head(rows.size());
-  for (int64_t r = 0; r < num_last(); ++r) {
-    for (int64_t h = 0; h < num_heads; ++h) {
-      by_head[static_cast<size_t>(h * num_last() + r)] =
-          rows[static_cast<size_t>(r * num_heads + h)];
-    }
+  for (const auto& run : runs) {
+    if (run.owner != cp_->rank()) continue;
+    device_->copy_rows({.destination = packed(run),
+                        .destination_stride_bytes = run.num_tokens * kFloatBytes,
+                        .source = lse + run.local_row,
+                        .source_stride_bytes = num_rows * kFloatBytes,
+                        .row_bytes = run.num_tokens * kFloatBytes,
+                        .num_rows = num_heads});
   }
-  device_->copy(lse_.data(), by_head.data(), lse_.bytes());
-  return device_->synchronize(deadline);
+  if (cp_->size() > 1) {
+    cp_->follow();
+    for (const auto& run : runs) {
+      MR_RETURN_IF_ERROR(cp_->broadcast(packed(run), run.num_tokens * num_heads * kFloatBytes,
+                                        run.owner, deadline));
+    }
+    cp_->join(cp_->mark());
+  }
+  for (const auto& run : runs) {
+    device_->copy_rows({.destination = lse_.as<float>() + run.position - first,
+                        .destination_stride_bytes = num_last() * kFloatBytes,
+                        .source = packed(run),
+                        .source_stride_bytes = run.num_tokens * kFloatBytes,
+                        .row_bytes = run.num_tokens * kFloatBytes,
+                        .num_rows = num_heads});
+  }
+  return {};
 }
 
 Result<void> PageScorer::enqueue(int32_t layer, const float* lse, const kernels::LastRows& last,
                                  const kernels::KvSlab& kv, const kernels::IndexView& index,
                                  Deadline deadline) {
-  deal_heads(layer);
+  auto dealt = deal_heads(layer, cp_->rank());
+  with_lists_.heads = std::move(dealt.with_lists);
+  with_blocks_.heads = std::move(dealt.with_blocks);
   MR_RETURN_IF_ERROR(gather_lse(lse, deadline));
   score(with_lists_, 0, last, kv, index);
   const auto num_lists = static_cast<int64_t>(with_lists_.heads.size());
   score(with_blocks_, num_lists, last, kv, index);
   const int64_t num_own = num_lists + static_cast<int64_t>(with_blocks_.heads.size());
-  device_->copy(host_scores_.as<float>(), scores_.data(), num_own * num_pages_ * kFloatBytes);
   device_->copy(host_recall_.as<float>(), recall_.data(), num_own * kFloatBytes);
+  return gather_scores(deadline);
+}
+
+Result<void> PageScorer::gather_scores(Deadline deadline) {
+  const bool alone = cp_->size() == 1;
+  if (!alone) {
+    const comm::DeviceCommunicator::Gather all{
+        .send = scores_.data(), .receive = all_scores_.data(), .bytes = scores_.bytes()};
+    cp_->follow();
+    MR_RETURN_IF_ERROR(cp_->all_gather(std::span(&all, 1), deadline));
+    cp_->join(cp_->mark());
+  }
+  device_->copy(host_scores_.as<float>(), alone ? scores_.data() : all_scores_.data(),
+                host_scores_.bytes());
   return {};
 }
 
@@ -148,33 +175,33 @@ void PageScorer::score(const HeadSet& set, int64_t first, const kernels::LastRow
                         .recall = recall_.as<float>() + first});
 }
 
-Result<void> PageScorer::collect(int32_t layer, Deadline deadline) {
-  const auto num_heads = static_cast<size_t>(shard_->num_query_heads);
-  const auto num_pages = static_cast<size_t>(num_pages_);
-  std::vector<float> scores(num_heads * num_pages, 0.0f);
-  size_t own = 0;
+void PageScorer::collect(int32_t layer) {
+  const float* recall = host_recall_.as<float>();
   for (const HeadSet* set : {&with_lists_, &with_blocks_}) {
     for (const int32_t h : set->heads) {
-      std::copy_n(host_scores_.as<float>() + own * num_pages, num_pages,
-                  scores.data() + static_cast<size_t>(h) * num_pages);
-      const float recall = host_recall_.as<float>()[own++];
+      const float share = *recall++;
       if (pattern(layer, h) == Pattern::kDense || set->recall_tiles.empty()) continue;
-      recall_sum_ += recall;
+      recall_sum_ += share;
       recall_count_ += 1;
     }
   }
-  // Each head's scores are zero but on one rank, so the sum is a gather and exact.
-  MR_RETURN_IF_ERROR(cp_->all_reduce_sum(std::span(scores), deadline));
-
   std::fill(page_scores_.begin(), page_scores_.end(), 0.0f);
-  const size_t group = num_heads / static_cast<size_t>(shard_->num_kv_heads);
-  for (size_t h = 0; h < num_heads; ++h) {
-    float* kv_scores = page_scores_.data() + h / group * num_pages;
-    for (size_t p = 0; p < num_pages; ++p) {
-      kv_scores[p] += scores[h * num_pages + p] / static_cast<float>(group);
+  for (int rank = 0; rank < cp_->size(); ++rank) {
+    const float* scores = host_scores_.as<float>() + rank * most_heads_ * num_pages_;
+    const auto dealt = deal_heads(layer, rank);
+    for (const auto* heads : {&dealt.with_lists, &dealt.with_blocks}) {
+      for (const int32_t h : *heads) {
+        add_scores(h, scores);
+        scores += num_pages_;
+      }
     }
   }
-  return {};
+}
+
+void PageScorer::add_scores(int32_t head, const float* scores) {
+  const int32_t group = shard_->num_query_heads / shard_->num_kv_heads;
+  float* sums = page_scores_.data() + head / group * num_pages_;
+  for (int64_t p = 0; p < num_pages_; ++p) sums[p] += scores[p] / static_cast<float>(group);
 }
 
 }  // namespace millrace::worker

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/api/communicator.h"
+#include "comm/api/device_communicator.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "model/head_plan.h"
@@ -18,7 +18,7 @@ namespace millrace::worker {
 class PageScorer {
  public:
   // All arguments outlive the scorer. `tiles`: this rank's row tiles.
-  static Result<PageScorer> create(kernels::Device& device, comm::Communicator& cp,
+  static Result<PageScorer> create(kernels::Device& device, comm::DeviceCommunicator& cp,
                                    const Partition& partition,
                                    const std::vector<kernels::RowTile>& tiles,
                                    const model::HeadPlan& plan, const model::ShardShape& shard);
@@ -28,8 +28,8 @@ class PageScorer {
   Result<void> enqueue(int32_t layer, const float* lse, const kernels::LastRows& last,
                        const kernels::KvSlab& kv, const kernels::IndexView& index,
                        Deadline deadline);
-  // After the device was synchronized. Collective over cp.
-  Result<void> collect(int32_t layer, Deadline deadline);
+  // After the device was synchronized.
+  void collect(int32_t layer);
 
   int64_t num_pages() const { return num_pages_; }
   // [kv heads, num_pages]: mean over the query heads of a kv head; of the layer collected last.
@@ -47,7 +47,7 @@ class PageScorer {
     std::vector<int64_t> tile_numbers;
   };
 
-  PageScorer(kernels::Device& device, comm::Communicator& cp, const Partition& partition,
+  PageScorer(kernels::Device& device, comm::DeviceCommunicator& cp, const Partition& partition,
              const model::HeadPlan& plan, const model::ShardShape& shard)
       : device_(&device), cp_(&cp), partition_(&partition), plan_(&plan), shard_(&shard) {}
 
@@ -56,13 +56,19 @@ class PageScorer {
   }
   int64_t num_last() const { return static_cast<int64_t>(last_positions_.size()); }
   void find_recall_tiles(const std::vector<kernels::RowTile>& tiles, HeadSet& set) const;
-  void deal_heads(int32_t layer);
+  // The heads whose scores `rank` computes, in the order it has them in.
+  struct Dealt {
+    std::vector<int32_t> with_lists, with_blocks;
+  };
+  Dealt deal_heads(int32_t layer, int rank) const;
   Result<void> gather_lse(const float* lse, Deadline deadline);
+  Result<void> gather_scores(Deadline deadline);
+  void add_scores(int32_t head, const float* scores);
   void score(const HeadSet& set, int64_t first, const kernels::LastRows& last,
              const kernels::KvSlab& kv, const kernels::IndexView& index);
 
   kernels::Device* device_;
-  comm::Communicator* cp_;
+  comm::DeviceCommunicator* cp_;
   const Partition* partition_;
   const model::HeadPlan* plan_;
   const model::ShardShape* shard_;
@@ -70,12 +76,15 @@ class PageScorer {
   int64_t num_pages_ = 0;
   HeadSet with_lists_, with_blocks_;  // this rank's heads of the layer enqueued last
 
-  kernels::DeviceBuffer lse_;       // [query heads, last rows]
+  kernels::DeviceBuffer packed_lse_;  // [query heads * last rows]: as it travels
+  kernels::DeviceBuffer lse_;         // [query heads, last rows]
   kernels::DeviceBuffer head_lse_;  // [own heads, last rows]; as the next two: with_lists_' heads,
                                     // then with_blocks_'
   kernels::DeviceBuffer scores_;    // [own heads, num_pages]
   kernels::DeviceBuffer recall_;    // [own heads]
-  kernels::HostBuffer host_scores_;
+  kernels::DeviceBuffer all_scores_;  // [ranks, most_heads_, num_pages]; none with one rank
+  int64_t most_heads_ = 0;            // that any rank is dealt in any layer
+  kernels::HostBuffer host_scores_;   // [ranks, most_heads_, num_pages]
   kernels::HostBuffer host_recall_;
 
   std::vector<float> page_scores_;

@@ -57,6 +57,21 @@ int64_t Partition::local_row(int rank, int64_t position) const {
   MR_CHECK(false, "position {} is not on rank {}", position, rank);
 }
 
+std::vector<OwnedRun> Partition::owned_runs(TokenRange tokens) const {
+  std::vector<OwnedRun> runs;
+  for (int64_t position = tokens.begin; position < tokens.end;) {
+    const int64_t stripe_end =
+        std::min(tokens.end, (position / stripe_tokens_ + 1) * stripe_tokens_);
+    const int rank = owner(position);
+    runs.push_back({.owner = rank,
+                    .position = position,
+                    .local_row = local_row(rank, position),
+                    .num_tokens = stripe_end - position});
+    position = stripe_end;
+  }
+  return runs;
+}
+
 int64_t Partition::num_tokens(int rank) const {
   int64_t sum = 0;
   for (const auto& range : ranges(rank)) sum += range.size();

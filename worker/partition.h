@@ -20,6 +20,14 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
+// Consecutive tokens of one owner.
+struct OwnedRun {
+  int owner = 0;
+  int64_t position = 0;
+  int64_t local_row = 0;  // of the first token, on its owner
+  int64_t num_tokens = 0;
+};
+
 class Partition {
  public:
   // stripe_tokens: a multiple of the page size, so that pages and row tiles have one owner.
@@ -43,6 +51,8 @@ class Partition {
   // The prompt's pages the rank holds, ascending.
   std::vector<int64_t> pages(int rank) const;
   int owner(int64_t position) const;
+  // The tokens [begin, end) cut where the owner changes, ascending.
+  std::vector<OwnedRun> owned_runs(TokenRange tokens) const;
   // Where its owner holds the row of `position`.
   int64_t local_row(int rank, int64_t position) const;
 

@@ -18,11 +18,13 @@ constexpr int64_t kLogitRows = 64;
 }  // namespace
 
 PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weights,
-                       const RankGrid& grid, const EngineOptions& options,
-                       model::LayerForward& forward, Partition partition, const PrefillTask& task)
+                       const RankGrid& grid, const DeviceGroups& groups,
+                       const EngineOptions& options, model::LayerForward& forward,
+                       Partition partition, const PrefillTask& task)
     : device_(device),
       weights_(weights),
       grid_(grid),
+      groups_(groups),
       options_(options),
       forward_(forward),
       partition_(std::move(partition)),
@@ -43,10 +45,10 @@ PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weigh
 
 Result<std::unique_ptr<PrefillRun>> PrefillRun::create(
     kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-    const EngineOptions& options, model::LayerForward& forward, Partition partition,
-    const PrefillTask& task) {
+    const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
+    Partition partition, const PrefillTask& task) {
   std::unique_ptr<PrefillRun> run(
-      new PrefillRun(device, weights, grid, options, forward, std::move(partition), task));
+      new PrefillRun(device, weights, grid, groups, options, forward, std::move(partition), task));
   MR_RETURN_IF_ERROR(run->allocate());
   return run;
 }
@@ -68,25 +70,25 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(last_q_,
                       device_.allocate(static_cast<int64_t>(last_positions_.size()) * row_bytes));
   MR_ASSIGN_OR_RETURN(auto exchange,
-                      KvExchange::create(device_, partition_, grid_.cp(), shard.num_kv_heads,
+                      KvExchange::create(device_, partition_, *groups_.cp, shard.num_kv_heads,
                                          config.head_dim, weights_.compute_dtype));
   exchange_ = std::make_unique<KvExchange>(std::move(exchange));
   MR_ASSIGN_OR_RETURN(index_,
                       LayerIndex::create(device_, *task_.plan, shard.first_query_head,
                                          shard.num_query_heads, partition_.num_tokens(), tiles_));
-  MR_ASSIGN_OR_RETURN(auto builder, IndexBuilder::create(device_, grid_.cp(), tiles_, *task_.plan,
-                                                         {.first = shard.first_query_head,
-                                                          .count = shard.num_query_heads},
-                                                         partition_.num_tokens()));
-  index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
   MR_ASSIGN_OR_RETURN(
-      auto scorer, PageScorer::create(device_, grid_.cp(), partition_, tiles_, *task_.plan, shard));
+      auto builder,
+      IndexBuilder::create(device_, *groups_.cp, tiles_, *task_.plan,
+                           {.first = shard.first_query_head, .count = shard.num_query_heads},
+                           partition_.num_tokens(), index_.view().shape));
+  index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
+  MR_ASSIGN_OR_RETURN(auto scorer, PageScorer::create(device_, *groups_.cp, partition_, tiles_,
+                                                      *task_.plan, shard));
   scorer_ = std::make_unique<PageScorer>(std::move(scorer));
   MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(head_pairs_bytes));
   MR_ASSIGN_OR_RETURN(host_pairs_, device_.allocate_host(head_pairs_bytes));
   if (grid_.tp().size() > 1) {
     MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
-    MR_ASSIGN_OR_RETURN(partial_window_, kernels::HostWindow::create(device_, partial_.bytes()));
   }
   return {};
 }
@@ -120,8 +122,9 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
   clock_.enter(Phase::kQkv);
   MR_RETURN_IF_ERROR(project(layer));
   clock_.enter(Phase::kExchange);
-  MR_RETURN_IF_ERROR(exchange_->gather(deadline));
   MR_RETURN_IF_ERROR(gather_last_queries(deadline));
+  MR_RETURN_IF_ERROR(exchange_->begin(deadline));
+  exchange_->finish_k();
   clock_.enter(Phase::kEstimate);
   MR_RETURN_IF_ERROR(index_builder_->build(layer,
                                            {.q = q_.data(),
@@ -134,6 +137,8 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
     task_.index_tap(layer, index_.view());
   }
+  clock_.enter(Phase::kExchange);
+  exchange_->finish_v();
   clock_.enter(Phase::kAttention);
   attend();
   clock_.enter(Phase::kMlp);
@@ -167,19 +172,26 @@ kernels::LastRows PrefillRun::last_rows() const {
           .scale = scale_};
 }
 
+// The last rows lie on one rank, or on two where a stripe ends among them.
 Result<void> PrefillRun::gather_last_queries(Deadline deadline) {
   const int64_t row_bytes = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
                             dtype_bytes(weights_.compute_dtype);
-  if (grid_.cp().size() == 1) {
-    device_.copy(last_q_.data(), q_.as<std::byte>() + last_positions_.front() * row_bytes,
-                 last_q_.bytes());
-    return {};
+  const int64_t first = last_positions_.front();
+  const auto runs = partition_.owned_runs({first, partition_.num_tokens()});
+  auto& cp = *groups_.cp;
+  for (const auto& run : runs) {
+    if (run.owner != cp.rank()) continue;
+    device_.copy(last_q_.as<std::byte>() + (run.position - first) * row_bytes,
+                 q_.as<std::byte>() + run.local_row * row_bytes, run.num_tokens * row_bytes);
   }
-  std::vector<std::byte> rows(last_positions_.size() * static_cast<size_t>(row_bytes));
-  MR_RETURN_IF_ERROR(gather_rows(device_, partition_, grid_.cp(), last_positions_, row_bytes,
-                                 rows_at(device_, q_.data(), row_bytes), rows.data(), deadline));
-  device_.copy(last_q_.data(), rows.data(), last_q_.bytes());
-  return device_.synchronize(deadline);
+  if (cp.size() == 1) return {};
+  cp.follow();
+  for (const auto& run : runs) {
+    MR_RETURN_IF_ERROR(cp.broadcast(last_q_.as<std::byte>() + (run.position - first) * row_bytes,
+                                    run.num_tokens * row_bytes, run.owner, deadline));
+  }
+  cp.join(cp.mark());
+  return {};
 }
 
 void PrefillRun::attend() {
@@ -198,11 +210,10 @@ void PrefillRun::attend() {
 
 Result<void> PrefillRun::add_over_tp(int64_t first_row, int64_t num_rows, Deadline deadline) {
   const int64_t count = num_rows * weights_.config.hidden_size;
-  const int64_t bytes = count * int64_t{sizeof(float)};
-  MR_ASSIGN_OR_RETURN(const auto view, partial_window_->read(partial_.data(), bytes, deadline));
-  MR_RETURN_IF_ERROR(grid_.tp().all_reduce_sum(
-      std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
-  partial_window_->write(partial_.data(), bytes);
+  auto& tp = *groups_.tp;
+  tp.follow();
+  MR_RETURN_IF_ERROR(tp.all_reduce_sum(partial_.as<float>(), count, deadline));
+  tp.join(tp.mark());
   device_.add({.x = hidden_.as<float>() + first_row * weights_.config.hidden_size,
                .y = partial_.as<float>(),
                .count = count});
@@ -233,7 +244,7 @@ Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   const auto* pairs = host_pairs_.as<int64_t>();
   covered_pairs_ = static_cast<double>(
       std::accumulate(pairs, pairs + weights_.shard.num_query_heads, int64_t{0}));
-  MR_RETURN_IF_ERROR(scorer_->collect(layer, deadline));
+  scorer_->collect(layer);
   if (task_.sink == nullptr) return {};
   return task_.sink->write_layer({.layer = layer,
                                   .local = exchange_->local(),

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "kernels/api/host_window.h"
 #include "worker/engine.h"
 #include "worker/index_builder.h"
 #include "worker/kv_exchange.h"
@@ -19,12 +17,10 @@ namespace millrace::worker {
 class PrefillRun {
  public:
   // Takes the memory of the whole request; kExhausted with the numbers when it does not fit.
-  static Result<std::unique_ptr<PrefillRun>> create(kernels::Device& device,
-                                                    const model::ModelWeights& weights,
-                                                    const RankGrid& grid,
-                                                    const EngineOptions& options,
-                                                    model::LayerForward& forward,
-                                                    Partition partition, const PrefillTask& task);
+  static Result<std::unique_ptr<PrefillRun>> create(
+      kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
+      const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
+      Partition partition, const PrefillTask& task);
 
   Result<void> embed(Deadline deadline);
   Result<void> run_layer(int32_t layer, Deadline deadline);
@@ -43,8 +39,8 @@ class PrefillRun {
 
  private:
   PrefillRun(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-             const EngineOptions& options, model::LayerForward& forward, Partition partition,
-             const PrefillTask& task);
+             const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
+             Partition partition, const PrefillTask& task);
 
   Result<void> allocate();
   Result<void> project(int32_t layer);
@@ -62,6 +58,7 @@ class PrefillRun {
   kernels::Device& device_;
   const model::ModelWeights& weights_;
   const RankGrid& grid_;
+  const DeviceGroups& groups_;
   const EngineOptions& options_;
   model::LayerForward& forward_;
   Partition partition_;
@@ -83,7 +80,6 @@ class PrefillRun {
   kernels::DeviceBuffer last_q_;      // [last rows, query heads, head_dim]
   kernels::DeviceBuffer head_pairs_;  // [query heads] int64: covered pairs of the live layer
   kernels::HostBuffer host_pairs_;
-  std::optional<kernels::HostWindow> partial_window_;  // what is summed over tp
   std::unique_ptr<KvExchange> exchange_;
   LayerIndex index_;
   std::unique_ptr<IndexBuilder> index_builder_;

@@ -19,6 +19,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
   const Result<void> loaded = runtime->load(options);
   MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
+  MR_RETURN_IF_ERROR(runtime->make_engine(options.engine, deadline));
   MR_RETURN_IF_ERROR(runtime->agree_on_limits(options));
   return runtime;
 }
@@ -30,8 +31,16 @@ Result<void> RankRuntime::load(const RankOptions& options) {
   MR_ASSIGN_OR_RETURN(weights_, model::load_model_weights(
                                     options.model_directory, grid_->tensor_parallel(),
                                     compute_dtype_on(*device_, options.compute_dtype), *device_));
-  MR_ASSIGN_OR_RETURN(auto engine, Engine::create(*device_, *weights_, *grid_, options.engine));
-  engine_ = std::make_unique<Engine>(std::move(engine));
+  return {};
+}
+
+Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(auto groups, make_device_groups(*device_, *grid_,
+                                                      /*own_gpu=*/ranks_on_device_ == 1, deadline));
+  auto engine = Engine::create(*device_, *weights_, *grid_, std::move(groups), options);
+  MR_RETURN_IF_ERROR(
+      agree(grid_->world(), engine.ok() ? Result<void>() : engine.error(), deadline));
+  engine_ = std::make_unique<Engine>(std::move(*engine));
   return {};
 }
 

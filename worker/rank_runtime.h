@@ -50,6 +50,7 @@ class RankRuntime {
  private:
   RankRuntime() = default;
   Result<void> load(const RankOptions& options);
+  Result<void> make_engine(const EngineOptions& options, Deadline deadline);
   Result<void> agree_on_limits(const RankOptions& options);
   int64_t prompt_budget_bytes(const RankOptions& options);
 

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/closed_form.h"
 #include "kernels/api/copy_lane.h"
+#include "kernels/api/copy_pieces.h"
 #include "kernels/api/copy_rows.h"
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
@@ -42,6 +44,12 @@ struct DeviceInfo {
 // A point in a device's order of execution; see Device::mark.
 using TimeMark = int64_t;
 inline constexpr int64_t kMarksKept = 64;
+
+// Where a GPU's operations go, for a library that orders work of its own by them.
+struct GpuStream {
+  int gpu = 0;             // among those this process sees
+  void* handle = nullptr;  // cudaStream_t
+};
 
 class Device;
 
@@ -110,9 +118,13 @@ class Device {
   // as it is until synchronize(), and has what was copied to it after.
   virtual void copy(void* destination, const void* source, int64_t bytes) = 0;
   virtual void copy_rows(const CopyRowsParams& params) = 0;
+  // Device memory only.
+  virtual void copy_pieces(const CopyPiecesParams& params) = 0;
   virtual Result<void> synchronize(Deadline deadline) = 0;
 
   virtual std::unique_ptr<CopyLane> make_copy_lane() = 0;
+  // None: calls return when their work is done.
+  virtual std::optional<GpuStream> gpu_stream() const { return std::nullopt; }
 
   // The moment at which all operations called so far are done. elapsed_s is the time between two of
   // the last kMarksKept marks, known once the later one is passed (after a synchronize).

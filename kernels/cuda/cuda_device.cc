@@ -104,6 +104,7 @@ class CudaDevice final : public Device {
     use();
     cuda::copy_rows_async(params, stream_.get());
   }
+  void copy_pieces(const CopyPiecesParams& params) override { run(cuda::copy_pieces, params); }
   Result<void> synchronize(Deadline deadline) override {
     use();
     return stream_.synchronize(deadline);
@@ -112,6 +113,9 @@ class CudaDevice final : public Device {
   std::unique_ptr<CopyLane> make_copy_lane() override {
     use();
     return std::make_unique<cuda::CudaCopyLane>(index_, stream_.get());
+  }
+  std::optional<GpuStream> gpu_stream() const override {
+    return GpuStream{.gpu = index_, .handle = stream_.get()};
   }
   TimeMark mark() override {
     use();

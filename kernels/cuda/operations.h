@@ -9,12 +9,15 @@
 
 #include "kernels/api/attention.h"
 #include "kernels/api/closed_form.h"
+#include "kernels/api/copy_pieces.h"
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/cuda/context.h"
 
 namespace millrace::kernels::cuda {
+
+void copy_pieces(const CopyPiecesParams& params, Context& context);
 
 void embed(const EmbedParams& params, Context& context);
 void rms_norm(const RmsNormParams& params, Context& context);

@@ -30,6 +30,7 @@ class RefDevice final : public Device {
     if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
   }
   void copy_rows(const CopyRowsParams& params) override { copy_host_rows(params); }
+  void copy_pieces(const CopyPiecesParams& params) override { copy_host_pieces(params); }
   Result<void> synchronize(Deadline) override { return {}; }
   std::unique_ptr<CopyLane> make_copy_lane() override { return std::make_unique<HostCopyLane>(); }
   TimeMark mark() override { return host_time_mark(); }

@@ -31,6 +31,9 @@ class FarDevice final : public kernels::Device {
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override;
   void copy(void* destination, const void* source, int64_t bytes) override;
   void copy_rows(const kernels::CopyRowsParams& params) override;
+  void copy_pieces(const kernels::CopyPiecesParams& params) override {
+    run(&Device::copy_pieces, params);
+  }
   Result<void> synchronize(Deadline deadline) override;
   std::unique_ptr<kernels::CopyLane> make_copy_lane() override;
   kernels::TimeMark mark() override { return device_->mark(); }

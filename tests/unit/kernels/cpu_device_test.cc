@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/simd_level.h"
 #include "kernels/ref/ref_device.h"
+#include "tests/unit/kernels/copy_pieces_case.h"
 
 namespace millrace::kernels {
 namespace {
@@ -47,6 +48,10 @@ TEST(CpuDevice, BufferOutlivesItsMove) {
   DeviceBuffer second = std::move(first);
   EXPECT_EQ(second.data(), data);
   EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): what a move leaves
+}
+
+TEST(CpuDevice, CopiesPiecesOfPlanes) {
+  test::expect_pieces_are_copied(*make_cpu_device({}));
 }
 
 TEST(CpuDevice, MultipliesAndCopiesLikeTheReference) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
+#include "tests/unit/kernels/copy_pieces_case.h"
 
 namespace millrace::kernels {
 namespace {
@@ -73,6 +74,10 @@ TEST_F(CudaDeviceTest, CopiesRowsBetweenPitchesInEveryDirection) {
       EXPECT_EQ(host->as<char>()[r * kWide + i], expected) << r << " " << i;
     }
   }
+}
+
+TEST_F(CudaDeviceTest, CopiesPiecesOfPlanes) {
+  test::expect_pieces_are_copied(*device_);
 }
 
 TEST_F(CudaDeviceTest, WhatDoesNotFitIsRefusedWithTheNumbersAndTheDeviceGoesOn) {

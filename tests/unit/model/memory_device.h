@@ -37,6 +37,7 @@ class MemoryDevice final : public kernels::Device {
     std::memcpy(destination, source, static_cast<std::size_t>(bytes));
   }
   void copy_rows(const kernels::CopyRowsParams&) override { refuse(); }
+  void copy_pieces(const kernels::CopyPiecesParams&) override { refuse(); }
   Result<void> synchronize(Deadline) override { return {}; }
   std::unique_ptr<kernels::CopyLane> make_copy_lane() override {
     return std::make_unique<kernels::HostCopyLane>();

@@ -38,7 +38,10 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
     test::FarDevice device(kernels::make_cpu_device({.num_threads = 1}));
     const auto weights =
         must(model::load_model_weights(model, grid.tensor_parallel(), DType::kFloat32, device));
-    auto engine = must(Engine::create(device, *weights, grid, {.row_tile_tokens = 64}));
+    auto groups =
+        must(make_device_groups(device, grid, /*own_gpu=*/false, Deadline::after(kTimeout)));
+    auto engine =
+        must(Engine::create(device, *weights, grid, std::move(groups), {.row_tile_tokens = 64}));
     const auto& config = weights->config;
     const kvstore::KvGeometry geometry{.num_layers = config.num_layers,
                                        .num_kv_heads = weights->shard.num_kv_heads,

@@ -45,8 +45,10 @@ struct Rank {
         device(make_device(far)),
         weights(must(
             model::load_model_weights(model, grid.tensor_parallel(), DType::kFloat32, *device))),
-        engine(must(Engine::create(*device, *weights, grid,
-                                   {.row_tile_tokens = 128, .stripe_tokens = 64}))) {}
+        engine(must(Engine::create(
+            *device, *weights, grid,
+            must(make_device_groups(*device, grid, /*own_gpu=*/false, Deadline::after(kTimeout))),
+            {.row_tile_tokens = 128, .stripe_tokens = 64}))) {}
 
   template <typename T>
   static T must(Result<T> result) {

@@ -1,0 +1,67 @@
+// Collectives over the memory of the ranks' devices: what moves every layer. Implementations:
+// comm/nccl (a GPU a rank), worker/staged_communicator.h (any device, by way of host memory and a
+// Communicator).
+//
+// Order: collectives run in a queue of their own beside the device's operations.
+//   device operations      A ---- B ------------------ C
+//                           \ follow()                / join(mark)
+//   collectives              `--- all_gather -- mark()
+// An implementation whose calls return when their work is done has nothing to order. Otherwise a
+// call only enqueues: buffers are the collective's until a join() or a wait for the device after
+// it.
+//
+// Every call is collective: all ranks make the same calls in the same order, with equal sizes. An
+// error breaks the communicator and with it the group; a peer that died in the middle shows as a
+// device that does not come to an end, so the wait for the device needs its deadline.
+//
+// Threads: the one of the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "comm/api/communicator.h"
+#include "common/clock.h"
+#include "common/result.h"
+
+namespace millrace::comm {
+
+// A point in the order of collectives.
+using CollectiveMark = int64_t;
+
+class DeviceCommunicator {
+ public:
+  // receive[r * bytes ...] = rank r's `bytes` at send, which are not a part of receive.
+  struct Gather {
+    const void* send = nullptr;
+    void* receive = nullptr;
+    int64_t bytes = 0;  // of one rank
+  };
+
+  virtual ~DeviceCommunicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Collectives called from here on come after all operations the device has been given so far.
+  virtual void follow() = 0;
+  // The end of all collectives called so far. The last kCollectiveMarksKept are remembered.
+  virtual CollectiveMark mark() = 0;
+  // Operations the device is given from here on come after `mark`.
+  virtual void join(CollectiveMark mark) = 0;
+
+  // All of `gathers` as one collective.
+  virtual Result<void> all_gather(std::span<const Gather> gathers, Deadline deadline) = 0;
+  // The root's bytes everywhere.
+  virtual Result<void> broadcast(void* data, int64_t bytes, int root, Deadline deadline) = 0;
+  // Element-wise sum in place; all ranks get the same bits, in every run.
+  virtual Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) = 0;
+
+  // Seconds are those in which a collective ran or waited for other ranks.
+  virtual CommStats stats() const = 0;
+};
+
+inline constexpr int64_t kCollectiveMarksKept = 64;
+
+}  // namespace millrace::comm

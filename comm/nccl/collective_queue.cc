@@ -1,0 +1,88 @@
+#include "comm/nccl/collective_queue.h"
+
+#include "comm/nccl/cuda_failure.h"
+#include "common/check.h"
+
+namespace millrace::comm::nccl {
+
+CollectiveQueue::CollectiveQueue(int gpu, cudaStream_t operations)
+    : gpu_(gpu), operations_(operations) {
+  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  // Ahead of the device's operations wherever both are ready: others wait for what is sent here.
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest),
+        "cudaStreamCreateWithPriority");
+  check(cudaEventCreateWithFlags(&followed_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  for (cudaEvent_t& mark : marks_) {
+    check(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  }
+  for (Stretch& stretch : stretches_) {
+    check(cudaEventCreate(&stretch.begin), "cudaEventCreate");
+    check(cudaEventCreate(&stretch.end), "cudaEventCreate");
+  }
+}
+
+CollectiveQueue::~CollectiveQueue() {
+  for (const Stretch& stretch : stretches_) {
+    cudaEventDestroy(stretch.begin);
+    cudaEventDestroy(stretch.end);
+  }
+  for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+  cudaEventDestroy(followed_);
+  cudaStreamDestroy(stream_);
+}
+
+void CollectiveQueue::follow() {
+  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  check(cudaEventRecord(followed_, operations_), "cudaEventRecord");
+  check(cudaStreamWaitEvent(stream_, followed_, 0), "cudaStreamWaitEvent");
+}
+
+CollectiveMark CollectiveQueue::mark() {
+  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  check(cudaEventRecord(marks_[static_cast<size_t>(next_mark_ % kCollectiveMarksKept)], stream_),
+        "cudaEventRecord");
+  return next_mark_++;
+}
+
+void CollectiveQueue::join(CollectiveMark mark) {
+  MR_CHECK(mark < next_mark_ && mark >= next_mark_ - kCollectiveMarksKept, "mark {} of {}", mark,
+           next_mark_);
+  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  check(
+      cudaStreamWaitEvent(operations_, marks_[static_cast<size_t>(mark % kCollectiveMarksKept)], 0),
+      "cudaStreamWaitEvent");
+}
+
+void CollectiveQueue::begin() {
+  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  Stretch& stretch = stretches_[next_stretch_];
+  settle(stretch, /*wait=*/true);
+  check(cudaEventRecord(stretch.begin, stream_), "cudaEventRecord");
+}
+
+void CollectiveQueue::end() {
+  Stretch& stretch = stretches_[next_stretch_];
+  check(cudaEventRecord(stretch.end, stream_), "cudaEventRecord");
+  stretch.running = true;
+  next_stretch_ = (next_stretch_ + 1) % kStretches;
+}
+
+double CollectiveQueue::busy_s() const {
+  for (Stretch& stretch : stretches_) settle(stretch, /*wait=*/false);
+  return busy_s_;
+}
+
+void CollectiveQueue::settle(Stretch& stretch, bool wait) const {
+  if (!stretch.running) return;
+  if (wait) check(cudaEventSynchronize(stretch.end), "cudaEventSynchronize");
+  float elapsed_ms = 0;
+  const cudaError_t status = cudaEventElapsedTime(&elapsed_ms, stretch.begin, stretch.end);
+  if (status == cudaErrorNotReady) return;
+  check(status, "cudaEventElapsedTime");
+  stretch.running = false;
+  busy_s_ += double{elapsed_ms} * 1e-3;
+}
+
+}  // namespace millrace::comm::nccl

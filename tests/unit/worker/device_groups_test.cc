@@ -1,0 +1,162 @@
+// What DeviceCommunicator promises, for ranks that share the host's memory, that have memory of
+// their own, and that have a GPU each.
+#include "worker/device_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "comm/nccl/nccl_communicator.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/cuda_device.h"
+#include "tests/support/far_device.h"
+#include "tests/unit/worker/rank_threads.h"
+
+namespace millrace::worker {
+namespace {
+
+enum class Kind { kCpu, kFar, kGpu };
+
+Deadline ample() {
+  return Deadline::after(std::chrono::seconds(60));
+}
+
+template <typename T>
+T must(Result<T> result) {
+  MR_CHECK(result.ok(), "{}", result.error().to_string());
+  return std::move(*result);
+}
+
+std::unique_ptr<kernels::Device> make_device(Kind kind, int rank) {
+  if (kind == Kind::kGpu) return must(kernels::make_cuda_device({.index = rank}));
+  auto device = kernels::make_cpu_device({.num_threads = 1});
+  if (kind == Kind::kFar) return std::make_unique<test::FarDevice>(std::move(device));
+  return device;
+}
+
+class DeviceGroupsTest : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    if (GetParam() != Kind::kGpu) return;
+    if (!comm::built_with_nccl()) GTEST_SKIP() << "built without NCCL";
+    num_ranks_ = std::min(4, kernels::num_cuda_devices());
+    if (num_ranks_ < 2) GTEST_SKIP() << num_ranks_ << " GPUs, collectives need two";
+  }
+
+  using Body = std::function<void(kernels::Device&, comm::DeviceCommunicator&)>;
+  // Ranks as a column of the grid.
+  void on_ranks(const Body& body) {
+    test::run_ranks(num_ranks_, [&](std::unique_ptr<comm::Communicator> world) {
+      const int rank = world->rank();
+      const auto grid =
+          must(RankGrid::create(std::move(world), {.tp = 1, .cp = num_ranks_}, ample()));
+      const auto device = make_device(GetParam(), rank);
+      const auto groups =
+          must(make_device_groups(*device, grid, GetParam() == Kind::kGpu, ample()));
+      EXPECT_STREQ(groups.transport, GetParam() == Kind::kGpu ? "nccl" : "host");
+      EXPECT_EQ(groups.cp->rank(), rank);
+      EXPECT_EQ(groups.cp->size(), num_ranks_);
+      body(*device, *groups.cp);
+      // No rank leaves while another still sends.
+      MR_CHECK(device->synchronize(ample()).ok() && grid.world().barrier(ample()).ok(), "");
+    });
+  }
+
+  static std::vector<int32_t> on_host(kernels::Device& device, const kernels::DeviceBuffer& data) {
+    std::vector<int32_t> values(static_cast<size_t>(data.bytes()) / sizeof(int32_t));
+    device.copy(values.data(), data.data(), data.bytes());
+    MR_CHECK(device.synchronize(ample()).ok(), "");
+    return values;
+  }
+
+  int num_ranks_ = 3;
+};
+
+// 4 MiB a rank: long enough that a GPU is still at it when the host has gone on.
+TEST_P(DeviceGroupsTest, AllGatherBringsWhatTheDeviceWroteBeforeInRankOrder) {
+  on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
+    constexpr int64_t kCounts[] = {1 << 20, 3};
+    for (int round = 0; round < 3; ++round) {
+      std::vector<kernels::DeviceBuffer> sent, received;
+      std::vector<std::vector<int32_t>> values;
+      std::vector<comm::DeviceCommunicator::Gather> gathers;
+      for (const int64_t count : kCounts) {
+        values.emplace_back(static_cast<size_t>(count));
+        std::iota(values.back().begin(), values.back().end(), 1000 * cp.rank() + round);
+        sent.push_back(must(device.allocate(count * 4)));
+        received.push_back(must(device.allocate(cp.size() * count * 4)));
+        device.copy(sent.back().data(), values.back().data(), count * 4);
+        gathers.push_back({sent.back().data(), received.back().data(), count * 4});
+      }
+      cp.follow();
+      ASSERT_TRUE(cp.all_gather(gathers, ample()).ok());
+      cp.join(cp.mark());
+      for (size_t part = 0; part < received.size(); ++part) {
+        const auto all = on_host(device, received[part]);
+        for (int rank = 0; rank < cp.size(); ++rank) {
+          for (int64_t i = 0; i < kCounts[part]; ++i) {
+            const auto at = static_cast<size_t>(rank * kCounts[part] + i);
+            ASSERT_EQ(all[at], 1000 * rank + round + i) << "part " << part << " rank " << rank;
+          }
+        }
+      }
+    }
+    EXPECT_EQ(cp.stats().calls, 3);
+    EXPECT_EQ(cp.stats().bytes_received, 3 * (cp.size() - 1) * 4 * ((1 << 20) + 3));
+  });
+}
+
+TEST_P(DeviceGroupsTest, BroadcastBringsTheRootsBytes) {
+  on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
+    const int root = cp.size() - 1;
+    const auto data = must(device.allocate(4 * 1000));
+    std::vector<int32_t> values(1000, cp.rank());
+    device.copy(data.data(), values.data(), data.bytes());
+    cp.follow();
+    ASSERT_TRUE(cp.broadcast(data.data(), data.bytes(), root, ample()).ok());
+    cp.join(cp.mark());
+    EXPECT_EQ(on_host(device, data), std::vector<int32_t>(1000, root));
+  });
+}
+
+TEST_P(DeviceGroupsTest, AllReduceSumsToTheSameBitsOnAllRanks) {
+  constexpr int kCount = 100'003;
+  std::vector<std::vector<int32_t>> bits(4);
+  on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
+    const auto data = must(device.allocate(4 * kCount));
+    std::vector<float> values(kCount);
+    for (int i = 0; i < kCount; ++i) {
+      values[static_cast<size_t>(i)] = 1.0f / static_cast<float>(1 + i % 977 + cp.rank());
+    }
+    device.copy(data.data(), values.data(), data.bytes());
+    cp.follow();
+    ASSERT_TRUE(cp.all_reduce_sum(data.as<float>(), kCount, ample()).ok());
+    cp.join(cp.mark());
+    bits[static_cast<size_t>(cp.rank())] = on_host(device, data);
+  });
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    EXPECT_EQ(bits[static_cast<size_t>(rank)], bits[0]) << "rank " << rank;
+  }
+  for (int i = 0; i < kCount; ++i) {
+    double sum = 0;
+    for (int rank = 0; rank < num_ranks_; ++rank) sum += 1.0 / (1 + i % 977 + rank);
+    // Each addend and each addition is rounded once.
+    ASSERT_NEAR(std::bit_cast<float>(bits[0][static_cast<size_t>(i)]), sum,
+                num_ranks_ * 1.2e-7 * sum)
+        << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceGroupsTest,
+                         testing::Values(Kind::kCpu, Kind::kFar, Kind::kGpu),
+                         [](const auto& param) {
+                           return std::string(param.param == Kind::kCpu   ? "cpu"
+                                              : param.param == Kind::kFar ? "far"
+                                                                          : "gpu");
+                         });
+
+}  // namespace
+}  // namespace millrace::worker
