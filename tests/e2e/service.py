@@ -119,7 +119,8 @@ class Service:
                     continue
                 with open(f"/proc/{pid}/environ", "rb") as file:
                     variables = dict(entry.partition("=")[::2] for entry in file.read().decode(errors="replace").split("\0"))
-                if alive(pid):
+                # The environment of one that just died reads as empty.
+                if alive(pid) and "OMPI_COMM_WORLD_RANK" in variables:
                     found[int(variables["OMPI_COMM_WORLD_RANK"])] = int(pid)
         return found
 
