@@ -14,7 +14,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   int64_t per_row = int64_t{config.hidden_size} * 4 +         // residual stream
                     2 * shard.num_query_heads * head_bytes +  // Q, attention output
                     int64_t{shard.num_query_heads} * 4 +      // lse
-                    kv_row_bytes +                            // own K and V
+                    (grid.cp > 1 ? 2 : 1) * kv_row_bytes +    // own K and V
                     4;                                        // position
   if (sets_layers_aside) {
     const int64_t digest_bytes = 3 * shard.num_kv_heads * int64_t{config.head_dim} * 4;
@@ -26,7 +26,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
     // Page scores of all ranks, where one of them may have all heads.
     per_token += ceil_div(int64_t{grid.cp} * shard.num_query_heads * 4, kernels::kPageTokens);
   }
-  per_token += 2 * 4 * ceil_div(shard.num_query_heads, grid.cp);            // probe sums
+  per_token += 2 * 4 * ceil_div(shard.num_query_heads, grid.cp);  // probe sums
   const int64_t pages = ceil_div(num_tokens, kernels::kPageTokens);
   const auto blocks = static_cast<int64_t>(kBlockShare * static_cast<double>(pages) *
                                            static_cast<double>(pages + 1) / 2 / grid.cp);

@@ -134,21 +134,19 @@ Result<void> PageScorer::enqueue(int32_t layer, const float* lse, const kernels:
   score(with_blocks_, num_lists, last, kv, index);
   const int64_t num_own = num_lists + static_cast<int64_t>(with_blocks_.heads.size());
   device_->copy(host_recall_.as<float>(), recall_.data(), num_own * kFloatBytes);
-  return gather_scores(deadline);
+  if (cp_->size() == 1) return {};
+  const comm::DeviceCommunicator::Gather all{
+      .send = scores_.data(), .receive = all_scores_.data(), .bytes = scores_.bytes()};
+  cp_->follow();
+  MR_RETURN_IF_ERROR(cp_->all_gather(std::span(&all, 1), deadline));
+  scores_arrived_ = cp_->mark();
+  return {};
 }
 
-Result<void> PageScorer::gather_scores(Deadline deadline) {
-  const bool alone = cp_->size() == 1;
-  if (!alone) {
-    const comm::DeviceCommunicator::Gather all{
-        .send = scores_.data(), .receive = all_scores_.data(), .bytes = scores_.bytes()};
-    cp_->follow();
-    MR_RETURN_IF_ERROR(cp_->all_gather(std::span(&all, 1), deadline));
-    cp_->join(cp_->mark());
-  }
-  device_->copy(host_scores_.as<float>(), alone ? scores_.data() : all_scores_.data(),
-                host_scores_.bytes());
-  return {};
+void PageScorer::fetch() {
+  if (cp_->size() > 1) cp_->join(scores_arrived_);
+  const auto& scores = cp_->size() > 1 ? all_scores_ : scores_;
+  device_->copy(host_scores_.as<float>(), scores.data(), host_scores_.bytes());
 }
 
 void PageScorer::score(const HeadSet& set, int64_t first, const kernels::LastRows& last,

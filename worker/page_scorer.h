@@ -1,6 +1,7 @@
 // What the last rows' attention of a layer says of the prompt's pages, and how much of it the index
-// would have covered. In two steps, so that the device is not waited for in between: enqueue() has
-// it computed and copied, collect() reads it once the device is through with the layer.
+// would have covered. In three steps, so that neither the device nor another rank is waited for in
+// between: enqueue() has it computed and sent, fetch() copied, collect() reads it once the device
+// is through with the layer.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,8 @@ class PageScorer {
   Result<void> enqueue(int32_t layer, const float* lse, const kernels::LastRows& last,
                        const kernels::KvSlab& kv, const kernels::IndexView& index,
                        Deadline deadline);
+  // Has the scores copied to the host; what the device was given meanwhile comes first.
+  void fetch();
   // After the device was synchronized.
   void collect(int32_t layer);
 
@@ -62,7 +65,6 @@ class PageScorer {
   };
   Dealt deal_heads(int32_t layer, int rank) const;
   Result<void> gather_lse(const float* lse, Deadline deadline);
-  Result<void> gather_scores(Deadline deadline);
   void add_scores(int32_t head, const float* scores);
   void score(const HeadSet& set, int64_t first, const kernels::LastRows& last,
              const kernels::KvSlab& kv, const kernels::IndexView& index);
@@ -84,7 +86,8 @@ class PageScorer {
   kernels::DeviceBuffer recall_;    // [own heads]
   kernels::DeviceBuffer all_scores_;  // [ranks, most_heads_, num_pages]; none with one rank
   int64_t most_heads_ = 0;            // that any rank is dealt in any layer
-  kernels::HostBuffer host_scores_;   // [ranks, most_heads_, num_pages]
+  comm::CollectiveMark scores_arrived_ = 0;
+  kernels::HostBuffer host_scores_;  // [ranks, most_heads_, num_pages]
   kernels::HostBuffer host_recall_;
 
   std::vector<float> page_scores_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "common/log.h"
 #include "kernels/api/coverage.h"
 #include "worker/row_gather.h"
 
@@ -14,6 +15,8 @@ namespace {
 // Rows whose logits are computed at a time: bounds [rows, vocabulary] float32, 32 MiB at a
 // vocabulary of 128K.
 constexpr int64_t kLogitRows = 64;
+// For what is on its way when a request ends: a layer's K and V at most.
+constexpr auto kSettleTimeout = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -69,9 +72,11 @@ Result<void> PrefillRun::allocate() {
                       device_.allocate(num_rows_ * shard.num_query_heads * int64_t{sizeof(float)}));
   MR_ASSIGN_OR_RETURN(last_q_,
                       device_.allocate(static_cast<int64_t>(last_positions_.size()) * row_bytes));
-  MR_ASSIGN_OR_RETURN(auto exchange,
-                      KvExchange::create(device_, partition_, *groups_.cp, shard.num_kv_heads,
-                                         config.head_dim, weights_.compute_dtype));
+  MR_ASSIGN_OR_RETURN(auto exchange, KvExchange::create(device_, partition_, *groups_.cp,
+                                                        {.num_kv_heads = shard.num_kv_heads,
+                                                         .head_dim = config.head_dim,
+                                                         .dtype = weights_.compute_dtype},
+                                                        options_.row_tile_tokens));
   exchange_ = std::make_unique<KvExchange>(std::move(exchange));
   MR_ASSIGN_OR_RETURN(index_,
                       LayerIndex::create(device_, *task_.plan, shard.first_query_head,
@@ -93,10 +98,24 @@ Result<void> PrefillRun::allocate() {
   return {};
 }
 
+PrefillRun::~PrefillRun() {
+  if (exchange_ == nullptr) return;
+  // A request that ends early may have sent what nobody waits for; its memory stays until that is
+  // done. A peer that is gone is not waited for: the group ends.
+  exchange_->settle();
+  const auto settled = device_.synchronize(Deadline::after(kSettleTimeout));
+  if (!settled.ok()) spdlog::warn("the end of a request: {}", settled.error().to_string());
+}
+
+// As many tiles as the rank with most rows has: a collective may be part of a tile's work.
 template <typename Body>
 Result<void> PrefillRun::for_row_tiles(Body&& body) {
-  for (int64_t first = 0; first < num_rows_; first += options_.row_tile_tokens) {
-    MR_RETURN_IF_ERROR(body(first, std::min(options_.row_tile_tokens, num_rows_ - first)));
+  for (int64_t tile = 0; tile < exchange_->num_tiles(); ++tile) {
+    const int64_t first = std::min(tile * options_.row_tile_tokens, num_rows_);
+    MR_RETURN_IF_ERROR(
+        body(RowRange{.tile = tile,
+                      .first = first,
+                      .count = std::min(options_.row_tile_tokens, num_rows_ - first)}));
   }
   return {};
 }
@@ -119,11 +138,14 @@ Result<void> PrefillRun::embed(Deadline deadline) {
 
 // The device is waited for once, in close_layer: everything before only has it do something.
 Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
-  clock_.enter(Phase::kQkv);
-  MR_RETURN_IF_ERROR(project(layer));
+  const bool projected = layer > 0 && projects_ahead();
+  if (!projected) {
+    MR_RETURN_IF_ERROR(
+        for_row_tiles([&](const RowRange& rows) { return project(layer, rows, deadline); }));
+  }
   clock_.enter(Phase::kExchange);
-  MR_RETURN_IF_ERROR(gather_last_queries(deadline));
-  MR_RETURN_IF_ERROR(exchange_->begin(deadline));
+  exchange_->advance();
+  groups_.cp->join(last_q_arrived_);
   exchange_->finish_k();
   clock_.enter(Phase::kEstimate);
   MR_RETURN_IF_ERROR(index_builder_->build(layer,
@@ -141,27 +163,34 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
   exchange_->finish_v();
   clock_.enter(Phase::kAttention);
   attend();
-  clock_.enter(Phase::kMlp);
+  clock_.enter(Phase::kStore);
+  MR_RETURN_IF_ERROR(scorer_->enqueue(layer, lse_.as<float>(), last_rows(), exchange_->slab(),
+                                      index_.view(), deadline));
   MR_RETURN_IF_ERROR(finish_rows(layer, deadline));
   clock_.enter(Phase::kStore);
+  scorer_->fetch();
   return close_layer(layer, deadline);
 }
 
-Result<void> PrefillRun::project(int32_t layer) {
+// K goes first: the index is built from it and the last queries.
+Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline deadline) {
   const auto& config = weights_.config;
   const int64_t element = dtype_bytes(weights_.compute_dtype);
   const int64_t q_row = int64_t{weights_.shard.num_query_heads} * config.head_dim * element;
   const int64_t kv_row = config.head_dim * element;
-  return for_row_tiles([&](int64_t first, int64_t rows) -> Result<void> {
-    forward_.qkv(layer, hidden_.as<float>() + first * config.hidden_size, rows,
-                 device_positions_.as<int32_t>() + first,
+  if (rows.count > 0) {
+    clock_.enter(Phase::kQkv);
+    forward_.qkv(layer, hidden_.as<float>() + rows.first * config.hidden_size, rows.count,
+                 device_positions_.as<int32_t>() + rows.first,
                  {.dtype = weights_.compute_dtype,
-                  .q = q_.as<std::byte>() + first * q_row,
-                  .k = static_cast<std::byte*>(exchange_->local_k()) + first * kv_row,
-                  .v = static_cast<std::byte*>(exchange_->local_v()) + first * kv_row,
+                  .q = q_.as<std::byte>() + rows.first * q_row,
+                  .k = static_cast<std::byte*>(exchange_->next_k()) + rows.first * kv_row,
+                  .v = static_cast<std::byte*>(exchange_->next_v()) + rows.first * kv_row,
                   .kv_stride = num_rows_});
-    return {};
-  });
+  }
+  MR_RETURN_IF_ERROR(exchange_->send_k(rows.tile, deadline));
+  if (rows.tile + 1 == exchange_->num_tiles()) MR_RETURN_IF_ERROR(send_last_queries(deadline));
+  return exchange_->send_v(rows.tile, deadline);
 }
 
 kernels::LastRows PrefillRun::last_rows() const {
@@ -173,7 +202,7 @@ kernels::LastRows PrefillRun::last_rows() const {
 }
 
 // The last rows lie on one rank, or on two where a stripe ends among them.
-Result<void> PrefillRun::gather_last_queries(Deadline deadline) {
+Result<void> PrefillRun::send_last_queries(Deadline deadline) {
   const int64_t row_bytes = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
                             dtype_bytes(weights_.compute_dtype);
   const int64_t first = last_positions_.front();
@@ -184,13 +213,14 @@ Result<void> PrefillRun::gather_last_queries(Deadline deadline) {
     device_.copy(last_q_.as<std::byte>() + (run.position - first) * row_bytes,
                  q_.as<std::byte>() + run.local_row * row_bytes, run.num_tokens * row_bytes);
   }
-  if (cp.size() == 1) return {};
-  cp.follow();
-  for (const auto& run : runs) {
-    MR_RETURN_IF_ERROR(cp.broadcast(last_q_.as<std::byte>() + (run.position - first) * row_bytes,
-                                    run.num_tokens * row_bytes, run.owner, deadline));
+  if (cp.size() > 1) {
+    cp.follow();
+    for (const auto& run : runs) {
+      MR_RETURN_IF_ERROR(cp.broadcast(last_q_.as<std::byte>() + (run.position - first) * row_bytes,
+                                      run.num_tokens * row_bytes, run.owner, deadline));
+    }
   }
-  cp.join(cp.mark());
+  last_q_arrived_ = cp.mark();
   return {};
 }
 
@@ -208,38 +238,44 @@ void PrefillRun::attend() {
   device_.copy(host_pairs_.as<int64_t>(), head_pairs_.data(), head_pairs_.bytes());
 }
 
-Result<void> PrefillRun::add_over_tp(int64_t first_row, int64_t num_rows, Deadline deadline) {
-  const int64_t count = num_rows * weights_.config.hidden_size;
+Result<void> PrefillRun::add_over_tp(const RowRange& rows, Deadline deadline) {
+  const int64_t count = rows.count * weights_.config.hidden_size;
   auto& tp = *groups_.tp;
   tp.follow();
   MR_RETURN_IF_ERROR(tp.all_reduce_sum(partial_.as<float>(), count, deadline));
   tp.join(tp.mark());
-  device_.add({.x = hidden_.as<float>() + first_row * weights_.config.hidden_size,
+  device_.add({.x = hidden_.as<float>() + rows.first * weights_.config.hidden_size,
                .y = partial_.as<float>(),
                .count = count});
   return {};
 }
 
 Result<void> PrefillRun::finish_rows(int32_t layer, Deadline deadline) {
-  const int64_t attended_row = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
-                               dtype_bytes(weights_.compute_dtype);
-  const bool alone = grid_.tp().size() == 1;
-  return for_row_tiles([&](int64_t first, int64_t rows) -> Result<void> {
-    float* hidden = hidden_.as<float>() + first * weights_.config.hidden_size;
-    float* out = alone ? hidden : partial_.as<float>();
-    forward_.attention_output(layer, attended_.as<std::byte>() + first * attended_row, rows, out,
-                              /*accumulate=*/alone);
-    if (!alone) MR_RETURN_IF_ERROR(add_over_tp(first, rows, deadline));
-    forward_.mlp(layer, hidden, rows, out, /*accumulate=*/alone);
-    if (!alone) MR_RETURN_IF_ERROR(add_over_tp(first, rows, deadline));
-    return {};
+  const bool ahead = projects_ahead() && layer + 1 < weights_.config.num_layers;
+  return for_row_tiles([&](const RowRange& rows) -> Result<void> {
+    if (rows.count > 0) {
+      clock_.enter(Phase::kMlp);
+      MR_RETURN_IF_ERROR(finish_tile(layer, rows, deadline));
+    }
+    return ahead ? project(layer + 1, rows, deadline) : Result<void>();
   });
 }
 
+Result<void> PrefillRun::finish_tile(int32_t layer, const RowRange& rows, Deadline deadline) {
+  const int64_t attended_row = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
+                               dtype_bytes(weights_.compute_dtype);
+  const bool alone = grid_.tp().size() == 1;
+  float* hidden = hidden_.as<float>() + rows.first * weights_.config.hidden_size;
+  float* out = alone ? hidden : partial_.as<float>();
+  forward_.attention_output(layer, attended_.as<std::byte>() + rows.first * attended_row,
+                            rows.count, out, /*accumulate=*/alone);
+  if (!alone) MR_RETURN_IF_ERROR(add_over_tp(rows, deadline));
+  forward_.mlp(layer, hidden, rows.count, out, /*accumulate=*/alone);
+  return alone ? Result<void>() : add_over_tp(rows, deadline);
+}
+
 Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
-  MR_RETURN_IF_ERROR(scorer_->enqueue(layer, lse_.as<float>(), last_rows(), exchange_->slab(),
-                                      index_.view(), deadline));
-  MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+  MR_RETURN_IF_ERROR(wait_for_device(layer, deadline));
   clock_.settle();
   const auto* pairs = host_pairs_.as<int64_t>();
   covered_pairs_ = static_cast<double>(
@@ -250,6 +286,17 @@ Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
                                   .local = exchange_->local(),
                                   .page_scores = scorer_->page_scores(),
                                   .num_pages = scorer_->num_pages()});
+}
+
+// A device of several that does not come to an end waits for a rank that does not come: the ranks
+// no longer agree on where they are.
+Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
+  auto done = device_.synchronize(deadline);
+  if (done.ok() || grid_.world().size() == 1) return done;
+  groups_.cp->abort();
+  groups_.tp->abort();
+  return error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
+               grid_.world().rank(), done.error().message);
 }
 
 Result<void> PrefillRun::finish_sink() {

@@ -22,6 +22,10 @@ class PrefillRun {
       const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
       Partition partition, const PrefillTask& task);
 
+  PrefillRun(const PrefillRun&) = delete;
+  PrefillRun& operator=(const PrefillRun&) = delete;
+  ~PrefillRun();
+
   Result<void> embed(Deadline deadline);
   Result<void> run_layer(int32_t layer, Deadline deadline);
   // Covered and causal (query, key) pairs of the last layer, this rank's rows and heads.
@@ -42,16 +46,28 @@ class PrefillRun {
              const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
              Partition partition, const PrefillTask& task);
 
+  // A row tile of all ranks, and this rank's rows in it.
+  struct RowRange {
+    int64_t tile = 0;
+    int64_t first = 0;
+    int64_t count = 0;  // may be 0 in the last tile
+  };
+
   Result<void> allocate();
-  Result<void> project(int32_t layer);
-  Result<void> gather_last_queries(Deadline deadline);
+  // With several context-parallel ranks the rows of layer l + 1 are projected tile by tile behind
+  // the MLP of layer l, so that K and V travel meanwhile.
+  bool projects_ahead() const { return groups_.cp->size() > 1; }
+  Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
+  Result<void> send_last_queries(Deadline deadline);
   void attend();
   Result<void> finish_rows(int32_t layer, Deadline deadline);
+  Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> close_layer(int32_t layer, Deadline deadline);
-  Result<void> add_over_tp(int64_t first_row, int64_t num_rows, Deadline deadline);
+  Result<void> wait_for_device(int32_t layer, Deadline deadline);
+  Result<void> add_over_tp(const RowRange& rows, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
   kernels::LastRows last_rows() const;
-  // Calls body(first row, rows) over this rank's rows in GEMM-sized tiles.
+  // Calls body(RowRange) for all GEMM-sized row tiles.
   template <typename Body>
   Result<void> for_row_tiles(Body&& body);
 
@@ -73,11 +89,12 @@ class PrefillRun {
   kernels::DeviceBuffer device_tokens_;     // [num_rows] int32
   kernels::DeviceBuffer device_positions_;  // [num_rows] int32
   kernels::DeviceBuffer hidden_;            // [num_rows, hidden] float32: the residual stream
-  kernels::DeviceBuffer partial_;     // [row tile, hidden] float32: products before the sum over tp
-  kernels::DeviceBuffer q_;           // [num_rows, query heads, head_dim]
-  kernels::DeviceBuffer attended_;    // [num_rows, query heads, head_dim]
-  kernels::DeviceBuffer lse_;         // [query heads, num_rows]
-  kernels::DeviceBuffer last_q_;      // [last rows, query heads, head_dim]
+  kernels::DeviceBuffer partial_;   // [row tile, hidden] float32: products before the sum over tp
+  kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
+  kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
+  kernels::DeviceBuffer lse_;       // [query heads, num_rows]
+  kernels::DeviceBuffer last_q_;    // [last rows, query heads, head_dim]
+  comm::CollectiveMark last_q_arrived_ = 0;
   kernels::DeviceBuffer head_pairs_;  // [query heads] int64: covered pairs of the live layer
   kernels::HostBuffer host_pairs_;
   std::unique_ptr<KvExchange> exchange_;

@@ -22,9 +22,7 @@ class NcclCommunicator final : public DeviceCommunicator {
         size_(size),
         queue_(options.gpu, static_cast<cudaStream_t>(options.operations)) {}
   // Not ncclCommDestroy, which waits for the peers without a deadline.
-  ~NcclCommunicator() override {
-    if (comm_ != nullptr) ncclCommAbort(comm_);
-  }
+  ~NcclCommunicator() override { NcclCommunicator::abort(); }
 
   Result<void> init(const ncclUniqueId& id, Deadline deadline) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -67,6 +65,11 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
+  void abort() noexcept override {
+    if (comm_ != nullptr) ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
+
   CommStats stats() const override {
     CommStats stats = stats_;
     stats.seconds = queue_.busy_s();
@@ -76,6 +79,7 @@ class NcclCommunicator final : public DeviceCommunicator {
  private:
   template <typename Call>
   Result<void> timed(const char* name, Deadline deadline, Call&& call) {
+    if (comm_ == nullptr) return error(Errc::kPeerLost, "NCCL {}: aborted", name);
     ++stats_.calls;
     queue_.begin();
     MR_RETURN_IF_ERROR(run(name, deadline, std::forward<Call>(call)));

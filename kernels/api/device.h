@@ -43,7 +43,7 @@ struct DeviceInfo {
 
 // A point in a device's order of execution; see Device::mark.
 using TimeMark = int64_t;
-inline constexpr int64_t kMarksKept = 64;
+inline constexpr int64_t kMarksKept = 512;
 
 // Where a GPU's operations go, for a library that orders work of its own by them.
 struct GpuStream {
