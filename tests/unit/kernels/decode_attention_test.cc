@@ -9,6 +9,7 @@
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kernels/contexts.h"
+#include "tests/unit/kernels/naive_operations.h"
 
 namespace millrace::kernels {
 namespace {
@@ -73,7 +74,10 @@ class DecodeCase {
   // K and V are widened and everything else is float32, so the dtype makes no difference here.
   Result run_naive() {
     Result result = empty_result();
-    for (int64_t h = 0; h < shape_.num_query_heads; ++h) naive_head(h, result);
+    DecodeAttentionParams p = params();
+    p.out = result.out.data();
+    p.lse = result.lse.data();
+    naive::decode_attention(p);
     return result;
   }
 
@@ -96,30 +100,6 @@ class DecodeCase {
                    .head_dim = shape_.head_dim,
                    .num_tokens = shape_.num_tokens,
                    .token_stride = stride()}};
-  }
-
-  void naive_head(int64_t head, Result& result) {
-    const int64_t head_dim = shape_.head_dim;
-    const int64_t first =
-        head / (shape_.num_query_heads / shape_.num_kv_heads) * stride() * head_dim;
-    const float* q = q_.data() + head * head_dim;
-    std::vector<float> scores;
-    float maximum = -std::numeric_limits<float>::infinity();
-    for (int64_t t = 0; t < shape_.num_tokens; ++t) {
-      float score = 0;
-      for (int64_t d = 0; d < head_dim; ++d) score += q[d] * k_[first + t * head_dim + d];
-      scores.push_back(score * params().scale);
-      maximum = std::max(maximum, scores.back());
-    }
-    float sum = 0;
-    float* out = result.out.data() + head * head_dim;
-    for (int64_t t = 0; t < shape_.num_tokens; ++t) {
-      const float weight = std::exp(scores[t] - maximum);
-      sum += weight;
-      for (int64_t d = 0; d < head_dim; ++d) out[d] += weight * v_[first + t * head_dim + d];
-    }
-    for (int64_t d = 0; d < head_dim; ++d) out[d] /= sum;
-    result.lse[static_cast<size_t>(head)] = maximum + std::log(sum);
   }
 
   Shape shape_;

@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "kernels/cpu/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kernels/contexts.h"
+#include "tests/unit/kernels/naive_operations.h"
 
 namespace millrace::kernels {
 namespace {
@@ -26,16 +25,18 @@ constexpr int64_t kWidths[] = {1, 15, 64, 127, 257};
 // Runs `operation` for both output types in every context, each against the float32 reference and
 // a naive float32 loop, the bfloat16 one with the naive loop's result rounded. Rows of the output
 // are `padding` apart; those gaps and the guards must stay.
-template <typename Params, typename Naive>
+template <typename Params>
 void expect_as_good_as_naive(Params params, int64_t rows, int64_t cols, int64_t padding,
                              void (*reference_operation)(const Params&),
-                             void (*operation)(const Params&, const Context&), Naive naive_loop) {
+                             void (*naive_operation)(const Params&),
+                             void (*operation)(const Params&, const Context&)) {
   const int64_t stride = cols + padding;
   std::vector<float> reference(rows * stride, -1);
   params.out = {reference.data(), DType::kFloat32, rows, cols, stride};
   reference_operation(params);
   std::vector<float> naive(rows * stride, -1);
-  naive_loop(naive.data(), stride);
+  params.out.data = naive.data();
+  naive_operation(params);
   const std::vector<float> naive_bf16 = test::widen(test::narrow(naive));
   const double atol = float32_rounding(reference);
 
@@ -92,18 +93,9 @@ void expect_rms_norm(int64_t rows, int64_t cols, int64_t padding) {
   const auto x = test::random_normals(1, rows * cols, 3.0F);
   const auto weight = test::random_normals(2, cols);
   constexpr float kEps = 1e-5F;
-  const auto naive = [&](float* out, int64_t stride) {
-    for (int64_t r = 0; r < rows; ++r) {
-      float sum = 0;
-      for (int64_t c = 0; c < cols; ++c) sum += x[r * cols + c] * x[r * cols + c];
-      const float scale = 1 / std::sqrt(sum / static_cast<float>(cols) + kEps);
-      for (int64_t c = 0; c < cols; ++c) {
-        out[r * stride + c] = x[r * cols + c] * scale * weight[c];
-      }
-    }
-  };
   const RmsNormParams params = {.x = x.data(), .weight = weight.data(), .eps = kEps, .out = {}};
-  expect_as_good_as_naive(params, rows, cols, padding, ref::rms_norm, cpu::rms_norm, naive);
+  expect_as_good_as_naive(params, rows, cols, padding, ref::rms_norm, naive::rms_norm,
+                          cpu::rms_norm);
 }
 
 TEST(RmsNorm, MatchesReference) {
@@ -127,17 +119,9 @@ TEST(RmsNorm, AZeroRowStaysZero) {
 
 void expect_silu_mul(int64_t rows, int64_t cols, int64_t padding) {
   const auto gate_up = test::random_normals(1, rows * 2 * cols, 4.0F);
-  const auto naive = [&](float* out, int64_t stride) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < cols; ++c) {
-        const float gate = gate_up[r * 2 * cols + c];
-        const float up = gate_up[(r * 2 + 1) * cols + c];
-        out[r * stride + c] = gate / (1 + std::exp(-gate)) * up;
-      }
-    }
-  };
   const SiluMulParams params = {.gate_up = gate_up.data(), .out = {}};
-  expect_as_good_as_naive(params, rows, cols, padding, ref::silu_mul, cpu::silu_mul, naive);
+  expect_as_good_as_naive(params, rows, cols, padding, ref::silu_mul, naive::silu_mul,
+                          cpu::silu_mul);
 }
 
 TEST(SiluMul, MatchesReference) {

@@ -10,6 +10,7 @@
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kernels/contexts.h"
+#include "tests/unit/kernels/naive_operations.h"
 
 namespace millrace::kernels {
 namespace {
@@ -65,18 +66,9 @@ struct Problem {
     return out;
   }
 
-  // One float32 sum per element, in order.
-  std::vector<float> naive() const {
+  std::vector<float> naive_result() const {
     std::vector<float> out = c;
-    for (int64_t i = 0; i < shape.m; ++i) {
-      for (int64_t j = 0; j < shape.n; ++j) {
-        float sum = 0;
-        for (int64_t l = 0; l < shape.k; ++l) sum += a[i * a_stride + l] * b[j * b_stride + l];
-        if (options.bias) sum += bias[j];
-        float& element = out[i * c_stride + j];
-        element = options.accumulate ? element + sum : sum;
-      }
-    }
+    naive::gemm(params(DType::kFloat32, out.data()));
     return out;
   }
 
@@ -95,7 +87,7 @@ struct Problem {
 
 void expect_as_good_as_naive(const Problem& problem) {
   const auto reference = problem.reference();
-  const auto naive = problem.naive();
+  const auto naive = problem.naive_result();
   const double atol = float32_rounding(reference);
   for (const Context& context : test::contexts()) {
     Gemm gemm(context);

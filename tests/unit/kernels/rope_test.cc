@@ -8,6 +8,7 @@
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kernels/contexts.h"
+#include "tests/unit/kernels/naive_operations.h"
 
 namespace millrace::kernels {
 namespace {
@@ -83,31 +84,9 @@ struct Problem {
     return out.all();
   }
 
-  // As Hugging Face computes it: everything in float32.
-  std::vector<float> naive() const {
+  std::vector<float> naive_result() const {
     Outputs<float> out(shape);
-    const int64_t dim = shape.head_dim;
-    const int64_t half = dim / 2;
-    const int64_t num_turned = shape.num_query_heads + shape.num_kv_heads;
-    const int64_t num_heads = num_turned + shape.num_kv_heads;
-    for (int64_t r = 0; r < shape.num_rows; ++r) {
-      for (int64_t h = 0; h < num_heads; ++h) {
-        const float* x = qkv.data() + (r * num_heads + h) * dim;
-        float* to = out.q.data() + (r * shape.num_query_heads + h) * dim;
-        if (h >= num_turned) {
-          to = out.v.data() + ((h - num_turned) * shape.kv_stride + r) * dim;
-        } else if (h >= shape.num_query_heads) {
-          to = out.k.data() + ((h - shape.num_query_heads) * shape.kv_stride + r) * dim;
-        }
-        for (int64_t i = 0; i < half; ++i) {
-          const float angle = static_cast<float>(positions[r]) * inv_freq[i];
-          const bool turned = h < num_turned;
-          to[i] = turned ? x[i] * std::cos(angle) - x[i + half] * std::sin(angle) : x[i];
-          to[i + half] =
-              turned ? x[i + half] * std::cos(angle) + x[i] * std::sin(angle) : x[i + half];
-        }
-      }
-    }
+    naive::rope_qkv(params(DType::kFloat32, out));
     return out.all();
   }
 
@@ -119,7 +98,7 @@ struct Problem {
 
 void expect_as_good_as_naive(const Problem& problem) {
   const auto reference = problem.reference();
-  const auto naive = problem.naive();
+  const auto naive = problem.naive_result();
   const auto naive_bf16 = test::widen(test::narrow(naive));
   const double atol = float32_rounding(reference);
   for (const Context& context : test::contexts()) {

@@ -8,6 +8,7 @@
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/random_data.h"
+#include "tests/unit/kernels/naive_operations.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
@@ -55,45 +56,13 @@ struct Problem {
                    .token_stride = stride}};
   }
 
-  Output empty() const {
-    return {.out = std::vector<float>(q.size()),
-            .lse = std::vector<float>(static_cast<size_t>(shape.num_query_heads))};
-  }
-
-  Output reference() const {
-    Output output = empty();
+  Output on_host(void (*operation)(const DecodeAttentionParams&)) const {
+    Output output = {.out = std::vector<float>(q.size()),
+                     .lse = std::vector<float>(static_cast<size_t>(shape.num_query_heads))};
     auto p = params(q.data(), k.data(), v.data(), DType::kFloat32);
     p.out = output.out.data();
     p.lse = output.lse.data();
-    ref::decode_attention(p);
-    return output;
-  }
-
-  Output naive() const {
-    Output output = empty();
-    const int64_t dim = shape.head_dim;
-    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-    for (int64_t h = 0; h < shape.num_query_heads; ++h) {
-      const int64_t first = h / (shape.num_query_heads / shape.num_kv_heads) * stride * dim;
-      std::vector<float> scores;
-      float maximum = -std::numeric_limits<float>::infinity();
-      for (int64_t t = 0; t < shape.num_tokens; ++t) {
-        float score = 0;
-        for (int64_t d = 0; d < dim; ++d) score += q[h * dim + d] * k[first + t * dim + d];
-        scores.push_back(score * scale);
-        maximum = std::max(maximum, scores.back());
-      }
-      float sum = 0;
-      for (int64_t t = 0; t < shape.num_tokens; ++t) {
-        const float weight = std::exp(scores[t] - maximum);
-        sum += weight;
-        for (int64_t d = 0; d < dim; ++d) {
-          output.out[h * dim + d] += weight * v[first + t * dim + d];
-        }
-      }
-      for (int64_t d = 0; d < dim; ++d) output.out[h * dim + d] /= sum;
-      output.lse[static_cast<size_t>(h)] = maximum + std::log(sum);
-    }
+    operation(p);
     return output;
   }
 
@@ -125,8 +94,8 @@ class DecodeAttentionTest : public GpuCase {
     SCOPED_TRACE(fmt::format("{} tokens, {} heads on {}, head_dim {}", shape.num_tokens,
                              shape.num_query_heads, shape.num_kv_heads, shape.head_dim));
     const Problem problem(shape);
-    const Output reference = problem.reference();
-    const Output naive = problem.naive();
+    const Output reference = problem.on_host(ref::decode_attention);
+    const Output naive = problem.on_host(naive::decode_attention);
     const auto judge = [&](const Output& actual) {
       EXPECT_TRUE(test::as_good_as_naive(actual.out, naive.out, reference.out, kOutAtol));
       EXPECT_TRUE(test::as_good_as_naive(actual.lse, naive.lse, reference.lse, kLseAtol));

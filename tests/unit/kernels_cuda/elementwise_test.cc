@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "kernels/cuda/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/random_data.h"
+#include "tests/unit/kernels/naive_operations.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
@@ -28,10 +27,11 @@ class ElementwiseTest : public GpuCase {
   // Runs `operation` for both output types with rows `padding` apart, against the float32
   // reference and a naive float32 loop; the gaps and the guards must stay, two runs give the same
   // bits.
-  template <typename Params, typename Naive>
+  template <typename Params>
   void expect_as_good_as_naive(Params params, const Params& host_params, int64_t rows, int64_t cols,
                                int64_t padding, void (*reference_operation)(const Params&),
-                               void (*operation)(const Params&, Context&), Naive naive_loop) {
+                               void (*naive_operation)(const Params&),
+                               void (*operation)(const Params&, Context&)) {
     SCOPED_TRACE(fmt::format("{} x {}", rows, cols));
     const int64_t stride = cols + padding;
     std::vector<float> reference(rows * stride, -1);
@@ -39,7 +39,8 @@ class ElementwiseTest : public GpuCase {
     on_host.out = {reference.data(), DType::kFloat32, rows, cols, stride};
     reference_operation(on_host);
     std::vector<float> naive(rows * stride, -1);
-    naive_loop(naive.data(), stride);
+    on_host.out.data = naive.data();
+    naive_operation(on_host);
     const double atol = float32_rounding(reference);
 
     DeviceArray<float> f32(std::vector<float>(rows * stride, -1));
@@ -110,23 +111,13 @@ TEST_F(ElementwiseTest, RmsNormMatchesReference) {
     for (const int64_t cols : kWidths) {
       const auto x = test::random_normals(1, rows * cols, 3.0F);
       const auto weight = test::random_normals(2, cols);
-      const auto naive = [&](float* out, int64_t stride) {
-        for (int64_t r = 0; r < rows; ++r) {
-          float sum = 0;
-          for (int64_t c = 0; c < cols; ++c) sum += x[r * cols + c] * x[r * cols + c];
-          const float scale = 1 / std::sqrt(sum / static_cast<float>(cols) + kEps);
-          for (int64_t c = 0; c < cols; ++c) {
-            out[r * stride + c] = x[r * cols + c] * scale * weight[c];
-          }
-        }
-      };
       const DeviceArray<float> device_x(x);
       const DeviceArray<float> device_weight(weight);
       const RmsNormParams host = {.x = x.data(), .weight = weight.data(), .eps = kEps, .out = {}};
       const RmsNormParams device = {
           .x = device_x.data(), .weight = device_weight.data(), .eps = kEps, .out = {}};
       expect_as_good_as_naive<RmsNormParams>(device, host, rows, cols, /*padding=*/8, ref::rms_norm,
-                                             rms_norm, naive);
+                                             naive::rms_norm, rms_norm);
     }
   }
 }
@@ -137,24 +128,16 @@ TEST_F(ElementwiseTest, SiluMulMatchesReference) {
       // Rounded to bfloat16, so that both input types hold the same values.
       const auto bf16 = test::narrow(test::random_normals(1, rows * 2 * cols, 4.0F));
       const auto gate_up = test::widen(bf16);
-      const auto naive = [&](float* out, int64_t stride) {
-        for (int64_t r = 0; r < rows; ++r) {
-          for (int64_t c = 0; c < cols; ++c) {
-            const float gate = gate_up[r * 2 * cols + c];
-            out[r * stride + c] = gate / (1 + std::exp(-gate)) * gate_up[(r * 2 + 1) * cols + c];
-          }
-        }
-      };
       const SiluMulParams host = {.gate_up = gate_up.data(), .out = {}};
       const DeviceArray<float> device_f32(gate_up);
       const SiluMulParams from_f32 = {.gate_up = device_f32.data(), .out = {}};
       expect_as_good_as_naive<SiluMulParams>(from_f32, host, rows, cols, /*padding=*/8,
-                                             ref::silu_mul, silu_mul, naive);
+                                             ref::silu_mul, naive::silu_mul, silu_mul);
       const DeviceArray<BFloat16> device_bf16(bf16);
       const SiluMulParams from_bf16 = {
           .gate_up = device_bf16.data(), .gate_up_dtype = DType::kBFloat16, .out = {}};
       expect_as_good_as_naive<SiluMulParams>(from_bf16, host, rows, cols, /*padding=*/0,
-                                             ref::silu_mul, silu_mul, naive);
+                                             ref::silu_mul, naive::silu_mul, silu_mul);
     }
   }
 }

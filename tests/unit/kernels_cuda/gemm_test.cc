@@ -8,6 +8,7 @@
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/random_data.h"
+#include "tests/unit/kernels/naive_operations.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
@@ -50,20 +51,9 @@ struct Problem {
     return out;
   }
 
-  // One float32 sum per element, in order.
-  std::vector<float> naive() const {
+  std::vector<float> naive_result() const {
     std::vector<float> out = c;
-    for (int64_t i = 0; i < shape.m; ++i) {
-      for (int64_t j = 0; j < shape.n; ++j) {
-        float sum = 0;
-        for (int64_t l = 0; l < shape.k; ++l) {
-          sum += to_float(a[i * a_stride + l]) * to_float(b[j * b_stride + l]);
-        }
-        if (shape.bias) sum += bias[j];
-        float& element = out[i * c_stride + j];
-        element = shape.accumulate ? element + sum : sum;
-      }
-    }
+    naive::gemm(params(a.data(), b.data(), bias.data(), out.data(), DType::kFloat32));
     return out;
   }
 
@@ -85,7 +75,7 @@ class GemmTest : public GpuCase {
     SCOPED_TRACE(fmt::format("{} x {} x {}", shape.m, shape.n, shape.k));
     const Problem problem(shape);
     const auto reference = problem.reference();
-    const auto naive = problem.naive();
+    const auto naive = problem.naive_result();
     // The tensor cores sum products in groups with a few bits less than float32 keeps: per step an
     // error of about 2^-23 of the largest partial sum, which a naive loop shows only in part.
     const double atol = float32_rounding(reference) * std::sqrt(static_cast<double>(shape.k));

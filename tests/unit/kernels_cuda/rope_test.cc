@@ -7,6 +7,7 @@
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/random_data.h"
+#include "tests/unit/kernels/naive_operations.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
@@ -75,35 +76,6 @@ class RopeTest : public GpuCase {
   }
 };
 
-// As Hugging Face computes it: everything in float32.
-std::vector<float> naive_rope(const Shape& s, const std::vector<float>& qkv,
-                              const std::vector<int32_t>& positions,
-                              const std::vector<float>& inv_freq) {
-  HostOutputs<float> out(s);
-  const int32_t half = s.head_dim / 2;
-  const int32_t num_turned = s.num_query_heads + s.num_kv_heads;
-  const int32_t num_heads = num_turned + s.num_kv_heads;
-  for (int64_t r = 0; r < s.num_rows; ++r) {
-    for (int32_t h = 0; h < num_heads; ++h) {
-      const float* x = qkv.data() + (r * num_heads + h) * s.head_dim;
-      float* to = out.q.data() + (r * s.num_query_heads + h) * s.head_dim;
-      if (h >= num_turned) {
-        to = out.v.data() + ((h - num_turned) * s.kv_stride + r) * s.head_dim;
-      } else if (h >= s.num_query_heads) {
-        to = out.k.data() + ((h - s.num_query_heads) * s.kv_stride + r) * s.head_dim;
-      }
-      for (int32_t i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(positions[r]) * inv_freq[i];
-        const bool turned = h < num_turned;
-        to[i] = turned ? x[i] * std::cos(angle) - x[i + half] * std::sin(angle) : x[i];
-        to[i + half] =
-            turned ? x[i + half] * std::cos(angle) + x[i] * std::sin(angle) : x[i + half];
-      }
-    }
-  }
-  return out.all();
-}
-
 TEST_F(RopeTest, MatchesReferenceForEveryPairOfTypesUpToAMillionTokens) {
   for (const Shape shape :
        {Shape{1, 1, 1, 16, 1}, Shape{65, 8, 4, 16, 70}, Shape{127, 6, 1, 64, 127},
@@ -133,7 +105,12 @@ TEST_F(RopeTest, MatchesReferenceForEveryPairOfTypesUpToAMillionTokens) {
     params.v = reference_out.v.data();
     ref::rope_qkv(params);
     const auto reference = reference_out.all();
-    const auto naive = naive_rope(shape, qkv, positions, inv_freq);
+    HostOutputs<float> naive_out(shape);
+    params.q = naive_out.q.data();
+    params.k = naive_out.k.data();
+    params.v = naive_out.v.data();
+    naive::rope_qkv(params);
+    const auto naive = naive_out.all();
     const auto naive_bf16 = test::widen(test::narrow(naive));
     const double atol = float32_rounding(reference);
 

@@ -1,0 +1,127 @@
+#include "tests/unit/kernels/naive_operations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace millrace::kernels::naive {
+namespace {
+
+const float* floats(const void* data) {
+  return static_cast<const float*>(data);
+}
+
+float* floats(void* data) {
+  return static_cast<float*>(data);
+}
+
+std::vector<float> row_of(const ConstMatrix& matrix, int64_t row) {
+  std::vector<float> values;
+  const int64_t first = row * matrix.row_stride;
+  for (int64_t i = first; i < first + matrix.cols; ++i) {
+    values.push_back(matrix.dtype == DType::kFloat32
+                         ? floats(matrix.data)[i]
+                         : to_float(static_cast<const BFloat16*>(matrix.data)[i]));
+  }
+  return values;
+}
+
+// Where the projection of `head` of row r goes: query heads, then key heads, then value heads.
+float* rope_output(const RopeQkvParams& p, int64_t row, int64_t head) {
+  if (head < p.num_query_heads) {
+    return floats(p.q) + (row * p.num_query_heads + head) * p.head_dim;
+  }
+  head -= p.num_query_heads;
+  if (head < p.num_kv_heads) return floats(p.k) + (head * p.kv_stride + row) * p.head_dim;
+  return floats(p.v) + ((head - p.num_kv_heads) * p.kv_stride + row) * p.head_dim;
+}
+
+void decode_head(const DecodeAttentionParams& p, int64_t head) {
+  const int64_t dim = p.kv.head_dim;
+  const int64_t kv_head = head / (p.num_query_heads / p.kv.num_kv_heads);
+  const float* q = p.q + head * dim;
+  const float* k = floats(p.kv.k) + kv_head * p.kv.token_stride * dim;
+  const float* v = floats(p.kv.v) + kv_head * p.kv.token_stride * dim;
+  std::vector<float> scores;
+  float maximum = -std::numeric_limits<float>::infinity();
+  for (int64_t t = 0; t < p.kv.num_tokens; ++t) {
+    float score = 0;
+    for (int64_t d = 0; d < dim; ++d) score += q[d] * k[t * dim + d];
+    scores.push_back(score * p.scale);
+    maximum = std::max(maximum, scores.back());
+  }
+  float* out = p.out + head * dim;
+  std::fill_n(out, dim, 0.0F);
+  float sum = 0;
+  for (size_t t = 0; t < scores.size(); ++t) {
+    const float weight = std::exp(scores[t] - maximum);
+    sum += weight;
+    for (int64_t d = 0; d < dim; ++d) out[d] += weight * v[static_cast<int64_t>(t) * dim + d];
+  }
+  for (int64_t d = 0; d < dim; ++d) out[d] /= sum;
+  p.lse[head] = maximum + std::log(sum);
+}
+
+}  // namespace
+
+void rms_norm(const RmsNormParams& p) {
+  for (int64_t r = 0; r < p.out.rows; ++r) {
+    const float* x = p.x + r * p.out.cols;
+    float* out = floats(p.out.data) + r * p.out.row_stride;
+    float sum = 0;
+    for (int64_t c = 0; c < p.out.cols; ++c) sum += x[c] * x[c];
+    const float scale = 1 / std::sqrt(sum / static_cast<float>(p.out.cols) + p.eps);
+    for (int64_t c = 0; c < p.out.cols; ++c) out[c] = x[c] * scale * p.weight[c];
+  }
+}
+
+void silu_mul(const SiluMulParams& p) {
+  for (int64_t r = 0; r < p.out.rows; ++r) {
+    const float* gate = floats(p.gate_up) + r * 2 * p.out.cols;
+    const float* up = gate + p.out.cols;
+    float* out = floats(p.out.data) + r * p.out.row_stride;
+    for (int64_t c = 0; c < p.out.cols; ++c) out[c] = gate[c] / (1 + std::exp(-gate[c])) * up[c];
+  }
+}
+
+void rope_qkv(const RopeQkvParams& p) {
+  const int64_t half = p.head_dim / 2;
+  const int64_t num_turned = p.num_query_heads + p.num_kv_heads;
+  const int64_t num_heads = num_turned + p.num_kv_heads;
+  for (int64_t r = 0; r < p.num_rows; ++r) {
+    for (int64_t h = 0; h < num_heads; ++h) {
+      const float* x = floats(p.qkv) + (r * num_heads + h) * p.head_dim;
+      float* to = rope_output(p, r, h);
+      const bool turned = h < num_turned;
+      for (int64_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(p.positions[r]) * p.inv_freq[i];
+        to[i] = turned ? x[i] * std::cos(angle) - x[i + half] * std::sin(angle) : x[i];
+        to[i + half] =
+            turned ? x[i + half] * std::cos(angle) + x[i] * std::sin(angle) : x[i + half];
+      }
+    }
+  }
+}
+
+void gemm(const GemmParams& p) {
+  std::vector<std::vector<float>> b;
+  for (int64_t j = 0; j < p.b.rows; ++j) b.push_back(row_of(p.b, j));
+  for (int64_t i = 0; i < p.a.rows; ++i) {
+    const std::vector<float> a = row_of(p.a, i);
+    for (int64_t j = 0; j < p.b.rows; ++j) {
+      const std::vector<float>& column = b[static_cast<size_t>(j)];
+      float sum = 0;
+      for (size_t l = 0; l < a.size(); ++l) sum += a[l] * column[l];
+      if (p.bias != nullptr) sum += p.bias[j];
+      float& element = floats(p.c.data)[i * p.c.row_stride + j];
+      element = p.accumulate ? element + sum : sum;
+    }
+  }
+}
+
+void decode_attention(const DecodeAttentionParams& p) {
+  for (int64_t head = 0; head < p.num_query_heads; ++head) decode_head(p, head);
+}
+
+}  // namespace millrace::kernels::naive

@@ -1,0 +1,20 @@
+// The obvious float32 loops with the contracts of kernels/api: what they are off by is the measure
+// of an implementation (docs/numerics.md). Inputs and outputs are float32; gemm also reads
+// bfloat16.
+#pragma once
+
+#include "kernels/api/attention.h"
+#include "kernels/api/elementwise.h"
+#include "kernels/api/gemm.h"
+
+namespace millrace::kernels::naive {
+
+void rms_norm(const RmsNormParams& params);
+void silu_mul(const SiluMulParams& params);
+// As Hugging Face computes it.
+void rope_qkv(const RopeQkvParams& params);
+// One sum per element, in order.
+void gemm(const GemmParams& params);
+void decode_attention(const DecodeAttentionParams& params);
+
+}  // namespace millrace::kernels::naive
