@@ -29,8 +29,8 @@ void widen(IndexShape& shape, const model::HeadPattern& head, int64_t num_tokens
     case Pattern::kVerticalSlash:
       columns = std::max(head.verticals, kernels::kForcedColumns);
       // Bands closer than a tile merge, so there are at most as many as tiles.
-      bands = std::min(std::max(head.slashes, kernels::kForcedOffsets),
-                       static_cast<int32_t>(num_tokens / kernels::kTileRows) + 1);
+      bands = std::min({std::max(head.slashes, kernels::kForcedOffsets), kMostBands,
+                        static_cast<int32_t>(num_tokens / kernels::kTileRows) + 1});
       break;
     case Pattern::kDense:
     case Pattern::kBlockSparse:
