@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "common/log.h"
 #include "common/random_id.h"
+#include "model/plan_for_length.h"
 #include "protocol/errc.h"
 #include "worker/agreement.h"
 #include "worker/command_channel.h"
@@ -189,10 +191,11 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
   const Partition partition = runtime_.engine().partition(num_tokens);
   const auto pages = partition.pages(runtime_.grid().cp().rank());
   const bool from_client = !prompt.head_plan().empty();
-  const auto plan =
+  auto plan =
       model::make_head_plan(from_client ? prompt.head_plan() : options_.head_plan, weights.config,
                             num_tokens, runtime_.crossover_tokens(), {.allow_files = !from_client});
   const bool stores = weights.shard.kv_replica == 0;
+  if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
   own = plan.ok() ? Result<void>() : plan.error();
   std::optional<UnfinishedPages> unfinished;
   if (own.ok() && stores) {
