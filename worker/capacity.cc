@@ -14,7 +14,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   int64_t per_row = int64_t{config.hidden_size} * 4 +         // residual stream
                     2 * shard.num_query_heads * head_bytes +  // Q, attention output
                     int64_t{shard.num_query_heads} * 4 +      // lse
-                    (grid.cp > 1 ? 2 : 1) * kv_row_bytes +    // own K and V
+                    kv_row_bytes +                            // own K and V
                     4;                                        // position
   if (sets_layers_aside) {
     const int64_t digest_bytes = 3 * shard.num_kv_heads * int64_t{config.head_dim} * 4;

@@ -66,6 +66,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
       agree(world, created.ok() ? Result<void>() : created.error(), Deadline::after(comm_timeout)));
   PrefillRun& run = **created;
 
+  MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
   double covered = 0, causal = 0;
   MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
   for (int32_t layer = 0; layer < num_layers; ++layer) {

@@ -77,8 +77,7 @@ Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::DeviceC
                       device.allocate(most_heads * kernels::kLastRows * int64_t{sizeof(float)}));
   if (cp.size() > 1) {
     builder.packed_bytes_ = most_heads * packed_head_bytes(shape);
-    MR_ASSIGN_OR_RETURN(builder.packed_, device.allocate(builder.packed_bytes_));
-    MR_ASSIGN_OR_RETURN(builder.gathered_, device.allocate(cp.size() * builder.packed_bytes_));
+    MR_ASSIGN_OR_RETURN(builder.packed_, device.allocate(cp.size() * builder.packed_bytes_));
   }
   return builder;
 }
@@ -190,7 +189,7 @@ Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
   const auto lists = lists_of(index);
   for (const auto& list : lists) {
     std::vector<kernels::CopyPiece> pieces;
-    int64_t slot = list.packed_offset;
+    int64_t slot = cp_->rank() * packed_bytes_ + list.packed_offset;
     for (size_t i = static_cast<size_t>(cp_->rank()); i < heads.size();
          i += static_cast<size_t>(num_ranks), slot += head_bytes) {
       pieces.push_back(
@@ -199,9 +198,7 @@ Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
     device_->copy_pieces({.destination = packed_.data(), .source = list.data, .pieces = pieces});
   }
   cp_->follow();
-  const comm::DeviceCommunicator::Gather all{
-      .send = packed_.data(), .receive = gathered_.data(), .bytes = packed_bytes_};
-  MR_RETURN_IF_ERROR(cp_->all_gather(std::span(&all, 1), deadline));
+  MR_RETURN_IF_ERROR(cp_->all_gather(packed_.data(), packed_bytes_, deadline));
   cp_->join(cp_->mark());
   for (const auto& list : lists) {
     std::vector<kernels::CopyPiece> pieces;
@@ -212,7 +209,7 @@ Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
                         .source = rank * packed_bytes_ + slot * head_bytes + list.packed_offset,
                         .bytes = list.head_bytes});
     }
-    device_->copy_pieces({.destination = list.data, .source = gathered_.data(), .pieces = pieces});
+    device_->copy_pieces({.destination = list.data, .source = packed_.data(), .pieces = pieces});
   }
   return {};
 }

@@ -74,8 +74,7 @@ class IndexBuilder {
   // Lists as they travel (index_builder.cc): of as many heads as a rank is dealt at most; none with
   // one rank.
   int64_t packed_bytes_ = 0;
-  kernels::DeviceBuffer packed_;    // this rank's
-  kernels::DeviceBuffer gathered_;  // [ranks, packed_bytes_]
+  kernels::DeviceBuffer packed_;  // [ranks, packed_bytes_]
 };
 
 }  // namespace millrace::worker

@@ -18,10 +18,14 @@ Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& 
 }
 
 void KvExchange::cut_tiles(int64_t tile_rows) {
-  for (int64_t first = 0; first < most_rows_; first += tile_rows) {
-    tiles_.push_back({.first_row = first, .num_rows = std::min(tile_rows, most_rows_ - first)});
-  }
   const int64_t row_bytes = shape_.row_bytes();
+  for (int64_t first = 0; first < most_rows_; first += tile_rows) {
+    const int64_t num_rows = std::min(tile_rows, most_rows_ - first);
+    const int64_t own = std::clamp(own_rows() - first, int64_t{0}, num_rows);
+    tiles_.push_back({.first_row = first,
+                      .num_rows = num_rows,
+                      .to_own = {.destination = first * row_bytes, .bytes = own * row_bytes}});
+  }
   for (int r = 0; r < cp_->size(); ++r) {
     int64_t row = 0;  // of the rank
     for (const auto& range : partition_->ranges(r)) {
@@ -29,9 +33,10 @@ void KvExchange::cut_tiles(int64_t tile_rows) {
         auto& tile = tiles_[static_cast<size_t>(row / tile_rows)];
         const int64_t row_in_tile = row - tile.first_row;
         const int64_t count = std::min(range.end - position, tile.num_rows - row_in_tile);
-        tile.pieces.push_back({.destination = position * row_bytes,
-                               .source = (r * tile.num_rows + row_in_tile) * row_bytes,
-                               .bytes = count * row_bytes});
+        tile.to_slab.push_back(
+            {.destination = position * row_bytes,
+             .source = (r * shape_.num_kv_heads * tile.num_rows + row_in_tile) * row_bytes,
+             .bytes = count * row_bytes});
         position += count;
         row += count;
       }
@@ -40,25 +45,42 @@ void KvExchange::cut_tiles(int64_t tile_rows) {
 }
 
 Result<void> KvExchange::allocate(Side& side) {
-  const int64_t heads = shape_.num_kv_heads, row_bytes = shape_.row_bytes();
-  const int64_t own_bytes = (heads * own_rows() + most_rows_ - own_rows()) * row_bytes;
-  MR_ASSIGN_OR_RETURN(side.own[0], device_->allocate(own_bytes));
+  const int64_t heads_bytes = shape_.num_kv_heads * shape_.row_bytes();
+  MR_ASSIGN_OR_RETURN(side.own, device_->allocate(own_rows() * heads_bytes));
   if (alone()) return {};
-  MR_ASSIGN_OR_RETURN(side.own[1], device_->allocate(own_bytes));
-  MR_ASSIGN_OR_RETURN(side.gathered,
-                      device_->allocate(heads * cp_->size() * most_rows_ * row_bytes));
-  MR_ASSIGN_OR_RETURN(side.slab, device_->allocate(heads * partition_->num_tokens() * row_bytes));
+  MR_ASSIGN_OR_RETURN(side.slab, device_->allocate(partition_->num_tokens() * heads_bytes));
   return {};
 }
 
-void KvExchange::advance() {
-  live_ = next_;
-  if (!alone()) next_ = 1 - next_;
+Result<void> KvExchange::connect(Deadline deadline) {
+  if (alone()) return {};
+  const int64_t bytes = cp_->size() * most_rows_ * shape_.num_kv_heads * shape_.row_bytes();
+  for (Side* side : {&k_, &v_}) {
+    MR_ASSIGN_OR_RETURN(side->gathered, cp_->allocate(bytes, deadline));
+  }
+  return {};
+}
+
+int64_t KvExchange::gathered_offset(const Tile& tile) const {
+  return cp_->size() * tile.first_row * shape_.num_kv_heads * shape_.row_bytes();
+}
+
+std::byte* KvExchange::own_place(const Side& side, const Tile& tile) const {
+  if (alone()) return side.own.as<std::byte>() + tile.first_row * shape_.row_bytes();
+  return static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile) +
+         cp_->rank() * tile.num_rows * shape_.num_kv_heads * shape_.row_bytes();
+}
+
+KvExchange::Destination KvExchange::destination(int64_t number) const {
+  const auto& tile = tiles_[static_cast<size_t>(number)];
+  return {.k = own_place(k_, tile),
+          .v = own_place(v_, tile),
+          .stride = alone() ? own_rows() : tile.num_rows};
 }
 
 LocalKv KvExchange::local() const {
-  return {.k = k_.own[live_].data(),
-          .v = v_.own[live_].data(),
+  return {.k = k_.own.data(),
+          .v = v_.own.data(),
           .dtype = shape_.dtype,
           .num_kv_heads = shape_.num_kv_heads,
           .head_dim = shape_.head_dim,
@@ -66,8 +88,8 @@ LocalKv KvExchange::local() const {
 }
 
 kernels::KvSlab KvExchange::slab() const {
-  return {.k = alone() ? k_.own[live_].data() : k_.slab.data(),
-          .v = alone() ? v_.own[live_].data() : v_.slab.data(),
+  return {.k = alone() ? k_.own.data() : k_.slab.data(),
+          .v = alone() ? v_.own.data() : v_.slab.data(),
           .dtype = shape_.dtype,
           .num_kv_heads = shape_.num_kv_heads,
           .head_dim = shape_.head_dim,
@@ -78,18 +100,10 @@ kernels::KvSlab KvExchange::slab() const {
 Result<void> KvExchange::send(Side& side, int64_t number, Deadline deadline) {
   if (alone()) return {};
   const auto& tile = tiles_[static_cast<size_t>(number)];
-  const int64_t heads = shape_.num_kv_heads, row_bytes = shape_.row_bytes();
-  const int64_t sent_bytes = tile.num_rows * row_bytes;
-  const auto* own = side.own[next_].as<std::byte>() + tile.first_row * row_bytes;
-  auto* gathered = side.gathered.as<std::byte>() + heads * cp_->size() * tile.first_row * row_bytes;
-  std::vector<comm::DeviceCommunicator::Gather> gathers;
-  for (int64_t head = 0; head < heads; ++head) {
-    gathers.push_back({.send = own + head * own_rows() * row_bytes,
-                       .receive = gathered + head * cp_->size() * sent_bytes,
-                       .bytes = sent_bytes});
-  }
   cp_->follow();
-  MR_RETURN_IF_ERROR(cp_->all_gather(gathers, deadline));
+  MR_RETURN_IF_ERROR(
+      cp_->all_gather(static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile),
+                      tile.num_rows * shape_.num_kv_heads * shape_.row_bytes(), deadline));
   if (number + 1 == num_tiles()) side.arrived = cp_->mark();
   return {};
 }
@@ -97,16 +111,21 @@ Result<void> KvExchange::send(Side& side, int64_t number, Deadline deadline) {
 void KvExchange::finish(const Side& side) {
   if (alone()) return;
   cp_->join(side.arrived);
-  const int64_t heads = shape_.num_kv_heads, row_bytes = shape_.row_bytes();
+  const int64_t row_bytes = shape_.row_bytes();
   for (const auto& tile : tiles_) {
-    const int64_t head_rows = cp_->size() * tile.num_rows;
     device_->copy_pieces(
         {.destination = side.slab.data(),
          .destination_plane_bytes = partition_->num_tokens() * row_bytes,
-         .source = side.gathered.as<std::byte>() + heads * cp_->size() * tile.first_row * row_bytes,
-         .source_plane_bytes = head_rows * row_bytes,
-         .num_planes = heads,
-         .pieces = tile.pieces});
+         .source = static_cast<const std::byte*>(side.gathered->data()) + gathered_offset(tile),
+         .source_plane_bytes = tile.num_rows * row_bytes,
+         .num_planes = shape_.num_kv_heads,
+         .pieces = tile.to_slab});
+    device_->copy_pieces({.destination = side.own.data(),
+                          .destination_plane_bytes = own_rows() * row_bytes,
+                          .source = own_place(side, tile),
+                          .source_plane_bytes = tile.num_rows * row_bytes,
+                          .num_planes = shape_.num_kv_heads,
+                          .pieces = std::span(&tile.to_own, 1)});
   }
 }
 

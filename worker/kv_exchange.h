@@ -2,17 +2,18 @@
 // tokens that attention reads, gathered over the context-parallel ranks.
 //
 // Rows are sent by row tile, as soon as they are projected, so that the ranks' links are busy while
-// their devices compute the next tile. Two sets of own rows take turns: the projection of layer l +
-// 1 begins before layer l has left.
+// their devices compute the next tile: layer l + 1 arrives during the MLP of layer l. The
+// projection writes a tile where it is sent from, its own place among those of all ranks.
 //
 // All ranks send equal tiles: what goes beyond a rank's own rows is not looked at. Tiles arrive by
-// head and rank, and are put in the order of positions by one pass of the device's: at 1M tokens of
+// rank and head, and are put in the order of positions by one pass of the device's: at 1M tokens of
 // 8 heads of 128 that moves 8.6 GB a layer through memory where each link carries 3.8, in a quarter
 // of the time.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "comm/api/device_communicator.h"
@@ -46,25 +47,29 @@ class KvExchange {
   static Result<KvExchange> create(kernels::Device& device, const Partition& partition,
                                    comm::DeviceCommunicator& cp, const KvShape& shape,
                                    int64_t tile_rows);
+  // Collective, before anything is sent, once all ranks have their exchange.
+  Result<void> connect(Deadline deadline);
 
   // Row tiles of the rank with most rows: as many as every rank sends. A rank with fewer rows has
   // nothing to project in the last one.
   int64_t num_tiles() const { return std::ssize(tiles_); }
 
-  // Where the projection of the next layer writes this rank's rows.
-  void* next_k() const { return k_.own[next_].data(); }
-  void* next_v() const { return v_.own[next_].data(); }
+  // Where the projection of the next layer writes this rank's rows of a tile.
+  struct Destination {
+    void* k = nullptr;  // [kv heads, stride, head_dim]
+    void* v = nullptr;
+    int64_t stride = 0;  // rows
+  };
+  Destination destination(int64_t tile) const;
   // Collective: the rows of a tile that the device was told to write go on their way.
   Result<void> send_k(int64_t tile, Deadline deadline) { return send(k_, tile, deadline); }
   Result<void> send_v(int64_t tile, Deadline deadline) { return send(v_, tile, deadline); }
 
-  // The next layer becomes the live one. All of its tiles are sent.
-  void advance();
-  LocalKv local() const;
-  // Operations the device is given from here on see the slab's K, or V. The layer before has left
-  // it.
+  // All tiles are sent, and become the live layer: operations the device is given from here on see
+  // the slab's K, or V, and the own rows.
   void finish_k() { finish(k_); }
   void finish_v() { finish(v_); }
+  LocalKv local() const;
   // With one rank the slab is the own rows.
   kernels::KvSlab slab() const;
 
@@ -74,16 +79,19 @@ class KvExchange {
  private:
   // K or V.
   struct Side {
-    std::array<kernels::DeviceBuffer, 2> own;  // [kv heads, own rows, head_dim], room to send from
-    kernels::DeviceBuffer gathered;    // a tile after the other, each [kv heads, ranks, rows,
-                                       // head_dim]; none with one rank
-    kernels::DeviceBuffer slab;        // [kv heads, tokens, head_dim]; none with one rank
-    comm::CollectiveMark arrived = 0;  // the last tile
+    kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]
+    // With several ranks:
+    std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
+                                                       // heads, rows, head_dim]
+    kernels::DeviceBuffer slab;                        // [kv heads, tokens, head_dim]
+    comm::CollectiveMark arrived = 0;                  // the last tile
   };
   struct Tile {
     int64_t first_row = 0;
-    int64_t num_rows = 0;                    // sent by every rank
-    std::vector<kernels::CopyPiece> pieces;  // of one head, from its place in gathered to the slab
+    int64_t num_rows = 0;  // sent by every rank
+    // Of one head, from the tile in `gathered`:
+    std::vector<kernels::CopyPiece> to_slab;
+    kernels::CopyPiece to_own;
   };
 
   KvExchange(kernels::Device& device, const Partition& partition, comm::DeviceCommunicator& cp,
@@ -93,7 +101,10 @@ class KvExchange {
   bool alone() const { return cp_->size() == 1; }
   int64_t own_rows() const { return partition_->num_tokens(cp_->rank()); }
   void cut_tiles(int64_t tile_rows);
+  // Of all ranks' rows of a tile.
+  int64_t gathered_offset(const Tile& tile) const;
   Result<void> allocate(Side& side);
+  std::byte* own_place(const Side& side, const Tile& tile) const;
   Result<void> send(Side& side, int64_t tile, Deadline deadline);
   void finish(const Side& side);
 
@@ -103,8 +114,6 @@ class KvExchange {
   KvShape shape_;
   int64_t most_rows_ = 0;  // of any rank
   std::vector<Tile> tiles_;
-  size_t next_ = 0;  // of own: what the projection writes
-  size_t live_ = 0;
   Side k_, v_;
 };
 

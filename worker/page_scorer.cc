@@ -47,11 +47,8 @@ Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommu
   MR_ASSIGN_OR_RETURN(scorer.lse_, device.allocate(lse_bytes));
   MR_ASSIGN_OR_RETURN(scorer.packed_lse_, device.allocate(lse_bytes));
   MR_ASSIGN_OR_RETURN(scorer.head_lse_, device.allocate(lse_bytes));
-  MR_ASSIGN_OR_RETURN(scorer.scores_, device.allocate(scores_bytes));
+  MR_ASSIGN_OR_RETURN(scorer.scores_, device.allocate(cp.size() * scores_bytes));
   MR_ASSIGN_OR_RETURN(scorer.recall_, device.allocate(num_heads * kFloatBytes));
-  if (cp.size() > 1) {
-    MR_ASSIGN_OR_RETURN(scorer.all_scores_, device.allocate(cp.size() * scores_bytes));
-  }
   MR_ASSIGN_OR_RETURN(scorer.host_scores_, device.allocate_host(cp.size() * scores_bytes));
   MR_ASSIGN_OR_RETURN(scorer.host_recall_, device.allocate_host(num_heads * kFloatBytes));
   return scorer;
@@ -135,18 +132,16 @@ Result<void> PageScorer::enqueue(int32_t layer, const float* lse, const kernels:
   const int64_t num_own = num_lists + static_cast<int64_t>(with_blocks_.heads.size());
   device_->copy(host_recall_.as<float>(), recall_.data(), num_own * kFloatBytes);
   if (cp_->size() == 1) return {};
-  const comm::DeviceCommunicator::Gather all{
-      .send = scores_.data(), .receive = all_scores_.data(), .bytes = scores_.bytes()};
   cp_->follow();
-  MR_RETURN_IF_ERROR(cp_->all_gather(std::span(&all, 1), deadline));
+  MR_RETURN_IF_ERROR(
+      cp_->all_gather(scores_.data(), most_heads_ * num_pages_ * kFloatBytes, deadline));
   scores_arrived_ = cp_->mark();
   return {};
 }
 
 void PageScorer::fetch() {
   if (cp_->size() > 1) cp_->join(scores_arrived_);
-  const auto& scores = cp_->size() > 1 ? all_scores_ : scores_;
-  device_->copy(host_scores_.as<float>(), scores.data(), host_scores_.bytes());
+  device_->copy(host_scores_.as<float>(), scores_.data(), host_scores_.bytes());
 }
 
 void PageScorer::score(const HeadSet& set, int64_t first, const kernels::LastRows& last,
@@ -162,15 +157,16 @@ void PageScorer::score(const HeadSet& set, int64_t first, const kernels::LastRow
                   static_cast<int64_t>(end - i) * num_last() * kFloatBytes);
     i = end;
   }
-  device_->page_scores({.last = last,
-                        .kv = kv,
-                        .lse = head_lse,
-                        .heads = set.heads,
-                        .index = index,
-                        .recall_tiles = set.recall_tiles,
-                        .recall_tile_numbers = set.tile_numbers,
-                        .page_scores = scores_.as<float>() + first * num_pages_,
-                        .recall = recall_.as<float>() + first});
+  device_->page_scores(
+      {.last = last,
+       .kv = kv,
+       .lse = head_lse,
+       .heads = set.heads,
+       .index = index,
+       .recall_tiles = set.recall_tiles,
+       .recall_tile_numbers = set.tile_numbers,
+       .page_scores = scores_.as<float>() + (cp_->rank() * most_heads_ + first) * num_pages_,
+       .recall = recall_.as<float>() + first});
 }
 
 void PageScorer::collect(int32_t layer) {

@@ -82,10 +82,9 @@ class PageScorer {
   kernels::DeviceBuffer lse_;         // [query heads, last rows]
   kernels::DeviceBuffer head_lse_;  // [own heads, last rows]; as the next two: with_lists_' heads,
                                     // then with_blocks_'
-  kernels::DeviceBuffer scores_;    // [own heads, num_pages]
+  kernels::DeviceBuffer scores_;    // [ranks, most_heads_, num_pages]
   kernels::DeviceBuffer recall_;    // [own heads]
-  kernels::DeviceBuffer all_scores_;  // [ranks, most_heads_, num_pages]; none with one rank
-  int64_t most_heads_ = 0;            // that any rank is dealt in any layer
+  int64_t most_heads_ = 0;          // that any rank is dealt in any layer
   comm::CollectiveMark scores_arrived_ = 0;
   kernels::HostBuffer host_scores_;  // [ranks, most_heads_, num_pages]
   kernels::HostBuffer host_recall_;

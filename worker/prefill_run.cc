@@ -144,7 +144,6 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
         for_row_tiles([&](const RowRange& rows) { return project(layer, rows, deadline); }));
   }
   clock_.enter(Phase::kExchange);
-  exchange_->advance();
   groups_.cp->join(last_q_arrived_);
   exchange_->finish_k();
   clock_.enter(Phase::kEstimate);
@@ -177,16 +176,16 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
   const auto& config = weights_.config;
   const int64_t element = dtype_bytes(weights_.compute_dtype);
   const int64_t q_row = int64_t{weights_.shard.num_query_heads} * config.head_dim * element;
-  const int64_t kv_row = config.head_dim * element;
   if (rows.count > 0) {
     clock_.enter(Phase::kQkv);
+    const auto to = exchange_->destination(rows.tile);
     forward_.qkv(layer, hidden_.as<float>() + rows.first * config.hidden_size, rows.count,
                  device_positions_.as<int32_t>() + rows.first,
                  {.dtype = weights_.compute_dtype,
                   .q = q_.as<std::byte>() + rows.first * q_row,
-                  .k = static_cast<std::byte*>(exchange_->next_k()) + rows.first * kv_row,
-                  .v = static_cast<std::byte*>(exchange_->next_v()) + rows.first * kv_row,
-                  .kv_stride = num_rows_});
+                  .k = to.k,
+                  .v = to.v,
+                  .kv_stride = to.stride});
   }
   MR_RETURN_IF_ERROR(exchange_->send_k(rows.tile, deadline));
   if (rows.tile + 1 == exchange_->num_tiles()) MR_RETURN_IF_ERROR(send_last_queries(deadline));

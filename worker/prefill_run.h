@@ -26,6 +26,8 @@ class PrefillRun {
   PrefillRun& operator=(const PrefillRun&) = delete;
   ~PrefillRun();
 
+  // Collective, once all ranks have their memory.
+  Result<void> connect(Deadline deadline) { return exchange_->connect(deadline); }
   Result<void> embed(Deadline deadline);
   Result<void> run_layer(int32_t layer, Deadline deadline);
   // Covered and causal (query, key) pairs of the last layer, this rank's rows and heads.

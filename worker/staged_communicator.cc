@@ -1,8 +1,23 @@
 #include "worker/staged_communicator.h"
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace millrace::worker {
+
+namespace {
+
+class Buffer final : public comm::CollectiveBuffer {
+ public:
+  explicit Buffer(kernels::DeviceBuffer memory) : memory_(std::move(memory)) {}
+  void* data() const override { return memory_.data(); }
+
+ private:
+  kernels::DeviceBuffer memory_;
+};
+
+}  // namespace
 
 Result<kernels::HostWindow*> StagedCommunicator::Window::of(int64_t bytes, Deadline deadline) {
   if (!window_ || window_->max_bytes() < bytes) {
@@ -25,17 +40,22 @@ Result<void> StagedCommunicator::counted(Body&& body) {
   return {};
 }
 
-Result<void> StagedCommunicator::all_gather(std::span<const Gather> gathers, Deadline deadline) {
+Result<std::unique_ptr<comm::CollectiveBuffer>> StagedCommunicator::allocate(int64_t bytes,
+                                                                             Deadline) {
+  MR_ASSIGN_OR_RETURN(auto memory, device_.allocate(bytes));
+  return std::unique_ptr<comm::CollectiveBuffer>(std::make_unique<Buffer>(std::move(memory)));
+}
+
+Result<void> StagedCommunicator::all_gather(void* data, int64_t bytes, Deadline deadline) {
   return counted([&]() -> Result<void> {
-    for (const auto& [send, receive, bytes] : gathers) {
-      MR_ASSIGN_OR_RETURN(auto* out, sent_.of(bytes, deadline));
-      MR_ASSIGN_OR_RETURN(auto* in, received_.of(size() * bytes, deadline));
-      MR_ASSIGN_OR_RETURN(const auto own, out->read(send, bytes, deadline));
-      MR_ASSIGN_OR_RETURN(const auto all, in->fill(receive, size() * bytes, deadline));
-      const std::vector<int64_t> counts(static_cast<size_t>(size()), bytes);
-      MR_RETURN_IF_ERROR(ranks_.all_gather(own, all, counts, deadline));
-      in->write(receive, size() * bytes);
-    }
+    MR_ASSIGN_OR_RETURN(auto* out, sent_.of(bytes, deadline));
+    MR_ASSIGN_OR_RETURN(auto* in, received_.of(size() * bytes, deadline));
+    MR_ASSIGN_OR_RETURN(const auto own,
+                        out->read(static_cast<std::byte*>(data) + rank() * bytes, bytes, deadline));
+    MR_ASSIGN_OR_RETURN(const auto all, in->fill(data, size() * bytes, deadline));
+    const std::vector<int64_t> counts(static_cast<size_t>(size()), bytes);
+    MR_RETURN_IF_ERROR(ranks_.all_gather(own, all, counts, deadline));
+    in->write(data, size() * bytes);
     return {};
   });
 }

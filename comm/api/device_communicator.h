@@ -17,9 +17,8 @@
 // Threads: the one of the device.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <memory>
 
 #include "comm/api/communicator.h"
 #include "common/clock.h"
@@ -30,15 +29,15 @@ namespace millrace::comm {
 // A point in the order of collectives.
 using CollectiveMark = int64_t;
 
+// Device memory that a communicator moves best. Ends before the communicator and its device.
+class CollectiveBuffer {
+ public:
+  virtual ~CollectiveBuffer() = default;
+  virtual void* data() const = 0;
+};
+
 class DeviceCommunicator {
  public:
-  // receive[r * bytes ...] = rank r's `bytes` at send, which are not a part of receive.
-  struct Gather {
-    const void* send = nullptr;
-    void* receive = nullptr;
-    int64_t bytes = 0;  // of one rank
-  };
-
   virtual ~DeviceCommunicator() = default;
 
   virtual int rank() const = 0;
@@ -51,8 +50,13 @@ class DeviceCommunicator {
   // Operations the device is given from here on come after `mark`.
   virtual void join(CollectiveMark mark) = 0;
 
-  // All of `gathers` as one collective.
-  virtual Result<void> all_gather(std::span<const Gather> gathers, Deadline deadline) = 0;
+  // Collective: all ranks ask for the same sizes in the same order. kExhausted with the numbers
+  // when it does not fit.
+  virtual Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes, Deadline deadline) = 0;
+
+  // data[r * bytes ...] = rank r's `bytes`; this rank's are in their place. Of memory from
+  // allocate() on GPUs it takes none of their processors.
+  virtual Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) = 0;
   // The root's bytes everywhere.
   virtual Result<void> broadcast(void* data, int64_t bytes, int root, Deadline deadline) = 0;
   // Element-wise sum in place; all ranks get the same bits, in every run.

@@ -7,7 +7,7 @@ namespace millrace::comm::nccl {
 
 CollectiveQueue::CollectiveQueue(int gpu, cudaStream_t operations)
     : gpu_(gpu), operations_(operations) {
-  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  use();
   // Ahead of the device's operations wherever both are ready: others wait for what is sent here.
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -33,14 +33,18 @@ CollectiveQueue::~CollectiveQueue() {
   cudaStreamDestroy(stream_);
 }
 
-void CollectiveQueue::follow() {
+void CollectiveQueue::use() const {
   check(cudaSetDevice(gpu_), "cudaSetDevice");
+}
+
+void CollectiveQueue::follow() {
+  use();
   check(cudaEventRecord(followed_, operations_), "cudaEventRecord");
   check(cudaStreamWaitEvent(stream_, followed_, 0), "cudaStreamWaitEvent");
 }
 
 CollectiveMark CollectiveQueue::mark() {
-  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  use();
   check(cudaEventRecord(marks_[static_cast<size_t>(next_mark_ % kCollectiveMarksKept)], stream_),
         "cudaEventRecord");
   return next_mark_++;
@@ -49,14 +53,14 @@ CollectiveMark CollectiveQueue::mark() {
 void CollectiveQueue::join(CollectiveMark mark) {
   MR_CHECK(mark < next_mark_ && mark >= next_mark_ - kCollectiveMarksKept, "mark {} of {}", mark,
            next_mark_);
-  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  use();
   check(
       cudaStreamWaitEvent(operations_, marks_[static_cast<size_t>(mark % kCollectiveMarksKept)], 0),
       "cudaStreamWaitEvent");
 }
 
 void CollectiveQueue::begin() {
-  check(cudaSetDevice(gpu_), "cudaSetDevice");
+  use();
   Stretch& stretch = stretches_[next_stretch_];
   settle(stretch, /*wait=*/true);
   check(cudaEventRecord(stretch.begin, stream_), "cudaEventRecord");

@@ -20,6 +20,8 @@ class CollectiveQueue {
   ~CollectiveQueue();
 
   cudaStream_t stream() const { return stream_; }
+  // The calling thread's CUDA calls are for this queue's GPU.
+  void use() const;
 
   void follow();
   CollectiveMark mark();

@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "comm/nccl/collective_queue.h"
 #include "comm/nccl/cuda_failure.h"
+#include "common/units.h"
 
 namespace millrace::comm {
 namespace {
@@ -27,6 +29,10 @@ class NcclCommunicator final : public DeviceCommunicator {
   Result<void> init(const ncclUniqueId& id, Deadline deadline) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    // Copy engines where the memory is a Window. A kernel would take multiprocessors from products
+    // that fill the GPU to the last one, and each of those would need one more round: measured in
+    // docs/performance.md.
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
     return run("init", deadline,
                [&] { return ncclCommInitRankConfig(&comm_, size_, id, rank_, &config); });
   }
@@ -37,15 +43,16 @@ class NcclCommunicator final : public DeviceCommunicator {
   CollectiveMark mark() override { return queue_.mark(); }
   void join(CollectiveMark mark) override { queue_.join(mark); }
 
-  Result<void> all_gather(std::span<const Gather> gathers, Deadline deadline) override {
-    for (const auto& gather : gathers) stats_.bytes_received += (size_ - 1) * gather.bytes;
+  Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes, Deadline deadline) override {
+    MR_ASSIGN_OR_RETURN(auto window, take_window(bytes, deadline));
+    return std::unique_ptr<CollectiveBuffer>(std::make_unique<Lent>(*this, std::move(window)));
+  }
+
+  Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) override {
+    stats_.bytes_received += (size_ - 1) * bytes;
     return timed("all_gather", deadline, [&] {
-      ncclGroupStart();
-      for (const auto& gather : gathers) {
-        ncclAllGather(gather.send, gather.receive, static_cast<size_t>(gather.bytes), ncclInt8,
-                      comm_, queue_.stream());
-      }
-      return ncclGroupEnd();
+      return ncclAllGather(static_cast<std::byte*>(data) + rank_ * bytes, data,
+                           static_cast<size_t>(bytes), ncclInt8, comm_, queue_.stream());
     });
   }
 
@@ -65,9 +72,10 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
+  // Windows are not deregistered here: that talks to the other ranks.
   void abort() noexcept override {
-    if (comm_ != nullptr) ncclCommAbort(comm_);
-    comm_ = nullptr;
+    if (ncclComm_t comm = std::exchange(comm_, nullptr)) ncclCommAbort(comm);
+    kept_.clear();
   }
 
   CommStats stats() const override {
@@ -77,6 +85,60 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
  private:
+  // Memory that the ranks map into each other, so that copy engines reach it.
+  struct Window {
+    explicit Window(NcclCommunicator& owner) : communicator(owner) {}
+    Window(const Window&) = delete;
+    Window& operator=(const Window&) = delete;
+    ~Window() {
+      if (handle != nullptr && communicator.comm_ != nullptr) {
+        ncclCommWindowDeregister(communicator.comm_, handle);
+      }
+      if (data != nullptr) ncclMemFree(data);
+    }
+
+    NcclCommunicator& communicator;
+    void* data = nullptr;
+    size_t size = 0;
+    ncclWindow_t handle = nullptr;
+  };
+
+  class Lent final : public CollectiveBuffer {
+   public:
+    Lent(NcclCommunicator& communicator, std::unique_ptr<Window> window)
+        : communicator_(communicator), window_(std::move(window)) {}
+    ~Lent() override { communicator_.kept_.push_back(std::move(window_)); }
+    void* data() const override { return window_->data; }
+
+   private:
+    NcclCommunicator& communicator_;
+    std::unique_ptr<Window> window_;
+  };
+
+  // Mapping memory among ranks takes tens of milliseconds, so what a request gives back waits for
+  // the next one. One that does not fit goes first: all ranks ask for the same sizes, so all let go
+  // of the same.
+  Result<std::unique_ptr<Window>> take_window(int64_t bytes, Deadline deadline) {
+    const auto size = static_cast<size_t>(round_up(bytes, NCCL_WIN_REQUIRED_ALIGNMENT));
+    while (!kept_.empty()) {
+      auto window = std::move(kept_.back());
+      kept_.pop_back();
+      if (size <= window->size && window->size / 2 <= size) return window;
+    }
+    auto window = std::make_unique<Window>(*this);
+    queue_.use();
+    if (ncclMemAlloc(&window->data, size) != ncclSuccess) {
+      return error(Errc::kExhausted, "NCCL: no {} of GPU memory to share with {} ranks",
+                   format_bytes(bytes), size_);
+    }
+    window->size = size;
+    MR_RETURN_IF_ERROR(run("window", deadline, [&] {
+      return ncclCommWindowRegister(comm_, window->data, size, &window->handle,
+                                    NCCL_WIN_COLL_SYMMETRIC);
+    }));
+    return window;
+  }
+
   template <typename Call>
   Result<void> timed(const char* name, Deadline deadline, Call&& call) {
     if (comm_ == nullptr) return error(Errc::kPeerLost, "NCCL {}: aborted", name);
@@ -87,17 +149,19 @@ class NcclCommunicator final : public DeviceCommunicator {
     return {};
   }
 
-  // NCCL may return before the call is in the stream, the first time that ranks talk for instance.
+  // A call may return before it is in the stream, the first time that ranks talk for instance; not
+  // all of them say so (ncclCommWindowRegister of 2.28.3), so the communicator is always asked.
   template <typename Call>
   Result<void> run(const char* name, Deadline deadline, Call&& call) {
     ncclResult_t status = call();
-    while (status == ncclInProgress) {
+    while (status == ncclSuccess || status == ncclInProgress) {
+      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
+      if (asked != ncclSuccess) status = asked;
+      if (status != ncclInProgress) break;
       if (deadline.passed()) {
         return error(Errc::kPeerLost, "NCCL {}: not all of {} ranks came", name, size_);
       }
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
-      if (asked != ncclSuccess) status = asked;
-      if (status == ncclInProgress) std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kPause);
     }
     if (status == ncclSuccess) return {};
     return error(Errc::kPeerLost, "NCCL {}, rank {} of {}: {} ({})", name, rank_, size_,
@@ -109,6 +173,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   nccl::CollectiveQueue queue_;
   ncclComm_t comm_ = nullptr;
   CommStats stats_;
+  std::vector<std::unique_ptr<Window>> kept_;
 };
 
 }  // namespace
