@@ -1,36 +1,32 @@
 #include "worker/engine.h"
 
-#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "worker/agreement.h"
 #include "worker/prefill_run.h"
+#include "worker/rank_values.h"
 
 namespace millrace::worker {
 
 namespace {
 
-// Sums over the world: what the density and recall of a request are made of.
-Result<std::vector<double>> sum_over(comm::Communicator& world, std::vector<double> values,
-                                     Deadline deadline) {
-  MR_RETURN_IF_ERROR(world.all_reduce_sum(std::span(values), deadline));
-  return values;
-}
+// What the ranks' last words on a request are put together from.
+struct RankClose {
+  double recall_sum = 0;
+  double recall_count = 0;
+  PhaseTimes phases;
+};
 
-Result<PhaseTimes> slowest_phases(comm::Communicator& world, const PhaseTimes& own,
-                                  Deadline deadline) {
-  constexpr auto kCount = kPhaseNames.size();
-  std::vector<double> all(kCount * static_cast<size_t>(world.size()));
-  const std::vector<int64_t> counts(static_cast<size_t>(world.size()),
-                                    int64_t{kCount * sizeof(double)});
-  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(own.seconds())),
-                                      std::as_writable_bytes(std::span(all)), counts, deadline));
-  PhaseTimes slowest;
-  for (size_t i = 0; i < all.size(); ++i) {
-    double& longest = slowest.seconds()[i % kCount];
-    longest = std::max(longest, all[i]);
+void put_together(std::span<const RankClose> ranks, PrefillResult& result) {
+  double recall_sum = 0, recall_count = 0;
+  for (const auto& rank : ranks) {
+    recall_sum += rank.recall_sum;
+    recall_count += rank.recall_count;
+    result.rank_phases.push_back(rank.phases);
   }
-  return slowest;
+  result.recall = recall_count > 0 ? recall_sum / recall_count : 1.0;
+  result.phases = slowest(result.rank_phases);
 }
 
 }  // namespace
@@ -67,19 +63,20 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   PrefillRun& run = **created;
 
   MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
-  double covered = 0, causal = 0;
+  PairTally tally;
   MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     const auto deadline = Deadline::after(comm_timeout);
     Result<void> own = run.run_layer(layer, deadline);
-    MR_ASSIGN_OR_RETURN(const auto pairs,
-                        sum_over(world, {run.covered_pairs(), run.causal_pairs()}, deadline));
-    covered += pairs[0];
-    causal += pairs[1];
+    const RankPairs own_pairs{.covered = run.covered_pairs(), .causal = run.causal_pairs()};
+    MR_ASSIGN_OR_RETURN(const auto pairs, gather_values(world, own_pairs, deadline));
+    const auto counted = tally.add(pairs);
     MR_RETURN_IF_ERROR(agree(world, own, deadline));
     if (!task.at_boundary) continue;
-    own = task.at_boundary(
-        {.layer = layer, .num_layers = num_layers, .density = pairs[0] / pairs[1]});
+    own = task.at_boundary({.layer = layer,
+                            .num_layers = num_layers,
+                            .density = counted.density,
+                            .imbalance = counted.imbalance});
     MR_RETURN_IF_ERROR(agree(world, own, deadline));
   }
 
@@ -87,12 +84,13 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   MR_RETURN_IF_ERROR(agree(world, run.finish_sink(), deadline));
   PrefillResult result;
   MR_RETURN_IF_ERROR(run.finish(result, deadline));
-  MR_ASSIGN_OR_RETURN(const auto recall,
-                      sum_over(world, {run.recall_sum(), run.recall_count()}, deadline));
-  result.density = covered / causal;
-  result.recall = recall[1] > 0 ? recall[0] / recall[1] : 1.0;
+  const RankClose own_close{
+      .recall_sum = run.recall_sum(), .recall_count = run.recall_count(), .phases = run.phases()};
+  MR_ASSIGN_OR_RETURN(const auto ranks, gather_values(world, own_close, deadline));
+  put_together(ranks, result);
+  result.density = tally.density();
+  result.imbalance = tally.imbalance();
   result.index_bytes = run.index_bytes();
-  MR_ASSIGN_OR_RETURN(result.phases, slowest_phases(world, run.phases(), deadline));
   if (grid_->is_root()) result.first_token = result.top_tokens.front().token_id;
   MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(&result.first_token, 1)),
                                      /*root=*/0, deadline));

@@ -22,6 +22,7 @@
 #include "model/weights.h"
 #include "worker/device_groups.h"
 #include "worker/kv_sink.h"
+#include "worker/pair_tally.h"
 #include "worker/partition.h"
 #include "worker/phase_times.h"
 #include "worker/rank_grid.h"
@@ -37,7 +38,8 @@ struct EngineOptions {
 struct LayerReport {
   int32_t layer = 0;
   int32_t num_layers = 0;
-  double density = 0;  // covered over causal pairs of this layer, all ranks and heads
+  double density = 0;    // covered over causal pairs of this layer, all ranks and heads
+  double imbalance = 1;  // most over mean of the ranks' covered pairs
 };
 
 struct PrefillTask {
@@ -63,7 +65,9 @@ struct PrefillResult {
   double density = 0;
   double recall = 1;  // mean over layers and sparse heads of the last rows' mass inside the index;
                       // 1 when all are dense
+  Imbalance imbalance;
   PhaseTimes phases;  // of the slowest rank, phase by phase
+  std::vector<PhaseTimes> rank_phases;
   int64_t index_bytes = 0;  // of this rank
 };
 

@@ -1,8 +1,9 @@
 #include "worker/group_metrics.h"
 
 #include <map>
-#include <type_traits>
 #include <utility>
+
+#include "worker/rank_values.h"
 
 namespace millrace::worker {
 
@@ -70,12 +71,7 @@ void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, cons
 
 Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
                                             Deadline deadline) {
-  static_assert(std::is_trivially_copyable_v<RankStats>);
-  std::vector<RankStats> all(static_cast<size_t>(world.size()));
-  const std::vector<int64_t> counts(all.size(), int64_t{sizeof(RankStats)});
-  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(&own, 1)),
-                                      std::as_writable_bytes(std::span(all)), counts, deadline));
-  return all;
+  return gather_values(world, own, deadline);
 }
 
 std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks) {
@@ -100,6 +96,9 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
               static_cast<double>(ranks.front().store.leases_active));
   samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
               static_cast<double>(ranks.front().store.leases_expired));
+  samples.add(false, "millrace_attention_imbalance_ratio",
+              "Most over mean of the ranks' attention in the last prompt",
+              ranks.front().attention_imbalance);
   add_collectives(samples, ranks, "tp", &RankStats::tp);
   add_collectives(samples, ranks, "cp", &RankStats::cp);
   return samples.take();

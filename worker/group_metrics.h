@@ -18,6 +18,7 @@ struct RankStats {
   comm::TransportStats transport;
   comm::CommStats tp;
   comm::CommStats cp;
+  double attention_imbalance = 1;  // of the last prompt, the same on all ranks
 };
 
 // Collective: the stats of all ranks, on every rank.

@@ -220,6 +220,7 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
            .sink = stores ? &sink : nullptr,
            .at_boundary = [&](const LayerReport& report) { return at_boundary(id, report); }},
           options_.layer_timeout));
+  attention_imbalance_ = finished.prefill.imbalance.mean;
   if (stores) {
     auto placed = store_.seal(id, prompt.lease_id(), lease_of(prompt.lease_ms()));
     own = placed.ok() ? Result<void>() : placed.error();
@@ -284,7 +285,8 @@ Result<void> GroupService::post_metrics() {
   const RankStats own{.store = store_.stats(),
                       .transport = server_.stats(),
                       .tp = runtime_.engine().groups().tp->stats(),
-                      .cp = runtime_.engine().groups().cp->stats()};
+                      .cp = runtime_.engine().groups().cp->stats(),
+                      .attention_imbalance = attention_imbalance_};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(grid.world(), own, Deadline::after(kCommandTimeout)));
   if (link_ != nullptr) board_.post(group_metrics(ranks));

@@ -73,6 +73,7 @@ class GroupService {
   // Rank 0 only:
   RequestInbox inbox_;
   Deadline running_deadline_ = Deadline::after(Duration::zero());
+  double attention_imbalance_ = 1;  // of the last prompt
   bool drain_announced_ = false;
   Deadline drain_deadline_ = Deadline::after(Duration::zero());
 };

@@ -1,7 +1,9 @@
 // Where a rank's time goes, by phase of the layer.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 
 #include "common/clock.h"
@@ -46,5 +48,16 @@ class PhaseTimes {
  private:
   std::array<double, kPhaseNames.size()> seconds_ = {};
 };
+
+// Phase by phase, of the rank that took longest.
+inline PhaseTimes slowest(std::span<const PhaseTimes> ranks) {
+  PhaseTimes slowest;
+  for (const auto& rank : ranks) {
+    for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+      slowest.seconds()[i] = std::max(slowest.seconds()[i], rank.seconds()[i]);
+    }
+  }
+  return slowest;
+}
 
 }  // namespace millrace::worker

@@ -145,6 +145,16 @@ TEST_F(EngineTest, SparsePlanCoversLessThanDenseAndSaysSo) {
   EXPECT_LT(sparse->result->recall, 1.0);
 }
 
+// Two stripes of 64 rows: 2,080 pairs a head on the first rank, 8,256 - 2,080 on the second.
+TEST_F(EngineTest, SaysHowUnevenlyTheRanksShareAttention) {
+  const auto tokens = random_tokens(128, config_.vocab_size);
+  const auto run = prefill(directory_.path(), {1, 2}, "dense", tokens, {});
+  ASSERT_TRUE(run->result.has_value()) << run->failure;
+  EXPECT_DOUBLE_EQ(run->result->imbalance.mean, 6176.0 / 4128.0);
+  EXPECT_DOUBLE_EQ(run->result->imbalance.worst, 6176.0 / 4128.0);
+  EXPECT_EQ(run->result->rank_phases.size(), 2u);
+}
+
 TEST_F(EngineTest, AnErrorOnOneRankEndsTheRequestOnAllAndLeavesThemUsable) {
   const auto tokens = random_tokens(200, config_.vocab_size);
   class FailingSink final : public KvSink {

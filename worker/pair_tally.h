@@ -1,0 +1,48 @@
+// How many (query, key) pairs attention computes, layer by layer and rank by rank: how dense the
+// layers are, and how evenly the ranks share them.
+//
+// All ranks meet in every layer, so a layer takes as long as the rank with most pairs. Pairs stand
+// for time: attention's is nearly all for pairs once the index is given.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace millrace::worker {
+
+// Of one rank's rows and heads in one layer.
+struct RankPairs {
+  double covered = 0;
+  double causal = 0;
+};
+
+// Most over mean of the ranks' covered pairs; 1: all have as many.
+struct Imbalance {
+  double mean = 1;  // over the layers, by their pairs: the factor that attention takes longer
+  double worst = 1;
+  int32_t worst_layer = 0;
+};
+
+class PairTally {
+ public:
+  struct Layer {
+    double density = 0;  // covered over causal pairs, all ranks and heads
+    double imbalance = 1;
+  };
+
+  // The next layer.
+  Layer add(std::span<const RankPairs> ranks);
+
+  double density() const { return covered_ / causal_; }
+  Imbalance imbalance() const;
+
+ private:
+  int32_t num_layers_ = 0;
+  double covered_ = 0;
+  double causal_ = 0;
+  double covered_if_all_had_most_ = 0;
+  double worst_ = 1;
+  int32_t worst_layer_ = 0;
+};
+
+}  // namespace millrace::worker
