@@ -16,8 +16,9 @@ struct PrefillCommand {
   std::vector<std::string> plans = {"dense", "vertical-slash:1000,6096"};
   int num_repeats = 3;
   int num_warm_ups = 1;
-  int64_t product_rows = 0;  // 0: by device
-  uint64_t seed = 1;         // of the prompt
+  int64_t product_rows = 0;   // 0: by device
+  uint64_t seed = 1;          // of the prompt
+  std::string baseline_path;  // of earlier results; empty: none
   std::string commit;
   std::string json_path;
 };

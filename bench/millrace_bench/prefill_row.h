@@ -5,7 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "bench/millrace_bench/baseline.h"
+#include "bench/millrace_bench/cost_model.h"
+#include "bench/millrace_bench/group_traffic.h"
+#include "bench/millrace_bench/machine_rates.h"
 #include "worker/engine.h"
 
 namespace millrace::bench {
@@ -17,27 +20,29 @@ struct PrefillRow {
   worker::PrefillResult result;  // of the run in the middle; phases are of the slowest rank
   std::vector<double> layer_s;   // of that run, on rank 0
   std::vector<double> layer_density;
+  std::vector<double> layer_imbalance;
+  RankTraffic traffic;     // of that run, a rank in the mean
   bool repeatable = true;  // all runs gave the same first token, density and recall
 
   double median_s() const { return totals_s[totals_s.size() / 2]; }
 };
 
-// What a prefill computes at least, in floating-point operations of all ranks together.
-struct PrefillWork {
-  double linear = 0;
-  double attention = 0;  // of the pairs that were computed
-};
-PrefillWork work_of(const PrefillRow& row, const model::ModelConfig& config);
-// Seconds on `num_ranks` devices that do nothing but products at `roof_tflops` each; 0: no roof.
-double floor_s(const PrefillWork& work, double roof_tflops, int num_ranks);
-
-// Where a row stands among its run: the roof, and the dense run of the same length.
+// Where a row stands among its run: the machine's rates, the dense run of the same length, and the
+// row it is held against.
 struct PrefillContext {
   const model::ModelConfig* config = nullptr;
-  double roof_tflops = 0;
-  int num_ranks = 1;
-  double dense_s = 0;  // 0: not run
+  worker::GridShape grid;
+  int64_t element_bytes = 2;
+  MachineRates rates;
+  double dense_s = 0;                       // 0: not run
+  const Baseline::Row* baseline = nullptr;  // null: none
 };
+
+PrefillCase case_of(const PrefillRow& row, const PrefillContext& context);
+// Attention at the rate it had in the baseline, which ran the same plan; without one, at that of
+// the dense or the sparse kernel alone.
+CostRates cost_rates(const PrefillRow& row, const PrefillContext& context);
+
 boost::json::object to_json(const PrefillRow& row, const PrefillContext& context);
 std::string prefill_header();
 std::string prefill_line(const PrefillRow& row, const PrefillContext& context);
