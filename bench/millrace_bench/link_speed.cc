@@ -45,21 +45,20 @@ Result<LinkSpeed> measure_link(kernels::Device& device, comm::DeviceCommunicator
                                int64_t bytes) {
   if (group.size() == 1) return LinkSpeed{};
   const int64_t count = bytes / group.size() / int64_t{sizeof(float)};  // of a rank
-  const int64_t own_bytes = count * int64_t{sizeof(float)};
-  MR_ASSIGN_OR_RETURN(const auto own, device.allocate(own_bytes));
-  MR_ASSIGN_OR_RETURN(const auto all, device.allocate(group.size() * own_bytes));
-  const std::vector<float> zeros(static_cast<size_t>(count));
-  device.copy(own.data(), zeros.data(), own_bytes);
-  const comm::DeviceCommunicator::Gather gather{
-      .send = own.data(), .receive = all.data(), .bytes = own_bytes};
+  const int64_t rank_bytes = count * int64_t{sizeof(float)}, all_bytes = group.size() * rank_bytes;
+  MR_ASSIGN_OR_RETURN(const auto gathered, group.allocate(all_bytes, Deadline::after(kTimeout)));
+  MR_ASSIGN_OR_RETURN(const auto summed, device.allocate(all_bytes));
+  const std::vector<float> zeros(static_cast<size_t>(group.size() * count));
+  device.copy(gathered->data(), zeros.data(), all_bytes);
+  device.copy(summed.data(), zeros.data(), all_bytes);
   LinkSpeed speed;
   MR_ASSIGN_OR_RETURN(speed.all_gather_gbytes_per_s,
                       gbytes_per_s(device, group, [&](Deadline deadline) {
-                        return group.all_gather({&gather, 1}, deadline);
+                        return group.all_gather(gathered->data(), rank_bytes, deadline);
                       }));
   MR_ASSIGN_OR_RETURN(
       speed.all_reduce_gbytes_per_s, gbytes_per_s(device, group, [&](Deadline deadline) {
-        return group.all_reduce_sum(all.as<float>(), group.size() * count, deadline);
+        return group.all_reduce_sum(summed.as<float>(), group.size() * count, deadline);
       }));
   return speed;
 }

@@ -19,7 +19,7 @@ struct Sizes {
   int64_t link_bytes;
 };
 constexpr Sizes kCpuSizes = {512, 64 << 20, 2048, 8 << 20};
-constexpr Sizes kGpuSizes = {16384, 1 << 30, 32768, 512 << 20};
+constexpr Sizes kGpuSizes = {16384, 1 << 30, 32768, 256 << 20};
 
 constexpr int32_t kAttentionHeads = 4;
 constexpr kernels::VerticalSlashBudget kSparseBudget{1000, 6096};
