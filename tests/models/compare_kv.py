@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Runs one needle prompt on several grids and compares what they generate and the KV they leave with the first grid's.
+
+    compare_kv.py --batch build/release/bin/millrace-batch --tokens 131072 --grids 1x1 1x4 2x2 [--head-plan PLAN]
+                  [--dtype float32|bfloat16] [--device cpu|cuda] [--rows 1024]
+
+A grid is TPxCP. All must generate the same tokens, the ones that the prompt asks for, and answer alike in its middle. K and V are read from
+the files of --kv save in --rows tokens all over the prompt. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from check_golden import SKIPPED, KvFiles, mpirun
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# Of a row of K or V (one token and head): norm of the difference over norm of the row. Grids add up in another order, so what is rounded
+# to compute precision falls to the other side now and then, and what follows differs from there on. Two values that were rounded
+# on their own are 2^-8 / sqrt(6) = 0.0016 apart; on the way through a layer a row is rounded five times (two norms, attention, SiLU, K
+# or V), and the residual stream of five layers carries it on: sqrt(5 * 5) * 0.0016 = 0.008 if every rounding differed, and twice that for the worst
+# row of thousands. float32 rounds 2^16 times finer, but sums over a prompt add up as many of its roundings.
+MOST_APART = {"float32": 1e-4, "bfloat16": 0.016}
+# Rows after a head that chose keys or pages by a score: where two are as good but for a rounding, another may be chosen. Pages at
+# 4,096 tokens do so for 0.4 % of the rows; float32 is fine enough to tell them apart.
+MOST_OTHERWISE_CHOSEN = {"float32": 0.0, "bfloat16": 0.02}
+
+
+def make_prompt(args, directory):
+    path = os.path.join(directory, "prompts.jsonl")
+    with open(path, "w") as file:
+        subprocess.run([sys.executable, os.path.join(HERE, "make_prompts.py"), "--tokens", str(args.tokens), "--records", "8",
+                        "--queries", "16", "--mode", "all", "--count", "1", "--max-tokens", "4", "--seed", "2026"],
+                       stdout=file, check=True)
+    with open(path) as file:
+        return path, json.loads(file.readline())
+
+
+class GridRun:
+    """The prompt on one grid."""
+
+    def __init__(self, args, grid, prompts, directory):
+        self.grid = grid
+        tp, cp = (int(side) for side in grid.split("x"))
+        output = os.path.join(directory, grid)
+        start = time.time()
+        subprocess.run(mpirun(tp * cp) + [args.batch, "--model", args.model, "--input", prompts, "--output", output, "--tp", str(tp),
+                                          "--cp", str(cp), "--head-plan", args.head_plan, "--dtype", args.dtype, "--device",
+                                          args.device, "--kv", "save", "--crossover-tokens", "0"],
+                       check=True, stdout=subprocess.DEVNULL)
+        self.seconds = time.time() - start
+        with open(os.path.join(output, "results.jsonl")) as file:
+            self.result = json.loads(file.readline())
+        assert self.result["status"] == "ok", self.result
+        self.kv = KvFiles(os.path.join(output, "kv", self.result["id"]))
+
+    def rows(self, kind, layer, config, tokens):
+        for head in range(config["num_key_value_heads"]):
+            for token in tokens:
+                yield self.kv.values(kind, layer, head, token, 0, config["head_dim"])
+
+
+def apart(a, b):
+    difference = sum((x - y) ** 2 for x, y in zip(a, b))
+    return math.sqrt(difference / sum(x * x for x in a)) if difference else 0.0
+
+
+def compare(args, config, prompt, first, run):
+    # A stride that shares no factor with stripes: rows of all ranks, at all places in a stripe.
+    tokens = range(0, args.tokens, max(1, args.tokens // args.rows) | 1)
+    worst, where, beyond, same, count = 0.0, "nowhere", 0, 0, 0
+    for layer in range(config["num_hidden_layers"]):
+        for kind in ("k", "v"):
+            for own, other in zip(first.rows(kind, layer, config, tokens), run.rows(kind, layer, config, tokens)):
+                distance = apart(own, other)
+                if distance > worst:
+                    worst, where = distance, f"{kind} of layer {layer}"
+                beyond += distance > MOST_APART[args.dtype]
+                same += distance == 0
+                count += 1
+    answers = {"generated": run.result["generated_token_ids"] == first.result["generated_token_ids"],
+               "right": run.result["generated_token_ids"] == prompt["answer_token_ids"],
+               "middle": run.result["probe_token_ids"] == first.result["probe_token_ids"]}
+    allowed = 0 if args.head_plan == "dense" else MOST_OTHERWISE_CHOSEN[args.dtype]
+    good = all(answers.values()) and beyond / count <= allowed
+    print(f"{args.device} {args.dtype} {args.head_plan} {args.tokens} tokens, {run.grid} against {first.grid}: tokens "
+          f"{'same and right' if all(answers.values()) else f'DIFFER {answers}'}; of {count} rows of KV {same / count:.1%} equal, "
+          f"{beyond / count:.2%} further apart than {MOST_APART[args.dtype]} ({allowed:.0%} allowed), worst {worst:.2g} in {where}; density "
+          f"{run.result['density']:.5f} and {first.result['density']:.5f}; {run.seconds:.1f} s: {'ok' if good else 'FAILED'}", flush=True)
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", required=True)
+    parser.add_argument("--model", default=os.path.join(HERE, "fixture"))
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--grids", nargs="+", default=["1x1", "1x4", "2x2"])
+    parser.add_argument("--head-plan", default="dense")
+    parser.add_argument("--dtype", choices=sorted(MOST_APART), default="bfloat16")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rows", type=int, default=1024, help="tokens whose K and V are compared")
+    args = parser.parse_args()
+    if args.device.startswith("cuda") and not os.path.exists("/dev/nvidiactl"):
+        print("skipped: no GPU")
+        return SKIPPED
+    with open(os.path.join(args.model, "config.json")) as file:
+        config = json.load(file)
+    with tempfile.TemporaryDirectory() as directory:
+        prompts, prompt = make_prompt(args, directory)
+        first = GridRun(args, args.grids[0], prompts, directory)
+        good = [compare(args, config, prompt, first, GridRun(args, grid, prompts, directory)) for grid in args.grids[1:]]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
