@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "kernels/api/coverage.h"
+#include "worker/rank_end.h"
 #include "worker/row_gather.h"
 
 namespace millrace::worker {
@@ -16,7 +17,7 @@ namespace {
 // vocabulary of 128K.
 constexpr int64_t kLogitRows = 64;
 // For what is on its way when a request ends: a layer's K and V at most.
-constexpr auto kSettleTimeout = std::chrono::seconds(10);
+constexpr auto kSettleTimeout = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -98,13 +99,13 @@ Result<void> PrefillRun::allocate() {
   return {};
 }
 
+// A request that ends early may have sent what nobody waits for; its memory stays until that is
+// done.
 PrefillRun::~PrefillRun() {
   if (exchange_ == nullptr) return;
-  // A request that ends early may have sent what nobody waits for; its memory stays until that is
-  // done. A peer that is gone is not waited for: the group ends.
   exchange_->settle();
   const auto settled = device_.synchronize(Deadline::after(kSettleTimeout));
-  if (!settled.ok()) spdlog::warn("the end of a request: {}", settled.error().to_string());
+  if (!settled.ok()) end_rank(settled.error());
 }
 
 // As many tiles as the rank with most rows has: a collective may be part of a tile's work.
@@ -287,15 +288,15 @@ Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
                                   .num_pages = scorer_->num_pages()});
 }
 
-// A device of several that does not come to an end waits for a rank that does not come: the ranks
-// no longer agree on where they are.
+// A GPU that does not come to an end waits in a collective for a rank that does not come. There is
+// no way out of that: what it holds cannot be freed, and neither kernels nor copy engines look up
+// reliably (docs/adr/0010-nccl-and-copy-engines.md).
 Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
   auto done = device_.synchronize(deadline);
-  if (done.ok() || grid_.world().size() == 1) return done;
-  groups_.cp->abort();
-  groups_.tp->abort();
-  return error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
-               grid_.world().rank(), done.error().message);
+  const bool waits_for_ranks = device_.gpu_stream() && grid_.world().size() > 1;
+  if (done.ok() || !waits_for_ranks) return done;
+  end_rank(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
+                 grid_.world().rank(), done.error().message));
 }
 
 Result<void> PrefillRun::finish_sink() {

@@ -23,6 +23,7 @@
 #include "worker/group_service.h"
 #include "worker/group_watch.h"
 #include "worker/rank_cli.h"
+#include "worker/rank_end.h"
 
 namespace millrace::worker {
 
@@ -210,9 +211,7 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
   // The group dies as a unit: a rank busy in a layer is of no use without the lost one, and ending
   // at once is what tells the coordinator.
   const auto on_lost = [](int lost_rank) {
-    spdlog::error("rank {} is lost, ending", lost_rank);
-    spdlog::default_logger()->flush();
-    std::_Exit(2);
+    end_rank(error(Errc::kPeerLost, "rank {} is lost", lost_rank));
   };
   MR_ASSIGN_OR_RETURN(const auto watch, GroupWatch::start(runtime->grid().world(), options.kv_host,
                                                           options.group.epoch, on_lost,

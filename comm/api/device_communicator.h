@@ -62,10 +62,6 @@ class DeviceCommunicator {
   // Element-wise sum in place; all ranks get the same bits, in every run.
   virtual Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) = 0;
 
-  // Ends what runs and waits for ranks that will not come; every later call fails with kPeerLost.
-  // For a rank that gives up: the others find out by their own deadlines.
-  virtual void abort() noexcept = 0;
-
   // Seconds are those in which a collective ran or waited for other ranks.
   virtual CommStats stats() const = 0;
 };

@@ -23,8 +23,11 @@ class NcclCommunicator final : public DeviceCommunicator {
       : rank_(rank),
         size_(size),
         queue_(options.gpu, static_cast<cudaStream_t>(options.operations)) {}
-  // Not ncclCommDestroy, which waits for the peers without a deadline.
-  ~NcclCommunicator() override { NcclCommunicator::abort(); }
+  // Not ncclCommDestroy, which waits for the peers without a deadline. Windows go after it without
+  // being deregistered, which would talk to them too.
+  ~NcclCommunicator() override {
+    if (ncclComm_t comm = std::exchange(comm_, nullptr)) ncclCommAbort(comm);
+  }
 
   Result<void> init(const ncclUniqueId& id, Deadline deadline) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -70,12 +73,6 @@ class NcclCommunicator final : public DeviceCommunicator {
       return ncclAllReduce(data, data, static_cast<size_t>(count), ncclFloat32, ncclSum, comm_,
                            queue_.stream());
     });
-  }
-
-  // Windows are not deregistered here: that talks to the other ranks.
-  void abort() noexcept override {
-    if (ncclComm_t comm = std::exchange(comm_, nullptr)) ncclCommAbort(comm);
-    kept_.clear();
   }
 
   CommStats stats() const override {
@@ -141,7 +138,6 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   template <typename Call>
   Result<void> timed(const char* name, Deadline deadline, Call&& call) {
-    if (comm_ == nullptr) return error(Errc::kPeerLost, "NCCL {}: aborted", name);
     ++stats_.calls;
     queue_.begin();
     MR_RETURN_IF_ERROR(run(name, deadline, std::forward<Call>(call)));
