@@ -34,6 +34,8 @@ using Kind = ControlEvent::Kind;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 // Progress messages are small; this much unsent means that the coordinator does not read.
 constexpr int64_t kMaxUnsentBytes = 64 << 20;
+// For a coordinator that reads, which takes them in a millisecond.
+constexpr auto kLastWords = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -46,6 +48,11 @@ class ControlClient::Connection {
   }
 
   ~Connection() {
+    // What was said last, such as why a group ends, still goes out.
+    const auto patience = Deadline::after(kLastWords);
+    while (unsent_bytes_ > 0 && inbox.connected() && !patience.passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     asio::post(io_, [this] {
       stopping_ = true;
       retry_.cancel();

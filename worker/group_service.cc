@@ -17,11 +17,6 @@ namespace millrace::worker {
 
 namespace {
 
-// Errors after which the ranks no longer agree on where they are.
-bool breaks_group(const Error& error) {
-  return error.code == Errc::kPeerLost;
-}
-
 // Forgets the pages of a request that came to no good end. Made once the store has begun it, and
 // not before: one that is refused because its id is held must not take the holder's pages along.
 class UnfinishedPages {
@@ -47,10 +42,12 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
   auto& world = runtime_.grid().world();
   while (true) {
     protocol::GroupCommand command;
+    expect("waiting for a command", command_timeout() + kCommandInterval);
     if (link_ != nullptr) command = next_command(stop);
-    MR_ASSIGN_OR_RETURN(command, share_command(world, command, Deadline::after(kCommandTimeout)));
-    MR_RETURN_IF_ERROR(obey(command));
-    if (!command.stop()) continue;
+    auto shared = share_command(world, command, Deadline::after(command_timeout()));
+    if (!shared.ok()) return broken(shared.error());
+    MR_RETURN_IF_ERROR(obey(*shared));
+    if (!shared->stop()) continue;
     if (inbox_.refusal().empty()) return {};
     return error(Errc::kUnsupported, "the coordinator refused this group: {}", inbox_.refusal());
   }
@@ -109,7 +106,35 @@ Result<void> GroupService::obey(const protocol::GroupCommand& command) {
   store_.expire_leases();
   for (const auto& change : command.lease_changes()) MR_RETURN_IF_ERROR(change_lease(change));
   if (command.has_run()) MR_RETURN_IF_ERROR(run_prompt(command.run()));
-  return post_metrics();
+  expect("gathering metrics", command_timeout());
+  const auto posted = post_metrics();
+  return posted.ok() ? posted : broken(posted.error());
+}
+
+// What fails for the sake of one request fails on all ranks at the same point, and they meet
+// afterwards. Ranks that cannot meet are no group any more, whatever went wrong first.
+Result<void> GroupService::meet_after(const Error& failure) {
+  if (failure.code == Errc::kPeerLost) return broken(failure);
+  const auto met = runtime_.grid().world().barrier(Deadline::after(command_timeout()));
+  return met.ok() ? Result<void>() : broken(failure);
+}
+
+Error GroupService::broken(const Error& failure) const {
+  const std::string silent = watch_ == nullptr ? "" : watch_->silent_ranks();
+  if (silent.empty()) return error(Errc::kPeerLost, "{}", failure.message);
+  return error(Errc::kPeerLost, "{}; {}", silent, failure.message);
+}
+
+// A rank that is busy looks up at every command and every layer; it need not look up less often
+// between requests than within them.
+Duration GroupService::command_timeout() const {
+  return std::min<Duration>(kCommandTimeout, options_.layer_timeout);
+}
+
+// A single rank on a CPU waits for nobody and may take its time.
+void GroupService::expect(const std::string& step, Duration allowed) {
+  const bool waits = runtime_.grid().world().size() > 1 || !runtime_.device().info().host_memory;
+  if (watch_ != nullptr && waits) watch_->expect_step(step, allowed);
 }
 
 Duration GroupService::lease_of(uint64_t lease_ms) const {
@@ -121,6 +146,7 @@ Duration GroupService::lease_of(uint64_t lease_ms) const {
 
 Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
   auto& world = runtime_.grid().world();
+  expect("a lease change", command_timeout());
   Result<void> own;
   protocol::Envelope envelope;
   auto& reply = *envelope.mutable_lease_reply();
@@ -137,10 +163,9 @@ Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
     if (stores) own = store_.release_lease(release.request_id(), release.lease_id());
     reply.set_request_id(release.request_id());
   }
-  const auto deadline = Deadline::after(kCommandTimeout);
-  const auto agreed = agree(world, own, deadline);
+  const auto agreed = agree(world, own, Deadline::after(command_timeout()));
   if (!agreed.ok()) {
-    if (breaks_group(agreed.error())) return agreed.error();
+    MR_RETURN_IF_ERROR(meet_after(agreed.error()));
     reply.mutable_error()->set_code(protocol::errc_to_wire(agreed.error().code));
     reply.mutable_error()->set_message(agreed.error().message);
     reply.set_expires_in_ms(0);
@@ -155,14 +180,16 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
     started.mutable_prefill_started()->set_request_id(prompt.request_id());
     send(started);
   }
+  // Up to the first boundary: room for the prompt is made, then a layer run.
+  expect("the first layer", 2 * options_.layer_timeout);
   auto finished = prefill(prompt);
   Result<protocol::Manifest> described =
       finished.ok() ? manifest(prompt, *finished) : Result<protocol::Manifest>(finished.error());
   inbox_.finish_running();
   if (!described.ok()) {
-    send_failed(prompt.request_id(), described.error());
-    if (breaks_group(described.error())) return described.error();
-    return {};
+    const auto met = meet_after(described.error());
+    send_failed(prompt.request_id(), met.ok() ? described.error() : met.error());
+    return met;
   }
   protocol::Envelope envelope;
   auto& done = *envelope.mutable_prefill_done();
@@ -221,6 +248,7 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
            .at_boundary = [&](const LayerReport& report) { return at_boundary(id, report); }},
           options_.layer_timeout));
   attention_imbalance_ = finished.prefill.imbalance.mean;
+  expect("sealing the cache", 2 * options_.layer_timeout);  // and gathering the manifest
   if (stores) {
     auto placed = store_.seal(id, prompt.lease_id(), lease_of(prompt.lease_ms()));
     own = placed.ok() ? Result<void>() : placed.error();
@@ -250,6 +278,10 @@ Result<void> GroupService::at_boundary(const std::string& request_id, const Laye
                                              Deadline::after(options_.layer_timeout)));
   for (const auto& change : command.lease_changes()) MR_RETURN_IF_ERROR(change_lease(change));
   store_.expire_leases();
+  expect(report.layer + 1 < report.num_layers
+             ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
+             : "the logits",
+         options_.layer_timeout);
   if (link_ == nullptr) return {};
   if (inbox_.running_cancelled()) {
     return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", request_id,
@@ -288,7 +320,7 @@ Result<void> GroupService::post_metrics() {
                       .cp = runtime_.engine().groups().cp->stats(),
                       .attention_imbalance = attention_imbalance_};
   MR_ASSIGN_OR_RETURN(const auto ranks,
-                      gather_stats(grid.world(), own, Deadline::after(kCommandTimeout)));
+                      gather_stats(grid.world(), own, Deadline::after(command_timeout())));
   if (link_ != nullptr) board_.post(group_metrics(ranks));
   return {};
 }

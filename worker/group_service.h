@@ -10,6 +10,7 @@
 #include "kvstore/kv_store.h"
 #include "worker/control_link.h"
 #include "worker/group_metrics.h"
+#include "worker/group_watch.h"
 #include "worker/kv_server.h"
 #include "worker/rank_runtime.h"
 #include "worker/request_inbox.h"
@@ -28,19 +29,20 @@ struct GroupOptions {
 class GroupService {
  public:
   // All arguments outlive the service. `link`: rank 0's, null elsewhere. `board`: written on rank
-  // 0.
+  // 0. `watch`: null where nobody watches.
   GroupService(RankRuntime& runtime, kvstore::KvStore& store, KvServer& server, ControlLink* link,
-               MetricsBoard& board, const GroupOptions& options)
+               MetricsBoard& board, GroupWatch* watch, const GroupOptions& options)
       : runtime_(runtime),
         store_(store),
         server_(server),
         link_(link),
         board_(board),
+        watch_(watch),
         options_(options) {}
 
   // Until rank 0 sees `stop` or is told to drain, and then has finished what runs and seen the
-  // leases end (at most drain_timeout). An error means that the group is broken: the process should
-  // end.
+  // leases end (at most drain_timeout). kPeerLost: the group is broken, the process should end; any
+  // other error is the same on all ranks.
   Result<void> run(const std::atomic<bool>& stop);
 
  private:
@@ -62,12 +64,17 @@ class GroupService {
   void send(const protocol::Envelope& envelope);
   void send_failed(const std::string& request_id, const Error& error);
   Duration lease_of(uint64_t lease_ms) const;
+  Duration command_timeout() const;
+  void expect(const std::string& step, Duration allowed);
+  Result<void> meet_after(const Error& failure);
+  Error broken(const Error& failure) const;
 
   RankRuntime& runtime_;
   kvstore::KvStore& store_;
   KvServer& server_;
   ControlLink* link_;
   MetricsBoard& board_;
+  GroupWatch* watch_;
   const GroupOptions& options_;
 
   // Rank 0 only:

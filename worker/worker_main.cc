@@ -188,6 +188,21 @@ Result<int> kv_port(const Options& options, const comm::Communicator& world) {
   return options.kv_port + world.rank();
 }
 
+// The group dies as a unit: a rank busy in a layer is of no use without the lost one, and ending at
+// once is what tells the coordinator.
+void end_process(const std::string& why) {
+  end_rank(error(Errc::kPeerLost, "{}", why));
+}
+
+// A device that failed (CudaError) breaks the group as a lost rank does.
+Result<void> run(GroupService& service) {
+  try {
+    return service.run(stop_requested);
+  } catch (const std::exception& e) {
+    return Error(Errc::kPeerLost, e.what());
+  }
+}
+
 Result<void> serve(comm::MpiSession& session, Options& options) {
   auto world = session.world();
   const int rank = world->rank();
@@ -196,8 +211,16 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
   if (!options.device_pool.empty()) {
     MR_ASSIGN_OR_RETURN(options.rank.device_pool_bytes, parse_bytes(options.device_pool));
   }
-  MR_ASSIGN_OR_RETURN(auto runtime, RankRuntime::create(std::move(world), options.rank));
-  MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(runtime->grid().world()));
+  MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(*world));
+  MR_ASSIGN_OR_RETURN(const auto watch,
+                      GroupWatch::start(*world, options.kv_host, options.group.epoch, end_process,
+                                        Deadline::after(kCommandTimeout)));
+  auto created = RankRuntime::create(std::move(world), options.rank);
+  if (!created.ok()) {
+    watch->leave();  // the others have the same error to report
+    return created.error();
+  }
+  const auto runtime = *std::move(created);
   options.group.layer_timeout = from_seconds(options.layer_timeout_s);
   options.group.drain_timeout = from_seconds(options.drain_timeout_s);
 
@@ -208,14 +231,6 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
   MR_ASSIGN_OR_RETURN(const int port, kv_port(options, runtime->grid().world()));
   MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,
                                                          options.kv_host, port));
-  // The group dies as a unit: a rank busy in a layer is of no use without the lost one, and ending
-  // at once is what tells the coordinator.
-  const auto on_lost = [](int lost_rank) {
-    end_rank(error(Errc::kPeerLost, "rank {} is lost", lost_rank));
-  };
-  MR_ASSIGN_OR_RETURN(const auto watch, GroupWatch::start(runtime->grid().world(), options.kv_host,
-                                                          options.group.epoch, on_lost,
-                                                          Deadline::after(kCommandTimeout)));
   MetricsBoard board;
   std::unique_ptr<ControlClient> control;
   if (rank == 0) {
@@ -227,10 +242,16 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
     control = std::make_unique<ControlClient>(std::move(control_settings),
                                               [&board] { return board.read(); });
   }
-  GroupService service(*runtime, *store, *server, control.get(), board, options.group);
-  MR_RETURN_IF_ERROR(service.run(stop_requested));
+  GroupService service(*runtime, *store, *server, control.get(), board, watch.get(), options.group);
+  const auto ran = run(service);
+  if (!ran.ok() && ran.error().code == Errc::kPeerLost) {
+    spdlog::error("{}", ran.error().to_string());
+    control.reset();  // sends what it was given
+    watch->give_up();
+    end_process("the group is broken");
+  }
   watch->leave();
-  return {};
+  return ran;
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ class RunningGroup {
                                      .head_plan = "dense",
                                      .layer_timeout = std::chrono::seconds(60),
                                      .drain_timeout = options_.drain_timeout};
-    worker::GroupService service(*runtime, *store, *server, root ? &link_ : nullptr, board_, group);
+    worker::GroupService service(*runtime, *store, *server, root ? &link_ : nullptr, board_,
+                                 /*watch=*/nullptr, group);
     return service.run(stop_);
   }
 

@@ -1,0 +1,53 @@
+// The connections of the ranks' watches: every rank to rank 0.
+#pragma once
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/result.h"
+
+namespace millrace::worker {
+
+// Closes what it owns.
+class WatchSocket {
+ public:
+  WatchSocket() = default;
+  explicit WatchSocket(int fd) : fd_(fd) {}
+  WatchSocket(WatchSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  WatchSocket& operator=(WatchSocket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~WatchSocket();
+
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Where rank 0 is reached; of fixed size, to be broadcast.
+struct WatchEndpoint {
+  std::array<char, 256> host = {};
+  std::array<char, 8> port = {};  // empty: rank 0 could not listen
+};
+
+Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& endpoint);
+
+// `epoch`: by which strangers are told from ranks.
+Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::string& epoch,
+                                      int rank);
+
+struct GreetedRank {
+  int rank = -1;
+  WatchSocket socket;
+};
+
+// The next rank that connects. Strangers are turned away.
+Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
+                                const std::string& epoch, Deadline deadline);
+
+}  // namespace millrace::worker
