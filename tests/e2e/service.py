@@ -11,7 +11,9 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
+import unittest
 
 SOURCE_DIR = os.environ["MILLRACE_SOURCE_DIR"]
 BIN_DIR = os.environ["MILLRACE_BIN_DIR"]
@@ -67,6 +69,24 @@ def alive(pid):
         return False
 
 
+class InBackground:
+    """A call on a thread, with when it ended."""
+
+    def __init__(self, call):
+        self.result = self.ended_at = None
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call):
+        self.result = call()
+        self.ended_at = time.monotonic()
+
+    def wait(self, timeout_s):
+        self._thread.join(timeout_s)
+        assert self.ended_at is not None, f"no answer within {timeout_s} s"
+        return self.result
+
+
 class Service:
     """A coordinator; groups and requests come and go by the methods below."""
 
@@ -91,21 +111,25 @@ class Service:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                     start_new_session=True)
 
-    def start_group(self, *options):
-        """mpirun with two ranks; returns once the coordinator takes prompts for them."""
-        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2", "--mca", "pml", "ob1", "--mca", "btl",
-                   "self,vader,tcp", "--mca", "odls_base_sigkill_timeout", "4"]
+    def start_group(self, *options, tp=2, cp=1, sigkill_timeout_s=4, wait=True):
+        """mpirun with a grid of ranks; returns once the coordinator takes prompts for them, or at once. `options` are
+        names and values in turn."""
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(tp * cp), "--mca", "pml", "ob1", "--mca", "btl",
+                   "self,vader,tcp", "--mca", "odls_base_sigkill_timeout", str(sigkill_timeout_s)]
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
         # Not through mpirun, which drops what its ranks print after it got a SIGTERM.
         ranks_log = os.path.join(self.directory.name, "ranks.log")
         command += ["sh", "-c", f"exec \"$0\" \"$@\" >>'{ranks_log}' 2>&1"]
-        command += [os.path.join(BIN_DIR, "millrace-worker"), "--model", MODEL_DIR, "--tp", "2", "--cp", "1",
-                    "--coordinator", f"127.0.0.1:{self.group_port}", "--device-pool", "8MiB", "--host-pool", "512MiB",
-                    "--head-plan", "dense", "--crossover-tokens", "0", "--drain-timeout-s", "2", *options]
+        settings = {"--model": MODEL_DIR, "--tp": tp, "--cp": cp, "--coordinator": f"127.0.0.1:{self.group_port}",
+                    "--device-pool": "8MiB", "--host-pool": "512MiB", "--head-plan": "dense", "--crossover-tokens": 0,
+                    "--drain-timeout-s": 2, **dict(zip(options[::2], options[1::2], strict=True))}
+        command.append(os.path.join(BIN_DIR, "millrace-worker"))
+        command += [str(word) for setting in settings.items() for word in setting]
         group = self._start("group", command)
         self.groups.append(group)
-        wait_until("a ready group", lambda: self.get("/ready")[0] == 200, 60)
+        if wait:
+            wait_until("a ready group", lambda: self.get("/ready")[0] == 200, 60)
         return group
 
     def ranks(self):
@@ -164,6 +188,11 @@ class Service:
                 elif key == "data":
                     yield name, json.loads(value)
 
+    def layers_done(self, request_id):
+        """Of a request that runs, else -1."""
+        status, _, body = self.get(f"/v1/prefill/{request_id}")
+        return body["progress"]["layers_done"] if status == 200 and body["status"] == "running" else -1
+
     def wait_for_layers(self, request_id, count=1):
         def started():
             status, _, body = self.get(f"/v1/prefill/{request_id}")
@@ -200,3 +229,10 @@ class Service:
         wait_until("the end of all ranks", lambda: not self.ranks(), 20)
         self.directory.cleanup()
         atexit.unregister(self.close)
+
+
+class ServiceTestCase(unittest.TestCase):
+    def show_logs_of_failure(self, service):
+        result = getattr(self._outcome, "result", None)
+        if result and any(test is self for test, _ in result.errors + result.failures):
+            print(service.logs(), flush=True)

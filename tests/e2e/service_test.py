@@ -4,42 +4,15 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import unittest
 
-from service import Service, free_ports, make_prompt, tokens_for, wait_until
+from service import InBackground, Service, ServiceTestCase, free_ports, make_prompt, tokens_for, wait_until
 
 SHORT = make_prompt(1024, seed=1)
 # Long enough to do something in the middle, and long enough to break something without haste.
 MEDIUM = make_prompt(tokens_for(4096), seed=2)
 LONG = make_prompt(tokens_for(16384), seed=3)
-
-
-class InBackground:
-    """A call on a thread, with when it ended."""
-
-    def __init__(self, call):
-        self.result = self.ended_at = None
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
-        self._thread.start()
-
-    def _run(self, call):
-        self.result = call()
-        self.ended_at = time.monotonic()
-
-    def wait(self, timeout_s):
-        self._thread.join(timeout_s)
-        assert self.ended_at is not None, f"no answer within {timeout_s} s"
-        return self.result
-
-
-class ServiceTestCase(unittest.TestCase):
-    def show_logs_of_failure(self, service):
-        outcome = self._outcome
-        result = getattr(outcome, "result", None)
-        if result and any(test is self for test, _ in result.errors + result.failures):
-            print(service.logs(), flush=True)
 
 
 class ServingTest(ServiceTestCase):

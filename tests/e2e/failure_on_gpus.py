@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Ranks of a group on GPUs killed and stopped in the middle of a long prompt; what it costs, and what stays behind.
+
+    MILLRACE_SOURCE_DIR=. MILLRACE_BIN_DIR=build/release/bin tests/e2e/failure_on_gpus.py [GPUS]
+
+By hand: it takes all of a machine's GPUs, and a minute. Exit status 1 when a promise of docs/ARCHITECTURE.md was broken.
+"""
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from service import InBackground, Service, wait_until
+
+NUM_TOKENS = 131072
+MODEL = "synthetic:llama-3-8b"
+LAYER_TIMEOUT_S = 3
+# A context of a GPU takes some, and processes that are none of ours may hold it.
+SLACK_MIB = 64
+
+
+def memory_used_mib():
+    out = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], check=True,
+                         capture_output=True, text=True, timeout=30).stdout
+    return [int(line) for line in out.split()]
+
+
+class Trial:
+    def __init__(self, service, num_gpus):
+        self.service = service
+        self.num_gpus = num_gpus
+        self.idle_mib = memory_used_mib()
+        tokens = random.Random(1)
+        self.prompt = {"prompt_token_ids": [tokens.randrange(1000) for _ in range(NUM_TOKENS)]}
+        self.broken = []
+
+    def start_group(self):
+        begun = time.monotonic()
+        self.group = self.service.start_group(
+            "--model", MODEL, "--device", "cuda", "--host-pool", "10GiB", "--device-pool", "0",
+            "--layer-timeout-s", LAYER_TIMEOUT_S, "--head-plan", "vertical-slash:1000,6096",
+            tp=1, cp=self.num_gpus, sigkill_timeout_s=1)
+        self.model = self.service.get("/v1/models")[2]["data"][0]["id"]
+        print(f"  a group is ready after {time.monotonic() - begun:.1f} s", flush=True)
+
+    def prefill(self, **fields):
+        return self.service.prefill(self.prompt, model=self.model, lease_ms=1000, **fields)
+
+    def expect_served(self):
+        begun = time.monotonic()
+        status, _, body = self.prefill()
+        self.expect(status == 200, f"a prompt is answered with {status} after {time.monotonic() - begun:.2f} s")
+
+    def expect(self, holds, text):
+        print(f"  {'ok' if holds else 'BROKEN'}: {text}", flush=True)
+        if not holds:
+            self.broken.append(text)
+
+    def hit(self, name, rank, number, answer_within_s):
+        """Rank `rank` gets signal `number` in a layer; then all that is promised of a group's end."""
+        print(f"{name} of rank {rank}", flush=True)
+        request_id = f"{name}-{rank}"
+        post = InBackground(lambda: self.prefill(request_id=request_id))
+        wait_until("a layer in the middle", lambda: self.service.layers_done(request_id) >= 8, 60)
+        os.kill(self.service.ranks()[rank], number)
+        hit_at = time.monotonic()
+        status, _, body = post.wait(60)
+        answered_s = post.ended_at - hit_at
+        self.expect(status == 503 and body["error"]["retriable"], f"answered with {status}: {body['error']['message']}")
+        self.expect(answered_s < answer_within_s, f"after {answered_s:.2f} s")
+        wait_until("the end of all ranks", lambda: not self.service.ranks(), 60)
+        print(f"  ranks gone after {time.monotonic() - hit_at:.2f} s", flush=True)
+        self.expect(self.group.wait(60) != 0, f"mpirun gone after {time.monotonic() - hit_at:.2f} s")
+        used = memory_used_mib()
+        left = [now - before for now, before in zip(used, self.idle_mib)]
+        self.expect(max(left) <= SLACK_MIB, f"GPU memory left behind, MiB: {left}")
+        self.start_group()
+        self.expect_served()
+
+
+def main():
+    num_gpus = int(sys.argv[1]) if len(sys.argv) > 1 else len(memory_used_mib())
+    service = Service()
+    try:
+        trial = Trial(service, num_gpus)
+        trial.start_group()
+        trial.expect_served()
+        # Of a kill the ranks are told; of a rank that hangs nobody is, so the layer's deadline is what ends it.
+        trial.hit("SIGKILL", num_gpus // 2, signal.SIGKILL, answer_within_s=2)
+        trial.hit("SIGSTOP", 1, signal.SIGSTOP, answer_within_s=LAYER_TIMEOUT_S + 2)
+        trial.hit("SIGKILL", 0, signal.SIGKILL, answer_within_s=2)
+        trial.hit("SIGSTOP", 0, signal.SIGSTOP, answer_within_s=LAYER_TIMEOUT_S + 2)
+    except Exception:
+        print(service.logs())
+        raise
+    finally:
+        service.close()
+    print("broken: " + "; ".join(trial.broken) if trial.broken else "all as promised")
+    return 1 if trial.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
