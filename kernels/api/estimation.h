@@ -71,15 +71,20 @@ struct BlockSparseParams {
   IndexView index;                 // blocks of `heads` are written
 };
 
+// Steps in which the adaptive pattern tells masses apart, 9 % each.
+inline constexpr int kMassStepsPerOctave = 8;
+
 // Our own: representative mixture per row tile. A page is the mean of its crowd and the
 // `page_outliers` keys furthest from the page's mean; a row tile its mean query and the
 // `row_outliers` queries furthest from it. For a query representative r the page's mass is
 // estimated as
-//   w(r, P) = sum over outlier keys of exp(scale q_r k) + (|P| - page_outliers) exp(scale q_r
+//   w(r, P) = max over outlier keys of exp(scale q_r k) and (|P| - page_outliers) exp(scale q_r
 //   k_crowd),
-// p = w / sum of w over the causal pages. Kept, per r: the fewest pages whose p sums to gamma; the
-// tile attends to the union over r, the first page, the diagonal and the page before it. Measured
-// where the defaults come from: docs/performance.md.
+// rounded to a power of 2^(1/kMassStepsPerOctave); p = w / sum of w over the causal pages. Kept,
+// per r: the fewest pages whose p sums to gamma; the tile attends to the union over r, the first
+// page, the diagonal and the page before it. The largest of a page's representatives stands for
+// their sum, of which it is 1 / (page_outliers + 1) at least; it costs retrieval nothing and leaves
+// no exponential to compute (docs/performance.md, where the defaults come from too).
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;
@@ -89,7 +94,7 @@ struct AdaptiveParams {
   std::span<const int32_t> heads;
   std::span<const float> gamma;  // [heads.size()] in (0, 1]
   int32_t row_outliers = 4;
-  int32_t page_outliers = 2;
+  int32_t page_outliers = 4;
   IndexView index;  // blocks of `heads` are written
 };
 

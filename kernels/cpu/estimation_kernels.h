@@ -34,10 +34,9 @@ struct EstimationKernels {
   // diagonals[num_keys - 1 - k + r] += p[k, r]
   void (*sum_diagonals)(const float* p, int64_t num_keys, float* diagonals);
 
-  // masses[p] = sum over slots s of exp(x[s, p] - max), x[s, p] = scores[s, p] + log_weights[s, p],
-  // max over all x of the call. Rows of scores and log_weights are `stride` apart; scores are
-  // overwritten by x.
-  void (*masses)(float* scores, const float* log_weights, int64_t num_slots, int64_t stride,
+  // masses[p] = 2^(x[p] - max x), x[p] = max over slots s of (scores[s, p] + log_weights[s, p])
+  // log2(e), rounded to 1 / kMassStepsPerOctave. Rows of scores and log_weights are `stride` apart.
+  void (*masses)(const float* scores, const float* log_weights, int64_t num_slots, int64_t stride,
                  int64_t num_pages, float* masses);
 
   // mean[i] = mean over the rows of rows[r, i]; num_rows >= 1.

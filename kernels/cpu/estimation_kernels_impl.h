@@ -5,6 +5,7 @@
 // would keep one copy of it, possibly the one compiled for AVX-512.
 #pragma once
 
+#include "kernels/api/estimation.h"
 #include "kernels/cpu/estimation_kernels.h"
 
 namespace millrace::kernels::cpu {
@@ -149,36 +150,42 @@ void sum_diagonals(const float* p, int64_t num_keys, float* diagonals) {
   }
 }
 
-// Adds the weights and returns the maximum.
-float weigh(float* scores, const float* log_weights, int64_t count, float maximum) {
+// Not a number if either is.
+inline float larger(float a, float b) {
+  return b > a || b != b ? b : a;
+}
+
+// What is no number is passed over: it shows in its own mass.
+float maximum_of(const float* values, int64_t count) {
   float lanes[kPartialSums];
-  for (float& lane : lanes) lane = maximum;
+  for (float& lane : lanes) lane = -__builtin_inff();
   int64_t i = 0;
   for (; i + kPartialSums <= count; i += kPartialSums) {
     for (int64_t l = 0; l < kPartialSums; ++l) {
-      const float x = scores[i + l] + log_weights[i + l];
-      scores[i + l] = x;
-      lanes[l] = x > lanes[l] ? x : lanes[l];
+      lanes[l] = values[i + l] > lanes[l] ? values[i + l] : lanes[l];
     }
   }
-  for (; i < count; ++i) {
-    scores[i] += log_weights[i];
-    lanes[0] = scores[i] > lanes[0] ? scores[i] : lanes[0];
-  }
-  for (float lane : lanes) maximum = lane > maximum ? lane : maximum;
+  for (; i < count; ++i) lanes[0] = values[i] > lanes[0] ? values[i] : lanes[0];
+  float maximum = lanes[0];
+  for (const float lane : lanes) maximum = lane > maximum ? lane : maximum;
   return maximum;
 }
 
-void page_masses(float* scores, const float* log_weights, int64_t num_slots, int64_t stride,
+void page_masses(const float* scores, const float* log_weights, int64_t num_slots, int64_t stride,
                  int64_t num_pages, float* masses) {
-  float maximum = -__builtin_inff();
-  for (int64_t s = 0; s < num_slots; ++s) {
-    maximum = weigh(scores + s * stride, log_weights + s * stride, num_pages, maximum);
-  }
-  for (int64_t p = 0; p < num_pages; ++p) masses[p] = exponential(scores[p] - maximum);
+  constexpr float kLogOfStep = 0x1.62e43p-1F / kMassStepsPerOctave;
+  constexpr float kStepsPerUnit = 1.44269504F * kMassStepsPerOctave;
+  constexpr float kRound = 0x1.8p23F;
+  for (int64_t p = 0; p < num_pages; ++p) masses[p] = scores[p] + log_weights[p];
   for (int64_t s = 1; s < num_slots; ++s) {
     const float* slot = scores + s * stride;
-    for (int64_t p = 0; p < num_pages; ++p) masses[p] += exponential(slot[p] - maximum);
+    const float* weights = log_weights + s * stride;
+    for (int64_t p = 0; p < num_pages; ++p) masses[p] = larger(masses[p], slot[p] + weights[p]);
+  }
+  for (int64_t p = 0; p < num_pages; ++p) masses[p] = masses[p] * kStepsPerUnit + kRound - kRound;
+  const float maximum = maximum_of(masses, num_pages);
+  for (int64_t p = 0; p < num_pages; ++p) {
+    masses[p] = exponential((masses[p] - maximum) * kLogOfStep);
   }
 }
 

@@ -58,7 +58,7 @@ void PageRepresentatives::score(const float* queries, int64_t num_queries, int64
   }
 }
 
-void PageRepresentatives::masses(float* scores, int64_t num_pages, float* masses) const {
+void PageRepresentatives::masses(const float* scores, int64_t num_pages, float* masses) const {
   kernels_.masses(scores, log_weights_.data(), num_slots(), stride_, num_pages, masses);
 }
 

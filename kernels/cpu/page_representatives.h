@@ -13,8 +13,9 @@
 namespace millrace::kernels::cpu {
 
 // All pages of one kv head. Slot s < page_outliers holds each page's outlier key s, the last slot
-// its crowd. A page's mass for a query q is the sum over slots of exp(q . key + log_weight): weight
-// 1 for an outlier, for a crowd the number of keys it stands for, 0 where a page has no such slot.
+// its crowd. A page's mass for a query q is the largest over slots of exp(q . key + log_weight),
+// rounded as AdaptiveParams says: weight 1 for an outlier, for a crowd the number of keys it stands
+// for, 0 where a page has no such slot.
 class PageRepresentatives {
  public:
   PageRepresentatives(const KvSlab& kv, int32_t kv_head, int32_t page_outliers,
@@ -27,9 +28,9 @@ class PageRepresentatives {
   // least the pages below num_pages.
   void score(const float* queries, int64_t num_queries, int64_t num_pages, float* scores) const;
 
-  // masses[p] of the pages below num_pages from one query's scores, which are overwritten. Scaled
-  // by a factor that keeps the largest term at 1.
-  void masses(float* scores, int64_t num_pages, float* masses) const;
+  // masses[p] of the pages below num_pages from one query's scores, scaled by a factor that keeps
+  // the largest at 1.
+  void masses(const float* scores, int64_t num_pages, float* masses) const;
 
  private:
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -188,21 +189,24 @@ Split split_outliers(const Vectors& vectors, int32_t count) {
   return split;
 }
 
-// Terms log w of the representatives of a page for query q (scaled): log of the number of keys that
-// each stands for plus its score.
-Vector page_terms(const Vector& q, const Split& page) {
+// log2 of the mass of a page for query q (scaled), in steps: the most that one of its
+// representatives stands for, log of the number of keys plus its score.
+double mass_steps(const Vector& q, const Split& page) {
   Vector terms;
   for (const Vector& key : page.outliers) terms.push_back(dot(q, key));
   if (page.crowd_size > 0) {
     terms.push_back(dot(q, page.crowd_mean) + std::log(static_cast<double>(page.crowd_size)));
   }
-  return terms;
+  const double largest = *std::max_element(terms.begin(), terms.end());
+  return std::nearbyint(largest * std::numbers::log2e * kMassStepsPerOctave);
 }
 
 void cover_query(const Vector& q, std::span<const Split> pages, double gamma,
                  std::set<int32_t>& chosen) {
   Vector log_masses;
-  for (const Split& page : pages) log_masses.push_back(log_sum_exp(page_terms(q, page)));
+  for (const Split& page : pages) {
+    log_masses.push_back(mass_steps(q, page) * std::numbers::ln2 / kMassStepsPerOctave);
+  }
   const double total = log_sum_exp(log_masses);
   double reached = 0;
   for (const int32_t page : ranked(log_masses)) {

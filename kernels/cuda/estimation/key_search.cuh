@@ -1,20 +1,13 @@
-// Where a running count or sum of keys passes a target, found without a sort: a team of warps keeps
-// a row of keys in registers and halves the interval that holds the place, adding up what lies
-// above it, until few keys are left.
+// Where a running count of keys passes a target, found without a sort: a team of warps keeps a row
+// of keys in registers and halves the interval that holds the place, counting what lies above it,
+// until few keys are left.
 //
-// Keys are unsigned and rise with the values they stand for; 0 is no key. Sums run over a thread's
-// keys in order and over lanes and warps in a tree, so that they are the same in every run.
+// Keys are unsigned and rise with the values they stand for; 0 is no key.
 #pragma once
 
 #include <cstdint>
 
 namespace millrace::kernels::cuda {
-
-// What lies at or above a key.
-struct Above {
-  float sum;  // of the keys' bits as floats: of use where keys are the bits of masses
-  int32_t count;
-};
 
 // Keys in [low, high). 64 bits: high may be one more than any key.
 struct Interval {
@@ -32,32 +25,22 @@ __device__ inline float value_of_ascending(uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
 }
 
-// Halves intervals of masses, whose logarithms are spread: the bits of a float are nearly that.
-struct HalveBits {
-  __device__ uint64_t operator()(const Interval& left, int) const {
-    return left.low + (left.high - left.low) / 2;
-  }
-};
-
-// Halves intervals of scores, which are spread evenly; their bits are not, around zero. Falls back
-// to bits where that gets nowhere.
-struct HalveValues {
-  static constexpr int kMostSteps = 12;
-
-  __device__ uint64_t operator()(const Interval& left, int step) const {
-    const float low = value_of_ascending(static_cast<uint32_t>(left.low));
-    const float high = value_of_ascending(static_cast<uint32_t>(left.high - 1));
-    const uint64_t middle = ascending_bits(0.5F * low + 0.5F * high);
-    const bool is_inside = middle > left.low && middle < left.high;
-    return step < kMostSteps && is_inside ? middle : HalveBits()(left, step);
-  }
-};
+// Scores are spread evenly; their bits are not, around zero: intervals are halved by value, and by
+// bits where that gets nowhere.
+__device__ inline uint64_t middle_of(const Interval& left, int step) {
+  constexpr int kMostSteps = 12;
+  const float low = value_of_ascending(static_cast<uint32_t>(left.low));
+  const float high = value_of_ascending(static_cast<uint32_t>(left.high - 1));
+  const uint64_t middle = ascending_bits(0.5F * low + 0.5F * high);
+  const bool is_inside = middle > left.low && middle < left.high;
+  return step < kMostSteps && is_inside ? middle : left.low + (left.high - left.low) / 2;
+}
 
 // What the warps of a team tell each other.
 template <int kWarps>
 struct TeamShared {
-  float sums[kWarps];
   int32_t counts[kWarps];
+  uint32_t smallest[kWarps];
 };
 
 // kWarps warps of a block (all of its warps, if more than one) with kValues keys a thread.
@@ -108,7 +91,8 @@ class KeySearch {
   __device__ const Interval& left() const {
     return left_;
   }
-  __device__ const Above& above_left() const {
+  // Keys above left().
+  __device__ int32_t above_left() const {
     return above_left_;
   }
   // This thread's keys in left().
@@ -116,51 +100,19 @@ class KeySearch {
     return mine_low_ - mine_high_;
   }
 
-  // Of all threads' keys at or above `threshold`; mine gets this thread's count.
-  __device__ Above above(uint32_t threshold, int32_t& mine) {
-    float sums[2] = {0, 0};
-    int32_t counts[2] = {0, 0};
-    for_each_value(num_keys_, [&](int v) {
-      if (keys_[v] >= threshold) {
-        sums[v % 2] += __uint_as_float(keys_[v]);
-        ++counts[v % 2];
-      }
-    });
-    mine = counts[0] + counts[1];
-    return reduce({sums[0] + sums[1], mine});
-  }
-
-  // All keys, `count` of them, lie in [low, high): what lies at or above low reaches the target.
+  // All keys, `count` of them and `mine` of this thread, lie in [low, high).
   __device__ void start(const Interval& all, int32_t mine) {
     left_ = all;
-    above_left_ = {0, 0};
+    above_left_ = 0;
     mine_low_ = mine;
     mine_high_ = 0;
   }
 
-  // Moves one end of left() to `pivot`, if that is within.
-  template <typename Reaches>
-  __device__ void split(uint64_t pivot, const Reaches& reaches) {
-    if (pivot <= left_.low || pivot >= left_.high) return;
-    int32_t mine = 0;
-    const Above upper = above(static_cast<uint32_t>(pivot), mine);
-    if (reaches(upper)) {
-      left_.low = pivot;
-      left_.count = upper.count - above_left_.count;
-      mine_low_ = mine;
-    } else {
-      left_.high = pivot;
-      left_.count -= upper.count - above_left_.count;
-      above_left_ = upper;
-      mine_high_ = mine;
-    }
-  }
-
-  // Until at most `most` keys are left, or a single value.
-  template <typename Halve, typename Reaches>
-  __device__ void narrow(int32_t most, const Halve& halve, const Reaches& reaches) {
+  // Until at most `most` keys are left, or a single value: those among which the count of keys from
+  // above reaches `wanted`.
+  __device__ void narrow(int32_t most, int32_t wanted) {
     for (int step = 0; left_.count > most && left_.high - left_.low > 1; ++step) {
-      split(halve(left_, step), reaches);
+      split(middle_of(left_, step), wanted);
     }
   }
 
@@ -177,12 +129,12 @@ class KeySearch {
     largest = __reduce_max_sync(~0U, largest);
     if constexpr (kWarps > 1) {
       if (thread_ % 32 == 0) {
-        shared_.sums[thread_ / 32] = __uint_as_float(smallest);
+        shared_.smallest[thread_ / 32] = smallest;
         shared_.counts[thread_ / 32] = static_cast<int32_t>(largest);
       }
       synchronise();
       for (int warp = 0; warp < kWarps; ++warp) {
-        smallest = min(smallest, __float_as_uint(shared_.sums[warp]));
+        smallest = min(smallest, shared_.smallest[warp]);
         largest = max(largest, static_cast<uint32_t>(shared_.counts[warp]));
       }
       synchronise();
@@ -207,48 +159,41 @@ class KeySearch {
     return sum - count;
   }
 
-  __device__ float maximum(float value) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      value = fmaxf(value, __shfl_xor_sync(~0U, value, distance));
+ private:
+  // Moves one end of left() to `pivot`.
+  __device__ void split(uint64_t pivot, int32_t wanted) {
+    int32_t mine = 0;
+    for_each_value(num_keys_, [&](int v) { mine += keys_[v] >= static_cast<uint32_t>(pivot); });
+    const int32_t upper = total(mine);
+    if (upper >= wanted) {
+      left_.low = pivot;
+      left_.count = upper - above_left_;
+      mine_low_ = mine;
+    } else {
+      left_.high = pivot;
+      left_.count -= upper - above_left_;
+      above_left_ = upper;
+      mine_high_ = mine;
     }
-    if constexpr (kWarps > 1) {
-      if (thread_ % 32 == 0) shared_.sums[thread_ / 32] = value;
-      synchronise();
-      for (int warp = 0; warp < kWarps; ++warp) value = fmaxf(value, shared_.sums[warp]);
-      synchronise();
-    }
-    return value;
   }
 
- private:
-  __device__ Above reduce(Above value) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      value.sum += __shfl_xor_sync(~0U, value.sum, distance);
-    }
-    value.count = __reduce_add_sync(~0U, value.count);
+  __device__ int32_t total(int32_t count) {
+    count = __reduce_add_sync(~0U, count);
     if constexpr (kWarps > 1) {
-      if (thread_ % 32 == 0) {
-        shared_.sums[thread_ / 32] = value.sum;
-        shared_.counts[thread_ / 32] = value.count;
-      }
+      if (thread_ % 32 == 0) shared_.counts[thread_ / 32] = count;
       synchronise();
-      value = {0, 0};
-      for (int warp = 0; warp < kWarps; ++warp) {
-        value.sum += shared_.sums[warp];
-        value.count += shared_.counts[warp];
-      }
+      count = 0;
+      for (int warp = 0; warp < kWarps; ++warp) count += shared_.counts[warp];
       synchronise();
     }
-    return value;
+    return count;
   }
 
   TeamShared<kWarps>& shared_;
   int thread_;
   int32_t num_keys_ = 0;
   Interval left_ = {};
-  Above above_left_ = {0, 0};
+  int32_t above_left_ = 0;
   int32_t mine_low_ = 0;
   int32_t mine_high_ = 0;
   uint32_t keys_[kValues] = {};

@@ -9,6 +9,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/estimation/block_lists.h"
 #include "kernels/cuda/estimation/last_rows.h"
+#include "kernels/cuda/estimation/mass_choice.h"
 #include "kernels/cuda/estimation/page_choice.h"
 #include "kernels/cuda/estimation/representative_scores.h"
 #include "kernels/cuda/estimation/representatives.h"
@@ -35,8 +36,9 @@ struct Batch {
 // fit, fewer heads. A head's lists are written tile after tile.
 class Batches {
  public:
-  Batches(std::span<const int32_t> tile_pages, size_t num_heads, int64_t rows_per_tile) {
-    const int64_t most = kScoreBytes / static_cast<int64_t>(sizeof(float)) / rows_per_tile;
+  // `row_bytes`: of a page's scores in all rows of a tile.
+  Batches(std::span<const int32_t> tile_pages, size_t num_heads, int64_t row_bytes) {
+    const int64_t most = kScoreBytes / row_bytes;
     const int64_t largest_tile =
         round_up(*std::max_element(tile_pages.begin(), tile_pages.end()), kScorePages);
     const auto heads_at_once =
@@ -88,7 +90,7 @@ class PageListBuilder {
         page_outliers_(std::min(problem.page_outliers, kMostOutliers)),
         num_pages_(ceil_div(problem.kv.num_tokens, kPageTokens)),
         tile_pages_(pages_of_tiles(problem.tiles)),
-        batches_(tile_pages_, problem.heads.size(), row_outliers_ + 1) {
+        batches_(tile_pages_, problem.heads.size(), rows_per_tile() * score_bytes()) {
     find_page_representatives();
     upload();
     allocate();
@@ -110,15 +112,16 @@ class PageListBuilder {
   void find_page_representatives() {
     const KvSlab& kv = problem_.kv;
     const int32_t num_planes = kv.num_kv_heads * (page_outliers_ + 1);
-    auto* pages = context_.scratch.allocate<__half>(num_planes * num_pages_ * kv.head_dim);
+    const int64_t num_places = round_up(num_pages_, kPlaceGroup);
+    auto* pages = context_.scratch.allocate<__half>(num_planes * num_places * kv.head_dim);
     launch_page_representatives(kv, page_outliers_, pages, context_.stream);
     // As the keys of a slab: the copy engine moves 2-byte elements, whatever they mean.
     page_map_ = key_tensor_map(pages, {.k = pages,
                                        .dtype = DType::kFloat16,
                                        .num_kv_heads = num_planes,
                                        .head_dim = kv.head_dim,
-                                       .num_tokens = num_pages_,
-                                       .token_stride = num_pages_});
+                                       .num_tokens = num_places,
+                                       .token_stride = num_places});
   }
 
   template <typename T>
@@ -149,10 +152,14 @@ class PageListBuilder {
     };
     const auto num_rows = [&](const Batch& b) { return num_tiles(b) * rows_per_tile(); };
     rows_ = scratch.allocate<__half>(batches_.most(num_rows) * problem_.kv.head_dim);
-    scores_ = scratch.allocate<float>(
-        batches_.most([&](const Batch& b) { return num_rows(b) * b.page_stride; }));
-    exponents_ = scratch.allocate<float>(
-        batches_.most([&](const Batch& b) { return num_rows(b) * b.page_stride / kScorePages; }));
+    const int64_t num_scores =
+        batches_.most([&](const Batch& b) { return num_rows(b) * b.page_stride; });
+    if (by_mass()) {
+      masses_ = scratch.allocate<uint8_t>(num_scores);
+      groups_ = scratch.allocate<MassGroup>(num_scores / kScorePages);
+    } else {
+      scores_ = scratch.allocate<float>(num_scores);
+    }
     chosen_ = scratch.allocate<uint32_t>(
         batches_.most([&](const Batch& b) { return num_tiles(b) * b.page_stride / 32; }));
     count_ = scratch.allocate<int32_t>(batches_.most(num_tiles));
@@ -202,7 +209,8 @@ class PageListBuilder {
         .scale_log2 = problem_.scale * std::numbers::log2e_v<float>,
         .page_stride = batch.page_stride,
         .scores = scores_,
-        .exponents = exponents_,
+        .masses = masses_,
+        .groups = groups_,
     };
     if (by_mass()) {
       launch_page_masses(arguments, page_map_, context_.stream);
@@ -212,24 +220,25 @@ class PageListBuilder {
   }
 
   void choose(const Batch& batch) {
-    const PageChoiceArguments arguments = {
-        .scores = scores_,
-        .exponents = exponents_,
+    const ChoiceTiles tiles = {
         .page_stride = batch.page_stride,
         .rows_per_tile = rows_per_tile(),
         .num_heads = static_cast<int32_t>(batch.num_heads),
         .num_tiles = batch.num_tiles,
         .tile_pages = device_tile_pages_ + batch.first_tile,
         .tile_rows = device_tile_rows_ + batch.first_tile,
-        .gamma = by_mass() ? gamma_ + batch.first_head : nullptr,
-        .top_k = by_mass() ? nullptr : top_k_ + batch.first_head,
         .chosen = chosen_,
         .count = count_,
     };
     if (by_mass()) {
-      launch_choose_by_mass(arguments, context_.stream);
+      launch_choose_by_mass({.tiles = tiles,
+                             .masses = masses_,
+                             .groups = groups_,
+                             .gamma = gamma_ + batch.first_head},
+                            context_.stream);
     } else {
-      launch_choose_best(arguments, context_.stream);
+      launch_choose_best({.tiles = tiles, .scores = scores_, .top_k = top_k_ + batch.first_head},
+                         context_.stream);
     }
   }
 
@@ -249,6 +258,10 @@ class PageListBuilder {
   }
 
   bool by_mass() const { return !problem_.gamma.empty(); }
+  // Of a page and a row.
+  int64_t score_bytes() const {
+    return static_cast<int64_t>(by_mass() ? sizeof(uint8_t) : sizeof(float));
+  }
   int32_t rows_per_tile() const { return row_outliers_ + 1; }
 
   const PageListProblem& problem_;
@@ -270,7 +283,8 @@ class PageListBuilder {
   const int32_t* top_k_ = nullptr;
   __half* rows_ = nullptr;
   float* scores_ = nullptr;
-  float* exponents_ = nullptr;
+  uint8_t* masses_ = nullptr;
+  MassGroup* groups_ = nullptr;
   uint32_t* chosen_ = nullptr;
   int32_t* count_ = nullptr;
   int64_t* used_ = nullptr;

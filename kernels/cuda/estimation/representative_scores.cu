@@ -1,18 +1,20 @@
 // A block multiplies kScoreRows row representatives with the representatives of up to kRangePages
 // pages, slot after slot of 64 pages at a time.
 //
-// Weights 2^x of one row span more than a float does, and the row's maximum is not known before all
-// products are: so the pages of a group of 64 share an exponent, about the maximum of what this row
-// has there, and whoever reads the row brings them together. The exponent depends only on the row
-// and on the pages it may see, so that ranks that own other tiles agree bit by bit.
+// Masses 2^x of one row span more than a float does, and the row's maximum is not known before all
+// products are: so their logarithms are kept, in steps of an eighth of an octave, relative to the
+// largest of each group of 64 pages. That depends only on the row and on the pages it may see, so
+// that ranks that own other tiles agree bit by bit.
 #include "kernels/cuda/estimation/representative_scores.h"
 
-#include <cfloat>
+#include <cmath>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/estimation/aligned_shared.cuh"
 #include "kernels/cuda/estimation/head_dim.h"
+#include "kernels/cuda/estimation/representatives.h"
 #include "kernels/cuda/estimation/tile_products.cuh"
+#include "kernels/cuda/ptx/larger.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace millrace::kernels::cuda {
@@ -21,8 +23,15 @@ namespace {
 static_assert(kScorePages == kTileKeys);
 constexpr int kScoreThreads = kScoreRows / 64 * kGroupThreads;
 constexpr int kRangePages = 512;
-// Powers of two that a mass may exceed its group's exponent by: sums of a row stay finite.
-constexpr float kHeadroom = 40;
+// Of a group, side by side: representative_place() has it so.
+constexpr int kThreadPages = 16;
+
+// Numbers from 2^20 to 2^21 have steps of an eighth: adding the middle rounds to these, and the
+// bits count them.
+static_assert(kMassStepsPerOctave == 8);
+constexpr float kRounding = 0x1.8p20F;
+constexpr float kLowest = 0x1p20F;
+constexpr float kHighest = 0x1p21F;
 
 // The rows and pages of this block, and the thread's two rows among them.
 struct ScoreBlock {
@@ -53,139 +62,150 @@ struct ScoreBlock {
   }
 };
 
+// The scores of a thread for one of its rows, page after page: element 2 j + right is 4 j + 2 half
+// + right of the product.
+__device__ int element(int half, int i) {
+  return i / 2 * 4 + 2 * half + i % 2;
+}
+
 __device__ void store_scores(const ScoreBlock& block, const RepresentativeScoreArguments& arguments,
                              int32_t first_page, const float (&scores)[kScoresPerThread]) {
+  const int first = ScoreLayout().lane % 4 * kThreadPages;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (block.pages[half] <= first_page) continue;
-    float* out = arguments.scores + block.row(arguments, half) * arguments.page_stride +
-                 first_page + ScoreLayout().key(0);
+    float* out =
+        arguments.scores + block.row(arguments, half) * arguments.page_stride + first_page + first;
 #pragma unroll
-    for (int j = 0; j < kScorePages / 8; ++j) {
-      *reinterpret_cast<float2*>(out + 8 * j) = {scores[4 * j + 2 * half],
-                                                 scores[4 * j + 2 * half + 1]};
+    for (int i = 0; i < kThreadPages; i += 4) {
+      *reinterpret_cast<float4*>(out + i) = {scores[element(half, i)], scores[element(half, i + 1)],
+                                             scores[element(half, i + 2)],
+                                             scores[element(half, i + 3)]};
     }
   }
 }
 
-// Weights of one group of pages at a time, slot after slot.
+// The masses of one group of pages at a time, slot after slot: the largest of what a page's
+// representatives stand for.
 class GroupMasses {
  public:
   __device__ GroupMasses(const RepresentativeScoreArguments& arguments, const ScoreBlock& block)
       : arguments_(arguments),
         block_(block),
-        crowd_weight_(log_of_crowd(static_cast<int32_t>(kTileKeys))),
+        crowd_weight_(weight_of_crowd(static_cast<int32_t>(kTileKeys))),
         first_page_(block.first_page) {}
 
-  // Scores of the next slot.
+  // Scores of the next slot: the crowd's, then those of the outliers.
   __device__ void add(float (&scores)[kScoresPerThread]) {
-    if (first_page_ + kScorePages > min(block_.pages[0], block_.pages[1])) hide_unseen(scores);
-    if (first_page_ + kScorePages >= arguments_.num_pages) weigh_last_page(scores);
-    const float weight = slot_ == arguments_.page_outliers ? crowd_weight_ : 0.0F;
     if (slot_ == 0) {
-      // Not -inf: a row that sees no page of the group must not meet inf - inf.
-      exponent_[0] = exponent_[1] = -FLT_MAX;
 #pragma unroll
-      for (float& mass : masses_) mass = 0;
-    }
-    raise_exponents(scores, weight);
+      for (int e = 0; e < kScoresPerThread; ++e) largest_[e] = scores[e] + crowd_weight_;
+      if (holds_last_page()) weigh_last_crowd(scores);
+    } else {
+      if (holds_last_page() && slot_ > arguments_.last_page_keys) hide_last_page(scores);
 #pragma unroll
-    for (int e = 0; e < kScoresPerThread; ++e) {
-      masses_[e] +=
-          ptx::exp2_approx(fmaf(scores[e], arguments_.scale_log2, weight - exponent_[e / 2 % 2]));
+      for (int e = 0; e < kScoresPerThread; ++e) {
+        largest_[e] = ptx::larger_or_nan(largest_[e], scores[e]);
+      }
     }
     if (++slot_ <= arguments_.page_outliers) return;
-    store();
+    if (first_page_ + kScorePages > min(block_.pages[0], block_.pages[1])) hide_unseen();
+    finish(0);
+    finish(1);
     slot_ = 0;
     first_page_ += kScorePages;
   }
 
  private:
-  // log2 of the keys that the crowd of a page of `num_keys` keys stands for.
-  __device__ float log_of_crowd(int32_t num_keys) const {
+  // Added to the score of the crowd of a page of `num_keys` keys: log2 of the keys it stands for.
+  __device__ float weight_of_crowd(int32_t num_keys) const {
     const int32_t crowd = num_keys - arguments_.page_outliers;
-    return crowd > 0 ? log2f(static_cast<float>(crowd)) : -INFINITY;
+    return crowd > 0 ? log2f(static_cast<float>(crowd)) / arguments_.scale_log2 : -INFINITY;
   }
 
-  __device__ void hide_unseen(float (&scores)[kScoresPerThread]) const {
-    const ScoreLayout layout;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int32_t seen = block_.pages[half] - first_page_ - layout.key(0);
-#pragma unroll
-      for (int j = 0; j < kScoresPerThread / 4; ++j) {
-#pragma unroll
-        for (int right = 0; right < 2; ++right) {
-          if (8 * j + right >= seen) scores[4 * j + 2 * half + right] = -INFINITY;
-        }
-      }
-    }
+  __device__ static int first_of_thread() {
+    return ScoreLayout().lane % 4 * kThreadPages;
   }
 
   // The last page may be short: fewer outliers, another crowd.
-  __device__ void weigh_last_page(float (&scores)[kScoresPerThread]) const {
-    const int32_t num_keys = arguments_.last_page_keys;
-    const int32_t last = arguments_.num_pages - 1 - first_page_ - ScoreLayout().key(0);
-    float correction = slot_ < num_keys ? 0.0F : -INFINITY;
-    if (slot_ == arguments_.page_outliers) {
-      const float weight = log_of_crowd(num_keys);
-      if (crowd_weight_ == -INFINITY || weight == crowd_weight_) return;
-      correction = weight - crowd_weight_;
-    }
-    correction /= arguments_.scale_log2;
+  __device__ bool holds_last_page() const {
+    return first_page_ + kScorePages >= arguments_.num_pages;
+  }
+  template <typename Use>
+  __device__ void for_last_page(const Use& use) const {
+    const int32_t last = arguments_.num_pages - 1 - first_page_ - first_of_thread();
 #pragma unroll
-    for (int e = 0; e < kScoresPerThread; ++e) {
-      if (e / 4 * 8 + e % 2 == last) scores[e] += correction;
+    for (int i = 0; i < kThreadPages; ++i) {
+      if (i != last) continue;
+      use(element(0, i));
+      use(element(1, i));
     }
   }
+  __device__ void weigh_last_crowd(const float (&scores)[kScoresPerThread]) {
+    const float weight = weight_of_crowd(arguments_.last_page_keys);
+    for_last_page([&](int e) { largest_[e] = scores[e] + weight; });
+  }
+  __device__ void hide_last_page(float (&scores)[kScoresPerThread]) const {
+    for_last_page([&](int e) { scores[e] = -INFINITY; });
+  }
 
-  // The first slot sets a group's exponents; later ones raise them where they would overflow.
-  __device__ void raise_exponents(const float (&scores)[kScoresPerThread], float weight) {
-    const float highest[2] = {exponent_of_maximum(scores, 0, weight),
-                              exponent_of_maximum(scores, 1, weight)};
-    if (slot_ == 0) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) exponent_[half] = fmaxf(exponent_[half], highest[half]);
-      return;
-    }
-    // A row by itself: what its neighbours in the warp hold must not change its bits.
-    const bool rises[2] = {highest[0] > exponent_[0] + kHeadroom,
-                           highest[1] > exponent_[1] + kHeadroom};
-    if (!__any_sync(~0U, rises[0] || rises[1])) return;
+  __device__ void hide_unseen() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float raised = rises[half] ? highest[half] : exponent_[half];
-      const float shrink = ptx::exp2_approx(exponent_[half] - raised);
+      const int32_t seen = block_.pages[half] - first_page_ - first_of_thread();
 #pragma unroll
-      for (int j = 0; j < kScoresPerThread / 4; ++j) {
-        masses_[4 * j + 2 * half] *= shrink;
-        masses_[4 * j + 2 * half + 1] *= shrink;
+      for (int i = 0; i < kThreadPages; ++i) {
+        if (i >= seen) largest_[element(half, i)] = -INFINITY;
       }
-      exponent_[half] = raised;
     }
   }
 
-  __device__ float exponent_of_maximum(const float (&scores)[kScoresPerThread], int half,
-                                       float weight) const {
-    float maximum = scores[2 * half];
+  // Of what one of the thread's rows has in the group, rounded to a step. The four threads of a row
+  // agree on it.
+  __device__ float largest_mass(int half) const {
+    float largest = -INFINITY;
 #pragma unroll
-    for (int j = 0; j < kScoresPerThread / 4; ++j) {
-      maximum = fmaxf(maximum, fmaxf(scores[4 * j + 2 * half], scores[4 * j + 2 * half + 1]));
+    for (int i = 0; i < kThreadPages; ++i) {
+      largest = ptx::larger_or_nan(largest, largest_[element(half, i)]);
     }
-    maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
-    maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
-    return ceilf(fmaf(maximum, arguments_.scale_log2, weight));
+    largest = ptx::larger_or_nan(largest, __shfl_xor_sync(~0U, largest, 1));
+    largest = ptx::larger_or_nan(largest, __shfl_xor_sync(~0U, largest, 2));
+    return ptx::larger_or_nan(fmaf(largest, arguments_.scale_log2, kRounding), kLowest);
   }
 
-  __device__ void store() const {
-    store_scores(block_, arguments_, first_page_, masses_);
-    const ScoreLayout layout;
+  // Stores what one of the thread's rows has in the group. Masses are shifted so that the low byte
+  // of their bits is what is stored. The largest rounds to kTop, as an even number of steps did to
+  // largest_mass() where it lies between two.
+  __device__ void finish(int half) const {
+    constexpr float kTop = kRounding + kLargestMass / float{kMassStepsPerOctave};
+    const float largest = largest_mass(half);
+    const float shift = kTop - (largest - kRounding);
+    float sum = 0;
+    uint32_t codes[kThreadPages];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (layout.lane % 4 != 0 || block_.pages[half] <= first_page_) continue;
-      const int64_t first = block_.row(arguments_, half) * arguments_.page_stride + first_page_;
-      arguments_.exponents[first / kScorePages] = exponent_[half];
+    for (int i = 0; i < kThreadPages; ++i) {
+      const float score = largest_[element(half, i)];
+      const float mass = fmaxf(fmaf(score, arguments_.scale_log2, shift), kRounding);
+      sum += ptx::exp2_approx(mass - kTop);
+      codes[i] = __float_as_uint(mass);
     }
+    sum += __shfl_xor_sync(~0U, sum, 1);
+    sum += __shfl_xor_sync(~0U, sum, 2);
+    if (block_.pages[half] <= first_page_) return;
+    const int64_t first = block_.row(arguments_, half) * arguments_.page_stride + first_page_;
+    *reinterpret_cast<uint4*>(arguments_.masses + first + first_of_thread()) = {
+        low_bytes(codes), low_bytes(codes + 4), low_bytes(codes + 8), low_bytes(codes + 12)};
+    if (ScoreLayout().lane % 4 == 0) {
+      const bool is_number = largest < kHighest;
+      const int32_t steps = __float_as_int(largest) - __float_as_int(kRounding);
+      arguments_.groups[first / kScorePages] = {is_number ? steps : kNoNumber, sum};
+    }
+  }
+
+  __device__ static uint32_t low_bytes(const uint32_t* words) {
+    const uint32_t lower = __byte_perm(words[0], words[1], 0x0040);
+    const uint32_t upper = __byte_perm(words[2], words[3], 0x0040);
+    return __byte_perm(lower, upper, 0x5410);
   }
 
   const RepresentativeScoreArguments& arguments_;
@@ -193,8 +213,7 @@ class GroupMasses {
   float crowd_weight_;
   int32_t first_page_;
   int32_t slot_ = 0;
-  float masses_[kScoresPerThread];
-  float exponent_[2];
+  float largest_[kScoresPerThread];
 };
 
 // Slot after slot of one group of pages after the other.

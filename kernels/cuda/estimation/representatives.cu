@@ -187,24 +187,24 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   __shared__ typename SplitSet<kHeadDim>::Shared shared;
   SplitSet<kHeadDim> set(shared);
   const int64_t page = blockIdx.x;
-  const int64_t num_pages = gridDim.x;
+  const int64_t num_places = (gridDim.x + kPlaceGroup - 1) / kPlaceGroup * kPlaceGroup;
   const int64_t first = page * kPageTokens;
   const int64_t row = blockIdx.y * kv.token_stride + first;
   set.load(static_cast<const __nv_bfloat16*>(kv.k) + row * kHeadDim, kHeadDim,
            static_cast<int>(min(kPageTokens, kv.num_tokens - first)));
   const int num_outliers = min(page_outliers, set.num_rows());
-  const int64_t slot_stride = num_pages * kHeadDim;
-  __half* slots = out + (blockIdx.y * (page_outliers + 1) * num_pages + page) * kHeadDim;
-  __half* crowd = slots + page_outliers * slot_stride;
+  const int64_t slot_stride = num_places * kHeadDim;
+  __half* crowd =
+      out + (blockIdx.y * (page_outliers + 1) * num_places + representative_place(page)) * kHeadDim;
   if (page_outliers == 0) {
     set.average_all();
     store_vector<kHeadDim>(set.mean(), crowd);
     return;
   }
   set.split(num_outliers);
-  set.store_outliers(slots, slot_stride);
+  set.store_outliers(crowd + slot_stride, slot_stride);
   for (int slot = num_outliers; slot < page_outliers; ++slot) {
-    store_vector<kHeadDim>(nullptr, slots + slot * slot_stride);
+    store_vector<kHeadDim>(nullptr, crowd + (slot + 1) * slot_stride);
   }
   if (num_outliers < set.num_rows()) {
     set.average_crowd();

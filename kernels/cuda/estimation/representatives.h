@@ -20,8 +20,17 @@ namespace millrace::kernels::cuda {
 // More outliers than a set has vectors mean the same as all of them.
 inline constexpr int32_t kMostOutliers = 64;
 
-// out: [num_kv_heads, page_outliers + 1, num_pages, head_dim]. Slots of outliers, in the order of
-// the keys, then the crowd; zero where a page has no such slot.
+// Where a page stands among the pages of a plane: within groups of 64, so that the 16 columns of a
+// product that a thread gets (ScoreLayout::key) are 16 pages side by side.
+inline constexpr int64_t kPlaceGroup = 64;
+__host__ __device__ inline int64_t representative_place(int64_t page) {
+  const int64_t i = page % kPlaceGroup;
+  return page - i + i % 16 / 2 * 8 + i / 16 * 2 + i % 2;
+}
+
+// out: [num_kv_heads, page_outliers + 1, num_places, head_dim]; num_places is a multiple of
+// kPlaceGroup, and places without a page are left as they are. The crowd, then the outliers in the
+// order of the keys; zero where a page has no such slot.
 void launch_page_representatives(const KvSlab& kv, int32_t page_outliers, __half* out,
                                  cudaStream_t stream);
 

@@ -1,0 +1,319 @@
+// A warp per row. Masses have 255 values, so a histogram of the pages that may count, with its sums
+// from the top, says where gamma is reached; a second pass takes what lies above and, of the pages
+// at that value, the first. Groups of pages whose largest mass counts for nothing are not read.
+#include "kernels/cuda/estimation/mass_choice.h"
+
+#include <cmath>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/estimation/choice_shared.cuh"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kMostWarps = 16;
+// On a multiprocessor: 42 registers a thread.
+constexpr int kBlocks = 3;
+constexpr int kValues = 256;
+constexpr int kValuesPerLane = kValues / kWarp;
+static_assert(kValuesPerLane == kMassStepsPerOctave);  // a lane has an octave
+static_assert(kLargestMass == kValues - 2);
+constexpr int kLaneBytes = 16;  // masses that a lane reads at once
+constexpr int kGroupLanes = kScorePages / kLaneBytes;
+constexpr int kGroupsAtOnce = kWarp / kGroupLanes;
+
+// 2^(-step / kMassStepsPerOctave).
+__constant__ const float kStepMass[kMassStepsPerOctave] = {
+    1.0F,         0.917004043F, 0.840896415F, 0.771105413F,
+    0.707106781F, 0.648419777F, 0.594603558F, 0.545253866F,
+};
+
+// Of one warp, before as many group numbers as a row has groups.
+struct RowMemory {
+  uint32_t histogram[kValues];  // from value -1 on
+
+  __device__ uint32_t& pages_at(int32_t value) { return histogram[value + 1]; }
+};
+
+// Bit i: byte i of `word` of a comparison's all ones and zeros.
+__device__ uint32_t bits_of_bytes(uint32_t word) {
+  return (word & 0x08040201U) * 0x01010101U >> 24;
+}
+
+// Where a row reaches gamma: all pages above `value`, and the first `count` of those at it.
+struct Threshold {
+  int32_t value;
+  int32_t count;
+  bool takes_all;  // of those
+};
+
+class RowChoice {
+ public:
+  __device__ RowChoice(ChosenPages& chosen, RowMemory& memory, uint16_t* active, int32_t num_pages)
+      : chosen_(chosen),
+        memory_(memory),
+        active_(active),
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        num_pages_(num_pages),
+        num_groups_((num_pages + kScorePages - 1) / kScorePages) {}
+
+  // Adds the fewest pages whose masses reach gamma of the row's.
+  __device__ void cover(const uint8_t* masses, const MassGroup* groups, float gamma) {
+    masses_ = masses;
+    groups_ = groups;
+    if (!find_exponent()) return chosen_.add_all(lane_, kWarp);
+    const float total = total_mass();
+    find_groups(least_value(gamma, total));
+    count_values();
+    take(find_threshold(gamma * total));
+  }
+
+ private:
+  // That of the largest mass of the row; false if that is no number.
+  __device__ bool find_exponent() {
+    int32_t largest = groups_[0].exponent;
+    for (int32_t g = lane_; g < num_groups_; g += kWarp)
+      largest = max(largest, groups_[g].exponent);
+    exponent_ = __reduce_max_sync(~0U, largest);
+    return exponent_ != kNoNumber;
+  }
+
+  // In units of the largest mass, as all masses below.
+  __device__ float total_mass() const {
+    float sum = 0;
+    for (int32_t g = lane_; g < num_groups_; g += kWarp) {
+      const auto steps = static_cast<float>(groups_[g].exponent - exponent_);
+      sum += groups_[g].sum * exp2f(steps / kMassStepsPerOctave);
+    }
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      sum += __shfl_xor_sync(~0U, sum, distance);
+    }
+    return sum;
+  }
+
+  // Of the masses that may count: pages below this share of what may be left out could all be left
+  // out.
+  __device__ int32_t least_value(float gamma, float total) const {
+    const float negligible = (1 - gamma) * total / static_cast<float>(num_pages_);
+    const float steps = floorf(kMassStepsPerOctave * log2f(negligible));
+    return max(static_cast<int32_t>(kLargestMass + fmaxf(steps, -kLargestMass)), 1);
+  }
+
+  // How much less a mass of the group is in units of the row's largest.
+  __device__ int32_t shift(int32_t group) const {
+    return min(exponent_ - groups_[group].exponent, kLargestMass);
+  }
+
+  // The groups that have such masses, in order.
+  __device__ void find_groups(int32_t least) {
+    least_ = least;
+    num_active_ = 0;
+    for (int32_t first = 0; first < num_groups_; first += kWarp) {
+      const int32_t group = first + lane_;
+      const bool is_active = group < num_groups_ && kLargestMass - shift(group) >= least;
+      const uint32_t ballot = __ballot_sync(~0U, is_active);
+      if (is_active) {
+        active_[num_active_ + __popc(ballot & ((1U << lane_) - 1))] = static_cast<uint16_t>(group);
+      }
+      num_active_ += __popc(ballot);
+    }
+    __syncwarp();
+  }
+
+  // use(masses, group, shift) for kGroupsAtOnce groups at a time, with 16 masses of this lane.
+  template <typename Use>
+  __device__ void for_each_mass(const Use& use) {
+    for (int32_t first = 0; first < num_active_; first += kGroupsAtOnce) {
+      const int32_t i = first + lane_ / kGroupLanes;
+      const int32_t group = i < num_active_ ? active_[i] : 0;
+      uint4 masses = {};
+      if (i < num_active_) {
+        masses = reinterpret_cast<const uint4*>(masses_)[group * kGroupLanes + lane_ % kGroupLanes];
+      }
+      const uint32_t words[4] = {masses.x, masses.y, masses.z, masses.w};
+      use(words, group, shift(group));
+    }
+  }
+
+  __device__ int32_t first_page(int32_t group) const {
+    return group * kScorePages + lane_ % kGroupLanes * kLaneBytes;
+  }
+
+  __device__ void count_values() {
+    for (int i = lane_; i < kValues; i += kWarp) memory_.histogram[i] = 0;
+    __syncwarp();
+    for_each_mass([&](const uint32_t(&words)[4], int32_t, int32_t shift) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        if (words[w] == 0) continue;
+#pragma unroll
+        for (int byte = 0; byte < 4; ++byte) {
+          const int32_t value = static_cast<int32_t>(words[w] >> 8 * byte & 0xFF) - shift;
+          if (value >= least_) atomicAdd(&memory_.pages_at(value), 1U);
+        }
+      }
+    });
+    __syncwarp();
+  }
+
+  // An octave a lane, from the top.
+  __device__ Threshold find_threshold(float target) {
+    const float octave = __int_as_float((127 - lane_) << 23);  // 2^-lane
+    const int32_t top = kLargestMass - lane_ * kValuesPerLane;
+    int32_t counts[kValuesPerLane];
+    float own = 0;
+#pragma unroll
+    for (int step = 0; step < kValuesPerLane; ++step) {
+      counts[step] = static_cast<int32_t>(memory_.pages_at(top - step));
+      own += static_cast<float>(counts[step]) * kStepMass[step];
+    }
+    float with = own * octave;
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const float other = __shfl_up_sync(~0U, with, distance);
+      if (lane_ >= distance) with += other;
+    }
+    const float upper = __shfl_up_sync(~0U, with, 1);
+    const float before = lane_ == 0 ? 0.0F : upper;
+    const uint32_t reached = __ballot_sync(~0U, with >= target);
+    // Rounding may keep the sum below the target: then all that counts.
+    if (reached == 0) return {.value = least_, .count = num_pages_, .takes_all = true};
+    const int lane = __ffs(static_cast<int>(reached)) - 1;
+
+    // In units of the octave: steps down until one has what is left.
+    float left = (target - before) * __int_as_float((127 + lane_) << 23);
+    int at = 0;
+    int32_t count = counts[0];
+#pragma unroll
+    for (int step = 0; step + 1 < kValuesPerLane; ++step) {
+      const float mass = static_cast<float>(counts[step]) * kStepMass[step];
+      if (at != step || mass >= left) continue;
+      left -= mass;
+      ++at;
+      count = counts[step + 1];
+    }
+    const auto needed = static_cast<int32_t>(fminf(ceilf(left / kStepMass[at]), 1e9F));
+    return {.value = __shfl_sync(~0U, top - at, lane),
+            .count = __shfl_sync(~0U, max(needed, 1), lane),
+            .takes_all = __shfl_sync(~0U, static_cast<int>(needed >= count), lane) != 0};
+  }
+
+  __device__ void take(const Threshold& threshold) {
+    int32_t left = threshold.count;
+    for_each_mass([&](const uint32_t(&words)[4], int32_t group, int32_t shift) {
+      // What is more than kLargestMass is above every byte.
+      const int32_t value = threshold.value + shift;
+      uint32_t pages = bits_from(words, threshold.takes_all ? value : value + 1);
+      if (!threshold.takes_all && left > 0) {
+        pages |= first_of(bits_from(words, value) & ~pages, left);
+      }
+      const uint32_t upper = __shfl_down_sync(~0U, pages, 1);
+      if (lane_ % 2 == 0) chosen_.add_word(first_page(group) / 32, pages | upper << 16);
+    });
+  }
+
+  // Bit i: mass i is `least` or more.
+  __device__ static uint32_t bits_from(const uint32_t (&words)[4], int32_t least) {
+    if (least > kLargestMass) return 0;
+    const uint32_t bytes = static_cast<uint32_t>(least) * 0x01010101U;
+    uint32_t bits = 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) bits |= bits_of_bytes(__vcmpgeu4(words[w], bytes)) << 4 * w;
+    return bits;
+  }
+
+  // Of the warp's bits the first `left`, lane by lane, which then are fewer.
+  __device__ uint32_t first_of(uint32_t bits, int32_t& left) const {
+    int32_t before = __popc(bits);
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const int32_t other = __shfl_up_sync(~0U, before, distance);
+      if (lane_ >= distance) before += other;
+    }
+    const int32_t total = __shfl_sync(~0U, before, kWarp - 1);
+    for (int32_t excess = before - left; excess > 0 && bits != 0; --excess) {
+      bits &= ~(0x80000000U >> __clz(static_cast<int>(bits)));
+    }
+    left = max(left - total, 0);
+    return bits;
+  }
+
+  ChosenPages& chosen_;
+  RowMemory& memory_;
+  uint16_t* active_;  // groups that count
+  int lane_;
+  int32_t num_pages_;
+  int32_t num_groups_;
+  const uint8_t* masses_ = nullptr;
+  const MassGroup* groups_ = nullptr;
+  int32_t exponent_ = 0;
+  int32_t least_ = 0;
+  int32_t num_active_ = 0;
+};
+
+// A block's shared memory: the pages of the tile, then the rows of its warps.
+struct ChoiceLayout {
+  int64_t words;
+  int64_t groups;
+
+  explicit __host__ __device__ ChoiceLayout(int64_t page_stride)
+      : words(page_stride / 32), groups(page_stride / kScorePages) {}
+
+  __host__ __device__ int64_t row_bytes() const {
+    return (static_cast<int64_t>(sizeof(RowMemory)) + groups * 2 + 15) / 16 * 16;
+  }
+  __host__ __device__ int64_t bytes(int64_t num_warps) const {
+    return words * 4 + num_warps * row_bytes();
+  }
+};
+
+// blockIdx.x is the tile, blockIdx.y the head.
+__global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
+    mass_choice_kernel(const __grid_constant__ MassChoiceArguments arguments) {
+  extern __shared__ __align__(16) std::byte choice_memory[];
+  __shared__ int32_t count;
+  const ChoiceTiles& tiles = arguments.tiles;
+  const ChoiceLayout layout(tiles.page_stride);
+  const int64_t tile = blockIdx.x;
+  const int64_t head = blockIdx.y;
+  const int32_t num_pages = tiles.tile_pages[tile];
+  ChosenPages chosen(reinterpret_cast<uint32_t*>(choice_memory), &count, num_pages);
+  chosen.clear();
+  __syncthreads();
+
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int num_warps = static_cast<int>(blockDim.x) / kWarp;
+  std::byte* memory = choice_memory + layout.words * 4 + warp * layout.row_bytes();
+  RowChoice row(chosen, *reinterpret_cast<RowMemory*>(memory),
+                reinterpret_cast<uint16_t*>(memory + sizeof(RowMemory)), num_pages);
+  const int32_t num_rows = min(tiles.rows_per_tile, tiles.tile_rows[tile] + 1);
+  const int64_t first_row = (head * tiles.num_tiles + tile) * tiles.rows_per_tile;
+  for (int32_t r = warp; r < num_rows; r += num_warps) {
+    const int64_t at = (first_row + r) * tiles.page_stride;
+    row.cover(arguments.masses + at, arguments.groups + at / kScorePages, arguments.gamma[head]);
+  }
+  if (threadIdx.x == 0) {
+    chosen.add(0);
+    chosen.add(num_pages - 1);
+    chosen.add(max(num_pages - 2, 0));
+  }
+  __syncthreads();
+  chosen.store(tiles, head * tiles.num_tiles + tile);
+}
+
+}  // namespace
+
+void launch_choose_by_mass(const MassChoiceArguments& arguments, cudaStream_t stream) {
+  const ChoiceTiles& tiles = arguments.tiles;
+  const dim3 grid(static_cast<unsigned>(tiles.num_tiles), static_cast<unsigned>(tiles.num_heads));
+  const int num_warps = tiles.rows_per_tile < kMostWarps ? tiles.rows_per_tile : kMostWarps;
+  const auto bytes = static_cast<int>(ChoiceLayout(tiles.page_stride).bytes(num_warps));
+  MR_CUDA_CHECK(
+      cudaFuncSetAttribute(mass_choice_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  mass_choice_kernel<<<grid, num_warps * kWarp, static_cast<size_t>(bytes), stream>>>(arguments);
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace millrace::kernels::cuda
