@@ -40,9 +40,10 @@ struct HeadPattern {
   int32_t alpha = 0;      // elastic: tokens, may be negative
   float beta = 0;         // elastic: share of the prompt, [0, 1]
   float gamma = 0.8f;     // adaptive: mass to reach, (0, 1]
-  // adaptive: 8 and 4 find 98 % of what 4 and 2 find 95 % of, at 6 % more pages
-  // (bench/results/retrieval-2026-11-21.md)
-  int32_t row_outliers = 8;
+  // adaptive: 4 and 4 find what 8 and 4 find, within half a point, on a fifth fewer pages and at
+  // half the cost of estimation; 4 and 2 lose two points
+  // (bench/results/retrieval-outliers-2026-11-21.md)
+  int32_t row_outliers = 4;
   int32_t page_outliers = 4;
 
   bool operator==(const HeadPattern&) const = default;

@@ -23,9 +23,9 @@ TEST(HeadPattern, ReadsEveryTextForm) {
       {"block-sparse:100", {.pattern = Pattern::kBlockSparse, .top_k = 100}},
       {"elastic:-2048,0.125", {.pattern = Pattern::kElastic, .alpha = -2048, .beta = 0.125f}},
       {"adaptive",
-       {.pattern = Pattern::kAdaptive, .gamma = 0.8f, .row_outliers = 8, .page_outliers = 4}},
+       {.pattern = Pattern::kAdaptive, .gamma = 0.8f, .row_outliers = 4, .page_outliers = 4}},
       {"adaptive:0.95",
-       {.pattern = Pattern::kAdaptive, .gamma = 0.95f, .row_outliers = 8, .page_outliers = 4}},
+       {.pattern = Pattern::kAdaptive, .gamma = 0.95f, .row_outliers = 4, .page_outliers = 4}},
       {"adaptive:1,8,0",
        {.pattern = Pattern::kAdaptive, .gamma = 1, .row_outliers = 8, .page_outliers = 0}},
   };
@@ -129,7 +129,7 @@ TEST(HeadPlan, AutoIsDenseBelowTheCrossoverAndAdaptiveFromItOn) {
   EXPECT_EQ(make_head_plan("auto", config, 8191, 8192)->at(0, 0).pattern, Pattern::kDense);
   const auto plan = make_head_plan("auto", config, 8192, 8192);
   ASSERT_TRUE(plan.ok());
-  EXPECT_EQ(format_head_pattern(plan->at(1, 7)), "adaptive:0.8,8,4");
+  EXPECT_EQ(format_head_pattern(plan->at(1, 7)), "adaptive:0.8,4,4");
 }
 
 }  // namespace
