@@ -45,7 +45,7 @@ Result<CheckResult> check_block_sparse(kernels::Device& device, const SampleLaye
                                        int32_t head, int32_t top_k, const HostIndex& index);
 struct AdaptiveSetting {
   float gamma = 0.8F;
-  int32_t row_outliers = 8;
+  int32_t row_outliers = 4;
   int32_t page_outliers = 4;
 };
 Result<CheckResult> check_adaptive(kernels::Device& device, const SampleLayer& layer, int32_t head,
