@@ -83,8 +83,9 @@ inline constexpr int kMassStepsPerOctave = 8;
 // rounded to a power of 2^(1/kMassStepsPerOctave); p = w / sum of w over the causal pages. Kept,
 // per r: the fewest pages whose p sums to gamma; the tile attends to the union over r, the first
 // page, the diagonal and the page before it. The largest of a page's representatives stands for
-// their sum, of which it is 1 / (page_outliers + 1) at least; it costs retrieval nothing and leaves
-// no exponential to compute (docs/performance.md, where the defaults come from too).
+// their sum, of which it is 1 / (page_outliers + 1) at least; it costs retrieval less than half a
+// point and leaves no exponential to compute (docs/performance.md, where the defaults come from
+// too).
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;
