@@ -11,6 +11,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "common/log.h"
+
 namespace millrace::worker {
 
 namespace {
@@ -68,6 +70,7 @@ void GroupWatch::watch() {
   while (wait_for_words(next_beat)) {
     if (next_beat.passed()) {
       say(kHeartbeat);
+      warn_of_silence();
       next_beat = Deadline::after(kHeartbeatInterval);
     }
     const auto end = due_end();
@@ -145,6 +148,18 @@ std::string GroupWatch::silent_ranks() const {
                         seconds(silence));
   }
   return text;
+}
+
+// Once a silence, and before the deadline that the silent rank will have others miss: an engine
+// that waits for its GPU ends without a word about ranks.
+void GroupWatch::warn_of_silence() {
+  const TimePoint now = Clock::steady().now();
+  const std::lock_guard lock(mutex_);
+  for (auto& peer : peers_) {
+    const bool silent = peer.here && now - peer.heard_at >= kSilence;
+    if (silent && !peer.warned) spdlog::warn("rank {} is silent", peer.rank);
+    peer.warned = silent;
+  }
 }
 
 void GroupWatch::say(char word) {

@@ -58,7 +58,8 @@ class GroupWatch {
     WatchSocket socket;
     bool here = true;  // neither left nor ended
     TimePoint heard_at = Clock::steady().now();
-    Duration pause{};  // a long one between its heartbeats, in this step
+    bool warned = false;  // of its silence
+    Duration pause{};     // a long one between its heartbeats, in this step
   };
   // Why and when this rank ends.
   struct End {
@@ -74,6 +75,7 @@ class GroupWatch {
   void hear(Peer& peer);
   void end_within(Duration duration, std::string why);
   std::optional<End> due_end() const;
+  void warn_of_silence();
   void say(char word);
 
   const OnEnd on_end_;

@@ -73,6 +73,8 @@ class Trial:
         wait_until("the end of all ranks", lambda: not self.service.ranks(), 60)
         print(f"  ranks gone after {time.monotonic() - hit_at:.2f} s", flush=True)
         self.expect(self.group.wait(60) != 0, f"mpirun gone after {time.monotonic() - hit_at:.2f} s")
+        if number == signal.SIGSTOP:
+            self.expect(f"rank {rank} is silent" in self.service.logs(), "the logs say which rank hung")
         used = memory_used_mib()
         left = [now - before for now, before in zip(used, self.idle_mib)]
         self.expect(max(left) <= SLACK_MIB, f"GPU memory left behind, MiB: {left}")
