@@ -194,12 +194,13 @@ void end_process(const std::string& why) {
   end_rank(error(Errc::kPeerLost, "{}", why));
 }
 
-// A device that failed (CudaError) breaks the group as a lost rank does.
+// A GPU that failed (CudaError), or memory that ended where nothing is prepared for it: this rank
+// is lost to the others, at once.
 Result<void> run(GroupService& service) {
   try {
     return service.run(stop_requested);
   } catch (const std::exception& e) {
-    return Error(Errc::kPeerLost, e.what());
+    end_rank(Error(Errc::kInternal, e.what()));
   }
 }
 

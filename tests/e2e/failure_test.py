@@ -6,6 +6,7 @@ layer, and the test sees what the coordinator knows before it kills.
 """
 import contextlib
 import os
+import resource
 import signal
 import sys
 import time
@@ -144,6 +145,18 @@ class KilledRank:
         self.expect_retriable(post, killed_at, NOTICED_S)
         self.expect_nothing_left(files, killed_at)
         self.assertIn(f"rank {self.RANK} is lost", self.service.logs())  # mpirun, who would end them too, does not say so
+        self.expect_a_new_group_serves()
+
+    def test_by_an_exception(self):
+        """As by a GPU that fails: memory ends where nothing is prepared for it, in the command that brings the prompt."""
+        self.have_a_group()
+        ranks = self.service.ranks()
+        files = shared_memory_files(ranks.values())
+        resource.prlimit(ranks[self.RANK], resource.RLIMIT_AS, (1, resource.RLIM_INFINITY))
+        since = time.monotonic()
+        post = InBackground(lambda: self.service.prefill({"prompt_token_ids": [1] * 250000}))
+        self.expect_retriable(post, since, NOTICED_S)
+        self.expect_nothing_left(files, since)
         self.expect_a_new_group_serves()
 
     def test_while_starting(self):
