@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from service import InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+from service import SLOWDOWN, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
 
 GRID = {"tp": 2, "cp": 4}
 NUM_RANKS = 8
@@ -26,7 +26,8 @@ NUM_LAYERS = 5
 NOTICED_S = 15
 # mpirun, which kills what is left after odls_base_sigkill_timeout, among it ranks that are stopped.
 GONE_S = 30
-LAYER_TIMEOUT_S = 4
+# Some ten times what a layer takes here.
+LAYER_TIMEOUT_S = 4 if SLOWDOWN == 1 else 16
 
 
 def process_state(pid):
