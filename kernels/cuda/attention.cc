@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention_launch.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -9,7 +10,6 @@
 #include "common/units.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/operations.h"
-#include "kernels/cuda/tensor_map.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -26,20 +26,48 @@ void check_params(const AttentionParams& params) {
   MR_CHECK(kv.num_tokens <= kv.token_stride && kv.num_tokens <= kMaxTokens,
            "attention: {} tokens at stride {}", kv.num_tokens, kv.token_stride);
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
+  const int32_t heads_per_kv_head = params.num_query_heads / kv.num_kv_heads;
+  MR_CHECK(params.heads_per_list == 1 || params.heads_per_list == heads_per_kv_head,
+           "attention: lists for {} heads each, {} a kv head", params.heads_per_list,
+           heads_per_kv_head);
+  MR_CHECK(params.index.shape.num_heads * params.heads_per_list == params.num_query_heads,
+           "attention: lists of {} heads, each for {}, and {} query heads",
+           params.index.shape.num_heads, params.heads_per_list, params.num_query_heads);
 }
 
-// An index without room for columns or blocks holds one interval a head: every tile of a group
-// wants nearly every slot of it.
-int tiles_per_group(const IndexShape& shape) {
+// How row tiles and heads become groups and items of the kernel.
+struct Layout {
+  int max_tiles = 1;  // index tiles of a group
+  int32_t tile_height = 0;
+  int32_t packing_log2 = 0;
+
+  bool packed() const { return packing_log2 > 0; }
+};
+
+Layout layout_of(const AttentionParams& params) {
+  const IndexShape& shape = params.index.shape;
+  Layout layout = {.tile_height = shape.tile_height};
+  if (params.heads_per_list > 1 &&
+      shape.tile_height * params.heads_per_list == kPackedGroupTiles * kTileRows) {
+    layout.packing_log2 = std::countr_zero(static_cast<uint32_t>(params.heads_per_list));
+    return layout;
+  }
+  MR_CHECK(shape.tile_height == kTileRows, "attention: tiles of {} rows, lists for {} heads each",
+           shape.tile_height, params.heads_per_list);
+  // An index without room for columns or blocks holds one interval a head: every tile of a group
+  // wants nearly every slot of it.
   const bool intervals = shape.max_bands <= 1 && shape.max_columns == 0 && shape.num_tiles == 0;
-  return intervals ? kDenseGroupTiles : kSparseGroupTiles;
+  layout.max_tiles = intervals ? kDenseGroupTiles : kSparseGroupTiles;
+  return layout;
 }
 
-bool follows(const TileGroup& group, int max_tiles, const RowTile& tile, int64_t tile_number) {
-  return group.num_rows % kTileRows == 0 && group.num_rows < max_tiles * kTileRows &&
+bool follows(const TileGroup& group, const Layout& layout, const RowTile& tile,
+             int64_t tile_number) {
+  return group.num_rows % layout.tile_height == 0 &&
+         group.num_rows < layout.max_tiles * layout.tile_height &&
          group.position + group.num_rows == tile.position &&
          group.local_row + group.num_rows == tile.local_row &&
-         group.first_tile + group.num_rows / kTileRows == tile_number;
+         group.first_tile + group.num_rows / layout.tile_height == tile_number;
 }
 
 // A part of a dense group has at least as many pages as a sparse row tile of a long prompt, and
@@ -54,18 +82,18 @@ struct GroupPlan {
 };
 
 // Rows of tiles side by side; a dense tile is never grouped with one that is not.
-std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_from) {
-  const int max_tiles = tiles_per_group(params.index.shape);
+std::vector<TileGroup> group_tiles(const AttentionParams& params, const Layout& layout,
+                                   int64_t dense_from) {
   std::vector<TileGroup> groups;
   for (size_t i = 0; i < params.tiles.size(); ++i) {
     const RowTile& tile = params.tiles[i];
     const auto number = static_cast<int64_t>(i);
-    MR_CHECK(tile.num_rows >= 0 && tile.num_rows <= kTileRows &&
+    MR_CHECK(tile.num_rows >= 0 && tile.num_rows <= layout.tile_height &&
                  tile.local_row + tile.num_rows <= params.num_rows &&
                  tile.position + tile.num_rows <= params.kv.num_tokens,
              "attention: tile of {} rows at row {} of {}, position {} of {}", tile.num_rows,
              tile.local_row, params.num_rows, tile.position, params.kv.num_tokens);
-    if (!groups.empty() && follows(groups.back(), max_tiles, tile, number) &&
+    if (!groups.empty() && follows(groups.back(), layout, tile, number) &&
         (groups.back().position >= dense_from) == (tile.position >= dense_from)) {
       groups.back().num_rows += static_cast<int32_t>(tile.num_rows);
     } else {
@@ -100,11 +128,17 @@ void cut_by_keys(TileGroup group, GroupPlan& plan) {
                       .num_parts = plan.num_parts - first_part});
 }
 
+// Where a head has too few groups for the last ones to even out what the long first ones of the
+// last head leave, several take turns: four items a multiprocessor.
+int32_t heads_at_a_time(int64_t num_groups, int64_t num_sms) {
+  return static_cast<int32_t>(ceil_div(4 * num_sms, num_groups));
+}
+
 // Longest first: under any index a tile's cost grows with its position, and the last items to
 // finish should be short.
-GroupPlan plan_groups(const AttentionParams& params, int64_t dense_from) {
+GroupPlan plan_groups(const AttentionParams& params, const Layout& layout, int64_t dense_from) {
   GroupPlan plan;
-  for (const TileGroup& group : group_tiles(params, dense_from)) {
+  for (const TileGroup& group : group_tiles(params, layout, dense_from)) {
     if (group.position >= dense_from) {
       cut_by_keys(group, plan);
     } else {
@@ -114,6 +148,21 @@ GroupPlan plan_groups(const AttentionParams& params, int64_t dense_from) {
   std::stable_sort(plan.groups.begin(), plan.groups.end(),
                    [](const TileGroup& a, const TileGroup& b) { return a.position > b.position; });
   return plan;
+}
+
+using Launch = void (*)(const AttentionArguments&, const KvSlab&, int, cudaStream_t);
+
+template <int kHeadDim>
+Launch select_launch(const Layout& layout) {
+  if (layout.packed()) return launch_attention<kHeadDim, kPackedGroupTiles, /*kPacked=*/true>;
+  if (layout.max_tiles == kDenseGroupTiles) {
+    return launch_attention<kHeadDim, kDenseGroupTiles, /*kPacked=*/false>;
+  }
+  return launch_attention<kHeadDim, kSparseGroupTiles, /*kPacked=*/false>;
+}
+
+Launch select_launch(const Layout& layout, int32_t head_dim) {
+  return head_dim == 128 ? select_launch<128>(layout) : select_launch<64>(layout);
 }
 
 }  // namespace
@@ -128,10 +177,12 @@ void attention(const AttentionParams& params, Context& context) {
                                   sizeof(int64_t) * static_cast<size_t>(params.num_query_heads),
                                   context.stream));
   }
+  const Layout layout = layout_of(params);
   const int64_t dense_from = first_dense_position(kv.num_tokens);
-  const GroupPlan plan = plan_groups(params, dense_from);
+  const GroupPlan plan = plan_groups(params, layout, dense_from);
   if (plan.groups.empty()) return;
-  const int64_t part_rows = int64_t{params.num_query_heads} * plan.num_parts * kMaxGroupRows;
+  const int32_t num_heads = params.num_query_heads >> layout.packing_log2;
+  const int64_t part_rows = int64_t{num_heads} * plan.num_parts * kMaxGroupRows;
 
   const AttentionArguments arguments = {
       .q = static_cast<const __nv_bfloat16*>(params.q),
@@ -144,25 +195,22 @@ void attention(const AttentionParams& params, Context& context) {
       .token_stride = kv.token_stride,
       .dense_from = dense_from,
       .num_query_heads = params.num_query_heads,
-      .heads_per_kv_head = params.num_query_heads / kv.num_kv_heads,
+      .num_heads = num_heads,
+      .heads_per_list = params.heads_per_list >> layout.packing_log2,
+      .heads_per_kv_head = num_heads / kv.num_kv_heads,
+      .packing_log2 = layout.packing_log2,
       .scale_log2 = params.scale * std::numbers::log2e_v<float>,
       .index = params.index,
       .groups = context.scratch.upload(std::span(plan.groups)),
       .num_groups = static_cast<int32_t>(plan.groups.size()),
+      .heads_at_a_time = heads_at_a_time(std::ssize(plan.groups), context.num_sms),
       .next_item = next_item,
       .num_parts = plan.num_parts,
       .part_out = context.scratch.allocate<float>(part_rows * kv.head_dim),
       .part_statistics = context.scratch.allocate<RowStatistics>(part_rows)};
-  const CUtensorMap k_map = key_tensor_map(kv.k, kv);
-  const CUtensorMap v_map = key_tensor_map(kv.v, kv);
-  const bool dense = tiles_per_group(params.index.shape) == kDenseGroupTiles;
-  const auto launch = kv.head_dim == 128 ? (dense ? launch_attention<128, kDenseGroupTiles>
-                                                  : launch_attention<128, kSparseGroupTiles>)
-                                         : (dense ? launch_attention<64, kDenseGroupTiles>
-                                                  : launch_attention<64, kSparseGroupTiles>);
-  const int64_t num_items = std::ssize(plan.groups) * params.num_query_heads;
-  launch(arguments, k_map, v_map, static_cast<int>(std::min<int64_t>(context.num_sms, num_items)),
-         context.stream);
+  const int64_t num_items = std::ssize(plan.groups) * num_heads;
+  const auto num_blocks = static_cast<int>(std::min<int64_t>(context.num_sms, num_items));
+  select_launch(layout, kv.head_dim)(arguments, kv, num_blocks, context.stream);
   if (plan.cut.empty()) return;
   merge_parts(arguments, context.scratch.upload(std::span(plan.cut)),
               static_cast<int>(plan.cut.size()), kv.head_dim, context.stream);

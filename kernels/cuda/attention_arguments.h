@@ -16,6 +16,9 @@ namespace millrace::kernels::cuda {
 inline constexpr int kSparseGroupTiles = 2;
 inline constexpr int kDenseGroupTiles = 3;
 inline constexpr int kMaxGroupTiles = 3;
+// Where query heads share lists, the rows of one index tile and of all these heads go side by side
+// through two warpgroups, a position's heads next to each other.
+inline constexpr int kPackedGroupTiles = 2;
 inline constexpr int kMaxGroupRows = kMaxGroupTiles * static_cast<int>(kTileRows);
 
 inline constexpr int32_t kWhole = -1;
@@ -60,15 +63,22 @@ struct AttentionArguments {
   int64_t token_stride = 0;
   int64_t dense_from = 0;  // groups from this position on run densely
   int32_t num_query_heads = 0;
+  // "Head" below is a query head or, packed, those of one list as one.
+  int32_t num_heads = 0;
+  int32_t heads_per_list = 0;
   int32_t heads_per_kv_head = 0;
-  float scale_log2 = 0;  // scale * log2(e): softmax in powers of two
+  int32_t packing_log2 = 0;  // of the query heads in a head
+  float scale_log2 = 0;      // scale * log2(e): softmax in powers of two
   IndexView index;
   const TileGroup* groups = nullptr;  // longest first
   int32_t num_groups = 0;
-  uint32_t* next_item = nullptr;  // zero at the start; item = head * num_groups + group
+  // Items come head by head, or some heads at a time where one alone has too few groups to end
+  // evenly on all multiprocessors.
+  int32_t heads_at_a_time = 1;
+  uint32_t* next_item = nullptr;  // zero at the start
   int32_t num_parts = 0;
-  float* part_out = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows, head_dim]
-  RowStatistics* part_statistics = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows]
+  float* part_out = nullptr;                 // [num_heads, num_parts, kMaxGroupRows, head_dim]
+  RowStatistics* part_statistics = nullptr;  // [num_heads, num_parts, kMaxGroupRows]
 };
 
 }  // namespace millrace::kernels::cuda

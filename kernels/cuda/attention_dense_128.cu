@@ -2,7 +2,8 @@
 
 namespace millrace::kernels::cuda {
 
-template void launch_attention<128, kDenseGroupTiles>(const AttentionArguments&, const CUtensorMap&,
-                                                      const CUtensorMap&, int, cudaStream_t);
+template void launch_attention<128, kDenseGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
+                                                                         const KvSlab&, int,
+                                                                         cudaStream_t);
 
 }  // namespace millrace::kernels::cuda

@@ -7,9 +7,10 @@
 
 namespace millrace::kernels::cuda {
 
-template <int kHeadDim, int kTiles>
+template <int kHeadDim, int kTiles, bool kPacked>
 class AttentionGatherer {
-  using Shared = AttentionShared<kHeadDim, kTiles>;
+  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
+  static constexpr int kMasks = Shared::kMasks;
 
  public:
   __device__ AttentionGatherer(Shared& shared, const AttentionArguments& arguments)
@@ -20,16 +21,16 @@ class AttentionGatherer {
     for (int number = first;; number += kGatherWarps) {
       ptx::barrier_wait(&shared_.ordered[number % kOrders], number / kOrders % 2);
       const ColumnOrder order = shared_.orders[number % kOrders];
-      if (order.head == kNoHead) return;
+      if (order.item.head == kNoHead) return;
       fill(order);
     }
   }
 
  private:
   __device__ void fill(const ColumnOrder& order) {
-    const HeadLists lists = HeadLists::of(arguments_.index, order.head);
+    const HeadLists lists = HeadLists::of(arguments_, order.item.head);
     Slot& slot = shared_.slots[order.stage];
-    uint64_t mask[kTiles] = {};
+    uint64_t mask[kMasks] = {};
     int32_t keys[2];  // of rows `lane` and `lane` + 32 of the slot
     uint64_t present = 0;
     int64_t pairs = 0;
@@ -39,8 +40,8 @@ class AttentionGatherer {
       const int32_t number = order.first_column + i;
       keys[half] = number < lists.num_columns ? lists.columns[number] : INT_MAX;
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        const TileRows rows(order.group, t);
+      for (int t = 0; t < kMasks; ++t) {
+        const TileRows rows(order.item.group, t);
         const bool wanted =
             rows.num_rows > 0 && keys[half] < rows.end() && !lists.in_band(rows, keys[half]);
         mask[t] |= uint64_t{__ballot_sync(~0u, wanted)} << (half * kWarp);
@@ -48,20 +49,22 @@ class AttentionGatherer {
       }
     }
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) present |= mask[t];
+    for (int t = 0; t < kMasks; ++t) present |= mask[t];
     if (lane_ == 0) {
-      slot.first_key = order.first_column;
+      slot.first_key[0] = order.first_column;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        slot.mask[t] = mask[t];
-        slot.action[t] = mask[t] == 0 ? Action::kSkip : Action::kGather;
+        const uint64_t own = mask[t % kMasks];
+        slot.mask[t] = own;
+        slot.tasks[t] = {.action = own == 0 ? Action::kSkip : Action::kGather,
+                         .pass_over = order.pass_over[t]};
       }
     }
     copy_rows(order, keys, present);
     uint64_t* full = &shared_.full[order.stage];
     ptx::barrier_arrive_after_copies(full);
     if (lane_ == 0) ptx::barrier_arrive(full);
-    add_pairs(arguments_, order.head, pairs);
+    add_pairs(arguments_, order.item.head, pairs);
   }
 
   // 16 bytes a lane, a row of K and of V by neighbouring lanes, into the swizzled panels; rows that
@@ -71,7 +74,7 @@ class AttentionGatherer {
     constexpr int kRowsAtOnce = kWarp / kChunks;
     const int chunk = lane_ % kChunks;
     const int64_t slab =
-        int64_t{order.head / arguments_.heads_per_kv_head} * arguments_.token_stride;
+        int64_t{order.item.head / arguments_.heads_per_kv_head} * arguments_.token_stride;
     const uint32_t k = ptx::shared_address(shared_.k[order.stage]);
     const uint32_t v = ptx::shared_address(shared_.v[order.stage]);
 #pragma unroll 8

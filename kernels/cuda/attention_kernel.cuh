@@ -7,23 +7,24 @@
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_walk.cuh"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace millrace::kernels::cuda {
 
 // A warpgroup has 168 registers a thread when three start and 128 when four do; these deal the same
 // number out again.
 template <int kTiles>
-inline constexpr int kProducerRegisters = kTiles == 2 ? 72 : 56;
+inline constexpr int kProducerRegisters = kTiles == 2 ? 72 : 80;
 template <int kTiles>
-inline constexpr int kConsumerRegisters = kTiles == 2 ? 216 : 152;
+inline constexpr int kConsumerRegisters = kTiles == 2 ? 216 : 144;
 
-template <int kHeadDim, int kTiles>
+template <int kHeadDim, int kTiles, bool kPacked>
 __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
     attention_kernel(const __grid_constant__ AttentionArguments arguments,
                      const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
   extern __shared__ std::byte raw[];
-  using Shared = AttentionShared<kHeadDim, kTiles>;
+  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
   auto& shared = *reinterpret_cast<Shared*>(raw);
   if (ptx::shared_address(raw) % kSharedAlignment != 0) __trap();
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -42,24 +43,27 @@ __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
     ptx::give_registers<kProducerRegisters<kTiles>>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
     if (warp == 0) {
-      AttentionWalker<kHeadDim, kTiles>(shared, arguments, k_map, v_map).run();
+      AttentionWalker<kHeadDim, kTiles, kPacked>(shared, arguments, k_map, v_map).run();
     } else {
-      AttentionGatherer<kHeadDim, kTiles>(shared, arguments).run(warp - 1);
+      AttentionGatherer<kHeadDim, kTiles, kPacked>(shared, arguments).run(warp - 1);
     }
   } else {
     ptx::take_registers<kConsumerRegisters<kTiles>>();
-    AttentionConsumer<kHeadDim, kTiles>(shared, arguments, warpgroup).run();
+    AttentionConsumer<kHeadDim, kTiles, kPacked>(shared, arguments, warpgroup).run();
   }
 }
 
-template <int kHeadDim, int kTiles>
-void launch_attention(const AttentionArguments& arguments, const CUtensorMap& k_map,
-                      const CUtensorMap& v_map, int num_blocks, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(AttentionShared<kHeadDim, kTiles>);
+template <int kHeadDim, int kTiles, bool kPacked>
+void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int num_blocks,
+                      cudaStream_t stream) {
+  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
+  constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
-  auto* kernel = attention_kernel<kHeadDim, kTiles>;
+  auto* kernel = attention_kernel<kHeadDim, kTiles, kPacked>;
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<num_blocks, kWarpgroup*(kTiles + 1), kBytes, stream>>>(arguments, k_map, v_map);
+  kernel<<<num_blocks, kWarpgroup*(kTiles + 1), kBytes, stream>>>(
+      arguments, key_tensor_map(kv.k, kv, Shared::kBoxKeys),
+      key_tensor_map(kv.v, kv, Shared::kBoxKeys));
   MR_CUDA_CHECK_LAUNCH();
 }
 

@@ -35,11 +35,13 @@ struct HeadLists {
   const int32_t* columns;
   int32_t num_columns;
 
-  __device__ static HeadLists of(const IndexView& index, int32_t head) {
-    return {.bands = index.bands + int64_t{head} * index.shape.max_bands,
-            .num_bands = index.num_bands[head],
-            .columns = index.columns + int64_t{head} * index.shape.max_columns,
-            .num_columns = index.num_columns[head]};
+  __device__ static HeadLists of(const AttentionArguments& arguments, int32_t head) {
+    const IndexView& index = arguments.index;
+    const int32_t list = head / arguments.heads_per_list;
+    return {.bands = index.bands + int64_t{list} * index.shape.max_bands,
+            .num_bands = index.num_bands[list],
+            .columns = index.columns + int64_t{list} * index.shape.max_columns,
+            .num_columns = index.num_columns[list]};
   }
 
   // Keys [first_key, first_key + 64) that the bands and columns give a tile.
@@ -66,13 +68,15 @@ struct HeadLists {
   }
 };
 
-// A sum over the lanes of a warp, added to a head's count of covered pairs.
+// A sum over the lanes of a warp, added to the count of covered pairs of each query head.
 __device__ inline void add_pairs(const AttentionArguments& arguments, int32_t head, int64_t pairs) {
   if (arguments.covered_pairs == nullptr) return;
 #pragma unroll
   for (int delta = kWarp / 2; delta > 0; delta /= 2) pairs += __shfl_xor_sync(~0u, pairs, delta);
-  if (threadIdx.x % kWarp == 0) {
-    atomicAdd(&arguments.covered_pairs[head], static_cast<unsigned long long>(pairs));
+  const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
+  if (lane >> arguments.packing_log2 == 0) {
+    atomicAdd(&arguments.covered_pairs[(head << arguments.packing_log2) + lane],
+              static_cast<unsigned long long>(pairs));
   }
 }
 

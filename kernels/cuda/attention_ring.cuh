@@ -24,35 +24,52 @@ enum class Action : int32_t {
   kMarker,  // no keys: a work item begins, or the end has come
 };
 
+struct TileTask {
+  Action action;
+  // How many of the next slots have nothing for the tile: it need not look at what they are.
+  int32_t pass_over;
+};
+
+// A head's rows that are computed next.
+struct WorkItem {
+  int32_t head;  // kNoHead: the end
+  TileGroup group;
+};
+inline constexpr int32_t kNoHead = -1;
+
 struct Slot {
-  Action action[kMaxGroupTiles];
-  int32_t item;       // of a marker; kNoItem: the end
-  int32_t first_key;  // of consecutive keys, or of gathered ones: where they begin in the head's
-                      // columns
+  TileTask tasks[kMaxGroupTiles];
+  // Of the consecutive keys of each half; of gathered ones, in [0], where they begin in the head's
+  // columns.
+  int32_t first_key[2];
   // Bit i: the tile attends to key i of the slot.
   uint64_t mask[kMaxGroupTiles];
+  WorkItem item;  // of a marker
 };
-inline constexpr int32_t kNoItem = -1;
 
 // Block lists become bits, a window of this many pages at a time.
 inline constexpr int kWindowPages = 16384;
 inline constexpr int kWindowWords = kWindowPages / 32;
 // A slot of columns to be gathered into `stage`. No more orders are open than the ring has slots.
 struct ColumnOrder {
-  TileGroup group;
-  int32_t head;          // kNoHead: the end
+  WorkItem item;
   int32_t first_column;  // in the head's list
   int32_t stage;
+  int32_t pass_over[kMaxGroupTiles];
 };
-inline constexpr int32_t kNoHead = -1;
 inline constexpr int kOrders = 16;
 inline constexpr int kGatherWarps = kWarpgroup / kWarp - 1;
 
 // The swizzle's pattern repeats every 1,024 bytes.
 inline constexpr int kSharedAlignment = 1024;
 
-template <int kHeadDim, int kTiles>
+template <int kHeadDim, int kTiles, bool kPacked>
 struct alignas(kSharedAlignment) AttentionShared {
+  // Warpgroups of a packed group have all keys in common.
+  static constexpr int kMasks = kPacked ? 1 : kTiles;
+  // Keys that the copy engine brings at once. Low tiles need bands that seldom fill whole slots:
+  // two halves of a slot may come from different places.
+  static constexpr int kBoxKeys = kPacked ? kSlotKeys / 2 : kSlotKeys;
   // Queries lie in registers where those suffice, else here: one stage less.
   static constexpr bool kSharedQueries = kTiles > 2;
   static constexpr int kStages = (kHeadDim == 128 ? 6 : 12) - (kSharedQueries ? 1 : 0);
@@ -67,7 +84,7 @@ struct alignas(kSharedAlignment) AttentionShared {
   Slot slots[kStages];
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint32_t window[kTiles][kWindowWords];
+  uint32_t window[kMasks][kWindowWords];
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
   uint64_t ordered[kOrders];
 };

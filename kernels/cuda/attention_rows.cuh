@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_ring.cuh"
+#include "kernels/cuda/ptx/named_barrier.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
@@ -15,9 +16,9 @@ __device__ inline float log_sum_exp(float base_log2, float sum) {
   return sum > 0 ? (base_log2 + log2f(sum)) * kLn2 : -INFINITY;
 }
 
-template <int kHeadDim, int kTiles>
+template <int kHeadDim, int kTiles, bool kPacked>
 class AttentionConsumer {
-  using Shared = AttentionShared<kHeadDim, kTiles>;
+  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
   static constexpr int kScores = kSlotKeys / 2;  // of a slot, in a thread
   static constexpr int kOutputs = kHeadDim / 2;
   static constexpr int kNone = -1;
@@ -29,10 +30,10 @@ class AttentionConsumer {
   __device__ void run() {
     for (;;) {
       wait_slot();
-      const int32_t item = uniform(shared_.slots[cursor_.stage].item);
+      const WorkItem item = shared_.slots[cursor_.stage].item;
       release(cursor_.stage);
       cursor_.advance();
-      if (item == kNoItem) return;
+      if (uniform(item.head) == kNoHead) return;
       start_item(item);
       run_item();
       finish_item();
@@ -40,14 +41,13 @@ class AttentionConsumer {
   }
 
  private:
-  __device__ void start_item(int32_t item) {
-    head_ = item / arguments_.num_groups;
-    const TileGroup group = arguments_.groups[item % arguments_.num_groups];
-    const TileRows rows(group, tile_);
-    position_ = rows.position;
-    num_rows_ = rows.num_rows;
-    local_row_ = group.local_row + tile_ * static_cast<int32_t>(kTileRows);
-    part_ = group.part;
+  __device__ void start_item(const WorkItem& item) {
+    const int first_row = tile_ * static_cast<int>(kTileRows);
+    head_ = item.head;
+    position_ = item.group.position + positions(first_row);
+    num_rows_ = (item.group.num_rows << packing_log2()) - first_row;
+    local_row_ = item.group.local_row + positions(first_row);
+    part_ = item.group.part;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) out_[i] = 0;
     base_[0] = base_[1] = -INFINITY;
@@ -79,7 +79,7 @@ class AttentionConsumer {
                                 (chunk ^ row) % 8 * 16) = values;
     }
     ptx::fence_async_shared();
-    ptx::sync_warpgroup(tile_);
+    ptx::synchronise_warpgroup(tile_);
   }
 
   __device__ void load_queries() {
@@ -98,9 +98,21 @@ class AttentionConsumer {
     }
   }
 
+  __device__ int packing_log2() const {
+    return kPacked ? arguments_.packing_log2 : 0;
+  }
+  // That many rows of a tile are of so many positions.
+  __device__ int positions(int rows) const {
+    return rows >> packing_log2();
+  }
+  __device__ int32_t query_head(int row) const {
+    return (head_ << packing_log2()) + (row & ((1 << packing_log2()) - 1));
+  }
+
   // Element offset of the tile's row in Q and in the output.
   __device__ int64_t row_offset(int row) const {
-    return (int64_t{local_row_ + row} * arguments_.num_query_heads + head_) * kHeadDim;
+    const int64_t local_row = local_row_ + positions(row);
+    return (local_row * arguments_.num_query_heads + query_head(row)) * kHeadDim;
   }
 
   // A slot is held until its values are added, which happens while the scores of the next one are
@@ -108,27 +120,36 @@ class AttentionConsumer {
   __device__ void run_item() {
     int pending = kNone;
     int distance = 0;  // slots from the pending one to the cursor
-    for (;; cursor_.advance(), ++distance) {
+    for (;;) {
       wait_slot();
-      const Action action = uniform(shared_.slots[cursor_.stage].action[tile_]);
+      const TileTask task = shared_.slots[cursor_.stage].tasks[tile_];
+      const Action action = uniform(task.action);
+      const int pass_over = uniform(task.pass_over);
       if (action == Action::kMarker) break;
       if (action == Action::kSkip) {
-        // The slot after next may need the buffer of the pending one.
-        if (pending != kNone && distance == Shared::kStages - 1) {
-          add_values(pending);
-          pending = kNone;
-        }
         release(cursor_.stage);
-        continue;
-      }
-      if (action == Action::kGather) ptx::fence_async_shared();
-      if (pending != kNone) {
-        take_keys<true>(action, pending);
       } else {
-        take_keys<false>(action, pending);
+        if (action == Action::kGather) ptx::fence_async_shared();
+        if (pending != kNone) {
+          take_keys<true>(action, pending);
+        } else {
+          take_keys<false>(action, pending);
+        }
+        pending = cursor_.stage;
+        distance = 0;
       }
-      pending = cursor_.stage;
-      distance = 0;
+      distance += 1 + pass_over;
+      // The next slot of the tile's may need the buffer of the pending one.
+      if (pending != kNone && distance >= Shared::kStages) {
+        add_values(pending);
+        pending = kNone;
+      }
+      cursor_.advance();
+      for (int i = 0; i < pass_over; ++i) {
+        wait_slot();
+        if (threadIdx.x % kWarp == 0) ptx::barrier_arrive(&shared_.empty[cursor_.stage]);
+        cursor_.advance();
+      }
     }
     if (pending != kNone) add_values(pending);
   }
@@ -141,7 +162,8 @@ class AttentionConsumer {
     ptx::hold(out_);
     ptx::wgmma_fence();
     const uint64_t mask = shared_.slots[cursor_.stage].mask[tile_];
-    const int32_t first_key = shared_.slots[cursor_.stage].first_key;
+    const int32_t first_key[2] = {shared_.slots[cursor_.stage].first_key[0],
+                                  shared_.slots[cursor_.stage].first_key[1]};
     issue_scores(cursor_.stage);
     if constexpr (kPending) {
       issue_values(pending);
@@ -204,7 +226,7 @@ class AttentionConsumer {
     release(stage);
   }
 
-  __device__ void apply_mask(Action action, uint64_t mask, int32_t first_key) {
+  __device__ void apply_mask(Action action, uint64_t mask, const int32_t (&first_key)[2]) {
     const uint64_t own = mask >> (2 * pair_);
     const uint32_t bits[2] = {static_cast<uint32_t>(own), static_cast<uint32_t>(own >> 32)};
 #pragma unroll
@@ -216,12 +238,14 @@ class AttentionConsumer {
       }
     }
     if (action == Action::kMasked) {
-      if (first_key + kSlotKeys - 1 > position_) {
-        apply_causality([&](int column) { return first_key + column; });
+      constexpr int kHalf = kSlotKeys / 2;
+      if (max(first_key[0], first_key[1]) + kHalf - 1 > position_) {
+        apply_causality([&](int column) { return first_key[column / kHalf] + column % kHalf; });
       }
     } else {
-      const int32_t* columns = arguments_.index.columns +
-                               int64_t{head_} * arguments_.index.shape.max_columns + first_key;
+      const int64_t list = head_ / arguments_.heads_per_list;
+      const int32_t* columns =
+          arguments_.index.columns + list * arguments_.index.shape.max_columns + first_key[0];
       const int32_t last = 63 - __clzll(static_cast<long long>(mask));
       if (columns[last] > position_) {
         apply_causality([&](int column) { return column <= last ? columns[column] : 0; });
@@ -231,14 +255,15 @@ class AttentionConsumer {
 
   template <typename KeyOf>
   __device__ void apply_causality(KeyOf&& key_of) {
-    const int row = position_ + first_row_;
+    const int position[2] = {position_ + positions(first_row_),
+                             position_ + positions(first_row_ + 8)};
 #pragma unroll
     for (int j = 0; j < kSlotKeys / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int32_t key = key_of(8 * j + 2 * pair_ + e);
-        if (key > row) scores_[4 * j + e] = -INFINITY;
-        if (key > row + 8) scores_[4 * j + 2 + e] = -INFINITY;
+        if (key > position[0]) scores_[4 * j + e] = -INFINITY;
+        if (key > position[1]) scores_[4 * j + 2 + e] = -INFINITY;
       }
     }
   }
@@ -334,7 +359,7 @@ class AttentionConsumer {
           out_[4 * j + 2 * half] * inverse, out_[4 * j + 2 * half + 1] * inverse);
     }
     if (arguments_.lse != nullptr && pair_ == 0) {
-      arguments_.lse[head_ * arguments_.num_rows + local_row_ + row] =
+      arguments_.lse[query_head(row) * arguments_.num_rows + local_row_ + positions(row)] =
           log_sum_exp(base_[half], sum);
     }
   }
@@ -376,7 +401,7 @@ class AttentionConsumer {
   RingCursor<Shared::kStages> cursor_;
   int32_t head_ = 0;
   int32_t position_ = 0;
-  int32_t num_rows_ = 0;
+  int32_t num_rows_ = 0;  // from 64 on all of the tile's; none where not above 0
   int32_t local_row_ = 0;
   int32_t part_ = kWhole;
   uint32_t queries_[Shared::kSharedQueries ? 1 : kHeadDim / 4];

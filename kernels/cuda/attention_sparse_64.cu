@@ -2,7 +2,8 @@
 
 namespace millrace::kernels::cuda {
 
-template void launch_attention<64, kSparseGroupTiles>(const AttentionArguments&, const CUtensorMap&,
-                                                      const CUtensorMap&, int, cudaStream_t);
+template void launch_attention<64, kSparseGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
+                                                                         const KvSlab&, int,
+                                                                         cudaStream_t);
 
 }  // namespace millrace::kernels::cuda

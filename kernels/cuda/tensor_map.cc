@@ -23,15 +23,15 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
 
 }  // namespace
 
-CUtensorMap key_tensor_map(const void* data, const KvSlab& slab) {
+CUtensorMap key_tensor_map(const void* data, const KvSlab& slab, int box_keys) {
   static const auto encode = encode_function();
-  constexpr cuuint32_t kBoxKeys = 64, kBoxColumns = 64;
+  constexpr cuuint32_t kBoxColumns = 64;
   const auto row_bytes = static_cast<cuuint64_t>(slab.head_dim) * 2;
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(slab.head_dim),
                                static_cast<cuuint64_t>(slab.num_tokens),
                                static_cast<cuuint64_t>(slab.num_kv_heads)};
   const cuuint64_t strides[2] = {row_bytes, row_bytes * static_cast<cuuint64_t>(slab.token_stride)};
-  const cuuint32_t box[3] = {kBoxColumns, kBoxKeys, 1};
+  const cuuint32_t box[3] = {kBoxColumns, static_cast<cuuint32_t>(box_keys), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
