@@ -16,7 +16,6 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/copy.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
-#include "kernels/cuda/ptx/wgmma_half.cuh"
 
 namespace millrace::kernels::cuda {
 

@@ -1,4 +1,4 @@
-// Registers of warpgroups with different roles, and barriers among some of a block's threads.
+// Registers of warpgroups with different roles, and what the row tiles compute with.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,6 @@ __device__ inline void take_registers() {
 template <int kRegisters>
 __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-// Waits for the other warps of this warpgroup. Barrier 0 is __syncthreads'.
-__device__ inline void sync_warpgroup(int warpgroup) {
-  asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
 }
 
 __device__ inline float exp2_approx(float x) {

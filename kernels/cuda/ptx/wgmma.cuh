@@ -48,106 +48,87 @@ __device__ inline void hold(uint32_t (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// `c` and `a` are whole or part of a thread's register arrays, at constant indices.
+// Accumulators as the assembler numbers them, and as operands of its statements.
+#define MR_NUMBERS_32                                                      \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MR_NUMBERS_64                                                                  \
+  MR_NUMBERS_32                                                                        \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MR_OPERANDS_4(c, i) "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3])
+#define MR_OPERANDS_16(c, i) \
+  MR_OPERANDS_4(c, i), MR_OPERANDS_4(c, i + 4), MR_OPERANDS_4(c, i + 8), MR_OPERANDS_4(c, i + 12)
+#define MR_OPERANDS_32(c) MR_OPERANDS_16(c, 0), MR_OPERANDS_16(c, 16)
+#define MR_OPERANDS_64(c) MR_OPERANDS_32(c), MR_OPERANDS_16(c, 32), MR_OPERANDS_16(c, 48)
+// One instruction for its shape and types. `FACTORS` are A and B as operands, `KEEP` the operand
+// that says whether to keep what the accumulators hold, `LAYOUT` which factors are transposed.
+#define MR_WGMMA(SHAPE_AND_TYPES, NUMBERS, FACTORS, KEEP, LAYOUT)            \
+  "{\n"                                                                      \
+  ".reg .pred keep;\n"                                                       \
+  "setp.ne.b32 keep, " KEEP                                                  \
+  ", 0;\n"                                                                   \
+  "wgmma.mma_async.sync.aligned." SHAPE_AND_TYPES " {" NUMBERS "}, " FACTORS \
+  ", keep, 1, 1, " LAYOUT                                                    \
+  ";\n"                                                                      \
+  "}\n"
+#define MR_WGMMA_64(TYPES, LAYOUT)                                                                \
+  asm volatile(                                                                                   \
+      MR_WGMMA("m64n64k16.f32." TYPES, MR_NUMBERS_32, "{%32, %33, %34, %35}, %36", "%37", LAYOUT) \
+      : MR_OPERANDS_32(c)                                                                         \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)))
+
+// `c` and `a` are whole or part of a thread's register arrays, at constant indices. `keep` false
+// starts from zero.
 template <int kColumns, bool kTransposedB>
 struct Wgmma;
 
-// 64 x 64 += 64 x 16 times 16 x 64; B stored by column (64 rows of 16). `keep` false starts from
-// zero.
+// 64 x 64 += 64 x 16 times 16 x 64; B stored by column (64 rows of 16).
 template <>
 struct Wgmma<64, false> {
   static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
-    asm volatile(
-        "{\n"
-        ".reg .pred keep;\n"
-        "setp.ne.b32 keep, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, keep, 1, 1, 0;\n"
-        "}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-          "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
-          "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-          "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
+    MR_WGMMA_64("bf16.bf16", "0");
   }
 };
 
-// 64 x 64 += 64 x 16 times 16 x 64; B by rows of 16 (keys) along its 64 columns. `keep` false
-// starts from zero.
+// The same of float16.
+__device__ inline void wgmma_half_64(float* c, const uint32_t* a, uint64_t b, bool keep) {
+  MR_WGMMA_64("f16.f16", "0");
+}
+
+// 64 x 64 += 64 x 16 times 16 x 64; B by rows of 16 (keys) along its 64 columns.
 template <>
 struct Wgmma<64, true> {
   static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
-    asm volatile(
-        "{\n"
-        ".reg .pred keep;\n"
-        "setp.ne.b32 keep, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, keep, 1, 1, 1;\n"
-        "}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-          "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
-          "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-          "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
+    MR_WGMMA_64("bf16.bf16", "1");
   }
 };
 
-// 64 x 128 += 64 x 16 times 16 x 128; B by rows of 16 (keys) along its 128 columns. `keep` false
-// starts from zero.
+// 64 x 128 += 64 x 16 times 16 x 128; B by rows of 16 (keys) along its 128 columns.
 template <>
 struct Wgmma<128, true> {
   static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
     asm volatile(
-        "{\n"
-        ".reg .pred keep;\n"
-        "setp.ne.b32 keep, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n"
-        "}\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-          "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
-          "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-          "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]),
-          "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
-          "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
-          "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
-          "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]),
-          "+f"(c[63])
+        MR_WGMMA("m64n128k16.f32.bf16.bf16", MR_NUMBERS_64, "{%64, %65, %66, %67}, %68", "%69", "1")
+        : MR_OPERANDS_64(c)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
   }
 };
 
-// The same with A in shared memory too, stored by rows like B.
+// 64 x 64 += 64 x 16 times 16 x 64 with A in shared memory too, stored by rows like B.
 __device__ inline void wgmma_shared_64(float* c, uint64_t a, uint64_t b, bool keep) {
-  asm volatile(
-      "{\n"
-      ".reg .pred keep;\n"
-      "setp.ne.b32 keep, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, keep, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-        "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
-        "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-        "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-      : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
+  asm volatile(MR_WGMMA("m64n64k16.f32.bf16.bf16", MR_NUMBERS_32, "%32, %33", "%34", "0, 0")
+               : MR_OPERANDS_32(c)
+               : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
 }
+
+#undef MR_WGMMA_64
+#undef MR_WGMMA
+#undef MR_OPERANDS_64
+#undef MR_OPERANDS_32
+#undef MR_OPERANDS_16
+#undef MR_OPERANDS_4
+#undef MR_NUMBERS_64
+#undef MR_NUMBERS_32
 
 }  // namespace millrace::kernels::cuda::ptx
