@@ -11,6 +11,7 @@
 namespace millrace::bench {
 
 using kernels::IndexShape;
+using kernels::VerticalSlashBudget;
 
 namespace {
 
@@ -84,15 +85,14 @@ Result<KernelRow> KernelCases::dense(const SampleLayer& layer) {
   return row;
 }
 
-Result<KernelRow> KernelCases::given_sets(const SampleLayer& layer, const Sets& sets) {
+Result<KernelRow> KernelCases::given_sets(const SampleLayer& layer, VerticalSlashBudget budget) {
   const auto& shape = layer.shape();
-  KernelRow row =
-      empty_row(sets.shared ? "one set for all" : "given sets", budget_text(sets.budget), shape);
-  HostIndex host(list_shape(shape, sets.budget));
-  for (int32_t h = 0; h < shape.num_query_heads; ++h) {
-    const auto seed = static_cast<uint64_t>(sets.shared ? 0 : h);
-    host.set(h, vertical_slash_lists(shape.num_tokens, sets.budget.verticals, sets.budget.slashes,
-                                     seed));
+  const bool shared = shape.heads_per_list > 1;
+  KernelRow row = empty_row(shared ? "shared sets" : "given sets", budget_text(budget), shape);
+  HostIndex host(list_shape(shape, budget));
+  for (int32_t list = 0; list < host.view().shape.num_heads; ++list) {
+    host.set(list, vertical_slash_lists(shape.num_tokens, budget.verticals, budget.slashes,
+                                        static_cast<uint64_t>(list)));
   }
   MR_ASSIGN_OR_RETURN(auto index, BenchIndex::create(*device_, host.view().shape));
   MR_RETURN_IF_ERROR(index.upload(*device_, host));

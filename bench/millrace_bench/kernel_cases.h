@@ -24,12 +24,8 @@ class KernelCases {
   Result<KernelRow> memory_copy(int64_t bytes);
 
   Result<KernelRow> dense(const SampleLayer& layer);
-  // Index sets given by hand (bench_index.h), another for each head, or one for all.
-  struct Sets {
-    kernels::VerticalSlashBudget budget;
-    bool shared = false;
-  };
-  Result<KernelRow> given_sets(const SampleLayer& layer, const Sets& sets);
+  // Index sets given by hand (bench_index.h), another for each list.
+  Result<KernelRow> given_sets(const SampleLayer& layer, kernels::VerticalSlashBudget budget);
 
   // Found in the layer itself: estimation, index building and attention, each timed alone.
   Result<KernelRow> vertical_slash(const SampleLayer& layer, kernels::VerticalSlashBudget budget);

@@ -70,12 +70,14 @@ class Run {
     return {};
   }
 
-  Result<SampleLayer> layer(int64_t tokens, int32_t query_heads, int32_t kv_heads) {
+  Result<SampleLayer> layer(int64_t tokens, int32_t query_heads, int32_t kv_heads,
+                            int32_t heads_per_list = 1) {
     return SampleLayer::create(*device_, {.num_tokens = tokens,
                                           .num_query_heads = query_heads,
                                           .num_kv_heads = kv_heads,
                                           .head_dim = command_.head_dim,
-                                          .dtype = command_.dtype});
+                                          .dtype = command_.dtype,
+                                          .heads_per_list = heads_per_list});
   }
 
   Result<void> at_length(int64_t tokens) {
@@ -86,8 +88,8 @@ class Run {
     }
     if (wants("given-sets") || wants("block-sparse")) MR_RETURN_IF_ERROR(sparse_heads(tokens));
     if (wants("shared-set")) {
-      MR_ASSIGN_OR_RETURN(const auto group, layer(tokens, kSparseHeads, 1));
-      MR_ASSIGN_OR_RETURN(auto row, cases_.given_sets(group, {kLargeBudget, /*shared=*/true}));
+      MR_ASSIGN_OR_RETURN(const auto group, layer(tokens, kSparseHeads, 1, kSparseHeads));
+      MR_ASSIGN_OR_RETURN(auto row, cases_.given_sets(group, kLargeBudget));
       take(std::move(row));
     }
     if (wants("vertical-slash") || wants("adaptive")) return whole_layer(tokens);
@@ -98,7 +100,7 @@ class Run {
     MR_ASSIGN_OR_RETURN(const auto own, layer(tokens, kSparseHeads, kSparseHeads));
     if (wants("given-sets")) {
       for (const auto budget : {kLargeBudget, kSmallBudget}) {
-        MR_ASSIGN_OR_RETURN(auto row, cases_.given_sets(own, {.budget = budget}));
+        MR_ASSIGN_OR_RETURN(auto row, cases_.given_sets(own, budget));
         take(std::move(row));
       }
     }

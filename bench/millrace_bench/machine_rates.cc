@@ -53,7 +53,7 @@ Result<void> measure_kernels(worker::RankRuntime& runtime, const Sizes& sizes,
                                                    .dtype = weights.compute_dtype}));
   MR_ASSIGN_OR_RETURN(const auto dense, cases.dense(layer));
   rates.dense_tflops = tflops_of(dense);
-  MR_ASSIGN_OR_RETURN(const auto sparse, cases.given_sets(layer, {.budget = kSparseBudget}));
+  MR_ASSIGN_OR_RETURN(const auto sparse, cases.given_sets(layer, kSparseBudget));
   rates.sparse_tflops = tflops_of(sparse);
   return {};
 }
