@@ -54,10 +54,7 @@ Layout layout_of(const AttentionParams& params) {
   }
   MR_CHECK(shape.tile_height == kTileRows, "attention: tiles of {} rows, lists for {} heads each",
            shape.tile_height, params.heads_per_list);
-  // An index without room for columns or blocks holds one interval a head: every tile of a group
-  // wants nearly every slot of it.
-  const bool intervals = shape.max_bands <= 1 && shape.max_columns == 0 && shape.num_tiles == 0;
-  layout.max_tiles = intervals ? kDenseGroupTiles : kSparseGroupTiles;
+  layout.max_tiles = shape.num_tiles == 0 ? kWideGroupTiles : kNarrowGroupTiles;
   return layout;
 }
 
@@ -155,10 +152,10 @@ using Launch = void (*)(const AttentionArguments&, const KvSlab&, int, cudaStrea
 template <int kHeadDim>
 Launch select_launch(const Layout& layout) {
   if (layout.packed()) return launch_attention<kHeadDim, kPackedGroupTiles, /*kPacked=*/true>;
-  if (layout.max_tiles == kDenseGroupTiles) {
-    return launch_attention<kHeadDim, kDenseGroupTiles, /*kPacked=*/false>;
+  if (layout.max_tiles == kWideGroupTiles) {
+    return launch_attention<kHeadDim, kWideGroupTiles, /*kPacked=*/false>;
   }
-  return launch_attention<kHeadDim, kSparseGroupTiles, /*kPacked=*/false>;
+  return launch_attention<kHeadDim, kNarrowGroupTiles, /*kPacked=*/false>;
 }
 
 Launch select_launch(const Layout& layout, int32_t head_dim) {

@@ -11,10 +11,11 @@
 namespace millrace::kernels::cuda {
 
 // Row tiles that one thread block computes side by side, each by a warpgroup of its own, so that a
-// key or value fetched once serves all of them. Three keep the tensor cores busier where every tile
-// wants every slot; two waste less where they do not (docs/performance.md).
-inline constexpr int kSparseGroupTiles = 2;
-inline constexpr int kDenseGroupTiles = 3;
+// key or value fetched once serves all of them. Three keep the tensor cores busier; two find what
+// they fetch before it is needed where neighbours have little in common, as block lists may
+// (docs/performance.md).
+inline constexpr int kWideGroupTiles = 3;
+inline constexpr int kNarrowGroupTiles = 2;
 inline constexpr int kMaxGroupTiles = 3;
 // Where query heads share lists, the rows of one index tile and of all these heads go side by side
 // through two warpgroups, a position's heads next to each other.

@@ -18,6 +18,7 @@ class AttentionGatherer {
 
   // `first` in [0, kGatherWarps).
   __device__ void run(int first) {
+    warp_ = first + 1;
     for (int number = first;; number += kGatherWarps) {
       ptx::barrier_wait(&shared_.ordered[number % kOrders], number / kOrders % 2);
       const ColumnOrder order = shared_.orders[number % kOrders];
@@ -28,7 +29,10 @@ class AttentionGatherer {
 
  private:
   __device__ void fill(const ColumnOrder& order) {
-    const HeadLists lists = HeadLists::of(arguments_, order.item.head);
+    if (order.item.head != head_) {
+      head_ = order.item.head;
+      lists_ = HeadLists::of(arguments_, head_, shared_.bands[warp_]);
+    }
     Slot& slot = shared_.slots[order.stage];
     uint64_t mask[kMasks] = {};
     int32_t keys[2];  // of rows `lane` and `lane` + 32 of the slot
@@ -36,22 +40,30 @@ class AttentionGatherer {
     int64_t pairs = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = half * kWarp + lane_;
-      const int32_t number = order.first_column + i;
-      keys[half] = number < lists.num_columns ? lists.columns[number] : INT_MAX;
+      const int32_t number = order.first_column + half * kWarp + lane_;
+      keys[half] = number < lists_.num_columns ? lists_.columns[number] : INT_MAX;
+    }
+    int32_t last_key = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int t = 0; t < kMasks; ++t) {
         const TileRows rows(order.item.group, t);
         const bool wanted =
-            rows.num_rows > 0 && keys[half] < rows.end() && !lists.in_band(rows, keys[half]);
+            rows.num_rows > 0 && keys[half] < rows.end() && !lists_.in_band(rows, keys[half]);
         mask[t] |= uint64_t{__ballot_sync(~0u, wanted)} << (half * kWarp);
-        if (wanted) pairs += rows.end() - max(rows.position, keys[half]);
+        if (wanted) {
+          pairs += rows.end() - max(rows.position, keys[half]);
+          last_key = keys[half];
+        }
       }
     }
+    last_key = __reduce_max_sync(~0u, last_key);
 #pragma unroll
     for (int t = 0; t < kMasks; ++t) present |= mask[t];
     if (lane_ == 0) {
       slot.first_key[0] = order.first_column;
+      slot.first_key[1] = last_key;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const uint64_t own = mask[t % kMasks];
@@ -91,6 +103,9 @@ class AttentionGatherer {
 
   Shared& shared_;
   const AttentionArguments& arguments_;
+  int warp_ = 0;  // of the producers
+  int32_t head_ = kNoHead;
+  HeadLists lists_;
   const int lane_ = static_cast<int>(threadIdx.x % kWarp);
 };
 

@@ -14,9 +14,9 @@ namespace millrace::kernels::cuda {
 // A warpgroup has 168 registers a thread when three start and 128 when four do; these deal the same
 // number out again.
 template <int kTiles>
-inline constexpr int kProducerRegisters = kTiles == 2 ? 72 : 80;
+inline constexpr int kProducerRegisters = kTiles == 2 ? 88 : 80;
 template <int kTiles>
-inline constexpr int kConsumerRegisters = kTiles == 2 ? 216 : 144;
+inline constexpr int kConsumerRegisters = kTiles == 2 ? 208 : 144;
 
 template <int kHeadDim, int kTiles, bool kPacked>
 __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)

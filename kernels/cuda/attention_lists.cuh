@@ -35,13 +35,24 @@ struct HeadLists {
   const int32_t* columns;
   int32_t num_columns;
 
-  __device__ static HeadLists of(const AttentionArguments& arguments, int32_t head) {
+  // `near` is this warp's own.
+  __device__ static HeadLists of(const AttentionArguments& arguments, int32_t head,
+                                 Band (&near)[kNearBands]) {
     const IndexView& index = arguments.index;
     const int32_t list = head / arguments.heads_per_list;
-    return {.bands = index.bands + int64_t{list} * index.shape.max_bands,
-            .num_bands = index.num_bands[list],
-            .columns = index.columns + int64_t{list} * index.shape.max_columns,
-            .num_columns = index.num_columns[list]};
+    HeadLists lists = {.bands = index.bands + int64_t{list} * index.shape.max_bands,
+                       .num_bands = index.num_bands[list],
+                       .columns = index.columns + int64_t{list} * index.shape.max_columns,
+                       .num_columns = index.num_columns[list]};
+    if (lists.num_bands <= kNearBands) {
+      __syncwarp();
+      for (auto i = static_cast<int32_t>(threadIdx.x % kWarp); i < lists.num_bands; i += kWarp) {
+        near[i] = lists.bands[i];
+      }
+      __syncwarp();
+      lists.bands = near;
+    }
+    return lists;
   }
 
   // Keys [first_key, first_key + 64) that the bands and columns give a tile.

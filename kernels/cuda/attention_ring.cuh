@@ -12,6 +12,13 @@ namespace millrace::kernels::cuda {
 inline constexpr int kSlotKeys = 64;
 inline constexpr int kWarp = 32;
 inline constexpr int kWarpgroup = 128;
+// One lane arrives for its warp after __syncwarp. compute-sanitizer's racecheck sees no order in
+// that; a build for it, with MR_RACECHECK, lets every lane arrive.
+#ifdef MR_RACECHECK
+inline constexpr bool kEveryLaneArrives = true;
+#else
+inline constexpr bool kEveryLaneArrives = false;
+#endif
 // A slot is full when all lanes of the warp that fills it have arrived, its first lane once more
 // for the bytes that the copy engine brings.
 inline constexpr uint32_t kFullArrivals = kWarp + 1;
@@ -39,8 +46,8 @@ inline constexpr int32_t kNoHead = -1;
 
 struct Slot {
   TileTask tasks[kMaxGroupTiles];
-  // Of the consecutive keys of each half; of gathered ones, in [0], where they begin in the head's
-  // columns.
+  // Of the consecutive keys of each half. Of gathered ones, where they begin in the head's columns,
+  // and the largest that a tile attends to.
   int32_t first_key[2];
   // Bit i: the tile attends to key i of the slot.
   uint64_t mask[kMaxGroupTiles];
@@ -60,6 +67,10 @@ struct ColumnOrder {
 inline constexpr int kOrders = 16;
 inline constexpr int kGatherWarps = kWarpgroup / kWarp - 1;
 
+// Bands of a head that a producer warp copies near: their searches are chains of loads, which
+// queries drive out of the L1 cache.
+inline constexpr int kNearBands = 256;
+
 // The swizzle's pattern repeats every 1,024 bytes.
 inline constexpr int kSharedAlignment = 1024;
 
@@ -74,7 +85,7 @@ struct alignas(kSharedAlignment) AttentionShared {
   static constexpr bool kSharedQueries = kTiles > 2;
   static constexpr int kStages = (kHeadDim == 128 ? 6 : 12) - (kSharedQueries ? 1 : 0);
   // A slot is empty when every warp that reads it has arrived.
-  static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup / kWarp;
+  static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup / (kEveryLaneArrives ? 1 : kWarp);
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
 
   // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
@@ -85,6 +96,7 @@ struct alignas(kSharedAlignment) AttentionShared {
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint32_t window[kMasks][kWindowWords];
+  Band bands[kWarpgroup / kWarp][kNearBands];  // of each producer warp
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
   uint64_t ordered[kOrders];
 };

@@ -147,7 +147,7 @@ class AttentionConsumer {
       cursor_.advance();
       for (int i = 0; i < pass_over; ++i) {
         wait_slot();
-        if (threadIdx.x % kWarp == 0) ptx::barrier_arrive(&shared_.empty[cursor_.stage]);
+        release(cursor_.stage);
         cursor_.advance();
       }
     }
@@ -242,14 +242,12 @@ class AttentionConsumer {
       if (max(first_key[0], first_key[1]) + kHalf - 1 > position_) {
         apply_causality([&](int column) { return first_key[column / kHalf] + column % kHalf; });
       }
-    } else {
+    } else if (first_key[1] > position_) {
       const int64_t list = head_ / arguments_.heads_per_list;
       const int32_t* columns =
           arguments_.index.columns + list * arguments_.index.shape.max_columns + first_key[0];
       const int32_t last = 63 - __clzll(static_cast<long long>(mask));
-      if (columns[last] > position_) {
-        apply_causality([&](int column) { return column <= last ? columns[column] : 0; });
-      }
+      apply_causality([&](int column) { return column <= last ? columns[column] : 0; });
     }
   }
 
@@ -388,7 +386,7 @@ class AttentionConsumer {
 
   __device__ void release(int stage) {
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) ptx::barrier_arrive(&shared_.empty[stage]);
+    if (kEveryLaneArrives || threadIdx.x % kWarp == 0) ptx::barrier_arrive(&shared_.empty[stage]);
   }
 
   Shared& shared_;

@@ -44,7 +44,7 @@ class AttentionWalker {
     if (head != head_) {
       head_ = head;
       list_ = head / arguments_.heads_per_list;
-      lists_ = HeadLists::of(arguments_, head);
+      lists_ = HeadLists::of(arguments_, head, shared_.bands[0]);
     }
     prefetch_queries();
     push_marker({.head = head_, .group = group_});

@@ -79,7 +79,6 @@ TEST_F(CudaAttention, IsRightAtEveryLengthAndHeadDim) {
   }
 }
 
-// An index of one interval a head runs in groups of three tiles, all others in groups of two.
 TEST_F(CudaAttention, FollowsAnIntervalThatIsNoMultipleOfASlot) {
   for (const Band band :
        {Band{.lo = 0, .hi = 99}, Band{.lo = 7, .hi = 300}, Band{.lo = 500, .hi = 501}}) {

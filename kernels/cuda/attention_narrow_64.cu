@@ -2,7 +2,7 @@
 
 namespace millrace::kernels::cuda {
 
-template void launch_attention<64, kSparseGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
+template void launch_attention<64, kNarrowGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
                                                                          const KvSlab&, int,
                                                                          cudaStream_t);
 

@@ -2,7 +2,7 @@
 
 namespace millrace::kernels::cuda {
 
-template void launch_attention<64, kDenseGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
+template void launch_attention<128, kWideGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
                                                                         const KvSlab&, int,
                                                                         cudaStream_t);
 

@@ -2,7 +2,7 @@
 
 namespace millrace::kernels::cuda {
 
-template void launch_attention<128, kSparseGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
+template void launch_attention<128, kNarrowGroupTiles, /*kPacked=*/false>(const AttentionArguments&,
                                                                           const KvSlab&, int,
                                                                           cudaStream_t);
 
