@@ -21,6 +21,8 @@ MODEL_DIR = os.path.join(SOURCE_DIR, "tests/models/fixture")
 
 # How many times slower than a release build the programs are: sanitizers.
 SLOWDOWN = float(os.environ.get("MILLRACE_SLOWDOWN", "1"))
+# For what ends by itself: a hang is told from a slow and busy machine.
+PATIENCE_S = 240
 
 POLL_S = 0.01
 
@@ -129,7 +131,7 @@ class Service:
         group = self._start("group", command)
         self.groups.append(group)
         if wait:
-            wait_until("a ready group", lambda: self.get("/ready")[0] == 200, 60)
+            wait_until("a ready group", lambda: self.get("/ready")[0] == 200, PATIENCE_S)
         return group
 
     def ranks(self):
@@ -151,7 +153,7 @@ class Service:
     def kill_rank(self, rank):
         os.kill(self.ranks()[rank], signal.SIGKILL)
 
-    def request(self, method, path, body=None, timeout_s=60):
+    def request(self, method, path, body=None, timeout_s=PATIENCE_S):
         """(status, headers, parsed JSON or text)"""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
         with contextlib.closing(connection):
@@ -174,7 +176,7 @@ class Service:
 
     def prefill_events(self, prompt, **fields):
         """The server-sent events of a streamed request, as they come: (name, data)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/prefill", json.dumps(self.prefill_body(prompt, stream=True, **fields)),
                                {"Content-Type": "application/json"})
@@ -198,7 +200,7 @@ class Service:
             status, _, body = self.get(f"/v1/prefill/{request_id}")
             assert "error" not in body or status == 404, body
             return status == 200 and body.get("progress", {}).get("layers_done", 0) >= count
-        wait_until(f"layer {count} of {request_id}", started, 60)
+        wait_until(f"layer {count} of {request_id}", started, PATIENCE_S)
 
     def decode(self, response, *options):
         """What millrace-decode prints for a prefill response."""
@@ -206,7 +208,7 @@ class Service:
         with open(path, "w") as file:
             json.dump(response, file)
         done = subprocess.run([os.path.join(BIN_DIR, "millrace-decode"), "--manifest", path, "--model", MODEL_DIR,
-                               "--max-tokens", "4", *options], capture_output=True, timeout=60, text=True)
+                               "--max-tokens", "4", *options], capture_output=True, timeout=PATIENCE_S, text=True)
         return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
     def logs(self):
