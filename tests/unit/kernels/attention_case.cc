@@ -158,7 +158,8 @@ AttentionResult AttentionCase::run_naive() {
 std::vector<int64_t> AttentionCase::keys_of(int32_t head, size_t tile_number, int64_t row) {
   const RowTile& tile = tiles_[tile_number];
   TileCoverage coverage;
-  tile_coverage(index_.view().head(head / shape_.heads_per_list), tile, static_cast<int64_t>(tile_number),
+  tile_coverage(index_.view().head(head / shape_.heads_per_list), tile,
+                static_cast<int64_t>(tile_number),
                 tile.position >= first_dense_position(shape_.num_tokens), coverage);
   std::vector<int64_t> keys(coverage.columns.begin(), coverage.columns.end());
   for (const KeyRange& range : coverage.ranges) {
