@@ -187,7 +187,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
       finished.ok() ? manifest(prompt, *finished) : Result<protocol::Manifest>(finished.error());
   inbox_.finish_running();
   if (!described.ok()) {
-    const auto met = meet_after(described.error());
+    auto met = meet_after(described.error());
     send_failed(prompt.request_id(), met.ok() ? described.error() : met.error());
     return met;
   }

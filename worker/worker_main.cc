@@ -244,7 +244,7 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
                                               [&board] { return board.read(); });
   }
   GroupService service(*runtime, *store, *server, control.get(), board, watch.get(), options.group);
-  const auto ran = run(service);
+  auto ran = run(service);
   if (!ran.ok() && ran.error().code == Errc::kPeerLost) {
     spdlog::error("{}", ran.error().to_string());
     control.reset();  // sends what it was given
