@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from service import InBackground, Service, ServiceTestCase, free_ports, make_prompt, tokens_for, wait_until
+from service import PATIENCE_S, InBackground, Service, ServiceTestCase, free_ports, make_prompt, tokens_for, wait_until
 
 SHORT = make_prompt(1024, seed=1)
 # Long enough to do something in the middle, and long enough to break something without haste.
