@@ -11,6 +11,7 @@ void copy_host_pieces(const CopyPiecesParams& params) {
     const auto* from =
         static_cast<const std::byte*>(params.source) + plane * params.source_plane_bytes;
     for (const auto& piece : params.pieces) {
+      if (piece.bytes == 0) continue;  // neither address needs to be one
       std::memcpy(to + piece.destination, from + piece.source, static_cast<size_t>(piece.bytes));
     }
   }
