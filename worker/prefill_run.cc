@@ -310,8 +310,7 @@ Result<std::vector<float>> PrefillRun::logits(std::span<const int64_t> positions
   const int64_t row_bytes = int64_t{weights_.config.hidden_size} * int64_t{sizeof(float)};
   std::vector<std::byte> rows(static_cast<size_t>(count * row_bytes));
   MR_RETURN_IF_ERROR(gather_rows(device_, partition_, grid_.cp(), positions, row_bytes,
-                                 rows_at(device_, hidden_.data(), row_bytes), rows.data(),
-                                 deadline));
+                                 hidden_.data(), rows.data(), deadline));
   if (grid_.cp().rank() != 0) return std::vector<float>();
   std::vector<float> slices(static_cast<size_t>(count * weights_.lm_head.rows));
   const auto slices_bytes = static_cast<int64_t>(slices.size() * sizeof(float));

@@ -1,19 +1,14 @@
 #include "worker/row_gather.h"
 
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
 namespace millrace::worker {
 
-CopyRow rows_at(kernels::Device& device, const void* rows, int64_t row_bytes) {
-  return [&device, rows, row_bytes](int64_t local_row, std::byte* row) {
-    device.copy(row, static_cast<const std::byte*>(rows) + local_row * row_bytes, row_bytes);
-  };
-}
-
 Result<void> gather_rows(kernels::Device& device, const Partition& partition,
                          comm::Communicator& cp, std::span<const int64_t> positions,
-                         int64_t row_bytes, const CopyRow& copy_row, void* out, Deadline deadline) {
+                         int64_t row_bytes, const void* rows, void* out, Deadline deadline) {
   std::vector<int64_t> counts(static_cast<size_t>(cp.size()), 0);
   for (const int64_t position : positions) {
     counts[static_cast<size_t>(partition.owner(position))] += row_bytes;
@@ -22,7 +17,8 @@ Result<void> gather_rows(kernels::Device& device, const Partition& partition,
   std::byte* row = send.data();
   for (const int64_t position : positions) {
     if (partition.owner(position) != cp.rank()) continue;
-    copy_row(partition.local_row(cp.rank(), position), row);
+    const int64_t local_row = partition.local_row(cp.rank(), position);
+    device.copy(row, static_cast<const std::byte*>(rows) + local_row * row_bytes, row_bytes);
     row += row_bytes;
   }
   MR_RETURN_IF_ERROR(device.synchronize(deadline));
