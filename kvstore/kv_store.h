@@ -7,6 +7,8 @@
 // same), host, disk. The life of a request:
 //
 //   begin_request   reserves room for every page over all tiers, or refuses with the numbers
+//   open            where a reader is not to wait for the end: each layer may be pinned as soon
+//                   as it is complete, written and scored
 //   write_page      as each layer finishes: into a device slot, and written through to host as far
 //   as its budget goes, so
 //                   that those device copies are clean and evicting them is a rebind
@@ -20,8 +22,8 @@
 //
 // Threads: every method may be called from any thread. pin_pages may read the disk.
 // Errors: kExhausted (begin_request), kNotFound (unknown request, page outside it, expired or
-// foreign lease: the message says which), kCorrupt (a page read back from disk that does not match
-// its checksum), kIo.
+// foreign lease: the message says which), kUnavailable (a page of an open request that is not
+// complete yet), kCorrupt (a page read back from disk that does not match its checksum), kIo.
 #pragma once
 
 #include <cstddef>
@@ -140,14 +142,18 @@ class KvStore {
   // `pages`: the prompt's pages this rank holds, ascending, the same for every layer and kv head.
   virtual Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
                                      std::span<const int64_t> pages) = 0;
+  // Of a request that is being written: its complete pages may be read from now on by who names
+  // `lease_id`. That lease has no end of its own until seal() gives it one; abort() ends it.
+  virtual Result<void> open(const std::string& request_id, const std::string& lease_id) = 0;
   // `kv`: geometry.page_bytes() bytes; copied. Each page of the request exactly once.
   virtual Result<void> write_page(const std::string& request_id, const PageKey& key,
                                   std::span<const std::byte> kv, const PageDigest& digest) = 0;
-  // Scores of the rank's pages of one layer and kv head, in the order given to begin_request.
+  // Scores of the rank's pages of one layer and kv head, in the order given to begin_request. Those
+  // that are written are complete with it.
   virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const float> scores) = 0;
-  // All pages must be written. The request may be read from now on by who names `lease_id`, until
-  // the lease ends.
+  // All pages must be written. The request may be read from now on by who names `lease_id`, the one
+  // it was opened with if it was, until the lease ends.
   virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                                  Duration lease) = 0;
   // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned.

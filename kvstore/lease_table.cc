@@ -10,6 +10,9 @@ namespace {
 // Ids of ended requests kept for error messages; at up to 256 bytes each, 1 MiB.
 constexpr size_t kMaxRemembered = 4096;
 
+// The clock never comes here.
+constexpr TimePoint kNoEnd = TimePoint::max();
+
 std::string_view name_of(LeaseEnd why) {
   switch (why) {
     case LeaseEnd::kReleased:
@@ -30,10 +33,16 @@ Result<void> LeaseTable::check_length(Duration length) {
                seconds(length), seconds(kMaxLease));
 }
 
+void LeaseTable::open(const std::string& request_id, const std::string& lease_id) {
+  const bool inserted = leases_.emplace(request_id, Lease{lease_id, kNoEnd}).second;
+  MR_CHECK(inserted, "request '{}' has a lease", request_id);
+}
+
 void LeaseTable::grant(const std::string& request_id, const std::string& lease_id,
                        Duration length) {
-  const bool inserted = leases_.emplace(request_id, Lease{lease_id, clock_.now() + length}).second;
-  MR_CHECK(inserted, "request '{}' has a lease", request_id);
+  Lease& lease = leases_.emplace(request_id, Lease{lease_id, kNoEnd}).first->second;
+  MR_CHECK(lease.id == lease_id && lease.ends == kNoEnd, "request '{}' has a lease", request_id);
+  lease.ends = clock_.now() + length;
 }
 
 Result<void> LeaseTable::check(const std::string& request_id, const std::string& lease_id) const {
@@ -47,7 +56,7 @@ Result<void> LeaseTable::check(const std::string& request_id, const std::string&
   }
   const Lease& lease = found->second;
   if (lease.id != lease_id) {
-    return error(Errc::kNotFound, "request '{}': lease '{}' is not the one it was sealed with",
+    return error(Errc::kNotFound, "request '{}': lease '{}' is not the one it is held under",
                  request_id, lease_id);
   }
   const TimePoint now = clock_.now();

@@ -1,5 +1,5 @@
-// Who may read which sealed request, and until when. One lease a request. Time comes from the
-// Clock: a lease past its end is refused even before the sweep finds it. Not thread-safe.
+// Who may read which request, and until when. One lease a request. Time comes from the Clock: a
+// lease past its end is refused even before the sweep finds it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,10 @@ class LeaseTable {
   // A request of this id starts anew: how an earlier one ended no longer matters.
   void forget_end(const std::string& request_id) { ended_.erase(request_id); }
 
+  // A lease without an end, of a request that is still being written; grant() gives it one.
+  void open(const std::string& request_id, const std::string& lease_id);
+  bool holds(const std::string& request_id) const { return leases_.contains(request_id); }
+  // A lease that ends `length` from now. One that is open must have the same id.
   void grant(const std::string& request_id, const std::string& lease_id, Duration length);
   // kNotFound, and in words: never known, not sealed, foreign, expired, released or aborted.
   Result<void> check(const std::string& request_id, const std::string& lease_id) const;

@@ -69,6 +69,18 @@ PageKey PageTable::key_of(const PageEntry& entry) const {
           .page = pages_[static_cast<size_t>(index_of(entry) % num_pages)]};
 }
 
+Result<void> PageTable::check_readable(std::span<const PageEntry> entries) const {
+  if (sealed) return {};
+  const auto missing = std::find_if(entries.begin(), entries.end(), [](const PageEntry& entry) {
+    return entry.state != PageState::kWritten || !entry.scored;
+  });
+  if (missing == entries.end()) return {};
+  const PageKey key = key_of(*missing);
+  return error(Errc::kUnavailable,
+               "request '{}': layer {} kv head {} page {} is not there yet; {} of {} pages are",
+               request_id_, key.layer, key.kv_head, key.page, num_written, num_entries());
+}
+
 std::span<float> PageTable::digest_of(const PageEntry& entry) {
   const size_t floats = 3 * static_cast<size_t>(geometry_.head_dim);
   return std::span(digests_).subspan(static_cast<size_t>(index_of(entry)) * floats, floats);

@@ -39,6 +39,7 @@ struct PageEntry {
   float score = 0;
   PagePriority priority;
   PageState state = PageState::kUnwritten;
+  bool scored = false;
 };
 
 class PageTable : public std::enable_shared_from_this<PageTable> {
@@ -63,6 +64,8 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   Result<std::span<PageEntry>> range(int32_t layer, int32_t kv_head, int64_t first_page,
                                      int64_t num_pages);
   PageKey key_of(const PageEntry& entry) const;
+  // kUnavailable names the first of `entries` that may not be read yet.
+  Result<void> check_readable(std::span<const PageEntry> entries) const;
 
   // [3, head_dim]: min, max, radius.
   std::span<float> digest_of(const PageEntry& entry);

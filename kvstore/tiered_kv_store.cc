@@ -180,6 +180,16 @@ Result<std::shared_ptr<PageTable>> TieredKvStore::find_running(
   return found->second;
 }
 
+Result<void> TieredKvStore::open(const std::string& request_id, const std::string& lease_id) {
+  std::lock_guard lock(mutex_);
+  MR_RETURN_IF_ERROR(find_running(request_id));
+  if (leases_.holds(request_id)) {
+    return error(Errc::kInvalidArgument, "request '{}' is open", request_id);
+  }
+  leases_.open(request_id, lease_id);
+  return {};
+}
+
 Result<void> TieredKvStore::write_page(const std::string& request_id, const PageKey& key,
                                        std::span<const std::byte> kv, const PageDigest& digest) {
   const auto head_dim = static_cast<size_t>(geometry_.head_dim);
@@ -259,6 +269,7 @@ Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t la
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < entries.size(); ++i) {
     entries[i].score = scores[i];
+    entries[i].scored = true;
     residency_.set_priority(entries[i], ranks[i]);
   }
   return {};
@@ -271,6 +282,7 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
   {
     std::lock_guard lock(mutex_);
     MR_ASSIGN_OR_RETURN(table, find_running(request_id));
+    if (leases_.holds(request_id)) MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
     if (table->num_written < table->num_entries()) {
       return error(Errc::kInvalidArgument, "request '{}': {} of {} pages are written", request_id,
                    table->num_written, table->num_entries());
@@ -316,6 +328,7 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
     MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
     const auto& table = tables_.at(request_id);
     MR_ASSIGN_OR_RETURN(const auto entries, table->range(layer, kv_head, first_page, num_pages));
+    MR_RETURN_IF_ERROR(table->check_readable(entries));
     for (PageEntry& page : entries) residency_.pin(page);
     pinned_pages_ += num_pages;
     pins = std::make_unique<Pins>(*this, table, entries);
@@ -332,16 +345,24 @@ void TieredKvStore::unpin(std::span<PageEntry> pages) {
   pinned_pages_ -= static_cast<int64_t>(pages.size());
 }
 
+Result<void> TieredKvStore::check_sealed_lease(const std::string& request_id,
+                                               const std::string& lease_id) const {
+  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
+  if (tables_.at(request_id)->sealed) return {};
+  return error(Errc::kNotFound, "request '{}' is not sealed", request_id);
+}
+
 Result<void> TieredKvStore::renew_lease(const std::string& request_id, const std::string& lease_id,
                                         Duration lease) {
   std::lock_guard lock(mutex_);
+  MR_RETURN_IF_ERROR(check_sealed_lease(request_id, lease_id));
   return leases_.renew(request_id, lease_id, lease);
 }
 
 Result<void> TieredKvStore::release_lease(const std::string& request_id,
                                           const std::string& lease_id) {
   std::lock_guard lock(mutex_);
-  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
+  MR_RETURN_IF_ERROR(check_sealed_lease(request_id, lease_id));
   forget(request_id, LeaseEnd::kReleased);
   return {};
 }

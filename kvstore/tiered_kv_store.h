@@ -30,6 +30,7 @@ class TieredKvStore final : public KvStore {
 
   Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
                              std::span<const int64_t> pages) override;
+  Result<void> open(const std::string& request_id, const std::string& lease_id) override;
   Result<void> write_page(const std::string& request_id, const PageKey& key,
                           std::span<const std::byte> kv, const PageDigest& digest) override;
   Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
@@ -58,6 +59,7 @@ class TieredKvStore final : public KvStore {
   // These are called with mutex_ held.
   Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
   Error no_room(const std::string& request_id, int64_t num_pages) const;
+  Result<void> check_sealed_lease(const std::string& request_id, const std::string& lease_id) const;
   void forget(const std::string& request_id, LeaseEnd why);
 
   Result<void> check_request(const std::string& request_id, int64_t num_tokens,

@@ -103,6 +103,48 @@ TEST_F(KvStoreThreads, ServesManyRequestsAtOnce) {
   for (const TierUse& tier : stats.tiers) EXPECT_EQ(tier.slots_used, 0);
 }
 
+TEST_F(KvStoreThreads, ReadersOfAnOpenRequestGetWholeLayersOrAreToldToWait) {
+  const std::vector<float> scores = {0.1f, 0.6f, 0.2f, 0.1f};
+  for (int i = 0; i < 20; ++i) {
+    const std::string id = std::to_string(i);
+    ASSERT_TRUE(store_->begin_request(id, kPages * 64, iota_pages(kPages)).ok());
+    ASSERT_TRUE(store_->open(id, "l").ok());
+    std::vector<std::thread> readers;
+    for (int reader = 0; reader < 2; ++reader) {
+      readers.emplace_back([&] {
+        for (int32_t layer = 0; layer < geometry_.num_layers;) {
+          const auto pins = store_->pin_pages(id, "l", layer, 5, 0, kPages);
+          if (!pins.ok()) {
+            if (pins.error().code != Errc::kUnavailable) ++wrong_;
+            std::this_thread::yield();
+            continue;
+          }
+          for (int64_t page = 0; page < kPages; ++page) {
+            const auto& pinned = (*pins)->pages()[static_cast<size_t>(page)];
+            if (!holds_generated_data(pinned, id, {layer, 5, page}, geometry_) ||
+                pinned.score != scores[static_cast<size_t>(page)]) {
+              ++wrong_;
+            }
+          }
+          ++layer;
+        }
+      });
+    }
+    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      for (int32_t head = 4; head < 6; ++head) {
+        for (int64_t page = 0; page < kPages; ++page) {
+          if (!write_generated_page(*store_, id, {layer, head, page}, geometry_).ok()) ++wrong_;
+        }
+        if (!store_->set_scores(id, layer, head, scores).ok()) ++wrong_;
+      }
+    }
+    if (!store_->seal(id, "l", hours(1)).ok()) ++wrong_;
+    for (std::thread& reader : readers) reader.join();
+    ASSERT_TRUE(store_->release_lease(id, "l").ok());
+  }
+  EXPECT_EQ(wrong_, 0);
+}
+
 TEST_F(KvStoreThreads, AbortAtAnyMomentLeavesNoSlotBehind) {
   for (int i = 0; i < 60; ++i) {
     const std::string id = std::to_string(i);

@@ -43,6 +43,18 @@ TEST_F(LeaseTableTest, CountsARenewalFromNow) {
   EXPECT_FALSE(leases_.check("r", "l").ok());
 }
 
+TEST_F(LeaseTableTest, AnOpenLeaseHoldsUntilItIsGrantedAnEndAndThatEndComes) {
+  leases_.open("r", "l");
+  clock_.advance(2 * kMaxLease);
+  EXPECT_TRUE(leases_.holds("r"));
+  EXPECT_TRUE(leases_.check("r", "l").ok());
+  EXPECT_THAT(leases_.expired_requests(), UnorderedElementsAre());
+  leases_.grant("r", "l", seconds(10));
+  clock_.advance(seconds(10));
+  EXPECT_FALSE(leases_.check("r", "l").ok());
+  EXPECT_THAT(leases_.expired_requests(), UnorderedElementsAre("r"));
+}
+
 TEST_F(LeaseTableTest, SaysHowARequestEnded) {
   const std::vector<std::pair<LeaseEnd, std::string>> cases = {{LeaseEnd::kReleased, "released"},
                                                                {LeaseEnd::kExpired, "expired"},
