@@ -1,42 +1,15 @@
 #include "worker/group_service.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "common/log.h"
 #include "common/random_id.h"
-#include "model/plan_for_length.h"
 #include "protocol/errc.h"
 #include "worker/agreement.h"
 #include "worker/command_channel.h"
-#include "worker/manifest.h"
-#include "worker/store_sink.h"
 
 namespace millrace::worker {
-
-namespace {
-
-// Forgets the pages of a request that came to no good end. Made once the store has begun it, and
-// not before: one that is refused because its id is held must not take the holder's pages along.
-class UnfinishedPages {
- public:
-  UnfinishedPages(kvstore::KvStore& store, const std::string& request_id)
-      : store_(store), request_id_(request_id) {}
-  UnfinishedPages(const UnfinishedPages&) = delete;
-  UnfinishedPages& operator=(const UnfinishedPages&) = delete;
-  ~UnfinishedPages() {
-    if (!kept_) store_.abort(request_id_);
-  }
-  void keep() { kept_ = true; }
-
- private:
-  kvstore::KvStore& store_;
-  const std::string& request_id_;
-  bool kept_ = false;
-};
-
-}  // namespace
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   auto& world = runtime_.grid().world();
@@ -76,6 +49,7 @@ protocol::GroupCommand GroupService::next_command(const std::atomic<bool>& stop)
     run.set_head_plan(request.head_plan());
     run.set_lease_id(random_id());
     run.set_lease_ms(request.lease_ms());
+    run.set_handover(request.handover());
   } else if (inbox_.draining()) {
     command.set_stop(may_stop());
   }
@@ -172,144 +146,6 @@ Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
   }
   send(envelope);
   return {};
-}
-
-Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
-  if (link_ != nullptr) {
-    protocol::Envelope started;
-    started.mutable_prefill_started()->set_request_id(prompt.request_id());
-    send(started);
-  }
-  // Up to the first boundary: room for the prompt is made, then a layer run.
-  expect("the first layer", 2 * options_.layer_timeout);
-  auto finished = prefill(prompt);
-  Result<protocol::Manifest> described =
-      finished.ok() ? manifest(prompt, *finished) : Result<protocol::Manifest>(finished.error());
-  inbox_.finish_running();
-  if (!described.ok()) {
-    auto met = meet_after(described.error());
-    send_failed(prompt.request_id(), met.ok() ? described.error() : met.error());
-    return met;
-  }
-  protocol::Envelope envelope;
-  auto& done = *envelope.mutable_prefill_done();
-  done.set_request_id(prompt.request_id());
-  *done.mutable_manifest() = std::move(*described);
-  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
-    if (finished->prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
-    auto& phase = *done.add_phases();
-    phase.set_phase(std::string(kPhaseNames[i]));
-    phase.set_seconds(finished->prefill.phases.seconds()[i]);
-  }
-  send(envelope);
-  return {};
-}
-
-Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& prompt) {
-  auto& world = runtime_.grid().world();
-  const auto& weights = runtime_.weights();
-  const auto& id = prompt.request_id();
-  const auto token_ids = decode_token_ids(prompt.prompt_token_ids());
-  Result<void> own = token_ids.ok() ? check_prompt(*token_ids, runtime_.limits())
-                                    : Result<void>(token_ids.error());
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-
-  const auto num_tokens = static_cast<int64_t>(token_ids->size());
-  const Partition partition = runtime_.engine().partition(num_tokens);
-  const auto pages = partition.pages(runtime_.grid().cp().rank());
-  const bool from_client = !prompt.head_plan().empty();
-  auto plan =
-      model::make_head_plan(from_client ? prompt.head_plan() : options_.head_plan, weights.config,
-                            num_tokens, runtime_.crossover_tokens(), {.allow_files = !from_client});
-  const bool stores = weights.shard.kv_replica == 0;
-  if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
-  own = plan.ok() ? Result<void>() : plan.error();
-  std::optional<UnfinishedPages> unfinished;
-  if (own.ok() && stores) {
-    own = store_.begin_request(id, num_tokens, pages);
-    if (own.ok()) unfinished.emplace(store_, id);
-  }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-
-  const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
-                                     .num_kv_heads = weights.shard.num_kv_heads,
-                                     .first_kv_head = weights.shard.first_kv_head,
-                                     .head_dim = weights.config.head_dim,
-                                     .dtype = weights.compute_dtype};
-  StoreSink sink(runtime_.device(), store_, id, geometry, pages,
-                 std::min(runtime_.cores().num_threads, kMaxPageWriters));
-  Finished finished;
-  MR_ASSIGN_OR_RETURN(
-      finished.prefill,
-      runtime_.engine().prefill(
-          {.token_ids = *token_ids,
-           .plan = &*plan,
-           .sink = stores ? &sink : nullptr,
-           .at_boundary = [&](const LayerReport& report) { return at_boundary(id, report); }},
-          options_.layer_timeout));
-  attention_imbalance_ = finished.prefill.imbalance.mean;
-  expect("sealing the cache", 2 * options_.layer_timeout);  // and gathering the manifest
-  if (stores) {
-    auto placed = store_.seal(id, prompt.lease_id(), lease_of(prompt.lease_ms()));
-    own = placed.ok() ? Result<void>() : placed.error();
-    if (placed.ok()) finished.placement = *placed;
-  }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-  if (unfinished) unfinished->keep();
-  return finished;
-}
-
-Result<void> GroupService::at_boundary(const std::string& request_id, const LayerReport& report) {
-  protocol::GroupCommand command;
-  if (link_ != nullptr) {
-    protocol::Envelope envelope;
-    auto& layer = *envelope.mutable_layer_done();
-    layer.set_request_id(request_id);
-    layer.set_layer(static_cast<uint32_t>(report.layer));
-    layer.set_num_layers(static_cast<uint32_t>(report.num_layers));
-    layer.set_density(report.density);
-    send(envelope);
-    read_link(Duration::zero());
-    for (auto& change : inbox_.take_lease_changes()) {
-      *command.add_lease_changes() = std::move(change);
-    }
-  }
-  MR_ASSIGN_OR_RETURN(command, share_command(runtime_.grid().world(), command,
-                                             Deadline::after(options_.layer_timeout)));
-  for (const auto& change : command.lease_changes()) MR_RETURN_IF_ERROR(change_lease(change));
-  store_.expire_leases();
-  expect(report.layer + 1 < report.num_layers
-             ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
-             : "the logits",
-         options_.layer_timeout);
-  if (link_ == nullptr) return {};
-  if (inbox_.running_cancelled()) {
-    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", request_id,
-                 report.layer + 1, report.num_layers);
-  }
-  if (running_deadline_.passed()) {
-    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
-                 request_id, report.layer + 1, report.num_layers);
-  }
-  return {};
-}
-
-Result<protocol::Manifest> GroupService::manifest(const protocol::RunPrompt& prompt,
-                                                  const Finished& finished) {
-  MR_ASSIGN_OR_RETURN(auto ranks,
-                      gather_shards(runtime_.grid().world(), server_.address(), finished.placement,
-                                    Deadline::after(options_.layer_timeout)));
-  const auto lease = lease_of(prompt.lease_ms());
-  const auto num_tokens = prompt.prompt_token_ids().size() / sizeof(int32_t);
-  return make_manifest({.request_id = prompt.request_id(),
-                        .lease_id = prompt.lease_id(),
-                        .lease = lease,
-                        .epoch = options_.epoch,
-                        .result = finished.prefill,
-                        .ranks = ranks},
-                       runtime_.weights(),
-                       runtime_.engine().partition(static_cast<int64_t>(num_tokens)),
-                       runtime_.grid().shape());
 }
 
 Result<void> GroupService::post_metrics() {

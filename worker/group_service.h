@@ -46,10 +46,9 @@ class GroupService {
   Result<void> run(const std::atomic<bool>& stop);
 
  private:
-  struct Finished {  // of one request, on all ranks
-    PrefillResult prefill;
-    kvstore::Placement placement;
-  };
+  // Of one prompt, on all ranks (group_prefill.cc).
+  struct Running;
+  struct Finished;
 
   protocol::GroupCommand next_command(const std::atomic<bool>& stop);
   bool may_stop();
@@ -58,8 +57,14 @@ class GroupService {
   Result<void> change_lease(const protocol::LeaseChange& change);
   Result<void> run_prompt(const protocol::RunPrompt& prompt);
   Result<Finished> prefill(const protocol::RunPrompt& prompt);
-  Result<void> at_boundary(const std::string& request_id, const LayerReport& report);
-  Result<protocol::Manifest> manifest(const protocol::RunPrompt& prompt, const Finished& finished);
+  Result<void> announce(const protocol::RunPrompt& prompt);
+  Result<void> at_boundary(Running& running, const LayerReport& report);
+  Result<int32_t> num_reportable(const Running& running);
+  void report_layers(Running& running, int32_t end_layer);
+  Result<protocol::Manifest> manifest(const protocol::RunPrompt& prompt,
+                                      const PrefillResult* result,
+                                      const kvstore::Placement& placement);
+  void send_done(const Finished& finished, protocol::Manifest manifest);
   Result<void> post_metrics();
   void send(const protocol::Envelope& envelope);
   void send_failed(const std::string& request_id, const Error& error);

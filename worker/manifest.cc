@@ -65,7 +65,7 @@ Result<std::vector<RankShard>> gather_shards(comm::Communicator& world, const st
   return shards;
 }
 
-Result<protocol::Manifest> make_manifest(const FinishedRequest& request,
+Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
                                          const model::ModelWeights& weights,
                                          const Partition& partition, GridShape grid) {
   protocol::Manifest manifest;
@@ -80,7 +80,6 @@ Result<protocol::Manifest> make_manifest(const FinishedRequest& request,
   manifest.set_lease_ms(static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(request.lease).count()));
   set_layout(*manifest.mutable_layout(), weights);
-  set_result(manifest, request.result);
   for (size_t rank = 0; rank < request.ranks.size(); ++rank) {
     const auto tp_rank = static_cast<int32_t>(rank) % grid.tp;
     const auto cp_rank = static_cast<int>(rank) / grid.tp;
@@ -97,6 +96,8 @@ Result<protocol::Manifest> make_manifest(const FinishedRequest& request,
       tokens.set_end(static_cast<uint64_t>(range.end));
     }
   }
+  if (request.result == nullptr) return manifest;
+  set_result(manifest, *request.result);
   add_tiers(
       manifest, request.ranks,
       2 * kernels::kPageTokens * weights.config.head_dim * dtype_bytes(weights.compute_dtype));

@@ -1,4 +1,5 @@
-// The manifest of a finished request, from what each rank knows of its part.
+// The manifest of a request, from what each rank knows of its part: whole once the request is
+// finished, and before that what a decode node must know to pull layer by layer.
 #pragma once
 
 #include <span>
@@ -21,17 +22,17 @@ Result<std::vector<RankShard>> gather_shards(comm::Communicator& world, const st
                                              const kvstore::Placement& placement,
                                              Deadline deadline);
 
-struct FinishedRequest {
+struct ManifestFacts {
   std::string request_id;
   std::string lease_id;
   Duration lease;
   std::string epoch;
-  const PrefillResult& result;
+  const PrefillResult* result = nullptr;  // null: not finished
   std::span<const RankShard> ranks;
 };
 
 // Ranks that hold replicas of another's kv heads, or no tokens of a short prompt, are not named.
-Result<protocol::Manifest> make_manifest(const FinishedRequest& request,
+Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
                                          const model::ModelWeights& weights,
                                          const Partition& partition, GridShape grid);
 

@@ -48,6 +48,7 @@ PageWriter::~PageWriter() {
 
 void PageWriter::begin(const StagedLayer& layer) {
   layer_ = layer;
+  bytes_written_ = 0;
   next_chunk_ = 0;
   for (Bench& bench : benches_) bench.lane->follow();
   if (threads_.empty()) return work(benches_.front());
@@ -169,6 +170,7 @@ Result<void> PageWriter::write_chunk(const Chunk& chunk, const Bench& bench) {
     MR_RETURN_IF_ERROR(
         store_.write_page(request_id_, key, {page, page_bytes},
                           {.min = digest(0, i), .max = digest(1, i), .radius = digest(2, i)}));
+    bytes_written_ += geometry_.page_bytes();
   }
   return {};
 }

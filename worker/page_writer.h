@@ -40,6 +40,8 @@ class PageWriter {
   void begin(const StagedLayer& layer);
   // Until every page of the layer begun last is in the store, or one failed.
   Result<void> wait(Deadline deadline);
+  // Of the layer begun last, in the store by now.
+  int64_t bytes_written() const { return bytes_written_; }
 
  private:
   // What one thread works with.
@@ -78,6 +80,7 @@ class PageWriter {
 
   StagedLayer layer_;
   std::atomic<int64_t> next_chunk_ = 0;
+  std::atomic<int64_t> bytes_written_ = 0;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   int64_t num_begun_ = 0;  // layers

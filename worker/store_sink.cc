@@ -39,6 +39,8 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
 
 Result<void> StoreSink::write_layer(const LayerKv& kv) {
   MR_RETURN_IF_ERROR(prepare(kv.local));
+  // Of the layer before, now that this one is computed.
+  if (layer_ >= 0) stored_.while_computing += writer_->bytes_written();
   MR_RETURN_IF_ERROR(complete_layer());
   writer_->begin(stage(kv));
   layer_ = kv.layer;
@@ -83,6 +85,8 @@ Result<void> StoreSink::complete_layer() {
     MR_RETURN_IF_ERROR(store_.set_scores(
         request_id_, layer_, geometry_.first_kv_head + static_cast<int32_t>(head), scores_[head]));
   }
+  stored_.total += writer_->bytes_written();
+  num_complete_ = layer_ + 1;
   layer_ = -1;
   return {};
 }

@@ -18,6 +18,11 @@ namespace millrace::worker {
 // about as long as the link takes for eight.
 inline constexpr int kMaxPageWriters = 8;
 
+struct StoredBytes {
+  int64_t total = 0;
+  int64_t while_computing = 0;  // of these, written before a later layer had been computed
+};
+
 class StoreSink final : public KvSink {
  public:
   // `pages`: the prompt's pages this rank holds, ascending, as given to KvStore::begin_request. All
@@ -27,6 +32,10 @@ class StoreSink final : public KvSink {
 
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
+
+  // Layers before this one are complete in the store.
+  int32_t num_complete() const { return num_complete_; }
+  const StoredBytes& stored() const { return stored_; }
 
  private:
   Result<void> prepare(const LocalKv& local);
@@ -47,7 +56,9 @@ class StoreSink final : public KvSink {
   kernels::DeviceBuffer digests_;
   std::vector<std::vector<float>> scores_;  // by kv head of the layer begun last
   int32_t layer_ = -1;                      // begun and not complete, or -1
-  std::unique_ptr<PageWriter> writer_;      // last: its threads read the above
+  int32_t num_complete_ = 0;
+  StoredBytes stored_;
+  std::unique_ptr<PageWriter> writer_;  // last: its threads read the above
 };
 
 }  // namespace millrace::worker

@@ -104,7 +104,7 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
                                           .lease_id = "lease-1",
                                           .lease = kServedLease,
                                           .epoch = "epoch-1",
-                                          .result = result,
+                                          .result = &result,
                                           .ranks = shards},
                                          runtime->weights(), partition, options.grid));
 }

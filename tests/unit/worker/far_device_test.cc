@@ -193,6 +193,78 @@ TEST(FarDeviceStore, HoldsTheSamePagesDigestsAndScores) {
   EXPECT_TRUE(near == stored_pages(model.path(), /*far=*/true));
 }
 
+// What a store holds at the end of each layer: layers that the sink calls complete, and layers that
+// can be read. Then what it was given in all.
+struct StoreProgress {
+  std::vector<int32_t> complete, readable;
+  StoredBytes stored;
+};
+
+StoreProgress store_progress(const std::string& model, bool far) {
+  StoreProgress progress;
+  test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
+    Rank rank(model, {1, 1}, std::move(world), far);
+    const auto& config = rank.weights->config;
+    const kvstore::KvGeometry geometry{.num_layers = config.num_layers,
+                                       .num_kv_heads = config.num_kv_heads,
+                                       .head_dim = config.head_dim};
+    const auto store = Rank::must(kvstore::make_kv_store(
+        {.host_bytes = 1000 * geometry.page_bytes(), .geometry = geometry}, Clock::steady()));
+    std::vector<int32_t> tokens;
+    for (const auto& token : prompt_tokens())
+      tokens.push_back(static_cast<int32_t>(token.as_int64()));
+    const auto pages = rank.engine.partition(kPromptTokens).pages(0);
+    StoreSink sink(*rank.device, *store, "r", geometry, pages, /*num_threads=*/2);
+    MR_CHECK(store->begin_request("r", kPromptTokens, pages).ok(), "no room");
+    MR_CHECK(store->open("r", "lease").ok(), "not opened");
+    const auto look = [&] {
+      progress.complete.push_back(sink.num_complete());
+      int32_t& readable = progress.readable.emplace_back();
+      while (readable < config.num_layers &&
+             store->pin_pages("r", "lease", readable, 0, 0, std::ssize(pages)).ok()) {
+        ++readable;
+      }
+    };
+    const model::HeadPlan plan(config.num_layers, config.num_query_heads, {});
+    Rank::must(rank.engine.prefill({.token_ids = tokens,
+                                    .plan = &plan,
+                                    .sink = &sink,
+                                    .at_boundary =
+                                        [&](const LayerReport&) {
+                                          look();
+                                          return Result<void>();
+                                        }},
+                                   kTimeout));
+    look();
+    progress.stored = sink.stored();
+  });
+  return progress;
+}
+
+TEST(FarDeviceStore, IsALayerBehindAndWhatItCallsCompleteIsWhatCanBeRead) {
+  test::TempDirectory model;
+  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  const auto near = store_progress(model.path(), /*far=*/false);
+  EXPECT_EQ(near.complete, (std::vector<int32_t>{1, 2, 2}));
+  EXPECT_EQ(near.readable, near.complete);
+  const auto far = store_progress(model.path(), /*far=*/true);
+  EXPECT_EQ(far.complete, (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(far.readable, far.complete);
+}
+
+TEST(FarDeviceStore, CountsWhatIsWrittenAndHowMuchOfItWhileALaterLayerWasComputed) {
+  test::TempDirectory model;
+  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  // Pages of 64 tokens and 16 dimensions, K and V; 12 of each of 2 layers and 4 heads.
+  const int64_t layer_bytes = int64_t{12} * 4 * 2 * 64 * 16 * 4;
+  const auto near = store_progress(model.path(), /*far=*/false);
+  EXPECT_EQ(near.stored.total, 2 * layer_bytes);
+  EXPECT_EQ(near.stored.while_computing, 0);
+  const auto far = store_progress(model.path(), /*far=*/true);
+  EXPECT_EQ(far.stored.total, 2 * layer_bytes);
+  EXPECT_LE(far.stored.while_computing, layer_bytes);  // never of the last layer
+}
+
 TEST(FarDeviceCrossover, IsMeasured) {
   test::TempDirectory model;
   test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());

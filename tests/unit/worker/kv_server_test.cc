@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/local/local_transport.h"
+#include "protocol/errc.h"
 #include "protocol/kv_messages.pb.h"
 
 namespace millrace::worker {
@@ -98,6 +99,32 @@ TEST_F(KvServerTest, PagesThatAreNotThereAreRefused) {
   auto layer = request(0, 1);
   layer.set_layer(0xffffffff);
   expect_refused(layer.SerializeAsString(), Errc::kNotFound, "layer");
+}
+
+TEST_F(KvServerTest, APageOfAnOpenRequestIsServedOnceItIsThereAndRefusedRetriablyBefore) {
+  const std::vector<int64_t> pages = {0};
+  ASSERT_TRUE(store_->begin_request("b", 64, pages).ok());
+  ASSERT_TRUE(store_->open("b", "lease-b").ok());
+  auto first = request(0, 1);
+  first.set_request_id("b");
+  first.set_lease_id("lease-b");
+  expect_refused(first.SerializeAsString(), Errc::kUnavailable,
+                 "request 'b': layer 0 kv head 2 page 0 is not there yet");
+  EXPECT_TRUE(protocol::retriable(Errc::kUnavailable));
+
+  const std::vector<std::byte> bytes(static_cast<size_t>(kGeometry.page_bytes()), std::byte{9});
+  const std::vector<float> digest(4), score = {1.0f};
+  ASSERT_TRUE(store_
+                  ->write_page("b", {.layer = 0, .kv_head = 2, .page = 0}, bytes,
+                               {.min = digest, .max = digest, .radius = digest})
+                  .ok());
+  ASSERT_TRUE(store_->set_scores("b", 0, 2, score).ok());
+  const auto reply = ask(first.SerializeAsString());
+  ASSERT_FALSE(reply.has_error()) << reply.error().message();
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), payload_.begin()));
+
+  store_->abort("b");
+  expect_refused(first.SerializeAsString(), Errc::kNotFound, "request 'b' is gone: aborted");
 }
 
 }  // namespace

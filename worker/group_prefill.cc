@@ -1,0 +1,248 @@
+// One prompt in a group, from the command that brings it to its manifest.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "model/plan_for_length.h"
+#include "protocol/errc.h"
+#include "worker/agreement.h"
+#include "worker/command_channel.h"
+#include "worker/group_service.h"
+#include "worker/manifest.h"
+#include "worker/rank_values.h"
+#include "worker/store_sink.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// Forgets the pages of a request that came to no good end. Made once the store has begun it, and
+// not before: one that is refused because its id is held must not take the holder's pages along.
+class UnfinishedPages {
+ public:
+  UnfinishedPages(kvstore::KvStore& store, const std::string& request_id)
+      : store_(store), request_id_(request_id) {}
+  UnfinishedPages(const UnfinishedPages&) = delete;
+  UnfinishedPages& operator=(const UnfinishedPages&) = delete;
+  ~UnfinishedPages() {
+    if (!kept_) store_.abort(request_id_);
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  kvstore::KvStore& store_;
+  const std::string& request_id_;
+  bool kept_ = false;
+};
+
+bool streams(const protocol::RunPrompt& prompt) {
+  return prompt.handover() == protocol::HANDOVER_STREAMING;
+}
+
+StoredBytes sum_of(std::span<const StoredBytes> ranks) {
+  StoredBytes sum;
+  for (const auto& rank : ranks) {
+    sum.total += rank.total;
+    sum.while_computing += rank.while_computing;
+  }
+  return sum;
+}
+
+}  // namespace
+
+struct GroupService::Running {
+  const protocol::RunPrompt& prompt;
+  const StoreSink* sink = nullptr;  // null on a rank whose kv heads another stores
+  std::vector<double> density;      // of each layer computed
+  int32_t num_reported = 0;         // layers that the coordinator was told of
+};
+
+struct GroupService::Finished {
+  PrefillResult prefill;
+  kvstore::Placement placement;
+  StoredBytes stored;  // by all ranks
+};
+
+Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
+  if (link_ != nullptr) {
+    protocol::Envelope started;
+    started.mutable_prefill_started()->set_request_id(prompt.request_id());
+    send(started);
+  }
+  // Up to the first boundary: room for the prompt is made, then a layer run.
+  expect("the first layer", 2 * options_.layer_timeout);
+  auto finished = prefill(prompt);
+  auto described = finished.ok() ? manifest(prompt, &finished->prefill, finished->placement)
+                                 : Result<protocol::Manifest>(finished.error());
+  inbox_.finish_running();
+  if (!described.ok()) {
+    auto met = meet_after(described.error());
+    send_failed(prompt.request_id(), met.ok() ? described.error() : met.error());
+    return met;
+  }
+  send_done(*finished, std::move(*described));
+  return {};
+}
+
+void GroupService::send_done(const Finished& finished, protocol::Manifest manifest) {
+  protocol::Envelope envelope;
+  auto& done = *envelope.mutable_prefill_done();
+  done.set_request_id(manifest.request_id());
+  *done.mutable_manifest() = std::move(manifest);
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    if (finished.prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
+    auto& phase = *done.add_phases();
+    phase.set_phase(std::string(kPhaseNames[i]));
+    phase.set_seconds(finished.prefill.phases.seconds()[i]);
+  }
+  done.mutable_stored()->set_bytes(static_cast<uint64_t>(finished.stored.total));
+  done.mutable_stored()->set_while_computing(
+      static_cast<uint64_t>(finished.stored.while_computing));
+  send(envelope);
+}
+
+Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& prompt) {
+  auto& world = runtime_.grid().world();
+  const auto& weights = runtime_.weights();
+  const auto& id = prompt.request_id();
+  const auto token_ids = decode_token_ids(prompt.prompt_token_ids());
+  Result<void> own = token_ids.ok() ? check_prompt(*token_ids, runtime_.limits())
+                                    : Result<void>(token_ids.error());
+  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+
+  const auto num_tokens = static_cast<int64_t>(token_ids->size());
+  const Partition partition = runtime_.engine().partition(num_tokens);
+  const auto pages = partition.pages(runtime_.grid().cp().rank());
+  const bool from_client = !prompt.head_plan().empty();
+  auto plan =
+      model::make_head_plan(from_client ? prompt.head_plan() : options_.head_plan, weights.config,
+                            num_tokens, runtime_.crossover_tokens(), {.allow_files = !from_client});
+  const bool stores = weights.shard.kv_replica == 0;
+  if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
+  own = plan.ok() ? Result<void>() : plan.error();
+  std::optional<UnfinishedPages> unfinished;
+  if (own.ok() && stores) {
+    own = store_.begin_request(id, num_tokens, pages);
+    if (own.ok()) unfinished.emplace(store_, id);
+    if (own.ok() && streams(prompt)) own = store_.open(id, prompt.lease_id());
+  }
+  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+  if (streams(prompt)) MR_RETURN_IF_ERROR(announce(prompt));
+
+  const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
+                                     .num_kv_heads = weights.shard.num_kv_heads,
+                                     .first_kv_head = weights.shard.first_kv_head,
+                                     .head_dim = weights.config.head_dim,
+                                     .dtype = weights.compute_dtype};
+  StoreSink sink(runtime_.device(), store_, id, geometry, pages,
+                 std::min(runtime_.cores().num_threads, kMaxPageWriters));
+  Running running{.prompt = prompt, .sink = stores ? &sink : nullptr};
+  Finished finished;
+  MR_ASSIGN_OR_RETURN(
+      finished.prefill,
+      runtime_.engine().prefill(
+          {.token_ids = *token_ids,
+           .plan = &*plan,
+           .sink = stores ? &sink : nullptr,
+           .at_boundary = [&](const LayerReport& report) { return at_boundary(running, report); }},
+          options_.layer_timeout));
+  report_layers(running, weights.config.num_layers);
+  attention_imbalance_ = finished.prefill.imbalance.mean;
+  expect("sealing the cache", 2 * options_.layer_timeout);  // and gathering the manifest
+  if (stores) {
+    auto placed = store_.seal(id, prompt.lease_id(), lease_of(prompt.lease_ms()));
+    own = placed.ok() ? Result<void>() : placed.error();
+    if (placed.ok()) finished.placement = *placed;
+  }
+  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+  MR_ASSIGN_OR_RETURN(const auto stored,
+                      gather_values(world, sink.stored(), Deadline::after(options_.layer_timeout)));
+  finished.stored = sum_of(stored);
+  if (unfinished) unfinished->keep();
+  return finished;
+}
+
+// Of a streaming request, once every rank has room for its pages and answers for them.
+Result<void> GroupService::announce(const protocol::RunPrompt& prompt) {
+  MR_ASSIGN_OR_RETURN(auto known, manifest(prompt, /*result=*/nullptr, {}));
+  protocol::Envelope envelope;
+  envelope.mutable_prefill_opened()->set_request_id(prompt.request_id());
+  *envelope.mutable_prefill_opened()->mutable_manifest() = std::move(known);
+  send(envelope);
+  return {};
+}
+
+// A device with memory of its own is a layer ahead of the store, so a layer that may be pulled is
+// one that all ranks say is complete; of other requests the coordinator hears what is computed.
+Result<int32_t> GroupService::num_reportable(const Running& running) {
+  const auto num_computed = static_cast<int32_t>(running.density.size());
+  if (!streams(running.prompt)) return num_computed;
+  const int32_t own = running.sink == nullptr ? num_computed : running.sink->num_complete();
+  MR_ASSIGN_OR_RETURN(const auto complete, gather_values(runtime_.grid().world(), own,
+                                                         Deadline::after(options_.layer_timeout)));
+  return *std::min_element(complete.begin(), complete.end());
+}
+
+void GroupService::report_layers(Running& running, int32_t end_layer) {
+  for (; running.num_reported < end_layer; ++running.num_reported) {
+    protocol::Envelope envelope;
+    auto& layer = *envelope.mutable_layer_done();
+    layer.set_request_id(running.prompt.request_id());
+    layer.set_layer(static_cast<uint32_t>(running.num_reported));
+    layer.set_num_layers(static_cast<uint32_t>(runtime_.weights().config.num_layers));
+    layer.set_density(running.density[static_cast<size_t>(running.num_reported)]);
+    send(envelope);
+  }
+}
+
+Result<void> GroupService::at_boundary(Running& running, const LayerReport& report) {
+  const auto& request_id = running.prompt.request_id();
+  running.density.push_back(report.density);
+  MR_ASSIGN_OR_RETURN(const int32_t end_layer, num_reportable(running));
+  report_layers(running, end_layer);
+  protocol::GroupCommand command;
+  if (link_ != nullptr) {
+    read_link(Duration::zero());
+    for (auto& change : inbox_.take_lease_changes()) {
+      *command.add_lease_changes() = std::move(change);
+    }
+  }
+  MR_ASSIGN_OR_RETURN(command, share_command(runtime_.grid().world(), command,
+                                             Deadline::after(options_.layer_timeout)));
+  for (const auto& change : command.lease_changes()) MR_RETURN_IF_ERROR(change_lease(change));
+  store_.expire_leases();
+  expect(report.layer + 1 < report.num_layers
+             ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
+             : "the logits",
+         options_.layer_timeout);
+  if (link_ == nullptr) return {};
+  if (inbox_.running_cancelled()) {
+    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", request_id,
+                 report.layer + 1, report.num_layers);
+  }
+  if (running_deadline_.passed()) {
+    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
+                 request_id, report.layer + 1, report.num_layers);
+  }
+  return {};
+}
+
+Result<protocol::Manifest> GroupService::manifest(const protocol::RunPrompt& prompt,
+                                                  const PrefillResult* result,
+                                                  const kvstore::Placement& placement) {
+  MR_ASSIGN_OR_RETURN(auto ranks,
+                      gather_shards(runtime_.grid().world(), server_.address(), placement,
+                                    Deadline::after(options_.layer_timeout)));
+  const auto num_tokens = prompt.prompt_token_ids().size() / sizeof(int32_t);
+  return make_manifest({.request_id = prompt.request_id(),
+                        .lease_id = prompt.lease_id(),
+                        .lease = lease_of(prompt.lease_ms()),
+                        .epoch = options_.epoch,
+                        .result = result,
+                        .ranks = ranks},
+                       runtime_.weights(),
+                       runtime_.engine().partition(static_cast<int64_t>(num_tokens)),
+                       runtime_.grid().shape());
+}
+
+}  // namespace millrace::worker
