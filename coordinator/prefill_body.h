@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/api_error.h"
+#include "protocol/control_messages.pb.h"
 
 namespace millrace::coordinator {
 
@@ -20,6 +21,7 @@ struct PrefillBody {
   int64_t deadline_ms = 0;                // from receipt; 0: the default
   int64_t lease_ms = 0;                   // 0: the default
   bool stream = false;
+  protocol::Handover handover = protocol::HANDOVER_AT_END;  // streaming only with `stream`
 };
 
 struct PrefillBodyLimits {

@@ -31,13 +31,14 @@ Result<void> check_request_id(std::string_view id) {
 }
 
 const PrefillFields::Field* PrefillFields::find(std::string_view name) {
-  static constexpr std::array<Field, 7> kFields = {{{"model", Kind::kString, 1},
+  static constexpr std::array<Field, 8> kFields = {{{"model", Kind::kString, 1},
                                                     {"request_id", Kind::kString, 2},
                                                     {"prompt_token_ids", Kind::kTokens, 4},
                                                     {"head_plan", Kind::kString, 8},
                                                     {"deadline_ms", Kind::kInt, 16},
                                                     {"lease_ms", Kind::kInt, 32},
-                                                    {"stream", Kind::kBool, 64}}};
+                                                    {"stream", Kind::kBool, 64},
+                                                    {"handover", Kind::kString, 128}}};
   const auto* found = std::find_if(kFields.begin(), kFields.end(),
                                    [&](const Field& field) { return field.name == name; });
   return found == kFields.end() ? nullptr : found;
@@ -49,7 +50,7 @@ Result<void> PrefillFields::begin(std::string_view field) {
   if (known == nullptr) {
     return error(Errc::kInvalidArgument,
                  "unknown field '{}'; known: model, request_id, prompt_token_ids, head_plan, "
-                 "deadline_ms, lease_ms, stream",
+                 "deadline_ms, lease_ms, stream, handover",
                  current_);
   }
   if ((seen_ & known->bit) != 0) {
@@ -74,12 +75,22 @@ Result<void> PrefillFields::set_string(std::string_view value) {
     body_.request_id = value;
     return {};
   }
+  if (current_ == "handover") return set_handover(value);
   const bool is_model = current_ == "model";
   const size_t limit = is_model ? kMaxModelChars : kMaxHeadPlanChars;
   if (value.size() > limit) {
     return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(), limit);
   }
   (is_model ? body_.model : body_.head_plan) = value;
+  return {};
+}
+
+Result<void> PrefillFields::set_handover(std::string_view value) {
+  if (value != "at-end" && value != "streaming") {
+    return error(Errc::kInvalidArgument,
+                 "'handover' is '{:.40}'; at-end and streaming are possible", value);
+  }
+  body_.handover = value == "streaming" ? protocol::HANDOVER_STREAMING : protocol::HANDOVER_AT_END;
   return {};
 }
 
@@ -134,6 +145,12 @@ Result<void> PrefillFields::finish() {
   if (body_.prompt_token_ids.empty()) {
     current_ = "prompt_token_ids";
     return error(Errc::kInvalidArgument, "the prompt is empty");
+  }
+  if (body_.handover == protocol::HANDOVER_STREAMING && !body_.stream) {
+    current_ = "handover";
+    return error(Errc::kInvalidArgument,
+                 "'handover' streaming needs 'stream' true: the events tell a decode node which "
+                 "layers it can pull");
   }
   return {};
 }

@@ -33,6 +33,8 @@ class PrefillFields {
   PrefillBody take() { return std::move(body_); }
 
  private:
+  Result<void> set_handover(std::string_view value);
+
   enum class Kind { kString, kInt, kBool, kTokens };
   struct Field {
     std::string_view name;

@@ -4,6 +4,7 @@
 
 #include "coordinator/api_error.h"
 #include "coordinator/request_json.h"
+#include "protocol/sse_parser.h"
 
 namespace millrace::coordinator {
 
@@ -11,11 +12,11 @@ namespace json = boost::json;
 
 namespace {
 
-std::string event(std::string_view name, const std::string& data) {
-  return fmt::format("event: {}\ndata: {}\n\n", name, data);
+std::string event(std::string name, std::string data) {
+  return to_text(protocol::SseEvent{std::move(name), std::move(data)});
 }
-std::string event(std::string_view name, const json::object& data) {
-  return event(name, json::serialize(data));
+std::string event(std::string name, const json::object& data) {
+  return event(std::move(name), json::serialize(data));
 }
 
 }  // namespace
@@ -30,6 +31,9 @@ std::string ProgressEvents::take(TimePoint now) {
     out += event("started", {{"request_id", request.id},
                              {"group", request.group_name},
                              {"queue_seconds", request.queue_s(now)}});
+  }
+  if (request.opened && !std::exchange(opened_, true)) {
+    out += event("manifest", opened_json(request));
   }
   for (; layers_ < request.layer_density.size(); ++layers_) {
     out += event("layer", {{"request_id", request.id},

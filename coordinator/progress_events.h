@@ -13,8 +13,8 @@ class ProgressEvents {
  public:
   explicit ProgressEvents(std::shared_ptr<const Request> request) : request_(std::move(request)) {}
 
-  // "event: layer\ndata: {...}\n\n" and so on, in the order queued, started, layer ..., then done
-  // or error; "" when nothing is new.
+  // "event: layer\ndata: {...}\n\n" and so on, in the order queued, started, manifest (of a
+  // streaming request), layer ..., then done or error; "" when nothing is new.
   std::string take(TimePoint now);
   // The last event is out.
   bool finished() const { return finished_; }
@@ -25,6 +25,7 @@ class ProgressEvents {
   std::shared_ptr<const Request> request_;
   bool queued_ = false;
   bool started_ = false;
+  bool opened_ = false;
   size_t layers_ = 0;
   bool finished_ = false;
 };

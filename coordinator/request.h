@@ -33,6 +33,7 @@ struct Request {
   std::string head_plan;
   Duration deadline_after{};  // from queued_at
   Duration lease_for{};
+  protocol::Handover handover = protocol::HANDOVER_AT_END;
 
   RequestState state = RequestState::kQueued;
   std::string group_id;  // "" until dispatched
@@ -43,6 +44,8 @@ struct Request {
   TimePoint kept_since;  // the end of the request or of its lease: retention counts from it
   uint32_t num_layers = 0;
   std::vector<double> layer_density;  // of the layers done so far
+
+  std::optional<protocol::Manifest> opened;  // of a streaming request, from its start on
 
   std::optional<Error> failure;
   std::optional<protocol::PrefillDone> result;

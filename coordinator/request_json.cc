@@ -52,8 +52,18 @@ json::object done_json(const Request& request, TimePoint now) {
   json::object phases;
   for (const auto& phase : request.result->phases()) phases[phase.phase()] = phase.seconds();
   out["phases"] = std::move(phases);
+  out["stored"] = {{"bytes", request.result->stored().bytes()},
+                   {"while_computing", request.result->stored().while_computing()}};
   out["manifest"] = manifest_json(manifest);
   return out;
+}
+
+json::object opened_json(const Request& request) {
+  json::value manifest = manifest_json(*request.opened);
+  for (const char* field : {"first_token_id", "top_logprobs", "density", "recall", "tiers"}) {
+    manifest.as_object().erase(field);
+  }
+  return {{"request_id", request.id}, {"manifest", std::move(manifest)}};
 }
 
 json::object status_json(const Request& request, TimePoint now) {

@@ -11,11 +11,15 @@
 namespace millrace::coordinator {
 
 // {"request_id", "status": "done", "model", "num_tokens", "first_token_id", "density", "recall",
-//  "queue_seconds", "prefill_seconds", "group", "lease": {...}, "phases": {...}, "manifest":
-//  {...}}.
+//  "queue_seconds", "prefill_seconds", "group", "lease": {...}, "phases": {...}, "stored": {...},
+//  "manifest": {...}}.
 // The manifest is the protobuf JSON of protocol/manifest.proto under the original field names, so
 // 64 bit numbers in it are strings.
 boost::json::object done_json(const Request& request, TimePoint now);
+
+// {"request_id", "manifest"} of a streaming request that is not done; it must be opened. The
+// manifest is without the fields that only a result has.
+boost::json::object opened_json(const Request& request);
 
 // What GET answers: the above when done, otherwise status and progress, or the error.
 boost::json::object status_json(const Request& request, TimePoint now);

@@ -107,6 +107,7 @@ Result<void> Scheduler::enqueue(PrefillBody body) {
   request->head_plan = std::move(body.head_plan);
   request->deadline_after = ms_or(body.deadline_ms, settings_.default_deadline);
   request->lease_for = ms_or(body.lease_ms, settings_.default_lease);
+  request->handover = body.handover;
   request->queued_at = clock_.now();
   MR_RETURN_IF_ERROR(queue_.push(request));
   const bool inserted = table_.insert(request);
@@ -137,6 +138,7 @@ void Scheduler::start(Group& group, std::shared_ptr<Request> request) {
   message.set_head_plan(request->head_plan);
   message.set_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(1, to_ms(left))));
   message.set_lease_ms(static_cast<uint64_t>(to_ms(request->lease_for)));
+  message.set_handover(request->handover);
   request->prompt.clear();
   request->group_id = group.description.group_id();
   request->group_name = group.description.group_name();
@@ -255,6 +257,9 @@ Result<void> Scheduler::receive(const std::string& group_id, const protocol::Env
       break;
     case protocol::Envelope::kPrefillStarted:
       on_progress(*group, envelope.prefill_started().request_id());
+      break;
+    case protocol::Envelope::kPrefillOpened:
+      on_prefill_opened(*group, envelope.prefill_opened());
       break;
     case protocol::Envelope::kLayerDone:
       on_layer_done(*group, envelope.layer_done());

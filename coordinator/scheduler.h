@@ -86,6 +86,7 @@ class Scheduler {
   void restore_leases(const std::string& group_id);
 
   void on_progress(Group& group, const std::string& request_id);
+  void on_prefill_opened(Group& group, const protocol::PrefillOpened& message);
   void on_layer_done(Group& group, const protocol::LayerDone& message);
   void on_prefill_done(Group& group, const protocol::PrefillDone& message);
   void on_prefill_failed(Group& group, const protocol::PrefillFailed& message);

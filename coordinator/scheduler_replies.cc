@@ -25,6 +25,16 @@ void Scheduler::on_progress(Group& group, const std::string& request_id) {
   changed(request);
 }
 
+void Scheduler::on_prefill_opened(Group& group, const protocol::PrefillOpened& message) {
+  if (!works_on(group, message.request_id())) return;
+  on_progress(group, message.request_id());
+  Request& request = *group.running;
+  const bool wanted = request.handover == protocol::HANDOVER_STREAMING;
+  if (request.ended() || request.opened || !wanted) return;
+  request.opened = message.manifest();
+  changed(request);
+}
+
 void Scheduler::on_layer_done(Group& group, const protocol::LayerDone& message) {
   if (!works_on(group, message.request_id())) return;
   on_progress(group, message.request_id());

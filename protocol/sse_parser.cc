@@ -1,11 +1,15 @@
-#include "coordinator/client/sse_parser.h"
+#include "protocol/sse_parser.h"
 
 #include <utility>
 
-namespace millrace::client {
+namespace millrace::protocol {
 
 namespace {
 constexpr size_t kMaxEventBytes = 64 << 20;
+}
+
+std::string to_text(const SseEvent& event) {
+  return fmt::format("event: {}\ndata: {}\n\n", event.name, event.data);
 }
 
 Result<std::vector<SseEvent>> SseParser::feed(std::string_view bytes) {
@@ -42,4 +46,4 @@ void SseParser::take_line(std::string_view line, std::vector<SseEvent>& out) {
   }
 }
 
-}  // namespace millrace::client
+}  // namespace millrace::protocol

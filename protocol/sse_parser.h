@@ -1,4 +1,4 @@
-// Server-sent events out of a byte stream that is cut anywhere. Pure.
+// Server-sent events, and how they come out of a byte stream that is cut anywhere. Pure.
 #pragma once
 
 #include <string>
@@ -7,12 +7,15 @@
 
 #include "common/result.h"
 
-namespace millrace::client {
+namespace millrace::protocol {
 
 struct SseEvent {
   std::string name;
   std::string data;
 };
+
+// "event: layer\ndata: {...}\n\n"; `data` is one line.
+std::string to_text(const SseEvent& event);
 
 class SseParser {
  public:
@@ -26,4 +29,4 @@ class SseParser {
   SseEvent event_;
 };
 
-}  // namespace millrace::client
+}  // namespace millrace::protocol

@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
 #include "coordinator/client/http_client.h"
 #include "coordinator/client/progress_view.h"
@@ -31,6 +32,8 @@ struct Arguments {
   std::string head_plan;
   int64_t deadline_ms = 0;
   int64_t lease_ms = 0;
+  std::string handover;
+  bool events = false;  // for whoever pulls while the prefill goes on
   std::string lease_id;
   double timeout_s = 60;
 };
@@ -87,6 +90,7 @@ std::string prefill_target(const Arguments& arguments) {
   if (!arguments.head_plan.empty()) target += "&head_plan=" + percent_encode(arguments.head_plan);
   if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
   if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
+  if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
   return target;
 }
 
@@ -95,9 +99,13 @@ Result<void> prefill(const Arguments& arguments) {
   const HttpCall call{"POST", prefill_target(arguments), "application/octet-stream",
                       std::move(prompt)};
   ProgressView view(::isatty(STDERR_FILENO) != 0);
-  SseEvent last;
-  const auto on_event = [&](const SseEvent& event) {
+  std::ofstream file;
+  if (arguments.events && !arguments.output.empty()) file.open(arguments.output);
+  std::ostream& events = file.is_open() ? file : std::cout;
+  protocol::SseEvent last;
+  const auto on_event = [&](const protocol::SseEvent& event) {
     view.show(event);
+    if (arguments.events) events << protocol::to_text(event) << std::flush;
     last = event;
   };
   MR_ASSIGN_OR_RETURN(const HttpAnswer answer,
@@ -107,7 +115,9 @@ Result<void> prefill(const Arguments& arguments) {
   }
   if (last.name == "error") return Error(Errc::kInternal, describe_error(200, last.data));
   if (last.name != "done") return Error(Errc::kPeerLost, "the stream ended without a result");
-  return write_output(arguments, last.data);
+  if (!arguments.events) return write_output(arguments, last.data);
+  if (!events) return error(Errc::kIo, "cannot write {}", arguments.output);
+  return {};
 }
 
 Result<void> wait_ready(const Arguments& arguments) {
@@ -182,6 +192,12 @@ int main(int argc, char** argv) {
       ->add_option("--lease-ms", arguments.lease_ms, "milliseconds that the KV cache is kept")
       ->check(CLI::PositiveNumber)
       ->default_str("60000");
+  cli::add_choice<std::string>(*prefill_command, "--handover", arguments.handover,
+                               {{"at-end", "at-end"}, {"streaming", "streaming"}},
+                               "from when on the KV cache can be pulled")
+      ->default_str("at-end");
+  prefill_command->add_flag("--events", arguments.events,
+                            "write all events as they come, for millrace-decode --events -");
   prefill_command->callback([&] { action = [&] { return prefill(arguments); }; });
 
   const auto add_by_id = [&](const char* name, const char* help,

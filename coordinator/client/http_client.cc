@@ -29,7 +29,7 @@ constexpr size_t kMaxAnswerBytes = 256 << 20;
 class Exchange {
  public:
   Exchange(asio::io_context& io, const HttpCall& call, Duration silence,
-           const std::function<void(const SseEvent&)>& on_event)
+           const std::function<void(const protocol::SseEvent&)>& on_event)
       : call_(call), silence_(silence), on_event_(on_event), stream_(io), resolver_(io) {}
 
   awaitable<void> run(const std::string& host, const std::string& port) {
@@ -95,7 +95,7 @@ class Exchange {
       return {};
     }
     MR_ASSIGN_OR_RETURN(const auto events, events_.feed(bytes));
-    for (const SseEvent& event : events) {
+    for (const protocol::SseEvent& event : events) {
       if (on_event_) on_event_(event);
     }
     return {};
@@ -103,18 +103,19 @@ class Exchange {
 
   const HttpCall& call_;
   const Duration silence_;
-  const std::function<void(const SseEvent&)>& on_event_;
+  const std::function<void(const protocol::SseEvent&)>& on_event_;
   beast::tcp_stream stream_;
   tcp::resolver resolver_;
   beast::flat_buffer buffer_;
-  SseParser events_;
+  protocol::SseParser events_;
   std::optional<Result<HttpAnswer>> result_;
 };
 
 }  // namespace
 
-Result<HttpAnswer> HttpClient::call(const HttpCall& call, Duration silence,
-                                    const std::function<void(const SseEvent&)>& on_event) const {
+Result<HttpAnswer> HttpClient::call(
+    const HttpCall& call, Duration silence,
+    const std::function<void(const protocol::SseEvent&)>& on_event) const {
   asio::io_context io(1);
   Exchange exchange(io, call, silence, on_event);
   asio::co_spawn(io, exchange.run(host_, port_), asio::detached);

@@ -7,7 +7,7 @@
 
 #include "common/clock.h"
 #include "common/result.h"
-#include "coordinator/client/sse_parser.h"
+#include "protocol/sse_parser.h"
 
 namespace millrace::client {
 
@@ -29,8 +29,9 @@ class HttpClient {
 
   // Events of a streamed answer go to `on_event` as they arrive. `silence` is how long nothing at
   // all may come: the coordinator sends a comment every 10 s.
-  Result<HttpAnswer> call(const HttpCall& call, Duration silence,
-                          const std::function<void(const SseEvent&)>& on_event = {}) const;
+  Result<HttpAnswer> call(
+      const HttpCall& call, Duration silence,
+      const std::function<void(const protocol::SseEvent&)>& on_event = {}) const;
 
  private:
   std::string host_;

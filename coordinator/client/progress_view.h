@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/clock.h"
-#include "coordinator/client/sse_parser.h"
+#include "protocol/sse_parser.h"
 
 namespace millrace::client {
 
@@ -13,7 +13,7 @@ class ProgressView {
  public:
   explicit ProgressView(bool terminal) : terminal_(terminal) {}
 
-  void show(const SseEvent& event);
+  void show(const protocol::SseEvent& event);
 
   // "[########------------]  12/32 layers  density 0.13  4.2 s": for tests as well.
   static std::string bar(int64_t done, int64_t total, double mean_density, double elapsed_s);

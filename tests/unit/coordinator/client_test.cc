@@ -6,27 +6,11 @@
 #include "coordinator/client/http_client.h"
 #include "coordinator/client/progress_view.h"
 #include "coordinator/client/prompt_file.h"
-#include "coordinator/client/sse_parser.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/running_server.h"
 
 namespace millrace::client {
 namespace {
-
-TEST(SseParser, FindsEventsHoweverTheBytesAreCut) {
-  const std::string stream = ": ping\n\nevent: a\r\ndata: 1\n\ndata: x\ndata: y\n\nevent: late\n";
-  for (size_t cut = 0; cut <= stream.size(); ++cut) {
-    SseParser parser;
-    auto events = *parser.feed(stream.substr(0, cut));
-    const auto rest = *parser.feed(stream.substr(cut));
-    events.insert(events.end(), rest.begin(), rest.end());
-    ASSERT_EQ(events.size(), 2u) << cut;
-    EXPECT_EQ(events[0].name, "a");
-    EXPECT_EQ(events[0].data, "1");
-    EXPECT_EQ(events[1].name, "");
-    EXPECT_EQ(events[1].data, "x\ny");
-  }
-}
 
 TEST(PromptFile, ReadsAnArrayOrAnObject) {
   const std::string expected("\1\0\0\0\0\1\0\0", 8);
@@ -61,7 +45,7 @@ TEST(HttpClient, FollowsAStreamToItsEnd) {
     return client.call({"POST", "/v1/prefill?model=tiny&stream=true", "application/octet-stream",
                         std::string("\1\0\0\0", 4)},
                        std::chrono::seconds(20),
-                       [&](const SseEvent& event) { names += event.name + " "; });
+                       [&](const protocol::SseEvent& event) { names += event.name + " "; });
   });
   group.serve(group.receive_request());
   const auto answer = call.get();
@@ -79,7 +63,7 @@ TEST(HttpClient, ShowsAnEventWhenItComesAndNotWhenTheStreamEnds) {
   auto call = std::async(std::launch::async, [&] {
     return client.call({"POST", "/v1/prefill?model=tiny&stream=true", "application/octet-stream",
                         std::string("\1\0\0\0", 4)},
-                       std::chrono::seconds(20), [&](const SseEvent& event) {
+                       std::chrono::seconds(20), [&](const protocol::SseEvent& event) {
                          if (event.name == "started") started.set_value();
                        });
   });

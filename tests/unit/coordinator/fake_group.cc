@@ -97,6 +97,17 @@ void FakeGroup::send_started(const std::string& request_id) {
   send(envelope);
 }
 
+void FakeGroup::send_opened(const std::string& request_id, const std::string& lease_id) {
+  protocol::Envelope envelope;
+  auto& message = *envelope.mutable_prefill_opened();
+  message.set_request_id(request_id);
+  message.mutable_manifest()->set_version(1);
+  message.mutable_manifest()->set_model(model_);
+  message.mutable_manifest()->set_request_id(request_id);
+  message.mutable_manifest()->set_lease_id(lease_id);
+  send(envelope);
+}
+
 void FakeGroup::send_layer(const std::string& request_id, uint32_t layer, double density) {
   protocol::Envelope envelope;
   auto& message = *envelope.mutable_layer_done();

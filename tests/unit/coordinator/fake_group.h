@@ -42,6 +42,8 @@ class FakeGroup {
   void die();
 
   void send_started(const std::string& request_id);
+  // All but the result of what send_done() says.
+  void send_opened(const std::string& request_id, const std::string& lease_id = "lease-1");
   void send_layer(const std::string& request_id, uint32_t layer, double density = 0.25);
   void send_done(const std::string& request_id, const std::string& lease_id = "lease-1",
                  uint64_t lease_ms = 60000);

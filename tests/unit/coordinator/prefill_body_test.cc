@@ -79,6 +79,40 @@ TEST(PrefillBody, RefusesValuesOutOfBounds) {
   EXPECT_TRUE(refusal(parse(long_plan)).starts_with("head_plan: 'head_plan' of 5000"));
 }
 
+TEST(PrefillBody, AHandoverIsAtEndOrStreamingInBothForms) {
+  const auto json = [](const std::string& rest) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],)" + rest + "}");
+  };
+  const auto binary = [](const std::string& rest) {
+    return parse_prefill_binary("\1\0\0\0"sv, "model=m&" + rest, {});
+  };
+  for (const auto& parsed : {json(R"("handover":"streaming","stream":true)"),
+                             json(R"("stream":true,"handover":"streaming")"),
+                             binary("handover=streaming&stream=true")}) {
+    EXPECT_EQ(accepted(parsed).handover, protocol::HANDOVER_STREAMING);
+  }
+  for (const auto& parsed : {json(R"("handover":"at-end")"), json(R"("stream":true)"),
+                             binary("handover=at-end"), binary("stream=false")}) {
+    EXPECT_EQ(accepted(parsed).handover, protocol::HANDOVER_AT_END);
+  }
+  EXPECT_EQ(refusal(json(R"("handover":"push")")),
+            "handover: 'handover' is 'push'; at-end and streaming are possible");
+  EXPECT_EQ(refusal(binary("handover=")),
+            "handover: 'handover' is ''; at-end and streaming are possible");
+  EXPECT_EQ(refusal(json(R"("handover":true)")),
+            "handover: 'handover' must be a string, not a boolean");
+}
+
+TEST(PrefillBody, AStreamingHandoverNeedsEvents) {
+  const std::string why =
+      "handover: 'handover' streaming needs 'stream' true: the events tell a decode node which "
+      "layers it can pull";
+  const std::string required = R"({"model":"m","prompt_token_ids":[1],"handover":"streaming")";
+  EXPECT_EQ(refusal(parse(required + "}")), why);
+  EXPECT_EQ(refusal(parse(required + R"(,"stream":false})")), why);
+  EXPECT_EQ(refusal(parse_prefill_binary("\1\0\0\0"sv, "model=m&handover=streaming", {})), why);
+}
+
 TEST(PrefillBody, SaysWhereJsonIsMalformed) {
   EXPECT_TRUE(refusal(parse(R"({"model": tru})")).starts_with(": malformed JSON at byte 1"));
   EXPECT_TRUE(refusal(parse("")).starts_with(": malformed JSON at byte 0"));

@@ -129,6 +129,36 @@ class SchedulerTest : public ::testing::Test {
   std::unique_ptr<Scheduler> scheduler_;
 };
 
+TEST_F(SchedulerTest, OnlyAStreamingRequestIsOpenedAndOnlyOnce) {
+  RecordingLink link;
+  join(link);
+  const auto opened = [&](const std::string& id, const std::string& lease_id) {
+    protocol::Envelope envelope;
+    envelope.mutable_prefill_opened()->set_request_id(id);
+    envelope.mutable_prefill_opened()->mutable_manifest()->set_lease_id(lease_id);
+    receive(envelope);
+  };
+  ASSERT_FALSE(submit("at-end"));
+  EXPECT_EQ(link.last_request.handover(), protocol::HANDOVER_AT_END);
+  opened("at-end", "l");
+  EXPECT_FALSE(scheduler_->find("at-end")->opened.has_value());
+  done("at-end");
+
+  PrefillBody body;
+  body.model = "tiny";
+  body.request_id = "streaming";
+  body.prompt_token_ids = {1};
+  body.handover = protocol::HANDOVER_STREAMING;
+  ASSERT_FALSE(scheduler_->submit(std::move(body)));
+  EXPECT_EQ(link.last_request.handover(), protocol::HANDOVER_STREAMING);
+  opened("another", "l");
+  EXPECT_FALSE(scheduler_->find("streaming")->opened.has_value());
+  opened("streaming", "first");
+  opened("streaming", "second");
+  EXPECT_EQ(state("streaming"), RequestState::kRunning);
+  EXPECT_EQ(scheduler_->find("streaming")->opened->lease_id(), "first");
+}
+
 TEST_F(SchedulerTest, GivesAGroupOneRequestAtATimeInArrivalOrder) {
   RecordingLink link;
   join(link);

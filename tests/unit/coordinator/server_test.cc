@@ -61,5 +61,36 @@ TEST(Server, StreamsQueuedStartedLayersAndDoneInOrder) {
   EXPECT_NE(done.find("\"manifest\""), std::string::npos);
 }
 
+TEST(Server, AStreamingRequestsManifestComesBeforeItsLayersAndWithoutAResult) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp client(server.http_port());
+  client.send_request(
+      "POST", "/v1/prefill",
+      R"({"model":"tiny","prompt_token_ids":[1],"stream":true,"handover":"streaming"})");
+  EXPECT_EQ(client.read_head().status, 200);
+  const auto request = group.receive_request();
+  EXPECT_EQ(request.handover(), protocol::HANDOVER_STREAMING);
+  group.send_started(request.request_id());
+  group.send_opened(request.request_id());
+  for (uint32_t layer = 0; layer < 3; ++layer) group.send_layer(request.request_id(), layer);
+  group.send_done(request.request_id());
+  std::vector<std::string> names, bodies;
+  do {
+    const std::string event = client.read_event();
+    const size_t line = event.find('\n');
+    names.push_back(event.substr(0, line));
+    bodies.push_back(event.substr(line + 1));
+  } while (names.back() != "event: done" && names.size() < 10);
+  EXPECT_EQ(names, (std::vector<std::string>{"event: queued", "event: started", "event: manifest",
+                                             "event: layer", "event: layer", "event: layer",
+                                             "event: done"}));
+  EXPECT_NE(bodies[2].find("\"lease_id\":\"lease-1\""), std::string::npos) << bodies[2];
+  for (const char* field : {"first_token_id", "top_logprobs", "density", "recall", "tiers"}) {
+    EXPECT_EQ(bodies[2].find(field), std::string::npos) << bodies[2];
+  }
+}
+
 }  // namespace
 }  // namespace millrace::coordinator
