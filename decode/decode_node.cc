@@ -1,13 +1,9 @@
 #include "decode/decode_node.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
-#include <boost/json.hpp>
 #include <thread>
 
 #include "comm/local/local_group.h"
-#include "common/mapped_file.h"
 #include "decode/pulled_cache.h"
 #include "kernels/cpu/cpu_device.h"
 #include "model/generator.h"
@@ -15,8 +11,6 @@
 namespace millrace::decode {
 
 namespace {
-
-constexpr int64_t kMaxManifestBytes = 64ll << 20;
 
 Result<void> check_model(const model::ModelConfig& config, const protocol::Manifest& manifest) {
   const auto& layout = manifest.layout();
@@ -31,10 +25,16 @@ Result<void> check_model(const model::ModelConfig& config, const protocol::Manif
   return {};
 }
 
+double tail_s(const PullTimeline& timeline, TimePoint done_at) {
+  const auto tail = timeline.complete - std::max(done_at, timeline.began);
+  return std::max(0.0, seconds(tail));
+}
+
 // One rank from pulling to the last token.
 Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manifest& manifest,
-                              const DecodeOptions& options, comm::Communicator& tp,
-                              comm::Communicator& alone, Deadline deadline) {
+                              HandoverFeed& feed, const DecodeOptions& options,
+                              comm::Communicator& tp, comm::Communicator& alone,
+                              Deadline deadline) {
   const auto device = kernels::make_cpu_device({.num_threads = options.threads_per_rank});
   const DType dtype = manifest.layout().dtype() == "float32" ? DType::kFloat32 : DType::kBFloat16;
   MR_ASSIGN_OR_RETURN(
@@ -44,8 +44,13 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
 
   KvClient client(transport, manifest, options.client);
   MR_ASSIGN_OR_RETURN(const auto cache,
-                      PulledCache::pull(client, weights->shard, *device, deadline));
-  DecodeReport report{.pulled = client.stats()};
+                      PulledCache::pull(client, feed, weights->shard, *device, deadline));
+  MR_ASSIGN_OR_RETURN(const auto result, feed.wait_for_result(deadline));
+  DecodeReport report{.pulled = client.stats(),
+                      .bytes_while_computing = cache.timeline().bytes_while_computing,
+                      .bytes_before_done = cache.timeline().bytes_before_done,
+                      .tail_s = tail_s(cache.timeline(), feed.done_at()),
+                      .cache_checksums = {cache.checksum()}};
   Stopwatch watch;
   MR_ASSIGN_OR_RETURN(auto generator,
                       model::Generator::create(*device, *weights, tp, alone, options.max_tokens));
@@ -53,7 +58,7 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
       report.token_ids,
       generator.generate({.prompt = cache.slabs(),
                           .num_prompt_tokens = static_cast<int64_t>(manifest.num_tokens()),
-                          .first_token = manifest.first_token_id(),
+                          .first_token = result.first_token_id(),
                           .max_tokens = options.max_tokens},
                          deadline));
   report.generate_s = watch.elapsed_s();
@@ -73,8 +78,15 @@ void add(PullStats& sum, const PullStats& rank) {
 
 Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest& manifest,
                             const DecodeOptions& options) {
-  MR_RETURN_IF_ERROR(check_manifest(manifest));
+  HandoverFeed feed(manifest);
+  return decode(transport, feed, options);
+}
+
+Result<DecodeReport> decode(comm::Transport& transport, HandoverFeed& feed,
+                            const DecodeOptions& options) {
   const auto deadline = Deadline::after(options.timeout);
+  MR_ASSIGN_OR_RETURN(const auto manifest, feed.wait_for_manifest(deadline));
+  MR_RETURN_IF_ERROR(check_manifest(manifest));
   auto group = comm::LocalGroup::create(options.tp);
   std::vector<Result<DecodeReport>> reports(
       group.size(), Result<DecodeReport>(Error(Errc::kInternal, "the rank did not run")));
@@ -83,7 +95,8 @@ Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest
     for (size_t r = 0; r < group.size(); ++r) {
       ranks.emplace_back([&, r] {
         const auto alone = comm::LocalGroup::create(1);
-        reports[r] = run_rank(transport, manifest, options, *group[r], *alone.front(), deadline);
+        reports[r] =
+            run_rank(transport, manifest, feed, options, *group[r], *alone.front(), deadline);
         // A rank that failed must not leave the others waiting for it.
         if (!reports[r].ok()) group[r]->abort();
       });
@@ -97,26 +110,14 @@ Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest
   for (auto& report : reports) {
     if (!report.ok()) return report.error();
     add(total.pulled, report->pulled);
+    total.bytes_while_computing += report->bytes_while_computing;
+    total.bytes_before_done += report->bytes_before_done;
+    total.tail_s = std::max(total.tail_s, report->tail_s);
+    total.cache_checksums.push_back(report->cache_checksums.front());
     total.generate_s = std::max(total.generate_s, report->generate_s);
     total.token_ids = std::move(report->token_ids);
   }
   return total;
-}
-
-Result<protocol::Manifest> read_manifest(const std::string& path) {
-  MR_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxManifestBytes));
-  boost::json::error_code status;
-  const auto value = boost::json::parse(text, status);
-  if (status) return error(Errc::kInvalidArgument, "{}: {}", path, status.message());
-  if (const auto* object = value.if_object()) {
-    if (const auto* inner = object->if_contains("manifest")) text = boost::json::serialize(*inner);
-  }
-  protocol::Manifest manifest;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &manifest);
-  if (!parsed.ok()) {
-    return error(Errc::kInvalidArgument, "{}: no manifest: {}", path, parsed.ToString());
-  }
-  return manifest;
 }
 
 }  // namespace millrace::decode

@@ -9,6 +9,7 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
+#include "decode/handover_feed.h"
 #include "decode/kv_client.h"
 
 namespace millrace::decode {
@@ -24,17 +25,22 @@ struct DecodeOptions {
 
 struct DecodeReport {
   std::vector<int32_t> token_ids;
-  PullStats pulled;  // over all ranks; seconds: of the slowest
+  PullStats pulled;                   // over all ranks; seconds: of the slowest, in pulls
+  int64_t bytes_while_computing = 0;  // of the pulled ones, here before the event of the last layer
+  int64_t bytes_before_done = 0;
+  // From `done`, or from when a rank could pull if that was later, until the last rank's cache was
+  // complete; 0 when it was by then.
+  double tail_s = 0;
+  std::vector<uint64_t> cache_checksums;  // by rank
   double generate_s = 0;
 };
 
-// `transport` is used by all ranks at once: connect() must be thread-safe, as those of comm/ucx and
-// comm/local are.
+// Pulls what `feed` tells of and generates once the result is there. `transport` is used by all
+// ranks at once: connect() must be thread-safe, as those of comm/ucx and comm/local are.
+Result<DecodeReport> decode(comm::Transport& transport, HandoverFeed& feed,
+                            const DecodeOptions& options);
+// Of a request that is done.
 Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest& manifest,
                             const DecodeOptions& options);
-
-// The manifest in a file: its proto3 JSON form, alone or as the field "manifest" of a prefill
-// response.
-Result<protocol::Manifest> read_manifest(const std::string& path);
 
 }  // namespace millrace::decode

@@ -76,11 +76,18 @@ Result<std::vector<KvClient::Run>> KvClient::runs(int32_t kv_head, int64_t first
   return runs;
 }
 
+// Ranks name the request themselves.
+Error KvClient::transport_error(const Error& why) const {
+  return error(why.code, "request '{}': {}", manifest_.request_id(), why.message);
+}
+
 Result<comm::TransportConnection*> KvClient::connection(const std::string& address,
                                                         Deadline deadline) {
   auto& slot = connections_[address];
   if (slot == nullptr) {
-    MR_ASSIGN_OR_RETURN(slot, transport_.connect(address, deadline));
+    auto connected = transport_.connect(address, deadline);
+    if (!connected.ok()) return transport_error(connected.error());
+    slot = std::move(*connected);
   }
   return slot.get();
 }
@@ -103,7 +110,7 @@ Result<std::vector<PulledPage>> KvClient::fetch(const Run& run, int32_t layer, i
   auto called = connection->call(request.SerializeAsString(), destination, deadline);
   if (!called.ok()) {
     connections_.erase(address);
-    return called.error();
+    return transport_error(called.error());
   }
   protocol::PageReply reply;
   if (!reply.ParseFromString(called->header)) {

@@ -59,7 +59,8 @@ class KvClient {
 
   // Pages [first_page, first_page + num_pages) of one layer and kv head, in order, into
   // `destination` (num_pages * page_bytes()). Errors: kInvalidArgument (outside the manifest),
-  // kNotFound (lease over or foreign), kCorrupt, kPeerLost, kDeadlineExceeded.
+  // kNotFound (lease over or foreign), kUnavailable (not there yet), kCorrupt, kPeerLost,
+  // kDeadlineExceeded.
   Result<std::vector<PulledPage>> pull(int32_t layer, int32_t kv_head, int64_t first_page,
                                        int64_t num_pages, std::span<std::byte> destination,
                                        Deadline deadline);
@@ -77,6 +78,7 @@ class KvClient {
   };
   const ShardSpans& spans(int32_t kv_head);
   Result<std::vector<Run>> runs(int32_t kv_head, int64_t first_page, int64_t num_pages);
+  Error transport_error(const Error& why) const;
   Result<comm::TransportConnection*> connection(const std::string& address, Deadline deadline);
   Result<std::vector<PulledPage>> fetch(const Run& run, int32_t layer, int32_t kv_head,
                                         bool digests, std::span<std::byte> destination,

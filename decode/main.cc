@@ -1,21 +1,27 @@
 // millrace-decode: the reference decode node. Pulls a handed-over KV cache and generates greedily
 // from it.
-//   millrace-decode --manifest FILE --model DIR [--max-tokens N] [--tp T] [--transport
-//   auto|shm|tcp] [--output FILE]
-// Prints a JSON object: the tokens, and how much came over which transport from which tier.
+//   millrace-decode --manifest FILE | --events FILE --model DIR [--max-tokens N] [--tp T]
+//   [--transport auto|shm|tcp] [--output FILE]
+// Prints a JSON object: the tokens, how much came over which transport from which tier, and how
+// much of it before the prefill was done.
 
+#include <fcntl.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <fstream>
 #include <iostream>
+#include <system_error>
 
 #include "comm/ucx/ucx_transport.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
 #include "common/log.h"
 #include "decode/decode_node.h"
+#include "decode/event_reader.h"
+#include "decode/manifest_json.h"
 
 namespace millrace::decode {
 
@@ -25,6 +31,7 @@ namespace json = boost::json;
 
 struct Options {
   std::string manifest_path;
+  std::string events_path;  // "-": standard input
   std::string output_path;
   comm::UcxTransports transports = comm::UcxTransports::kAuto;
   double timeout_s = 600;
@@ -33,10 +40,16 @@ struct Options {
 
 void add_options(CLI::App& app, Options& options) {
   using comm::UcxTransports;
-  app.add_option("--manifest", options.manifest_path,
-                 "JSON of the manifest, or of the prefill response that holds it")
-      ->type_name("FILE")
-      ->required();
+  auto* source = app.add_option_group("source", "which cache");
+  source
+      ->add_option("--manifest", options.manifest_path,
+                   "JSON of the manifest, or of the prefill response that holds it")
+      ->type_name("FILE");
+  source
+      ->add_option("--events", options.events_path,
+                   "instead: events of a streamed prefill as they come; - is standard input")
+      ->type_name("FILE");
+  source->require_option(1);
   app.add_option("--model", options.decode.model_directory,
                  "Hugging Face directory: config.json and safetensors")
       ->type_name("DIR")
@@ -60,13 +73,26 @@ void add_options(CLI::App& app, Options& options) {
       ->default_str("stdout");
 }
 
+double share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
 json::object to_json(const DecodeReport& report) {
   const auto& pulled = report.pulled;
   json::object transports;
   for (const auto& [name, bytes] : pulled.bytes_by_transport) transports[name] = bytes;
+  json::array checksums;
+  for (const uint64_t checksum : report.cache_checksums) {
+    checksums.emplace_back(fmt::format("{:016x}", checksum));
+  }
   return {{"generated_token_ids", json::value_from(report.token_ids)},
           {"pulled_pages", pulled.pages},
           {"pulled_bytes", pulled.bytes},
+          {"pulled_while_computing_bytes", report.bytes_while_computing},
+          {"pulled_before_done_bytes", report.bytes_before_done},
+          {"pulled_before_done_share", share(report.bytes_before_done, pulled.bytes)},
+          {"tail_s", report.tail_s},
+          {"cache_checksums", std::move(checksums)},
           {"pages_by_tier",
            {{"device", pulled.pages_by_tier[0]},
             {"host", pulled.pages_by_tier[1]},
@@ -77,6 +103,27 @@ json::object to_json(const DecodeReport& report) {
           {"generate_s", report.generate_s}};
 }
 
+Result<DecodeReport> decode_finished(comm::Transport& transport, const Options& options) {
+  MR_ASSIGN_OR_RETURN(const auto manifest, read_manifest(options.manifest_path));
+  return decode(transport, manifest, options.decode);
+}
+
+Result<DecodeReport> decode_events(comm::Transport& transport, const Options& options) {
+  const bool standard_input = options.events_path == "-";
+  const int input =
+      standard_input ? STDIN_FILENO : ::open(options.events_path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (input < 0) {
+    return error(Errc::kIo, "{}: {}", options.events_path, std::generic_category().message(errno));
+  }
+  HandoverFeed feed;
+  auto report = [&]() -> Result<DecodeReport> {
+    MR_ASSIGN_OR_RETURN(const auto reader, EventReader::start(input, feed));
+    return decode(transport, feed, options.decode);
+  }();
+  if (!standard_input) ::close(input);
+  return report;
+}
+
 Result<void> run(Options& options) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -84,10 +131,11 @@ Result<void> run(Options& options) {
   options.decode.threads_per_rank = std::max(1, num_cores / options.decode.tp);
   options.decode.timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s));
-  MR_ASSIGN_OR_RETURN(const auto manifest, read_manifest(options.manifest_path));
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
-  MR_ASSIGN_OR_RETURN(const auto report, decode(*transport, manifest, options.decode));
+  MR_ASSIGN_OR_RETURN(const auto report, options.events_path.empty()
+                                             ? decode_finished(*transport, options)
+                                             : decode_events(*transport, options));
   const std::string text = json::serialize(to_json(report)) + "\n";
   if (options.output_path.empty()) {
     std::cout << text;
