@@ -89,6 +89,35 @@ class InBackground:
         return self.result
 
 
+class StreamingDecode:
+    """millrace-decode beside a prefill: gets the events that a test passes on."""
+
+    def __init__(self, *options):
+        self._process = subprocess.Popen(
+            [os.path.join(BIN_DIR, "millrace-decode"), "--events", "-", "--model", MODEL_DIR, "--max-tokens", "4", *options],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def pass_on(self, name, data):
+        # One that has failed listens no more, and says why in the end.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"event: {name}\ndata: {json.dumps(data)}\n\n")
+            self._process.stdin.flush()
+
+    def result(self):
+        """Exit status, and what it prints or complains of. Its events stay open: that they end is not what ends it."""
+        self._process.wait(PATIENCE_S)
+        out, err = self._process.communicate()
+        return self._process.returncode, json.loads(out) if self._process.returncode == 0 else err
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
 class Service:
     """A coordinator; groups and requests come and go by the methods below."""
 
