@@ -40,16 +40,13 @@ struct Options {
 
 void add_options(CLI::App& app, Options& options) {
   using comm::UcxTransports;
-  auto* source = app.add_option_group("source", "which cache");
-  source
-      ->add_option("--manifest", options.manifest_path,
-                   "JSON of the manifest, or of the prefill response that holds it")
-      ->type_name("FILE");
-  source
-      ->add_option("--events", options.events_path,
-                   "instead: events of a streamed prefill as they come; - is standard input")
-      ->type_name("FILE");
-  source->require_option(1);
+  auto* manifest = app.add_option("--manifest", options.manifest_path,
+                                  "JSON of the manifest, or of the prefill response that holds it")
+                       ->type_name("FILE");
+  app.add_option("--events", options.events_path,
+                 "instead: events of a streamed prefill as they come; - is standard input")
+      ->type_name("FILE")
+      ->excludes(manifest);
   app.add_option("--model", options.decode.model_directory,
                  "Hugging Face directory: config.json and safetensors")
       ->type_name("DIR")
@@ -125,6 +122,9 @@ Result<DecodeReport> decode_events(comm::Transport& transport, const Options& op
 }
 
 Result<void> run(Options& options) {
+  if (options.manifest_path.empty() && options.events_path.empty()) {
+    return Error(Errc::kInvalidArgument, "neither --manifest nor --events is given");
+  }
   cpu_set_t cores;
   CPU_ZERO(&cores);
   const int num_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;

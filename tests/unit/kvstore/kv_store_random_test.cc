@@ -1,10 +1,13 @@
 // Random workloads against a model that knows only what was promised: who holds how many pages, and
 // that every byte follows from its key (page_data.h). Nothing is ever lost, no write fails for lack
-// of room, a reservation is refused exactly when the model says so.
+// of room, a reservation is refused exactly when the model says so, and a page of an open request
+// is read exactly when it is there.
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
+#include <set>
+#include <tuple>
 
 #include "kvstore/kv_store.h"
 #include "tests/support/fake_clock.h"
@@ -83,16 +86,26 @@ class Workload {
 
   int64_t refusals() const { return refusals_; }
   int64_t seals() const { return seals_; }
+  int64_t early_reads() const { return early_reads_; }
 
  private:
   struct Request {
     std::vector<int64_t> pages;
-    std::vector<PageKey> unwritten;  // in the order they will be written
+    std::vector<PageKey> unwritten;                // in the order they will be written
+    std::set<std::pair<int32_t, int32_t>> scored;  // layer, kv head
+    bool open = false;
     bool sealed = false;
     TimePoint lease_ends;
 
     int64_t reserved(const KvGeometry& geometry) const {
       return static_cast<int64_t>(pages.size()) * geometry.num_layers * geometry.num_kv_heads;
+    }
+    bool is_there(const PageKey& first, int64_t num_pages) const {
+      if (!open || !scored.contains({first.layer, first.kv_head})) return false;
+      return std::none_of(unwritten.begin(), unwritten.end(), [&](const PageKey& key) {
+        return key.layer == first.layer && key.kv_head == first.kv_head && key.page >= first.page &&
+               key.page < first.page + num_pages;
+      });
     }
     int64_t written() const {
       return reserved(small_geometry()) - static_cast<int64_t>(unwritten.size());
@@ -127,6 +140,10 @@ class Workload {
     const auto begun = store_->begin_request(id, num_prompt_pages * 64, request.pages);
     ASSERT_EQ(begun.ok(), fits || request.pages.empty()) << id << " " << held();
     if (begun.ok()) {
+      request.open = random_() % 2 == 0;
+      if (request.open) {
+        ASSERT_TRUE(store_->open(id, "lease " + id).ok());
+      }
       requests_.emplace(id, std::move(request));
     } else {
       ASSERT_EQ(begun.error().code, Errc::kExhausted);
@@ -141,7 +158,9 @@ class Workload {
     for (int64_t n = random_() % 12; n >= 0 && !request.unwritten.empty(); --n) {
       const auto written = write_generated_page(*store_, id, request.unwritten.back(), geometry_);
       ASSERT_TRUE(written.ok()) << written.error().to_string();
+      const PageKey key = request.unwritten.back();
       request.unwritten.pop_back();
+      if (request.open && random_() % 4 == 0) score_row(id, request, key.layer, key.kv_head);
     }
     if (!request.unwritten.empty()) return;
     const auto lease = seconds(1 + random_() % 20);
@@ -157,16 +176,20 @@ class Workload {
   void score() {
     auto* chosen = any_request(/*sealed=*/false);
     if (chosen == nullptr) return;
-    std::vector<float> scores(chosen->second.pages.size());
-    for (float& score : scores) score = static_cast<float>(random_() % 1000) / 1000;
     const auto layer = static_cast<int32_t>(random_() % geometry_.num_layers);
     const auto head = static_cast<int32_t>(random_() % geometry_.num_kv_heads);
-    ASSERT_TRUE(
-        store_->set_scores(chosen->first, layer, geometry_.first_kv_head + head, scores).ok());
+    score_row(chosen->first, chosen->second, layer, geometry_.first_kv_head + head);
+  }
+
+  void score_row(const std::string& id, Request& request, int32_t layer, int32_t kv_head) {
+    std::vector<float> scores(request.pages.size());
+    for (float& score : scores) score = static_cast<float>(random_() % 1000) / 1000;
+    ASSERT_TRUE(store_->set_scores(id, layer, kv_head, scores).ok());
+    request.scored.emplace(layer, kv_head);
   }
 
   void pin() {
-    auto* chosen = any_request(/*sealed=*/true);
+    auto* chosen = any_request(/*sealed=*/random_() % 2 == 0);
     if (chosen == nullptr || chosen->second.pages.empty() || pins_.size() > 20) return;
     const auto& [id, request] = *chosen;
     const size_t first = random_() % request.pages.size();
@@ -175,14 +198,23 @@ class Workload {
            request.pages[first + count] == request.pages[first] + count) {
       ++count;
     }
-    const PageKey key = {
+    PageKey key = {
         static_cast<int32_t>(random_() % geometry_.num_layers),
         geometry_.first_kv_head + static_cast<int32_t>(random_() % geometry_.num_kv_heads),
         request.pages[first]};
+    if (!request.sealed && !request.scored.empty()) {  // where there may be something
+      std::tie(key.layer, key.kv_head) = *request.scored.begin();
+    }
     auto pages = store_->pin_pages(id, "lease " + id, key.layer, key.kv_head, key.page, count);
-    const bool over = clock_.now() >= request.lease_ends;
-    ASSERT_EQ(pages.ok(), !over);
-    if (over) return;
+    const bool there =
+        request.sealed ? clock_.now() < request.lease_ends : request.is_there(key, count);
+    ASSERT_EQ(pages.ok(), there);
+    early_reads_ += there && !request.sealed;
+    if (!there) {
+      const bool waits = request.open && !request.sealed;
+      ASSERT_EQ(pages.error().code, waits ? Errc::kUnavailable : Errc::kNotFound);
+      return;
+    }
     pins_.push_back({id, key, count, std::move(*pages)});
     check_pin(pins_.back());
   }
@@ -282,6 +314,7 @@ class Workload {
   int64_t next_id_ = 0;
   int64_t refusals_ = 0;
   int64_t seals_ = 0;
+  int64_t early_reads_ = 0;
 };
 
 class KvStoreRandom : public ::testing::TestWithParam<Budgets> {};
@@ -289,6 +322,7 @@ class KvStoreRandom : public ::testing::TestWithParam<Budgets> {};
 TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
   int64_t refusals = 0;
   int64_t seals = 0;
+  int64_t early_reads = 0;
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     Workload workload(GetParam(), seed);
     for (int step = 0; step < 1500; ++step) {
@@ -300,10 +334,12 @@ TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
     refusals += workload.refusals();
     seals += workload.seals();
+    early_reads += workload.early_reads();
   }
-  // The workload is worth something: it filled the store and got work done.
+  // The workload is worth something: it filled the store, got work done and was read early.
   EXPECT_GT(refusals, 10);
   EXPECT_GT(seals, 100);
+  EXPECT_GT(early_reads, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, KvStoreRandom,
