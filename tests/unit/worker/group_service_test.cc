@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "decode/kv_client.h"
+#include "protocol/errc.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/worker/running_group.h"
@@ -239,6 +242,35 @@ TEST_F(StreamingRequestTest, ALayerThatIsReportedIsThereOnAllRanksAndTheNextOneI
   EXPECT_EQ(not_there[0].error().code, Errc::kUnavailable);
   EXPECT_THAT(not_there[0].error().message,
               HasSubstr("request 'a': layer 1 kv head 0 page 0 is not there yet"));
+}
+
+TEST_F(StreamingRequestTest, WhoAsksAgainUntilALayerIsThereGetsTheSameBytesWhileTheGroupComputes) {
+  options_.grid = {2, 2};
+  std::vector<std::vector<std::byte>> early;
+  std::vector<Error> failures;
+  std::thread puller;
+  link().set_on_send([&](const Envelope& sent) {
+    if (!sent.has_prefill_opened()) return;
+    manifest_ = sent.prefill_opened().manifest();
+    puller = std::thread([&] {
+      while (early.size() < 2 && failures.empty()) {
+        auto pulled = pull_layer(static_cast<int32_t>(early.size()));
+        if (pulled.ok()) {
+          early.push_back(*std::move(pulled));
+        } else if (!protocol::retriable(pulled.error().code)) {
+          failures.push_back(pulled.error());
+        }
+      }
+    });
+  });
+  group().start();
+  link().push(streaming_request("a", 700));
+  expect_done();
+  puller.join();
+  ASSERT_TRUE(failures.empty()) << failures.front().to_string();
+  for (const int32_t layer : {0, 1}) {
+    EXPECT_TRUE(early[static_cast<size_t>(layer)] == *pull_layer(layer)) << "layer " << layer;
+  }
 }
 
 TEST_F(StreamingRequestTest, ACancelTakesThePagesFromAPullerInTheMiddle) {
