@@ -153,6 +153,9 @@ TEST_F(GroupServiceTest, ARequestIsStartedReportedLayerByLayerAndDone) {
     EXPECT_EQ(report.num_layers(), 2u);
     EXPECT_EQ(report.density(), 1.0);
   }
+  // Pages, layers, heads; K and V of 64 tokens in 16 dimensions.
+  EXPECT_EQ(done.stored().bytes(), 5u * 2 * 4 * (2 * 64 * 16 * 4));
+  EXPECT_EQ(done.stored().while_computing(), 0u);  // a CPU stores a layer before the next
   EXPECT_THAT(phases_of(done), AllOf(IsSupersetOf({"qkv", "attention", "store"}),
                                      Not(Contains("generate"))));  // nobody asked for tokens
   const auto& manifest = done.manifest();
