@@ -18,6 +18,12 @@ bool uses_blocks(Pattern pattern) {
   return pattern == Pattern::kBlockSparse || pattern == Pattern::kAdaptive;
 }
 
+// Of heads without block lists, whose tiles may be another rank's: their numbers mean nothing here.
+kernels::IndexView without_blocks(kernels::IndexView index) {
+  index.shape.num_tiles = 0;
+  return index;
+}
+
 }  // namespace
 
 Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommunicator& cp,
@@ -126,7 +132,7 @@ Result<void> PageScorer::enqueue(int32_t layer, const float* lse, const kernels:
   with_lists_.heads = std::move(dealt.with_lists);
   with_blocks_.heads = std::move(dealt.with_blocks);
   MR_RETURN_IF_ERROR(gather_lse(lse, deadline));
-  score(with_lists_, 0, last, kv, index);
+  score(with_lists_, 0, last, kv, without_blocks(index));
   const auto num_lists = static_cast<int64_t>(with_lists_.heads.size());
   score(with_blocks_, num_lists, last, kv, index);
   const int64_t num_own = num_lists + static_cast<int64_t>(with_blocks_.heads.size());

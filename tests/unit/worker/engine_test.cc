@@ -81,20 +81,23 @@ class GridTest : public testing::TestWithParam<std::string> {
   void SetUp() override {
     test::write_random_checkpoint(config_, DType::kFloat32, 11, directory_.path());
   }
+
+  void expect_the_same_on_any_grid(const std::string& plan) const;
+
   model::ModelConfig config_ = test::tiny_model_config();
   test::TempDirectory directory_;
 };
 
-TEST_P(GridTest, GivesTheSameTokensAndKvAsOneRank) {
+void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
   // No multiple of 64, so the last tile, page and stripe are partial; over 10 stripes, so the snake
   // turns twice.
   const auto tokens = random_tokens(715, config_.vocab_size);
   const std::vector<int64_t> probes = {0, 63, 64, 300, 713};
-  const auto alone = prefill(directory_.path(), {1, 1}, GetParam(), tokens, probes);
+  const auto alone = prefill(directory_.path(), {1, 1}, plan, tokens, probes);
   ASSERT_TRUE(alone->result.has_value()) << alone->failure;
   for (const GridShape grid : {GridShape{2, 1}, {1, 2}, {2, 2}, {1, 4}, {4, 1}, {1, 3}}) {
     SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
-    const auto run = prefill(directory_.path(), grid, GetParam(), tokens, probes);
+    const auto run = prefill(directory_.path(), grid, plan, tokens, probes);
     ASSERT_TRUE(run->result.has_value()) << run->failure;
     EXPECT_EQ(run->result->first_token, alone->result->first_token);
     EXPECT_EQ(run->result->probe_token_ids, alone->result->probe_token_ids);
@@ -107,6 +110,10 @@ TEST_P(GridTest, GivesTheSameTokensAndKvAsOneRank) {
   }
 }
 
+TEST_P(GridTest, GivesTheSameTokensAndKvAsOneRank) {
+  expect_the_same_on_any_grid(GetParam());
+}
+
 INSTANTIATE_TEST_SUITE_P(Patterns, GridTest,
                          testing::Values("dense", "a-shape:64,128", "vertical-slash:64,128",
                                          "block-sparse:4", "elastic:64,0.2", "adaptive:0.6"),
@@ -117,6 +124,14 @@ INSTANTIATE_TEST_SUITE_P(Patterns, GridTest,
                          });
 
 class EngineTest : public GridTest {};
+
+TEST_F(EngineTest, APlanOfAllPatternsGivesTheSameOnAnyGrid) {
+  const auto plan = directory_.write("plan.json", R"({"default": "adaptive:0.6", "layers": [
+      {"heads": {"0": "dense", "1": "a-shape:64,128", "2": "vertical-slash:64,128",
+                 "4": "block-sparse:4", "6": "elastic:64,0.2"}},
+      {"heads": {"1": "vertical-slash:96,64", "3": "block-sparse:3", "5": "a-shape:64,64"}}]})");
+  expect_the_same_on_any_grid(plan);
+}
 
 TEST_F(EngineTest, PrefillsPromptsShorterThanTheGrid) {
   for (const int64_t length : {1, 2, 63, 64, 65, 130}) {
