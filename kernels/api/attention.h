@@ -30,7 +30,8 @@ struct AttentionParams {
   int32_t num_query_heads = 0;
   float scale = 0;
   KvSlab kv;
-  std::span<const RowTile> tiles;  // host memory; covers each of the num_rows once
+  std::span<const RowTile> tiles;  // host memory; no row is in two, and the outputs of rows in none
+                                   // are left as they are
   // Query heads that share lists: 1, or all of a kv head. In tiles of
   // shared_tile_height(heads_per_list) a GPU takes the rows of all these heads through the keys
   // together; in tiles of kTileRows each head alone. It knows no other height.

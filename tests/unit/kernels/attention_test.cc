@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/operations.h"
+#include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/unit/kernels/attention_case.h"
 #include "tests/unit/kernels/contexts.h"
@@ -162,6 +165,40 @@ TEST_P(Attention, IsBitwiseTheSameForAnyNumberOfThreads) {
       const AttentionResult other = problem.run_cpu(level, num_threads);
       EXPECT_TRUE(test::bitwise_equal(other.out, one.out)) << num_threads;
       EXPECT_TRUE(test::bitwise_equal(other.lse, one.lse)) << num_threads;
+    }
+  }
+}
+
+TEST_P(Attention, LeavesRowsThatNoTileCoversAsTheyAre) {
+  const AttentionShape shape = {.num_tokens = 300,
+                                .num_query_heads = 4,
+                                .num_kv_heads = 2,
+                                .head_dim = 16,
+                                .dtype = GetParam()};
+  AttentionCase problem(shape, random_heads(shape, tile_rows(300), 16), 17);
+  AttentionParams params = problem.params();
+  constexpr int64_t kCovered = 3 * kTileRows;
+  params.tiles = params.tiles.first(3);
+  const auto bytes = static_cast<size_t>(300 * 4 * 16 * dtype_bytes(GetParam()));
+  const auto covered_bytes = static_cast<size_t>(kCovered * 4 * 16 * dtype_bytes(GetParam()));
+  for (const bool reference : {false, true}) {
+    SCOPED_TRACE(reference);
+    std::vector<char> out(bytes, 'x');
+    std::vector<float> lse(4 * 300, 0.5F);
+    params.out = out.data();
+    params.lse = lse.data();
+    if (reference) {
+      ref::attention(params);
+    } else {
+      cpu::attention(params, {.num_threads = 2, .simd = test::simd_levels().back()});
+    }
+    EXPECT_EQ(std::count(out.begin() + static_cast<ptrdiff_t>(covered_bytes), out.end(), 'x'),
+              static_cast<ptrdiff_t>(bytes - covered_bytes));
+    for (size_t h = 0; h < 4; ++h) {
+      EXPECT_NE(lse[h * 300], 0.5F);
+      EXPECT_EQ(std::count(lse.begin() + static_cast<ptrdiff_t>(h * 300 + kCovered),
+                           lse.begin() + static_cast<ptrdiff_t>((h + 1) * 300), 0.5F),
+                300 - kCovered);
     }
   }
 }
