@@ -11,11 +11,11 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   const int64_t rows = round_up(ceil_div(num_tokens, grid.cp), kernels::kTileRows);
   const int64_t head_bytes = config.head_dim * dtype_bytes(dtype);
   const int64_t kv_row_bytes = 2 * shard.num_kv_heads * head_bytes;
-  int64_t per_row = int64_t{config.hidden_size} * 4 +         // residual stream
-                    2 * shard.num_query_heads * head_bytes +  // Q, attention output
-                    int64_t{shard.num_query_heads} * 4 +      // lse
-                    kv_row_bytes +                            // own K and V
-                    4;                                        // position
+  int64_t per_row = int64_t{config.hidden_size} * 4 +               // residual stream
+                    2 * shard.num_query_heads * head_bytes +        // Q, attention output
+                    kv_row_bytes +                                  // own K and V
+                    4;                                              // position
+  if (grid.cp == 1) per_row += int64_t{shard.num_query_heads} * 4;  // lse
   if (sets_layers_aside) {
     const int64_t digest_bytes = 3 * shard.num_kv_heads * int64_t{config.head_dim} * 4;
     per_row += kv_row_bytes + ceil_div(digest_bytes, kernels::kPageTokens);
@@ -30,7 +30,15 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   const int64_t pages = ceil_div(num_tokens, kernels::kPageTokens);
   const auto blocks = static_cast<int64_t>(kBlockShare * static_cast<double>(pages) *
                                            static_cast<double>(pages + 1) / 2 / grid.cp);
-  return rows * per_row + num_tokens * per_token + shard.num_query_heads * blocks * 4;
+  // Dense rows, whose number does not grow with the prompt: queries of all heads and, dealt out,
+  // again those of own heads, and what comes out of every rank's.
+  int64_t dense_heads = shard.num_query_heads;
+  if (grid.cp > 1) {
+    const int64_t heads_per_kv_head = shard.num_query_heads / shard.num_kv_heads;
+    dense_heads += (1 + grid.cp) * ceil_div(shard.num_kv_heads, grid.cp) * heads_per_kv_head;
+  }
+  return rows * per_row + num_tokens * per_token + shard.num_query_heads * blocks * 4 +
+         2 * kernels::kTileRows * dense_heads * head_bytes;
 }
 
 int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes) {

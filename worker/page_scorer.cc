@@ -1,7 +1,6 @@
 #include "worker/page_scorer.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "common/units.h"
 
@@ -33,9 +32,6 @@ Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommu
   PageScorer scorer(device, cp, partition, plan, shard);
   const int64_t num_tokens = partition.num_tokens();
   const int64_t num_heads = shard.num_query_heads;
-  scorer.last_positions_.resize(static_cast<size_t>(std::min(kernels::kLastRows, num_tokens)));
-  std::iota(scorer.last_positions_.begin(), scorer.last_positions_.end(),
-            num_tokens - scorer.num_last());
   scorer.num_pages_ = ceil_div(num_tokens, kPageTokens);
   scorer.find_recall_tiles(kernels::tile_rows(num_tokens), scorer.with_lists_);
   scorer.find_recall_tiles(tiles, scorer.with_blocks_);
@@ -48,10 +44,8 @@ Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommu
           scorer.most_heads_, std::ssize(dealt.with_lists) + std::ssize(dealt.with_blocks));
     }
   }
-  const int64_t lse_bytes = num_heads * scorer.num_last() * kFloatBytes;
+  const int64_t lse_bytes = num_heads * scorer.num_last_ * kFloatBytes;
   const int64_t scores_bytes = scorer.most_heads_ * scorer.num_pages_ * kFloatBytes;
-  MR_ASSIGN_OR_RETURN(scorer.lse_, device.allocate(lse_bytes));
-  MR_ASSIGN_OR_RETURN(scorer.packed_lse_, device.allocate(lse_bytes));
   MR_ASSIGN_OR_RETURN(scorer.head_lse_, device.allocate(lse_bytes));
   MR_ASSIGN_OR_RETURN(scorer.scores_, device.allocate(cp.size() * scores_bytes));
   MR_ASSIGN_OR_RETURN(scorer.recall_, device.allocate(num_heads * kFloatBytes));
@@ -62,7 +56,7 @@ Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommu
 
 // Recall is taken over the last row tiles. The first of them may begin before the last rows do.
 void PageScorer::find_recall_tiles(const std::vector<kernels::RowTile>& tiles, HeadSet& set) const {
-  const int64_t first = last_positions_.front();
+  const int64_t first = partition_->num_tokens() - num_last_;
   for (size_t t = 0; t < tiles.size(); ++t) {
     const auto& tile = tiles[t];
     if (tile.position < first) continue;
@@ -87,54 +81,15 @@ PageScorer::Dealt PageScorer::deal_heads(int32_t layer, int rank) const {
   return dealt;
 }
 
-// The last rows lie on one rank, or on two where a stripe ends among them.
-Result<void> PageScorer::gather_lse(const float* lse, Deadline deadline) {
-  const int64_t num_heads = shard_->num_query_heads;
-  const int64_t num_rows = partition_->num_tokens(cp_->rank());
-  const int64_t first = last_positions_.front();
-  const auto runs = partition_->owned_runs({first, partition_->num_tokens()});
-  // A run travels packed [heads, tokens], in the place of the runs before it times the heads.
-  const auto packed = [&](const OwnedRun& run) {
-    return packed_lse_.as<float>() + (run.position - first) * num_heads;
-  };
-  for (const auto& run : runs) {
-    if (run.owner != cp_->rank()) continue;
-    device_->copy_rows({.destination = packed(run),
-                        .destination_stride_bytes = run.num_tokens * kFloatBytes,
-                        .source = lse + run.local_row,
-                        .source_stride_bytes = num_rows * kFloatBytes,
-                        .row_bytes = run.num_tokens * kFloatBytes,
-                        .num_rows = num_heads});
-  }
-  if (cp_->size() > 1) {
-    cp_->follow();
-    for (const auto& run : runs) {
-      MR_RETURN_IF_ERROR(cp_->broadcast(packed(run), run.num_tokens * num_heads * kFloatBytes,
-                                        run.owner, deadline));
-    }
-    cp_->join(cp_->mark());
-  }
-  for (const auto& run : runs) {
-    device_->copy_rows({.destination = lse_.as<float>() + run.position - first,
-                        .destination_stride_bytes = num_last() * kFloatBytes,
-                        .source = packed(run),
-                        .source_stride_bytes = run.num_tokens * kFloatBytes,
-                        .row_bytes = run.num_tokens * kFloatBytes,
-                        .num_rows = num_heads});
-  }
-  return {};
-}
-
-Result<void> PageScorer::enqueue(int32_t layer, const float* lse, const kernels::LastRows& last,
+Result<void> PageScorer::enqueue(int32_t layer, const LastLse& lse, const kernels::LastRows& last,
                                  const kernels::KvSlab& kv, const kernels::IndexView& index,
                                  Deadline deadline) {
   auto dealt = deal_heads(layer, cp_->rank());
   with_lists_.heads = std::move(dealt.with_lists);
   with_blocks_.heads = std::move(dealt.with_blocks);
-  MR_RETURN_IF_ERROR(gather_lse(lse, deadline));
-  score(with_lists_, 0, last, kv, without_blocks(index));
+  score(with_lists_, 0, lse, last, kv, without_blocks(index));
   const auto num_lists = static_cast<int64_t>(with_lists_.heads.size());
-  score(with_blocks_, num_lists, last, kv, index);
+  score(with_blocks_, num_lists, lse, last, kv, index);
   const int64_t num_own = num_lists + static_cast<int64_t>(with_blocks_.heads.size());
   device_->copy(host_recall_.as<float>(), recall_.data(), num_own * kFloatBytes);
   if (cp_->size() == 1) return {};
@@ -150,17 +105,21 @@ void PageScorer::fetch() {
   device_->copy(host_scores_.as<float>(), scores_.data(), host_scores_.bytes());
 }
 
-void PageScorer::score(const HeadSet& set, int64_t first, const kernels::LastRows& last,
-                       const kernels::KvSlab& kv, const kernels::IndexView& index) {
+void PageScorer::score(const HeadSet& set, int64_t first, const LastLse& lse,
+                       const kernels::LastRows& last, const kernels::KvSlab& kv,
+                       const kernels::IndexView& index) {
   if (set.heads.empty()) return;
-  float* head_lse = head_lse_.as<float>() + first * num_last();
+  float* head_lse = head_lse_.as<float>() + first * num_last_;
   for (size_t i = 0; i < set.heads.size();) {
     // Neighbouring heads in one copy; with one rank and one pattern that is all of them.
     size_t end = i + 1;
     while (end < set.heads.size() && set.heads[end] == set.heads[end - 1] + 1) ++end;
-    device_->copy(head_lse + static_cast<int64_t>(i) * num_last(),
-                  lse_.as<float>() + set.heads[i] * num_last(),
-                  static_cast<int64_t>(end - i) * num_last() * kFloatBytes);
+    device_->copy_rows({.destination = head_lse + static_cast<int64_t>(i) * num_last_,
+                        .destination_stride_bytes = num_last_ * kFloatBytes,
+                        .source = lse.first + set.heads[i] * lse.head_stride,
+                        .source_stride_bytes = lse.head_stride * kFloatBytes,
+                        .row_bytes = num_last_ * kFloatBytes,
+                        .num_rows = static_cast<int64_t>(end - i)});
     i = end;
   }
   device_->page_scores(

@@ -4,6 +4,7 @@
 // is through with the layer.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -16,6 +17,13 @@
 
 namespace millrace::worker {
 
+// Natural log-sum-exp of the last rows over all keys, in device memory.
+struct LastLse {
+  const float* first =
+      nullptr;  // of the first of them; query head h begins h * head_stride further
+  int64_t head_stride = 0;
+};
+
 class PageScorer {
  public:
   // All arguments outlive the scorer. `tiles`: this rank's row tiles.
@@ -24,9 +32,8 @@ class PageScorer {
                                    const std::vector<kernels::RowTile>& tiles,
                                    const model::HeadPlan& plan, const model::ShardShape& shard);
 
-  // `lse` [query heads, this rank's rows] in device memory, dense for the last rows. Collective
-  // over cp.
-  Result<void> enqueue(int32_t layer, const float* lse, const kernels::LastRows& last,
+  // Collective over cp.
+  Result<void> enqueue(int32_t layer, const LastLse& lse, const kernels::LastRows& last,
                        const kernels::KvSlab& kv, const kernels::IndexView& index,
                        Deadline deadline);
   // Has the scores copied to the host; what the device was given meanwhile comes first.
@@ -52,21 +59,24 @@ class PageScorer {
 
   PageScorer(kernels::Device& device, comm::DeviceCommunicator& cp, const Partition& partition,
              const model::HeadPlan& plan, const model::ShardShape& shard)
-      : device_(&device), cp_(&cp), partition_(&partition), plan_(&plan), shard_(&shard) {}
+      : device_(&device),
+        cp_(&cp),
+        partition_(&partition),
+        plan_(&plan),
+        shard_(&shard),
+        num_last_(std::min(kernels::kLastRows, partition.num_tokens())) {}
 
   model::Pattern pattern(int32_t layer, int32_t head) const {
     return plan_->at(layer, shard_->first_query_head + head).pattern;
   }
-  int64_t num_last() const { return static_cast<int64_t>(last_positions_.size()); }
   void find_recall_tiles(const std::vector<kernels::RowTile>& tiles, HeadSet& set) const;
   // The heads whose scores `rank` computes, in the order it has them in.
   struct Dealt {
     std::vector<int32_t> with_lists, with_blocks;
   };
   Dealt deal_heads(int32_t layer, int rank) const;
-  Result<void> gather_lse(const float* lse, Deadline deadline);
   void add_scores(int32_t head, const float* scores);
-  void score(const HeadSet& set, int64_t first, const kernels::LastRows& last,
+  void score(const HeadSet& set, int64_t first, const LastLse& lse, const kernels::LastRows& last,
              const kernels::KvSlab& kv, const kernels::IndexView& index);
 
   kernels::Device* device_;
@@ -74,12 +84,10 @@ class PageScorer {
   const Partition* partition_;
   const model::HeadPlan* plan_;
   const model::ShardShape* shard_;
-  std::vector<int64_t> last_positions_;
+  int64_t num_last_;
   int64_t num_pages_ = 0;
   HeadSet with_lists_, with_blocks_;  // this rank's heads of the layer enqueued last
 
-  kernels::DeviceBuffer packed_lse_;  // [query heads * last rows]: as it travels
-  kernels::DeviceBuffer lse_;         // [query heads, last rows]
   kernels::DeviceBuffer head_lse_;  // [own heads, last rows]; as the next two: with_lists_' heads,
                                     // then with_blocks_'
   kernels::DeviceBuffer scores_;    // [ranks, most_heads_, num_pages]

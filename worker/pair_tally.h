@@ -10,10 +10,10 @@
 
 namespace millrace::worker {
 
-// Of one rank's rows and heads in one layer.
+// Of one rank in one layer.
 struct RankPairs {
-  double covered = 0;
-  double causal = 0;
+  double covered = 0;  // that it computes
+  double causal = 0;   // of its rows and heads
 };
 
 // Most over mean of the ranks' covered pairs; 1: all have as many.

@@ -36,15 +36,12 @@ PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weigh
       num_rows_(partition_.num_tokens(grid.cp().rank())),
       positions_(partition_.positions(grid.cp().rank())),
       tiles_(partition_.tiles(grid.cp().rank())),
-      last_positions_(static_cast<size_t>(std::min(kernels::kLastRows, partition_.num_tokens()))),
       scale_(1.0f / std::sqrt(static_cast<float>(weights.config.head_dim))),
       clock_(device, phases_) {
   for (const auto& tile : tiles_) {
     causal_pairs_ +=
         static_cast<double>(kernels::causal_pairs(tile)) * weights.shard.num_query_heads;
   }
-  std::iota(last_positions_.begin(), last_positions_.end(),
-            partition_.num_tokens() - static_cast<int64_t>(last_positions_.size()));
 }
 
 Result<std::unique_ptr<PrefillRun>> PrefillRun::create(
@@ -63,22 +60,33 @@ Result<void> PrefillRun::allocate() {
   const int64_t row_bytes =
       int64_t{shard.num_query_heads} * config.head_dim * dtype_bytes(weights_.compute_dtype);
   const int64_t hidden_bytes = int64_t{config.hidden_size} * int64_t{sizeof(float)};
-  const int64_t head_pairs_bytes = shard.num_query_heads * int64_t{sizeof(int64_t)};
   MR_ASSIGN_OR_RETURN(device_tokens_, device_.allocate(num_rows_ * int64_t{sizeof(int32_t)}));
   MR_ASSIGN_OR_RETURN(device_positions_, device_.allocate(num_rows_ * int64_t{sizeof(int32_t)}));
   MR_ASSIGN_OR_RETURN(hidden_, device_.allocate(num_rows_ * hidden_bytes));
   MR_ASSIGN_OR_RETURN(q_, device_.allocate(num_rows_ * row_bytes));
   MR_ASSIGN_OR_RETURN(attended_, device_.allocate(num_rows_ * row_bytes));
-  MR_ASSIGN_OR_RETURN(lse_,
-                      device_.allocate(num_rows_ * shard.num_query_heads * int64_t{sizeof(float)}));
-  MR_ASSIGN_OR_RETURN(last_q_,
-                      device_.allocate(static_cast<int64_t>(last_positions_.size()) * row_bytes));
   MR_ASSIGN_OR_RETURN(auto exchange, KvExchange::create(device_, partition_, *groups_.cp,
                                                         {.num_kv_heads = shard.num_kv_heads,
                                                          .head_dim = config.head_dim,
                                                          .dtype = weights_.compute_dtype},
                                                         options_.row_tile_tokens));
   exchange_ = std::make_unique<KvExchange>(std::move(exchange));
+  MR_ASSIGN_OR_RETURN(auto dense_rows, DenseRows::create(device_, *groups_.cp, partition_,
+                                                         {.num_query_heads = shard.num_query_heads,
+                                                          .num_kv_heads = shard.num_kv_heads,
+                                                          .head_dim = config.head_dim,
+                                                          .dtype = weights_.compute_dtype,
+                                                          .scale = scale_}));
+  dense_rows_ = std::make_unique<DenseRows>(std::move(dense_rows));
+  int64_t num_pairs = shard.num_query_heads;
+  if (dense_rows_->dealt()) {
+    num_pairs += dense_rows_->num_dealt_heads();
+  } else {
+    MR_ASSIGN_OR_RETURN(
+        lse_, device_.allocate(num_rows_ * shard.num_query_heads * int64_t{sizeof(float)}));
+  }
+  MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(num_pairs * int64_t{sizeof(int64_t)}));
+  MR_ASSIGN_OR_RETURN(host_pairs_, device_.allocate_host(head_pairs_.bytes()));
   MR_ASSIGN_OR_RETURN(index_,
                       LayerIndex::create(device_, *task_.plan, shard.first_query_head,
                                          shard.num_query_heads, partition_.num_tokens(), tiles_));
@@ -91,8 +99,6 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(auto scorer, PageScorer::create(device_, *groups_.cp, partition_, tiles_,
                                                       *task_.plan, shard));
   scorer_ = std::make_unique<PageScorer>(std::move(scorer));
-  MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(head_pairs_bytes));
-  MR_ASSIGN_OR_RETURN(host_pairs_, device_.allocate_host(head_pairs_bytes));
   if (grid_.tp().size() > 1) {
     MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
   }
@@ -106,6 +112,11 @@ PrefillRun::~PrefillRun() {
   exchange_->settle();
   const auto settled = device_.synchronize(Deadline::after(kSettleTimeout));
   if (!settled.ok()) end_rank(settled.error());
+}
+
+Result<void> PrefillRun::connect(Deadline deadline) {
+  MR_RETURN_IF_ERROR(exchange_->connect(deadline));
+  return dense_rows_->connect(deadline);
 }
 
 // As many tiles as the rank with most rows has: a collective may be part of a tile's work.
@@ -145,7 +156,7 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
         for_row_tiles([&](const RowRange& rows) { return project(layer, rows, deadline); }));
   }
   clock_.enter(Phase::kExchange);
-  groups_.cp->join(last_q_arrived_);
+  dense_rows_->finish_queries();
   exchange_->finish_k();
   clock_.enter(Phase::kEstimate);
   MR_RETURN_IF_ERROR(index_builder_->build(layer,
@@ -153,8 +164,8 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
                                             .num_rows = num_rows_,
                                             .num_query_heads = weights_.shard.num_query_heads,
                                             .scale = scale_},
-                                           last_rows(), exchange_->slab(), index_.view(),
-                                           deadline));
+                                           dense_rows_->last_rows(), exchange_->slab(),
+                                           index_.view(), deadline));
   if (task_.index_tap) {
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
     task_.index_tap(layer, index_.view());
@@ -162,10 +173,10 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
   clock_.enter(Phase::kExchange);
   exchange_->finish_v();
   clock_.enter(Phase::kAttention);
-  attend();
+  MR_RETURN_IF_ERROR(attend(deadline));
   clock_.enter(Phase::kStore);
-  MR_RETURN_IF_ERROR(scorer_->enqueue(layer, lse_.as<float>(), last_rows(), exchange_->slab(),
-                                      index_.view(), deadline));
+  MR_RETURN_IF_ERROR(scorer_->enqueue(layer, last_lse(), dense_rows_->last_rows(),
+                                      exchange_->slab(), index_.view(), deadline));
   MR_RETURN_IF_ERROR(finish_rows(layer, deadline));
   clock_.enter(Phase::kStore);
   scorer_->fetch();
@@ -189,53 +200,40 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
                   .kv_stride = to.stride});
   }
   MR_RETURN_IF_ERROR(exchange_->send_k(rows.tile, deadline));
-  if (rows.tile + 1 == exchange_->num_tiles()) MR_RETURN_IF_ERROR(send_last_queries(deadline));
+  if (rows.tile + 1 == exchange_->num_tiles()) {
+    MR_RETURN_IF_ERROR(dense_rows_->send_queries(q_.data(), deadline));
+  }
   return exchange_->send_v(rows.tile, deadline);
 }
 
-kernels::LastRows PrefillRun::last_rows() const {
-  return {.q = last_q_.data(),
-          .num_rows = static_cast<int64_t>(last_positions_.size()),
-          .first_position = last_positions_.front(),
-          .num_query_heads = weights_.shard.num_query_heads,
-          .scale = scale_};
-}
-
-// The last rows lie on one rank, or on two where a stripe ends among them.
-Result<void> PrefillRun::send_last_queries(Deadline deadline) {
-  const int64_t row_bytes = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
-                            dtype_bytes(weights_.compute_dtype);
-  const int64_t first = last_positions_.front();
-  const auto runs = partition_.owned_runs({first, partition_.num_tokens()});
-  auto& cp = *groups_.cp;
-  for (const auto& run : runs) {
-    if (run.owner != cp.rank()) continue;
-    device_.copy(last_q_.as<std::byte>() + (run.position - first) * row_bytes,
-                 q_.as<std::byte>() + run.local_row * row_bytes, run.num_tokens * row_bytes);
+Result<void> PrefillRun::attend(Deadline deadline) {
+  const int32_t num_heads = weights_.shard.num_query_heads;
+  auto* pairs = head_pairs_.as<int64_t>();
+  // Dense rows go first: what comes out travels while the others attend.
+  if (dense_rows_->dealt()) {
+    MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), pairs + num_heads, deadline));
   }
-  if (cp.size() > 1) {
-    cp.follow();
-    for (const auto& run : runs) {
-      MR_RETURN_IF_ERROR(cp.broadcast(last_q_.as<std::byte>() + (run.position - first) * row_bytes,
-                                      run.num_tokens * row_bytes, run.owner, deadline));
-    }
-  }
-  last_q_arrived_ = cp.mark();
-  return {};
-}
-
-void PrefillRun::attend() {
   device_.attention({.q = q_.data(),
                      .num_rows = num_rows_,
-                     .num_query_heads = weights_.shard.num_query_heads,
+                     .num_query_heads = num_heads,
                      .scale = scale_,
                      .kv = exchange_->slab(),
-                     .tiles = tiles_,
+                     .tiles = dense_rows_->others(tiles_),
                      .index = index_.view(),
                      .out = attended_.data(),
                      .lse = lse_.as<float>(),
-                     .covered_pairs = head_pairs_.as<int64_t>()});
+                     .covered_pairs = pairs});
+  if (dense_rows_->dealt()) dense_rows_->finish(attended_.data());
   device_.copy(host_pairs_.as<int64_t>(), head_pairs_.data(), head_pairs_.bytes());
+  return {};
+}
+
+// Of rows that end with the last ones: this rank's where it has all, else the dense ones.
+LastLse PrefillRun::last_lse() const {
+  const bool dealt = dense_rows_->dealt();
+  const float* lse = dealt ? dense_rows_->lse() : lse_.as<float>();
+  const int64_t num_rows = dealt ? dense_rows_->num_rows() : num_rows_;
+  return {.first = lse + num_rows - dense_rows_->last_rows().num_rows, .head_stride = num_rows};
 }
 
 Result<void> PrefillRun::add_over_tp(const RowRange& rows, Deadline deadline) {
@@ -278,8 +276,8 @@ Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(wait_for_device(layer, deadline));
   clock_.settle();
   const auto* pairs = host_pairs_.as<int64_t>();
-  covered_pairs_ = static_cast<double>(
-      std::accumulate(pairs, pairs + weights_.shard.num_query_heads, int64_t{0}));
+  const int64_t num_pairs = host_pairs_.bytes() / int64_t{sizeof(int64_t)};
+  covered_pairs_ = static_cast<double>(std::accumulate(pairs, pairs + num_pairs, int64_t{0}));
   scorer_->collect(layer);
   if (task_.sink == nullptr) return {};
   return task_.sink->write_layer({.layer = layer,

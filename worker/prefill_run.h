@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "worker/dense_rows.h"
 #include "worker/engine.h"
 #include "worker/index_builder.h"
 #include "worker/kv_exchange.h"
@@ -27,10 +28,11 @@ class PrefillRun {
   ~PrefillRun();
 
   // Collective, once all ranks have their memory.
-  Result<void> connect(Deadline deadline) { return exchange_->connect(deadline); }
+  Result<void> connect(Deadline deadline);
   Result<void> embed(Deadline deadline);
   Result<void> run_layer(int32_t layer, Deadline deadline);
-  // Covered and causal (query, key) pairs of the last layer, this rank's rows and heads.
+  // (query, key) pairs of the last layer: covered, that this rank computed; causal, of its rows and
+  // heads. Over all ranks both are of the same rows.
   double covered_pairs() const { return covered_pairs_; }
   double causal_pairs() const { return causal_pairs_; }
   // Waits for the sink to have all layers.
@@ -60,15 +62,14 @@ class PrefillRun {
   // the MLP of layer l, so that K and V travel meanwhile.
   bool projects_ahead() const { return groups_.cp->size() > 1; }
   Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
-  Result<void> send_last_queries(Deadline deadline);
-  void attend();
+  Result<void> attend(Deadline deadline);
+  LastLse last_lse() const;
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> close_layer(int32_t layer, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
   Result<void> add_over_tp(const RowRange& rows, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
-  kernels::LastRows last_rows() const;
   // Calls body(RowRange) for all GEMM-sized row tiles.
   template <typename Body>
   Result<void> for_row_tiles(Body&& body);
@@ -85,7 +86,6 @@ class PrefillRun {
   int64_t num_rows_;  // of this rank
   std::vector<int32_t> positions_;
   std::vector<kernels::RowTile> tiles_;
-  std::vector<int64_t> last_positions_;  // of the prompt's last rows
   float scale_;
 
   kernels::DeviceBuffer device_tokens_;     // [num_rows] int32
@@ -94,12 +94,15 @@ class PrefillRun {
   kernels::DeviceBuffer partial_;   // [row tile, hidden] float32: products before the sum over tp
   kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
   kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
-  kernels::DeviceBuffer lse_;       // [query heads, num_rows]
-  kernels::DeviceBuffer last_q_;    // [last rows, query heads, head_dim]
-  comm::CollectiveMark last_q_arrived_ = 0;
-  kernels::DeviceBuffer head_pairs_;  // [query heads] int64: covered pairs of the live layer
+  kernels::DeviceBuffer lse_;       // [query heads, num_rows]; none where dense rows are dealt out
+  // [query heads, then heads of dense rows dealt to this rank] int64: covered pairs of the live
+  // layer.
+  kernels::DeviceBuffer head_pairs_;
   kernels::HostBuffer host_pairs_;
   std::unique_ptr<KvExchange> exchange_;
+  // After the exchange, so that its shared memory is the first to be given back as it was the last
+  // to be taken: the next request finds what it asks for (comm/nccl).
+  std::unique_ptr<DenseRows> dense_rows_;
   LayerIndex index_;
   std::unique_ptr<IndexBuilder> index_builder_;
 

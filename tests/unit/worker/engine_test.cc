@@ -95,7 +95,9 @@ void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
   const std::vector<int64_t> probes = {0, 63, 64, 300, 713};
   const auto alone = prefill(directory_.path(), {1, 1}, plan, tokens, probes);
   ASSERT_TRUE(alone->result.has_value()) << alone->failure;
-  for (const GridShape grid : {GridShape{2, 1}, {1, 2}, {2, 2}, {1, 4}, {4, 1}, {1, 3}}) {
+  // The last two have more context-parallel ranks than a rank has kv heads.
+  for (const GridShape grid :
+       {GridShape{2, 1}, {1, 2}, {2, 2}, {1, 4}, {4, 1}, {1, 3}, {2, 4}, {1, 5}}) {
     SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
     const auto run = prefill(directory_.path(), grid, plan, tokens, probes);
     ASSERT_TRUE(run->result.has_value()) << run->failure;
@@ -160,14 +162,37 @@ TEST_F(EngineTest, SparsePlanCoversLessThanDenseAndSaysSo) {
   EXPECT_LT(sparse->result->recall, 1.0);
 }
 
-// Two stripes of 64 rows: 2,080 pairs a head on the first rank, 8,256 - 2,080 on the second.
+// Two stripes of 64 rows: 2,080 pairs a head on the first rank; the last rows' 8,256 - 2,080 are
+// dealt out, four heads of eight to each.
 TEST_F(EngineTest, SaysHowUnevenlyTheRanksShareAttention) {
   const auto tokens = random_tokens(128, config_.vocab_size);
   const auto run = prefill(directory_.path(), {1, 2}, "dense", tokens, {});
   ASSERT_TRUE(run->result.has_value()) << run->failure;
-  EXPECT_DOUBLE_EQ(run->result->imbalance.mean, 6176.0 / 4128.0);
-  EXPECT_DOUBLE_EQ(run->result->imbalance.worst, 6176.0 / 4128.0);
+  EXPECT_DOUBLE_EQ(run->result->imbalance.mean, (2080.0 + 6176.0 / 2) / 4128.0);
+  EXPECT_DOUBLE_EQ(run->result->imbalance.worst, (2080.0 + 6176.0 / 2) / 4128.0);
   EXPECT_EQ(run->result->rank_phases.size(), 2u);
+}
+
+// Were the last 64 rows left to the rank that owns them, it would have 1.63 times the mean.
+TEST_F(EngineTest, RanksShareSparseAttentionEvenly) {
+  const auto tokens = random_tokens(4096, config_.vocab_size);
+  const auto run = prefill(directory_.path(), {1, 4}, "a-shape:64,128", tokens, {});
+  ASSERT_TRUE(run->result.has_value()) << run->failure;
+  EXPECT_LT(run->result->imbalance.worst, 1.05);
+}
+
+TEST_F(EngineTest, CoversTheSamePairsOnAnyGrid) {
+  const auto tokens = random_tokens(715, config_.vocab_size);
+  for (const std::string plan : {"dense", "a-shape:64,128"}) {
+    const auto alone = prefill(directory_.path(), {1, 1}, plan, tokens, {});
+    ASSERT_TRUE(alone->result.has_value()) << alone->failure;
+    for (const GridShape grid : {GridShape{1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 3}}) {
+      SCOPED_TRACE(fmt::format("{}, tp {} cp {}", plan, grid.tp, grid.cp));
+      const auto run = prefill(directory_.path(), grid, plan, tokens, {});
+      ASSERT_TRUE(run->result.has_value()) << run->failure;
+      EXPECT_DOUBLE_EQ(run->result->density, alone->result->density);
+    }
+  }
 }
 
 TEST_F(EngineTest, AnErrorOnOneRankEndsTheRequestOnAllAndLeavesThemUsable) {

@@ -133,7 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(std::tuple("vertical-slash:64,128", 1, 1),
                     std::tuple("vertical-slash:64,128", 2, 2), std::tuple("adaptive:0.6", 1, 1),
                     std::tuple("adaptive:0.6", 1, 2), std::tuple("block-sparse:4", 2, 1),
-                    std::tuple("a-shape:64,128", 1, 3)),
+                    std::tuple("a-shape:64,128", 1, 3), std::tuple("vertical-slash:64,128", 1, 4),
+                    std::tuple("block-sparse:4", 2, 4)),
     [](const auto& job) {
       std::string name = std::get<0>(job.param).substr(0, std::get<0>(job.param).find(':'));
       std::erase(name, '-');
