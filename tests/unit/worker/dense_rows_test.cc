@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/far_device.h"
 #include "tests/support/random_data.h"
+#include "tests/unit/worker/late_communicator.h"
 #include "tests/unit/worker/rank_threads.h"
 #include "worker/device_groups.h"
 
@@ -73,7 +74,7 @@ class RankRows {
       : layer_(layer),
         grid_(must(RankGrid::create(std::move(world), {.tp = 1, .cp = num_ranks}, ample()))),
         device_(make_device(far)),
-        groups_(must(make_device_groups(*device_, grid_, /*own_gpu=*/false, ample()))),
+        groups_(make_groups(*device_, grid_, far)),
         partition_(layer.num_tokens, num_ranks, /*stripe_tokens=*/64),
         rows_(must(DenseRows::create(*device_, *groups_.cp, partition_,
                                      {.num_query_heads = layer.heads.query,
@@ -103,6 +104,11 @@ class RankRows {
     auto device = kernels::make_cpu_device({.num_threads = 1});
     if (far) return std::make_unique<test::FarDevice>(std::move(device));
     return device;
+  }
+
+  static DeviceGroups make_groups(kernels::Device& device, const RankGrid& grid, bool far) {
+    auto groups = must(make_device_groups(device, grid, /*own_gpu=*/false, ample()));
+    return far ? test::late(std::move(groups)) : std::move(groups);
   }
 
   void attend(Outcome& outcome) {
@@ -196,13 +202,13 @@ struct Whole {
   std::vector<float> out, lse;
 };
 
-// Ranks, heads, far.
+// Ranks; heads; whether the device has memory of its own, and collectives run beside it.
 class DenseRowsTest : public testing::TestWithParam<std::tuple<int, Heads, bool>> {
  protected:
   template <typename Body>
   void for_lengths(Body&& body) {
     const auto& [num_ranks, heads, far] = GetParam();
-    for (const int64_t num_tokens : {1, 63, 64, 65, 127, 128, 130, 191, 715}) {
+    for (const int64_t num_tokens : {1, 64, 65, 130, 191, 715}) {
       SCOPED_TRACE(num_tokens);
       const Layer layer(num_tokens, heads);
       body(layer, Partition(num_tokens, num_ranks, 64), on_ranks(layer, num_ranks, far));

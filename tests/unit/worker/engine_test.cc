@@ -1,4 +1,5 @@
-// The grid changes nothing: one rank and any TP x CP grid give the same tokens and the same KV.
+// The grid changes nothing: one rank and any TP x CP grid give the same tokens, the same KV and the
+// same page scores.
 
 #include "worker/engine.h"
 
@@ -107,12 +108,14 @@ void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
     // on values around 1 is a thousand times that and far below what a wrong key would do.
     EXPECT_LT(largest_difference(run->cache.k(), alone->cache.k()), 1e-3);
     EXPECT_LT(largest_difference(run->cache.v(), alone->cache.v()), 1e-3);
+    // Shares of a row's mass; differences of K and Q come in by way of an exponential.
+    EXPECT_LT(largest_difference(run->cache.page_scores(), alone->cache.page_scores()), 1e-3);
     EXPECT_NEAR(run->result->density, alone->result->density, 2e-3);
     EXPECT_NEAR(run->result->recall, alone->result->recall, 2e-2);
   }
 }
 
-TEST_P(GridTest, GivesTheSameTokensAndKvAsOneRank) {
+TEST_P(GridTest, GivesTheSameTokensKvAndPageScoresAsOneRank) {
   expect_the_same_on_any_grid(GetParam());
 }
 

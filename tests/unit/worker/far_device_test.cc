@@ -1,5 +1,5 @@
-// The whole engine on a device whose memory the host cannot touch gives, bit for bit, what it gives
-// on the same device in host memory.
+// The whole engine on a device whose memory the host cannot touch, with collectives that run beside
+// its operations, gives, bit for bit, what it gives on the same device in host memory.
 
 #include <gtest/gtest.h>
 
@@ -16,6 +16,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/far_device.h"
 #include "tests/support/temp_directory.h"
+#include "tests/unit/worker/late_communicator.h"
 #include "tests/unit/worker/rank_threads.h"
 #include "worker/batch_job.h"
 #include "worker/crossover.h"
@@ -37,6 +38,12 @@ std::unique_ptr<kernels::Device> make_device(bool far) {
   return device;
 }
 
+DeviceGroups make_groups(kernels::Device& device, const RankGrid& grid, bool far) {
+  auto groups = make_device_groups(device, grid, /*own_gpu=*/false, Deadline::after(kTimeout));
+  MR_CHECK(groups.ok(), "{}", groups.error().to_string());
+  return far ? test::late(std::move(*groups)) : std::move(*groups);
+}
+
 // What RankRuntime is, on a device of the test's choice.
 struct Rank {
   Rank(const std::string& model, GridShape shape, std::unique_ptr<comm::Communicator> world,
@@ -45,10 +52,8 @@ struct Rank {
         device(make_device(far)),
         weights(must(
             model::load_model_weights(model, grid.tensor_parallel(), DType::kFloat32, *device))),
-        engine(must(Engine::create(
-            *device, *weights, grid,
-            must(make_device_groups(*device, grid, /*own_gpu=*/false, Deadline::after(kTimeout))),
-            {.row_tile_tokens = 128, .stripe_tokens = 64}))) {}
+        engine(must(Engine::create(*device, *weights, grid, make_groups(*device, grid, far),
+                                   {.row_tile_tokens = 128, .stripe_tokens = 64}))) {}
 
   template <typename T>
   static T must(Result<T> result) {

@@ -1,13 +1,16 @@
-// A sink that puts the K and V of all ranks together in memory, by model head and token, for
-// comparison between grids.
+// A sink that puts the K, V and page scores of all ranks together in memory, by model head and
+// token or page, for comparison between grids.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
 #include <span>
 #include <vector>
 
+#include "common/units.h"
+#include "kernels/api/tiling.h"
 #include "model/weights.h"
 #include "worker/kv_sink.h"
 #include "worker/partition.h"
@@ -22,6 +25,7 @@ class WholeCache {
     const auto bytes = byte_offset(config.num_layers, 0, 0);
     k_.resize(bytes);
     v_.resize(bytes);
+    page_scores_.resize(static_cast<size_t>(config.num_layers * config.num_kv_heads * num_pages()));
   }
 
   void put(int32_t layer, int32_t kv_head, const worker::TokenRange& range, const void* k,
@@ -33,6 +37,14 @@ class WholeCache {
     std::memcpy(v_.data() + at, v, bytes);
   }
 
+  // `scores`: one a page.
+  void put_page_scores(int32_t layer, int32_t kv_head, std::span<const float> scores) {
+    const std::lock_guard lock(mutex_);
+    const int64_t head = int64_t{layer} * config_.num_kv_heads + kv_head;
+    std::ranges::copy(scores, page_scores_.begin() + head * num_pages());
+  }
+
+  int64_t num_pages() const { return ceil_div(num_tokens_, kernels::kPageTokens); }
   int64_t row_bytes() const { return config_.head_dim * dtype_bytes(dtype_); }
   // Tokens [first, first + count) of one layer and kv head.
   std::span<const std::byte> k_rows(int32_t layer, int32_t kv_head, int64_t first,
@@ -46,6 +58,7 @@ class WholeCache {
   // All of it, of a float32 cache.
   std::vector<float> k() const { return floats(k_); }
   std::vector<float> v() const { return floats(v_); }
+  const std::vector<float>& page_scores() const { return page_scores_; }
 
  private:
   size_t byte_offset(int32_t layer, int32_t kv_head, int64_t token) const {
@@ -69,6 +82,7 @@ class WholeCache {
   DType dtype_;
   std::mutex mutex_;
   std::vector<std::byte> k_, v_;
+  std::vector<float> page_scores_;  // [layers, kv heads, pages]
 };
 
 // One rank's way into a WholeCache of the dtype it computes in.
@@ -90,6 +104,9 @@ class WholeCacheSink final : public worker::KvSink {
                    row_at(local.v, row));
         row += range.size();
       }
+      cache_.put_page_scores(kv.layer, shard_.first_kv_head + head,
+                             kv.page_scores.subspan(static_cast<size_t>(head * kv.num_pages),
+                                                    static_cast<size_t>(kv.num_pages)));
     }
     return {};
   }
