@@ -71,6 +71,29 @@ Result<void> PrefillRun::allocate() {
                                                          .dtype = weights_.compute_dtype},
                                                         options_.row_tile_tokens));
   exchange_ = std::make_unique<KvExchange>(std::move(exchange));
+  MR_RETURN_IF_ERROR(allocate_attention());
+  MR_ASSIGN_OR_RETURN(index_,
+                      LayerIndex::create(device_, *task_.plan, shard.first_query_head,
+                                         shard.num_query_heads, partition_.num_tokens(), tiles_));
+  MR_ASSIGN_OR_RETURN(
+      auto builder,
+      IndexBuilder::create(device_, *groups_.cp, tiles_, *task_.plan,
+                           {.first = shard.first_query_head, .count = shard.num_query_heads},
+                           partition_.num_tokens(), index_.view().shape));
+  index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
+  MR_ASSIGN_OR_RETURN(auto scorer, PageScorer::create(device_, *groups_.cp, partition_, tiles_,
+                                                      *task_.plan, shard));
+  scorer_ = std::make_unique<PageScorer>(std::move(scorer));
+  if (grid_.tp().size() > 1) {
+    MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
+  }
+  return {};
+}
+
+// The dense rows, and what attention leaves of all.
+Result<void> PrefillRun::allocate_attention() {
+  const auto& config = weights_.config;
+  const auto& shard = weights_.shard;
   MR_ASSIGN_OR_RETURN(auto dense_rows, DenseRows::create(device_, *groups_.cp, partition_,
                                                          {.num_query_heads = shard.num_query_heads,
                                                           .num_kv_heads = shard.num_kv_heads,
@@ -87,21 +110,6 @@ Result<void> PrefillRun::allocate() {
   }
   MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(num_pairs * int64_t{sizeof(int64_t)}));
   MR_ASSIGN_OR_RETURN(host_pairs_, device_.allocate_host(head_pairs_.bytes()));
-  MR_ASSIGN_OR_RETURN(index_,
-                      LayerIndex::create(device_, *task_.plan, shard.first_query_head,
-                                         shard.num_query_heads, partition_.num_tokens(), tiles_));
-  MR_ASSIGN_OR_RETURN(
-      auto builder,
-      IndexBuilder::create(device_, *groups_.cp, tiles_, *task_.plan,
-                           {.first = shard.first_query_head, .count = shard.num_query_heads},
-                           partition_.num_tokens(), index_.view().shape));
-  index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
-  MR_ASSIGN_OR_RETURN(auto scorer, PageScorer::create(device_, *groups_.cp, partition_, tiles_,
-                                                      *task_.plan, shard));
-  scorer_ = std::make_unique<PageScorer>(std::move(scorer));
-  if (grid_.tp().size() > 1) {
-    MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
-  }
   return {};
 }
 

@@ -58,6 +58,7 @@ class PrefillRun {
   };
 
   Result<void> allocate();
+  Result<void> allocate_attention();
   // With several context-parallel ranks the rows of layer l + 1 are projected tile by tile behind
   // the MLP of layer l, so that K and V travel meanwhile.
   bool projects_ahead() const { return groups_.cp->size() > 1; }
