@@ -54,7 +54,7 @@ Layout layout_of(const AttentionParams& params) {
   }
   MR_CHECK(shape.tile_height == kTileRows, "attention: tiles of {} rows, lists for {} heads each",
            shape.tile_height, params.heads_per_list);
-  layout.max_tiles = shape.num_tiles == 0 ? kWideGroupTiles : kNarrowGroupTiles;
+  layout.max_tiles = kGroupTiles;
   return layout;
 }
 
@@ -152,10 +152,7 @@ using Launch = void (*)(const AttentionArguments&, const KvSlab&, int, cudaStrea
 template <int kHeadDim>
 Launch select_launch(const Layout& layout) {
   if (layout.packed()) return launch_attention<kHeadDim, kPackedGroupTiles, /*kPacked=*/true>;
-  if (layout.max_tiles == kWideGroupTiles) {
-    return launch_attention<kHeadDim, kWideGroupTiles, /*kPacked=*/false>;
-  }
-  return launch_attention<kHeadDim, kNarrowGroupTiles, /*kPacked=*/false>;
+  return launch_attention<kHeadDim, kGroupTiles, /*kPacked=*/false>;
 }
 
 Launch select_launch(const Layout& layout, int32_t head_dim) {

@@ -33,7 +33,10 @@ __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
       ptx::barrier_init(&shared.full[i], kFullArrivals);
       ptx::barrier_init(&shared.empty[i], Shared::kEmptyArrivals);
     }
-    for (int i = 0; i < kOrders; ++i) ptx::barrier_init(&shared.ordered[i], 1);
+    for (int i = 0; i < kOrders; ++i) {
+      ptx::barrier_init(&shared.announced[i], 1);
+      ptx::barrier_init(&shared.placed[i], 1);
+    }
     ptx::fence_barrier_init();
     ptx::prefetch_map(k_map);
     ptx::prefetch_map(v_map);

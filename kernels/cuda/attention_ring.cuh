@@ -12,13 +12,6 @@ namespace millrace::kernels::cuda {
 inline constexpr int kSlotKeys = 64;
 inline constexpr int kWarp = 32;
 inline constexpr int kWarpgroup = 128;
-// One lane arrives for its warp after __syncwarp. compute-sanitizer's racecheck sees no order in
-// that; a build for it, with MR_RACECHECK, lets every lane arrive.
-#ifdef MR_RACECHECK
-inline constexpr bool kEveryLaneArrives = true;
-#else
-inline constexpr bool kEveryLaneArrives = false;
-#endif
 // A slot is full when all lanes of the warp that fills it have arrived, its first lane once more
 // for the bytes that the copy engine brings.
 inline constexpr uint32_t kFullArrivals = kWarp + 1;
@@ -45,27 +38,30 @@ struct WorkItem {
 inline constexpr int32_t kNoHead = -1;
 
 struct Slot {
-  TileTask tasks[kMaxGroupTiles];
+  TileTask tasks[kGroupTiles];
   // Of the consecutive keys of each half. Of gathered ones, where they begin in the head's columns,
   // and the largest that a tile attends to.
   int32_t first_key[2];
   // Bit i: the tile attends to key i of the slot.
-  uint64_t mask[kMaxGroupTiles];
+  uint64_t mask[kGroupTiles];
   WorkItem item;  // of a marker
 };
 
 // Block lists become bits, a window of this many pages at a time.
 inline constexpr int kWindowPages = 16384;
 inline constexpr int kWindowWords = kWindowPages / 32;
-// A slot of columns to be gathered into `stage`. No more orders are open than the ring has slots.
+// A slot of columns to be gathered. It is announced first: which columns it needs is found out
+// while the ring has no room for them yet. Then it is placed, with where they go.
 struct ColumnOrder {
   WorkItem item;
   int32_t first_column;  // in the head's list
   int32_t stage;
-  int32_t pass_over[kMaxGroupTiles];
+  int32_t pass_over[kGroupTiles];
 };
-inline constexpr int kOrders = 16;
 inline constexpr int kGatherWarps = kWarpgroup / kWarp - 1;
+// Open at a time are one announced order a gather warp, and no more placed ones than the ring has
+// slots.
+inline constexpr int kOrders = 16;
 
 // Bands of a head that a producer warp copies near: their searches are chains of loads, which
 // queries drive out of the L1 cache.
@@ -84,8 +80,10 @@ struct alignas(kSharedAlignment) AttentionShared {
   // Queries lie in registers where those suffice, else here: one stage less.
   static constexpr bool kSharedQueries = kTiles > 2;
   static constexpr int kStages = (kHeadDim == 128 ? 6 : 12) - (kSharedQueries ? 1 : 0);
-  // A slot is empty when every warp that reads it has arrived.
-  static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup / (kEveryLaneArrives ? 1 : kWarp);
+  static_assert(kStages + kGatherWarps <= kOrders);
+  // A slot is empty when every thread that reads it has arrived: one lane for its warp, behind
+  // __syncwarp, is no faster, and no tool that looks for races sees the order it gives.
+  static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup;
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
 
   // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
@@ -98,7 +96,8 @@ struct alignas(kSharedAlignment) AttentionShared {
   uint32_t window[kMasks][kWindowWords];
   Band bands[kWarpgroup / kWarp][kNearBands];  // of each producer warp
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
-  uint64_t ordered[kOrders];
+  uint64_t announced[kOrders];
+  uint64_t placed[kOrders];
 };
 
 // Position in the ring. Parity tells apart the rounds of a barrier.

@@ -33,7 +33,7 @@ class AttentionConsumer {
       const WorkItem item = shared_.slots[cursor_.stage].item;
       release(cursor_.stage);
       cursor_.advance();
-      if (uniform(item.head) == kNoHead) return;
+      if (ptx::uniform(item.head) == kNoHead) return;
       start_item(item);
       run_item();
       finish_item();
@@ -123,8 +123,8 @@ class AttentionConsumer {
     for (;;) {
       wait_slot();
       const TileTask task = shared_.slots[cursor_.stage].tasks[tile_];
-      const Action action = uniform(task.action);
-      const int pass_over = uniform(task.pass_over);
+      const Action action = ptx::uniform(task.action);
+      const int pass_over = ptx::uniform(task.pass_over);
       if (action == Action::kMarker) break;
       if (action == Action::kSkip) {
         release(cursor_.stage);
@@ -190,7 +190,8 @@ class AttentionConsumer {
   }
 
   __device__ void issue_scores(int stage) {
-    const uint64_t k = ptx::matrix_descriptor(ptx::shared_address(shared_.k[stage]), 16);
+    const uint64_t k =
+        ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.k[stage])), 16);
     const uint64_t q = ptx::matrix_descriptor(
         ptx::shared_address(shared_.q[Shared::kSharedQueries ? tile_ : 0]), 16);
 #pragma unroll
@@ -206,8 +207,8 @@ class AttentionConsumer {
   }
 
   __device__ void issue_values(int stage) {
-    const uint64_t v =
-        ptx::matrix_descriptor(ptx::shared_address(shared_.v[stage]), kSlotKeys * 128);
+    const uint64_t v = ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.v[stage])),
+                                              kSlotKeys * 128);
 #pragma unroll
     for (int step = 0; step < kSlotKeys / 16; ++step) {
       ptx::Wgmma<kHeadDim, true>::issue(out_, weights_ + 4 * step, v + step * (16 * 128) / 16,
@@ -227,14 +228,20 @@ class AttentionConsumer {
   }
 
   __device__ void apply_mask(Action action, uint64_t mask, const int32_t (&first_key)[2]) {
-    const uint64_t own = mask >> (2 * pair_);
-    const uint32_t bits[2] = {static_cast<uint32_t>(own), static_cast<uint32_t>(own >> 32)};
+    // A band seldom ends in both halves.
 #pragma unroll
-    for (int j = 0; j < kSlotKeys / 8; ++j) {
+    for (int half = 0; half < 2; ++half) {
+      const auto keys = static_cast<uint32_t>(mask >> (32 * half));
+      if (ptx::uniform(keys) == ~0u) continue;
+      const uint32_t own = keys >> (2 * pair_);
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if ((bits[j / 4] >> (8 * (j % 4) + e) & 1) != 0) continue;
-        scores_[4 * j + e] = scores_[4 * j + 2 + e] = -INFINITY;
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if ((own >> (8 * j + e) & 1) != 0) continue;
+          float* pair = scores_ + 16 * half + 4 * j + e;
+          pair[0] = pair[2] = -INFINITY;
+        }
       }
     }
     if (action == Action::kMasked) {
@@ -374,19 +381,12 @@ class AttentionConsumer {
     if (pair_ == 0) arguments_.part_statistics[place] = {.base = base_[half], .sum = sum};
   }
 
-  // The same in all lanes, which the compiler must know to keep matrix products asynchronous.
-  template <typename T>
-  __device__ static T uniform(T value) {
-    return static_cast<T>(__shfl_sync(~0u, static_cast<int>(value), 0));
-  }
-
   __device__ void wait_slot() {
     ptx::barrier_wait(&shared_.full[cursor_.stage], cursor_.parity);
   }
 
   __device__ void release(int stage) {
-    __syncwarp();
-    if (kEveryLaneArrives || threadIdx.x % kWarp == 0) ptx::barrier_arrive(&shared_.empty[stage]);
+    ptx::barrier_arrive(&shared_.empty[stage]);
   }
 
   Shared& shared_;

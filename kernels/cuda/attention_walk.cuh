@@ -30,7 +30,7 @@ class AttentionWalker {
       walk();
     }
     push_marker({.head = kNoHead});
-    for (int i = 0; i < kGatherWarps; ++i) place_order({.item = {.head = kNoHead}});
+    for (int i = 0; i < kGatherWarps; ++i) announce({.item = {.head = kNoHead}});
   }
 
  private:
@@ -64,7 +64,7 @@ class AttentionWalker {
 
   __device__ void walk() {
     pairs_ = 0;
-    next_column_key_ = INT_MAX;
+    next_column_ = announced_column_ = 0;
     if (group_.position >= arguments_.dense_from) {
       walk_densely();
       push_waiting_half();
@@ -235,45 +235,53 @@ class AttentionWalker {
   // ---- columns: 64 of the list to a slot, which a gather warp fills.
 
   __device__ void start_columns() {
-    next_column_ = -kSlotKeys;
-    advance_columns();
+    read_announced_key();
+    for (int i = 0; i < kGatherWarps; ++i) announce_columns();
   }
 
-  // What comes next is read ahead: by the time it is asked for it has arrived.
-  __device__ void advance_columns() {
-    next_column_ += kSlotKeys;
-    next_column_key_ = next_column_ < lists_.num_columns ? lists_.columns[next_column_] : INT_MAX;
+  // Read ahead: by the time it is asked for it has arrived.
+  __device__ void read_announced_key() {
+    announced_key_ =
+        announced_column_ < lists_.num_columns ? lists_.columns[announced_column_] : INT_MAX;
+  }
+
+  __device__ void announce_columns() {
+    if (announced_key_ >= group_.position + group_.num_rows) return;
+    announce({.item = {.head = head_, .group = group_}, .first_column = announced_column_});
+    announced_column_ += kSlotKeys;
+    read_announced_key();
+  }
+
+  __device__ void announce(const ColumnOrder& order) {
+    const int entry = num_announced_++ % kOrders;
+    if (lane_ == 0) {
+      shared_.orders[entry] = order;
+      ptx::barrier_arrive(&shared_.announced[entry]);
+    }
   }
 
   __device__ bool columns_left() const {
-    return next_column_key_ < group_.position + group_.num_rows;
+    return next_column_ < announced_column_;
   }
 
   __device__ void order_columns() {
-    constexpr int32_t kNothing[kMaxGroupTiles] = {};
+    constexpr int32_t kNothing[kGroupTiles] = {};
     order_columns(kNothing);
   }
 
-  __device__ void order_columns(const int32_t (&pass_over)[kMaxGroupTiles]) {
+  __device__ void order_columns(const int32_t (&pass_over)[kGroupTiles]) {
     acquire();
-    ColumnOrder order = {.item = {.head = head_, .group = group_},
-                         .first_column = next_column_,
-                         .stage = cursor_.stage};
-#pragma unroll
-    for (int t = 0; t < kMasks; ++t) {
-      order.pass_over[t] = min(pass_over[t], 1);
-    }
-    place_order(order);
-    cursor_.advance();
-    advance_columns();
-  }
-
-  __device__ void place_order(const ColumnOrder& order) {
-    const int entry = num_orders_++ % kOrders;
+    const int entry = num_placed_++ % kOrders;
     if (lane_ == 0) {
-      shared_.orders[entry] = order;
-      ptx::barrier_arrive(&shared_.ordered[entry]);
+      ColumnOrder& order = shared_.orders[entry];
+      order.stage = cursor_.stage;
+#pragma unroll
+      for (int t = 0; t < kMasks; ++t) order.pass_over[t] = min(pass_over[t], 1);
+      ptx::barrier_arrive(&shared_.placed[entry]);
     }
+    cursor_.advance();
+    next_column_ += kSlotKeys;
+    announce_columns();
   }
 
   // ---- the ring
@@ -353,7 +361,7 @@ class AttentionWalker {
       const int source = __ffs(static_cast<int>(wanted)) - 1;
       wanted &= wanted - 1;
       uint64_t slot_mask[kMasks];
-      int32_t pass_over[kMaxGroupTiles] = {};
+      int32_t pass_over[kGroupTiles] = {};
       const bool columns_next = columns_left();
 #pragma unroll
       for (int t = 0; t < kMasks; ++t) {
@@ -370,7 +378,7 @@ class AttentionWalker {
 
   // The first keys of both halves of a slot.
   __device__ void push_keys(const int32_t (&key)[2], const uint64_t (&mask)[kMasks],
-                            const int32_t (&pass_over)[kMaxGroupTiles], bool may_pass) {
+                            const int32_t (&pass_over)[kGroupTiles], bool may_pass) {
     Slot& slot = acquire();
     uint64_t* full = &shared_.full[cursor_.stage];
     if (lane_ == 0) {
@@ -435,9 +443,12 @@ class AttentionWalker {
   HeadLists lists_;
   int32_t head_ = kNoHead;
   int64_t list_ = 0;
+  // Where the next slots of columns to be placed and to be announced begin in the list.
   int32_t next_column_ = 0;
-  int32_t next_column_key_ = INT_MAX;  // the first key of the next slot of columns
-  int num_orders_ = 0;
+  int32_t announced_column_ = 0;
+  int32_t announced_key_ = INT_MAX;  // its first key
+  int num_announced_ = 0;
+  int num_placed_ = 0;
   int32_t waiting_key_ = 0;  // half a slot for which there is no other half yet
   uint32_t waiting_mask_ = 0;
   int64_t pairs_ = 0;

@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/copy.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace millrace::kernels::cuda {
@@ -87,9 +88,10 @@ class RowFragments {
     ptx::hold(scores);
     ptx::hold(a_);
     ptx::wgmma_fence();
+    const uint64_t keys = ptx::matrix_descriptor(ptx::uniform(tile), 16);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
-      const uint64_t b = ptx::matrix_descriptor(tile + step / 4 * kPanelBytes + step % 4 * 32, 16);
+      const uint64_t b = keys + (step / 4 * kPanelBytes + step % 4 * 32) / 16;
       if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
         ptx::Wgmma<kTileKeys, false>::issue(scores, a_ + 4 * step, b, step > 0);
       } else {

@@ -15,6 +15,15 @@ __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// The same in all lanes, which the compiler must know: of addresses of matrices, because it keeps
+// uniform ones in registers of their own and else spends some eighty instructions a tile on moving
+// them there; of conditions, because products stay asynchronous only past branches that a warp
+// takes together.
+template <typename T>
+__device__ inline T uniform(T value) {
+  return static_cast<T>(__shfl_sync(~0u, static_cast<int>(value), 0));
+}
+
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
