@@ -77,8 +77,8 @@ TEST_P(CapacityTest, APromptTakesNoMoreThanForetoldAndNotMuchLess) {
   test::TempDirectory model;
   test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
   const Use use = use_of_prompt(model.path(), plan, {tp, cp});
-  // Most of what does not grow with the prompt (statistics of the last rows, one row tile to sum) is
-  // not in the figure: 100 KB at this size.
+  // Most of what does not grow with the prompt (statistics of the last rows, one row tile to sum)
+  // is not in the figure: 100 KB at this size.
   EXPECT_LE(use.peak_bytes, use.foretold_bytes + 100'000);
   // Probe sums and block lists are foretold for any plan; no plan needs both.
   EXPECT_GE(use.peak_bytes, use.foretold_bytes / 2);
