@@ -37,11 +37,11 @@ void check_params(const AttentionParams& params) {
 
 // How row tiles and heads become groups and items of the kernel.
 struct Layout {
-  int max_tiles = 1;  // index tiles of a group
   int32_t tile_height = 0;
   int32_t packing_log2 = 0;
 
   bool packed() const { return packing_log2 > 0; }
+  int max_tiles() const { return packed() ? 1 : kGroupTiles; }  // index tiles of a group
 };
 
 Layout layout_of(const AttentionParams& params) {
@@ -54,14 +54,13 @@ Layout layout_of(const AttentionParams& params) {
   }
   MR_CHECK(shape.tile_height == kTileRows, "attention: tiles of {} rows, lists for {} heads each",
            shape.tile_height, params.heads_per_list);
-  layout.max_tiles = kGroupTiles;
   return layout;
 }
 
 bool follows(const TileGroup& group, const Layout& layout, const RowTile& tile,
              int64_t tile_number) {
   return group.num_rows % layout.tile_height == 0 &&
-         group.num_rows < layout.max_tiles * layout.tile_height &&
+         group.num_rows < layout.max_tiles() * layout.tile_height &&
          group.position + group.num_rows == tile.position &&
          group.local_row + group.num_rows == tile.local_row &&
          group.first_tile + group.num_rows / layout.tile_height == tile_number;
