@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace millrace {
@@ -23,6 +24,13 @@ constexpr std::string_view dtype_name(DType dtype) {
       return "float16";
   }
   return "?";
+}
+// The one of that name; none where there is none.
+constexpr std::optional<DType> find_dtype(std::string_view name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    if (dtype_name(dtype) == name) return dtype;
+  }
+  return std::nullopt;
 }
 
 // Storage only; arithmetic is done in float.
@@ -56,6 +64,27 @@ inline BFloat16 to_bfloat16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40)};
   return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+}
+
+// Round to nearest even, from 65,520 on to infinity; NaN stays NaN. Without branches, so that loops
+// over it become vectors.
+inline Float16 to_float16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  // Below 2^-14 the result is a multiple of 2^-24, which is the last bit of a float in [0.5, 1).
+  const uint32_t subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13;
+  uint32_t rounded = magnitude < 0x38800000u ? subnormal : normal;
+  rounded = magnitude < 0x477ff000u ? rounded : 0x7c00u;
+  rounded = magnitude > 0x7f800000u ? 0x7e00u : rounded;
+  return {static_cast<uint16_t>(rounded | ((bits >> 16) & 0x8000u))};
+}
+
+// What is left of x in `dtype`.
+inline float rounded_to(DType dtype, float x) {
+  if (dtype == DType::kFloat32) return x;
+  return dtype == DType::kBFloat16 ? to_float(to_bfloat16(x)) : to_float(to_float16(x));
 }
 
 }  // namespace millrace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/check.h"
+
 namespace millrace::test {
 namespace {
 
@@ -45,6 +47,37 @@ std::vector<float> widen(const std::vector<BFloat16>& values) {
   std::vector<float> widened(values.size());
   std::transform(values.begin(), values.end(), widened.begin(),
                  [](BFloat16 value) { return to_float(value); });
+  return widened;
+}
+
+std::vector<Float16> narrow_to_float16(const std::vector<float>& values) {
+  std::vector<Float16> narrowed(values.size());
+  std::transform(values.begin(), values.end(), narrowed.begin(), to_float16);
+  return narrowed;
+}
+
+std::vector<float> widen(const std::vector<Float16>& values) {
+  std::vector<float> widened(values.size());
+  std::transform(values.begin(), values.end(), widened.begin(),
+                 [](Float16 value) { return to_float(value); });
+  return widened;
+}
+
+std::vector<uint16_t> narrow_bits(const std::vector<float>& values, DType dtype) {
+  MR_CHECK(dtype != DType::kFloat32, "float32 has no 16 bits");
+  std::vector<uint16_t> bits(values.size());
+  std::transform(values.begin(), values.end(), bits.begin(), [=](float x) {
+    return dtype == DType::kBFloat16 ? to_bfloat16(x).bits : to_float16(x).bits;
+  });
+  return bits;
+}
+
+std::vector<float> widen_bits(const std::vector<uint16_t>& bits, DType dtype) {
+  MR_CHECK(dtype != DType::kFloat32, "float32 has no 16 bits");
+  std::vector<float> widened(bits.size());
+  std::transform(bits.begin(), bits.end(), widened.begin(), [=](uint16_t x) {
+    return dtype == DType::kBFloat16 ? to_float(BFloat16{x}) : to_float(Float16{x});
+  });
   return widened;
 }
 

@@ -21,5 +21,11 @@ std::vector<float> random_normals(uint64_t seed, int64_t count, float scale = 1.
 // Rounded to bfloat16, and back.
 std::vector<BFloat16> narrow(const std::vector<float>& values);
 std::vector<float> widen(const std::vector<BFloat16>& values);
+// To float16, and back.
+std::vector<Float16> narrow_to_float16(const std::vector<float>& values);
+std::vector<float> widen(const std::vector<Float16>& values);
+// The bits of a 16-bit dtype, and back.
+std::vector<uint16_t> narrow_bits(const std::vector<float>& values, DType dtype);
+std::vector<float> widen_bits(const std::vector<uint16_t>& bits, DType dtype);
 
 }  // namespace millrace::test
