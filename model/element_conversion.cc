@@ -3,8 +3,6 @@
 #include <bit>
 #include <cstring>
 
-#include "common/check.h"
-
 namespace millrace::model {
 
 namespace {
@@ -31,6 +29,10 @@ void narrow(float x, float& out) {
 }
 void narrow(float x, BFloat16& out) {
   out = to_bfloat16(x);
+}
+
+void narrow(float x, Float16& out) {
+  out = to_float16(x);
 }
 
 template <typename From, typename To>
@@ -68,9 +70,8 @@ void convert_elements(const std::byte* source, DType source_type, int64_t count,
     case DType::kBFloat16:
       return convert_run_from(source_type, source, count, static_cast<BFloat16*>(destination));
     case DType::kFloat16:
-      break;
+      return convert_run_from(source_type, source, count, static_cast<Float16*>(destination));
   }
-  MR_CHECK(false, "conversion of {} to {}", dtype_name(source_type), dtype_name(destination_type));
 }
 
 }  // namespace millrace::model

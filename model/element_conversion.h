@@ -8,8 +8,8 @@
 
 namespace millrace::model {
 
-// `source` has any alignment (files promise none); `destination` that of its type. To bfloat16
-// rounds to nearest even; to float16 is not needed by anyone and a bug, except from float16.
+// `source` has any alignment (files promise none); `destination` that of its type. Rounds to the
+// nearest, ties to even; to float16, from 65,520 on to infinity.
 void convert_elements(const std::byte* source, DType source_type, int64_t count, void* destination,
                       DType destination_type);
 

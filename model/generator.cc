@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/element_conversion.h"
 #include "model/vocabulary.h"
 
 namespace millrace::model {
@@ -61,7 +62,7 @@ Result<Generator> Generator::create(kernels::Device& device, const ModelWeights&
     MR_ASSIGN_OR_RETURN(g.partial_window_, kernels::HostWindow::create(device, g.partial_.bytes()));
   }
   g.merged_.resize(static_cast<size_t>(q_elements));
-  g.rounded_.resize(static_cast<size_t>(q_elements));
+  g.rounded_.resize(static_cast<size_t>(q_elements * dtype_bytes(weights.compute_dtype)));
   return g;
 }
 
@@ -124,13 +125,9 @@ Result<void> Generator::attend(const kernels::KvSlab& prompt, int32_t layer, int
   MR_RETURN_IF_ERROR(cp_->all_gather(std::as_bytes(std::span(own)),
                                      std::as_writable_bytes(std::span(parts_)), counts, deadline));
   merge_parts(parts_, own_parts * cp_->size(), heads, head_dim, merged_.data());
-  if (weights_->compute_dtype == DType::kFloat32) {
-    device_->copy(attended_.data(), merged_.data(), std::ssize(merged_) * int64_t{sizeof(float)});
-  } else {
-    std::transform(merged_.begin(), merged_.end(), rounded_.begin(), to_bfloat16);
-    device_->copy(attended_.data(), rounded_.data(),
-                  std::ssize(rounded_) * int64_t{sizeof(BFloat16)});
-  }
+  convert_elements(std::as_bytes(std::span(merged_)).data(), DType::kFloat32, std::ssize(merged_),
+                   rounded_.data(), weights_->compute_dtype);
+  device_->copy(attended_.data(), rounded_.data(), std::ssize(rounded_));
   return {};
 }
 

@@ -4,6 +4,7 @@
 // shards and by decode/ on pulled ones.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -71,7 +72,7 @@ class Generator {
   int32_t host_token_ = 0;
   int32_t host_position_ = 0;
   std::vector<float> merged_;
-  std::vector<BFloat16> rounded_;
+  std::vector<std::byte> rounded_;  // merged_ in the compute dtype
 };
 
 }  // namespace millrace::model

@@ -18,6 +18,17 @@ constexpr int64_t kStagingBytes = 512 << 10;
 // For a copy of one staging buffer to a device: more than any working one needs.
 constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
+constexpr uint16_t kFloat16Infinity = 0x7c00;
+
+// A weight that bfloat16 or float32 has and float16 has not. A checkpoint made for float16 has
+// none.
+Result<void> check_range(std::span<const Float16> row) {
+  const auto beyond = [](Float16 x) { return (x.bits & 0x7fff) >= kFloat16Infinity; };
+  if (std::ranges::none_of(row, beyond)) return {};
+  return error(Errc::kUnsupported,
+               "a weight is beyond float16's largest number, 65,504: compute in bfloat16");
+}
+
 }  // namespace
 
 TensorSlice TensorSlice::whole(Tensor tensor) {
@@ -106,8 +117,12 @@ Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::
   for (int64_t row = 0; row < slice.num_rows; row += rows_a_time) {
     const int64_t count = std::min(rows_a_time, slice.num_rows - row);
     for (int64_t r = 0; r < count; ++r) {
-      convert_elements(slice.row_data(row + r), slice.tensor.dtype, slice.num_cols,
-                       staging_.as<std::byte>() + r * row_bytes, dtype);
+      auto* converted = staging_.as<std::byte>() + r * row_bytes;
+      convert_elements(slice.row_data(row + r), slice.tensor.dtype, slice.num_cols, converted,
+                       dtype);
+      if (dtype != DType::kFloat16) continue;
+      MR_RETURN_IF_ERROR(check_range(
+          {reinterpret_cast<const Float16*>(converted), static_cast<size_t>(slice.num_cols)}));
     }
     device_->copy(destination + row * row_bytes, staging_.data(), count * row_bytes);
     MR_RETURN_IF_ERROR(device_->synchronize(Deadline::after(kCopyTimeout)));

@@ -14,6 +14,8 @@ namespace millrace::model {
 
 namespace {
 
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+
 // Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
 class WeightLoader {
  public:
@@ -57,7 +59,7 @@ class WeightLoader {
 
   Result<void> load_vocabulary() {
     const std::array shape{int64_t{config_->vocab_size}, hidden()};
-    MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find("model.embed_tokens.weight", shape));
+    MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(kEmbedding, shape));
     const DType file_dtype = tensor.dtype;
     MR_ASSIGN_OR_RETURN(weights_->embedding, place(tensor, 0, shape[0], file_dtype));
 
@@ -173,7 +175,6 @@ Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model) {
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, DType compute_dtype,
                                                          kernels::Device& device) {
-  MR_CHECK(compute_dtype != DType::kFloat16, "weights are computed with in float32 or bfloat16");
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
@@ -182,6 +183,15 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model));
   MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights).load());
   return weights;
+}
+
+Result<DType> stored_dtype(const std::string& model) {
+  if (is_synthetic_model(model)) return DType::kBFloat16;
+  MR_ASSIGN_OR_RETURN(const auto config, load_model_config(model));
+  MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model));
+  const std::array<int64_t, 2> shape{config.vocab_size, config.hidden_size};
+  MR_ASSIGN_OR_RETURN(const auto table, checkpoint.find(kEmbedding, shape));
+  return table.dtype;
 }
 
 }  // namespace millrace::model

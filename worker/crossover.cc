@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/api/closed_form.h"
+#include "model/element_conversion.h"
 #include "worker/layer_index.h"
 
 namespace millrace::worker {
@@ -30,13 +31,10 @@ Result<kernels::DeviceBuffer> upload(kernels::Device& device, const std::vector<
                                      DType dtype) {
   const auto bytes = static_cast<int64_t>(values.size()) * dtype_bytes(dtype);
   MR_ASSIGN_OR_RETURN(auto buffer, device.allocate(bytes));
-  std::vector<BFloat16> rounded;
-  if (dtype != DType::kFloat32) {
-    rounded.reserve(values.size());
-    for (const float value : values) rounded.push_back(to_bfloat16(value));
-  }
-  const void* source = rounded.empty() ? static_cast<const void*>(values.data()) : rounded.data();
-  device.copy(buffer.data(), source, bytes);
+  std::vector<std::byte> rounded(static_cast<size_t>(bytes));
+  model::convert_elements(std::as_bytes(std::span(values)).data(), DType::kFloat32,
+                          std::ssize(values), rounded.data(), dtype);
+  device.copy(buffer.data(), rounded.data(), bytes);
   MR_RETURN_IF_ERROR(device.synchronize(Deadline::after(std::chrono::minutes(1))));
   return buffer;
 }

@@ -54,6 +54,16 @@ TEST(ElementConversion, RoundsFloat32ToTheNearestBFloat16AndTiesToEven) {
   EXPECT_EQ(convert<uint16_t>(bits, DType::kFloat32, DType::kBFloat16), expected);
 }
 
+TEST(ElementConversion, RoundsFloat32AndBFloat16ToTheNearestFloat16) {
+  // 1 + 2^-11 and 1 + 3 * 2^-11 lie half way between two; 2^-24 is the smallest; 65520 is too much.
+  const std::vector<uint32_t> bits = {0x3f801000, 0x3f803000, 0x33800000, 0x477ff000, 0xbf800000};
+  const std::vector<uint16_t> expected = {0x3c00, 0x3c02, 0x0001, 0x7c00, 0xbc00};
+  EXPECT_EQ(convert<uint16_t>(bits, DType::kFloat32, DType::kFloat16), expected);
+  const std::vector<uint16_t> bfloats = {0x3f80, 0x3f81, 0x3380, 0x4780, 0xbf80};
+  const std::vector<uint16_t> halves = {0x3c00, 0x3c08, 0x0001, 0x7c00, 0xbc00};
+  EXPECT_EQ(convert<uint16_t>(bfloats, DType::kBFloat16, DType::kFloat16), halves);
+}
+
 TEST(ElementConversion, RoundsFloat16ToBFloat16) {
   // 1 + 2^-10 rounds to 1; 1 + 2^-8 is a tie, to even; 65504 rounds up.
   const std::vector<uint16_t> halves{0x3c01, 0x3c04, 0x3c0c, 0x7bff};

@@ -148,7 +148,9 @@ INSTANTIATE_TEST_SUITE_P(Model, LoadedWeights,
                                          Combination{"LlamaForCausalLM", kBF16, kBF16, 8, 0},
                                          Combination{"Qwen2ForCausalLM", kBF16, kF32, 2, 1},
                                          Combination{"Qwen2ForCausalLM", kF32, kF32, 4, 1},
-                                         Combination{"Qwen2ForCausalLM", kF16, kBF16, 8, 1}));
+                                         Combination{"Qwen2ForCausalLM", kF16, kBF16, 8, 1},
+                                         Combination{"LlamaForCausalLM", kF16, kF16, 2, 0},
+                                         Combination{"Qwen2ForCausalLM", kBF16, kF16, 1, 1}));
 
 bool lies_in(const void* data, const std::vector<std::shared_ptr<const void>>& files) {
   const auto* address = static_cast<const std::byte*>(data);
@@ -288,6 +290,36 @@ TEST(ModelWeights, RefusesAnOutputBiasUnlessItIsZero) {
     EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
     EXPECT_THAT(loaded.error().message, HasSubstr("model.layers.1.self_attn.o_proj.bias"));
   }
+}
+
+TEST(ModelWeights, RefusesWhatFloat16DoesNotHoldUnlessAnotherDTypeIsComputedIn) {
+  const auto config = test::tiny_model_config();
+  for (const float value : {65504.0f, 65536.0f, -1e30f}) {
+    auto tensors = test::random_tensors(config, 5);
+    tensors["model.layers.1.mlp.down_proj.weight"].values[7] = value;
+    TempDirectory directory;
+    test::write_checkpoint(config, tensors, kF32, directory.path(), 1);
+    for (const DType compute_dtype : {kF16, kBF16}) {
+      MemoryDevice device(1);
+      const auto loaded = load_model_weights(directory.path(), {0, 1}, compute_dtype, device);
+      ASSERT_EQ(loaded.ok(), compute_dtype == kBF16 || value == 65504.0f) << value;
+      if (loaded.ok()) continue;
+      EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
+      EXPECT_THAT(loaded.error().message, HasSubstr("65,504"));
+    }
+  }
+}
+
+TEST(ModelWeights, TellsWhatTheMatricesAreStoredIn) {
+  for (const DType stored : {kF32, kBF16, kF16}) {
+    TempDirectory directory;
+    test::write_random_checkpoint(test::tiny_model_config(), stored, 3, directory.path());
+    const auto found = stored_dtype(directory.path());
+    ASSERT_TRUE(found.ok()) << found.error().to_string();
+    EXPECT_EQ(*found, stored);
+  }
+  EXPECT_EQ(*stored_dtype("synthetic:tiny"), kBF16);
+  EXPECT_FALSE(stored_dtype("/nowhere").ok());
 }
 
 TEST(ModelWeights, PassesOnThatTheDeviceIsFullAndFreesWhatItHad) {
