@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/dtype.h"
 #include "decode/kv_client.h"
 #include "kernels/api/tiling.h"
 
@@ -19,9 +20,9 @@ Result<void> check_layout(const protocol::KvLayout& layout, uint64_t num_tokens)
     return error(Errc::kUnsupported, "page layout '{}', this client reads 'k-then-v'",
                  layout.page_layout());
   }
-  if (layout.dtype() != "float32" && layout.dtype() != "bfloat16") {
-    return error(Errc::kUnsupported, "KV dtype '{}', this client reads float32 and bfloat16",
-                 layout.dtype());
+  if (!find_dtype(layout.dtype()).has_value()) {
+    return error(Errc::kUnsupported,
+                 "KV dtype '{}', this client reads float32, bfloat16 and float16", layout.dtype());
   }
   if (layout.page_tokens() != kernels::kPageTokens) {
     return error(Errc::kUnsupported, "pages of {} tokens, this client reads {}",

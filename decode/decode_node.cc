@@ -36,7 +36,9 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
                               comm::Communicator& tp, comm::Communicator& alone,
                               Deadline deadline) {
   const auto device = kernels::make_cpu_device({.num_threads = options.threads_per_rank});
-  const DType dtype = manifest.layout().dtype() == "float32" ? DType::kFloat32 : DType::kBFloat16;
+  // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
+  const bool bfloat16 = find_dtype(manifest.layout().dtype()) == DType::kBFloat16;
+  const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
   MR_ASSIGN_OR_RETURN(
       const auto weights,
       model::load_model_weights(options.model_directory, {tp.rank(), tp.size()}, dtype, *device));

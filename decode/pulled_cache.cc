@@ -42,7 +42,7 @@ Result<PulledCache> PulledCache::pull(KvClient& client, HandoverFeed& feed,
                       .shard = shard,
                       .device = device,
                       .staging = {staging.as<std::byte>(), static_cast<size_t>(staging.bytes())},
-                      .dtype = layout.dtype() == "float32" ? DType::kFloat32 : DType::kBFloat16,
+                      .dtype = find_dtype(layout.dtype()).value(),  // check_manifest has seen it
                       .num_tokens = static_cast<int64_t>(client.manifest().num_tokens()),
                       .head_dim = static_cast<int32_t>(layout.head_dim())};
   PulledCache cache;

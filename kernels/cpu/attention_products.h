@@ -41,18 +41,32 @@ struct Float32Products {
  private:
   static const Unit* rows(const void* base, const AttentionTile& tile, const KeyStep& step,
                           float* buffer) {
-    const bool wide = tile.kv_dtype == DType::kFloat32;
     const float* floats = static_cast<const float*>(base);
-    if (wide && step.columns == nullptr) return floats + step.first * tile.head_dim;
+    const uint16_t* halves = static_cast<const uint16_t*>(base);
+    switch (tile.kv_dtype) {
+      case DType::kFloat32:
+        if (step.columns == nullptr) return floats + step.first * tile.head_dim;
+        widen_rows(tile, step, buffer, [=](int64_t at) { return load(floats + at); });
+        break;
+      case DType::kBFloat16:
+        widen_rows(tile, step, buffer, [=](int64_t at) { return load_bfloat16(halves + at); });
+        break;
+      case DType::kFloat16:
+        widen_rows(tile, step, buffer, [=](int64_t at) { return load_float16(halves + at); });
+        break;
+    }
+    return buffer;
+  }
+
+  // load_at(element): kLanes elements from there on.
+  template <typename LoadAt>
+  static void widen_rows(const AttentionTile& tile, const KeyStep& step, float* buffer,
+                         const LoadAt& load_at) {
     for (int64_t j = 0; j < step.num_keys; ++j) {
       const int64_t first = step.key(j) * tile.head_dim;
       float* row = buffer + j * tile.head_dim;
-      for (int64_t d = 0; d < tile.head_dim; d += kLanes) {
-        store(row + d, wide ? load(floats + first + d)
-                            : load_bfloat16(static_cast<const uint16_t*>(base) + first + d));
-      }
+      for (int64_t d = 0; d < tile.head_dim; d += kLanes) store(row + d, load_at(first + d));
     }
-    return buffer;
   }
 };
 

@@ -60,7 +60,7 @@ struct alignas(64) AttentionScratch {
 
 using AttentionTileKernel = void(const AttentionTile& tile, AttentionScratch& scratch);
 
-// Multiply float32; bfloat16 inputs are widened.
+// Multiply float32; bfloat16 inputs are widened, and K and V of float16 under float32 queries.
 AttentionTileKernel attention_tile_baseline;
 #if defined(__x86_64__)
 AttentionTileKernel attention_tile_avx2;

@@ -53,6 +53,17 @@ inline VecF load_bfloat16(const uint16_t* p) {
   return reinterpret_cast<VecF>(load_halves(p) << 16);
 }
 
+// kLanes float16 as float32. Exponent and mantissa, moved into a float's place, are the number
+// times 2^-112, subnormals included; infinity and NaN then lack the upper bits of their exponent.
+inline VecF load_float16(const uint16_t* p) {
+  const VecI halves = load_halves(p);
+  const VecI magnitude = (halves & 0x7fff) << 13;
+  const VecI finite = reinterpret_cast<VecI>(reinterpret_cast<VecF>(magnitude) * 0x1p112f);
+  const VecI special = magnitude | 0x7f800000;
+  const VecI bits = magnitude >= 0x0f800000 ? special : finite;
+  return reinterpret_cast<VecF>(bits | (halves & 0x8000) << 16);
+}
+
 // 2^x for x <= 127; 0 below 2^-126. Relative error below 2e-7: x = n + f with |f| <= 1/2, 2^f by
 // the minimax polynomial of degree 6 with value 1 at 0 (Remez; relative error 2.6e-9, the rest is
 // rounding), and n added to the exponent. NaN stays NaN.

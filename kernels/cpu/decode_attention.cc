@@ -43,8 +43,6 @@ void check_params(const DecodeAttentionParams& params) {
   MR_CHECK(kv.num_kv_heads > 0 && params.num_query_heads % kv.num_kv_heads == 0,
            "decode attention: {} query heads over {} kv heads", params.num_query_heads,
            kv.num_kv_heads);
-  MR_CHECK(kv.dtype == DType::kFloat32 || kv.dtype == DType::kBFloat16,
-           "decode attention: dtype {}", dtype_name(kv.dtype));
   MR_CHECK(kv.num_tokens >= 0 && kv.num_tokens <= kv.token_stride,
            "decode attention: {} tokens at stride {}", kv.num_tokens, kv.token_stride);
   MR_CHECK(params.scale > 0, "decode attention: scale {}", params.scale);

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "common/check.h"
 #include "common/units.h"
 #include "kernels/api/tiling.h"
 #include "kernels/cpu/operations.h"
@@ -10,7 +9,6 @@
 namespace millrace::kernels::cpu {
 
 void page_digests(const PageDigestParams& params, const Context& context) {
-  MR_CHECK(params.dtype != DType::kFloat16, "page_digests of float16");
   const RowKernels& kernels = row_kernels(context.simd);
   const int64_t dim = params.head_dim;
   const int64_t num_pages = ceil_div(params.num_tokens, kPageTokens);
@@ -21,12 +19,19 @@ void page_digests(const PageDigestParams& params, const Context& context) {
       float* min = params.min + page * dim;
       float* max = params.max + page * dim;
       float* radius = params.radius + page * dim;
-      if (params.dtype == DType::kFloat32) {
-        const auto* k = static_cast<const float*>(params.k) + first * dim;
-        kernels.digest_f32(k, num_rows, dim, min, max, radius);
-      } else {
-        const auto* k = static_cast<const BFloat16*>(params.k) + first * dim;
-        kernels.digest_bf16(k, num_rows, dim, min, max, radius);
+      switch (params.dtype) {
+        case DType::kFloat32:
+          kernels.digest_f32(static_cast<const float*>(params.k) + first * dim, num_rows, dim, min,
+                             max, radius);
+          break;
+        case DType::kBFloat16:
+          kernels.digest_bf16(static_cast<const BFloat16*>(params.k) + first * dim, num_rows, dim,
+                              min, max, radius);
+          break;
+        case DType::kFloat16:
+          kernels.digest_f16(static_cast<const Float16*>(params.k) + first * dim, num_rows, dim,
+                             min, max, radius);
+          break;
       }
     }
   });

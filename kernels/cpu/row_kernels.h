@@ -42,6 +42,8 @@ struct RowKernels {
                      float* radius);
   void (*digest_bf16)(const BFloat16* k, int64_t num_rows, int64_t dim, float* min, float* max,
                       float* radius);
+  void (*digest_f16)(const Float16* k, int64_t num_rows, int64_t dim, float* min, float* max,
+                     float* radius);
 };
 
 const RowKernels& row_kernels(SimdLevel level);

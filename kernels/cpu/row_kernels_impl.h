@@ -190,6 +190,7 @@ constexpr RowKernels kRowKernelsOfThisInstructionSet = {
     .rotate_bf16 = rotate_row<BFloat16>,
     .digest_f32 = digest_page<float>,
     .digest_bf16 = digest_page<BFloat16>,
+    .digest_f16 = digest_page<Float16>,
 };
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "common/check.h"
 #include "common/dtype.h"
 
 namespace millrace::kernels::ref {
@@ -20,13 +19,18 @@ inline double load(const void* data, DType dtype, int64_t i) {
   return 0;
 }
 
-// float32 or bfloat16.
 inline void store(void* data, DType dtype, int64_t i, double value) {
-  MR_CHECK(dtype != DType::kFloat16, "float16 is never written");
-  if (dtype == DType::kFloat32) {
-    static_cast<float*>(data)[i] = static_cast<float>(value);
-  } else {
-    static_cast<BFloat16*>(data)[i] = to_bfloat16(static_cast<float>(value));
+  const auto rounded = static_cast<float>(value);
+  switch (dtype) {
+    case DType::kFloat32:
+      static_cast<float*>(data)[i] = rounded;
+      return;
+    case DType::kBFloat16:
+      static_cast<BFloat16*>(data)[i] = to_bfloat16(rounded);
+      return;
+    case DType::kFloat16:
+      static_cast<Float16*>(data)[i] = to_float16(rounded);
+      return;
   }
 }
 

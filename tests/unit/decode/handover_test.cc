@@ -1,12 +1,11 @@
 // What a decode node gets is what the prefill ranks hold: byte for byte, over every transport, for
-// any tensor-parallel degree on either side, in both dtypes, from every tier.
+// any tensor-parallel degree on either side, in every dtype, from every tier.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <span>
@@ -14,6 +13,7 @@
 #include "comm/local/local_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "decode/decode_node.h"
+#include "model/element_conversion.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/unit/decode/served_prompt.h"
 #include "tests/unit/worker/rank_threads.h"
@@ -37,6 +37,9 @@ struct Setting {
   int decode_tp = 1;
   DType dtype = DType::kFloat32;
   int32_t num_kv_heads = 4;
+  std::optional<DType> cache_dtype = {};  // where the pages are of another
+
+  DType page_dtype() const { return cache_dtype.value_or(dtype); }
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) {
@@ -79,16 +82,34 @@ std::vector<Setting> bfloat16_settings() {
           {"Bfloat16ReplicasTp4Cp2", "local", make_local, {4, 2}, 1, DType::kBFloat16, 2}};
 }
 
+// Only a GPU computes in float16: these pages are float32 ones, rounded.
+std::vector<Setting> float16_settings() {
+  return {
+      {"Float16LocalTp2Cp2ToTp1",
+       "local",
+       make_local,
+       {2, 2},
+       1,
+       DType::kFloat32,
+       4,
+       DType::kFloat16},
+      {"Float16TcpTp1Cp2ToTp2", "tcp", make_tcp, {1, 2}, 2, DType::kFloat32, 4, DType::kFloat16}};
+}
+
 std::vector<Setting> all_settings() {
   auto settings = float32_settings();
   for (auto& setting : bfloat16_settings()) settings.push_back(std::move(setting));
+  for (auto& setting : float16_settings()) settings.push_back(std::move(setting));
   return settings;
 }
 
 // Where both sides do the arithmetic of a job of one rank, up to the rounding of float32. In
-// bfloat16 another grid may choose another token, so there the grid is one rank too.
+// bfloat16 another grid may choose another token, so there the grid is one rank too. A cache
+// rounded to float16 is closer to the whole one than this model's best two tokens are to each
+// other.
 std::vector<Setting> generating_settings() {
   auto settings = float32_settings();
+  for (auto& setting : float16_settings()) settings.push_back(std::move(setting));
   settings.push_back({"Bfloat16OneRank", "local", make_local, {1, 1}, 1, DType::kBFloat16});
   return settings;
 }
@@ -147,18 +168,21 @@ class HandoverTest : public testing::TestWithParam<Setting> {
     auto transport = GetParam().make_transport();
     ASSERT_TRUE(transport.ok()) << transport.error().to_string();
     transport_ = std::move(*transport);
-    served_ =
-        std::make_unique<ServedPrompt>(*transport_, Clock::steady(),
-                                       ServedPrompt::Options{.model_directory = model_directory(),
-                                                             .grid = GetParam().prefill,
-                                                             .tokens = tokens_,
-                                                             .compute_dtype = GetParam().dtype});
+    served_ = std::make_unique<ServedPrompt>(
+        *transport_, Clock::steady(),
+        ServedPrompt::Options{.model_directory = model_directory(),
+                              .grid = GetParam().prefill,
+                              .tokens = tokens_,
+                              .compute_dtype = GetParam().dtype,
+                              .cache_dtype = GetParam().cache_dtype});
   }
 
   static const std::string& model_directory() {
     return models_on_disk->path(GetParam().num_kv_heads);
   }
-  static int64_t page_bytes() { return int64_t{2} * 64 * 16 * dtype_bytes(GetParam().dtype); }
+  static int64_t page_bytes() {
+    return int64_t{2} * 64 * 16 * dtype_bytes(GetParam().page_dtype());
+  }
   // `bytes`: what was pulled of pages [first, ...) of one layer and kv head.
   void expect_pages(int32_t layer, int32_t head, int64_t first,
                     const std::vector<std::byte>& bytes) const {
@@ -180,7 +204,7 @@ class GenerationTest : public HandoverTest {};
 TEST_P(HandoverTest, EveryPageArrivesByteForByteFromEveryTier) {
   const auto checked = check_manifest(served_->manifest());
   ASSERT_TRUE(checked.ok()) << checked.error().to_string();
-  EXPECT_EQ(served_->manifest().layout().dtype(), dtype_name(GetParam().dtype));
+  EXPECT_EQ(served_->manifest().layout().dtype(), dtype_name(GetParam().page_dtype()));
   KvClient client(*transport_, served_->manifest(), {.pages_per_request = 5});
   ASSERT_EQ(client.num_pages(), 12);
   ASSERT_EQ(client.page_bytes(), page_bytes());
@@ -231,16 +255,8 @@ TEST_P(HandoverTest, AnyRangeOfPagesArrivesInOrder) {
 
 // Row-major elements of a page half, whatever their dtype.
 std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype) {
-  std::vector<float> values;
-  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(dtype_bytes(dtype))) {
-    if (dtype == DType::kFloat32) {
-      std::memcpy(&values.emplace_back(), bytes.data() + at, sizeof(float));
-    } else {
-      BFloat16 element = {};
-      std::memcpy(&element, bytes.data() + at, sizeof(element));
-      values.push_back(to_float(element));
-    }
-  }
+  std::vector<float> values(bytes.size() / static_cast<size_t>(dtype_bytes(dtype)));
+  model::convert_elements(bytes.data(), dtype, std::ssize(values), values.data(), DType::kFloat32);
   return values;
 }
 
@@ -253,7 +269,7 @@ TEST_P(HandoverTest, DigestsBoundThePagesTheyCameWith) {
     ASSERT_EQ(digests->size(), static_cast<size_t>(12 * 3 * head_dim));
     for (int64_t page = 0; page < 12; ++page) {
       const auto bytes = served_->expected_page(1, head, page);
-      const auto k = to_floats(std::span(bytes).first(bytes.size() / 2), GetParam().dtype);
+      const auto k = to_floats(std::span(bytes).first(bytes.size() / 2), GetParam().page_dtype());
       const int64_t rows = std::min<int64_t>(64, served_->num_tokens() - 64 * page);
       for (int32_t d = 0; d < head_dim; ++d) {
         float low = k[d], high = k[d];

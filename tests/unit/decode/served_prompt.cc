@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/element_conversion.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/worker/rank_threads.h"
 #include "worker/manifest.h"
@@ -31,6 +32,34 @@ class BothSinks final : public worker::KvSink {
   worker::KvSink& second_;
 };
 
+// Passes layers on in a dtype that may be another.
+class RoundingSink final : public worker::KvSink {
+ public:
+  RoundingSink(worker::KvSink& next, DType dtype) : next_(next), dtype_(dtype) {}
+  Result<void> write_layer(const worker::LayerKv& kv) override {
+    worker::LayerKv rounded = kv;
+    rounded.local.k = round(kv.local, kv.local.k, k_);
+    rounded.local.v = round(kv.local, kv.local.v, v_);
+    rounded.local.dtype = dtype_;
+    return next_.write_layer(rounded);
+  }
+  Result<void> finish() override { return next_.finish(); }
+
+ private:
+  const void* round(const worker::LocalKv& local, const void* rows,
+                    std::vector<std::byte>& storage) const {
+    const int64_t count = local.num_kv_heads * local.num_rows * local.head_dim;
+    storage.resize(static_cast<size_t>(count * dtype_bytes(dtype_)));
+    model::convert_elements(static_cast<const std::byte*>(rows), local.dtype, count, storage.data(),
+                            dtype_);
+    return storage.data();
+  }
+
+  worker::KvSink& next_;
+  DType dtype_;
+  std::vector<std::byte> k_, v_;
+};
+
 template <typename T>
 T must(Result<T> result) {
   MR_CHECK(result.ok(), "{}", result.error().to_string());
@@ -54,7 +83,8 @@ std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size) {
 ServedPrompt::ServedPrompt(comm::Transport& transport, const Clock& clock, const Options& options)
     : config_(must(model::load_model_config(options.model_directory))),
       num_tokens_(static_cast<int64_t>(options.tokens.size())),
-      cache_(std::make_unique<WholeCache>(config_, num_tokens_, options.compute_dtype)),
+      cache_(std::make_unique<WholeCache>(config_, num_tokens_,
+                                          options.cache_dtype.value_or(options.compute_dtype))),
       ranks_(static_cast<size_t>(options.grid.tp * options.grid.cp)) {
   run_ranks(num_ranks(), [&](std::unique_ptr<comm::Communicator> world) {
     serve(transport, clock, options, std::move(world));
@@ -70,11 +100,12 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
   auto runtime = must(worker::RankRuntime::create(std::move(world), rank_settings));
   const auto& shard = runtime->weights().shard;
   const int cp_rank = runtime->grid().cp().rank();
+  const DType cache_dtype = options.cache_dtype.value_or(options.compute_dtype);
   const kvstore::KvGeometry geometry{.num_layers = config_.num_layers,
                                      .num_kv_heads = shard.num_kv_heads,
                                      .first_kv_head = shard.first_kv_head,
                                      .head_dim = config_.head_dim,
-                                     .dtype = options.compute_dtype};
+                                     .dtype = cache_dtype};
   rank.store =
       must(kvstore::make_kv_store({.device_bytes = options.device_pages * geometry.page_bytes(),
                                    .host_bytes = options.host_pages * geometry.page_bytes(),
@@ -89,11 +120,12 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
   worker::StoreSink into_store(runtime->device(), *rank.store, "prompt-1", geometry, pages);
   WholeCacheSink into_cache(*cache_, shard, partition, cp_rank);
   BothSinks into_both(into_store, into_cache);
+  RoundingSink rounded(into_both, cache_dtype);
   const bool stores = shard.kv_replica == 0;
   if (stores) must(rank.store->begin_request("prompt-1", num_tokens_, pages));
   const model::HeadPlan dense(config_.num_layers, config_.num_query_heads, {});
   const auto result = must(runtime->engine().prefill(
-      {.token_ids = options.tokens, .plan = &dense, .sink = stores ? &into_both : nullptr},
+      {.token_ids = options.tokens, .plan = &dense, .sink = stores ? &rounded : nullptr},
       kTimeout));
   kvstore::Placement placement;
   if (stores) placement = must(rank.store->seal("prompt-1", "lease-1", kServedLease));
@@ -107,6 +139,7 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
                                           .result = &result,
                                           .ranks = shards},
                                          runtime->weights(), partition, options.grid));
+  manifest_.mutable_layout()->set_dtype(std::string(dtype_name(cache_dtype)));
 }
 
 std::vector<std::byte> ServedPrompt::expected_page(int32_t layer, int32_t kv_head,

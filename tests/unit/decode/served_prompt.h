@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ class ServedPrompt {
     worker::GridShape grid;
     std::vector<int32_t> tokens;
     DType compute_dtype = DType::kFloat32;
+    // Of the pages, where that is another: what a rank would leave that computes in it.
+    std::optional<DType> cache_dtype = {};
     // Far below what a rank writes, so that every tier holds pages.
     int64_t device_pages = 6;
     int64_t host_pages = 5;

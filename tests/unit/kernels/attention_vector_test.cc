@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "common/dtype.h"
+
 namespace millrace::kernels::cpu {
 namespace {
 
@@ -36,6 +38,22 @@ TEST(AttentionVector, Exp2OfWhatIsTooSmallIsZero) {
 
 TEST(AttentionVector, Exp2KeepsNan) {
   EXPECT_TRUE(std::isnan(exp2_of(std::nanf(""))));
+}
+
+TEST(AttentionVector, WidensEveryFloat16) {
+  for (uint32_t bits = 0; bits < 0x10000; bits += kLanes) {
+    uint16_t halves[kLanes];
+    for (uint32_t i = 0; i < kLanes; ++i) halves[i] = static_cast<uint16_t>(bits + i);
+    const VecF widened = load_float16(halves);
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      const float expected = to_float(Float16{halves[i]});
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(widened[i])) << halves[i];
+      } else {
+        ASSERT_EQ(std::bit_cast<uint32_t>(widened[i]), std::bit_cast<uint32_t>(expected));
+      }
+    }
+  }
 }
 
 }  // namespace

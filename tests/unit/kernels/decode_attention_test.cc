@@ -39,20 +39,20 @@ class DecodeCase {
         k_(test::random_normals(seed + 1, slab_elements())),
         v_(test::random_normals(seed + 2, slab_elements())) {
     if (shape_.dtype == DType::kFloat32) return;
-    k16_ = test::narrow(k_);
-    v16_ = test::narrow(v_);
-    k_ = test::widen(k16_);
-    v_ = test::widen(v16_);
+    k16_ = test::narrow_bits(k_, shape.dtype);
+    v16_ = test::narrow_bits(v_, shape.dtype);
+    k_ = test::widen_bits(k16_, shape.dtype);
+    v_ = test::widen_bits(v16_, shape.dtype);
   }
 
   Result run_cpu(const cpu::Context& context) {
     test::GuardedBuffer<float> out(static_cast<int64_t>(q_.size()));
     test::GuardedBuffer<float> lse(shape_.num_query_heads);
     DecodeAttentionParams p = params();
-    if (shape_.dtype == DType::kBFloat16) {
+    if (shape_.dtype != DType::kFloat32) {
       p.kv.k = k16_.data();
       p.kv.v = v16_.data();
-      p.kv.dtype = DType::kBFloat16;
+      p.kv.dtype = shape_.dtype;
     }
     p.out = out.data();
     p.lse = lse.data();
@@ -104,7 +104,7 @@ class DecodeCase {
 
   Shape shape_;
   std::vector<float> q_, k_, v_;  // K and V rounded to the dtype
-  std::vector<BFloat16> k16_, v16_;
+  std::vector<uint16_t> k16_, v16_;
 };
 
 void expect_right(const Shape& shape, uint64_t seed) {
@@ -174,7 +174,7 @@ TEST_P(DecodeAttention, IsBitwiseTheSameForAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, DecodeAttention,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
+                         testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
                          [](const auto& param) { return std::string(dtype_name(param.param)); });
 
 }  // namespace

@@ -53,8 +53,13 @@ std::vector<float> naive_radius(const std::vector<float>& k, int64_t num_tokens,
 }
 
 void expect_digests(int64_t num_tokens, int32_t head_dim) {
+  // Rounded to bfloat16, and multiples of 2^-24: all element types hold them.
   const auto k_bf16 = test::narrow(test::random_normals(1, num_tokens * head_dim));
   const auto k = test::widen(k_bf16);
+  const auto k_f16 = test::narrow_to_float16(k);
+  const std::pair<DType, const void*> keys[] = {{DType::kFloat32, k.data()},
+                                                {DType::kBFloat16, k_bf16.data()},
+                                                {DType::kFloat16, k_f16.data()}};
   Digests expected(num_tokens, head_dim);
   ref::page_digests(expected.params(k.data(), DType::kFloat32, num_tokens, head_dim));
   const auto naive = naive_radius(k, num_tokens, head_dim, expected);
@@ -63,10 +68,8 @@ void expect_digests(int64_t num_tokens, int32_t head_dim) {
   for (const Context& context : test::contexts()) {
     SCOPED_TRACE(
         fmt::format("{} tokens of {}, {}", num_tokens, head_dim, test::to_string(context)));
-    for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto& [dtype, data] : keys) {
       Digests digests(num_tokens, head_dim);
-      const void* data =
-          dtype == DType::kFloat32 ? static_cast<const void*>(k.data()) : k_bf16.data();
       cpu::page_digests(digests.params(data, dtype, num_tokens, head_dim), context);
       EXPECT_TRUE(test::bitwise_equal(digests.min.span(), expected.min.span()));
       EXPECT_TRUE(test::bitwise_equal(digests.max.span(), expected.max.span()));
