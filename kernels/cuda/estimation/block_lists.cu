@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
   const IndexShape& shape = arguments.index.shape;
   const int64_t number = blockIdx.x;
   const int64_t first_out = arguments.heads[number] * shape.num_tiles + arguments.first_tile;
-  int64_t used = arguments.used[number];
+  int64_t used = arguments.first_tile == 0 ? 0 : arguments.used[number];
   for (int64_t first = 0; first < arguments.num_tiles; first += kPlaceThreads) {
     const int64_t tile = first + threadIdx.x;
     const bool exists = tile < arguments.num_tiles;

@@ -20,7 +20,8 @@ struct BlockListArguments {
   const uint32_t* chosen = nullptr;     // [num_heads, num_tiles, words] a bit per page
   int64_t words = 0;
   const int32_t* count = nullptr;  // [num_heads, num_tiles]
-  // [num_heads] blocks that the heads' lists take so far, from one batch to the next.
+  // [num_heads] blocks that the heads' lists take so far, from one batch to the next; not read of
+  // first_tile 0.
   int64_t* used = nullptr;
 };
 

@@ -10,10 +10,12 @@
 #include "kernels/cuda/estimation/block_lists.h"
 #include "kernels/cuda/estimation/last_rows.h"
 #include "kernels/cuda/estimation/mass_choice.h"
+#include "kernels/cuda/estimation/page_batches.h"
 #include "kernels/cuda/estimation/page_choice.h"
 #include "kernels/cuda/estimation/representative_scores.h"
 #include "kernels/cuda/estimation/representatives.h"
 #include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/upload_pack.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -22,64 +24,23 @@ int32_t causal_pages(const RowTile& tile) {
   return static_cast<int32_t>((tile.position + tile.num_rows - 1) / kPageTokens + 1);
 }
 
-// Consecutive heads of the problem and consecutive tiles.
-struct Batch {
-  size_t first_head = 0;
-  size_t num_heads = 0;
-  int64_t first_tile = 0;
-  int64_t num_tiles = 0;
-  int64_t page_stride = 0;  // the most pages of its tiles, padded
-};
+std::vector<int32_t> pages_of_tiles(std::span<const RowTile> tiles) {
+  std::vector<int32_t> pages;
+  for (const RowTile& tile : tiles) pages.push_back(causal_pages(tile));
+  return pages;
+}
 
-// As many consecutive tiles as fit into kScoreBytes with all heads: a row of Q holds all heads, and
-// early tiles, which see few pages, do not pay for late ones. Where one tile of all heads does not
-// fit, fewer heads. A head's lists are written tile after tile.
-class Batches {
- public:
-  // `row_bytes`: of a page's scores in all rows of a tile.
-  Batches(std::span<const int32_t> tile_pages, size_t num_heads, int64_t row_bytes) {
-    const int64_t most = kScoreBytes / row_bytes;
-    const int64_t largest_tile =
-        round_up(*std::max_element(tile_pages.begin(), tile_pages.end()), kScorePages);
-    const auto heads_at_once =
-        std::clamp<size_t>(static_cast<size_t>(most / largest_tile), 1, num_heads);
-    for (size_t head = 0; head < num_heads; head += heads_at_once) {
-      add_batches(tile_pages, head, std::min(heads_at_once, num_heads - head), most);
-    }
+// Of each block of kScoreRows rows the most pages that one of them may see.
+void add_block_pages(std::span<const int32_t> tile_pages, int64_t rows_per_tile,
+                     std::vector<int32_t>& block_pages) {
+  const size_t first_block = block_pages.size();
+  const int64_t num_rows = std::ssize(tile_pages) * rows_per_tile;
+  block_pages.resize(first_block + static_cast<size_t>(ceil_div(num_rows, kScoreRows)));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    int32_t& pages = block_pages[first_block + static_cast<size_t>(row / kScoreRows)];
+    pages = std::max(pages, tile_pages[static_cast<size_t>(row / rows_per_tile)]);
   }
-
-  auto begin() const { return batches_.begin(); }
-  auto end() const { return batches_.end(); }
-
-  // The most of count(batch) over all batches.
-  template <typename Count>
-  int64_t most(const Count& count) const {
-    int64_t result = 0;
-    for (const Batch& batch : batches_) result = std::max<int64_t>(result, count(batch));
-    return result;
-  }
-
- private:
-  void add_batches(std::span<const int32_t> tile_pages, size_t first_head, size_t num_heads,
-                   int64_t most) {
-    const auto num_tiles = static_cast<int64_t>(tile_pages.size());
-    for (int64_t first = 0; first < num_tiles;) {
-      Batch batch = {.first_head = first_head, .num_heads = num_heads, .first_tile = first};
-      for (int64_t tile = first; tile < num_tiles; ++tile) {
-        const int64_t stride = std::max(
-            batch.page_stride, round_up(tile_pages[static_cast<size_t>(tile)], kScorePages));
-        const int64_t scores = stride * (batch.num_tiles + 1) * static_cast<int64_t>(num_heads);
-        if (tile > first && scores > most) break;
-        batch.page_stride = stride;
-        ++batch.num_tiles;
-      }
-      batches_.push_back(batch);
-      first += batch.num_tiles;
-    }
-  }
-
-  std::vector<Batch> batches_;
-};
+}
 
 class PageListBuilder {
  public:
@@ -90,25 +51,23 @@ class PageListBuilder {
         page_outliers_(std::min(problem.page_outliers, kMostOutliers)),
         num_pages_(ceil_div(problem.kv.num_tokens, kPageTokens)),
         tile_pages_(pages_of_tiles(problem.tiles)),
-        batches_(tile_pages_, problem.heads.size(), rows_per_tile() * score_bytes()) {
+        batches_(page_batches(tile_pages_, problem.heads.size(),
+                              problem.score_bytes / (rows_per_tile() * score_bytes()))) {
     find_page_representatives();
     upload();
     allocate();
   }
 
   void build() {
-    MR_CUDA_CHECK(
-        cudaMemsetAsync(used_, 0, sizeof(*used_) * problem_.heads.size(), context_.stream));
-    for (const Batch& batch : batches_) build_batch(batch);
+    for (const PageBatch& batch : batches_) {
+      represent_rows(batch);
+      score(batch);
+      choose(batch);
+      list(batch);
+    }
   }
 
  private:
-  static std::vector<int32_t> pages_of_tiles(std::span<const RowTile> tiles) {
-    std::vector<int32_t> pages;
-    for (const RowTile& tile : tiles) pages.push_back(causal_pages(tile));
-    return pages;
-  }
-
   void find_page_representatives() {
     const KvSlab& kv = problem_.kv;
     const int32_t num_planes = kv.num_kv_heads * (page_outliers_ + 1);
@@ -124,49 +83,65 @@ class PageListBuilder {
                                        .token_stride = num_places});
   }
 
-  template <typename T>
-  const T* upload(const std::vector<T>& values) {
-    return context_.scratch.upload(std::span(values));
-  }
-
   void upload() {
-    std::vector<int32_t> kv_heads, tile_rows;
+    std::vector<int32_t> kv_heads, tile_rows, block_pages;
     const int32_t heads_per_kv_head = problem_.num_query_heads / problem_.kv.num_kv_heads;
     for (const int32_t head : problem_.heads) kv_heads.push_back(head / heads_per_kv_head);
     for (const RowTile& tile : problem_.tiles) {
       tile_rows.push_back(static_cast<int32_t>(tile.num_rows));
     }
-    heads_ = context_.scratch.upload(problem_.heads);
-    kv_heads_ = upload(kv_heads);
-    tiles_ = context_.scratch.upload(problem_.tiles);
-    device_tile_pages_ = upload(tile_pages_);
-    device_tile_rows_ = upload(tile_rows);
-    gamma_ = context_.scratch.upload(problem_.gamma);
-    top_k_ = context_.scratch.upload(problem_.top_k);
+    for (PageBatch& batch : batches_) {
+      batch.first_block = block_pages.size();
+      add_block_pages(std::span(tile_pages_).subspan(batch.first_tile, batch.num_tiles),
+                      rows_per_tile(), block_pages);
+    }
+    UploadPack pack;
+    const auto heads_at = pack.add(problem_.heads);
+    const auto kv_heads_at = pack.add(std::span(kv_heads));
+    const auto tiles_at = pack.add(problem_.tiles);
+    const auto tile_pages_at = pack.add(std::span(tile_pages_));
+    const auto tile_rows_at = pack.add(std::span(tile_rows));
+    const auto block_pages_at = pack.add(std::span(block_pages));
+    const auto gamma_at = pack.add(problem_.gamma);
+    const auto top_k_at = pack.add(problem_.top_k);
+    pack.send(context_.scratch);
+    heads_ = pack[heads_at];
+    kv_heads_ = pack[kv_heads_at];
+    tiles_ = pack[tiles_at];
+    device_tile_pages_ = pack[tile_pages_at];
+    device_tile_rows_ = pack[tile_rows_at];
+    block_pages_ = pack[block_pages_at];
+    gamma_ = pack[gamma_at];
+    top_k_ = pack[top_k_at];
   }
 
   void allocate() {
     Scratch& scratch = context_.scratch;
-    const auto num_tiles = [](const Batch& b) {
+    const auto most = [&](const auto& count) {
+      int64_t result = 0;
+      for (const PageBatch& batch : batches_) result = std::max<int64_t>(result, count(batch));
+      return result;
+    };
+    const auto num_sets = [](const PageBatch& b) {
       return static_cast<int64_t>(b.num_heads) * b.num_tiles;
     };
-    const auto num_rows = [&](const Batch& b) { return num_tiles(b) * rows_per_tile(); };
-    rows_ = scratch.allocate<__half>(batches_.most(num_rows) * problem_.kv.head_dim);
-    const int64_t num_scores =
-        batches_.most([&](const Batch& b) { return num_rows(b) * b.page_stride; });
+    const int64_t most_rows = most(num_sets) * rows_per_tile();
+    const int64_t most_pages =
+        most([&](const PageBatch& b) { return num_sets(b) * b.page_stride; });
+    const int64_t most_scores = most_pages * rows_per_tile();
+    rows_ = scratch.allocate<__half>(most_rows * problem_.kv.head_dim);
     if (by_mass()) {
-      masses_ = scratch.allocate<uint8_t>(num_scores);
-      groups_ = scratch.allocate<MassGroup>(num_scores / kScorePages);
+      masses_ = scratch.allocate<uint8_t>(most_scores);
+      groups_ = scratch.allocate<MassGroup>(most_scores / kScorePages);
     } else {
-      scores_ = scratch.allocate<float>(num_scores);
+      scores_ = scratch.allocate<float>(most_scores);
     }
-    chosen_ = scratch.allocate<uint32_t>(
-        batches_.most([&](const Batch& b) { return num_tiles(b) * b.page_stride / 32; }));
-    count_ = scratch.allocate<int32_t>(batches_.most(num_tiles));
+    chosen_ = scratch.allocate<uint32_t>(most_pages / 32);
+    count_ = scratch.allocate<int32_t>(most(num_sets));
     used_ = scratch.allocate<int64_t>(static_cast<int64_t>(problem_.heads.size()));
   }
 
-  void build_batch(const Batch& batch) {
+  void represent_rows(const PageBatch& batch) {
     launch_row_representatives({.q = problem_.q,
                                 .num_query_heads = problem_.num_query_heads,
                                 .head_dim = problem_.kv.head_dim,
@@ -176,23 +151,9 @@ class PageListBuilder {
                                 .num_tiles = batch.num_tiles,
                                 .row_outliers = row_outliers_},
                                rows_, context_.stream);
-    score(batch);
-    choose(batch);
-    launch_block_lists({.index = problem_.index,
-                        .heads = heads_ + batch.first_head,
-                        .num_heads = static_cast<int32_t>(batch.num_heads),
-                        .first_tile = batch.first_tile,
-                        .num_tiles = batch.num_tiles,
-                        .tile_pages = device_tile_pages_ + batch.first_tile,
-                        .chosen = chosen_,
-                        .words = batch.page_stride / 32,
-                        .count = count_,
-                        .used = used_ + batch.first_head},
-                       context_.stream);
   }
 
-  void score(const Batch& batch) {
-    const std::vector<int32_t> block_pages = pages_of_blocks(batch);
+  void score(const PageBatch& batch) {
     const int64_t last_page_keys = problem_.kv.num_tokens - (num_pages_ - 1) * kPageTokens;
     const RepresentativeScoreArguments arguments = {
         .rows = rows_,
@@ -202,7 +163,7 @@ class PageListBuilder {
         .head_dim = problem_.kv.head_dim,
         .kv_heads = kv_heads_ + batch.first_head,
         .tile_pages = device_tile_pages_ + batch.first_tile,
-        .block_pages = upload(block_pages),
+        .block_pages = block_pages_ + batch.first_block,
         .num_pages = static_cast<int32_t>(num_pages_),
         .last_page_keys = static_cast<int32_t>(last_page_keys),
         .page_outliers = page_outliers_,
@@ -219,7 +180,7 @@ class PageListBuilder {
     }
   }
 
-  void choose(const Batch& batch) {
+  void choose(const PageBatch& batch) {
     const ChoiceTiles tiles = {
         .page_stride = batch.page_stride,
         .rows_per_tile = rows_per_tile(),
@@ -242,19 +203,18 @@ class PageListBuilder {
     }
   }
 
-  // The most pages that a row of each block of kScoreRows may see.
-  std::vector<int32_t> pages_of_blocks(const Batch& batch) const {
-    const int64_t num_rows = batch.num_tiles * rows_per_tile();
-    std::vector<int32_t> pages(static_cast<size_t>(ceil_div(num_rows, kScoreRows)));
-    for (int64_t tile = 0; tile < batch.num_tiles; ++tile) {
-      const int64_t first = tile * rows_per_tile() / kScoreRows;
-      const int64_t last = ((tile + 1) * rows_per_tile() - 1) / kScoreRows;
-      for (auto block = static_cast<size_t>(first); block <= static_cast<size_t>(last); ++block) {
-        pages[block] =
-            std::max(pages[block], tile_pages_[static_cast<size_t>(batch.first_tile + tile)]);
-      }
-    }
-    return pages;
+  void list(const PageBatch& batch) {
+    launch_block_lists({.index = problem_.index,
+                        .heads = heads_ + batch.first_head,
+                        .num_heads = static_cast<int32_t>(batch.num_heads),
+                        .first_tile = batch.first_tile,
+                        .num_tiles = batch.num_tiles,
+                        .tile_pages = device_tile_pages_ + batch.first_tile,
+                        .chosen = chosen_,
+                        .words = batch.page_stride / 32,
+                        .count = count_,
+                        .used = used_ + batch.first_head},
+                       context_.stream);
   }
 
   bool by_mass() const { return !problem_.gamma.empty(); }
@@ -270,7 +230,7 @@ class PageListBuilder {
   int32_t page_outliers_;
   int64_t num_pages_;
   std::vector<int32_t> tile_pages_;
-  Batches batches_;
+  std::vector<PageBatch> batches_;
 
   // Device memory.
   CUtensorMap page_map_ = {};
@@ -279,6 +239,7 @@ class PageListBuilder {
   const RowTile* tiles_ = nullptr;
   const int32_t* device_tile_pages_ = nullptr;
   const int32_t* device_tile_rows_ = nullptr;
+  const int32_t* block_pages_ = nullptr;
   const float* gamma_ = nullptr;
   const int32_t* top_k_ = nullptr;
   __half* rows_ = nullptr;

@@ -10,9 +10,9 @@
 
 namespace millrace::kernels::cuda {
 
-// Scores of one batch at most. Beside it an operation holds the representatives of all pages,
-// (page_outliers + 1) / 64 of K.
-inline constexpr int64_t kScoreBytes = int64_t{256} << 20;
+// Scores of one batch at most: 32 heads of 131,072 tokens, at 4 row outliers, are one. Beside it an
+// operation holds the representatives of all pages, (page_outliers + 1) / 64 of K.
+inline constexpr int64_t kScoreBytes = int64_t{768} << 20;
 
 struct PageListProblem {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
@@ -27,6 +27,7 @@ struct PageListProblem {
   // One of the two, per head: which pages are kept (kernels/cuda/estimation/page_choice.h).
   std::span<const float> gamma;
   std::span<const int32_t> top_k;
+  int64_t score_bytes = kScoreBytes;
 };
 
 void build_page_lists(const PageListProblem& problem, Context& context);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/estimation/page_lists.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/unit/kernels/needle_layer.h"
@@ -187,25 +188,42 @@ TEST_F(AdaptiveEstimation, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
 }
 
 TEST_F(AdaptiveEstimation, ManyHeadsAndTilesGoThroughInBatches) {
-  // 1,094 tiles of 60 representatives against 1,094 pages: more scores of one head than a batch
-  // has.
-  EstimationCase c({.num_tokens = 70000,
-                    .num_query_heads = 2,
-                    .num_kv_heads = 1,
+  EstimationCase c({.num_tokens = 9000,
+                    .num_query_heads = 6,
+                    .num_kv_heads = 2,
                     .head_dim = 64,
                     .dtype = DType::kBFloat16},
                    44);
-  const auto tiles = tile_rows(70000);
-  const Outliers many = {.rows = 59, .pages = 1};
-  const auto whole = build(c, tiles, {0, 1}, {0.3F, 0.3F}, many);
-  // The second half of the tiles alone falls into other batches.
-  std::vector<RowTile> half(tiles.begin() + 547, tiles.end());
-  for (RowTile& tile : half) tile.local_row -= 547 * kTileRows;
-  const auto part = build(c, half, {0, 1}, {0.3F, 0.3F}, many);
-  for (size_t head = 0; head < 2; ++head) {
-    for (size_t i = 0; i < half.size(); ++i) {
-      ASSERT_EQ(part[head].blocks[i], whole[head].blocks[i + 547]) << "tile " << i + 547;
-    }
+  const auto tiles = tile_rows(9000);
+  const std::vector<int32_t> heads = {0, 5, 3};
+  const std::vector<float> gamma = {0.3F, 0.6F, 0.45F};
+  DeviceLayer layer(c);
+  const auto build_within = [&](int64_t score_bytes) {
+    DeviceIndex index({.num_heads = 6, .num_tiles = std::ssize(tiles), .max_blocks = 1 << 20});
+    const void* q = layer.rows_of(tiles);
+    run([&](Context& context) {
+      build_page_lists({.q = q,
+                        .num_query_heads = 6,
+                        .scale = 0.125F,
+                        .kv = layer.kv(),
+                        .tiles = tiles,
+                        .index = index.view(),
+                        .row_outliers = 3,
+                        .page_outliers = 2,
+                        .heads = heads,
+                        .gamma = gamma,
+                        .score_bytes = score_bytes},
+                       context);
+    });
+    EXPECT_TRUE(index.guards_intact());
+    std::vector<HeadLists> lists;
+    for (const int32_t head : heads) lists.push_back(index.lists(head));
+    return lists;
+  };
+  const auto whole = build_within(kScoreBytes);
+  // All heads of some tiles; two heads of one tile; one head of one tile, though it does not fit.
+  for (const int64_t score_bytes : {200000, 1600, 1}) {
+    EXPECT_EQ(build_within(score_bytes), whole) << score_bytes << " bytes";
   }
 }
 
