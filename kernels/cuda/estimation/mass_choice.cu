@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/estimation/choice_shared.cuh"
+#include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -29,16 +30,35 @@ __constant__ const float kStepMass[kMassStepsPerOctave] = {
     0.707106781F, 0.648419777F, 0.594603558F, 0.545253866F,
 };
 
-// Of one warp, before as many group numbers as a row has groups.
+// A group that may count.
+struct ActiveGroup {
+  uint16_t number;
+  uint16_t shift;  // how much less a mass of it is in units of the row's largest
+};
+
+// Of one warp, before as many active groups as a row has groups.
 struct RowMemory {
-  uint32_t histogram[kValues];  // from value -1 on
+  // Of value v at v + 1: the eight of an octave are 32 bytes, aligned, from the lowest up.
+  alignas(16) uint32_t histogram[kValues];
 
   __device__ uint32_t& pages_at(int32_t value) { return histogram[value + 1]; }
 };
 
-// Bit i: byte i of `word` of a comparison's all ones and zeros.
-__device__ uint32_t bits_of_bytes(uint32_t word) {
-  return (word & 0x08040201U) * 0x01010101U >> 24;
+// Bit i: byte i of the words is `least` or more, which is 255 at most.
+__device__ uint32_t bits_from(const uint32_t (&words)[4], uint32_t least) {
+  const uint32_t carry = (256 - least) * 0x00010001U;  // into the bit above
+  // Of each word, its lower two bytes side by side, and 16 bits above them its upper two.
+  uint32_t pairs = 0;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t even = (words[w] & 0x00FF00FFU) + carry;
+    const uint32_t odd = (words[w] >> 8 & 0x00FF00FFU) + carry;
+    pairs |=
+        (even >> (8 - 2 * w) & 0x00010001U << 2 * w) | (odd >> (7 - 2 * w) & 0x00020002U << 2 * w);
+  }
+  pairs = (pairs | pairs << 4) & 0x0F0F0F0FU;
+  pairs = (pairs | pairs << 2) & 0x33333333U;
+  return (pairs | pairs >> 14) & 0xFFFFU;
 }
 
 // Where a row reaches gamma: all pages above `value`, and the first `count` of those at it.
@@ -50,7 +70,8 @@ struct Threshold {
 
 class RowChoice {
  public:
-  __device__ RowChoice(ChosenPages& chosen, RowMemory& memory, uint16_t* active, int32_t num_pages)
+  __device__ RowChoice(ChosenPages& chosen, RowMemory& memory, ActiveGroup* active,
+                       int32_t num_pages)
       : chosen_(chosen),
         memory_(memory),
         active_(active),
@@ -60,7 +81,7 @@ class RowChoice {
 
   // Adds the fewest pages whose masses reach gamma of the row's.
   __device__ void cover(const uint8_t* masses, const MassGroup* groups, float gamma) {
-    masses_ = masses;
+    masses_ = reinterpret_cast<const uint4*>(masses) + lane_ % kGroupLanes;
     groups_ = groups;
     if (!find_exponent()) return chosen_.add_all(lane_, kWarp);
     const float total = total_mass();
@@ -73,8 +94,10 @@ class RowChoice {
   // That of the largest mass of the row; false if that is no number.
   __device__ bool find_exponent() {
     int32_t largest = groups_[0].exponent;
-    for (int32_t g = lane_; g < num_groups_; g += kWarp)
+#pragma unroll 1
+    for (int32_t g = lane_; g < num_groups_; g += kWarp) {
       largest = max(largest, groups_[g].exponent);
+    }
     exponent_ = __reduce_max_sync(~0U, largest);
     return exponent_ != kNoNumber;
   }
@@ -82,9 +105,11 @@ class RowChoice {
   // In units of the largest mass, as all masses below.
   __device__ float total_mass() const {
     float sum = 0;
+#pragma unroll 1
     for (int32_t g = lane_; g < num_groups_; g += kWarp) {
-      const auto steps = static_cast<float>(groups_[g].exponent - exponent_);
-      sum += groups_[g].sum * exp2f(steps / kMassStepsPerOctave);
+      const MassGroup group = groups_[g];
+      const auto steps = static_cast<float>(group.exponent - exponent_);
+      sum += group.sum * ptx::exp2_approx(steps * (1.0F / kMassStepsPerOctave));
     }
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -96,44 +121,45 @@ class RowChoice {
   // Of the masses that may count: pages below this share of what may be left out could all be left
   // out.
   __device__ int32_t least_value(float gamma, float total) const {
-    const float negligible = (1 - gamma) * total / static_cast<float>(num_pages_);
-    const float steps = floorf(kMassStepsPerOctave * log2f(negligible));
+    const float negligible = __fdividef((1 - gamma) * total, static_cast<float>(num_pages_));
+    const float steps = floorf(kMassStepsPerOctave * __log2f(negligible));
     return max(static_cast<int32_t>(kLargestMass + fmaxf(steps, -kLargestMass)), 1);
-  }
-
-  // How much less a mass of the group is in units of the row's largest.
-  __device__ int32_t shift(int32_t group) const {
-    return min(exponent_ - groups_[group].exponent, kLargestMass);
   }
 
   // The groups that have such masses, in order.
   __device__ void find_groups(int32_t least) {
     least_ = least;
     num_active_ = 0;
+#pragma unroll 1
     for (int32_t first = 0; first < num_groups_; first += kWarp) {
       const int32_t group = first + lane_;
-      const bool is_active = group < num_groups_ && kLargestMass - shift(group) >= least;
+      const int32_t shift =
+          group < num_groups_ ? exponent_ - groups_[group].exponent : kLargestMass;
+      const bool is_active = kLargestMass - shift >= least;
       const uint32_t ballot = __ballot_sync(~0U, is_active);
       if (is_active) {
-        active_[num_active_ + __popc(ballot & ((1U << lane_) - 1))] = static_cast<uint16_t>(group);
+        active_[num_active_ + __popc(ballot & ((1U << lane_) - 1))] = {
+            .number = static_cast<uint16_t>(group), .shift = static_cast<uint16_t>(shift)};
       }
       num_active_ += __popc(ballot);
     }
     __syncwarp();
   }
 
-  // use(masses, group, shift) for kGroupsAtOnce groups at a time, with 16 masses of this lane.
+  // use(masses, group) for kGroupsAtOnce groups at a time, with 16 masses of this lane.
   template <typename Use>
   __device__ void for_each_mass(const Use& use) {
+#pragma unroll 1
     for (int32_t first = 0; first < num_active_; first += kGroupsAtOnce) {
       const int32_t i = first + lane_ / kGroupLanes;
-      const int32_t group = i < num_active_ ? active_[i] : 0;
+      ActiveGroup group = {};
       uint4 masses = {};
       if (i < num_active_) {
-        masses = reinterpret_cast<const uint4*>(masses_)[group * kGroupLanes + lane_ % kGroupLanes];
+        group = active_[i];
+        masses = masses_[group.number * kGroupLanes];
       }
       const uint32_t words[4] = {masses.x, masses.y, masses.z, masses.w};
-      use(words, group, shift(group));
+      use(words, group);
     }
   }
 
@@ -141,20 +167,24 @@ class RowChoice {
     return group * kScorePages + lane_ % kGroupLanes * kLaneBytes;
   }
 
+  // What does not count goes to the value below, which is cleared again: a branch a mass is dearer.
   __device__ void count_values() {
-    for (int i = lane_; i < kValues; i += kWarp) memory_.histogram[i] = 0;
+    auto* vectors = reinterpret_cast<uint4*>(memory_.histogram);
+    vectors[lane_] = vectors[lane_ + kWarp] = {};
     __syncwarp();
-    for_each_mass([&](const uint32_t(&words)[4], int32_t, int32_t shift) {
+    for_each_mass([&](const uint32_t(&words)[4], ActiveGroup group) {
+      const int32_t shift = group.shift;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        if (words[w] == 0) continue;
 #pragma unroll
         for (int byte = 0; byte < 4; ++byte) {
-          const int32_t value = static_cast<int32_t>(words[w] >> 8 * byte & 0xFF) - shift;
-          if (value >= least_) atomicAdd(&memory_.pages_at(value), 1U);
+          const auto mass = static_cast<int32_t>(words[w] >> 8 * byte & 0xFF);
+          atomicAdd(&memory_.pages_at(max(mass - shift, least_ - 1)), 1U);
         }
       }
     });
+    __syncwarp();
+    if (lane_ == 0) memory_.pages_at(least_ - 1) = 0;
     __syncwarp();
   }
 
@@ -162,11 +192,15 @@ class RowChoice {
   __device__ Threshold find_threshold(float target) {
     const float octave = __int_as_float((127 - lane_) << 23);  // 2^-lane
     const int32_t top = kLargestMass - lane_ * kValuesPerLane;
-    int32_t counts[kValuesPerLane];
+    const auto* vectors = reinterpret_cast<const uint4*>(memory_.histogram);
+    const uint4 upper_half = vectors[2 * (kWarp - 1 - lane_) + 1];
+    const uint4 lower_half = vectors[2 * (kWarp - 1 - lane_)];
+    const uint32_t counts[kValuesPerLane] = {upper_half.w, upper_half.z, upper_half.y,
+                                             upper_half.x, lower_half.w, lower_half.z,
+                                             lower_half.y, lower_half.x};
     float own = 0;
 #pragma unroll
     for (int step = 0; step < kValuesPerLane; ++step) {
-      counts[step] = static_cast<int32_t>(memory_.pages_at(top - step));
       own += static_cast<float>(counts[step]) * kStepMass[step];
     }
     float with = own * octave;
@@ -185,7 +219,7 @@ class RowChoice {
     // In units of the octave: steps down until one has what is left.
     float left = (target - before) * __int_as_float((127 + lane_) << 23);
     int at = 0;
-    int32_t count = counts[0];
+    uint32_t count = counts[0];
 #pragma unroll
     for (int step = 0; step + 1 < kValuesPerLane; ++step) {
       const float mass = static_cast<float>(counts[step]) * kStepMass[step];
@@ -194,38 +228,35 @@ class RowChoice {
       ++at;
       count = counts[step + 1];
     }
-    const auto needed = static_cast<int32_t>(fminf(ceilf(left / kStepMass[at]), 1e9F));
+    const float inverse = ptx::exp2_approx(static_cast<float>(at) / kMassStepsPerOctave);
+    const auto needed = static_cast<int32_t>(fminf(ceilf(left * inverse), 1e9F));
+    const auto takes_all = static_cast<int>(needed >= static_cast<int32_t>(count));
     return {.value = __shfl_sync(~0U, top - at, lane),
             .count = __shfl_sync(~0U, max(needed, 1), lane),
-            .takes_all = __shfl_sync(~0U, static_cast<int>(needed >= count), lane) != 0};
+            .takes_all = __shfl_sync(~0U, takes_all, lane) != 0};
   }
 
   __device__ void take(const Threshold& threshold) {
     int32_t left = threshold.count;
-    for_each_mass([&](const uint32_t(&words)[4], int32_t group, int32_t shift) {
-      // What is more than kLargestMass is above every byte.
-      const int32_t value = threshold.value + shift;
-      uint32_t pages = bits_from(words, threshold.takes_all ? value : value + 1);
+    for_each_mass([&](const uint32_t(&words)[4], ActiveGroup group) {
+      const int32_t value = threshold.value + group.shift;
+      uint32_t pages = pages_from(words, threshold.takes_all ? value : value + 1);
       if (!threshold.takes_all && left > 0) {
-        pages |= first_of(bits_from(words, value) & ~pages, left);
+        pages |= first_of(pages_from(words, value) & ~pages, left);
       }
       const uint32_t upper = __shfl_down_sync(~0U, pages, 1);
-      if (lane_ % 2 == 0) chosen_.add_word(first_page(group) / 32, pages | upper << 16);
+      if (lane_ % 2 == 0) chosen_.add_word(first_page(group.number) / 32, pages | upper << 16);
     });
   }
 
-  // Bit i: mass i is `least` or more.
-  __device__ static uint32_t bits_from(const uint32_t (&words)[4], int32_t least) {
-    if (least > kLargestMass) return 0;
-    const uint32_t bytes = static_cast<uint32_t>(least) * 0x01010101U;
-    uint32_t bits = 0;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) bits |= bits_of_bytes(__vcmpgeu4(words[w], bytes)) << 4 * w;
-    return bits;
+  // Bit i: mass i is `least` or more. None is more than kLargestMass.
+  __device__ static uint32_t pages_from(const uint32_t (&words)[4], int32_t least) {
+    return bits_from(words, static_cast<uint32_t>(min(least, kLargestMass + 1)));
   }
 
   // Of the warp's bits the first `left`, lane by lane, which then are fewer.
   __device__ uint32_t first_of(uint32_t bits, int32_t& left) const {
+    if (!__any_sync(~0U, bits != 0)) return 0;
     int32_t before = __popc(bits);
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -242,11 +273,11 @@ class RowChoice {
 
   ChosenPages& chosen_;
   RowMemory& memory_;
-  uint16_t* active_;  // groups that count
+  ActiveGroup* active_;
   int lane_;
   int32_t num_pages_;
   int32_t num_groups_;
-  const uint8_t* masses_ = nullptr;
+  const uint4* masses_ = nullptr;  // the lane's of each group
   const MassGroup* groups_ = nullptr;
   int32_t exponent_ = 0;
   int32_t least_ = 0;
@@ -261,11 +292,12 @@ struct ChoiceLayout {
   explicit __host__ __device__ ChoiceLayout(int64_t page_stride)
       : words(page_stride / 32), groups(page_stride / kScorePages) {}
 
+  __host__ __device__ int64_t first_row() const { return (words * 4 + 15) / 16 * 16; }
   __host__ __device__ int64_t row_bytes() const {
-    return (static_cast<int64_t>(sizeof(RowMemory)) + groups * 2 + 15) / 16 * 16;
+    return (static_cast<int64_t>(sizeof(RowMemory) + groups * sizeof(ActiveGroup)) + 15) / 16 * 16;
   }
   __host__ __device__ int64_t bytes(int64_t num_warps) const {
-    return words * 4 + num_warps * row_bytes();
+    return first_row() + num_warps * row_bytes();
   }
 };
 
@@ -285,14 +317,18 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int num_warps = static_cast<int>(blockDim.x) / kWarp;
-  std::byte* memory = choice_memory + layout.words * 4 + warp * layout.row_bytes();
+  std::byte* memory = choice_memory + layout.first_row() + warp * layout.row_bytes();
   RowChoice row(chosen, *reinterpret_cast<RowMemory*>(memory),
-                reinterpret_cast<uint16_t*>(memory + sizeof(RowMemory)), num_pages);
+                reinterpret_cast<ActiveGroup*>(memory + sizeof(RowMemory)), num_pages);
   const int32_t num_rows = min(tiles.rows_per_tile, tiles.tile_rows[tile] + 1);
   const int64_t first_row = (head * tiles.num_tiles + tile) * tiles.rows_per_tile;
+  const uint8_t* masses = arguments.masses + first_row * tiles.page_stride;
+  const MassGroup* groups = arguments.groups + first_row * layout.groups;
+  const auto row_masses = static_cast<int32_t>(tiles.page_stride);
+  const auto row_groups = static_cast<int32_t>(layout.groups);
+#pragma unroll 1
   for (int32_t r = warp; r < num_rows; r += num_warps) {
-    const int64_t at = (first_row + r) * tiles.page_stride;
-    row.cover(arguments.masses + at, arguments.groups + at / kScorePages, arguments.gamma[head]);
+    row.cover(masses + r * row_masses, groups + r * row_groups, arguments.gamma[head]);
   }
   if (threadIdx.x == 0) {
     chosen.add(0);
