@@ -1,74 +1,22 @@
 #include "kvstore/tiered_kv_store.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "common/aligned_buffer.h"
 #include "common/checksum.h"
 #include "common/log.h"
 #include "common/units.h"
+#include "kvstore/check_arguments.h"
+#include "kvstore/pins.h"
 
 namespace millrace::kvstore {
 namespace {
 
-constexpr size_t kMaxIdBytes = 256;
 constexpr size_t kMaxRequests = 65536;
 // The disk file grows by at least this many slots: a call per page would dominate.
 constexpr int64_t kDiskGrowthSlots = 64;
 
 }  // namespace
-
-// The pages of one pin_pages call, with the memory of those that had to be read from disk.
-class TieredKvStore::Pins final : public PinnedPages {
- public:
-  Pins(TieredKvStore& store, std::shared_ptr<PageTable> table, std::span<PageEntry> entries)
-      : store_(store), table_(std::move(table)), entries_(entries), pages_(entries.size()) {}
-  ~Pins() override { store_.unpin(entries_); }
-
-  std::span<const PinnedPage> pages() const override { return pages_; }
-
-  // Under the store's lock: what may change later is copied now.
-  void describe() {
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      const PageEntry& entry = entries_[i];
-      const Tier tier = entry.slots.best();
-      slots_.push_back(entry.slots[tier]);
-      pages_[i] = {.bytes = {},
-                   .digest = table_->digest_of(entry),
-                   .checksum = entry.checksum,
-                   .score = entry.score,
-                   .tier = tier};
-    }
-  }
-
-  // Outside the lock.
-  Result<void> load(const PageIo& io) {
-    std::vector<size_t> to_read;
-    for (size_t i = 0; i < pages_.size(); ++i) {
-      pages_[i].bytes = io.address(pages_[i].tier, slots_[i]);
-      if (pages_[i].bytes.empty()) to_read.push_back(i);
-    }
-    const auto page_bytes = static_cast<size_t>(io.page_bytes());
-    read_ = AlignedBuffer(static_cast<int64_t>(to_read.size() * page_bytes));
-    std::byte* next = read_.as<std::byte>();
-    for (const size_t i : to_read) {
-      const std::span bytes(next, page_bytes);
-      MR_RETURN_IF_ERROR(io.read(pages_[i].tier, slots_[i], entries_[i], bytes));
-      pages_[i].bytes = bytes;
-      next += page_bytes;
-    }
-    return {};
-  }
-
- private:
-  TieredKvStore& store_;
-  std::shared_ptr<PageTable> table_;
-  std::span<PageEntry> entries_;
-  std::vector<int32_t> slots_;
-  std::vector<PinnedPage> pages_;
-  AlignedBuffer read_;
-};
 
 TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
                              bool promotes)
@@ -85,7 +33,7 @@ TieredKvStore::~TieredKvStore() {
 
 Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t num_tokens,
                                           std::span<const int64_t> pages) {
-  MR_RETURN_IF_ERROR(check_request(request_id, num_tokens, pages));
+  MR_RETURN_IF_ERROR(check_request(request_id, num_tokens, pages, geometry_));
   const int64_t rows = int64_t{geometry_.num_layers} * geometry_.num_kv_heads;
   // No overflow: `pages` lies in memory, and rows is at most 2^24 (kv_store.cc).
   const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows;
@@ -112,28 +60,6 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   residency_.reserve(num_pages);
   leases_.forget_end(request_id);
   tables_.emplace(request_id, std::move(table));
-  return {};
-}
-
-Result<void> TieredKvStore::check_request(const std::string& request_id, int64_t num_tokens,
-                                          std::span<const int64_t> pages) const {
-  if (request_id.empty() || request_id.size() > kMaxIdBytes) {
-    return error(Errc::kInvalidArgument, "request id of {} bytes, must be 1 to {}",
-                 request_id.size(), kMaxIdBytes);
-  }
-  if (num_tokens <= 0) {
-    return error(Errc::kInvalidArgument, "request '{}' of {} tokens", request_id, num_tokens);
-  }
-  const int64_t num_prompt_pages = ceil_div(num_tokens, geometry_.page_tokens);
-  int64_t previous = -1;
-  for (const int64_t page : pages) {
-    if (page <= previous || page >= num_prompt_pages) {
-      return error(Errc::kInvalidArgument,
-                   "request '{}': page {} after {}, must ascend and be below {}", request_id, page,
-                   previous, num_prompt_pages);
-    }
-    previous = page;
-  }
   return {};
 }
 
@@ -192,21 +118,14 @@ Result<void> TieredKvStore::open(const std::string& request_id, const std::strin
 
 Result<void> TieredKvStore::write_page(const std::string& request_id, const PageKey& key,
                                        std::span<const std::byte> kv, const PageDigest& digest) {
-  const auto head_dim = static_cast<size_t>(geometry_.head_dim);
-  if (static_cast<int64_t>(kv.size()) != io_.page_bytes() || digest.min.size() != head_dim ||
-      digest.max.size() != head_dim || digest.radius.size() != head_dim) {
-    return error(Errc::kInvalidArgument,
-                 "request '{}': page of {} bytes with a digest of {}, {}, {} values; must be {} "
-                 "and {}",
-                 request_id, kv.size(), digest.min.size(), digest.max.size(), digest.radius.size(),
-                 io_.page_bytes(), head_dim);
-  }
+  MR_RETURN_IF_ERROR(check_page(request_id, kv, digest, geometry_));
   const uint64_t sum = checksum(kv);
   MR_ASSIGN_OR_RETURN(const PageWrite write, start_write(request_id, key));
   const auto stored_digest = write.table->digest_of(*write.page);
-  std::copy(digest.min.begin(), digest.min.end(), stored_digest.begin());
-  std::copy(digest.max.begin(), digest.max.end(), stored_digest.begin() + head_dim);
-  std::copy(digest.radius.begin(), digest.radius.end(), stored_digest.begin() + 2 * head_dim);
+  auto next = stored_digest.begin();
+  for (const auto& values : {digest.min, digest.max, digest.radius}) {
+    next = std::copy(values.begin(), values.end(), next);
+  }
   auto copied = io_.write(write.slots, kv);
   finish_write(write, sum, copied.ok());
   return copied;
@@ -255,16 +174,7 @@ Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t la
     MR_ASSIGN_OR_RETURN(table, find_running(request_id));
     MR_ASSIGN_OR_RETURN(entries, table->head(layer, kv_head));
   }
-  if (scores.size() != entries.size()) {
-    return error(Errc::kInvalidArgument, "request '{}': {} scores of {} pages", request_id,
-                 scores.size(), entries.size());
-  }
-  for (const float score : scores) {
-    if (!std::isfinite(score) || score < 0) {
-      return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} has a score of {}",
-                   request_id, layer, kv_head, score);
-    }
-  }
+  MR_RETURN_IF_ERROR(check_scores(request_id, layer, kv_head, scores, std::ssize(entries)));
   const auto ranks = rank_pages(layer, table->num_prompt_pages(), table->pages(), scores);
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -331,7 +241,7 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
     MR_RETURN_IF_ERROR(table->check_readable(entries));
     for (PageEntry& page : entries) residency_.pin(page);
     pinned_pages_ += num_pages;
-    pins = std::make_unique<Pins>(*this, table, entries);
+    pins = std::make_unique<Pins>(table, entries, [this, entries] { unpin(entries); });
     pins->describe();
     for (const PinnedPage& page : pins->pages()) ++page_hits_[static_cast<int>(page.tier)];
   }

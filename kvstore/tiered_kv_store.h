@@ -49,7 +49,6 @@ class TieredKvStore final : public KvStore {
   KvStoreStats stats() const override;
 
  private:
-  class Pins;
   struct PageWrite {
     std::shared_ptr<PageTable> table;
     PageEntry* page = nullptr;
@@ -62,8 +61,6 @@ class TieredKvStore final : public KvStore {
   Result<void> check_sealed_lease(const std::string& request_id, const std::string& lease_id) const;
   void forget(const std::string& request_id, LeaseEnd why);
 
-  Result<void> check_request(const std::string& request_id, int64_t num_tokens,
-                             std::span<const int64_t> pages) const;
   Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
   void shrink_disk();
 

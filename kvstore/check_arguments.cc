@@ -1,0 +1,59 @@
+#include "kvstore/check_arguments.h"
+
+#include <cmath>
+
+#include "common/units.h"
+
+namespace millrace::kvstore {
+
+Result<void> check_request(const std::string& request_id, int64_t num_tokens,
+                           std::span<const int64_t> pages, const KvGeometry& geometry) {
+  if (request_id.empty() || request_id.size() > kMaxIdBytes) {
+    return error(Errc::kInvalidArgument, "request id of {} bytes, must be 1 to {}",
+                 request_id.size(), kMaxIdBytes);
+  }
+  if (num_tokens <= 0) {
+    return error(Errc::kInvalidArgument, "request '{}' of {} tokens", request_id, num_tokens);
+  }
+  const int64_t num_prompt_pages = ceil_div(num_tokens, geometry.page_tokens);
+  int64_t previous = -1;
+  for (const int64_t page : pages) {
+    if (page <= previous || page >= num_prompt_pages) {
+      return error(Errc::kInvalidArgument,
+                   "request '{}': page {} after {}, must ascend and be below {}", request_id, page,
+                   previous, num_prompt_pages);
+    }
+    previous = page;
+  }
+  return {};
+}
+
+Result<void> check_page(const std::string& request_id, std::span<const std::byte> kv,
+                        const PageDigest& digest, const KvGeometry& geometry) {
+  const auto head_dim = static_cast<size_t>(geometry.head_dim);
+  if (static_cast<int64_t>(kv.size()) == geometry.page_bytes() && digest.min.size() == head_dim &&
+      digest.max.size() == head_dim && digest.radius.size() == head_dim) {
+    return {};
+  }
+  return error(Errc::kInvalidArgument,
+               "request '{}': page of {} bytes with a digest of {}, {}, {} values; must be {} and "
+               "{}",
+               request_id, kv.size(), digest.min.size(), digest.max.size(), digest.radius.size(),
+               geometry.page_bytes(), head_dim);
+}
+
+Result<void> check_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
+                          std::span<const float> scores, int64_t num_pages) {
+  if (std::ssize(scores) != num_pages) {
+    return error(Errc::kInvalidArgument, "request '{}': {} scores of {} pages", request_id,
+                 scores.size(), num_pages);
+  }
+  for (const float score : scores) {
+    if (std::isfinite(score) && score >= 0) continue;
+    return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} has a score of {}",
+                 request_id, layer, kv_head, score);
+  }
+  return {};
+}
+
+}  // namespace millrace::kvstore

@@ -1,0 +1,25 @@
+// What a caller of a KvStore may not ask for: kInvalidArgument with what, where and the numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/result.h"
+#include "kvstore/kv_store.h"
+
+namespace millrace::kvstore {
+
+inline constexpr size_t kMaxIdBytes = 256;
+
+// `pages` ascend and are pages of the prompt.
+Result<void> check_request(const std::string& request_id, int64_t num_tokens,
+                           std::span<const int64_t> pages, const KvGeometry& geometry);
+Result<void> check_page(const std::string& request_id, std::span<const std::byte> kv,
+                        const PageDigest& digest, const KvGeometry& geometry);
+// A finite score, not below 0, of each of num_pages pages.
+Result<void> check_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
+                          std::span<const float> scores, int64_t num_pages);
+
+}  // namespace millrace::kvstore

@@ -1,0 +1,43 @@
+// The pages of one pin_pages call, with the memory of those that had to be read from disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/aligned_buffer.h"
+#include "kvstore/kv_store.h"
+#include "kvstore/page_io.h"
+#include "kvstore/page_table.h"
+
+namespace millrace::kvstore {
+
+class Pins final : public PinnedPages {
+ public:
+  // The entries, of `table`, are pinned; `unpin` is called when they need not be any more.
+  Pins(std::shared_ptr<PageTable> table, std::span<PageEntry> entries, std::function<void()> unpin)
+      : table_(std::move(table)),
+        entries_(entries),
+        unpin_(std::move(unpin)),
+        pages_(entries.size()) {}
+  ~Pins() override { unpin_(); }
+
+  std::span<const PinnedPage> pages() const override { return pages_; }
+
+  // Under the store's lock: what may change later is copied now.
+  void describe();
+  // Outside the lock.
+  Result<void> load(const PageIo& io);
+
+ private:
+  std::shared_ptr<PageTable> table_;
+  std::span<PageEntry> entries_;
+  std::function<void()> unpin_;
+  std::vector<int32_t> slots_;
+  std::vector<PinnedPage> pages_;
+  AlignedBuffer read_;
+};
+
+}  // namespace millrace::kvstore
