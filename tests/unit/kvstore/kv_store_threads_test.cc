@@ -32,22 +32,25 @@ class KvStoreThreads : public ::testing::Test {
     store_ = std::move(*store);
   }
 
+  void write_layers_and_seal(const std::string& id) {
+    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      for (int32_t head = 4; head < 6; ++head) {
+        for (int64_t page = 0; page < kPages; ++page) {
+          if (!write_generated_page(*store_, id, {layer, head, page}, geometry_).ok()) ++wrong_;
+        }
+        if (!store_->set_scores(id, layer, head, scores_).ok()) ++wrong_;
+      }
+    }
+    if (!store_->seal(id, "l", hours(1)).ok()) ++wrong_;
+  }
+
   // Writes, seals, reads back and releases; counts what was wrong.
   void serve(const std::string& id) {
     // The store holds five requests at most: refusals are part of the run.
     while (!store_->begin_request(id, kPages * 64, iota_pages(kPages)).ok()) {
       std::this_thread::yield();
     }
-    const std::vector<float> scores = {0.1f, 0.6f, 0.2f, 0.1f};
-    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
-      for (int32_t head = 4; head < 6; ++head) {
-        for (int64_t page = 0; page < kPages; ++page) {
-          if (!write_generated_page(*store_, id, {layer, head, page}, geometry_).ok()) ++wrong_;
-        }
-        if (!store_->set_scores(id, layer, head, scores).ok()) ++wrong_;
-      }
-    }
-    if (!store_->seal(id, "l", hours(1)).ok()) ++wrong_;
+    write_layers_and_seal(id);
     std::thread reader([&] { read(id); });
     read(id);
     reader.join();
@@ -74,6 +77,7 @@ class KvStoreThreads : public ::testing::Test {
   const KvGeometry geometry_ = small_geometry();
   testing::FakeClock clock_;
   std::unique_ptr<KvStore> store_;
+  const std::vector<float> scores_ = {0.1f, 0.6f, 0.2f, 0.1f};  // of the pages of a head
   std::atomic<int64_t> wrong_{0};
 };
 
@@ -104,7 +108,6 @@ TEST_F(KvStoreThreads, ServesManyRequestsAtOnce) {
 }
 
 TEST_F(KvStoreThreads, ReadersOfAnOpenRequestGetWholeLayersOrAreToldToWait) {
-  const std::vector<float> scores = {0.1f, 0.6f, 0.2f, 0.1f};
   for (int i = 0; i < 20; ++i) {
     const std::string id = std::to_string(i);
     ASSERT_TRUE(store_->begin_request(id, kPages * 64, iota_pages(kPages)).ok());
@@ -122,7 +125,7 @@ TEST_F(KvStoreThreads, ReadersOfAnOpenRequestGetWholeLayersOrAreToldToWait) {
           for (int64_t page = 0; page < kPages; ++page) {
             const auto& pinned = (*pins)->pages()[static_cast<size_t>(page)];
             if (!holds_generated_data(pinned, id, {layer, 5, page}, geometry_) ||
-                pinned.score != scores[static_cast<size_t>(page)]) {
+                pinned.score != scores_[static_cast<size_t>(page)]) {
               ++wrong_;
             }
           }
@@ -130,15 +133,7 @@ TEST_F(KvStoreThreads, ReadersOfAnOpenRequestGetWholeLayersOrAreToldToWait) {
         }
       });
     }
-    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
-      for (int32_t head = 4; head < 6; ++head) {
-        for (int64_t page = 0; page < kPages; ++page) {
-          if (!write_generated_page(*store_, id, {layer, head, page}, geometry_).ok()) ++wrong_;
-        }
-        if (!store_->set_scores(id, layer, head, scores).ok()) ++wrong_;
-      }
-    }
-    if (!store_->seal(id, "l", hours(1)).ok()) ++wrong_;
+    write_layers_and_seal(id);
     for (std::thread& reader : readers) reader.join();
     ASSERT_TRUE(store_->release_lease(id, "l").ok());
   }
