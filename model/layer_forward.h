@@ -45,7 +45,7 @@ class LayerForward {
       : device_(&device),
         weights_(&weights),
         max_rows_(max_rows),
-        projection_dtype_(device.info().projection_dtype) {}
+        projection_dtype_(device.info().projection_dtype(weights.compute_dtype)) {}
 
   kernels::Matrix normed(int64_t num_rows) const;
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);

@@ -35,8 +35,9 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
                               const RankGrid& grid, DeviceGroups groups,
                               const EngineOptions& options) {
   const auto info = device.info();
-  if (!info.float32_compute && weights.compute_dtype == DType::kFloat32) {
-    return error(Errc::kUnsupported, "{} does not compute in float32", info.name);
+  if (!info.computes_in(weights.compute_dtype)) {
+    return error(Errc::kUnsupported, "{} does not compute in {}", info.name,
+                 dtype_name(weights.compute_dtype));
   }
   EngineOptions settled = options;
   if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;

@@ -4,6 +4,23 @@
 
 namespace millrace::kernels {
 
+bool DeviceInfo::computes_in(DType dtype) const {
+  switch (dtype) {
+    case DType::kFloat32:
+      return float32_compute;
+    case DType::kBFloat16:
+      return true;
+    case DType::kFloat16:
+      return float16_compute;
+  }
+  return false;
+}
+
+DType DeviceInfo::projection_dtype(DType compute_dtype) const {
+  const bool narrow = narrow_projections && compute_dtype == DType::kBFloat16;
+  return narrow ? DType::kBFloat16 : DType::kFloat32;
+}
+
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
     : device_(std::exchange(other.device_, nullptr)),
       data_(std::exchange(other.data_, nullptr)),

@@ -30,15 +30,22 @@
 namespace millrace::kernels {
 
 struct DeviceInfo {
-  std::string name;             // "cpu (2 threads, avx512_bf16)"
-  int num_threads = 0;          // CPU only
-  bool fast_bfloat16 = false;   // bf16 products faster than float32 ones
-  bool float32_compute = true;  // false: weights, K and V are bfloat16 or the model does not run
-  bool host_memory = true;      // the host may read and write device memory
-  // Of products that an element-wise operation reads. float32 keeps the accumulator whole; bfloat16
-  // halves the bytes that a memory-bound operation moves.
-  DType projection_dtype = DType::kFloat32;
+  std::string name;            // "cpu (2 threads, avx512_bf16)"
+  int num_threads = 0;         // CPU only
+  bool fast_bfloat16 = false;  // bf16 products faster than float32 ones
+  // What weights, K and V may be besides bfloat16.
+  bool float32_compute = true;
+  bool float16_compute = false;
+  bool host_memory = true;  // the host may read and write device memory
+  // Products that an element-wise operation reads are bfloat16 where that is the compute dtype:
+  // half the bytes for an operation that memory bounds.
+  bool narrow_projections = false;
   int64_t gemm_rows = 1024;  // rows that a product is best given at a time
+
+  bool computes_in(DType dtype) const;
+  // Of products that an element-wise operation reads. Never float16, which ends at 65,504: models
+  // have gates and biased keys beyond that, whose activations and rotations it would hold.
+  DType projection_dtype(DType compute_dtype) const;
 };
 
 // A point in a device's order of execution; see Device::mark.

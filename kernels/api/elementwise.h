@@ -26,7 +26,7 @@ struct RmsNormParams {
   const float* x = nullptr;       // [out.rows, out.cols]
   const float* weight = nullptr;  // [out.cols]
   float eps = 0;
-  Matrix out;  // float32 or bfloat16
+  Matrix out;  // in the compute dtype
 };
 
 // Splits a QKV projection, rotates Q and K by their positions (Su et al. 2021, the half-rotated
@@ -40,7 +40,7 @@ struct RopeQkvParams {
   int32_t head_dim = 0;
   const int32_t* positions = nullptr;  // [num_rows], absolute
   const float* inv_freq = nullptr;     // [head_dim / 2], rope scaling already applied
-  DType dtype = DType::kFloat32;       // of q, k, v: float32 or bfloat16
+  DType dtype = DType::kFloat32;       // of q, k, v
   void* q = nullptr;                   // [num_rows, num_query_heads, head_dim]
   void* k = nullptr;      // [num_kv_heads, kv_stride, head_dim]: row r of this call goes to r
   void* v = nullptr;      // [num_kv_heads, kv_stride, head_dim]
@@ -51,7 +51,7 @@ struct RopeQkvParams {
 struct SiluMulParams {
   const void* gate_up = nullptr;  // [out.rows, 2 * out.cols]
   DType gate_up_dtype = DType::kFloat32;
-  Matrix out;  // float32 or bfloat16
+  Matrix out;  // in the compute dtype
 };
 
 // x += y

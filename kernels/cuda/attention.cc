@@ -22,7 +22,7 @@ void check_params(const AttentionParams& params) {
   MR_CHECK(kv.head_dim == 64 || kv.head_dim == 128, "attention: head_dim {} on cuda", kv.head_dim);
   MR_CHECK(kv.num_kv_heads > 0 && params.num_query_heads % kv.num_kv_heads == 0,
            "attention: {} query heads over {} kv heads", params.num_query_heads, kv.num_kv_heads);
-  MR_CHECK(kv.dtype == DType::kBFloat16, "attention: dtype {} on cuda", dtype_name(kv.dtype));
+  MR_CHECK(kv.dtype != DType::kFloat32, "attention: dtype {} on cuda", dtype_name(kv.dtype));
   MR_CHECK(kv.num_tokens <= kv.token_stride && kv.num_tokens <= kMaxTokens,
            "attention: {} tokens at stride {}", kv.num_tokens, kv.token_stride);
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
@@ -148,14 +148,22 @@ GroupPlan plan_groups(const AttentionParams& params, const Layout& layout, int64
 
 using Launch = void (*)(const AttentionArguments&, const KvSlab&, int, cudaStream_t);
 
-template <int kHeadDim>
+template <typename Element, int kHeadDim>
 Launch select_launch(const Layout& layout) {
-  if (layout.packed()) return launch_attention<kHeadDim, kPackedGroupTiles, /*kPacked=*/true>;
-  return launch_attention<kHeadDim, kGroupTiles, /*kPacked=*/false>;
+  if (layout.packed()) {
+    return launch_attention<Element, kHeadDim, kPackedGroupTiles, /*kPacked=*/true>;
+  }
+  return launch_attention<Element, kHeadDim, kGroupTiles, /*kPacked=*/false>;
 }
 
+template <typename Element>
 Launch select_launch(const Layout& layout, int32_t head_dim) {
-  return head_dim == 128 ? select_launch<128>(layout) : select_launch<64>(layout);
+  return head_dim == 128 ? select_launch<Element, 128>(layout) : select_launch<Element, 64>(layout);
+}
+
+Launch select_launch(const Layout& layout, const KvSlab& kv) {
+  return kv.dtype == DType::kFloat16 ? select_launch<Float16>(layout, kv.head_dim)
+                                     : select_launch<BFloat16>(layout, kv.head_dim);
 }
 
 }  // namespace
@@ -178,10 +186,10 @@ void attention(const AttentionParams& params, Context& context) {
   const int64_t part_rows = int64_t{num_heads} * plan.num_parts * kMaxGroupRows;
 
   const AttentionArguments arguments = {
-      .q = static_cast<const __nv_bfloat16*>(params.q),
-      .k = static_cast<const __nv_bfloat16*>(kv.k),
-      .v = static_cast<const __nv_bfloat16*>(kv.v),
-      .out = static_cast<__nv_bfloat16*>(params.out),
+      .q = static_cast<const uint16_t*>(params.q),
+      .k = static_cast<const uint16_t*>(kv.k),
+      .v = static_cast<const uint16_t*>(kv.v),
+      .out = static_cast<uint16_t*>(params.out),
       .lse = params.lse,
       .covered_pairs = reinterpret_cast<unsigned long long*>(params.covered_pairs),
       .num_rows = params.num_rows,
@@ -203,10 +211,10 @@ void attention(const AttentionParams& params, Context& context) {
       .part_statistics = context.scratch.allocate<RowStatistics>(part_rows)};
   const int64_t num_items = std::ssize(plan.groups) * num_heads;
   const auto num_blocks = static_cast<int>(std::min<int64_t>(context.num_sms, num_items));
-  select_launch(layout, kv.head_dim)(arguments, kv, num_blocks, context.stream);
+  select_launch(layout, kv)(arguments, kv, num_blocks, context.stream);
   if (plan.cut.empty()) return;
   merge_parts(arguments, context.scratch.upload(std::span(plan.cut)),
-              static_cast<int>(plan.cut.size()), kv.head_dim, context.stream);
+              static_cast<int>(plan.cut.size()), kv.head_dim, kv.dtype, context.stream);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -1,8 +1,6 @@
 // What the attention kernel is launched with, and how rows are grouped for it.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 #include "kernels/api/index.h"
@@ -49,12 +47,13 @@ struct RowStatistics {
   float sum = 0;
 };
 
-// Pointers are device memory; layouts as in AttentionParams.
+// Pointers are device memory; layouts as in AttentionParams. Elements of Q, K, V and the output are
+// bits: whose, bfloat16 or float16, is a parameter of the kernel.
 struct AttentionArguments {
-  const __nv_bfloat16* q = nullptr;
-  const __nv_bfloat16* k = nullptr;
-  const __nv_bfloat16* v = nullptr;
-  __nv_bfloat16* out = nullptr;
+  const uint16_t* q = nullptr;
+  const uint16_t* k = nullptr;
+  const uint16_t* v = nullptr;
+  uint16_t* out = nullptr;
   float* lse = nullptr;
   unsigned long long* covered_pairs = nullptr;  // zero at the start, or null
   int64_t num_rows = 0;

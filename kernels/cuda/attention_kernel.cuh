@@ -18,7 +18,7 @@ inline constexpr int kProducerRegisters = kTiles == 2 ? 88 : 80;
 template <int kTiles>
 inline constexpr int kConsumerRegisters = kTiles == 2 ? 208 : 144;
 
-template <int kHeadDim, int kTiles, bool kPacked>
+template <typename Element, int kHeadDim, int kTiles, bool kPacked>
 __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
     attention_kernel(const __grid_constant__ AttentionArguments arguments,
                      const __grid_constant__ CUtensorMap k_map,
@@ -52,17 +52,17 @@ __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
     }
   } else {
     ptx::take_registers<kConsumerRegisters<kTiles>>();
-    AttentionConsumer<kHeadDim, kTiles, kPacked>(shared, arguments, warpgroup).run();
+    AttentionConsumer<Element, kHeadDim, kTiles, kPacked>(shared, arguments, warpgroup).run();
   }
 }
 
-template <int kHeadDim, int kTiles, bool kPacked>
+template <typename Element, int kHeadDim, int kTiles, bool kPacked>
 void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int num_blocks,
                       cudaStream_t stream) {
   using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
-  auto* kernel = attention_kernel<kHeadDim, kTiles, kPacked>;
+  auto* kernel = attention_kernel<Element, kHeadDim, kTiles, kPacked>;
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   kernel<<<num_blocks, kWarpgroup*(kTiles + 1), kBytes, stream>>>(
       arguments, key_tensor_map(kv.k, kv, Shared::kBoxKeys),

@@ -1,12 +1,15 @@
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/dispatch_dtype.h"
+#include "kernels/cuda/element.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
 // One block a row and head, one thread an element of it. Parts are added in the order of their
 // keys, so the result is the same in every run.
+template <typename Element>
 __global__ void merge_kernel(const __grid_constant__ AttentionArguments arguments,
                              const CutGroup* groups, int head_dim) {
   const CutGroup group = groups[blockIdx.z];
@@ -33,7 +36,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
   const int64_t query_head =
       (int64_t{head} << arguments.packing_log2) + (row & ((1 << arguments.packing_log2) - 1));
   arguments.out[(local_row * arguments.num_query_heads + query_head) * head_dim + column] =
-      __float2bfloat16(sum > 0 ? out / sum : 0.0F);
+      narrow<Element>(sum > 0 ? out / sum : 0.0F).bits;
   if (arguments.lse != nullptr && column == 0) {
     arguments.lse[query_head * arguments.num_rows + local_row] = log_sum_exp(base, sum);
   }
@@ -42,9 +45,11 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
 }  // namespace
 
 void merge_parts(const AttentionArguments& arguments, const CutGroup* groups, int num_groups,
-                 int head_dim, cudaStream_t stream) {
+                 int head_dim, DType dtype, cudaStream_t stream) {
   const dim3 grid(kMaxGroupRows, arguments.num_heads, num_groups);
-  merge_kernel<<<grid, head_dim, 0, stream>>>(arguments, groups, head_dim);
+  dispatch_narrow_dtype(dtype, [&]<typename Element>(Element) {
+    merge_kernel<Element><<<grid, head_dim, 0, stream>>>(arguments, groups, head_dim);
+  });
   MR_CUDA_CHECK_LAUNCH();
 }
 

@@ -2,8 +2,7 @@
 
 namespace millrace::kernels::cuda {
 
-template void launch_attention<128, kPackedGroupTiles, /*kPacked=*/true>(const AttentionArguments&,
-                                                                         const KvSlab&, int,
-                                                                         cudaStream_t);
+template void launch_attention<BFloat16, 128, kPackedGroupTiles, /*kPacked=*/true>(
+    const AttentionArguments&, const KvSlab&, int, cudaStream_t);
 
 }  // namespace millrace::kernels::cuda

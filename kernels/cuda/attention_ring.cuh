@@ -87,9 +87,9 @@ struct alignas(kSharedAlignment) AttentionShared {
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
 
   // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
-  __nv_bfloat16 q[kSharedQueries ? kTiles : 1][kSharedQueries ? kTileRows * kHeadDim : 8 * 64];
-  __nv_bfloat16 k[kStages][kSlotKeys * kHeadDim];
-  __nv_bfloat16 v[kStages][kSlotKeys * kHeadDim];
+  uint16_t q[kSharedQueries ? kTiles : 1][kSharedQueries ? kTileRows * kHeadDim : 8 * 64];
+  uint16_t k[kStages][kSlotKeys * kHeadDim];
+  uint16_t v[kStages][kSlotKeys * kHeadDim];
   Slot slots[kStages];
   uint64_t full[kStages];
   uint64_t empty[kStages];

@@ -4,6 +4,7 @@
 // the tensor cores work while this warpgroup computes exponentials (FlashAttention-3, section 3.2).
 #pragma once
 
+#include "common/dtype.h"
 #include "kernels/cuda/attention_ring.cuh"
 #include "kernels/cuda/ptx/named_barrier.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
@@ -16,7 +17,22 @@ __device__ inline float log_sum_exp(float base_log2, float sum) {
   return sum > 0 ? (base_log2 + log2f(sum)) * kLn2 : -INFINITY;
 }
 
-template <int kHeadDim, int kTiles, bool kPacked>
+// How far the weights of a row may rise above the base they are relative to, as a power of two, and
+// how far above 1 the largest begins when the base is set. Weights keep their relative precision in
+// bfloat16 however small. In float16 they lose it below 2^-14 and vanish below 2^-25, and a million
+// keys of such weights would be missed: there the largest begin near the upper end of the range.
+template <typename Element>
+struct WeightRange {
+  static constexpr float kSlackLog2 = 8.0F;
+  static constexpr float kLiftLog2 = 0.0F;
+};
+template <>
+struct WeightRange<Float16> {
+  static constexpr float kSlackLog2 = 15.0F;
+  static constexpr float kLiftLog2 = 7.0F;
+};
+
+template <typename Element, int kHeadDim, int kTiles, bool kPacked>
 class AttentionConsumer {
   using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
   static constexpr int kScores = kSlotKeys / 2;  // of a slot, in a thread
@@ -86,7 +102,7 @@ class AttentionConsumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row_ + half * 8;
-      const __nv_bfloat16* q = arguments_.q + row_offset(row) + 2 * pair_;
+      const uint16_t* q = arguments_.q + row_offset(row) + 2 * pair_;
 #pragma unroll
       for (int step = 0; step < kHeadDim / 16; ++step) {
 #pragma unroll
@@ -185,7 +201,7 @@ class AttentionConsumer {
     if (grown) scale_outputs(rescale);
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
-      weights_[i] = ptx::pack_bfloat16(scores_[2 * i], scores_[2 * i + 1]);
+      weights_[i] = ptx::pack<Element>(scores_[2 * i], scores_[2 * i + 1]);
     }
   }
 
@@ -198,9 +214,10 @@ class AttentionConsumer {
     for (int step = 0; step < kHeadDim / 16; ++step) {
       const uint32_t offset = (step / 4 * (kSlotKeys * 128) + step % 4 * 32) / 16;
       if constexpr (Shared::kSharedQueries) {
-        ptx::wgmma_shared_64(scores_, q + offset, k + offset, step > 0);
+        ptx::wgmma_shared_64<Element>(scores_, q + offset, k + offset, step > 0);
       } else {
-        ptx::Wgmma<kSlotKeys, false>::issue(scores_, queries_ + 4 * step, k + offset, step > 0);
+        ptx::Wgmma<Element, kSlotKeys, false>::issue(scores_, queries_ + 4 * step, k + offset,
+                                                     step > 0);
       }
     }
     ptx::wgmma_commit();
@@ -211,8 +228,8 @@ class AttentionConsumer {
                                               kSlotKeys * 128);
 #pragma unroll
     for (int step = 0; step < kSlotKeys / 16; ++step) {
-      ptx::Wgmma<kHeadDim, true>::issue(out_, weights_ + 4 * step, v + step * (16 * 128) / 16,
-                                        true);
+      ptx::Wgmma<Element, kHeadDim, true>::issue(out_, weights_ + 4 * step,
+                                                 v + step * (16 * 128) / 16, true);
     }
     ptx::wgmma_commit();
   }
@@ -275,11 +292,12 @@ class AttentionConsumer {
 
   // Scores become weights, powers of two relative to a base. What was summed before is to be
   // multiplied by `rescale` where this returns true. The base follows the largest score only when
-  // that would otherwise exceed it by 2^8: the weights stay far inside float32 and keep their
-  // relative precision in bf16, and the outputs are seldom rescaled (as in FlashAttention-4). One
-  // decision a warp, so that the rescaling is no divergent branch.
+  // weights would otherwise exceed their range: they stay far inside float32, and the outputs are
+  // seldom rescaled (as in FlashAttention-4). One decision a warp, so that the rescaling is no
+  // divergent branch.
   __device__ bool weigh(float (&rescale)[2]) {
-    constexpr float kSlackLog2 = 8.0F;
+    constexpr float kSlackLog2 = WeightRange<Element>::kSlackLog2;
+    constexpr float kLiftLog2 = WeightRange<Element>::kLiftLog2;
     // In four chains a row: one alone is as slow as the latency of its steps.
     constexpr int kChains = 4;
     float chains[2][kChains];
@@ -309,7 +327,7 @@ class AttentionConsumer {
     if (grown) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float base = fmaxf(base_[half], most[half]);
+        const float base = fmaxf(base_[half], most[half] - kLiftLog2);
         // A row that has seen nothing yet: any finite number keeps NaN away.
         rescale[half] = base == -INFINITY ? 1 : ptx::exp2_approx(base_[half] - base);
         base_[half] = base;
@@ -357,10 +375,10 @@ class AttentionConsumer {
 
   __device__ void write_row(int half, int row, float sum) {
     const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
-    __nv_bfloat16* out = arguments_.out + row_offset(row) + 2 * pair_;
+    uint16_t* out = arguments_.out + row_offset(row) + 2 * pair_;
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; ++j) {
-      *reinterpret_cast<uint32_t*>(out + 8 * j) = ptx::pack_bfloat16(
+      *reinterpret_cast<uint32_t*>(out + 8 * j) = ptx::pack_finite<Element>(
           out_[4 * j + 2 * half] * inverse, out_[4 * j + 2 * half + 1] * inverse);
     }
     if (arguments_.lse != nullptr && pair_ == 0) {

@@ -46,8 +46,9 @@ class CudaDevice final : public Device {
     return {.name = name_,
             .fast_bfloat16 = true,
             .float32_compute = false,
+            .float16_compute = true,
             .host_memory = false,
-            .projection_dtype = DType::kBFloat16,
+            .narrow_projections = true,
             .gemm_rows = kGemmRows};
   }
 

@@ -6,24 +6,39 @@
 
 namespace millrace::kernels::cuda {
 
-// Calls body(Element{}) with float or BFloat16: what operations compute in and write.
+// Calls body(Element{}) with float, BFloat16 or Float16.
 template <typename Body>
 void dispatch_dtype(DType dtype, Body&& body) {
-  MR_CHECK(dtype != DType::kFloat16, "float16 is only read, and only from an embedding table");
+  switch (dtype) {
+    case DType::kFloat32:
+      return body(float{});
+    case DType::kBFloat16:
+      return body(BFloat16{});
+    case DType::kFloat16:
+      return body(Float16{});
+  }
+}
+
+// Of what feeds the tensor cores: BFloat16 or Float16.
+template <typename Body>
+void dispatch_narrow_dtype(DType dtype, Body&& body) {
+  MR_CHECK(dtype != DType::kFloat32, "the tensor cores multiply 16-bit numbers, not float32");
+  if (dtype == DType::kBFloat16) {
+    body(BFloat16{});
+  } else {
+    body(Float16{});
+  }
+}
+
+// Of a product that an element-wise operation reads (DeviceInfo::projection_dtype): float or
+// BFloat16.
+template <typename Body>
+void dispatch_projection_dtype(DType dtype, Body&& body) {
+  MR_CHECK(dtype != DType::kFloat16, "products may exceed what float16 holds: they are float32");
   if (dtype == DType::kFloat32) {
     body(float{});
   } else {
     body(BFloat16{});
-  }
-}
-
-// With Float16 as well: what a file may hold.
-template <typename Body>
-void dispatch_any_dtype(DType dtype, Body&& body) {
-  if (dtype == DType::kFloat16) {
-    body(Float16{});
-  } else {
-    dispatch_dtype(dtype, body);
   }
 }
 

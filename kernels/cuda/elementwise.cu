@@ -122,7 +122,7 @@ void embed(const EmbedParams& params, Context& context) {
   const ConstMatrix& table = params.table;
   check_width(table.cols, table.row_stride, "embed");
   if (params.num_rows == 0) return;
-  dispatch_any_dtype(table.dtype, [&]<typename Element>(Element) {
+  dispatch_dtype(table.dtype, [&]<typename Element>(Element) {
     embed_kernel<<<static_cast<unsigned>(params.num_rows), threads_for(table.cols / kVector, 2), 0,
                    context.stream>>>(params.token_ids, static_cast<const Element*>(table.data),
                                      table.row_stride, table.cols, params.hidden);
@@ -151,7 +151,7 @@ void silu_mul(const SiluMulParams& params, Context& context) {
   if (out.rows == 0) return;
   // Four vectors a thread: enough loads in flight, and a row of 14,336 fills 448 threads.
   const int threads = threads_for(out.cols / kVector, 4);
-  dispatch_dtype(params.gate_up_dtype, [&]<typename Input>(Input) {
+  dispatch_projection_dtype(params.gate_up_dtype, [&]<typename Input>(Input) {
     dispatch_dtype(out.dtype, [&]<typename Output>(Output) {
       silu_mul_kernel<<<static_cast<unsigned>(out.rows), threads, 0, context.stream>>>(
           static_cast<const Input*>(params.gate_up), out.cols, static_cast<Output*>(out.data),

@@ -33,10 +33,12 @@ void check_shapes(const GemmParams& p) {
            p.b.cols);
   MR_CHECK(p.c.rows == p.a.rows && p.c.cols == p.b.rows, "gemm: c is {} x {}, a b^T is {} x {}",
            p.c.rows, p.c.cols, p.a.rows, p.b.rows);
-  MR_CHECK(p.a.dtype == DType::kBFloat16 && p.b.dtype == DType::kBFloat16, "gemm: a is {}, b {}",
+  MR_CHECK(p.a.dtype == p.b.dtype && p.a.dtype != DType::kFloat32, "gemm: a is {}, b {}",
            dtype_name(p.a.dtype), dtype_name(p.b.dtype));
-  MR_CHECK(p.c.dtype == DType::kFloat32 || (p.c.dtype == DType::kBFloat16 && !p.accumulate),
-           "gemm: c is {}, accumulate {}", dtype_name(p.c.dtype), p.accumulate);
+  const bool all_bfloat16 = p.c.dtype == DType::kBFloat16 && p.a.dtype == DType::kBFloat16;
+  MR_CHECK(p.c.dtype == DType::kFloat32 || (all_bfloat16 && !p.accumulate),
+           "gemm of {}: c is {}, accumulate {}", dtype_name(p.a.dtype), dtype_name(p.c.dtype),
+           p.accumulate);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt: bfloat16 operands, float32 accumulation. An object, because plans
-// and the algorithms chosen for them are kept between calls.
+// Matrix products by cuBLASLt: bfloat16 or float16 operands, float32 accumulation. An object,
+// because plans and the algorithms chosen for them are kept between calls.
 #pragma once
 
 #include <cublasLt.h>

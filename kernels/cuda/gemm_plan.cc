@@ -12,7 +12,8 @@ namespace millrace::kernels::cuda {
 namespace {
 
 cudaDataType_t cuda_type(DType dtype) {
-  return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+  if (dtype == DType::kFloat32) return CUDA_R_32F;
+  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
 int alignment_of(const void* pointer, int64_t row_bytes) {
@@ -60,6 +61,7 @@ GemmShape GemmShape::of(const GemmParams& p) {
           .a_stride = p.a.row_stride,
           .b_stride = p.b.row_stride,
           .c_stride = p.c.row_stride,
+          .ab_dtype = p.a.dtype,
           .c_dtype = p.c.dtype,
           .has_bias = p.bias != nullptr,
           .alignment_bytes = alignment};
@@ -77,8 +79,8 @@ GemmPlan::Layout GemmPlan::make_layout(cudaDataType_t type, int64_t rows, int64_
 // c^T = b a^T is the product it is asked for. The bias then runs along its rows, as it must.
 GemmPlan::GemmPlan(const GemmShape& shape)
     : shape_(shape),
-      a_(make_layout(CUDA_R_16BF, shape.k, shape.m, shape.a_stride)),
-      b_(make_layout(CUDA_R_16BF, shape.k, shape.n, shape.b_stride)),
+      a_(make_layout(cuda_type(shape.ab_dtype), shape.k, shape.m, shape.a_stride)),
+      b_(make_layout(cuda_type(shape.ab_dtype), shape.k, shape.n, shape.b_stride)),
       c_(make_layout(cuda_type(shape.c_dtype), shape.n, shape.m, shape.c_stride)) {
   cublasLtMatmulDesc_t product = nullptr;
   MR_CUBLAS_CHECK(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));

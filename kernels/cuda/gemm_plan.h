@@ -20,6 +20,7 @@ void check_cublas(cublasStatus_t status, const char* call,
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
+  DType ab_dtype = DType::kBFloat16;
   DType c_dtype = DType::kFloat32;
   bool has_bias = false;
   int alignment_bytes = 0;  // of the least aligned operand, at most 256

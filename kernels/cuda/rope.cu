@@ -17,7 +17,7 @@ constexpr int kVector = 8;
 constexpr int kThreads = 128;
 constexpr int kMaxHalf = 128;  // head_dim 256
 
-// Where the heads of a row go; Input and Output are float or BFloat16.
+// Where the heads of a row go. Input is float or BFloat16, Output any element type.
 template <typename Input, typename Output>
 struct RowSplit {
   const Input* qkv;
@@ -85,7 +85,7 @@ void rope_qkv(const RopeQkvParams& params, Context& context) {
            "rope: head_dim {}; multiples of {} up to {}", params.head_dim, 2 * kVector,
            2 * kMaxHalf);
   if (params.num_rows == 0) return;
-  dispatch_dtype(params.qkv_dtype, [&]<typename Input>(Input) {
+  dispatch_projection_dtype(params.qkv_dtype, [&]<typename Input>(Input) {
     dispatch_dtype(params.dtype, [&]<typename Output>(Output) {
       const RowSplit<Input, Output> split{.qkv = static_cast<const Input*>(params.qkv),
                                           .positions = params.positions,

@@ -1,12 +1,14 @@
-// Eight consecutive elements as a thread moves them: 16 bytes of bfloat16, twice that of float32,
-// held in registers as float32.
+// Eight consecutive elements as a thread moves them: 16 bytes of bfloat16 or float16, twice that of
+// float32, held in registers as float32.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "common/dtype.h"
+#include "kernels/cuda/ptx/warpgroup.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -53,13 +55,12 @@ __device__ inline void store8(const Vector8& v, float* to) {
   reinterpret_cast<float4*>(to)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-__device__ inline void store8(const Vector8& v, BFloat16* to) {
+// BFloat16 or Float16.
+template <typename Element>
+__device__ inline void store8(const Vector8& v, Element* to) {
   uint32_t words[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-    words[i] = reinterpret_cast<const uint32_t&>(pair);
-  }
+  for (int i = 0; i < 4; ++i) words[i] = ptx::pack_finite<Element>(v[2 * i], v[2 * i + 1]);
   *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 

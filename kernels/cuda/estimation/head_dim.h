@@ -1,8 +1,10 @@
-// Head dims the kernels are built for.
+// Head dims and elements the kernels are built for.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
+
+#include "kernels/cuda/dispatch_dtype.h"
 
 namespace millrace::kernels::cuda {
 
@@ -14,6 +16,14 @@ void for_head_dim(int32_t head_dim, const Launch& launch) {
   } else {
     launch(std::integral_constant<int, 128>());
   }
+}
+
+// Calls launch with an element of Q and K as well: launch(BFloat16{} or Float16{}, head_dim).
+template <typename Launch>
+void for_elements(DType dtype, int32_t head_dim, const Launch& launch) {
+  dispatch_narrow_dtype(dtype, [&](auto element) {
+    for_head_dim(head_dim, [&](auto constant) { launch(element, constant); });
+  });
 }
 
 }  // namespace millrace::kernels::cuda

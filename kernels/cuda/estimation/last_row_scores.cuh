@@ -19,7 +19,7 @@ inline constexpr float kLog2E = std::numbers::log2e_v<float>;
 // Pointers are device memory; layouts as in LastRows. A block is a group (blockIdx.x) and a chunk
 // of keys (blockIdx.y).
 struct LastRowsArguments {
-  const __nv_bfloat16* q = nullptr;
+  const uint16_t* q = nullptr;  // bits
   const HeadGroup* groups = nullptr;
   int64_t num_tokens = 0;
   int64_t first_position = 0;
@@ -56,15 +56,15 @@ struct ChunkOfHead {
 
 // use(i, scores) for the chunk's tiles in order: scores in powers of two (times log2 e), -inf where
 // the key comes after the row.
-template <int kHeadDim, typename Use>
+template <typename Element, int kHeadDim, typename Use>
 __device__ void stream_last_row_scores(TileRing<kHeadDim>& ring, const CUtensorMap& k_map,
                                        const LastRowsArguments& arguments, const ChunkOfHead& chunk,
                                        Use&& use) {
   if (threadIdx.x == 0) ring.initialise();
   __syncthreads();
   const int64_t row_stride = int64_t{arguments.num_query_heads} * kHeadDim;
-  RowFragments<__nv_bfloat16, kHeadDim> rows(arguments.q + chunk.head * kHeadDim, row_stride,
-                                             chunk.num_rows);
+  RowFragments<Element, kHeadDim> rows(arguments.q + chunk.head * kHeadDim, row_stride,
+                                       chunk.num_rows);
   const ScoreLayout layout;
   int32_t next_key = static_cast<int32_t>(chunk.first_key) - kTileKeys;
   const auto next_box = [&] { return TileBox{next_key += kTileKeys, chunk.kv_head}; };

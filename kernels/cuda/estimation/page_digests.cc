@@ -6,7 +6,6 @@
 namespace millrace::kernels::cuda {
 
 void page_digests(const PageDigestParams& params, Context& context) {
-  MR_CHECK(params.dtype != DType::kFloat16, "page_digests of float16");
   MR_CHECK(params.num_tokens >= 0 && params.head_dim > 0, "page_digests of {} tokens of {}",
            params.num_tokens, params.head_dim);
   if (params.num_tokens > 0) launch_page_digests(params, context.stream);

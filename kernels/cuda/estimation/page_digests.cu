@@ -1,21 +1,14 @@
 // Page digests: a block per page, a thread per column (kernels/api/digest.h).
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 #include "kernels/api/tiling.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/dispatch_dtype.h"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/estimation/page_digests.h"
 
 namespace millrace::kernels::cuda {
 namespace {
-
-__device__ float widen(float x) {
-  return x;
-}
-__device__ float widen(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
 
 // The page is read twice, the second time from the cache.
 template <typename Element>
@@ -50,11 +43,9 @@ __global__ void page_digest_kernel(const PageDigestParams params) {
 void launch_page_digests(const PageDigestParams& params, cudaStream_t stream) {
   const auto num_pages = static_cast<unsigned>((params.num_tokens + kPageTokens - 1) / kPageTokens);
   const int num_threads = params.head_dim <= 64 ? 64 : 128;
-  if (params.dtype == DType::kFloat32) {
-    page_digest_kernel<float><<<num_pages, num_threads, 0, stream>>>(params);
-  } else {
-    page_digest_kernel<__nv_bfloat16><<<num_pages, num_threads, 0, stream>>>(params);
-  }
+  dispatch_dtype(params.dtype, [&]<typename Element>(Element) {
+    page_digest_kernel<Element><<<num_pages, num_threads, 0, stream>>>(params);
+  });
   MR_CUDA_CHECK_LAUNCH();
 }
 

@@ -7,7 +7,7 @@
 
 namespace millrace::kernels::cuda {
 
-// num_tokens > 0; float32 or bfloat16.
+// num_tokens > 0.
 void launch_page_digests(const PageDigestParams& params, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -149,7 +149,8 @@ class PageListBuilder {
                                 .num_heads = static_cast<int32_t>(batch.num_heads),
                                 .tiles = tiles_ + batch.first_tile,
                                 .num_tiles = batch.num_tiles,
-                                .row_outliers = row_outliers_},
+                                .row_outliers = row_outliers_,
+                                .dtype = problem_.kv.dtype},
                                rows_, context_.stream);
   }
 

@@ -90,7 +90,7 @@ struct PageScoreShared {
   RecallMass recall[kGroupHeads][kWarpsPerGroup];
 };
 
-template <int kHeadDim>
+template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMaxGroupThreads, 2)
     page_score_kernel(const __grid_constant__ PageScoreArguments arguments,
                       const __grid_constant__ CUtensorMap k_map) {
@@ -108,20 +108,21 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
                      {arguments, chunk.number, layout.row(1)}};
   const int64_t first_page = chunk.first_key / kPageTokens;
 
-  stream_last_row_scores(shared.ring, k_map, arguments.rows, chunk,
-                         [&](int i, float(&scores)[kScoresPerThread]) {
-                           float mass = 0;
+  stream_last_row_scores<Element>(shared.ring, k_map, arguments.rows, chunk,
+                                  [&](int i, float(&scores)[kScoresPerThread]) {
+                                    float mass = 0;
 #pragma unroll
-                           for (int e = 0; e < kScoresPerThread; ++e) {
-                             scores[e] = ptx::exp2_approx(scores[e] - lse[e / 2 % 2]);
-                             mass += scores[e];
-                           }
-                           mass = sum_of_warp(mass);
-                           if (layout.lane == 0) shared.mass[warpgroup][i][layout.warp] = mass;
-                           if (arguments.num_recall_tiles == 0) return;
-                           rows[0].add(scores, 0, first_page + i);
-                           rows[1].add(scores, 1, first_page + i);
-                         });
+                                    for (int e = 0; e < kScoresPerThread; ++e) {
+                                      scores[e] = ptx::exp2_approx(scores[e] - lse[e / 2 % 2]);
+                                      mass += scores[e];
+                                    }
+                                    mass = sum_of_warp(mass);
+                                    if (layout.lane == 0)
+                                      shared.mass[warpgroup][i][layout.warp] = mass;
+                                    if (arguments.num_recall_tiles == 0) return;
+                                    rows[0].add(scores, 0, first_page + i);
+                                    rows[1].add(scores, 1, first_page + i);
+                                  });
 
   const RecallMass sums = {sum_of_warp(rows[0].mass().total + rows[1].mass().total),
                            sum_of_warp(rows[0].mass().covered + rows[1].mass().covered)};
@@ -188,7 +189,7 @@ void launch_page_scores(const PageScoresParams& params, const RowRecall& row_rec
       group_heads(params.heads, last.num_query_heads, params.kv.num_kv_heads);
   const bool wants_recall = !params.recall_tiles.empty();
   const PageScoreArguments arguments = {
-      .rows = {.q = static_cast<const __nv_bfloat16*>(last.q),
+      .rows = {.q = static_cast<const uint16_t*>(last.q),
                .groups = context.scratch.upload(std::span(groups)),
                .num_tokens = params.kv.num_tokens,
                .first_position = last.first_position,
@@ -206,11 +207,12 @@ void launch_page_scores(const PageScoresParams& params, const RowRecall& row_rec
   const CUtensorMap k_map = key_tensor_map(params.kv.k, params.kv);
   const dim3 grid(static_cast<unsigned>(groups.size()), static_cast<unsigned>(num_chunks));
   const int num_threads = most_heads(groups) * kGroupThreads;
-  for_head_dim(params.kv.head_dim, [&](auto head_dim) {
+  for_elements(params.kv.dtype, params.kv.head_dim, [&](auto element, auto head_dim) {
+    auto* kernel = page_score_kernel<decltype(element), head_dim()>;
     constexpr int kBytes = kAlignedSharedBytes<PageScoreShared<head_dim()>>;
-    MR_CUDA_CHECK(cudaFuncSetAttribute(page_score_kernel<head_dim()>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    page_score_kernel<head_dim()><<<grid, num_threads, kBytes, context.stream>>>(arguments, k_map);
+    MR_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    kernel<<<grid, num_threads, kBytes, context.stream>>>(arguments, k_map);
     MR_CUDA_CHECK_LAUNCH();
   });
   if (!wants_recall) return;

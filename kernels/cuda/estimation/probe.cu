@@ -81,18 +81,18 @@ class RunningStatistics {
   RowStatistics value_ = {-FLT_MAX, 0};
 };
 
-template <int kHeadDim>
+template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMaxGroupThreads, 2)
     measure_kernel(const __grid_constant__ LastRowsArguments arguments,
                    const __grid_constant__ CUtensorMap k_map, RowStatistics* statistics) {
   auto& ring = aligned_shared<TileRing<kHeadDim>>();
   const ChunkOfHead chunk(arguments);
   RunningStatistics rows[2];
-  stream_last_row_scores(ring, k_map, arguments, chunk,
-                         [&](int, const float(&scores)[kScoresPerThread]) {
-                           rows[0].add(scores, 0);
-                           rows[1].add(scores, 1);
-                         });
+  stream_last_row_scores<Element>(ring, k_map, arguments, chunk,
+                                  [&](int, const float(&scores)[kScoresPerThread]) {
+                                    rows[0].add(scores, 0);
+                                    rows[1].add(scores, 1);
+                                  });
   const ScoreLayout layout;
   RowStatistics* out = statistics + (int64_t{chunk.number} * gridDim.y + chunk.chunk) * kRows;
 #pragma unroll
@@ -247,7 +247,7 @@ class DiagonalOfThread {
   float sum_ = 0;
 };
 
-template <int kHeadDim>
+template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMaxGroupThreads, 2)
     sum_kernel(const __grid_constant__ LastRowsArguments arguments,
                const __grid_constant__ CUtensorMap k_map, const ProbeBuffers buffers) {
@@ -267,30 +267,30 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
       arguments.first_position - chunk.first_key - int64_t{chunk.num_tiles} * kTileKeys + 1;
   DiagonalOfThread diagonal;
 
-  stream_last_row_scores(shared.ring, k_map, arguments, chunk,
-                         [&](int i, float(&scores)[kScoresPerThread]) {
+  stream_last_row_scores<Element>(
+      shared.ring, k_map, arguments, chunk, [&](int i, float(&scores)[kScoresPerThread]) {
 #pragma unroll
-                           for (int e = 0; e < kScoresPerThread; ++e) {
-                             scores[e] = ptx::exp2_approx(scores[e] - row_lse[e / 2 % 2]);
-                           }
-                           TileSums& sums = shared.sums[warpgroup][i % 2];
-                           store_tile_sums(scores, layout, sums);
-                           ptx::synchronise_warpgroup(warpgroup);
-                           if (!exists) return;
-                           const int64_t key = int64_t{i} * kTileKeys + thread;
-                           if (thread < kTileKeys && chunk.first_key + key < chunk.end_key) {
-                             column_sums[key] = sums.columns[0][thread] + sums.columns[1][thread] +
-                                                sums.columns[2][thread] + sums.columns[3][thread];
-                           }
-                           const int64_t first_offset =
-                               arguments.first_position - chunk.first_key - int64_t{i} * kTileKeys;
-                           diagonal.add(sums, first_offset, thread);
-                           if (i + 1 < chunk.num_tiles) {
-                             diagonal.flush_complete(diagonals, first_offset, lowest_offset);
-                           } else {
-                             diagonal.flush(diagonals, first_offset, lowest_offset);
-                           }
-                         });
+        for (int e = 0; e < kScoresPerThread; ++e) {
+          scores[e] = ptx::exp2_approx(scores[e] - row_lse[e / 2 % 2]);
+        }
+        TileSums& sums = shared.sums[warpgroup][i % 2];
+        store_tile_sums(scores, layout, sums);
+        ptx::synchronise_warpgroup(warpgroup);
+        if (!exists) return;
+        const int64_t key = int64_t{i} * kTileKeys + thread;
+        if (thread < kTileKeys && chunk.first_key + key < chunk.end_key) {
+          column_sums[key] = sums.columns[0][thread] + sums.columns[1][thread] +
+                             sums.columns[2][thread] + sums.columns[3][thread];
+        }
+        const int64_t first_offset =
+            arguments.first_position - chunk.first_key - int64_t{i} * kTileKeys;
+        diagonal.add(sums, first_offset, thread);
+        if (i + 1 < chunk.num_tiles) {
+          diagonal.flush_complete(diagonals, first_offset, lowest_offset);
+        } else {
+          diagonal.flush(diagonals, first_offset, lowest_offset);
+        }
+      });
 }
 
 constexpr int kMergeThreads = 256;
@@ -318,24 +318,25 @@ __global__ void __launch_bounds__(kMergeThreads)
   buffers.diagonal_sums[head * num_tokens + offset] = sum;
 }
 
-template <int kHeadDim>
+template <typename Element, int kHeadDim>
 void launch_passes(const LastRowsArguments& arguments, const CUtensorMap& k_map, dim3 grid,
                    int num_threads, int32_t num_heads, const ProbeBuffers& buffers,
                    cudaStream_t stream) {
   constexpr int kMeasureBytes = kAlignedSharedBytes<TileRing<kHeadDim>>;
   constexpr int kSumBytes = kAlignedSharedBytes<SumShared<kHeadDim>>;
-  MR_CUDA_CHECK(cudaFuncSetAttribute(measure_kernel<kHeadDim>,
+  MR_CUDA_CHECK(cudaFuncSetAttribute(measure_kernel<Element, kHeadDim>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kMeasureBytes));
-  MR_CUDA_CHECK(cudaFuncSetAttribute(sum_kernel<kHeadDim>,
+  MR_CUDA_CHECK(cudaFuncSetAttribute(sum_kernel<Element, kHeadDim>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kSumBytes));
   const auto num_chunks = static_cast<int32_t>(grid.y);
-  measure_kernel<kHeadDim>
+  measure_kernel<Element, kHeadDim>
       <<<grid, num_threads, kMeasureBytes, stream>>>(arguments, k_map, buffers.statistics);
   MR_CUDA_CHECK_LAUNCH();
   merge_statistics_kernel<<<num_heads, kRows * kLanesPerRow, 0, stream>>>(
       buffers, arguments.num_rows, num_chunks);
   MR_CUDA_CHECK_LAUNCH();
-  sum_kernel<kHeadDim><<<grid, num_threads, kSumBytes, stream>>>(arguments, k_map, buffers);
+  sum_kernel<Element, kHeadDim>
+      <<<grid, num_threads, kSumBytes, stream>>>(arguments, k_map, buffers);
   MR_CUDA_CHECK_LAUNCH();
   const dim3 merge_grid(
       static_cast<unsigned>((arguments.num_tokens + kMergeThreads - 1) / kMergeThreads), num_heads);
@@ -355,7 +356,7 @@ void probe(const ProbeParams& params, Context& context) {
       group_heads(params.heads, last.num_query_heads, params.kv.num_kv_heads);
   const int64_t num_chunks = (params.kv.num_tokens + kChunkKeys - 1) / kChunkKeys;
   const LastRowsArguments arguments = {
-      .q = static_cast<const __nv_bfloat16*>(last.q),
+      .q = static_cast<const uint16_t*>(last.q),
       .groups = context.scratch.upload(std::span(groups)),
       .num_tokens = params.kv.num_tokens,
       .first_position = last.first_position,
@@ -374,9 +375,9 @@ void probe(const ProbeParams& params, Context& context) {
   const CUtensorMap k_map = key_tensor_map(params.kv.k, params.kv);
   const dim3 grid(static_cast<unsigned>(groups.size()), static_cast<unsigned>(num_chunks));
   const int num_threads = most_heads(groups) * kGroupThreads;
-  for_head_dim(params.kv.head_dim, [&](auto head_dim) {
-    launch_passes<head_dim()>(arguments, k_map, grid, num_threads, num_heads, buffers,
-                              context.stream);
+  for_elements(params.kv.dtype, params.kv.head_dim, [&](auto element, auto head_dim) {
+    launch_passes<decltype(element), head_dim()>(arguments, k_map, grid, num_threads, num_heads,
+                                                 buffers, context.stream);
   });
 }
 

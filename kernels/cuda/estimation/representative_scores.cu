@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
   __syncthreads();
   const int64_t first_row = int64_t{blockIdx.z} * arguments.num_rows + block.first_row;
   const int64_t rows_left = max(arguments.num_rows - block.first_row, int64_t{0});
-  RowFragments<__half, kHeadDim> rows(arguments.rows + first_row * kHeadDim, kHeadDim,
-                                      static_cast<int>(min(rows_left, int64_t{64})));
+  RowFragments<Float16, kHeadDim> rows(arguments.rows + first_row * kHeadDim, kHeadDim,
+                                       static_cast<int>(min(rows_left, int64_t{64})));
   const int num_slots = kMasses ? arguments.page_outliers + 1 : 1;
   const PageBoxes boxes(block.first_page, arguments.kv_heads[blockIdx.z] * num_slots, num_slots);
   if constexpr (kMasses) {

@@ -1,9 +1,10 @@
 // A block of 128 threads per set of vectors, which it reads once and keeps in registers.
 #include "kernels/cuda/estimation/representatives.h"
 
-#include <cuda_bf16.h>
+#include <type_traits>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/estimation/head_dim.h"
 
 namespace millrace::kernels::cuda {
@@ -12,14 +13,16 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMostRows = 64;
 constexpr int kVector = 8;  // columns of a thread: 16 bytes
-// Blocks on a multiprocessor: 80 KiB of rows on the way. A sixth takes registers that then spill.
-constexpr int kBlocks = 5;
+// Blocks on a multiprocessor: 80 KiB of rows on the way. A sixth takes registers that then spill,
+// as a fifth does where the compiler keeps widened float16.
+template <typename Element>
+constexpr int kBlocks = std::is_same_v<Element, Float16> ? 4 : 5;
 
 struct alignas(16) HalfVector {
   __half2 pairs[kVector / 2];
 };
 
-template <int kHeadDim>
+template <typename Element, int kHeadDim>
 class SplitSet {
   static constexpr int kColumnThreads = kHeadDim / kVector;
   static constexpr int kRowThreads = kThreads / kColumnThreads;
@@ -36,11 +39,11 @@ class SplitSet {
 
   __device__ explicit SplitSet(Shared& shared) : shared_(shared) {}
 
-  __device__ void load(const __nv_bfloat16* rows, int64_t row_stride, int num_rows) {
+  __device__ void load(const Element* rows, int64_t row_stride, int num_rows) {
     num_rows_ = num_rows;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const __nv_bfloat16* first = rows + row(i) * row_stride + column();
+      const Element* first = rows + row(i) * row_stride + column();
       rows_[i] = row(i) < num_rows ? *reinterpret_cast<const uint4*>(first) : uint4{};
     }
   }
@@ -99,7 +102,11 @@ class SplitSet {
   __device__ float value(int i, int c) const {
     const uint32_t words[4] = {rows_[i].x, rows_[i].y, rows_[i].z, rows_[i].w};
     const uint32_t word = words[c / 2];
-    return __uint_as_float(c % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+    if constexpr (std::is_same_v<Element, Float16>) {
+      return widen(Float16{static_cast<uint16_t>(c % 2 == 0 ? word : word >> 16)});
+    } else {
+      return __uint_as_float(c % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+    }
   }
 
   // Rows not in `skipped`, over `count`: a thread's rows, then those sums in order.
@@ -181,16 +188,16 @@ __device__ void store_vector(const float* values, __half* out) {
 }
 
 // blockIdx.x is the page, blockIdx.y the kv head.
-template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kThreads, kBlocks<Element>)
     page_kernel(const __grid_constant__ KvSlab kv, int32_t page_outliers, __half* out) {
-  __shared__ typename SplitSet<kHeadDim>::Shared shared;
-  SplitSet<kHeadDim> set(shared);
+  __shared__ typename SplitSet<Element, kHeadDim>::Shared shared;
+  SplitSet<Element, kHeadDim> set(shared);
   const int64_t page = blockIdx.x;
   const int64_t num_places = (gridDim.x + kPlaceGroup - 1) / kPlaceGroup * kPlaceGroup;
   const int64_t first = page * kPageTokens;
   const int64_t row = blockIdx.y * kv.token_stride + first;
-  set.load(static_cast<const __nv_bfloat16*>(kv.k) + row * kHeadDim, kHeadDim,
+  set.load(static_cast<const Element*>(kv.k) + row * kHeadDim, kHeadDim,
            static_cast<int>(min(kPageTokens, kv.num_tokens - first)));
   const int num_outliers = min(page_outliers, set.num_rows());
   const int64_t slot_stride = num_places * kHeadDim;
@@ -215,18 +222,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 // A block per tile and head, heads side by side as they are in a row of Q.
-template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kThreads, kBlocks<Element>)
     row_kernel(const __grid_constant__ RowRepresentativeArguments arguments, __half* out) {
-  __shared__ typename SplitSet<kHeadDim>::Shared shared;
-  SplitSet<kHeadDim> set(shared);
+  __shared__ typename SplitSet<Element, kHeadDim>::Shared shared;
+  SplitSet<Element, kHeadDim> set(shared);
   const int64_t tile_number = blockIdx.x / arguments.num_heads;
   const int64_t head_number = blockIdx.x % arguments.num_heads;
   const RowTile tile = arguments.tiles[tile_number];
   const int64_t row_stride = int64_t{arguments.num_query_heads} * kHeadDim;
   const int64_t head = arguments.heads[head_number];
-  set.load(static_cast<const __nv_bfloat16*>(arguments.q) + tile.local_row * row_stride +
-               head * kHeadDim,
+  set.load(static_cast<const Element*>(arguments.q) + tile.local_row * row_stride + head * kHeadDim,
            row_stride, static_cast<int>(tile.num_rows));
   const int64_t first_slot =
       (head_number * arguments.num_tiles + tile_number) * (arguments.row_outliers + 1);
@@ -251,8 +257,9 @@ void launch_page_representatives(const KvSlab& kv, int32_t page_outliers, __half
                                  cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((kv.num_tokens + kPageTokens - 1) / kPageTokens),
                   static_cast<unsigned>(kv.num_kv_heads));
-  for_head_dim(kv.head_dim, [&](auto head_dim) {
-    page_kernel<head_dim()><<<grid, kThreads, 0, stream>>>(kv, page_outliers, out);
+  for_elements(kv.dtype, kv.head_dim, [&](auto element, auto head_dim) {
+    page_kernel<decltype(element), head_dim()>
+        <<<grid, kThreads, 0, stream>>>(kv, page_outliers, out);
   });
   MR_CUDA_CHECK_LAUNCH();
 }
@@ -260,8 +267,8 @@ void launch_page_representatives(const KvSlab& kv, int32_t page_outliers, __half
 void launch_row_representatives(const RowRepresentativeArguments& arguments, __half* out,
                                 cudaStream_t stream) {
   const auto grid = static_cast<unsigned>(arguments.num_tiles * arguments.num_heads);
-  for_head_dim(arguments.head_dim, [&](auto head_dim) {
-    row_kernel<head_dim()><<<grid, kThreads, 0, stream>>>(arguments, out);
+  for_elements(arguments.dtype, arguments.head_dim, [&](auto element, auto head_dim) {
+    row_kernel<decltype(element), head_dim()><<<grid, kThreads, 0, stream>>>(arguments, out);
   });
   MR_CUDA_CHECK_LAUNCH();
 }

@@ -2,9 +2,9 @@
 // furthest from its mean and the mean of the rest, its crowd. Spikes are what averages lose, and
 // they sit in those few.
 //
-// Representatives are float16: it holds bfloat16 keys of ordinary size exactly and means to 2^-12
-// of themselves, eight times closer than bfloat16. A value beyond its range becomes infinite, and
-// tiles that see it dense.
+// Representatives are float16: it holds keys, bfloat16 ones of ordinary size, exactly and means to
+// 2^-12 of themselves, eight times closer than bfloat16. A value beyond its range becomes infinite,
+// and tiles that see it dense.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -35,7 +35,7 @@ void launch_page_representatives(const KvSlab& kv, int32_t page_outliers, __half
                                  cudaStream_t stream);
 
 struct RowRepresentativeArguments {
-  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim] bfloat16
+  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;
   int32_t head_dim = 0;
   const int32_t* heads = nullptr;  // device memory
@@ -43,6 +43,7 @@ struct RowRepresentativeArguments {
   const RowTile* tiles = nullptr;  // device memory
   int64_t num_tiles = 0;
   int32_t row_outliers = 0;
+  DType dtype = DType::kBFloat16;  // of q
 };
 
 // out: [num_heads, num_tiles, row_outliers + 1, head_dim]. The mean of all rows, then the outliers

@@ -7,11 +7,7 @@
 // out as ptx/wgmma.cuh says.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/copy.cuh"
@@ -59,16 +55,20 @@ struct alignas(1024) TileRing {
   }
 };
 
-// 64 rows as the A operand. Rows from num_rows on are zero.
+// 64 rows as the A operand. Rows from num_rows on are zero. Element: BFloat16 or Float16, of the
+// rows and of the keys that they are multiplied with.
 template <typename Element, int kHeadDim>
 class RowFragments {
  public:
-  __device__ RowFragments(const Element* rows, int64_t row_stride, int num_rows) {
+  // `rows`: elements as whatever 16-bit type, row_stride of them from one row to the next.
+  template <typename Stored>
+  __device__ RowFragments(const Stored* rows, int64_t row_stride, int num_rows) {
+    static_assert(sizeof(Stored) == 2);
     const ScoreLayout layout;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = layout.row(half);
-      const Element* first = rows + row * row_stride + layout.key(0);
+      const Stored* first = rows + row * row_stride + layout.key(0);
 #pragma unroll
       for (int step = 0; step < kHeadDim / 16; ++step) {
 #pragma unroll
@@ -92,11 +92,7 @@ class RowFragments {
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
       const uint64_t b = keys + (step / 4 * kPanelBytes + step % 4 * 32) / 16;
-      if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
-        ptx::Wgmma<kTileKeys, false>::issue(scores, a_ + 4 * step, b, step > 0);
-      } else {
-        ptx::wgmma_half_64(scores, a_ + 4 * step, b, step > 0);
-      }
+      ptx::Wgmma<Element, kTileKeys, false>::issue(scores, a_ + 4 * step, b, step > 0);
     }
     ptx::wgmma_commit();
     meanwhile();

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
+
+#include "common/dtype.h"
 
 namespace millrace::kernels::cuda::ptx {
 
@@ -30,11 +33,29 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
-// {low, high} rounded to bf16, low in the low half.
-__device__ inline uint32_t pack_bfloat16(float low, float high) {
+// {low, high} rounded to BFloat16 or Float16, low in the low half.
+template <typename Element>
+__device__ inline uint32_t pack(float low, float high) {
   uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  if constexpr (std::is_same_v<Element, Float16>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
   return packed;
+}
+
+// The same, but what lies beyond the range of Float16 becomes its largest number, 65,504: what is
+// stored stays finite. NaN stays NaN.
+template <typename Element>
+__device__ inline uint32_t pack_finite(float low, float high) {
+  if constexpr (std::is_same_v<Element, Float16>) {
+    uint32_t packed;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  } else {
+    return pack<Element>(low, high);
+  }
 }
 
 }  // namespace millrace::kernels::cuda::ptx

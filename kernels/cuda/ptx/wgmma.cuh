@@ -6,17 +6,20 @@
 // Fragments: lane l of warp w of the warpgroup holds of the accumulator, for columns 8 j + 2 (l %
 // 4)
 // + {0, 1}, row 16 w + l / 4 in elements 4 j + {0, 1} and row 16 w + l / 4 + 8 in 4 j + {2, 3}. Of
-// an A slice of 16 columns it holds 4 registers of two bf16: (row, 2 (l % 4)), (row + 8, the same),
-// and both again 8 columns on.
+// an A slice of 16 columns it holds 4 registers of two elements: (row, 2 (l % 4)), (row + 8, the
+// same), and both again 8 columns on.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
+
+#include "common/dtype.h"
 
 namespace millrace::kernels::cuda::ptx {
 
-// Matrices in shared memory are tiles of 64 bf16 (128 bytes) by rows, in the 128-byte swizzle of
-// the copy engine, 1,024-byte aligned. `panel_stride`: bytes between two such tiles side by side,
-// used where B's columns run along the 128 bytes (transposed B) and exceed 64.
+// Matrices in shared memory are tiles of 64 elements (128 bytes) by rows, in the 128-byte swizzle
+// of the copy engine, 1,024-byte aligned. `panel_stride`: bytes between two such tiles side by
+// side, used where B's columns run along the 128 bytes (transposed B) and exceed 64.
 __device__ inline uint64_t matrix_descriptor(uint32_t shared, uint32_t panel_stride) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = 1024;  // bytes from one group of 8 rows to the next
@@ -77,51 +80,78 @@ __device__ inline void hold(uint32_t (&registers)[kCount]) {
       MR_WGMMA("m64n64k16.f32." TYPES, MR_NUMBERS_32, "{%32, %33, %34, %35}, %36", "%37", LAYOUT) \
       : MR_OPERANDS_32(c)                                                                         \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)))
+#define MR_WGMMA_128(TYPES)                                                                     \
+  asm volatile(                                                                                 \
+      MR_WGMMA("m64n128k16.f32." TYPES, MR_NUMBERS_64, "{%64, %65, %66, %67}, %68", "%69", "1") \
+      : MR_OPERANDS_64(c)                                                                       \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)))
+#define MR_WGMMA_SHARED_64(TYPES)                                                         \
+  asm volatile(MR_WGMMA("m64n64k16.f32." TYPES, MR_NUMBERS_32, "%32, %33", "%34", "0, 0") \
+               : MR_OPERANDS_32(c)                                                        \
+               : "l"(a), "l"(b), "r"(static_cast<int>(keep)))
+
+template <typename Element>
+struct IsFloat16;
+template <>
+struct IsFloat16<BFloat16> : std::false_type {};
+template <>
+struct IsFloat16<Float16> : std::true_type {};
+template <typename Element>
+inline constexpr bool kIsFloat16 = IsFloat16<Element>::value;
 
 // `c` and `a` are whole or part of a thread's register arrays, at constant indices. `keep` false
-// starts from zero.
-template <int kColumns, bool kTransposedB>
+// starts from zero. Element: BFloat16 or Float16, of both factors.
+template <typename Element, int kColumns, bool kTransposedB>
 struct Wgmma;
 
 // 64 x 64 += 64 x 16 times 16 x 64; B stored by column (64 rows of 16).
-template <>
-struct Wgmma<64, false> {
+template <typename Element>
+struct Wgmma<Element, 64, false> {
   static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
-    MR_WGMMA_64("bf16.bf16", "0");
+    if constexpr (kIsFloat16<Element>) {
+      MR_WGMMA_64("f16.f16", "0");
+    } else {
+      MR_WGMMA_64("bf16.bf16", "0");
+    }
   }
 };
 
-// The same of float16.
-__device__ inline void wgmma_half_64(float* c, const uint32_t* a, uint64_t b, bool keep) {
-  MR_WGMMA_64("f16.f16", "0");
-}
-
 // 64 x 64 += 64 x 16 times 16 x 64; B by rows of 16 (keys) along its 64 columns.
-template <>
-struct Wgmma<64, true> {
+template <typename Element>
+struct Wgmma<Element, 64, true> {
   static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
-    MR_WGMMA_64("bf16.bf16", "1");
+    if constexpr (kIsFloat16<Element>) {
+      MR_WGMMA_64("f16.f16", "1");
+    } else {
+      MR_WGMMA_64("bf16.bf16", "1");
+    }
   }
 };
 
 // 64 x 128 += 64 x 16 times 16 x 128; B by rows of 16 (keys) along its 128 columns.
-template <>
-struct Wgmma<128, true> {
+template <typename Element>
+struct Wgmma<Element, 128, true> {
   static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
-    asm volatile(
-        MR_WGMMA("m64n128k16.f32.bf16.bf16", MR_NUMBERS_64, "{%64, %65, %66, %67}, %68", "%69", "1")
-        : MR_OPERANDS_64(c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
+    if constexpr (kIsFloat16<Element>) {
+      MR_WGMMA_128("f16.f16");
+    } else {
+      MR_WGMMA_128("bf16.bf16");
+    }
   }
 };
 
 // 64 x 64 += 64 x 16 times 16 x 64 with A in shared memory too, stored by rows like B.
+template <typename Element>
 __device__ inline void wgmma_shared_64(float* c, uint64_t a, uint64_t b, bool keep) {
-  asm volatile(MR_WGMMA("m64n64k16.f32.bf16.bf16", MR_NUMBERS_32, "%32, %33", "%34", "0, 0")
-               : MR_OPERANDS_32(c)
-               : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
+  if constexpr (kIsFloat16<Element>) {
+    MR_WGMMA_SHARED_64("f16.f16");
+  } else {
+    MR_WGMMA_SHARED_64("bf16.bf16");
+  }
 }
 
+#undef MR_WGMMA_SHARED_64
+#undef MR_WGMMA_128
 #undef MR_WGMMA_64
 #undef MR_WGMMA
 #undef MR_OPERANDS_64

@@ -34,9 +34,9 @@ std::vector<float> slab(const AttentionShape& shape, uint64_t seed) {
   return values;
 }
 
-void round_to_bfloat16(std::vector<float>& values, std::vector<BFloat16>& narrow) {
-  narrow = test::narrow(values);
-  values = test::widen(narrow);
+void round_to(DType dtype, std::vector<float>& values, std::vector<uint16_t>& bits) {
+  bits = test::narrow_bits(values, dtype);
+  values = test::widen_bits(bits, dtype);
 }
 
 }  // namespace
@@ -79,9 +79,9 @@ AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<Head
       v_(slab(shape, seed + 2)) {
   for (float& value : k_) value *= shape.key_scale;
   if (shape_.dtype == DType::kFloat32) return;
-  round_to_bfloat16(q_, q16_);
-  round_to_bfloat16(k_, k16_);
-  round_to_bfloat16(v_, v16_);
+  round_to(shape_.dtype, q_, q16_);
+  round_to(shape_.dtype, k_, k16_);
+  round_to(shape_.dtype, v_, v16_);
 }
 
 AttentionParams AttentionCase::params(bool as_float) {
@@ -103,7 +103,7 @@ AttentionParams AttentionCase::params(bool as_float) {
   params.q = q16_.data();
   params.kv.k = k16_.data();
   params.kv.v = v16_.data();
-  params.kv.dtype = DType::kBFloat16;
+  params.kv.dtype = shape_.dtype;
   return params;
 }
 
@@ -185,18 +185,17 @@ void AttentionCase::naive_row(int32_t head, const std::vector<int64_t>& keys, in
     scores.push_back(score * scale);
     maximum = std::max(maximum, scores.back());
   }
-  const bool narrow = shape_.dtype == DType::kBFloat16;
   float* out = result.out.data() + first;
   float sum = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
     const float weight = std::exp(scores[i] - maximum);
     sum += weight;
     const float* v = v_.data() + (kv_first + keys[i]) * head_dim;
-    const float rounded = narrow ? to_float(to_bfloat16(weight)) : weight;
+    const float rounded = rounded_to(shape_.dtype, weight);
     for (int64_t d = 0; d < head_dim; ++d) out[d] += rounded * v[d];
   }
   for (int64_t d = 0; d < head_dim && sum > 0; ++d) {
-    out[d] = narrow ? to_float(to_bfloat16(out[d] / sum)) : out[d] / sum;
+    out[d] = rounded_to(shape_.dtype, out[d] / sum);
   }
   result.lse[static_cast<size_t>(head * num_rows_ + row)] = maximum + std::log(sum);
 }

@@ -48,7 +48,7 @@ class AttentionCase {
   AttentionResult run_cpu(cpu::SimdLevel simd, int num_threads = 1);
   // On the same rounded inputs, results in float32 whatever the dtype.
   AttentionResult run_ref();
-  // float32 loops; with bfloat16, weights and results are rounded to it.
+  // float32 loops; with a 16-bit dtype, weights and results are rounded to it.
   AttentionResult run_naive();
 
   // The problem without its outputs, in host memory: in the shape's dtype, or the same values as
@@ -67,7 +67,7 @@ class AttentionCase {
   int64_t num_rows_ = 0;
   OwnedIndex index_;
   std::vector<float> q_, k_, v_;  // rounded to the dtype
-  std::vector<BFloat16> q16_, k16_, v16_;
+  std::vector<uint16_t> q16_, k16_, v16_;
 };
 
 }  // namespace millrace::kernels

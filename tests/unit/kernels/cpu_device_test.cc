@@ -22,6 +22,22 @@ TEST(CpuDevice, NamesItsThreadsAndInstructionSet) {
   EXPECT_EQ(make_cpu_device({.num_threads = 1})->info().name.find("cpu (1 thread, "), 0);
 }
 
+TEST(CpuDevice, ComputesInFloat32AndBFloat16) {
+  const DeviceInfo info = make_cpu_device({})->info();
+  EXPECT_TRUE(info.computes_in(DType::kFloat32));
+  EXPECT_TRUE(info.computes_in(DType::kBFloat16));
+  EXPECT_FALSE(info.computes_in(DType::kFloat16));
+  EXPECT_EQ(info.projection_dtype(DType::kBFloat16), DType::kFloat32);
+}
+
+// A product may exceed float16's range.
+TEST(DeviceInfo, NarrowProductsAreBFloat16AndNeverFloat16) {
+  const DeviceInfo info = {.narrow_projections = true};
+  EXPECT_EQ(info.projection_dtype(DType::kBFloat16), DType::kBFloat16);
+  EXPECT_EQ(info.projection_dtype(DType::kFloat16), DType::kFloat32);
+  EXPECT_EQ(info.projection_dtype(DType::kFloat32), DType::kFloat32);
+}
+
 TEST(CpuDevice, GivesAlignedMemoryOfAnySize) {
   const auto device = make_cpu_device({});
   for (int64_t bytes : {1, 63, 64, 65, 1'000'003}) {

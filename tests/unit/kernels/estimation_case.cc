@@ -57,9 +57,9 @@ float EstimationCase::scale() const {
 }
 
 const void* EstimationCase::narrowed(const std::vector<float>& values,
-                                     std::vector<BFloat16>& storage) const {
+                                     std::vector<uint16_t>& storage) const {
   if (shape_.dtype == DType::kFloat32) return values.data();
-  if (storage.empty()) storage = test::narrow(values);
+  if (storage.empty()) storage = test::narrow_bits(values, shape_.dtype);
   return storage.data();
 }
 

@@ -37,12 +37,12 @@ class EstimationCase {
   LastRows last();
 
  private:
-  const void* narrowed(const std::vector<float>& values, std::vector<BFloat16>& storage) const;
+  const void* narrowed(const std::vector<float>& values, std::vector<uint16_t>& storage) const;
 
   EstimationShape shape_;
   std::vector<float> q_;  // [num_tokens, num_query_heads, head_dim]
   std::vector<float> k_;  // [num_kv_heads, token_stride, head_dim]
-  std::vector<BFloat16> q16_, k16_;
+  std::vector<uint16_t> q16_, k16_;
 };
 
 // All queries of head 0 times `factor`: the smaller, the more evenly attention is spread.

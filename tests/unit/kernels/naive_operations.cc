@@ -20,9 +20,17 @@ std::vector<float> row_of(const ConstMatrix& matrix, int64_t row) {
   std::vector<float> values;
   const int64_t first = row * matrix.row_stride;
   for (int64_t i = first; i < first + matrix.cols; ++i) {
-    values.push_back(matrix.dtype == DType::kFloat32
-                         ? floats(matrix.data)[i]
-                         : to_float(static_cast<const BFloat16*>(matrix.data)[i]));
+    switch (matrix.dtype) {
+      case DType::kFloat32:
+        values.push_back(floats(matrix.data)[i]);
+        break;
+      case DType::kBFloat16:
+        values.push_back(to_float(static_cast<const BFloat16*>(matrix.data)[i]));
+        break;
+      case DType::kFloat16:
+        values.push_back(to_float(static_cast<const Float16*>(matrix.data)[i]));
+        break;
+    }
   }
   return values;
 }

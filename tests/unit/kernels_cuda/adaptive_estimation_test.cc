@@ -89,7 +89,11 @@ void expect_few_flips(const ListDifference& found) {
   EXPECT_LE(found.different * 200, found.total);
 }
 
-TEST_F(AdaptiveEstimation, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
+class AdaptiveEstimationIn : public AdaptiveEstimation,
+                             public testing::WithParamInterface<DType> {};
+MR_INSTANTIATE_NARROW(AdaptiveEstimationIn);
+
+TEST_P(AdaptiveEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
   ListDifference all;
   for (const int32_t head_dim : {64, 128}) {
     for (const int64_t num_tokens : {1, 2, 63, 64, 65, 66, 127, 130, 1000, 1536, 8191}) {
@@ -97,7 +101,7 @@ TEST_F(AdaptiveEstimation, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
                         .num_query_heads = 4,
                         .num_kv_heads = 2,
                         .head_dim = head_dim,
-                        .dtype = DType::kBFloat16},
+                        .dtype = GetParam()},
                        32);
       const auto found = differences(c, {3, 0, 2}, {0.5F, 0.9F, 1.0F});
       all.different += found.different;
@@ -150,9 +154,9 @@ TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
   }
 }
 
-TEST_F(AdaptiveEstimation, FindsNeedlesByTheOutliersOfBothSides) {
+TEST_P(AdaptiveEstimationIn, FindsNeedlesByTheOutliersOfBothSides) {
   constexpr int kNeedles = 7;
-  EstimationCase c = needle_layer(DType::kBFloat16, kNeedles);
+  EstimationCase c = needle_layer(GetParam(), kNeedles);
   const auto num_found = [&](Outliers outliers) {
     const auto lists = build(c, tile_rows(kNeedleTokens), {0}, {0.8F}, outliers).front();
     return num_needles_found(lists, kNeedles);
@@ -168,12 +172,12 @@ TEST_F(AdaptiveEstimation, TileWhoseListDoesNotFitIsDense) {
   EXPECT_GT(expect_lists_that_fit(build(c, 0.3F, 30), build(c, 0.3F), 30), 0);
 }
 
-TEST_F(AdaptiveEstimation, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
+TEST_P(AdaptiveEstimationIn, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
   EstimationCase c({.num_tokens = 3000,
                     .num_query_heads = 8,
                     .num_kv_heads = 2,
                     .head_dim = 128,
-                    .dtype = DType::kBFloat16},
+                    .dtype = GetParam()},
                    40);
   const std::vector<int32_t> heads = c.all_heads();
   const std::vector<float> gamma(8, 0.6F);

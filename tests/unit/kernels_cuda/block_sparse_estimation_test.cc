@@ -39,7 +39,11 @@ class BlockSparseEstimation : public GpuCase {
   }
 };
 
-TEST_F(BlockSparseEstimation, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
+class BlockSparseEstimationIn : public BlockSparseEstimation,
+                                public testing::WithParamInterface<DType> {};
+MR_INSTANTIATE_NARROW(BlockSparseEstimationIn);
+
+TEST_P(BlockSparseEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
   ListDifference all;
   for (const int32_t head_dim : {64, 128}) {
     for (const int64_t num_tokens : {1, 63, 64, 65, 127, 130, 1000, 2048, 8191}) {
@@ -47,7 +51,7 @@ TEST_F(BlockSparseEstimation, ListsAreThoseOfTheReferenceButForFlipsOfRounding) 
                         .num_query_heads = 4,
                         .num_kv_heads = 2,
                         .head_dim = head_dim,
-                        .dtype = DType::kBFloat16},
+                        .dtype = GetParam()},
                        21);
       const std::vector<RowTile> tiles = tile_rows(num_tokens);
       const std::vector<int32_t> heads = {3, 0, 1};

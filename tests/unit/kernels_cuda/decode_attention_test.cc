@@ -31,7 +31,8 @@ struct Output {
   std::vector<float> out, lse;
 };
 
-// K and V are rounded to bfloat16, so that both element types hold the same values.
+// K and V are rounded to bfloat16, and multiples of 2^-24, so that all element types hold the same
+// values.
 struct Problem {
   explicit Problem(const Shape& shape_in)
       : shape(shape_in),
@@ -102,6 +103,8 @@ class DecodeAttentionTest : public GpuCase {
     };
     judge(on_gpu(problem, problem.k, problem.v, DType::kFloat32));
     judge(on_gpu(problem, problem.k16, problem.v16, DType::kBFloat16));
+    judge(on_gpu(problem, test::narrow_to_float16(problem.k), test::narrow_to_float16(problem.v),
+                 DType::kFloat16));
   }
 };
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "kernels/cuda/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
@@ -24,7 +26,7 @@ constexpr int64_t kWidths[] = {8, 64, 896, 4096, 14336, 16384};
 
 class ElementwiseTest : public GpuCase {
  protected:
-  // Runs `operation` for both output types with rows `padding` apart, against the float32
+  // Runs `operation` for every output type with rows `padding` apart, against the float32
   // reference and a naive float32 loop; the gaps and the guards must stay, two runs give the same
   // bits.
   template <typename Params>
@@ -58,6 +60,13 @@ class ElementwiseTest : public GpuCase {
     EXPECT_TRUE(as_good_as_naive(test::widen(bf16.values()), test::widen(test::narrow(naive)),
                                  reference, atol));
     EXPECT_TRUE(bf16.guards_intact());
+
+    DeviceArray<Float16> f16(std::vector<Float16>(rows * stride, to_float16(-1)));
+    params.out = {f16.data(), DType::kFloat16, rows, cols, stride};
+    run([&](Context& context) { operation(params, context); });
+    EXPECT_TRUE(as_good_as_naive(test::widen(f16.values()),
+                                 test::widen(test::narrow_to_float16(naive)), reference, atol));
+    EXPECT_TRUE(f16.guards_intact());
   }
 };
 
@@ -158,6 +167,26 @@ TEST_F(ElementwiseTest, SiluOfLargeValuesIsZeroOrTheValue) {
   EXPECT_EQ(values[3], 88);
   EXPECT_EQ(values[6], 0);
   EXPECT_EQ(values[7], 1e30F);
+}
+
+TEST_F(ElementwiseTest, SiluBeyondFloat16IsItsLargestNumberAndNaNStaysNaN) {
+  const std::vector<float> gate_up = {300,   300,   1e30F, 256,   std::nanf(""), -200,
+                                      65504, 1,     1000,  -1000, 1e30F,         255.875F,
+                                      1,     1e30F, 1,     2};
+  const DeviceArray<float> in(gate_up);
+  DeviceArray<Float16> out(8);
+  run([&](Context& context) {
+    silu_mul({.gate_up = in.data(), .out = dense_matrix(out.data(), DType::kFloat16, 1, 8)},
+             context);
+  });
+  const auto values = test::widen(out.values());
+  EXPECT_EQ(values[0], 65504);
+  EXPECT_EQ(values[1], -65504);
+  EXPECT_EQ(values[2], 65504);
+  EXPECT_EQ(values[3], 65504);
+  EXPECT_TRUE(std::isnan(values[4]));
+  EXPECT_EQ(values[5], 0);
+  EXPECT_EQ(values[6], 65504);
 }
 
 TEST_F(ElementwiseTest, AddAddsEachElementOnce) {

@@ -12,7 +12,7 @@
 
 namespace millrace::kernels::cuda {
 
-// Q and K of a case. The case must be bfloat16 and done with changes.
+// Q and K of a case. The case must be of 16 bits and done with changes.
 class DeviceLayer {
  public:
   explicit DeviceLayer(EstimationCase& host) : host_(host) {

@@ -26,20 +26,21 @@ struct Case {
 };
 
 struct Problem {
-  explicit Problem(const Case& c_in)
+  explicit Problem(const Case& c_in, DType dtype_in = DType::kBFloat16)
       : shape(c_in),
+        dtype(dtype_in),
         a_stride(shape.k + shape.padding),
         b_stride(shape.k + 2 * shape.padding),
         c_stride(shape.n + 3 * shape.padding),
-        a(test::narrow(test::random_normals(1, shape.m * a_stride))),
-        b(test::narrow(test::random_normals(2, shape.n * b_stride))),
+        a(test::narrow_bits(test::random_normals(1, shape.m * a_stride), dtype)),
+        b(test::narrow_bits(test::random_normals(2, shape.n * b_stride), dtype)),
         bias(test::widen(test::narrow(test::random_normals(3, shape.n)))),
         c(test::random_normals(4, shape.m * c_stride)) {}
 
-  GemmParams params(const BFloat16* a_data, const BFloat16* b_data, const float* bias_data,
-                    void* c_data, DType c_dtype) const {
-    return {.a = {a_data, DType::kBFloat16, shape.m, shape.k, a_stride},
-            .b = {b_data, DType::kBFloat16, shape.n, shape.k, b_stride},
+  GemmParams params(const void* a_data, const void* b_data, const float* bias_data, void* c_data,
+                    DType c_dtype) const {
+    return {.a = {a_data, dtype, shape.m, shape.k, a_stride},
+            .b = {b_data, dtype, shape.n, shape.k, b_stride},
             .bias = shape.bias ? bias_data : nullptr,
             .c = {c_data, c_dtype, shape.m, shape.n, c_stride},
             .accumulate = shape.accumulate};
@@ -58,8 +59,9 @@ struct Problem {
   }
 
   Case shape;
+  DType dtype;  // of a and b
   int64_t a_stride, b_stride, c_stride;
-  std::vector<BFloat16> a, b;
+  std::vector<uint16_t> a, b;
   std::vector<float> bias;
   std::vector<float> c;  // before; what lies between its rows must stay
 };
@@ -71,15 +73,22 @@ class GemmTest : public GpuCase {
     if (!IsSkipped()) gemm_ = std::make_unique<Gemm>();
   }
 
+  // In both dtypes; float16 gives float32 only.
   void expect_as_good_as_naive(const Case& shape) {
-    SCOPED_TRACE(fmt::format("{} x {} x {}", shape.m, shape.n, shape.k));
-    const Problem problem(shape);
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      SCOPED_TRACE(fmt::format("{} x {} x {}, {}", shape.m, shape.n, shape.k, dtype_name(dtype)));
+      expect_as_good_as_naive(Problem(shape, dtype));
+    }
+  }
+
+  void expect_as_good_as_naive(const Problem& problem) {
+    const Case& shape = problem.shape;
     const auto reference = problem.reference();
     const auto naive = problem.naive_result();
     // The tensor cores sum products in groups with a few bits less than float32 keeps: per step an
     // error of about 2^-23 of the largest partial sum, which a naive loop shows only in part.
     const double atol = float32_rounding(reference) * std::sqrt(static_cast<double>(shape.k));
-    const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+    const DeviceArray<uint16_t> a(problem.a), b(problem.b);
     const DeviceArray<float> bias(problem.bias);
 
     DeviceArray<float> f32(problem.c);
@@ -88,7 +97,7 @@ class GemmTest : public GpuCase {
     run([&](Context& context) { gemm_->run(params, context); });
     EXPECT_TRUE(as_good_as_naive(f32.values(), naive, reference, atol));
     EXPECT_TRUE(f32.guards_intact());
-    if (shape.accumulate) return;
+    if (shape.accumulate || problem.dtype == DType::kFloat16) return;
 
     DeviceArray<BFloat16> bf16(test::narrow(problem.c));
     const auto rounded =
@@ -135,7 +144,7 @@ TEST_F(GemmTest, ReadsAndWritesRowsThatAreApart) {
 
 TEST_F(GemmTest, WithoutAccumulateDoesNotReadTheOutput) {
   const Problem problem({5, 8, 16});
-  const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+  const DeviceArray<uint16_t> a(problem.a), b(problem.b);
   DeviceArray<float> c(5 * 8);  // starts as NaN
   run([&](Context& context) {
     gemm_->run(problem.params(a.data(), b.data(), nullptr, c.data(), DType::kFloat32), context);
@@ -145,7 +154,7 @@ TEST_F(GemmTest, WithoutAccumulateDoesNotReadTheOutput) {
 
 TEST_F(GemmTest, TheSameProductTwiceGivesTheSameBits) {
   const Problem problem({1030, 520, 2048, /*bias=*/true});
-  const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+  const DeviceArray<uint16_t> a(problem.a), b(problem.b);
   const DeviceArray<float> bias(problem.bias);
   DeviceArray<float> first(problem.c), second(problem.c);
   for (DeviceArray<float>* c : {&first, &second}) {
@@ -164,7 +173,7 @@ TEST_F(GemmTest, EveryAlgorithmOfAShapeGivesTheSameBits) {
   constexpr int64_t kWorkspaceBytes = 32 << 20;
   for (const Case& shape : {Case{2048, 1536, 4096}, Case{1500, 4096, 1024, /*bias=*/true}}) {
     const Problem problem(shape);
-    const DeviceArray<BFloat16> a(problem.a), b(problem.b);
+    const DeviceArray<uint16_t> a(problem.a), b(problem.b);
     const DeviceArray<float> bias(problem.bias), c(problem.c);
     DeviceArray<float> out(problem.c);
     const auto params =

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "common/dtype.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/memory_pool.h"
 #include "kernels/cuda/upload_ring.h"
@@ -41,5 +42,10 @@ class GpuCase : public ::testing::Test {
   int num_sms_ = 0;
   int64_t l2_bytes_ = 0;
 };
+
+// The same in bfloat16 and in float16, which GetParam() says.
+#define MR_INSTANTIATE_NARROW(suite)                                                          \
+  INSTANTIATE_TEST_SUITE_P(DTypes, suite, testing::Values(DType::kBFloat16, DType::kFloat16), \
+                           [](const auto& param) { return std::string(dtype_name(param.param)); })
 
 }  // namespace millrace::kernels::cuda

@@ -15,8 +15,8 @@ class PageDigests : public GpuCase {
  protected:
   void expect_digests(int64_t num_tokens, int32_t head_dim) {
     SCOPED_TRACE(testing::Message() << num_tokens << " tokens of " << head_dim);
-    const auto k_bf16 = test::narrow(test::random_normals(1, num_tokens * head_dim));
-    const auto k = test::widen(k_bf16);
+    // Rounded to bfloat16, and multiples of 2^-24: all element types hold them.
+    const auto k = test::widen(test::narrow(test::random_normals(1, num_tokens * head_dim)));
     const int64_t count = ceil_div(num_tokens, kPageTokens) * head_dim;
     std::vector<float> min(static_cast<size_t>(count)), max(min), radius(min);
     PageDigestParams params = {.k = k.data(),
@@ -28,12 +28,15 @@ class PageDigests : public GpuCase {
                                .radius = radius.data()};
     ref::page_digests(params);
 
-    const DeviceArray<BFloat16> device_bf16(k_bf16);
+    const DeviceArray<BFloat16> device_bf16(test::narrow(k));
+    const DeviceArray<Float16> device_f16(test::narrow_to_float16(k));
     const DeviceArray<float> device_f32(k);
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const std::pair<DType, const void*> keys[] = {{DType::kFloat32, device_f32.data()},
+                                                  {DType::kBFloat16, device_bf16.data()},
+                                                  {DType::kFloat16, device_f16.data()}};
+    for (const auto& [dtype, data] : keys) {
       DeviceArray<float> device_min(count), device_max(count), device_radius(count);
-      params.k = dtype == DType::kFloat32 ? static_cast<const void*>(device_f32.data())
-                                          : device_bf16.data();
+      params.k = data;
       params.dtype = dtype;
       params.min = device_min.data();
       params.max = device_max.data();

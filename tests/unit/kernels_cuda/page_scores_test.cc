@@ -40,14 +40,17 @@ class PageScores : public GpuCase {
   }
 };
 
-TEST_F(PageScores, FollowTheReferenceUnderAnyIndex) {
+class PageScoresIn : public PageScores, public testing::WithParamInterface<DType> {};
+MR_INSTANTIATE_NARROW(PageScoresIn);
+
+TEST_P(PageScoresIn, FollowTheReferenceUnderAnyIndex) {
   for (const int64_t num_tokens : {1, 63, 64, 65, 127, 130, 1000, 1024, 1025, 4099}) {
     SCOPED_TRACE(num_tokens);
     EstimationCase c({.num_tokens = num_tokens,
                       .num_query_heads = 6,
                       .num_kv_heads = 2,
                       .head_dim = num_tokens % 2 == 0 ? 64 : 128,
-                      .dtype = DType::kBFloat16},
+                      .dtype = GetParam()},
                      static_cast<uint64_t>(50 + num_tokens));
     std::vector<HeadLists> lists;
     for (uint64_t h = 0; h < 6; ++h) {

@@ -39,8 +39,10 @@ struct HostOutputs {
   static Element minus_one() {
     if constexpr (std::is_same_v<Element, float>) {
       return -1;
-    } else {
+    } else if constexpr (std::is_same_v<Element, BFloat16>) {
       return to_bfloat16(-1);
+    } else {
+      return to_float16(-1);
     }
   }
   std::vector<Element> all() const {
@@ -112,6 +114,7 @@ TEST_F(RopeTest, MatchesReferenceForEveryPairOfTypesUpToAMillionTokens) {
     naive::rope_qkv(params);
     const auto naive = naive_out.all();
     const auto naive_bf16 = test::widen(test::narrow(naive));
+    const auto naive_f16 = test::widen(test::narrow_to_float16(naive));
     const double atol = float32_rounding(reference);
 
     const DeviceArray<int32_t> device_positions(positions);
@@ -130,6 +133,9 @@ TEST_F(RopeTest, MatchesReferenceForEveryPairOfTypesUpToAMillionTokens) {
     EXPECT_TRUE(
         as_good_as_naive(test::widen(rotated<BFloat16, BFloat16>(shape, params, bf16, b16, b16)),
                          naive_bf16, reference, atol));
+    EXPECT_TRUE(as_good_as_naive(
+        test::widen(rotated<float, Float16>(shape, params, qkv, f32, DType::kFloat16)), naive_f16,
+        reference, atol));
   }
 }
 
