@@ -46,18 +46,26 @@ Result<RankDevice> make_rank_device(const DeviceChoice& choice, std::optional<DT
                                     const CoreShare& cores) {
   using Kind = DeviceChoice::Kind;
   const bool gpu_can = dtype != DType::kFloat32;
+  const bool cpu_can = dtype != DType::kFloat16;
   if (choice.kind == Kind::kCuda && !gpu_can) {
-    return error(Errc::kUnsupported, "cuda computes in bfloat16, not in float32");
+    return error(Errc::kUnsupported, "cuda computes in bfloat16 or float16, not in float32");
   }
   const bool gpu = choice.kind == Kind::kCuda ||
                    (choice.kind == Kind::kAuto && gpu_can && kernels::num_cuda_devices() > 0);
   if (gpu) return make_gpu(choice, cores);
+  if (!cpu_can) {
+    return error(Errc::kUnsupported,
+                 "a CPU computes in float32 or bfloat16, not in float16; this process sees {} GPUs",
+                 kernels::num_cuda_devices());
+  }
   return RankDevice{.device = kernels::make_cpu_device({.num_threads = cores.num_threads}),
                     .num_ranks = cores.ranks_here};
 }
 
-DType compute_dtype_on(const kernels::Device& device, std::optional<DType> wanted) {
-  return wanted.value_or(device.info().float32_compute ? DType::kFloat32 : DType::kBFloat16);
+DType compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted, DType stored) {
+  if (wanted.has_value()) return *wanted;
+  if (info.float32_compute) return DType::kFloat32;
+  return info.computes_in(stored) ? stored : DType::kBFloat16;
 }
 
 }  // namespace millrace::worker

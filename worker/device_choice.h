@@ -33,8 +33,8 @@ struct RankDevice {
 Result<RankDevice> make_rank_device(const DeviceChoice& choice, std::optional<DType> dtype,
                                     const CoreShare& cores);
 
-// What a rank computes in: `wanted`, or what the device is best at without a loss that a CPU would
-// not have either: float32 on a CPU, bfloat16 on a GPU.
-DType compute_dtype_on(const kernels::Device& device, std::optional<DType> wanted);
+// What a rank computes in: `wanted`, or float32 on a CPU, and on a GPU what the checkpoint's
+// matrices are `stored` in, float16 or bfloat16 (bfloat16 for float32 ones).
+DType compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted, DType stored);
 
 }  // namespace millrace::worker

@@ -46,8 +46,11 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
       ->default_str("auto");
   cli::add_choice<std::optional<DType>>(
       app, "--dtype", options.compute_dtype,
-      {{"auto", std::nullopt}, {"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}},
-      "of arithmetic and KV cache; auto: float32 on a CPU, bfloat16 on a GPU");
+      {{"auto", std::nullopt},
+       {"float32", DType::kFloat32},
+       {"bfloat16", DType::kBFloat16},
+       {"float16", DType::kFloat16}},
+      "of arithmetic and KV cache; auto: float32 on a CPU, on a GPU the checkpoint's 16-bit one");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
       ->check(CLI::NonNegativeNumber)

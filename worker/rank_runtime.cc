@@ -28,9 +28,11 @@ Result<void> RankRuntime::load(const RankOptions& options) {
   MR_ASSIGN_OR_RETURN(auto made, make_rank_device(options.device, options.compute_dtype, cores_));
   device_ = std::move(made.device);
   ranks_on_device_ = made.num_ranks;
-  MR_ASSIGN_OR_RETURN(weights_, model::load_model_weights(
-                                    options.model_directory, grid_->tensor_parallel(),
-                                    compute_dtype_on(*device_, options.compute_dtype), *device_));
+  MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(options.model_directory));
+  const DType dtype = compute_dtype_on(device_->info(), options.compute_dtype, stored);
+  MR_ASSIGN_OR_RETURN(
+      weights_, model::load_model_weights(options.model_directory, grid_->tensor_parallel(), dtype,
+                                          *device_));
   return {};
 }
 

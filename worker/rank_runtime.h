@@ -21,7 +21,7 @@ struct RankOptions {
   std::string model_directory;
   GridShape grid;
   DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
-  std::optional<DType> compute_dtype;  // none: float32 on a CPU, bfloat16 on a GPU
+  std::optional<DType> compute_dtype;  // none: see compute_dtype_on
   EngineOptions engine;
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow

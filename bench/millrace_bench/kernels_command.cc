@@ -152,8 +152,8 @@ int failed(const Error& error) {
 }  // namespace
 
 void add_kernels_command(CLI::App& app, KernelsCommand& command) {
-  static const std::map<std::string, DType> kDTypes = {{"float32", DType::kFloat32},
-                                                       {"bfloat16", DType::kBFloat16}};
+  static const std::map<std::string, DType> kDTypes = {
+      {"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}, {"float16", DType::kFloat16}};
   command.cases = kCases;
   command.tokens = {4096};
   command.product_rows = 512;

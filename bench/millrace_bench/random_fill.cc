@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/check.h"
+#include "model/element_conversion.h"
 #include "model/synthetic_random.h"
 
 namespace millrace::bench {
@@ -27,15 +27,13 @@ std::vector<float> make_normals(int64_t count, uint64_t seed) {
 }
 
 Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count) {
-  MR_CHECK(dtype != DType::kFloat16, "no operand is {}", dtype_name(dtype));
   const auto normals = make_normals(std::min(count, kPeriod), /*seed=*/1);
-  std::vector<BFloat16> narrow(normals.size());
-  std::ranges::transform(normals, narrow.begin(), to_bfloat16);
-  const void* source =
-      dtype == DType::kFloat32 ? static_cast<const void*>(normals.data()) : narrow.data();
+  std::vector<std::byte> elements(normals.size() * static_cast<size_t>(dtype_bytes(dtype)));
+  model::convert_elements(std::as_bytes(std::span(normals)).data(), DType::kFloat32,
+                          std::ssize(normals), elements.data(), dtype);
   auto* destination = static_cast<std::byte*>(data);
   for (int64_t first = 0; first < count; first += kPeriod) {
-    device.copy(destination + first * dtype_bytes(dtype), source,
+    device.copy(destination + first * dtype_bytes(dtype), elements.data(),
                 std::min(kPeriod, count - first) * dtype_bytes(dtype));
   }
   return device.synchronize(Deadline::after(kTimeout));

@@ -157,9 +157,7 @@ Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& 
   const auto& shape = layer.shape();
   const int64_t dense_from = kernels::first_dense_position(shape.num_tokens);
   const auto exact = [](double x) { return x; };
-  const auto rounded = [&](float x) {
-    return shape.dtype == DType::kFloat32 ? x : to_float(to_bfloat16(x));
-  };
+  const auto rounded = [&](float x) { return rounded_to(shape.dtype, x); };
   CheckResult result{.what = "output"};
   std::vector<std::pair<double, std::string>> errors;
   for (const int32_t head : std::set{0, shape.num_query_heads - 1}) {

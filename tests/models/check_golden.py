@@ -2,10 +2,10 @@
 """Runs millrace-batch on the prompts of a golden.json and compares logits and KV with it.
 
     check_golden.py --batch build/release/bin/millrace-batch --model DIR [--golden FILE]
-                    [--dtype float32|bfloat16] [--tp T --cp C] [--head-plan dense] [--device cpu|cuda]
+                    [--dtype float32|bfloat16|float16] [--tp T --cp C] [--head-plan dense] [--device cpu|cuda]
 
 float32: every top-10 logit within 0.02 and every K and V sample within 1e-3. bfloat16: the same first token and the
-golden top-5 logits within 0.5. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
+golden top-5 logits within 0.5; float16 has three bits more, 0.0625. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
 """
 
 import argparse
@@ -17,9 +17,9 @@ import sys
 import tempfile
 
 KV_TOLERANCE = {"float32": 1e-3}
-LOGIT_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
+LOGIT_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5, "float16": 0.0625}
 SKIPPED = 77
-LOGITS_COMPARED = {"float32": 10, "bfloat16": 5}
+LOGITS_COMPARED = {"float32": 10, "bfloat16": 5, "float16": 5}
 
 
 def mpirun(ranks):
@@ -57,6 +57,8 @@ class KvFiles:
                     at = tensor["data_offsets"][0]
                     if tensor["dtype"] == "F32":
                         return struct.unpack_from(f"<{count}f", data, at + 4 * element)
+                    if tensor["dtype"] == "F16":
+                        return struct.unpack_from(f"<{count}e", data, at + 2 * element)
                     bits = struct.unpack_from(f"<{count}H", data, at + 2 * element)
                     return [struct.unpack("<f", struct.pack("<I", b << 16))[0] for b in bits]
                 row += end - begin
@@ -101,7 +103,7 @@ def main():
     parser.add_argument("--batch", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--golden")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--dtype", choices=sorted(LOGIT_TOLERANCE), default="float32")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--cp", type=int, default=1)
     parser.add_argument("--head-plan", default="dense")

@@ -2,7 +2,7 @@
 """Runs one needle prompt on several grids and compares what they generate and the KV they leave with the first grid's.
 
     compare_kv.py --batch build/release/bin/millrace-batch --tokens 131072 --grids 1x1 1x4 2x2 [--head-plan PLAN]
-                  [--dtype float32|bfloat16] [--device cpu|cuda] [--rows 1024]
+                  [--dtype float32|bfloat16|float16] [--device cpu|cuda] [--rows 1024]
 
 A grid is TPxCP. All must generate the same tokens, the ones that the prompt asks for, and answer alike in its middle. K and V are read from
 the files of --kv save in --rows tokens all over the prompt. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
@@ -25,11 +25,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # to compute precision falls to the other side now and then, and what follows differs from there on. Two values that were rounded
 # on their own are 2^-8 / sqrt(6) = 0.0016 apart; on the way through a layer a row is rounded five times (two norms, attention, SiLU, K
 # or V), and the residual stream of five layers carries it on: sqrt(5 * 5) * 0.0016 = 0.008 if every rounding differed, and twice that for the worst
-# row of thousands. float32 rounds 2^16 times finer, but sums over a prompt add up as many of its roundings.
-MOST_APART = {"float32": 1e-4, "bfloat16": 0.016}
+# row of thousands. float16 rounds 2^3 times finer, float32 2^16 times, but sums over a prompt add up as many of its roundings.
+MOST_APART = {"float32": 1e-4, "bfloat16": 0.016, "float16": 0.002}
 # Rows after a head that chose keys or pages by a score: where two are as good but for a rounding, another may be chosen. Pages at
 # 4,096 tokens do so for 0.4 % of the rows; float32 is fine enough to tell them apart.
-MOST_OTHERWISE_CHOSEN = {"float32": 0.0, "bfloat16": 0.02}
+MOST_OTHERWISE_CHOSEN = {"float32": 0.0, "bfloat16": 0.02, "float16": 0.02}
 
 
 def make_prompt(args, directory):

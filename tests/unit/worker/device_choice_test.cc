@@ -35,8 +35,39 @@ TEST(RankDevice, CpuHasTheRanksThreadsAndIsSharedByTheMachinesRanks) {
   ASSERT_TRUE(made.ok()) << made.error().to_string();
   EXPECT_EQ(made->device->info().num_threads, 2);
   EXPECT_EQ(made->num_ranks, 3);
-  EXPECT_EQ(compute_dtype_on(*made->device, std::nullopt), DType::kFloat32);
-  EXPECT_EQ(compute_dtype_on(*made->device, DType::kBFloat16), DType::kBFloat16);
+}
+
+DType chosen(bool gpu, std::optional<DType> wanted, DType stored) {
+  kernels::DeviceInfo info;
+  info.float32_compute = !gpu;
+  info.float16_compute = gpu;
+  return compute_dtype_on(info, wanted, stored);
+}
+
+TEST(ComputeDType, IsFloat32OnACpuWhateverIsStored) {
+  for (const DType stored : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    EXPECT_EQ(chosen(/*gpu=*/false, std::nullopt, stored), DType::kFloat32);
+  }
+}
+
+TEST(ComputeDType, IsThe16BitOneOfTheCheckpointOnAGpu) {
+  EXPECT_EQ(chosen(/*gpu=*/true, std::nullopt, DType::kFloat16), DType::kFloat16);
+  EXPECT_EQ(chosen(/*gpu=*/true, std::nullopt, DType::kBFloat16), DType::kBFloat16);
+  EXPECT_EQ(chosen(/*gpu=*/true, std::nullopt, DType::kFloat32), DType::kBFloat16);
+}
+
+TEST(ComputeDType, IsWhatIsWanted) {
+  EXPECT_EQ(chosen(/*gpu=*/false, DType::kBFloat16, DType::kFloat16), DType::kBFloat16);
+  EXPECT_EQ(chosen(/*gpu=*/true, DType::kFloat16, DType::kBFloat16), DType::kFloat16);
+}
+
+TEST(RankDevice, CpuIsRefusedInFloat16) {
+  const auto made = make_rank_device({.kind = Kind::kCpu}, DType::kFloat16, {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, Errc::kUnsupported);
+  EXPECT_NE(made.error().message.find("float32 or bfloat16"), std::string::npos);
+  const auto any = make_rank_device({}, DType::kFloat16, {});
+  EXPECT_EQ(any.ok(), kernels::num_cuda_devices() > 0);
 }
 
 TEST(RankDevice, AutoIsTheCpuInFloat32OrWithoutAGpu) {
