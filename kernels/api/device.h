@@ -50,7 +50,7 @@ struct DeviceInfo {
 
 // A point in a device's order of execution; see Device::mark.
 using TimeMark = int64_t;
-inline constexpr int64_t kMarksKept = 512;
+inline constexpr int64_t kMarksKept = 1024;
 
 // Where a GPU's operations go, for a library that orders work of its own by them.
 struct GpuStream {
@@ -133,9 +133,12 @@ class Device {
   // None: calls return when their work is done.
   virtual std::optional<GpuStream> gpu_stream() const { return std::nullopt; }
 
-  // The moment at which all operations called so far are done. elapsed_s is the time between two of
-  // the last kMarksKept marks, known once the later one is passed (after a synchronize).
+  // The moment at which all operations called so far are done; greater than the marks before.
+  // elapsed_s is the time between two of the last kMarksKept, known once the later one is passed.
   virtual TimeMark mark() = 0;
+  // Until `mark`, one of the last kMarksKept, is passed: host memory has what was copied to it
+  // before. What was called after may still run.
+  virtual Result<void> wait_for(TimeMark mark, Deadline deadline) = 0;
   virtual double elapsed_s(TimeMark from, TimeMark to) const = 0;
 
   virtual void embed(const EmbedParams& params) = 0;

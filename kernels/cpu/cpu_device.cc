@@ -51,6 +51,7 @@ class CpuDevice final : public Device {
   Result<void> synchronize(Deadline) override { return {}; }
   std::unique_ptr<CopyLane> make_copy_lane() override { return std::make_unique<HostCopyLane>(); }
   TimeMark mark() override { return host_time_mark(); }
+  Result<void> wait_for(TimeMark, Deadline) override { return {}; }
   double elapsed_s(TimeMark from, TimeMark to) const override { return host_elapsed_s(from, to); }
 
   void embed(const EmbedParams& params) override { cpu::embed(params, context_); }

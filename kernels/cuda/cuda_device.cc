@@ -122,6 +122,10 @@ class CudaDevice final : public Device {
     use();
     return marks_.record(stream_.get());
   }
+  Result<void> wait_for(TimeMark mark, Deadline deadline) override {
+    use();
+    return marks_.wait_for(mark, deadline);
+  }
   double elapsed_s(TimeMark from, TimeMark to) const override { return marks_.elapsed_s(from, to); }
 
   void embed(const EmbedParams& params) override { run(cuda::embed, params); }

@@ -2,6 +2,7 @@
 
 #include "common/check.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/event_wait.h"
 
 namespace millrace::kernels::cuda {
 
@@ -16,6 +17,11 @@ EventRing::~EventRing() {
 TimeMark EventRing::record(cudaStream_t stream) {
   MR_CUDA_CHECK(cudaEventRecord(event(next_), stream));
   return next_++;
+}
+
+Result<void> EventRing::wait_for(TimeMark mark, Deadline deadline) const {
+  MR_CHECK(mark >= next_ - kMarksKept && mark < next_, "mark {} of {}", mark, next_);
+  return wait_for_event(event(mark), deadline);
 }
 
 double EventRing::elapsed_s(TimeMark from, TimeMark to) const {

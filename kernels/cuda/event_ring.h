@@ -1,4 +1,4 @@
-// Moments of a stream, numbered, the last few of which can be told apart in time.
+// Moments of a stream, numbered, the last few of which can be told apart in time and waited for.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 
+#include "common/clock.h"
+#include "common/result.h"
 #include "kernels/api/device.h"
 
 namespace millrace::kernels::cuda {
@@ -18,6 +20,7 @@ class EventRing {
   ~EventRing();
 
   TimeMark record(cudaStream_t stream);
+  Result<void> wait_for(TimeMark mark, Deadline deadline) const;
   double elapsed_s(TimeMark from, TimeMark to) const;
 
  private:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "common/check.h"
 #include "common/units.h"
@@ -13,17 +14,17 @@ namespace millrace::test {
 
 using kernels::CopyRowsParams;
 
-// Copies at once, into memory nobody may read before synchronize() and out of memory the device's
-// thread has left alone since follow().
+// Has the device catch up with what it follows, which a GPU does by itself, and copies at once.
 class FarDevice::Lane final : public kernels::CopyLane {
  public:
   explicit Lane(FarDevice& device) : device_(device) {}
   void follow() override {
     const std::lock_guard lock(device_.mutex_);
-    device_.deliver_to_device();
+    followed_ = device_.num_called();
   }
   void copy_rows(const CopyRowsParams& params) override {
     const std::lock_guard lock(device_.mutex_);
+    device_.catch_up(followed_);
     device_.set_access(true);
     kernels::copy_host_rows(params);
     device_.set_access(false);
@@ -32,6 +33,7 @@ class FarDevice::Lane final : public kernels::CopyLane {
 
  private:
   FarDevice& device_;
+  int64_t followed_ = 0;
 };
 
 std::unique_ptr<kernels::CopyLane> FarDevice::make_copy_lane() {
@@ -64,6 +66,11 @@ Result<kernels::DeviceBuffer> FarDevice::allocate(int64_t bytes) {
 
 void FarDevice::free(void* data, int64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
+  try {
+    catch_up(num_called());          // as cudaFree does
+  } catch (const std::exception&) {  // broken, which cudaFree does not mind
+    queue_.clear();
+  }
   const auto known = memory_.find(static_cast<std::byte*>(data));
   munmap(data, static_cast<size_t>(known->second));
   memory_.erase(known);
@@ -79,14 +86,6 @@ void FarDevice::free_host(void* data) noexcept {
   std::free(data);
 }
 
-bool FarDevice::is_device_memory(const void* pointer) const {
-  const auto* at = static_cast<const std::byte*>(pointer);
-  for (const auto& [start, bytes] : memory_) {
-    if (at >= start && at < start + bytes) return true;
-  }
-  return false;
-}
-
 void FarDevice::set_access(bool allowed) const {
   for (const auto& [start, bytes] : memory_) {
     MR_CHECK(mprotect(start, static_cast<size_t>(bytes),
@@ -99,47 +98,63 @@ void FarDevice::copy(void* destination, const void* source, int64_t bytes) {
   copy_rows({.destination = destination, .source = source, .row_bytes = bytes, .num_rows = 1});
 }
 
-// To the device: read from the host as late as allowed. To the host: taken now, since later
-// operations may overwrite it, and delivered when the host waits.
 void FarDevice::copy_rows(const CopyRowsParams& params) {
   if (params.row_bytes == 0 || params.num_rows == 0) return;
-  const std::lock_guard lock(mutex_);
-  if (is_device_memory(params.destination)) {
-    on_the_way_.push_back(params);
-    return;
-  }
-  deliver_to_device();
-  Arrival arrival{
-      .rows = params,
-      .data = std::vector<std::byte>(static_cast<size_t>(params.row_bytes * params.num_rows))};
-  set_access(true);
-  kernels::copy_host_rows({.destination = arrival.data.data(),
-                           .destination_stride_bytes = params.row_bytes,
-                           .source = params.source,
-                           .source_stride_bytes = params.source_stride_bytes,
-                           .row_bytes = params.row_bytes,
-                           .num_rows = params.num_rows});
-  set_access(false);
-  arrivals_.push_back(std::move(arrival));
+  enqueue([this, params] {
+    set_access(true);
+    kernels::copy_host_rows(params);
+    set_access(false);
+  });
 }
 
-void FarDevice::deliver_to_device() {
-  if (on_the_way_.empty()) return;
-  set_access(true);
-  for (const CopyRowsParams& copy : on_the_way_) kernels::copy_host_rows(copy);
-  set_access(false);
-  on_the_way_.clear();
+void FarDevice::enqueue(std::function<void()> operation) {
+  const std::lock_guard lock(mutex_);
+  if (inside_) return operation();
+  queue_.push_back(std::move(operation));
+}
+
+void FarDevice::break_after(int64_t num_operations) {
+  const std::lock_guard lock(mutex_);
+  first_broken_ = num_called() + num_operations;
+}
+
+void FarDevice::catch_up(int64_t count) {
+  const std::lock_guard lock(mutex_);
+  if (inside_) return;
+  while (num_done_ < count) {
+    if (num_done_ == first_broken_) {
+      throw std::runtime_error(fmt::format("failure {}", ++num_failures_));
+    }
+    inside_ = true;
+    queue_.front()();
+    inside_ = false;
+    queue_.pop_front();
+    ++num_done_;
+  }
+}
+
+kernels::TimeMark FarDevice::mark() {
+  const std::lock_guard lock(mutex_);
+  const kernels::TimeMark mark = num_called() + 1;
+  enqueue([this, mark] { passed_[mark] = kernels::host_time_mark(); });
+  return mark;
+}
+
+Result<void> FarDevice::wait_for(kernels::TimeMark mark, Deadline) {
+  catch_up(mark);
+  return {};
+}
+
+double FarDevice::elapsed_s(kernels::TimeMark from, kernels::TimeMark to) const {
+  const std::lock_guard lock(mutex_);
+  MR_CHECK(passed_.contains(from) && passed_.contains(to), "mark {} to {}, {} operations are done",
+           from, to, num_done_);
+  return kernels::host_elapsed_s(passed_.at(from), passed_.at(to));
 }
 
 Result<void> FarDevice::synchronize(Deadline) {
   const std::lock_guard lock(mutex_);
-  deliver_to_device();
-  for (Arrival& arrival : arrivals_) {
-    arrival.rows.source = arrival.data.data();
-    arrival.rows.source_stride_bytes = arrival.rows.row_bytes;
-    kernels::copy_host_rows(arrival.rows);
-  }
-  arrivals_.clear();
+  catch_up(num_called());
   return {};
 }
 

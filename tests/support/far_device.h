@@ -1,16 +1,20 @@
-// A CPU device that behaves like one with memory of its own: the host faults when it touches device
-// memory, sees what was copied to it only after synchronize(), and pays for taking back host memory
-// too early. What runs on it makes no assumption that a GPU would break.
+// A CPU device that behaves like one with memory of its own that is always behind: an operation is
+// done when it is waited for and not before. The host faults when it touches device memory, sees
+// what was copied to it only once it has waited, and pays for taking back host memory too early.
+// What runs on it makes no assumption that a GPU would break.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "kernels/api/device.h"
+#include "tests/support/kept_params.h"
 
 namespace millrace::test {
 
@@ -25,6 +29,13 @@ class FarDevice final : public kernels::Device {
   int64_t peak_bytes() const { return peak_bytes_; }
   void reset_peak() { peak_bytes_ = allocated_bytes_; }
 
+  // Something done in the order of the operations, a collective for instance. What it has this
+  // device do is done at once.
+  void enqueue(std::function<void()> operation);
+  // As a GPU that fails: whoever waits for the operation after the next `num_operations` gets a
+  // std::runtime_error, "failure 1" the first time.
+  void break_after(int64_t num_operations);
+
   kernels::DeviceInfo info() const override;
   int64_t free_bytes() const override { return device_->free_bytes(); }
   Result<kernels::DeviceBuffer> allocate(int64_t bytes) override;
@@ -36,10 +47,9 @@ class FarDevice final : public kernels::Device {
   }
   Result<void> synchronize(Deadline deadline) override;
   std::unique_ptr<kernels::CopyLane> make_copy_lane() override;
-  kernels::TimeMark mark() override { return device_->mark(); }
-  double elapsed_s(kernels::TimeMark from, kernels::TimeMark to) const override {
-    return device_->elapsed_s(from, to);
-  }
+  kernels::TimeMark mark() override;
+  Result<void> wait_for(kernels::TimeMark mark, Deadline deadline) override;
+  double elapsed_s(kernels::TimeMark from, kernels::TimeMark to) const override;
 
   void embed(const kernels::EmbedParams& params) override { run(&Device::embed, params); }
   void rms_norm(const kernels::RmsNormParams& params) override { run(&Device::rms_norm, params); }
@@ -74,35 +84,37 @@ class FarDevice final : public kernels::Device {
   }
 
  private:
-  // A copy to host memory that is done but for its arrival.
-  struct Arrival {
-    kernels::CopyRowsParams rows;  // source: in `data`
-    std::vector<std::byte> data;
-  };
+  class Lane;
 
   template <typename Params>
   void run(void (kernels::Device::*operation)(const Params&), const Params& params) {
-    const std::lock_guard lock(mutex_);
-    deliver_to_device();
-    set_access(true);
-    (device_.get()->*operation)(params);
-    set_access(false);
+    enqueue([this, operation, kept = KeptParams<Params>(params)] {
+      set_access(true);
+      (device_.get()->*operation)(*kept);
+      set_access(false);
+    });
   }
-  bool is_device_memory(const void* pointer) const;
+  // Operations called so far, done or not.
+  int64_t num_called() const { return num_done_ + std::ssize(queue_); }
+  // Does the first `count` operations, as far as they are not done.
+  void catch_up(int64_t count);
   void set_access(bool allowed) const;
-  void deliver_to_device();
   void free(void* data, int64_t bytes) noexcept override;
   void free_host(void* data) noexcept override;
 
-  class Lane;
-
   std::unique_ptr<kernels::Device> device_;
-  mutable std::mutex mutex_;                        // what a lane may do beside the device's thread
+  // Lanes do what they follow on threads of their own. An operation may call the device.
+  mutable std::recursive_mutex mutex_;
   std::unordered_map<std::byte*, int64_t> memory_;  // start -> mapped bytes
   int64_t allocated_bytes_ = 0;
   int64_t peak_bytes_ = 0;
-  std::vector<kernels::CopyRowsParams> on_the_way_;  // to device memory, in order
-  std::vector<Arrival> arrivals_;                    // to host memory, in order
+
+  std::deque<std::function<void()>> queue_;  // called and not done
+  int64_t num_done_ = 0;
+  bool inside_ = false;                                              // an operation
+  std::unordered_map<kernels::TimeMark, kernels::TimeMark> passed_;  // mark -> when
+  int64_t first_broken_ = std::numeric_limits<int64_t>::max();
+  int num_failures_ = 0;
 };
 
 }  // namespace millrace::test

@@ -161,6 +161,28 @@ TEST_F(CudaDeviceTest, MarksTellHowLongOperationsTook) {
   EXPECT_GT(device_->elapsed_s(nothing, end), device_->elapsed_s(begin, nothing));
 }
 
+TEST_F(CudaDeviceTest, AMarkIsWaitedForWithWhatComesBeforeItAndNotWhatComesAfter) {
+  constexpr int64_t kCount = int64_t{64} << 20;
+  const auto x = device_->allocate(kCount * 4);
+  const auto host = device_->allocate_host(4);
+  ASSERT_TRUE(x.ok() && host.ok());
+  const float one = 1;
+  device_->copy(x->data(), &one, 4);
+  device_->add({.x = x->as<float>(), .y = x->as<float>(), .count = kCount});
+  device_->copy(host->as<float>(), x->data(), 4);
+  const TimeMark first = device_->mark();
+  for (int i = 0; i < 500; ++i) {
+    device_->add({.x = x->as<float>(), .y = x->as<float>(), .count = kCount});
+  }
+  const TimeMark last = device_->mark();
+  ASSERT_TRUE(device_->wait_for(first, soon()).ok());
+  EXPECT_EQ(*host->as<float>(), 2.0F);
+  const auto waited = device_->wait_for(last, Deadline::after(Duration::zero()));
+  ASSERT_FALSE(waited.ok());
+  EXPECT_EQ(waited.error().code, Errc::kDeadlineExceeded);
+  EXPECT_TRUE(device_->wait_for(last, soon()).ok());
+}
+
 TEST_F(CudaDeviceTest, ADeadlineEndsTheWaitAndLeavesTheWorkRunning) {
   constexpr int64_t kCount = int64_t{64} << 20;
   const auto x = device_->allocate(kCount * 4);

@@ -43,6 +43,7 @@ class MemoryDevice final : public kernels::Device {
     return std::make_unique<kernels::HostCopyLane>();
   }
   kernels::TimeMark mark() override { return 0; }
+  Result<void> wait_for(kernels::TimeMark, Deadline) override { return {}; }
   double elapsed_s(kernels::TimeMark, kernels::TimeMark) const override { return 0; }
 
   void embed(const kernels::EmbedParams&) override { refuse(); }

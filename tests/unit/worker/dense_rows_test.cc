@@ -108,7 +108,7 @@ class RankRows {
 
   static DeviceGroups make_groups(kernels::Device& device, const RankGrid& grid, bool far) {
     auto groups = must(make_device_groups(device, grid, /*own_gpu=*/false, ample()));
-    return far ? test::late(std::move(groups)) : std::move(groups);
+    return far ? test::late(device, std::move(groups)) : std::move(groups);
   }
 
   void attend(Outcome& outcome) {

@@ -41,7 +41,7 @@ std::unique_ptr<kernels::Device> make_device(bool far) {
 DeviceGroups make_groups(kernels::Device& device, const RankGrid& grid, bool far) {
   auto groups = make_device_groups(device, grid, /*own_gpu=*/false, Deadline::after(kTimeout));
   MR_CHECK(groups.ok(), "{}", groups.error().to_string());
-  return far ? test::late(std::move(*groups)) : std::move(*groups);
+  return far ? test::late(device, std::move(*groups)) : std::move(*groups);
 }
 
 // What RankRuntime is, on a device of the test's choice.

@@ -1,6 +1,7 @@
-// Collectives that take place no sooner than they must: when the device is made to wait for them.
-// What runs on it makes no assumption that a GPU, whose collectives run beside its operations,
-// would break: nothing is read before the join, and nothing overwritten that is still to be sent.
+// Collectives that take place no sooner than they must: when the device, in its own order of
+// execution, waits for them. What runs on it makes no assumption that a GPU, whose collectives run
+// beside its operations, would break: nothing is read before the join, and nothing overwritten that
+// is still to be sent.
 #pragma once
 
 #include <deque>
@@ -10,24 +11,27 @@
 
 #include "comm/api/device_communicator.h"
 #include "common/check.h"
+#include "tests/support/far_device.h"
 #include "worker/device_groups.h"
 
 namespace millrace::test {
 
 class LateCommunicator final : public comm::DeviceCommunicator {
  public:
-  // `at_once`: does the work.
-  explicit LateCommunicator(std::unique_ptr<comm::DeviceCommunicator> at_once)
-      : at_once_(std::move(at_once)) {}
+  // `at_once`: does the work, on `device`.
+  LateCommunicator(FarDevice& device, std::unique_ptr<comm::DeviceCommunicator> at_once)
+      : device_(device), at_once_(std::move(at_once)) {}
 
   int rank() const override { return at_once_->rank(); }
   int size() const override { return at_once_->size(); }
   void follow() override { at_once_->follow(); }
-  comm::CollectiveMark mark() override { return num_done_ + std::ssize(called_); }
+  comm::CollectiveMark mark() override { return num_joined_ + std::ssize(called_); }
   void join(comm::CollectiveMark mark) override {
-    for (; num_done_ < mark; ++num_done_) {
-      const auto done = called_.front()();
-      MR_CHECK(done.ok(), "{}", done.error().to_string());
+    for (; num_joined_ < mark; ++num_joined_) {
+      device_.enqueue([collective = std::move(called_.front())] {
+        const auto done = collective();
+        MR_CHECK(done.ok(), "{}", done.error().to_string());
+      });
       called_.pop_front();
     }
   }
@@ -53,14 +57,17 @@ class LateCommunicator final : public comm::DeviceCommunicator {
     return {};
   }
 
+  FarDevice& device_;
   std::unique_ptr<comm::DeviceCommunicator> at_once_;
-  std::deque<std::function<Result<void>()>> called_;  // and not yet done
-  comm::CollectiveMark num_done_ = 0;
+  std::deque<std::function<Result<void>()>> called_;  // and not joined
+  comm::CollectiveMark num_joined_ = 0;
 };
 
-inline worker::DeviceGroups late(worker::DeviceGroups groups) {
-  return {.tp = std::make_unique<LateCommunicator>(std::move(groups.tp)),
-          .cp = std::make_unique<LateCommunicator>(std::move(groups.cp)),
+// `device`: a FarDevice.
+inline worker::DeviceGroups late(kernels::Device& device, worker::DeviceGroups groups) {
+  auto& far = dynamic_cast<FarDevice&>(device);
+  return {.tp = std::make_unique<LateCommunicator>(far, std::move(groups.tp)),
+          .cp = std::make_unique<LateCommunicator>(far, std::move(groups.cp)),
           .transport = groups.transport};
 }
 

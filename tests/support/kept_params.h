@@ -1,0 +1,77 @@
+// The parameters of a device operation that is called now and done later: with a copy of the host
+// memory they name, which is the caller's again when the call returns.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/api/device.h"
+
+namespace millrace::test {
+
+// keep(span) for each of them; most operations have none.
+template <typename Keep>
+void keep_spans(kernels::CopyPiecesParams& params, Keep keep) {
+  keep(params.pieces);
+}
+template <typename Keep>
+void keep_spans(kernels::AttentionParams& params, Keep keep) {
+  keep(params.tiles);
+}
+template <typename Keep>
+void keep_spans(kernels::ClosedFormParams& params, Keep keep) {
+  keep(params.heads);
+  keep(params.forms);
+}
+template <typename Keep>
+void keep_spans(kernels::ProbeParams& params, Keep keep) {
+  keep(params.heads);
+}
+template <typename Keep>
+void keep_spans(kernels::VerticalSlashParams& params, Keep keep) {
+  keep(params.heads);
+  keep(params.budgets);
+}
+template <typename Keep>
+void keep_spans(kernels::BlockSparseParams& params, Keep keep) {
+  keep(params.tiles);
+  keep(params.heads);
+  keep(params.top_k);
+}
+template <typename Keep>
+void keep_spans(kernels::AdaptiveParams& params, Keep keep) {
+  keep(params.tiles);
+  keep(params.heads);
+  keep(params.gamma);
+}
+template <typename Keep>
+void keep_spans(kernels::PageScoresParams& params, Keep keep) {
+  keep(params.heads);
+  keep(params.recall_tiles);
+  keep(params.recall_tile_numbers);
+}
+template <typename Params, typename Keep>
+void keep_spans(Params&, Keep) {}
+
+template <typename Params>
+class KeptParams {
+ public:
+  explicit KeptParams(const Params& params) : params_(params) {
+    keep_spans(params_, [this](auto& span) {
+      using Element =
+          std::remove_cv_t<typename std::remove_reference_t<decltype(span)>::element_type>;
+      auto copy = std::make_shared<const std::vector<Element>>(span.begin(), span.end());
+      span = *copy;
+      memory_.push_back(std::move(copy));
+    });
+  }
+
+  const Params& operator*() const { return params_; }
+
+ private:
+  Params params_;
+  std::vector<std::shared_ptr<const void>> memory_;
+};
+
+}  // namespace millrace::test
