@@ -114,12 +114,17 @@ Result<void> PrefillRun::allocate_attention() {
 }
 
 // A request that ends early may have sent what nobody waits for; its memory stays until that is
-// done.
+// done. On a device that failed nothing is on its way any more. Its first error is what ends the
+// request and must not be lost to this one, which says the same again.
 PrefillRun::~PrefillRun() {
   if (exchange_ == nullptr) return;
-  exchange_->settle();
-  const auto settled = device_.synchronize(Deadline::after(kSettleTimeout));
-  if (!settled.ok()) end_rank(settled.error());
+  try {
+    exchange_->settle();
+    const auto settled = device_.synchronize(Deadline::after(kSettleTimeout));
+    if (!settled.ok()) end_rank(settled.error());
+  } catch (const std::exception& failure) {
+    spdlog::error("the end of a prompt on {}: {}", device_.info().name, failure.what());
+  }
 }
 
 Result<void> PrefillRun::connect(Deadline deadline) {

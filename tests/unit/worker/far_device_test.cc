@@ -271,6 +271,34 @@ TEST(FarDeviceStore, CountsWhatIsWrittenAndHowMuchOfItWhileALaterLayerWasCompute
   EXPECT_LE(far.stored.while_computing, layer_bytes);  // never of the last layer
 }
 
+std::vector<int32_t> token_ids() {
+  std::vector<int32_t> tokens;
+  for (const auto& token : prompt_tokens())
+    tokens.push_back(static_cast<int32_t>(token.as_int64()));
+  return tokens;
+}
+
+// The second failure is that of the wait for what a request that ends has left on its way.
+TEST(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
+  test::TempDirectory model;
+  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  for (const int num_operations : {0, 10, 50}) {
+    test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
+      Rank rank(model.path(), {1, 1}, std::move(world), /*far=*/true);
+      const auto& config = rank.weights->config;
+      const model::HeadPlan plan(config.num_layers, config.num_query_heads, {});
+      dynamic_cast<test::FarDevice&>(*rank.device).break_after(num_operations);
+      std::string failure;
+      try {
+        (void)rank.engine.prefill({.token_ids = token_ids(), .plan = &plan}, kTimeout);
+      } catch (const std::runtime_error& e) {
+        failure = e.what();
+      }
+      EXPECT_EQ(failure, "failure 1");
+    });
+  }
+}
+
 TEST(FarDeviceCrossover, IsMeasured) {
   test::TempDirectory model;
   test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
