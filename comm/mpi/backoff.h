@@ -1,6 +1,8 @@
 // How a rank waits for MPI, which has no wait with a deadline: poll, and between polls give the
 // processor away sooner and sooner. Ranks often share cores (four ranks on a two-core laptop), so a
-// rank that waits must not starve the one that it waits for.
+// rank that waits must not starve the one that it waits for. One that has cores to itself sleeps
+// later: ranks of GPUs meet in every layer, after waits of a millisecond, and each sleep is time
+// that the others wait in turn.
 #pragma once
 
 #include <sched.h>
@@ -15,11 +17,14 @@ namespace millrace::comm {
 
 class Backoff {
  public:
+  // `awake`: how long it yields beyond the first few times.
+  explicit Backoff(Duration awake) : awake_(awake) {}
+
   // Call between two polls. Never sleeps past the deadline.
   void pause(Deadline deadline) {
     ++num_pauses_;
     if (num_pauses_ <= kSpins) return;
-    if (num_pauses_ <= kSpins + kYields) {
+    if (num_pauses_ <= kSpins + kYields || watch_.elapsed_s() < seconds(awake_)) {
       sched_yield();
       return;
     }
@@ -35,6 +40,8 @@ class Backoff {
   static constexpr std::chrono::microseconds kFirstSleep{50};
   static constexpr std::chrono::microseconds kLongestSleep{500};
 
+  const Duration awake_;
+  const Stopwatch watch_;
   int num_pauses_ = 0;
   std::chrono::microseconds sleep_ = kFirstSleep;
 };

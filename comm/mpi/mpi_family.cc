@@ -4,10 +4,11 @@
 
 namespace millrace::comm {
 
-MpiFamily::MpiFamily(int first_tag, int last_tag, int64_t max_message_bytes,
+MpiFamily::MpiFamily(int first_tag, int last_tag, int64_t max_message_bytes, Duration awake,
                      std::shared_ptr<std::atomic<bool>> session_broken)
     : last_tag_(last_tag),
       max_message_bytes_(max_message_bytes),
+      awake_(awake),
       session_broken_(std::move(session_broken)),
       next_tag_(first_tag) {}
 

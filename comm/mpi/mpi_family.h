@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "common/clock.h"
 #include "common/result.h"
 
 namespace millrace::comm {
@@ -15,11 +16,12 @@ namespace millrace::comm {
 class MpiFamily {
  public:
   // Tags [first_tag, last_tag] belong to this family. `session_broken` is set with the first
-  // failure.
-  MpiFamily(int first_tag, int last_tag, int64_t max_message_bytes,
+  // failure. `awake`: of a rank that waits (backoff.h).
+  MpiFamily(int first_tag, int last_tag, int64_t max_message_bytes, Duration awake,
             std::shared_ptr<std::atomic<bool>> session_broken);
 
   int64_t max_message_bytes() const { return max_message_bytes_; }
+  Duration awake() const { return awake_; }
 
   // Any thread, any time.
   void abort() noexcept { aborted_.store(true, std::memory_order_release); }
@@ -43,6 +45,7 @@ class MpiFamily {
  private:
   const int last_tag_;
   const int64_t max_message_bytes_;
+  const Duration awake_;
   const std::shared_ptr<std::atomic<bool>> session_broken_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> abandoned_ = false;

@@ -1,6 +1,7 @@
 #include "comm/mpi/mpi_session.h"
 
 #include <mpi.h>
+#include <sched.h>
 
 #include <numeric>
 #include <stdexcept>
@@ -17,6 +18,29 @@ namespace {
 constexpr int kTagsPerWorld = 256;
 constexpr int kNumTags = 32767;
 
+// Longer than ranks of GPUs are apart at the end of a short prompt's layer.
+constexpr auto kAwakeOnOwnCores = std::chrono::milliseconds(5);
+
+// Ranks of the job on this machine. Collective.
+int num_ranks_here() {
+  MPI_Comm here = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, /*key=*/0, MPI_INFO_NULL, &here);
+  int size = 0;
+  MPI_Comm_size(here, &size);
+  MPI_Comm_free(&here);
+  return size;
+}
+
+// A rank has other threads than the one that waits (the KV server's, a GPU's page writers), so two
+// cores are its own at least.
+Duration awake_here() {
+  const int num_ranks = num_ranks_here();
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return Duration::zero();
+  return CPU_COUNT(&cores) >= 2 * num_ranks ? Duration(kAwakeOnOwnCores) : Duration::zero();
+}
+
 }  // namespace
 
 MpiSession::MpiSession(int& argc, char**& argv)
@@ -28,6 +52,7 @@ MpiSession::MpiSession(int& argc, char**& argv)
     throw std::runtime_error("MPI: no MPI_THREAD_MULTIPLE");
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  awake_ = awake_here();
 }
 
 MpiSession::~MpiSession() {
@@ -51,8 +76,8 @@ std::unique_ptr<Communicator> MpiSession::world(MpiOptions options) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   std::vector<int> processes(static_cast<size_t>(size));
   std::iota(processes.begin(), processes.end(), 0);
-  auto family =
-      std::make_shared<MpiFamily>(first_tag + 1, last_tag, options.max_message_bytes, broken_);
+  auto family = std::make_shared<MpiFamily>(first_tag + 1, last_tag, options.max_message_bytes,
+                                            awake_, broken_);
   return std::make_unique<MpiCommunicator>(std::move(family), first_tag, std::move(processes),
                                            rank);
 }

@@ -33,6 +33,7 @@ class MpiSession {
 
  private:
   const std::shared_ptr<std::atomic<bool>> broken_;
+  Duration awake_;  // of ranks that wait
   int num_worlds_ = 0;
 };
 

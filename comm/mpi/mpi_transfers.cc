@@ -55,7 +55,7 @@ Result<void> MpiTransfers::wait(Deadline deadline) {
 
 Result<void> MpiTransfers::poll_until_done(Deadline deadline) {
   if (post_status_ != MPI_SUCCESS) return mpi_error(post_status_);
-  Backoff backoff;
+  Backoff backoff(family_.awake());
   while (true) {
     int done = 0;
     const int status = MPI_Testall(static_cast<int>(sends_and_receives_.size()),

@@ -39,8 +39,9 @@ class CollectiveQueue {
     cudaEvent_t end = nullptr;
     bool running = false;
   };
-  // A GPU runs so far behind the host only in pathological cases; then the oldest is waited for.
-  static constexpr size_t kStretches = 128;
+  // The oldest is waited for when all are running. Two layers, which the host may be ahead, have
+  // fewer up to 120 row tiles a rank (a million tokens): a tile has its K and V, or two sums.
+  static constexpr size_t kStretches = 512;
 
   void settle(Stretch& stretch, bool wait) const;
 
