@@ -35,6 +35,7 @@ class Deadline {
     return now >= when_ ? Duration::zero() : when_ - now;
   }
   Deadline earlier_of(Deadline other) const { return Deadline(std::min(when_, other.when_)); }
+  Deadline later_of(Deadline other) const { return Deadline(std::max(when_, other.when_)); }
 
  private:
   explicit Deadline(TimePoint when) : when_(when) {}

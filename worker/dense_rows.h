@@ -109,7 +109,9 @@ class DenseRows {
   kernels::DeviceBuffer dealt_q_;        // [num_rows, dealt heads, head_dim]
   // [ranks] blocks, each with the outputs [num_rows, its heads, head_dim], and their lse [its
   // heads, num_rows] from lse_offset_ on. Blocks are equal: those of ranks with fewer heads end
-  // early.
+  // early. Another rank pushes its block of layer l + 1 once it has all K of that layer, the last
+  // tile of which each rank sends behind its MLP of layer l, thus after its finish() of l has read
+  // this.
   std::unique_ptr<comm::CollectiveBuffer> gathered_;
   int64_t lse_offset_ = 0;
   int64_t block_bytes_ = 0;

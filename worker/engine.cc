@@ -54,9 +54,45 @@ Partition Engine::partition(int64_t num_tokens) const {
   return Partition(num_tokens, cp, stripe);
 }
 
+// A layer that cannot be enqueued is of a group that is broken: nothing more is. What fails on one
+// rank alone, its sink, comes to light when the layer is closed, so that its device goes through
+// all that the other ranks' devices go through with it.
+Result<PairTally> Engine::run_layers(PrefillRun& run, const PrefillTask& task,
+                                     Duration comm_timeout) {
+  const int32_t num_layers = weights_->config.num_layers;
+  const bool ahead = run.enqueues_ahead();
+  PairTally tally;
+  Result<void> own;
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    const auto deadline = Deadline::after(comm_timeout);
+    if (own.ok()) own = run.enqueue_layer(layer, deadline);
+    if (ahead && layer > 0) {
+      MR_RETURN_IF_ERROR(end_layer(run, task, layer - 1, own, tally, deadline));
+    }
+    run.set_aside(layer);
+    if (!ahead) MR_RETURN_IF_ERROR(end_layer(run, task, layer, own, tally, deadline));
+  }
+  if (ahead) {
+    MR_RETURN_IF_ERROR(
+        end_layer(run, task, num_layers - 1, own, tally, Deadline::after(comm_timeout)));
+  }
+  return tally;
+}
+
+Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
+                               const Result<void>& own, PairTally& tally, Deadline deadline) {
+  const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
+  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(grid_->world(), pairs, deadline));
+  const auto counted = tally.add(ranks);
+  if (!task.at_boundary) return {};
+  return task.at_boundary({.layer = layer,
+                           .num_layers = weights_->config.num_layers,
+                           .density = counted.density,
+                           .imbalance = counted.imbalance});
+}
+
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
   auto& world = grid_->world();
-  const auto num_layers = weights_->config.num_layers;
   auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, forward_,
                                     partition(static_cast<int64_t>(task.token_ids.size())), task);
   MR_RETURN_IF_ERROR(
@@ -64,21 +100,11 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   PrefillRun& run = **created;
 
   MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
-  PairTally tally;
   MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    const auto deadline = Deadline::after(comm_timeout);
-    Result<void> own = run.run_layer(layer, deadline);
-    const RankPairs own_pairs{.covered = run.covered_pairs(), .causal = run.causal_pairs()};
-    MR_ASSIGN_OR_RETURN(const auto pairs, gather_values(world, own_pairs, deadline));
-    const auto counted = tally.add(pairs);
-    MR_RETURN_IF_ERROR(agree(world, own, deadline));
-    if (!task.at_boundary) continue;
-    own = task.at_boundary({.layer = layer,
-                            .num_layers = num_layers,
-                            .density = counted.density,
-                            .imbalance = counted.imbalance});
-    MR_RETURN_IF_ERROR(agree(world, own, deadline));
+  const auto layers = run_layers(run, task, comm_timeout);
+  if (!layers.ok()) {
+    if (layers.error().code == Errc::kPeerLost) run.group_broke();
+    return layers.error();
   }
 
   const auto deadline = Deadline::after(comm_timeout);
@@ -89,8 +115,8 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
       .recall_sum = run.recall_sum(), .recall_count = run.recall_count(), .phases = run.phases()};
   MR_ASSIGN_OR_RETURN(const auto ranks, gather_values(world, own_close, deadline));
   put_together(ranks, result);
-  result.density = tally.density();
-  result.imbalance = tally.imbalance();
+  result.density = layers->density();
+  result.imbalance = layers->imbalance();
   result.index_bytes = run.index_bytes();
   if (grid_->is_root()) result.first_token = result.top_tokens.front().token_id;
   MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(&result.first_token, 1)),

@@ -5,7 +5,10 @@
 // Per layer: project this rank's rows to Q, K, V; exchange K and V by kv head; estimate the index;
 // attend; finish the rows (output projection, MLP); score pages with the dense last rows; hand K
 // and V to the sink. Then all ranks meet at the layer's boundary, where errors, cancellation and
-// deadlines are decided for all.
+// deadlines are decided for all. A GPU computes the next layer meanwhile, so what is decided there
+// takes effect a layer later:
+//   device   layer l      | layer l + 1                              | layer l + 2
+//   host      enqueues l + 1 | waits for l | boundary of l | enqueues l + 2 | waits for l + 1
 #pragma once
 
 #include <cstdint>
@@ -51,8 +54,9 @@ struct PrefillTask {
   // For studies and tests: sees each layer's lists once they are built, and may replace them. They
   // are in device memory.
   std::function<void(int32_t layer, const kernels::IndexView& index)> index_tap;
-  // Called on every rank after each layer, and may itself be collective over the world; an error on
-  // any rank ends the request on all. May be empty, on all ranks.
+  // Called on every rank after each layer that all ranks came through, and may itself be collective
+  // over the world. An error ends the request and is the same on all ranks, or their group is
+  // broken. May be empty, on all ranks.
   std::function<Result<void>(const LayerReport&)> at_boundary;
 };
 
@@ -70,6 +74,8 @@ struct PrefillResult {
   std::vector<PhaseTimes> rank_phases;
   int64_t index_bytes = 0;  // of this rank
 };
+
+class PrefillRun;
 
 class Engine {
  public:
@@ -89,6 +95,12 @@ class Engine {
   Result<PrefillResult> prefill(const PrefillTask& task, Duration comm_timeout);
 
  private:
+  // What all layers come to: their pairs.
+  Result<PairTally> run_layers(PrefillRun& run, const PrefillTask& task, Duration comm_timeout);
+  // The layer's end on this rank, unless `own` is an error already, then on all.
+  Result<void> end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
+                         const Result<void>& own, PairTally& tally, Deadline deadline);
+
   Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
          DeviceGroups groups, const EngineOptions& options, model::LayerForward forward)
       : device_(&device),

@@ -39,6 +39,13 @@ bool streams(const protocol::RunPrompt& prompt) {
   return prompt.handover() == protocol::HANDOVER_STREAMING;
 }
 
+protocol::ErrorInfo to_wire(const Error& error) {
+  protocol::ErrorInfo info;
+  info.set_code(protocol::errc_to_wire(error.code));
+  info.set_message(error.message);
+  return info;
+}
+
 StoredBytes sum_of(std::span<const StoredBytes> ranks) {
   StoredBytes sum;
   for (const auto& rank : ranks) {
@@ -195,8 +202,22 @@ void GroupService::report_layers(Running& running, int32_t end_layer) {
   }
 }
 
+Result<void> GroupService::may_go_on(const protocol::RunPrompt& prompt,
+                                     const LayerReport& report) const {
+  if (inbox_.running_cancelled()) {
+    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}",
+                 prompt.request_id(), report.layer + 1, report.num_layers);
+  }
+  if (running_deadline_.passed()) {
+    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
+                 prompt.request_id(), report.layer + 1, report.num_layers);
+  }
+  return {};
+}
+
+// What ends a request comes to rank 0, and from there to all with the command: the ranks need not
+// agree on it.
 Result<void> GroupService::at_boundary(Running& running, const LayerReport& report) {
-  const auto& request_id = running.prompt.request_id();
   running.density.push_back(report.density);
   MR_ASSIGN_OR_RETURN(const int32_t end_layer, num_reportable(running));
   report_layers(running, end_layer);
@@ -206,6 +227,8 @@ Result<void> GroupService::at_boundary(Running& running, const LayerReport& repo
     for (auto& change : inbox_.take_lease_changes()) {
       *command.add_lease_changes() = std::move(change);
     }
+    const auto goes_on = may_go_on(running.prompt, report);
+    if (!goes_on.ok()) *command.mutable_end_running() = to_wire(goes_on.error());
   }
   MR_ASSIGN_OR_RETURN(command, share_command(runtime_.grid().world(), command,
                                              Deadline::after(options_.layer_timeout)));
@@ -215,16 +238,9 @@ Result<void> GroupService::at_boundary(Running& running, const LayerReport& repo
              ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
              : "the logits",
          options_.layer_timeout);
-  if (link_ == nullptr) return {};
-  if (inbox_.running_cancelled()) {
-    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", request_id,
-                 report.layer + 1, report.num_layers);
-  }
-  if (running_deadline_.passed()) {
-    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
-                 request_id, report.layer + 1, report.num_layers);
-  }
-  return {};
+  if (!command.has_end_running()) return {};
+  return Error(protocol::errc_from_wire(command.end_running().code()),
+               command.end_running().message());
 }
 
 Result<protocol::Manifest> GroupService::manifest(const protocol::RunPrompt& prompt,

@@ -58,6 +58,7 @@ class GroupService {
   Result<void> run_prompt(const protocol::RunPrompt& prompt);
   Result<Finished> prefill(const protocol::RunPrompt& prompt);
   Result<void> announce(const protocol::RunPrompt& prompt);
+  Result<void> may_go_on(const protocol::RunPrompt& prompt, const LayerReport& report) const;
   Result<void> at_boundary(Running& running, const LayerReport& report);
   Result<int32_t> num_reportable(const Running& running);
   void report_layers(Running& running, int32_t end_layer);

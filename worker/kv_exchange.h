@@ -77,7 +77,12 @@ class KvExchange {
   void settle();
 
  private:
-  // K or V.
+  // K or V. Nothing here is waited for by the host. `own` and `slab` are written by finish() and
+  // read by operations between two of them, all in the device's order. `gathered` is pushed into by
+  // other ranks, whose devices may be ahead by part of a layer: a rank sends layer l + 1 behind its
+  // MLP of layer l, which follows the attention of l, which needs the outputs of the dense rows of
+  // all ranks (dense_rows.h); each rank sends these after its own finish_v() of l, the last to read
+  // `gathered`.
   struct Side {
     kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]
     // With several ranks:

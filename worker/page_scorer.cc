@@ -49,13 +49,16 @@ Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommu
   MR_ASSIGN_OR_RETURN(scorer.head_lse_, device.allocate(lse_bytes));
   MR_ASSIGN_OR_RETURN(scorer.scores_, device.allocate(cp.size() * scores_bytes));
   MR_ASSIGN_OR_RETURN(scorer.recall_, device.allocate(num_heads * kFloatBytes));
-  MR_ASSIGN_OR_RETURN(scorer.host_scores_, device.allocate_host(cp.size() * scores_bytes));
-  MR_ASSIGN_OR_RETURN(scorer.host_recall_, device.allocate_host(num_heads * kFloatBytes));
+  for (OnHost& place : scorer.on_host_) {
+    MR_ASSIGN_OR_RETURN(place.scores, device.allocate_host(cp.size() * scores_bytes));
+    MR_ASSIGN_OR_RETURN(place.recall, device.allocate_host(num_heads * kFloatBytes));
+  }
   return scorer;
 }
 
 // Recall is taken over the last row tiles. The first of them may begin before the last rows do.
-void PageScorer::find_recall_tiles(const std::vector<kernels::RowTile>& tiles, HeadSet& set) const {
+void PageScorer::find_recall_tiles(const std::vector<kernels::RowTile>& tiles,
+                                   RecallRows& set) const {
   const int64_t first = partition_->num_tokens() - num_last_;
   for (size_t t = 0; t < tiles.size(); ++t) {
     const auto& tile = tiles[t];
@@ -84,14 +87,12 @@ PageScorer::Dealt PageScorer::deal_heads(int32_t layer, int rank) const {
 Result<void> PageScorer::enqueue(int32_t layer, const LastLse& lse, const kernels::LastRows& last,
                                  const kernels::KvSlab& kv, const kernels::IndexView& index,
                                  Deadline deadline) {
-  auto dealt = deal_heads(layer, cp_->rank());
-  with_lists_.heads = std::move(dealt.with_lists);
-  with_blocks_.heads = std::move(dealt.with_blocks);
-  score(with_lists_, 0, lse, last, kv, without_blocks(index));
-  const auto num_lists = static_cast<int64_t>(with_lists_.heads.size());
-  score(with_blocks_, num_lists, lse, last, kv, index);
-  const int64_t num_own = num_lists + static_cast<int64_t>(with_blocks_.heads.size());
-  device_->copy(host_recall_.as<float>(), recall_.data(), num_own * kFloatBytes);
+  const auto dealt = deal_heads(layer, cp_->rank());
+  score(dealt.with_lists, with_lists_, 0, lse, last, kv, without_blocks(index));
+  const int64_t num_lists = std::ssize(dealt.with_lists);
+  score(dealt.with_blocks, with_blocks_, num_lists, lse, last, kv, index);
+  const int64_t num_own = num_lists + std::ssize(dealt.with_blocks);
+  device_->copy(on_host(layer).recall.as<float>(), recall_.data(), num_own * kFloatBytes);
   if (cp_->size() == 1) return {};
   cp_->follow();
   MR_RETURN_IF_ERROR(
@@ -100,23 +101,24 @@ Result<void> PageScorer::enqueue(int32_t layer, const LastLse& lse, const kernel
   return {};
 }
 
-void PageScorer::fetch() {
+void PageScorer::fetch(int32_t layer) {
   if (cp_->size() > 1) cp_->join(scores_arrived_);
-  device_->copy(host_scores_.as<float>(), scores_.data(), host_scores_.bytes());
+  auto& scores = on_host(layer).scores;
+  device_->copy(scores.as<float>(), scores_.data(), scores.bytes());
 }
 
-void PageScorer::score(const HeadSet& set, int64_t first, const LastLse& lse,
-                       const kernels::LastRows& last, const kernels::KvSlab& kv,
+void PageScorer::score(const std::vector<int32_t>& heads, const RecallRows& set, int64_t first,
+                       const LastLse& lse, const kernels::LastRows& last, const kernels::KvSlab& kv,
                        const kernels::IndexView& index) {
-  if (set.heads.empty()) return;
+  if (heads.empty()) return;
   float* head_lse = head_lse_.as<float>() + first * num_last_;
-  for (size_t i = 0; i < set.heads.size();) {
+  for (size_t i = 0; i < heads.size();) {
     // Neighbouring heads in one copy; with one rank and one pattern that is all of them.
     size_t end = i + 1;
-    while (end < set.heads.size() && set.heads[end] == set.heads[end - 1] + 1) ++end;
+    while (end < heads.size() && heads[end] == heads[end - 1] + 1) ++end;
     device_->copy_rows({.destination = head_lse + static_cast<int64_t>(i) * num_last_,
                         .destination_stride_bytes = num_last_ * kFloatBytes,
-                        .source = lse.first + set.heads[i] * lse.head_stride,
+                        .source = lse.first + heads[i] * lse.head_stride,
                         .source_stride_bytes = lse.head_stride * kFloatBytes,
                         .row_bytes = num_last_ * kFloatBytes,
                         .num_rows = static_cast<int64_t>(end - i)});
@@ -126,7 +128,7 @@ void PageScorer::score(const HeadSet& set, int64_t first, const LastLse& lse,
       {.last = last,
        .kv = kv,
        .lse = head_lse,
-       .heads = set.heads,
+       .heads = heads,
        .index = index,
        .recall_tiles = set.recall_tiles,
        .recall_tile_numbers = set.tile_numbers,
@@ -134,19 +136,26 @@ void PageScorer::score(const HeadSet& set, int64_t first, const LastLse& lse,
        .recall = recall_.as<float>() + first});
 }
 
-void PageScorer::collect(int32_t layer) {
-  const float* recall = host_recall_.as<float>();
-  for (const HeadSet* set : {&with_lists_, &with_blocks_}) {
-    for (const int32_t h : set->heads) {
+void PageScorer::add_recall(int32_t layer) {
+  const float* recall = on_host(layer).recall.as<float>();
+  const auto dealt = deal_heads(layer, cp_->rank());
+  const auto add = [&](const std::vector<int32_t>& heads, const RecallRows& set) {
+    for (const int32_t h : heads) {
       const float share = *recall++;
-      if (pattern(layer, h) == Pattern::kDense || set->recall_tiles.empty()) continue;
+      if (pattern(layer, h) == Pattern::kDense || set.recall_tiles.empty()) continue;
       recall_sum_ += share;
       recall_count_ += 1;
     }
-  }
+  };
+  add(dealt.with_lists, with_lists_);
+  add(dealt.with_blocks, with_blocks_);
+}
+
+void PageScorer::collect(int32_t layer) {
+  add_recall(layer);
   std::fill(page_scores_.begin(), page_scores_.end(), 0.0f);
   for (int rank = 0; rank < cp_->size(); ++rank) {
-    const float* scores = host_scores_.as<float>() + rank * most_heads_ * num_pages_;
+    const float* scores = on_host(layer).scores.as<float>() + rank * most_heads_ * num_pages_;
     const auto dealt = deal_heads(layer, rank);
     for (const auto* heads : {&dealt.with_lists, &dealt.with_blocks}) {
       for (const int32_t h : *heads) {

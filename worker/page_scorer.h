@@ -1,10 +1,11 @@
 // What the last rows' attention of a layer says of the prompt's pages, and how much of it the index
 // would have covered. In three steps, so that neither the device nor another rank is waited for in
 // between: enqueue() has it computed and sent, fetch() copied, collect() reads it once the device
-// is through with the layer.
+// is through with the layer. The next layer may go through the first two before the third.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kernels/api/device.h"
 #include "model/head_plan.h"
 #include "model/weights.h"
+#include "worker/layers_in_flight.h"
 #include "worker/partition.h"
 
 namespace millrace::worker {
@@ -37,8 +39,8 @@ class PageScorer {
                        const kernels::KvSlab& kv, const kernels::IndexView& index,
                        Deadline deadline);
   // Has the scores copied to the host; what the device was given meanwhile comes first.
-  void fetch();
-  // After the device was synchronized.
+  void fetch(int32_t layer);
+  // Once the device is through with the layer's fetch().
   void collect(int32_t layer);
 
   int64_t num_pages() const { return num_pages_; }
@@ -49,10 +51,9 @@ class PageScorer {
   double recall_count() const { return recall_count_; }
 
  private:
-  // Heads of one call: those whose lists are the same for all rows may take any tile, those with
-  // block lists only the tiles this rank has lists for.
-  struct HeadSet {
-    std::vector<int32_t> heads;
+  // What recall is taken over: heads whose lists are the same for all rows may take any tile, those
+  // with block lists only the tiles this rank has lists for.
+  struct RecallRows {
     std::vector<kernels::RowTile> recall_tiles;  // local_row counts from the first of the last rows
     std::vector<int64_t> tile_numbers;
   };
@@ -69,15 +70,17 @@ class PageScorer {
   model::Pattern pattern(int32_t layer, int32_t head) const {
     return plan_->at(layer, shard_->first_query_head + head).pattern;
   }
-  void find_recall_tiles(const std::vector<kernels::RowTile>& tiles, HeadSet& set) const;
+  void find_recall_tiles(const std::vector<kernels::RowTile>& tiles, RecallRows& set) const;
   // The heads whose scores `rank` computes, in the order it has them in.
   struct Dealt {
     std::vector<int32_t> with_lists, with_blocks;
   };
   Dealt deal_heads(int32_t layer, int rank) const;
+  void add_recall(int32_t layer);
   void add_scores(int32_t head, const float* scores);
-  void score(const HeadSet& set, int64_t first, const LastLse& lse, const kernels::LastRows& last,
-             const kernels::KvSlab& kv, const kernels::IndexView& index);
+  void score(const std::vector<int32_t>& heads, const RecallRows& set, int64_t first,
+             const LastLse& lse, const kernels::LastRows& last, const kernels::KvSlab& kv,
+             const kernels::IndexView& index);
 
   kernels::Device* device_;
   comm::DeviceCommunicator* cp_;
@@ -86,16 +89,23 @@ class PageScorer {
   const model::ShardShape* shard_;
   int64_t num_last_;
   int64_t num_pages_ = 0;
-  HeadSet with_lists_, with_blocks_;  // this rank's heads of the layer enqueued last
+  RecallRows with_lists_, with_blocks_;
 
-  kernels::DeviceBuffer head_lse_;  // [own heads, last rows]; as the next two: with_lists_' heads,
-                                    // then with_blocks_'
+  // Of the layer enqueued last. The next layer's are computed after fetch() has copied these, in
+  // the device's order.
+  kernels::DeviceBuffer head_lse_;  // [own heads, last rows]; as the next two: heads with lists,
+                                    // then those with blocks
   kernels::DeviceBuffer scores_;    // [ranks, most_heads_, num_pages]
   kernels::DeviceBuffer recall_;    // [own heads]
   int64_t most_heads_ = 0;          // that any rank is dealt in any layer
   comm::CollectiveMark scores_arrived_ = 0;
-  kernels::HostBuffer host_scores_;  // [ranks, most_heads_, num_pages]
-  kernels::HostBuffer host_recall_;
+  // Layer l is in place l % kLayersInFlight until collect(l).
+  struct OnHost {
+    kernels::HostBuffer scores;  // [ranks, most_heads_, num_pages]
+    kernels::HostBuffer recall;
+  };
+  std::array<OnHost, kLayersInFlight> on_host_;
+  OnHost& on_host(int32_t layer) { return on_host_[static_cast<size_t>(layer % kLayersInFlight)]; }
 
   std::vector<float> page_scores_;
   double recall_sum_ = 0;

@@ -14,7 +14,8 @@ namespace {
 // 32,768 tokens and 8 heads still keeps eight threads busy.
 constexpr int64_t kChunkPages = 128;
 
-// For one chunk's copy: more than any working device needs.
+// For a layer to be computed, and for one chunk's copy: more than any working device needs.
+constexpr auto kLayerTimeout = std::chrono::minutes(5);
 constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 constexpr int64_t kFloatBytes = sizeof(float);
@@ -85,6 +86,8 @@ void PageWriter::run(const std::stop_token& stop, Bench& bench) {
 
 void PageWriter::work(Bench& bench) {
   try {
+    const auto arrived = wait_for_layer(bench);
+    if (!arrived.ok()) return fail(arrived.error());
     while (const auto chunk = take_chunk()) {
       auto done = read_chunk(*chunk, bench);
       if (done.ok()) done = write_chunk(*chunk, bench);
@@ -93,6 +96,16 @@ void PageWriter::work(Bench& bench) {
   } catch (const std::exception& e) {  // a GPU that failed; the engine's thread will see it too
     fail(Error(Errc::kInternal, e.what()));
   }
+}
+
+// One thread asks the device and the others wait for that one: most of a layer goes by, and the
+// engine's thread has the driver to itself to enqueue the next.
+Result<void> PageWriter::wait_for_layer(Bench& bench) {
+  const std::lock_guard lock(arrival_mutex_);
+  if (arrived_layer_ == layer_.layer) return {};
+  MR_RETURN_IF_ERROR(bench.lane->synchronize(Deadline::after(kLayerTimeout)));
+  arrived_layer_ = layer_.layer;
+  return {};
 }
 
 void PageWriter::fail(Error error) {

@@ -36,7 +36,7 @@ class PageWriter {
   ~PageWriter();
 
   // On the device's thread: begins with what the device's operations called so far leave in
-  // `layer`, which stays until wait() returns. The layer before must be through.
+  // `layer`, once they are done; it stays until wait() returns. The layer before must be through.
   void begin(const StagedLayer& layer);
   // Until every page of the layer begun last is in the store, or one failed.
   Result<void> wait(Deadline deadline);
@@ -64,6 +64,8 @@ class PageWriter {
         geometry_(geometry),
         pages_(std::move(pages)) {}
 
+  // Until the device's operations have left the layer.
+  Result<void> wait_for_layer(Bench& bench);
   std::optional<Chunk> take_chunk();
   void work(Bench& bench);
   void run(const std::stop_token& stop, Bench& bench);
@@ -79,6 +81,8 @@ class PageWriter {
   std::vector<Bench> benches_;
 
   StagedLayer layer_;
+  std::mutex arrival_mutex_;
+  int32_t arrived_layer_ = -1;
   std::atomic<int64_t> next_chunk_ = 0;
   std::atomic<int64_t> bytes_written_ = 0;
   std::mutex mutex_;

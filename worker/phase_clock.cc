@@ -3,22 +3,24 @@
 namespace millrace::worker {
 
 void PhaseClock::enter(Phase phase) {
+  if (open_ && open_->phase == phase) return;
   const kernels::TimeMark now = device_.mark();
   if (open_) ended_.push_back({.phase = open_->phase, .begin = open_->begin, .end = now});
   open_ = {.phase = phase, .begin = now};
 }
 
-void PhaseClock::stop() {
-  if (!open_) return;
-  ended_.push_back({.phase = open_->phase, .begin = open_->begin, .end = device_.mark()});
+kernels::TimeMark PhaseClock::stop() {
+  const kernels::TimeMark now = device_.mark();
+  if (open_) ended_.push_back({.phase = open_->phase, .begin = open_->begin, .end = now});
   open_.reset();
+  return now;
 }
 
-void PhaseClock::settle() {
-  for (const auto& stretch : ended_) {
+void PhaseClock::settle(kernels::TimeMark passed) {
+  for (; !ended_.empty() && ended_.front().end <= passed; ended_.pop_front()) {
+    const auto& stretch = ended_.front();
     times_.add(stretch.phase, device_.elapsed_s(stretch.begin, stretch.end));
   }
-  ended_.clear();
 }
 
 }  // namespace millrace::worker

@@ -2,8 +2,8 @@
 // long through with a layer when the device begins it.
 #pragma once
 
+#include <deque>
 #include <optional>
-#include <vector>
 
 #include "kernels/api/device.h"
 #include "worker/phase_times.h"
@@ -15,12 +15,14 @@ class PhaseClock {
   // Both outlive the clock.
   PhaseClock(kernels::Device& device, PhaseTimes& times) : device_(device), times_(times) {}
 
-  // Ends the phase before, if any.
+  // Ends the phase before, if it is another.
   void enter(Phase phase);
-  void stop();
-  // Adds the phases that had ended when the device was last synchronized. To be called after each
-  // synchronize, or marks are forgotten (kernels::kMarksKept).
-  void settle();
+  // Returns the mark at which the last phase ends.
+  kernels::TimeMark stop();
+  // Adds the phases that ended no later than `passed`, a mark that was waited for. To be called a
+  // layer, at most two after it, or marks are forgotten (kernels::kMarksKept): a layer has two a
+  // row tile and a dozen, so that two layers of two million rows are remembered.
+  void settle(kernels::TimeMark passed);
 
  private:
   struct Stretch {
@@ -36,7 +38,7 @@ class PhaseClock {
   kernels::Device& device_;
   PhaseTimes& times_;
   std::optional<Open> open_;
-  std::vector<Stretch> ended_;
+  std::deque<Stretch> ended_;  // in order
 };
 
 }  // namespace millrace::worker

@@ -16,7 +16,7 @@ namespace {
 // Rows whose logits are computed at a time: bounds [rows, vocabulary] float32, 32 MiB at a
 // vocabulary of 128K.
 constexpr int64_t kLogitRows = 64;
-// For what is on its way when a request ends: a layer's K and V at most.
+// For what is on its way when a request ends, beyond the time that its last layer has anyway.
 constexpr auto kSettleTimeout = std::chrono::seconds(2);
 
 }  // namespace
@@ -109,18 +109,21 @@ Result<void> PrefillRun::allocate_attention() {
         lse_, device_.allocate(num_rows_ * shard.num_query_heads * int64_t{sizeof(float)}));
   }
   MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(num_pairs * int64_t{sizeof(int64_t)}));
-  MR_ASSIGN_OR_RETURN(host_pairs_, device_.allocate_host(head_pairs_.bytes()));
+  for (InFlight& layer : in_flight_) {
+    MR_ASSIGN_OR_RETURN(layer.head_pairs, device_.allocate_host(head_pairs_.bytes()));
+  }
   return {};
 }
 
-// A request that ends early may have sent what nobody waits for; its memory stays until that is
-// done. On a device that failed nothing is on its way any more. Its first error is what ends the
-// request and must not be lost to this one, which says the same again.
+// A request that ends early may have enqueued a layer and sent what nobody waits for; its memory
+// stays until that is done. On a device that failed nothing is on its way any more. Its first error
+// is what ends the request and must not be lost to this one, which says the same again.
 PrefillRun::~PrefillRun() {
   if (exchange_ == nullptr) return;
   try {
     exchange_->settle();
-    const auto settled = device_.synchronize(Deadline::after(kSettleTimeout));
+    const auto settled =
+        device_.synchronize(in_flight_until_.later_of(Deadline::after(kSettleTimeout)));
     if (!settled.ok()) end_rank(settled.error());
   } catch (const std::exception& failure) {
     spdlog::error("the end of a prompt on {}: {}", device_.info().name, failure.what());
@@ -161,8 +164,12 @@ Result<void> PrefillRun::embed(Deadline deadline) {
   return device_.synchronize(deadline);
 }
 
-// The device is waited for once, in close_layer: everything before only has it do something.
-Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
+bool PrefillRun::enqueues_ahead() const {
+  return !device_.info().host_memory && (task_.sink == nullptr || task_.sink->sets_aside());
+}
+
+Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
+  in_flight_until_ = deadline;
   const bool projected = layer > 0 && projects_ahead();
   if (!projected) {
     MR_RETURN_IF_ERROR(
@@ -186,14 +193,15 @@ Result<void> PrefillRun::run_layer(int32_t layer, Deadline deadline) {
   clock_.enter(Phase::kExchange);
   exchange_->finish_v();
   clock_.enter(Phase::kAttention);
-  MR_RETURN_IF_ERROR(attend(deadline));
+  MR_RETURN_IF_ERROR(attend(layer, deadline));
   clock_.enter(Phase::kStore);
   MR_RETURN_IF_ERROR(scorer_->enqueue(layer, last_lse(), dense_rows_->last_rows(),
                                       exchange_->slab(), index_.view(), deadline));
   MR_RETURN_IF_ERROR(finish_rows(layer, deadline));
   clock_.enter(Phase::kStore);
-  scorer_->fetch();
-  return close_layer(layer, deadline);
+  scorer_->fetch(layer);
+  in_flight(layer).end = device_.mark();
+  return {};
 }
 
 // K goes first: the index is built from it and the last queries.
@@ -219,7 +227,7 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
   return exchange_->send_v(rows.tile, deadline);
 }
 
-Result<void> PrefillRun::attend(Deadline deadline) {
+Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
   const int32_t num_heads = weights_.shard.num_query_heads;
   auto* pairs = head_pairs_.as<int64_t>();
   // Dense rows go first: what comes out travels while the others attend.
@@ -237,7 +245,7 @@ Result<void> PrefillRun::attend(Deadline deadline) {
                      .lse = lse_.as<float>(),
                      .covered_pairs = pairs});
   if (dense_rows_->dealt()) dense_rows_->finish(attended_.data());
-  device_.copy(host_pairs_.as<int64_t>(), head_pairs_.data(), head_pairs_.bytes());
+  device_.copy(in_flight(layer).head_pairs.as<int64_t>(), head_pairs_.data(), head_pairs_.bytes());
   return {};
 }
 
@@ -285,25 +293,34 @@ Result<void> PrefillRun::finish_tile(int32_t layer, const RowRange& rows, Deadli
   return alone ? Result<void>() : add_over_tp(rows, deadline);
 }
 
-Result<void> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
+void PrefillRun::set_aside(int32_t layer) {
+  if (task_.sink == nullptr || !set_aside_.ok()) return;
+  set_aside_ = task_.sink->set_aside(layer, exchange_->local());
+}
+
+Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(wait_for_device(layer, deadline));
-  clock_.settle();
-  const auto* pairs = host_pairs_.as<int64_t>();
-  const int64_t num_pairs = host_pairs_.bytes() / int64_t{sizeof(int64_t)};
-  covered_pairs_ = static_cast<double>(std::accumulate(pairs, pairs + num_pairs, int64_t{0}));
+  clock_.settle(in_flight(layer).end);
+  MR_RETURN_IF_ERROR(set_aside_);
+  const auto& head_pairs = in_flight(layer).head_pairs;
+  const auto* first = head_pairs.as<int64_t>();
+  const auto* end = first + head_pairs.bytes() / int64_t{sizeof(int64_t)};
   scorer_->collect(layer);
-  if (task_.sink == nullptr) return {};
-  return task_.sink->write_layer({.layer = layer,
-                                  .local = exchange_->local(),
-                                  .page_scores = scorer_->page_scores(),
-                                  .num_pages = scorer_->num_pages()});
+  if (task_.sink != nullptr) {
+    MR_RETURN_IF_ERROR(task_.sink->write_layer({.layer = layer,
+                                                .local = exchange_->local(),
+                                                .page_scores = scorer_->page_scores(),
+                                                .num_pages = scorer_->num_pages()}));
+  }
+  return RankPairs{.covered = static_cast<double>(std::accumulate(first, end, int64_t{0})),
+                   .causal = causal_pairs_};
 }
 
 // A GPU that does not come to an end waits in a collective for a rank that does not come. There is
 // no way out of that: what it holds cannot be freed, and neither kernels nor copy engines look up
 // reliably (docs/adr/0010-nccl-and-copy-engines.md).
 Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
-  auto done = device_.synchronize(deadline);
+  auto done = device_.wait_for(in_flight(layer).end, deadline);
   const bool waits_for_ranks = device_.gpu_stream() && grid_.world().size() > 1;
   if (done.ok() || !waits_for_ranks) return done;
   end_rank(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
@@ -351,9 +368,9 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
       }
     }
   }
-  clock_.stop();
-  MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-  clock_.settle();
+  const auto end = clock_.stop();
+  MR_RETURN_IF_ERROR(device_.wait_for(end, deadline));
+  clock_.settle(end);
   return {};
 }
 

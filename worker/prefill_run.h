@@ -1,6 +1,7 @@
 // One prompt on its way through the layers of one rank: the state behind Engine::prefill.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,7 +11,9 @@
 #include "worker/index_builder.h"
 #include "worker/kv_exchange.h"
 #include "worker/layer_index.h"
+#include "worker/layers_in_flight.h"
 #include "worker/page_scorer.h"
+#include "worker/pair_tally.h"
 #include "worker/phase_clock.h"
 
 namespace millrace::worker {
@@ -30,11 +33,22 @@ class PrefillRun {
   // Collective, once all ranks have their memory.
   Result<void> connect(Deadline deadline);
   Result<void> embed(Deadline deadline);
-  Result<void> run_layer(int32_t layer, Deadline deadline);
-  // (query, key) pairs of the last layer: covered, that this rank computed; causal, of its rows and
-  // heads. Over all ranks both are of the same rows.
-  double covered_pairs() const { return covered_pairs_; }
-  double causal_pairs() const { return causal_pairs_; }
+
+  // A layer goes through the next three, each of which is called for all layers in order. On a
+  // device whose calls return before their work is done layer l + 1 is enqueued before layer l is
+  // closed, so that the device does not wait for the host: where the sink has all it needs from
+  // set_aside().
+  bool enqueues_ahead() const;
+  // Has the device compute the layer. Collective.
+  Result<void> enqueue_layer(int32_t layer, Deadline deadline);
+  // Has the sink take the K and V of the layer enqueued last. close_layer() says if it did not.
+  void set_aside(int32_t layer);
+  // Waits until the device is through with the layer and reads what it left. Returns the layer's
+  // pairs: over all ranks both are of the same rows.
+  Result<RankPairs> close_layer(int32_t layer, Deadline deadline);
+  // Another rank is gone: what the device was given may wait for it, and is not worth waiting for.
+  void group_broke() { in_flight_until_ = Deadline::after(Duration::zero()); }
+
   // Waits for the sink to have all layers.
   Result<void> finish_sink();
   // Fills the tokens of the result. Collective.
@@ -63,11 +77,10 @@ class PrefillRun {
   // the MLP of layer l, so that K and V travel meanwhile.
   bool projects_ahead() const { return groups_.cp->size() > 1; }
   Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
-  Result<void> attend(Deadline deadline);
+  Result<void> attend(int32_t layer, Deadline deadline);
   LastLse last_lse() const;
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
-  Result<void> close_layer(int32_t layer, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
   Result<void> add_over_tp(const RowRange& rows, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
@@ -96,10 +109,19 @@ class PrefillRun {
   kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
   kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
   kernels::DeviceBuffer lse_;       // [query heads, num_rows]; none where dense rows are dealt out
-  // [query heads, then heads of dense rows dealt to this rank] int64: covered pairs of the live
-  // layer.
+  // [query heads, then heads of dense rows dealt to this rank] int64: covered pairs of the layer
+  // enqueued last.
   kernels::DeviceBuffer head_pairs_;
-  kernels::HostBuffer host_pairs_;
+  // Layer l is in place l % kLayersInFlight until close_layer(l).
+  struct InFlight {
+    kernels::HostBuffer head_pairs;
+    kernels::TimeMark end = 0;
+  };
+  std::array<InFlight, kLayersInFlight> in_flight_;
+  InFlight& in_flight(int32_t layer) {
+    return in_flight_[static_cast<size_t>(layer % kLayersInFlight)];
+  }
+  Deadline in_flight_until_ = Deadline::after(Duration::zero());  // of the layer enqueued last
   std::unique_ptr<KvExchange> exchange_;
   // After the exchange, so that its shared memory is the first to be given back as it was the last
   // to be taken: the next request finds what it asks for (comm/nccl).
@@ -109,10 +131,11 @@ class PrefillRun {
 
   std::unique_ptr<PageScorer> scorer_;
 
+  Result<void> set_aside_ = {};  // whether the sink took all layers so far
+
   PhaseTimes phases_;
   PhaseClock clock_;
-  double covered_pairs_ = 0;
-  double causal_pairs_ = 0;
+  double causal_pairs_ = 0;  // of this rank's rows and heads
 };
 
 }  // namespace millrace::worker

@@ -1,5 +1,7 @@
 #include "worker/retain_sink.h"
 
+#include <algorithm>
+
 namespace millrace::worker {
 
 Result<RetainSink> RetainSink::create(kernels::Device& device, const model::ModelWeights& weights,
@@ -16,9 +18,8 @@ Result<RetainSink> RetainSink::create(kernels::Device& device, const model::Mode
   return sink;
 }
 
-Result<void> RetainSink::write_layer(const LayerKv& kv) {
-  const auto& local = kv.local;
-  const Layer& layer = layers_[static_cast<size_t>(kv.layer)];
+Result<void> RetainSink::set_aside(int32_t number, const LocalKv& local) {
+  const Layer& layer = layers_[static_cast<size_t>(number)];
   device_->copy(layer.k.data(), local.k, layer.k.bytes());
   device_->copy(layer.v.data(), local.v, layer.v.bytes());
   slabs_.push_back({.k = layer.k.data(),
@@ -28,6 +29,15 @@ Result<void> RetainSink::write_layer(const LayerKv& kv) {
                     .head_dim = local.head_dim,
                     .num_tokens = local.num_rows,
                     .token_stride = local.num_rows});
+  return {};
+}
+
+bool FanOutSink::sets_aside() const {
+  return std::ranges::all_of(sinks_, &KvSink::sets_aside);
+}
+
+Result<void> FanOutSink::set_aside(int32_t layer, const LocalKv& local) {
+  for (auto* sink : sinks_) MR_RETURN_IF_ERROR(sink->set_aside(layer, local));
   return {};
 }
 

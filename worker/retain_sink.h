@@ -16,7 +16,9 @@ class RetainSink final : public KvSink {
   static Result<RetainSink> create(kernels::Device& device, const model::ModelWeights& weights,
                                    int64_t num_rows);
 
-  Result<void> write_layer(const LayerKv& kv) override;
+  bool sets_aside() const override { return true; }
+  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
+  Result<void> write_layer(const LayerKv&) override { return {}; }
   // One a layer, this rank's tokens; valid while the sink lives.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }
 
@@ -37,6 +39,8 @@ class FanOutSink final : public KvSink {
  public:
   void add(KvSink& sink) { sinks_.push_back(&sink); }
   bool empty() const { return sinks_.empty(); }
+  bool sets_aside() const override;
+  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/check.h"
+
 namespace millrace::worker {
 
 namespace {
@@ -37,13 +39,17 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
   return {};
 }
 
+// There is room for one layer, so the writers are waited for before the device may copy the next.
+Result<void> StoreSink::set_aside(int32_t layer, const LocalKv& local) {
+  MR_RETURN_IF_ERROR(prepare(local));
+  if (layer_ >= 0) MR_RETURN_IF_ERROR(complete_layer_before(device_.mark()));
+  writer_->begin(stage(layer, local));
+  layer_ = layer;
+  return {};
+}
+
 Result<void> StoreSink::write_layer(const LayerKv& kv) {
-  MR_RETURN_IF_ERROR(prepare(kv.local));
-  // Of the layer before, now that this one is computed.
-  if (layer_ >= 0) stored_.while_computing += writer_->bytes_written();
-  MR_RETURN_IF_ERROR(complete_layer());
-  writer_->begin(stage(kv));
-  layer_ = kv.layer;
+  MR_CHECK(layer_ == kv.layer, "layer {} is set aside, not {}", layer_, kv.layer);
   scores_.assign(static_cast<size_t>(kv.local.num_kv_heads), {});
   for (size_t head = 0; head < scores_.size(); ++head) {
     for (const int64_t page : pages_) {
@@ -55,27 +61,41 @@ Result<void> StoreSink::write_layer(const LayerKv& kv) {
   return num_threads_ == 0 ? complete_layer() : Result<void>();
 }
 
-StagedLayer StoreSink::stage(const LayerKv& kv) {
-  StagedLayer layer{.layer = kv.layer, .kv = kv.local, .digests = digests_.as<float>()};
+StagedLayer StoreSink::stage(int32_t number, const LocalKv& local) {
+  StagedLayer layer{.layer = number, .kv = local, .digests = digests_.as<float>()};
   if (num_threads_ > 0) {
-    device_.copy(k_.data(), kv.local.k, k_.bytes());
-    device_.copy(v_.data(), kv.local.v, v_.bytes());
+    device_.copy(k_.data(), local.k, k_.bytes());
+    device_.copy(v_.data(), local.v, v_.bytes());
     layer.kv.k = k_.data();
     layer.kv.v = v_.data();
   }
-  const int64_t head_bytes = kv.local.num_rows * kv.local.head_dim * dtype_bytes(kv.local.dtype);
-  const int64_t digest_floats = std::ssize(pages_) * kv.local.head_dim;
-  for (int32_t head = 0; head < kv.local.num_kv_heads; ++head) {
+  const int64_t head_bytes = local.num_rows * local.head_dim * dtype_bytes(local.dtype);
+  const int64_t digest_floats = std::ssize(pages_) * local.head_dim;
+  for (int32_t head = 0; head < local.num_kv_heads; ++head) {
     float* digests = digests_.as<float>() + head * 3 * digest_floats;
     device_.page_digests({.k = static_cast<const std::byte*>(layer.kv.k) + head * head_bytes,
-                          .dtype = kv.local.dtype,
-                          .num_tokens = kv.local.num_rows,
-                          .head_dim = kv.local.head_dim,
+                          .dtype = local.dtype,
+                          .num_tokens = local.num_rows,
+                          .head_dim = local.head_dim,
                           .min = digests,
                           .max = digests + digest_floats,
                           .radius = digests + 2 * digest_floats});
   }
   return layer;
+}
+
+// Nobody looks at the moment in which the device is through, so what is written counts as written
+// before only where it is there and the device is not: a lower bound, by less than a layer.
+Result<void> StoreSink::complete_layer_before(kernels::TimeMark computed) {
+  const auto still_computing = [&] {
+    return !device_.wait_for(computed, Deadline::after(Duration::zero())).ok();
+  };
+  int64_t while_computing = writer_->bytes_written();
+  if (!still_computing()) while_computing = 0;
+  MR_RETURN_IF_ERROR(complete_layer());
+  if (still_computing()) while_computing = writer_->bytes_written();
+  stored_.while_computing += while_computing;
+  return {};
 }
 
 Result<void> StoreSink::complete_layer() {

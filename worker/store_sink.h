@@ -1,6 +1,9 @@
 // Hands finished layers to the rank's KV store, page by page with digests and scores. On a GPU a
-// layer is set aside in device memory and leaves from there while the next one is computed; the
-// sink waits only where the one before has not left yet.
+// layer is set aside in device memory, in the order of the device's operations, and leaves from
+// there while the next one is computed:
+//   device    ... layer l | set aside l | layer l + 1 ...         | set aside l + 1 | layer l + 2
+//   writers                             | pages of l to the store |                 | pages ...
+// The device waits for the host only where pages take longer than a layer.
 #pragma once
 
 #include <memory>
@@ -30,6 +33,11 @@ class StoreSink final : public KvSink {
   StoreSink(kernels::Device& device, kvstore::KvStore& store, std::string request_id,
             const kvstore::KvGeometry& geometry, std::vector<int64_t> pages, int num_threads = 1);
 
+  // On a device with memory of its own.
+  bool sets_aside() const override { return num_threads_ > 0; }
+  // Waits until the layer before has left, on a GPU while this one is computed; then its pages
+  // leave.
+  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
 
@@ -40,8 +48,10 @@ class StoreSink final : public KvSink {
  private:
   Result<void> prepare(const LocalKv& local);
   // Has the device set the layer aside, where it has memory of its own, and digest its pages.
-  StagedLayer stage(const LayerKv& kv);
-  // Waits for the pages of the layer begun last, then gives them their scores.
+  StagedLayer stage(int32_t number, const LocalKv& local);
+  // complete_layer(), while the device may be computing the next one: up to `computed`.
+  Result<void> complete_layer_before(kernels::TimeMark computed);
+  // Waits for the pages of the layer set aside last, then gives them their scores.
   Result<void> complete_layer();
 
   kernels::Device& device_;
@@ -54,8 +64,8 @@ class StoreSink final : public KvSink {
   // From the first layer on.
   kernels::DeviceBuffer k_, v_;  // the layer set aside, or empty
   kernels::DeviceBuffer digests_;
-  std::vector<std::vector<float>> scores_;  // by kv head of the layer begun last
-  int32_t layer_ = -1;                      // begun and not complete, or -1
+  std::vector<std::vector<float>> scores_;  // by kv head of the layer written last
+  int32_t layer_ = -1;                      // set aside and not complete, or -1
   int32_t num_complete_ = 0;
   StoredBytes stored_;
   std::unique_ptr<PageWriter> writer_;  // last: its threads read the above

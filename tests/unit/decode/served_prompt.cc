@@ -18,6 +18,10 @@ constexpr std::chrono::seconds kTimeout{60};
 class BothSinks final : public worker::KvSink {
  public:
   BothSinks(worker::KvSink& first, worker::KvSink& second) : first_(first), second_(second) {}
+  Result<void> set_aside(int32_t layer, const worker::LocalKv& local) override {
+    MR_RETURN_IF_ERROR(first_.set_aside(layer, local));
+    return second_.set_aside(layer, local);
+  }
   Result<void> write_layer(const worker::LayerKv& kv) override {
     MR_RETURN_IF_ERROR(first_.write_layer(kv));
     return second_.write_layer(kv);
@@ -36,16 +40,24 @@ class BothSinks final : public worker::KvSink {
 class RoundingSink final : public worker::KvSink {
  public:
   RoundingSink(worker::KvSink& next, DType dtype) : next_(next), dtype_(dtype) {}
+  Result<void> set_aside(int32_t layer, const worker::LocalKv& local) override {
+    return next_.set_aside(layer, round(local));
+  }
   Result<void> write_layer(const worker::LayerKv& kv) override {
     worker::LayerKv rounded = kv;
-    rounded.local.k = round(kv.local, kv.local.k, k_);
-    rounded.local.v = round(kv.local, kv.local.v, v_);
-    rounded.local.dtype = dtype_;
+    rounded.local = round(kv.local);
     return next_.write_layer(rounded);
   }
   Result<void> finish() override { return next_.finish(); }
 
  private:
+  worker::LocalKv round(const worker::LocalKv& local) {
+    worker::LocalKv rounded = local;
+    rounded.k = round(local, local.k, k_);
+    rounded.v = round(local, local.v, v_);
+    rounded.dtype = dtype_;
+    return rounded;
+  }
   const void* round(const worker::LocalKv& local, const void* rows,
                     std::vector<std::byte>& storage) const {
     const int64_t count = local.num_kv_heads * local.num_rows * local.head_dim;

@@ -234,7 +234,6 @@ TEST_F(EngineTest, CancellationAtALayerBoundaryStopsBeforeTheNextLayer) {
   std::mutex mutex;
   std::vector<Errc> codes;
   run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
-    const bool root = world->rank() == 0;
     auto runtime =
         RankRuntime::create(std::move(world), test::rank_options(directory_.path(), {1, 2}));
     const model::HeadPlan plan(config_.num_layers, config_.num_query_heads, {});
@@ -243,9 +242,7 @@ TEST_F(EngineTest, CancellationAtALayerBoundaryStopsBeforeTheNextLayer) {
                                       .plan = &plan,
                                       .at_boundary = [&](const LayerReport&) -> Result<void> {
                                         ++layers_seen;
-                                        if (root)
-                                          return error(Errc::kCancelled, "no longer wanted");
-                                        return {};
+                                        return error(Errc::kCancelled, "no longer wanted");
                                       }},
                                      kTimeout);
     const std::lock_guard lock(mutex);

@@ -1,5 +1,6 @@
-// The whole engine on a device whose memory the host cannot touch, with collectives that run beside
-// its operations, gives, bit for bit, what it gives on the same device in host memory.
+// The whole engine on a device whose memory the host cannot touch and that is always behind, with
+// collectives that run beside its operations, gives, bit for bit, what it gives on the same device
+// in host memory.
 
 #include <gtest/gtest.h>
 
@@ -67,6 +68,13 @@ struct Rank {
   Engine engine;
 };
 
+// Four layers: what is taken in turn by layers has been taken again.
+void write_model(const fs::path& directory) {
+  auto config = test::tiny_model_config();
+  config.num_layers = 4;
+  test::write_random_checkpoint(config, DType::kFloat32, 3, directory);
+}
+
 json::array prompt_tokens() {
   json::array tokens;
   for (int i = 0; i < kPromptTokens; ++i) tokens.push_back((i * 7 + i / 5) % 101);
@@ -93,7 +101,7 @@ std::map<std::string, std::string> job_files(const fs::path& directory) {
 class FarDeviceTest : public testing::TestWithParam<std::tuple<std::string, int, int>> {
  protected:
   void SetUp() override {
-    test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model_.path());
+    write_model(model_.path());
     const json::object prompt = {{"id", "p"},
                                  {"prompt_token_ids", prompt_tokens()},
                                  {"max_tokens", 4},
@@ -101,13 +109,14 @@ class FarDeviceTest : public testing::TestWithParam<std::tuple<std::string, int,
     input_ = work_.write("prompts.jsonl", json::serialize(prompt) + "\n");
   }
 
-  // Prefill, generation and the KV files of a batch job.
-  std::map<std::string, std::string> run_job(bool far) {
+  // Prefill and generation of a batch job, and its KV files, whose sink has the engine close a
+  // layer before it goes on with the next.
+  std::map<std::string, std::string> run_job(bool far, bool save_kv) {
     const GridShape grid = {.tp = std::get<1>(GetParam()), .cp = std::get<2>(GetParam())};
     const BatchOptions options = {.input_path = input_,
                                   .output_directory = work_.file(far ? "far" : "near"),
                                   .head_plan = std::get<0>(GetParam()),
-                                  .save_kv = true,
+                                  .save_kv = save_kv,
                                   .layer_timeout = kTimeout};
     const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
     test::run_ranks(grid.tp * grid.cp, [&](std::unique_ptr<comm::Communicator> world) {
@@ -124,13 +133,21 @@ class FarDeviceTest : public testing::TestWithParam<std::tuple<std::string, int,
 };
 
 TEST_P(FarDeviceTest, ABatchJobGivesTheSameTokensLogitsAndKvFiles) {
-  const auto near = run_job(/*far=*/false);
-  const auto far = run_job(/*far=*/true);
+  const auto near = run_job(/*far=*/false, /*save_kv=*/true);
+  const auto far = run_job(/*far=*/true, /*save_kv=*/true);
   ASSERT_NE(near.at("results.jsonl").find("\"status\":\"ok\""), std::string::npos)
       << near.at("results.jsonl");
   EXPECT_EQ(near.at("results.jsonl"), far.at("results.jsonl"));
   EXPECT_EQ(near.size(), far.size());
   for (const auto& [name, bytes] : near) EXPECT_TRUE(bytes == far.at(name)) << name;
+}
+
+TEST_P(FarDeviceTest, ABatchJobGivesTheSameTokensAndLogitsWithTheHostALayerAhead) {
+  const auto near = run_job(/*far=*/false, /*save_kv=*/false);
+  const auto far = run_job(/*far=*/true, /*save_kv=*/false);
+  ASSERT_NE(near.at("results.jsonl").find("\"status\":\"ok\""), std::string::npos)
+      << near.at("results.jsonl");
+  EXPECT_EQ(near.at("results.jsonl"), far.at("results.jsonl"));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -146,57 +163,96 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_tp{}_cp{}", name, std::get<1>(job.param), std::get<2>(job.param));
     });
 
-// Every page of a request, as the store gives it out: bytes, digest and score.
-std::vector<std::string> stored_pages(const std::string& model, bool far) {
+std::vector<int32_t> token_ids() {
+  std::vector<int32_t> tokens;
+  for (const auto& token : prompt_tokens())
+    tokens.push_back(static_cast<int32_t>(token.as_int64()));
+  return tokens;
+}
+
+kvstore::KvGeometry geometry_of(const Rank& rank) {
+  return {.num_layers = rank.weights->config.num_layers,
+          .num_kv_heads = rank.weights->shard.num_kv_heads,
+          .first_kv_head = rank.weights->shard.first_kv_head,
+          .head_dim = rank.weights->config.head_dim,
+          .dtype = DType::kFloat32};
+}
+
+// Every page of a rank's request, as the store gives it out: bytes, digest and score.
+std::vector<std::string> pages_of(const Rank& rank, kvstore::KvStore& store,
+                                  const std::vector<int64_t>& own_pages) {
   std::vector<std::string> pages;
-  test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
-    Rank rank(model, {1, 1}, std::move(world), far);
-    const auto& config = rank.weights->config;
-    const kvstore::KvGeometry geometry{.num_layers = config.num_layers,
-                                       .num_kv_heads = config.num_kv_heads,
-                                       .head_dim = config.head_dim,
-                                       .dtype = DType::kFloat32};
+  const auto geometry = geometry_of(rank);
+  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    for (int32_t head = 0; head < geometry.num_kv_heads; ++head) {
+      for (const int64_t number : own_pages) {
+        const auto pinned = Rank::must(
+            store.pin_pages("r", "lease", layer, geometry.first_kv_head + head, number, 1));
+        const auto& page = pinned->pages().front();
+        const auto digest = std::as_bytes(page.digest);
+        pages.emplace_back(reinterpret_cast<const char*>(page.bytes.data()), page.bytes.size());
+        pages.back().append(reinterpret_cast<const char*>(digest.data()), digest.size());
+        pages.back() += fmt::format("{} {}", page.score, static_cast<int>(page.tier));
+      }
+    }
+  }
+  return pages;
+}
+
+// By rank.
+using StoredPages = std::map<int, std::vector<std::string>>;
+
+StoredPages stored_pages(const std::string& model, const std::string& plan_text, GridShape shape,
+                         bool far) {
+  StoredPages stored;
+  std::mutex mutex;
+  test::run_ranks(shape.tp * shape.cp, [&](std::unique_ptr<comm::Communicator> world) {
+    Rank rank(model, shape, std::move(world), far);
+    const auto geometry = geometry_of(rank);
+    const auto own_pages = rank.engine.partition(kPromptTokens).pages(rank.grid.cp().rank());
     // Half of the pages fit the device, so both tiers hold some.
-    const int64_t half = config.num_layers * config.num_kv_heads * 12 / 2;
+    const int64_t half = geometry.num_layers * geometry.num_kv_heads * std::ssize(own_pages) / 2;
     std::unique_ptr<kvstore::SlotMemory> device_memory;
-    if (far)
+    if (far) {
       device_memory = Rank::must(DeviceTier::create(*rank.device, half, geometry.page_bytes()));
+    }
     const auto store =
         Rank::must(kvstore::make_kv_store({.device_bytes = half * geometry.page_bytes(),
                                            .host_bytes = 1000 * geometry.page_bytes(),
                                            .geometry = geometry},
                                           Clock::steady(), std::move(device_memory)));
-    std::vector<int32_t> tokens;
-    for (const auto& token : prompt_tokens())
-      tokens.push_back(static_cast<int32_t>(token.as_int64()));
-    const auto own_pages = rank.engine.partition(kPromptTokens).pages(0);
     StoreSink sink(*rank.device, *store, "r", geometry, own_pages);
     MR_CHECK(store->begin_request("r", kPromptTokens, own_pages).ok(), "no room");
-    const model::HeadPlan plan(config.num_layers, config.num_query_heads, {});
-    Rank::must(rank.engine.prefill({.token_ids = tokens, .plan = &plan, .sink = &sink}, kTimeout));
+    const auto plan =
+        Rank::must(model::make_head_plan(plan_text, rank.weights->config, kPromptTokens, 0));
+    Rank::must(
+        rank.engine.prefill({.token_ids = token_ids(), .plan = &plan, .sink = &sink}, kTimeout));
     Rank::must(store->seal("r", "lease", kTimeout));
-    for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-      for (int32_t head = 0; head < config.num_kv_heads; ++head) {
-        const auto pinned =
-            Rank::must(store->pin_pages("r", "lease", layer, head, 0, std::ssize(own_pages)));
-        for (const auto& page : pinned->pages()) {
-          const auto digest = std::as_bytes(page.digest);
-          pages.emplace_back(reinterpret_cast<const char*>(page.bytes.data()), page.bytes.size());
-          pages.back().append(reinterpret_cast<const char*>(digest.data()), digest.size());
-          pages.back() += fmt::format("{} {}", page.score, static_cast<int>(page.tier));
-        }
-      }
-    }
+    auto pages = pages_of(rank, *store, own_pages);
+    const std::lock_guard lock(mutex);
+    stored[rank.grid.world().rank()] = std::move(pages);
   });
-  return pages;
+  return stored;
 }
 
 TEST(FarDeviceStore, HoldsTheSamePagesDigestsAndScores) {
   test::TempDirectory model;
-  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
-  const auto near = stored_pages(model.path(), /*far=*/false);
-  EXPECT_EQ(near.size(), size_t{2 * 4 * 12});
-  EXPECT_TRUE(near == stored_pages(model.path(), /*far=*/true));
+  write_model(model.path());
+  const auto near = stored_pages(model.path(), "dense", {1, 1}, /*far=*/false);
+  EXPECT_EQ(near.at(0).size(), size_t{4 * 4 * 12});
+  EXPECT_TRUE(near == stored_pages(model.path(), "dense", {1, 1}, /*far=*/true));
+}
+
+TEST(FarDeviceStore, OfEachRankOfAGridHoldsTheSamePagesDigestsAndScores) {
+  test::TempDirectory model;
+  write_model(model.path());
+  for (const GridShape shape : {GridShape{1, 2}, {2, 2}, {1, 4}}) {
+    for (const std::string plan : {"vertical-slash:64,128", "adaptive:0.6"}) {
+      SCOPED_TRACE(fmt::format("tp {} cp {} {}", shape.tp, shape.cp, plan));
+      EXPECT_TRUE(stored_pages(model.path(), plan, shape, /*far=*/false) ==
+                  stored_pages(model.path(), plan, shape, /*far=*/true));
+    }
+  }
 }
 
 // What a store holds at the end of each layer: layers that the sink calls complete, and layers that
@@ -211,14 +267,10 @@ StoreProgress store_progress(const std::string& model, bool far) {
   test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
     Rank rank(model, {1, 1}, std::move(world), far);
     const auto& config = rank.weights->config;
-    const kvstore::KvGeometry geometry{.num_layers = config.num_layers,
-                                       .num_kv_heads = config.num_kv_heads,
-                                       .head_dim = config.head_dim};
+    const auto geometry = geometry_of(rank);
     const auto store = Rank::must(kvstore::make_kv_store(
         {.host_bytes = 1000 * geometry.page_bytes(), .geometry = geometry}, Clock::steady()));
-    std::vector<int32_t> tokens;
-    for (const auto& token : prompt_tokens())
-      tokens.push_back(static_cast<int32_t>(token.as_int64()));
+    const auto tokens = token_ids();
     const auto pages = rank.engine.partition(kPromptTokens).pages(0);
     StoreSink sink(*rank.device, *store, "r", geometry, pages, /*num_threads=*/2);
     MR_CHECK(store->begin_request("r", kPromptTokens, pages).ok(), "no room");
@@ -249,39 +301,129 @@ StoreProgress store_progress(const std::string& model, bool far) {
 
 TEST(FarDeviceStore, IsALayerBehindAndWhatItCallsCompleteIsWhatCanBeRead) {
   test::TempDirectory model;
-  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  write_model(model.path());
   const auto near = store_progress(model.path(), /*far=*/false);
-  EXPECT_EQ(near.complete, (std::vector<int32_t>{1, 2, 2}));
+  EXPECT_EQ(near.complete, (std::vector<int32_t>{1, 2, 3, 4, 4}));
   EXPECT_EQ(near.readable, near.complete);
   const auto far = store_progress(model.path(), /*far=*/true);
-  EXPECT_EQ(far.complete, (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(far.complete, (std::vector<int32_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(far.readable, far.complete);
 }
 
 TEST(FarDeviceStore, CountsWhatIsWrittenAndHowMuchOfItWhileALaterLayerWasComputed) {
   test::TempDirectory model;
-  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
-  // Pages of 64 tokens and 16 dimensions, K and V; 12 of each of 2 layers and 4 heads.
+  write_model(model.path());
+  // Pages of 64 tokens and 16 dimensions, K and V; 12 of each of 4 layers and 4 heads.
   const int64_t layer_bytes = int64_t{12} * 4 * 2 * 64 * 16 * 4;
   const auto near = store_progress(model.path(), /*far=*/false);
-  EXPECT_EQ(near.stored.total, 2 * layer_bytes);
+  EXPECT_EQ(near.stored.total, 4 * layer_bytes);
   EXPECT_EQ(near.stored.while_computing, 0);
   const auto far = store_progress(model.path(), /*far=*/true);
-  EXPECT_EQ(far.stored.total, 2 * layer_bytes);
-  EXPECT_LE(far.stored.while_computing, layer_bytes);  // never of the last layer
+  EXPECT_EQ(far.stored.total, 4 * layer_bytes);
+  EXPECT_LE(far.stored.while_computing, 3 * layer_bytes);  // never of the last layer
 }
 
-std::vector<int32_t> token_ids() {
-  std::vector<int32_t> tokens;
-  for (const auto& token : prompt_tokens())
-    tokens.push_back(static_cast<int32_t>(token.as_int64()));
-  return tokens;
+// Writes down what the engine does, and fails where it is told to.
+class NotingSink final : public KvSink {
+ public:
+  explicit NotingSink(bool sets_aside) : sets_aside_(sets_aside) {}
+  bool sets_aside() const override { return sets_aside_; }
+  Result<void> set_aside(int32_t layer, const LocalKv&) override {
+    notes.push_back(fmt::format("set aside {}", layer));
+    if (layer == fails_at) return error(Errc::kIo, "disk full");
+    return {};
+  }
+  Result<void> write_layer(const LayerKv& kv) override {
+    notes.push_back(fmt::format("write {}", kv.layer));
+    return {};
+  }
+
+  std::vector<std::string> notes;
+  int32_t fails_at = -1;
+
+ private:
+  bool sets_aside_;
+};
+
+std::vector<std::string> notes_of_layers(const std::string& model, bool far, bool sets_aside) {
+  NotingSink sink(sets_aside);
+  test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
+    Rank rank(model, {1, 1}, std::move(world), far);
+    const auto& config = rank.weights->config;
+    const model::HeadPlan plan(config.num_layers, config.num_query_heads, {});
+    const auto note = [&](std::string_view what, int32_t layer) {
+      sink.notes.push_back(fmt::format("{} {}", what, layer));
+    };
+    Rank::must(rank.engine.prefill(
+        {.token_ids = token_ids(),
+         .plan = &plan,
+         .sink = &sink,
+         .index_tap = [&](int32_t layer, const kernels::IndexView&) { note("enqueue", layer); },
+         .at_boundary =
+             [&](const LayerReport& report) {
+               note("boundary", report.layer);
+               return Result<void>();
+             }},
+        kTimeout));
+  });
+  return sink.notes;
+}
+
+TEST(FarDeviceEngine, IsGivenALayerBeforeTheOneBeforeIsClosed) {
+  test::TempDirectory model;
+  write_model(model.path());
+  const std::vector<std::string> ahead = {
+      "enqueue 0", "set aside 0",                               //
+      "enqueue 1", "write 0",     "boundary 0", "set aside 1",  //
+      "enqueue 2", "write 1",     "boundary 1", "set aside 2",  //
+      "enqueue 3", "write 2",     "boundary 2", "set aside 3",  //
+      "write 3",   "boundary 3"};
+  EXPECT_EQ(notes_of_layers(model.path(), /*far=*/true, /*sets_aside=*/true), ahead);
+}
+
+TEST(FarDeviceEngine, IsGivenALayerAfterTheOneBeforeWhereTheSinkReadsItsMemoryOrItIsTheHosts) {
+  test::TempDirectory model;
+  write_model(model.path());
+  std::vector<std::string> in_turn;
+  for (int layer = 0; layer < 4; ++layer) {
+    for (const std::string step : {"enqueue", "set aside", "write", "boundary"}) {
+      in_turn.push_back(fmt::format("{} {}", step, layer));
+    }
+  }
+  EXPECT_EQ(notes_of_layers(model.path(), /*far=*/true, /*sets_aside=*/false), in_turn);
+  EXPECT_EQ(notes_of_layers(model.path(), /*far=*/false, /*sets_aside=*/true), in_turn);
+}
+
+// At any layer: what another rank's device was given is not left waiting for this one's.
+TEST(FarDeviceEngine, AnErrorOfOneRanksSinkEndsTheRequestOnAllAndLeavesThemUsable) {
+  test::TempDirectory model;
+  write_model(model.path());
+  for (int32_t layer = 0; layer < 4; ++layer) {
+    std::mutex mutex;
+    std::vector<std::string> outcomes;
+    test::run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
+      Rank rank(model.path(), {2, 2}, std::move(world), /*far=*/true);
+      const auto& config = rank.weights->config;
+      const model::HeadPlan plan(config.num_layers, config.num_query_heads, {});
+      const auto tokens = token_ids();
+      NotingSink sink(/*sets_aside=*/true);
+      if (rank.grid.world().rank() == 3) sink.fails_at = layer;
+      const PrefillTask task{.token_ids = tokens, .plan = &plan, .sink = &sink};
+      const auto failed = rank.engine.prefill(task, kTimeout);
+      sink.fails_at = -1;
+      const auto again = rank.engine.prefill(task, kTimeout);
+      const std::lock_guard lock(mutex);
+      outcomes.push_back(failed.ok() ? "ok" : failed.error().message);
+      outcomes.back() += again.ok() ? ", then ok" : ", then " + again.error().message;
+    });
+    EXPECT_EQ(outcomes, std::vector<std::string>(4, "rank 3: disk full, then ok")) << layer;
+  }
 }
 
 // The second failure is that of the wait for what a request that ends has left on its way.
 TEST(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
   test::TempDirectory model;
-  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  write_model(model.path());
   for (const int num_operations : {0, 10, 50}) {
     test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
       Rank rank(model.path(), {1, 1}, std::move(world), /*far=*/true);
@@ -301,7 +443,7 @@ TEST(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
 
 TEST(FarDeviceCrossover, IsMeasured) {
   test::TempDirectory model;
-  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  write_model(model.path());
   test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
     const Rank rank(model.path(), {1, 1}, std::move(world), /*far=*/true);
     EXPECT_TRUE(measure_crossover(*rank.device, *rank.weights).ok());

@@ -42,15 +42,15 @@ class StoreSinkTest : public ::testing::TestWithParam<DType> {
   Result<void> write_layers() {
     StoreSink sink(*device_, *store_, "a", geometry_, pages_);
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
-      MR_RETURN_IF_ERROR(sink.write_layer({.layer = layer,
-                                           .local = {.k = k_.data(),
-                                                     .v = v_.data(),
-                                                     .dtype = GetParam(),
-                                                     .num_kv_heads = 2,
-                                                     .head_dim = kHeadDim,
-                                                     .num_rows = kRows},
-                                           .page_scores = scores_,
-                                           .num_pages = kPromptPages}));
+      const LocalKv local{.k = k_.data(),
+                          .v = v_.data(),
+                          .dtype = GetParam(),
+                          .num_kv_heads = 2,
+                          .head_dim = kHeadDim,
+                          .num_rows = kRows};
+      MR_RETURN_IF_ERROR(sink.set_aside(layer, local));
+      MR_RETURN_IF_ERROR(sink.write_layer(
+          {.layer = layer, .local = local, .page_scores = scores_, .num_pages = kPromptPages}));
     }
     return {};
   }
