@@ -21,7 +21,11 @@ namespace millrace::kernels::cuda {
 // of 8B models, so the first large product of a kind is timed with each of them: about 50 ms, once.
 class Gemm {
  public:
-  Gemm();
+  // Products of less take some microseconds and the first algorithm: those of small models. The
+  // least of an 8B model's at a tensor parallelism of 8 has twice as many operations.
+  static constexpr double kLeastTunedFlops = 4e9;
+
+  explicit Gemm(double least_tuned_flops = kLeastTunedFlops);
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
   ~Gemm();
@@ -44,6 +48,7 @@ class Gemm {
   GemmAlgorithm choose(const GemmPlan& plan, const GemmOperands& operands, Context& context);
   GemmAlgorithm fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context);
 
+  double least_tuned_flops_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::list<Planned> plans_;  // the last used first
