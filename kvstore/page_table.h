@@ -67,7 +67,7 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   // kUnavailable names the first of `entries` that may not be read yet.
   Result<void> check_readable(std::span<const PageEntry> entries) const;
 
-  // [3, head_dim]: min, max, radius.
+  // [3, head_dim]: min, max, radius. Of a page that is not written, anything.
   std::span<float> digest_of(const PageEntry& entry);
 
   // Guarded by the store's lock like the entries.
@@ -85,7 +85,9 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   int64_t sequence_;
   std::vector<int64_t> pages_;
   std::vector<PageEntry> entries_;
-  std::vector<float> digests_;
+  // [entries, 3, head_dim], a twentieth of the cache. Not initialised: it is the writers who touch
+  // it first, many threads beside the computing, and not who begins the request.
+  std::unique_ptr<float[]> digests_;
 };
 
 }  // namespace millrace::kvstore

@@ -212,19 +212,21 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
 }
 
 void TieredKvStore::abort(const std::string& request_id) {
+  std::shared_ptr<PageTable> gone;
   std::lock_guard lock(mutex_);
-  forget(request_id, LeaseEnd::kAborted);
+  gone = forget(request_id, LeaseEnd::kAborted);
 }
 
-void TieredKvStore::forget(const std::string& request_id, LeaseEnd why) {
+std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, LeaseEnd why) {
   const auto found = tables_.find(request_id);
-  if (found == tables_.end()) return;
-  PageTable& table = *found->second;
-  table.dead = true;
-  residency_.unreserve(table.num_unwritten);
-  for (PageEntry& page : table.entries()) residency_.free_unpinned(page);
-  leases_.end(request_id, why);
+  if (found == tables_.end()) return nullptr;
+  auto table = std::move(found->second);
   tables_.erase(found);
+  table->dead = true;
+  residency_.unreserve(table->num_unwritten);
+  for (PageEntry& page : table->entries()) residency_.free_unpinned(page);
+  leases_.end(request_id, why);
+  return table;
 }
 
 Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string& request_id,
@@ -271,23 +273,23 @@ Result<void> TieredKvStore::renew_lease(const std::string& request_id, const std
 
 Result<void> TieredKvStore::release_lease(const std::string& request_id,
                                           const std::string& lease_id) {
+  std::shared_ptr<PageTable> gone;
   std::lock_guard lock(mutex_);
   MR_RETURN_IF_ERROR(check_sealed_lease(request_id, lease_id));
-  forget(request_id, LeaseEnd::kReleased);
+  gone = forget(request_id, LeaseEnd::kReleased);
   return {};
 }
 
 int64_t TieredKvStore::expire_leases() {
-  int64_t ended = 0;
+  std::vector<std::shared_ptr<PageTable>> gone;
   {
     std::lock_guard lock(mutex_);
     for (const std::string& request_id : leases_.expired_requests()) {
-      forget(request_id, LeaseEnd::kExpired);
-      ++ended;
+      gone.push_back(forget(request_id, LeaseEnd::kExpired));
     }
   }
   shrink_disk();
-  return ended;
+  return std::ssize(gone);
 }
 
 // The sweep also gives an unused disk file back to the file system.

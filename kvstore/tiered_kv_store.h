@@ -59,7 +59,9 @@ class TieredKvStore final : public KvStore {
   Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
   Error no_room(const std::string& request_id, int64_t num_pages) const;
   Result<void> check_sealed_lease(const std::string& request_id, const std::string& lease_id) const;
-  void forget(const std::string& request_id, LeaseEnd why);
+  // Returns the table, null if there is none, for the caller to let go without the lock: a large
+  // one takes its time.
+  std::shared_ptr<PageTable> forget(const std::string& request_id, LeaseEnd why);
 
   Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
   void shrink_disk();
