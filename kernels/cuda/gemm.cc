@@ -1,5 +1,7 @@
 #include "kernels/cuda/gemm.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -87,22 +89,28 @@ GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, 
   GemmOperands trial = operands;
   trial.out = context.scratch.allocate<std::byte>(plan.shape().m * plan.shape().c_stride *
                                                   dtype_bytes(plan.shape().c_dtype));
+  // A kernel that failed before is not an algorithm's fault.
+  MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
   EventRing clock;
-  const auto time_s = [&](const GemmAlgorithm& algorithm, int repetitions) {
+  const auto time_s = [&](size_t number, int repetitions) {
     const TimeMark begin = clock.record(context.stream);
     for (int i = 0; i < repetitions; ++i) {
-      plan.run(handle_, algorithm, trial, workspace_, context.stream);
+      plan.run(handle_, algorithms[number], trial, workspace_, context.stream);
     }
     const TimeMark end = clock.record(context.stream);
-    MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
+    const auto& shape = plan.shape();
+    check(cudaStreamSynchronize(context.stream),
+          fmt::format("algorithm {} of {} for {} x {} x {}", number, algorithms.size(), shape.m,
+                      shape.n, shape.k)
+              .c_str());
     return clock.elapsed_s(begin, end) / repetitions;
   };
-  const double about_s = std::min(time_s(algorithms.front(), 1), time_s(algorithms.front(), 1));
+  const double about_s = std::min(time_s(0, 1), time_s(0, 1));
   const int repetitions = static_cast<int>(kBurstSeconds / about_s) + 1;
   std::vector<double> best_s(algorithms.size(), std::numeric_limits<double>::infinity());
   for (int round = 0; round < kTimedRounds; ++round) {
     for (size_t i = 0; i < algorithms.size(); ++i) {
-      best_s[i] = std::min(best_s[i], time_s(algorithms[i], repetitions));
+      best_s[i] = std::min(best_s[i], time_s(i, repetitions));
     }
   }
   return algorithms[static_cast<size_t>(std::ranges::min_element(best_s) - best_s.begin())];
