@@ -14,6 +14,16 @@ namespace millrace::test {
 
 using kernels::CopyRowsParams;
 
+// Device memory may be touched while one of these lives.
+class FarDevice::Access {
+ public:
+  explicit Access(const FarDevice& device) : device_(device) { device_.protect(false); }
+  ~Access() { device_.protect(true); }
+
+ private:
+  const FarDevice& device_;
+};
+
 // Has the device catch up with what it follows, which a GPU does by itself, and copies at once.
 class FarDevice::Lane final : public kernels::CopyLane {
  public:
@@ -25,9 +35,8 @@ class FarDevice::Lane final : public kernels::CopyLane {
   void copy_rows(const CopyRowsParams& params) override {
     const std::lock_guard lock(device_.mutex_);
     device_.catch_up(followed_);
-    device_.set_access(true);
+    const Access access(device_);
     kernels::copy_host_rows(params);
-    device_.set_access(false);
   }
   Result<void> synchronize(Deadline) override { return {}; }
 
@@ -40,8 +49,16 @@ std::unique_ptr<kernels::CopyLane> FarDevice::make_copy_lane() {
   return std::make_unique<Lane>(*this);
 }
 
+FarDevice::FarDevice(std::unique_ptr<kernels::Device> device) : device_(std::move(device)) {
+  void* reserved =
+      mmap(nullptr, kReservedBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  MR_CHECK(reserved != MAP_FAILED, "no {} bytes of addresses", kReservedBytes);
+  memory_ = static_cast<std::byte*>(reserved);
+}
+
 FarDevice::~FarDevice() {
-  MR_CHECK(memory_.empty(), "{} buffers outlive the device", memory_.size());
+  MR_CHECK(buffers_.empty(), "{} buffers outlive the device", buffers_.size());
+  munmap(memory_, kReservedBytes);
 }
 
 kernels::DeviceInfo FarDevice::info() const {
@@ -54,11 +71,11 @@ kernels::DeviceInfo FarDevice::info() const {
 Result<kernels::DeviceBuffer> FarDevice::allocate(int64_t bytes) {
   if (bytes == 0) return kernels::DeviceBuffer(this, nullptr, 0);
   const int64_t mapped = round_up(bytes, int64_t{sysconf(_SC_PAGESIZE)});
-  void* data =
-      mmap(nullptr, static_cast<size_t>(mapped), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  MR_CHECK(data != MAP_FAILED, "no {} bytes", mapped);
   const std::lock_guard lock(mutex_);
-  memory_.emplace(static_cast<std::byte*>(data), mapped);
+  MR_CHECK(mapped <= kReservedBytes - used_bytes_, "{} bytes after {}", mapped, used_bytes_);
+  std::byte* data = memory_ + used_bytes_;
+  used_bytes_ += mapped;
+  buffers_.emplace(data, mapped);
   allocated_bytes_ += bytes;
   peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
   return kernels::DeviceBuffer(this, data, bytes);
@@ -71,9 +88,9 @@ void FarDevice::free(void* data, int64_t bytes) noexcept {
   } catch (const std::exception&) {  // broken, which cudaFree does not mind
     queue_.clear();
   }
-  const auto known = memory_.find(static_cast<std::byte*>(data));
-  munmap(data, static_cast<size_t>(known->second));
-  memory_.erase(known);
+  const auto known = buffers_.find(static_cast<std::byte*>(data));
+  madvise(data, static_cast<size_t>(known->second), MADV_DONTNEED);
+  buffers_.erase(known);
   allocated_bytes_ -= bytes;
 }
 
@@ -86,12 +103,10 @@ void FarDevice::free_host(void* data) noexcept {
   std::free(data);
 }
 
-void FarDevice::set_access(bool allowed) const {
-  for (const auto& [start, bytes] : memory_) {
-    MR_CHECK(mprotect(start, static_cast<size_t>(bytes),
-                      allowed ? PROT_READ | PROT_WRITE : PROT_NONE) == 0,
-             "mprotect of {} bytes", bytes);
-  }
+void FarDevice::protect(bool on) const {
+  const int protection = on ? PROT_NONE : PROT_READ | PROT_WRITE;
+  MR_CHECK(mprotect(memory_, static_cast<size_t>(used_bytes_), protection) == 0,
+           "mprotect of {} bytes", used_bytes_);
 }
 
 void FarDevice::copy(void* destination, const void* source, int64_t bytes) {
@@ -100,17 +115,22 @@ void FarDevice::copy(void* destination, const void* source, int64_t bytes) {
 
 void FarDevice::copy_rows(const CopyRowsParams& params) {
   if (params.row_bytes == 0 || params.num_rows == 0) return;
-  enqueue([this, params] {
-    set_access(true);
-    kernels::copy_host_rows(params);
-    set_access(false);
-  });
+  enqueue_own([params] { kernels::copy_host_rows(params); });
 }
 
 void FarDevice::enqueue(std::function<void()> operation) {
   const std::lock_guard lock(mutex_);
-  if (inside_) return operation();
-  queue_.push_back(std::move(operation));
+  MR_CHECK(!inside_, "an operation of others inside of one");
+  queue_.push_back({.run = std::move(operation), .is_own = false});
+}
+
+void FarDevice::enqueue_own(std::function<void()> operation) {
+  const std::lock_guard lock(mutex_);
+  if (inside_) {
+    const Access access(*this);
+    return operation();
+  }
+  queue_.push_back({.run = std::move(operation), .is_own = true});
 }
 
 void FarDevice::break_after(int64_t num_operations) {
@@ -121,12 +141,19 @@ void FarDevice::break_after(int64_t num_operations) {
 void FarDevice::catch_up(int64_t count) {
   const std::lock_guard lock(mutex_);
   if (inside_) return;
+  // Over operations that follow each other: the system takes longer for it than they do.
+  std::unique_ptr<Access> access;
   while (num_done_ < count) {
     if (num_done_ == first_broken_) {
       throw std::runtime_error(fmt::format("failure {}", ++num_failures_));
     }
+    if (!queue_.front().is_own) {
+      access.reset();
+    } else if (!access) {
+      access = std::make_unique<Access>(*this);
+    }
     inside_ = true;
-    queue_.front()();
+    queue_.front().run();
     inside_ = false;
     queue_.pop_front();
     ++num_done_;
@@ -136,7 +163,7 @@ void FarDevice::catch_up(int64_t count) {
 kernels::TimeMark FarDevice::mark() {
   const std::lock_guard lock(mutex_);
   const kernels::TimeMark mark = num_called() + 1;
-  enqueue([this, mark] { passed_[mark] = kernels::host_time_mark(); });
+  enqueue_own([this, mark] { passed_[mark] = kernels::host_time_mark(); });
   return mark;
 }
 

@@ -21,7 +21,7 @@ namespace millrace::test {
 class FarDevice final : public kernels::Device {
  public:
   // `device`: one whose memory is the host's; it does the work.
-  explicit FarDevice(std::unique_ptr<kernels::Device> device) : device_(std::move(device)) {}
+  explicit FarDevice(std::unique_ptr<kernels::Device> device);
   ~FarDevice() override;
 
   // Device memory in use, and the most that ever was since reset_peak().
@@ -84,32 +84,40 @@ class FarDevice final : public kernels::Device {
   }
 
  private:
+  class Access;
   class Lane;
+  struct Operation {
+    std::function<void()> run;
+    bool is_own = false;  // touches device memory, or a mark
+  };
 
   template <typename Params>
   void run(void (kernels::Device::*operation)(const Params&), const Params& params) {
-    enqueue([this, operation, kept = KeptParams<Params>(params)] {
-      set_access(true);
+    enqueue_own([this, operation, kept = KeptParams<Params>(params)] {
       (device_.get()->*operation)(*kept);
-      set_access(false);
     });
   }
   // Operations called so far, done or not.
   int64_t num_called() const { return num_done_ + std::ssize(queue_); }
   // Does the first `count` operations, as far as they are not done.
   void catch_up(int64_t count);
-  void set_access(bool allowed) const;
+  void enqueue_own(std::function<void()> operation);
+  void protect(bool on) const;
   void free(void* data, int64_t bytes) noexcept override;
   void free_host(void* data) noexcept override;
 
   std::unique_ptr<kernels::Device> device_;
   // Lanes do what they follow on threads of their own. An operation may call the device.
   mutable std::recursive_mutex mutex_;
-  std::unordered_map<std::byte*, int64_t> memory_;  // start -> mapped bytes
+  // Buffers follow each other and no address is used again, so that one call protects them all.
+  static constexpr int64_t kReservedBytes = int64_t{16} << 30;
+  std::byte* memory_ = nullptr;
+  int64_t used_bytes_ = 0;
+  std::unordered_map<std::byte*, int64_t> buffers_;  // start -> bytes of whole pages
   int64_t allocated_bytes_ = 0;
   int64_t peak_bytes_ = 0;
 
-  std::deque<std::function<void()>> queue_;  // called and not done
+  std::deque<Operation> queue_;  // called and not done
   int64_t num_done_ = 0;
   bool inside_ = false;                                              // an operation
   std::unordered_map<kernels::TimeMark, kernels::TimeMark> passed_;  // mark -> when
