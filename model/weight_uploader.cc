@@ -1,5 +1,7 @@
 #include "model/weight_uploader.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -20,13 +22,18 @@ constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 constexpr uint16_t kFloat16Infinity = 0x7c00;
 
-// A weight that bfloat16 or float32 has and float16 has not. A checkpoint made for float16 has
-// none.
-Result<void> check_range(std::span<const Float16> row) {
+// Weights that bfloat16 or float32 has and float16 has not. A checkpoint made for float16 has none.
+// `row_number` is of the slice.
+Result<void> check_range(const TensorSlice& slice, int64_t row_number,
+                         std::span<const Float16> row) {
   const auto beyond = [](Float16 x) { return (x.bits & 0x7fff) >= kFloat16Infinity; };
-  if (std::ranges::none_of(row, beyond)) return {};
+  const auto found = std::ranges::find_if(row, beyond);
+  if (found == row.end()) return {};
   return error(Errc::kUnsupported,
-               "a weight is beyond float16's largest number, 65,504: compute in bfloat16");
+               "row {} column {} of a [{}] weight is beyond float16's largest number, 65,504: "
+               "compute in bfloat16",
+               slice.first_row + row_number, slice.first_col + (found - row.begin()),
+               fmt::join(slice.tensor.shape, ", "));
 }
 
 }  // namespace
@@ -122,6 +129,7 @@ Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::
                        dtype);
       if (dtype != DType::kFloat16) continue;
       MR_RETURN_IF_ERROR(check_range(
+          slice, row + r,
           {reinterpret_cast<const Float16*>(converted), static_cast<size_t>(slice.num_cols)}));
     }
     device_->copy(destination + row * row_bytes, staging_.data(), count * row_bytes);
