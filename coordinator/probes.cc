@@ -1,6 +1,8 @@
 #include "coordinator/probes.h"
 
+#include <algorithm>
 #include <array>
+#include <span>
 
 namespace millrace::coordinator {
 
@@ -14,15 +16,19 @@ std::vector<double> ratio_buckets() {
   return {0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
 }
 
-// The phases a group reports (protocol/control_messages.proto); anything else counts as "other", so
-// that a group cannot make labels up.
-std::string known_phase(const std::string& phase) {
-  static constexpr std::array<std::string_view, 8> kPhases = {
-      "embed", "qkv", "exchange", "estimate", "attention", "mlp", "store", "logits"};
-  for (const auto known : kPhases) {
-    if (phase == known) return phase;
-  }
-  return "other";
+// 1 ms to 2 hours: a stage may be over at once.
+std::vector<double> stage_buckets() {
+  return metrics::exponential_buckets(0.001, 2, 23);
+}
+
+// What a group reports (protocol/control_messages.proto); anything else counts as "other", so that
+// a group cannot make labels up.
+constexpr std::array<std::string_view, 8> kPhases = {"embed",     "qkv", "exchange", "estimate",
+                                                     "attention", "mlp", "store",    "logits"};
+constexpr std::array<std::string_view, 4> kStages = {"start", "layers", "tail", "close"};
+
+std::string one_of(std::span<const std::string_view> known, const std::string& name) {
+  return std::find(known.begin(), known.end(), name) == known.end() ? "other" : name;
 }
 
 metrics::Sample to_sample(const protocol::Metric& metric) {
@@ -84,8 +90,14 @@ void Probes::ended(const Request& request) {
   for (const auto& phase : request.result->phases()) {
     registry_
         .histogram("millrace_prefill_phase_seconds", "Time of each phase, slowest rank",
-                   time_buckets(), {{"phase", known_phase(phase.phase())}})
+                   time_buckets(), {{"phase", one_of(kPhases, phase.phase())}})
         .observe(phase.seconds());
+  }
+  for (const auto& stage : request.result->stages()) {
+    registry_
+        .histogram("millrace_prefill_stage_seconds", "Time of each stage of a request on its group",
+                   stage_buckets(), {{"stage", one_of(kStages, stage.stage())}})
+        .observe(stage.seconds());
   }
 }
 

@@ -52,6 +52,9 @@ json::object done_json(const Request& request, TimePoint now) {
   json::object phases;
   for (const auto& phase : request.result->phases()) phases[phase.phase()] = phase.seconds();
   out["phases"] = std::move(phases);
+  json::object stages;
+  for (const auto& stage : request.result->stages()) stages[stage.stage()] = stage.seconds();
+  out["stages"] = std::move(stages);
   out["stored"] = {{"bytes", request.result->stored().bytes()},
                    {"while_computing", request.result->stored().while_computing()}};
   out["manifest"] = manifest_json(manifest);

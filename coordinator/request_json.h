@@ -11,8 +11,8 @@
 namespace millrace::coordinator {
 
 // {"request_id", "status": "done", "model", "num_tokens", "first_token_id", "density", "recall",
-//  "queue_seconds", "prefill_seconds", "group", "lease": {...}, "phases": {...}, "stored": {...},
-//  "manifest": {...}}.
+//  "queue_seconds", "prefill_seconds", "group", "lease": {...}, "phases": {...}, "stages": {...},
+//  "stored": {...}, "manifest": {...}}.
 // The manifest is the protobuf JSON of protocol/manifest.proto under the original field names, so
 // 64 bit numbers in it are strings.
 boost::json::object done_json(const Request& request, TimePoint now);

@@ -29,6 +29,10 @@ void put_together(std::span<const RankClose> ranks, PrefillResult& result) {
   result.phases = slowest(result.rank_phases);
 }
 
+void enter(const PrefillTask& task, Stage stage) {
+  if (task.stages != nullptr) task.stages->enter(stage);
+}
+
 }  // namespace
 
 Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights& weights,
@@ -100,6 +104,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   PrefillRun& run = **created;
 
   MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
+  enter(task, Stage::kLayers);
   MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
   const auto layers = run_layers(run, task, comm_timeout);
   if (!layers.ok()) {
@@ -107,6 +112,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
     return layers.error();
   }
 
+  enter(task, Stage::kTail);
   const auto deadline = Deadline::after(comm_timeout);
   MR_RETURN_IF_ERROR(agree(world, run.finish_sink(), deadline));
   PrefillResult result;
@@ -121,6 +127,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   if (grid_->is_root()) result.first_token = result.top_tokens.front().token_id;
   MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(&result.first_token, 1)),
                                      /*root=*/0, deadline));
+  enter(task, Stage::kClose);
   return result;
 }
 

@@ -29,6 +29,7 @@
 #include "worker/partition.h"
 #include "worker/phase_times.h"
 #include "worker/rank_grid.h"
+#include "worker/stage_clock.h"
 
 namespace millrace::worker {
 
@@ -58,6 +59,7 @@ struct PrefillTask {
   // over the world. An error ends the request and is the same on all ranks, or their group is
   // broken. May be empty, on all ranks.
   std::function<Result<void>(const LayerReport&)> at_boundary;
+  StageClock* stages = nullptr;  // told of the layers, the tail and the close; may be null
 };
 
 struct PrefillResult {

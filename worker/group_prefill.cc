@@ -78,7 +78,8 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
   }
   // Up to the first boundary: room for the prompt is made, then a layer run.
   expect("the first layer", 2 * options_.layer_timeout);
-  auto finished = prefill(prompt);
+  StageClock stages;
+  auto finished = prefill(prompt, stages);
   auto described = finished.ok() ? manifest(prompt, &finished->prefill, finished->placement)
                                  : Result<protocol::Manifest>(finished.error());
   inbox_.finish_running();
@@ -87,11 +88,12 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
     send_failed(prompt.request_id(), met.ok() ? described.error() : met.error());
     return met;
   }
-  send_done(*finished, std::move(*described));
+  send_done(*finished, std::move(*described), stages);
   return {};
 }
 
-void GroupService::send_done(const Finished& finished, protocol::Manifest manifest) {
+void GroupService::send_done(const Finished& finished, protocol::Manifest manifest,
+                             StageClock& stages) {
   protocol::Envelope envelope;
   auto& done = *envelope.mutable_prefill_done();
   done.set_request_id(manifest.request_id());
@@ -102,13 +104,20 @@ void GroupService::send_done(const Finished& finished, protocol::Manifest manife
     phase.set_phase(std::string(kPhaseNames[i]));
     phase.set_seconds(finished.prefill.phases.seconds()[i]);
   }
+  const auto stage_seconds = stages.stop();
+  for (size_t i = 0; i < kStageNames.size(); ++i) {
+    auto& stage = *done.add_stages();
+    stage.set_stage(std::string(kStageNames[i]));
+    stage.set_seconds(stage_seconds[i]);
+  }
   done.mutable_stored()->set_bytes(static_cast<uint64_t>(finished.stored.total));
   done.mutable_stored()->set_while_computing(
       static_cast<uint64_t>(finished.stored.while_computing));
   send(envelope);
 }
 
-Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& prompt) {
+Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& prompt,
+                                                     StageClock& stages) {
   auto& world = runtime_.grid().world();
   const auto& weights = runtime_.weights();
   const auto& id = prompt.request_id();
@@ -151,7 +160,8 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
           {.token_ids = *token_ids,
            .plan = &*plan,
            .sink = stores ? &sink : nullptr,
-           .at_boundary = [&](const LayerReport& report) { return at_boundary(running, report); }},
+           .at_boundary = [&](const LayerReport& report) { return at_boundary(running, report); },
+           .stages = &stages},
           options_.layer_timeout));
   report_layers(running, weights.config.num_layers);
   attention_imbalance_ = finished.prefill.imbalance.mean;

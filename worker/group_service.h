@@ -56,7 +56,7 @@ class GroupService {
   Result<void> obey(const protocol::GroupCommand& command);
   Result<void> change_lease(const protocol::LeaseChange& change);
   Result<void> run_prompt(const protocol::RunPrompt& prompt);
-  Result<Finished> prefill(const protocol::RunPrompt& prompt);
+  Result<Finished> prefill(const protocol::RunPrompt& prompt, StageClock& stages);
   Result<void> announce(const protocol::RunPrompt& prompt);
   Result<void> may_go_on(const protocol::RunPrompt& prompt, const LayerReport& report) const;
   Result<void> at_boundary(Running& running, const LayerReport& report);
@@ -65,7 +65,7 @@ class GroupService {
   Result<protocol::Manifest> manifest(const protocol::RunPrompt& prompt,
                                       const PrefillResult* result,
                                       const kvstore::Placement& placement);
-  void send_done(const Finished& finished, protocol::Manifest manifest);
+  void send_done(const Finished& finished, protocol::Manifest manifest, StageClock& stages);
   Result<void> post_metrics();
   void send(const protocol::Envelope& envelope);
   void send_failed(const std::string& request_id, const Error& error);

@@ -135,6 +135,9 @@ void FakeGroup::send_done(const std::string& request_id, const std::string& leas
   auto& phase = *message.add_phases();
   phase.set_phase("attention");
   phase.set_seconds(0.5);
+  auto& stage = *message.add_stages();
+  stage.set_stage("layers");
+  stage.set_seconds(0.75);
   message.mutable_stored()->set_bytes(640);
   message.mutable_stored()->set_while_computing(512);
   send(envelope);

@@ -17,6 +17,8 @@ Request ended_request() {
   request.result.emplace();
   request.result->add_phases()->set_phase("attention");
   request.result->add_phases()->set_phase("made up");
+  request.result->add_stages()->set_stage("tail");
+  request.result->add_stages()->set_stage("made up");
   return request;
 }
 
@@ -79,6 +81,8 @@ TEST(MetricsLint, EverySeriesHasHelpTypeAGoodNameAndIsThereOnce) {
   EXPECT_GT(series.size(), 100u);
   EXPECT_EQ(types.count("millrace_transport_sent_bytes_total"), 1u);
   EXPECT_EQ(series.count("millrace_group_samples_refused_total"), 1u);
+  EXPECT_EQ(series.count("millrace_prefill_stage_seconds_count{stage=\"tail\"}"), 1u);
+  EXPECT_EQ(series.count("millrace_prefill_stage_seconds_count{stage=\"other\"}"), 1u);
 }
 
 }  // namespace

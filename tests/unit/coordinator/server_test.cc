@@ -31,6 +31,7 @@ TEST(Server, AnswersAPrefillWithTheManifestOfTheGroup) {
   EXPECT_EQ(body.at("first_token_id").as_int64(), 7);
   EXPECT_EQ(body.at("manifest").at("lease_id").as_string(), "lease-1");
   EXPECT_DOUBLE_EQ(body.at("phases").at("attention").as_double(), 0.5);
+  EXPECT_DOUBLE_EQ(body.at("stages").at("layers").as_double(), 0.75);
   EXPECT_EQ(body.at("stored").at("bytes").to_number<int64_t>(), 640);
   EXPECT_EQ(body.at("stored").at("while_computing").to_number<int64_t>(), 512);
 }

@@ -54,6 +54,15 @@ std::vector<std::string> phases_of(const protocol::PrefillDone& done) {
   return names;
 }
 
+std::vector<std::string> stages_of(const protocol::PrefillDone& done) {
+  std::vector<std::string> names;
+  for (const auto& time : done.stages()) {
+    EXPECT_GT(time.seconds(), 0) << time.stage();
+    names.push_back(time.stage());
+  }
+  return names;
+}
+
 Envelope cancel(const std::string& id) {
   Envelope envelope;
   envelope.mutable_cancel()->set_request_id(id);
@@ -158,6 +167,7 @@ TEST_F(GroupServiceTest, ARequestIsStartedReportedLayerByLayerAndDone) {
   EXPECT_EQ(done.stored().while_computing(), 0u);  // a CPU stores a layer before the next
   EXPECT_THAT(phases_of(done), AllOf(IsSupersetOf({"qkv", "attention", "store"}),
                                      Not(Contains("generate"))));  // nobody asked for tokens
+  EXPECT_THAT(stages_of(done), ElementsAre("start", "layers", "tail", "close"));
   const auto& manifest = done.manifest();
   const auto checked = decode::check_manifest(manifest);
   EXPECT_TRUE(checked.ok()) << checked.error().to_string();
