@@ -180,7 +180,7 @@ class CudaDevice final : public Device {
   cuda::MemoryPool pool_;
   cuda::Stream stream_;
   cuda::UploadRing uploads_;
-  cuda::EventRing marks_;
+  cuda::EventRing marks_{kMarksKept};
   cuda::Gemm gemm_;
 };
 

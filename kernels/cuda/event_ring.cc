@@ -6,7 +6,7 @@
 
 namespace millrace::kernels::cuda {
 
-EventRing::EventRing() {
+EventRing::EventRing(int64_t capacity) : events_(static_cast<size_t>(capacity)) {
   for (cudaEvent_t& event : events_) MR_CUDA_CHECK(cudaEventCreate(&event));
 }
 
@@ -20,12 +20,12 @@ TimeMark EventRing::record(cudaStream_t stream) {
 }
 
 Result<void> EventRing::wait_for(TimeMark mark, Deadline deadline) const {
-  MR_CHECK(mark >= next_ - kMarksKept && mark < next_, "mark {} of {}", mark, next_);
+  MR_CHECK(mark >= next_ - capacity() && mark < next_, "mark {} of {}", mark, next_);
   return wait_for_event(event(mark), deadline);
 }
 
 double EventRing::elapsed_s(TimeMark from, TimeMark to) const {
-  MR_CHECK(from >= next_ - kMarksKept && to >= from && to < next_, "from mark {} to {} of {}", from,
+  MR_CHECK(from >= next_ - capacity() && to >= from && to < next_, "from mark {} to {} of {}", from,
            to, next_);
   float elapsed_ms = 0;
   MR_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, event(from), event(to)));

@@ -3,8 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/result.h"
@@ -14,7 +14,8 @@ namespace millrace::kernels::cuda {
 
 class EventRing {
  public:
-  EventRing();
+  // Keeps the last `capacity` moments.
+  explicit EventRing(int64_t capacity);
   EventRing(const EventRing&) = delete;
   EventRing& operator=(const EventRing&) = delete;
   ~EventRing();
@@ -24,9 +25,10 @@ class EventRing {
   double elapsed_s(TimeMark from, TimeMark to) const;
 
  private:
-  cudaEvent_t event(TimeMark mark) const { return events_[static_cast<size_t>(mark % kMarksKept)]; }
+  int64_t capacity() const { return std::ssize(events_); }
+  cudaEvent_t event(TimeMark mark) const { return events_[static_cast<size_t>(mark % capacity())]; }
 
-  std::array<cudaEvent_t, kMarksKept> events_{};
+  std::vector<cudaEvent_t> events_;
   TimeMark next_ = 0;
 };
 

@@ -91,7 +91,7 @@ GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, 
                                                   dtype_bytes(plan.shape().c_dtype));
   // A kernel that failed before is not an algorithm's fault.
   MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
-  EventRing clock;
+  EventRing clock(2);
   const auto time_s = [&](size_t number, int repetitions) {
     const TimeMark begin = clock.record(context.stream);
     for (int i = 0; i < repetitions; ++i) {
