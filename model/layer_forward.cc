@@ -13,8 +13,11 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
   const int64_t element = dtype_bytes(weights.compute_dtype);
   const int64_t qkv_width =
       int64_t{shard.num_query_heads + 2 * shard.num_kv_heads} * weights.config.head_dim;
-  const int64_t projected_width = std::max<int64_t>(qkv_width, 2 * shard.ffn_size);
-  const int64_t projected_row = projected_width * dtype_bytes(forward.projection_dtype_);
+  // What a product leaves for an operation to read: Q, K and V, then gate and up if need be.
+  int64_t projected_row = qkv_width * dtype_bytes(forward.projection_dtype_);
+  if (!device.info().fuses_swiglu) {
+    projected_row = std::max(projected_row, 2 * shard.ffn_size * int64_t{sizeof(float)});
+  }
   MR_ASSIGN_OR_RETURN(forward.normed_,
                       device.allocate(max_rows * weights.config.hidden_size * element));
   MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_row));
@@ -70,14 +73,13 @@ void LayerForward::attention_output(int32_t layer, const void* attention, int64_
 void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, float* out,
                        bool accumulate) {
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
-  const int64_t ffn = weights_->shard.ffn_size;
   rms_norm(hidden, w.mlp_norm, num_rows);
-  device_->gemm({.a = normed(num_rows),
-                 .b = w.gate_up,
-                 .c = dense_matrix(projected_.data(), projection_dtype_, num_rows, 2 * ffn)});
-  const auto activated = dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, ffn);
-  device_->silu_mul(
-      {.gate_up = projected_.data(), .gate_up_dtype = projection_dtype_, .out = activated});
+  const auto activated =
+      dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, weights_->shard.ffn_size);
+  device_->swiglu({.a = normed(num_rows),
+                   .gate_up = w.gate_up,
+                   .products = projected_.as<float>(),
+                   .out = activated});
   device_->gemm({.a = activated,
                  .b = w.down,
                  .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),

@@ -54,8 +54,9 @@ class LayerForward {
   const ModelWeights* weights_;
   int64_t max_rows_;
   DType projection_dtype_;
-  kernels::DeviceBuffer normed_;     // [max_rows, hidden], compute dtype
-  kernels::DeviceBuffer projected_;  // [max_rows, max(qkv width, 2 ffn)], projection dtype
+  kernels::DeviceBuffer normed_;  // [max_rows, hidden], compute dtype
+  // [max_rows, qkv width], projection dtype; then gate and up where the device does not fuse them
+  kernels::DeviceBuffer projected_;
   kernels::DeviceBuffer activated_;  // [max_rows, ffn], compute dtype
 };
 

@@ -39,6 +39,7 @@ class KernelCases {
     std::function<Result<CheckResult>(const HostIndex&)> check;
   };
 
+  Result<KernelRow> swiglu(int64_t num_rows, DType dtype);
   Result<KernelRow> blocks(const SampleLayer& layer, const BlockPattern& pattern, KernelRow row);
   Result<KernelRow::Part> time(const char* name, const std::function<void()>& call);
   // Runs attention under `index` once, checks it and counts pairs, then times it.

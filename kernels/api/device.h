@@ -26,6 +26,7 @@
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/api/gemm.h"
+#include "kernels/api/swiglu.h"
 
 namespace millrace::kernels {
 
@@ -40,7 +41,8 @@ struct DeviceInfo {
   // Products that an element-wise operation reads are bfloat16 where that is the compute dtype:
   // half the bytes for an operation that memory bounds.
   bool narrow_projections = false;
-  int64_t gemm_rows = 1024;  // rows that a product is best given at a time
+  bool fuses_swiglu = false;  // needs no room for the products
+  int64_t gemm_rows = 1024;   // rows that a product is best given at a time
 
   bool computes_in(DType dtype) const;
   // Of products that an element-wise operation reads. Never float16, which ends at 65,504: models
@@ -144,9 +146,9 @@ class Device {
   virtual void embed(const EmbedParams& params) = 0;
   virtual void rms_norm(const RmsNormParams& params) = 0;
   virtual void rope_qkv(const RopeQkvParams& params) = 0;
-  virtual void silu_mul(const SiluMulParams& params) = 0;
   virtual void add(const AddParams& params) = 0;
   virtual void gemm(const GemmParams& params) = 0;
+  virtual void swiglu(const SwigluParams& params) = 0;
 
   virtual void attention(const AttentionParams& params) = 0;
   virtual void decode_attention(const DecodeAttentionParams& params) = 0;

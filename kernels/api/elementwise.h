@@ -47,11 +47,11 @@ struct RopeQkvParams {
   int64_t kv_stride = 0;  // tokens between heads
 };
 
-// out = silu(gate) * up with gate_up = [gate | up] per row.
+// out = silu(gate) * up with gate_up = [gate | up] per row: the second half of SwiGLU on devices
+// that do not fuse it (kernels/api/swiglu.h).
 struct SiluMulParams {
-  const void* gate_up = nullptr;  // [out.rows, 2 * out.cols]
-  DType gate_up_dtype = DType::kFloat32;
-  Matrix out;  // in the compute dtype
+  const float* gate_up = nullptr;  // [out.rows, 2 * out.cols]
+  Matrix out;                      // in the compute dtype
 };
 
 // x += y

@@ -57,9 +57,15 @@ class CpuDevice final : public Device {
   void embed(const EmbedParams& params) override { cpu::embed(params, context_); }
   void rms_norm(const RmsNormParams& params) override { cpu::rms_norm(params, context_); }
   void rope_qkv(const RopeQkvParams& params) override { cpu::rope_qkv(params, context_); }
-  void silu_mul(const SiluMulParams& params) override { cpu::silu_mul(params, context_); }
   void add(const AddParams& params) override { cpu::add(params, context_); }
   void gemm(const GemmParams& params) override { gemm_.run(params); }
+  void swiglu(const SwigluParams& params) override {
+    gemm_.run(
+        {.a = params.a,
+         .b = params.gate_up,
+         .c = dense_matrix(params.products, DType::kFloat32, params.a.rows, params.gate_up.rows)});
+    cpu::silu_mul({.gate_up = params.products, .out = params.out}, context_);
+  }
 
   void attention(const AttentionParams& params) override { cpu::attention(params, context_); }
   void decode_attention(const DecodeAttentionParams& params) override {

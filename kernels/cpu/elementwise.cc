@@ -75,14 +75,11 @@ void rms_norm(const RmsNormParams& params, const Context& context) {
 void silu_mul(const SiluMulParams& params, const Context& context) {
   const Matrix& out = params.out;
   check_output(out, "silu_mul");
-  MR_CHECK(params.gate_up_dtype == DType::kFloat32, "silu_mul: gate_up is {}",
-           dtype_name(params.gate_up_dtype));
-  const auto* gate_up = static_cast<const float*>(params.gate_up);
   const RowKernels& kernels = row_kernels(context.simd);
   const int64_t num_threads = threads_for(out.rows * out.cols, context);
   parallel_ranges(out.rows, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* gate = gate_up + r * 2 * out.cols;
+      const float* gate = params.gate_up + r * 2 * out.cols;
       const float* up = gate + out.cols;
       if (out.dtype == DType::kFloat32) {
         kernels.silu_mul_f32(gate, up, out.cols, row_of<float>(out, r));

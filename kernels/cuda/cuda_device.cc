@@ -49,6 +49,7 @@ class CudaDevice final : public Device {
             .float16_compute = true,
             .host_memory = false,
             .narrow_projections = true,
+            .fuses_swiglu = true,
             .gemm_rows = kGemmRows};
   }
 
@@ -131,11 +132,11 @@ class CudaDevice final : public Device {
   void embed(const EmbedParams& params) override { run(cuda::embed, params); }
   void rms_norm(const RmsNormParams& params) override { run(cuda::rms_norm, params); }
   void rope_qkv(const RopeQkvParams& params) override { run(cuda::rope_qkv, params); }
-  void silu_mul(const SiluMulParams& params) override { run(cuda::silu_mul, params); }
   void add(const AddParams& params) override { run(cuda::add, params); }
   void gemm(const GemmParams& params) override {
     run([&](const GemmParams& p, cuda::Context& context) { gemm_.run(p, context); }, params);
   }
+  void swiglu(const SwigluParams& params) override { run(cuda::swiglu, params); }
 
   void attention(const AttentionParams& params) override { run(cuda::attention, params); }
   void decode_attention(const DecodeAttentionParams& params) override {

@@ -1,4 +1,4 @@
-// Embedding, RMSNorm, SiLU*up and the residual sum. All of them are bound by memory: each element
+// Embedding, RMSNorm and the residual sum. All of them are bound by memory: each element
 // is read once and written once, 16 bytes an access, a thread block a row.
 
 #include <algorithm>
@@ -85,20 +85,6 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-template <typename Input, typename Output>
-__global__ void silu_mul_kernel(const Input* gate_up, int64_t cols, Output* out,
-                                int64_t row_stride) {
-  const int64_t row = blockIdx.x;
-  const Input* gates = gate_up + row * 2 * cols;
-  for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
-    Vector8 gate = load8(gates + c);
-    const Vector8 up = load8(gates + cols + c);
-#pragma unroll
-    for (int e = 0; e < kVector; ++e) gate[e] = gate[e] / (1.0f + expf(-gate[e])) * up[e];
-    store8(gate, out + row * row_stride + c);
-  }
-}
-
 constexpr int kAddThreads = 256;
 
 __global__ void add_kernel(float* x, const float* y, int64_t count) {
@@ -141,22 +127,6 @@ void rms_norm(const RmsNormParams& params, Context& context) {
                       threads_for(out.cols / kVector, kHeldVectors), 0, context.stream>>>(
         params.x, params.weight, params.eps, out.cols, static_cast<Element*>(out.data),
         out.row_stride);
-  });
-  MR_CUDA_CHECK_LAUNCH();
-}
-
-void silu_mul(const SiluMulParams& params, Context& context) {
-  const Matrix& out = params.out;
-  check_width(out.cols, out.row_stride, "silu_mul");
-  if (out.rows == 0) return;
-  // Four vectors a thread: enough loads in flight, and a row of 14,336 fills 448 threads.
-  const int threads = threads_for(out.cols / kVector, 4);
-  dispatch_projection_dtype(params.gate_up_dtype, [&]<typename Input>(Input) {
-    dispatch_dtype(out.dtype, [&]<typename Output>(Output) {
-      silu_mul_kernel<<<static_cast<unsigned>(out.rows), threads, 0, context.stream>>>(
-          static_cast<const Input*>(params.gate_up), out.cols, static_cast<Output*>(out.data),
-          out.row_stride);
-    });
   });
   MR_CUDA_CHECK_LAUNCH();
 }

@@ -13,6 +13,7 @@
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
+#include "kernels/api/swiglu.h"
 #include "kernels/cuda/context.h"
 
 namespace millrace::kernels::cuda {
@@ -22,8 +23,8 @@ void copy_pieces(const CopyPiecesParams& params, Context& context);
 void embed(const EmbedParams& params, Context& context);
 void rms_norm(const RmsNormParams& params, Context& context);
 void rope_qkv(const RopeQkvParams& params, Context& context);
-void silu_mul(const SiluMulParams& params, Context& context);
 void add(const AddParams& params, Context& context);
+void swiglu(const SwigluParams& params, Context& context);
 
 void attention(const AttentionParams& params, Context& context);
 void decode_attention(const DecodeAttentionParams& params, Context& context);

@@ -3,6 +3,8 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
+
 #include "common/check.h"
 #include "kernels/cuda/check.h"
 
@@ -21,28 +23,42 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-}  // namespace
-
 // Of any 16-bit elements: a copy only moves them, and zeros are the same bits in bfloat16 and
-// float16.
-CUtensorMap key_tensor_map(const void* data, const KvSlab& slab, int box_keys) {
+// float16. Sizes from the innermost on, in elements, strides between them in bytes.
+CUtensorMap encode_map(const void* data, const std::array<cuuint64_t, 3>& sizes,
+                       const std::array<cuuint64_t, 2>& strides, int box_rows) {
   static const auto encode = encode_function();
   constexpr cuuint32_t kBoxColumns = 64;
-  const auto row_bytes = static_cast<cuuint64_t>(slab.head_dim) * 2;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(slab.head_dim),
-                               static_cast<cuuint64_t>(slab.num_tokens),
-                               static_cast<cuuint64_t>(slab.num_kv_heads)};
-  const cuuint64_t strides[2] = {row_bytes, row_bytes * static_cast<cuuint64_t>(slab.token_stride)};
-  const cuuint32_t box[3] = {kBoxColumns, static_cast<cuuint32_t>(box_keys), 1};
+  const cuuint32_t box[3] = {kBoxColumns, static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes.data(),
+             strides.data(), box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  MR_CHECK(result == CUDA_SUCCESS, "tensor map of {} tokens at stride {}, head_dim {}: error {}",
-           slab.num_tokens, slab.token_stride, slab.head_dim, static_cast<int>(result));
+  MR_CHECK(result == CUDA_SUCCESS, "tensor map of {} x {} x {}, rows {} bytes apart: error {}",
+           sizes[2], sizes[1], sizes[0], strides[0], static_cast<int>(result));
   return map;
+}
+
+}  // namespace
+
+CUtensorMap key_tensor_map(const void* data, const KvSlab& slab, int box_keys) {
+  const auto row_bytes = static_cast<cuuint64_t>(slab.head_dim) * 2;
+  return encode_map(
+      data,
+      {static_cast<cuuint64_t>(slab.head_dim), static_cast<cuuint64_t>(slab.num_tokens),
+       static_cast<cuuint64_t>(slab.num_kv_heads)},
+      {row_bytes, row_bytes * static_cast<cuuint64_t>(slab.token_stride)}, box_keys);
+}
+
+CUtensorMap matrix_tensor_map(const ConstMatrix& stacked, int num_matrices, int box_rows) {
+  const auto rows = static_cast<cuuint64_t>(stacked.rows / num_matrices);
+  const auto row_bytes = static_cast<cuuint64_t>(stacked.row_stride) * 2;
+  return encode_map(
+      stacked.data,
+      {static_cast<cuuint64_t>(stacked.cols), rows, static_cast<cuuint64_t>(num_matrices)},
+      {row_bytes, row_bytes * rows}, box_rows);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -4,11 +4,17 @@
 #include <cuda.h>
 
 #include "kernels/api/attention.h"
+#include "kernels/api/matrix.h"
 
 namespace millrace::kernels::cuda {
 
 // `data` is the slab's K or its V: boxes of `box_keys` keys by 64 columns of one kv head, in the
 // 128-byte swizzle that the tensor cores read. Keys past num_tokens read as zeros.
 CUtensorMap key_tensor_map(const void* data, const KvSlab& slab, int box_keys = kPageTokens);
+
+// Matrices of 16-bit elements under one another, the rows of each after those of the one before:
+// boxes of 64 columns by `box_rows` rows of one of them, swizzled as above. What a box has outside
+// of its matrix reads as zeros and is not written.
+CUtensorMap matrix_tensor_map(const ConstMatrix& stacked, int num_matrices, int box_rows);
 
 }  // namespace millrace::kernels::cuda

@@ -7,6 +7,7 @@
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/api/gemm.h"
+#include "kernels/api/swiglu.h"
 
 namespace millrace::kernels::ref {
 
@@ -16,6 +17,7 @@ void rope_qkv(const RopeQkvParams& params);
 void silu_mul(const SiluMulParams& params);
 void add(const AddParams& params);
 void gemm(const GemmParams& params);
+void swiglu(const SwigluParams& params);  // does not touch `products`
 
 void attention(const AttentionParams& params);
 void decode_attention(const DecodeAttentionParams& params);

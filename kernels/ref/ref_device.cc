@@ -40,9 +40,9 @@ class RefDevice final : public Device {
   void embed(const EmbedParams& params) override { ref::embed(params); }
   void rms_norm(const RmsNormParams& params) override { ref::rms_norm(params); }
   void rope_qkv(const RopeQkvParams& params) override { ref::rope_qkv(params); }
-  void silu_mul(const SiluMulParams& params) override { ref::silu_mul(params); }
   void add(const AddParams& params) override { ref::add(params); }
   void gemm(const GemmParams& params) override { ref::gemm(params); }
+  void swiglu(const SwigluParams& params) override { ref::swiglu(params); }
 
   void attention(const AttentionParams& params) override { ref::attention(params); }
   void decode_attention(const DecodeAttentionParams& params) override {

@@ -75,11 +75,11 @@ void rope_qkv(const RopeQkvParams& params) {
 void silu_mul(const SiluMulParams& params) {
   const Matrix& out = params.out;
   for (int64_t r = 0; r < out.rows; ++r) {
-    const int64_t begin = r * 2 * out.cols;
+    const float* gate = params.gate_up + r * 2 * out.cols;
+    const float* up = gate + out.cols;
     for (int64_t c = 0; c < out.cols; ++c) {
-      const double gate = load(params.gate_up, params.gate_up_dtype, begin + c);
-      const double up = load(params.gate_up, params.gate_up_dtype, begin + out.cols + c);
-      store(out.data, out.dtype, r * out.row_stride + c, gate / (1 + std::exp(-gate)) * up);
+      const double silu = gate[c] / (1 + std::exp(-double{gate[c]}));
+      store(out.data, out.dtype, r * out.row_stride + c, silu * up[c]);
     }
   }
 }

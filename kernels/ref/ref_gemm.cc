@@ -1,21 +1,44 @@
+#include <cmath>
+
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
 
 namespace millrace::kernels::ref {
 
+namespace {
+
+// Row i of a with row j of b.
+double dot(const ConstMatrix& a, int64_t i, const ConstMatrix& b, int64_t j) {
+  double sum = 0;
+  for (int64_t l = 0; l < a.cols; ++l) {
+    sum +=
+        load(a.data, a.dtype, i * a.row_stride + l) * load(b.data, b.dtype, j * b.row_stride + l);
+  }
+  return sum;
+}
+
+}  // namespace
+
 void gemm(const GemmParams& params) {
   const auto& [a, b, bias, c, accumulate] = params;
   for (int64_t i = 0; i < a.rows; ++i) {
     for (int64_t j = 0; j < b.rows; ++j) {
-      double sum = 0;
-      for (int64_t l = 0; l < a.cols; ++l) {
-        sum += load(a.data, a.dtype, i * a.row_stride + l) *
-               load(b.data, b.dtype, j * b.row_stride + l);
-      }
+      double sum = dot(a, i, b, j);
       if (bias != nullptr) sum += bias[j];
       const int64_t at = i * c.row_stride + j;
       if (accumulate) sum += load(c.data, c.dtype, at);
       store(c.data, c.dtype, at, sum);
+    }
+  }
+}
+
+void swiglu(const SwigluParams& params) {
+  const Matrix& out = params.out;
+  for (int64_t i = 0; i < out.rows; ++i) {
+    for (int64_t j = 0; j < out.cols; ++j) {
+      const double gate = dot(params.a, i, params.gate_up, j);
+      const double up = dot(params.a, i, params.gate_up, out.cols + j);
+      store(out.data, out.dtype, i * out.row_stride + j, gate / (1 + std::exp(-gate)) * up);
     }
   }
 }

@@ -54,9 +54,9 @@ class FarDevice final : public kernels::Device {
   void embed(const kernels::EmbedParams& params) override { run(&Device::embed, params); }
   void rms_norm(const kernels::RmsNormParams& params) override { run(&Device::rms_norm, params); }
   void rope_qkv(const kernels::RopeQkvParams& params) override { run(&Device::rope_qkv, params); }
-  void silu_mul(const kernels::SiluMulParams& params) override { run(&Device::silu_mul, params); }
   void add(const kernels::AddParams& params) override { run(&Device::add, params); }
   void gemm(const kernels::GemmParams& params) override { run(&Device::gemm, params); }
+  void swiglu(const kernels::SwigluParams& params) override { run(&Device::swiglu, params); }
   void attention(const kernels::AttentionParams& params) override {
     run(&Device::attention, params);
   }

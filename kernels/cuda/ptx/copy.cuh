@@ -1,5 +1,5 @@
-// Copies from global to shared memory that a thread need not wait for: 16 bytes by cp.async, boxes
-// of a tensor by the copy engine (PTX ISA 9.0, "cp.async" and "cp.async.bulk.tensor").
+// Copies between global and shared memory that a thread need not wait for: 16 bytes by cp.async,
+// boxes of a tensor by the copy engine (PTX ISA 9.0, "cp.async" and "cp.async.bulk.tensor").
 #pragma once
 
 #include <cuda.h>
@@ -26,6 +26,23 @@ __device__ inline void copy_box(uint32_t shared, const CUtensorMap& map, int32_t
       "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared),
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
       : "memory");
+}
+
+// The other way: what lies at `shared`, written before a fence_async_shared, goes to the box; what
+// is out of range goes nowhere. One thread, which then commits.
+__device__ inline void store_box(const CUtensorMap& map, int32_t x, int32_t y, int32_t z,
+                                 uint32_t shared) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+      "r"(x), "r"(y), "r"(z), "r"(shared)
+      : "memory");
+}
+__device__ inline void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until the shared memory of this thread's stores may be written again.
+__device__ inline void wait_for_stores_to_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 // Brings the 128 bytes around the address near, for a read soon to come.

@@ -59,11 +59,20 @@ __device__ inline void hold(uint32_t (&registers)[kCount]) {
   MR_NUMBERS_32                                                                        \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MR_NUMBERS_128                                                                       \
+  MR_NUMBERS_64                                                                              \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "  \
+  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "    \
+  "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
+  "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define MR_OPERANDS_4(c, i) "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3])
 #define MR_OPERANDS_16(c, i) \
   MR_OPERANDS_4(c, i), MR_OPERANDS_4(c, i + 4), MR_OPERANDS_4(c, i + 8), MR_OPERANDS_4(c, i + 12)
 #define MR_OPERANDS_32(c) MR_OPERANDS_16(c, 0), MR_OPERANDS_16(c, 16)
 #define MR_OPERANDS_64(c) MR_OPERANDS_32(c), MR_OPERANDS_16(c, 32), MR_OPERANDS_16(c, 48)
+#define MR_OPERANDS_128(c)                                                                \
+  MR_OPERANDS_64(c), MR_OPERANDS_16(c, 64), MR_OPERANDS_16(c, 80), MR_OPERANDS_16(c, 96), \
+      MR_OPERANDS_16(c, 112)
 // One instruction for its shape and types. `FACTORS` are A and B as operands, `KEEP` the operand
 // that says whether to keep what the accumulators hold, `LAYOUT` which factors are transposed.
 #define MR_WGMMA(SHAPE_AND_TYPES, NUMBERS, FACTORS, KEEP, LAYOUT)            \
@@ -88,6 +97,10 @@ __device__ inline void hold(uint32_t (&registers)[kCount]) {
 #define MR_WGMMA_SHARED_64(TYPES)                                                         \
   asm volatile(MR_WGMMA("m64n64k16.f32." TYPES, MR_NUMBERS_32, "%32, %33", "%34", "0, 0") \
                : MR_OPERANDS_32(c)                                                        \
+               : "l"(a), "l"(b), "r"(static_cast<int>(keep)))
+#define MR_WGMMA_SHARED_256(TYPES)                                                             \
+  asm volatile(MR_WGMMA("m64n256k16.f32." TYPES, MR_NUMBERS_128, "%128, %129", "%130", "0, 0") \
+               : MR_OPERANDS_128(c)                                                            \
                : "l"(a), "l"(b), "r"(static_cast<int>(keep)))
 
 template <typename Element>
@@ -150,14 +163,27 @@ __device__ inline void wgmma_shared_64(float* c, uint64_t a, uint64_t b, bool ke
   }
 }
 
+// 64 x 256 += 64 x 16 times 16 x 256, the same.
+template <typename Element>
+__device__ inline void wgmma_shared_256(float* c, uint64_t a, uint64_t b, bool keep) {
+  if constexpr (kIsFloat16<Element>) {
+    MR_WGMMA_SHARED_256("f16.f16");
+  } else {
+    MR_WGMMA_SHARED_256("bf16.bf16");
+  }
+}
+
+#undef MR_WGMMA_SHARED_256
 #undef MR_WGMMA_SHARED_64
 #undef MR_WGMMA_128
 #undef MR_WGMMA_64
 #undef MR_WGMMA
+#undef MR_OPERANDS_128
 #undef MR_OPERANDS_64
 #undef MR_OPERANDS_32
 #undef MR_OPERANDS_16
 #undef MR_OPERANDS_4
+#undef MR_NUMBERS_128
 #undef MR_NUMBERS_64
 #undef MR_NUMBERS_32
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -84,6 +85,31 @@ TEST(CpuDevice, MultipliesAndCopiesLikeTheReference) {
     device->copy(result, product.data(), sizeof result);
     ASSERT_TRUE(device->synchronize(Deadline::after(std::chrono::seconds(10))).ok());
     EXPECT_THAT(result, testing::ElementsAre(5, 11, 11, 25)) << device->info().name;
+  }
+}
+
+// SiLU of gates that are -1 and 2, times ups that are 3 and 4.
+TEST(CpuDevice, SwigluIsTheActivatedProductTimesTheOther) {
+  for (const auto& device : {make_cpu_device({.num_threads = 2}), make_ref_device()}) {
+    const float row[] = {-1, 2, 3, 4};
+    const float identity[] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+    auto a = std::move(device->allocate(sizeof row)).value();
+    auto weight = std::move(device->allocate(sizeof identity)).value();
+    auto products = std::move(device->allocate(sizeof row)).value();
+    auto out = std::move(device->allocate(2 * sizeof(float))).value();
+    device->copy(a.data(), row, sizeof row);
+    device->copy(weight.data(), identity, sizeof identity);
+    device->swiglu(
+        {.a = dense_matrix(static_cast<const void*>(a.data()), DType::kFloat32, 1, 4),
+         .gate_up = dense_matrix(static_cast<const void*>(weight.data()), DType::kFloat32, 4, 4),
+         .products = products.as<float>(),
+         .out = dense_matrix(out.data(), DType::kFloat32, 1, 2)});
+    float result[2];
+    device->copy(result, out.data(), sizeof result);
+    ASSERT_TRUE(device->synchronize(Deadline::after(std::chrono::seconds(10))).ok());
+    EXPECT_THAT(result, testing::ElementsAre(testing::FloatNear(-3 / (1 + std::exp(1.0F)), 1e-6F),
+                                             testing::FloatNear(8 / (1 + std::exp(-2.0F)), 1e-5F)))
+        << device->info().name;
   }
 }
 

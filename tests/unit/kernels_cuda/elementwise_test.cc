@@ -131,64 +131,6 @@ TEST_F(ElementwiseTest, RmsNormMatchesReference) {
   }
 }
 
-TEST_F(ElementwiseTest, SiluMulMatchesReference) {
-  for (const int64_t rows : kRowCounts) {
-    for (const int64_t cols : kWidths) {
-      // Rounded to bfloat16, so that both input types hold the same values.
-      const auto bf16 = test::narrow(test::random_normals(1, rows * 2 * cols, 4.0F));
-      const auto gate_up = test::widen(bf16);
-      const SiluMulParams host = {.gate_up = gate_up.data(), .out = {}};
-      const DeviceArray<float> device_f32(gate_up);
-      const SiluMulParams from_f32 = {.gate_up = device_f32.data(), .out = {}};
-      expect_as_good_as_naive<SiluMulParams>(from_f32, host, rows, cols, /*padding=*/8,
-                                             ref::silu_mul, naive::silu_mul, silu_mul);
-      const DeviceArray<BFloat16> device_bf16(bf16);
-      const SiluMulParams from_bf16 = {
-          .gate_up = device_bf16.data(), .gate_up_dtype = DType::kBFloat16, .out = {}};
-      expect_as_good_as_naive<SiluMulParams>(from_bf16, host, rows, cols, /*padding=*/0,
-                                             ref::silu_mul, naive::silu_mul, silu_mul);
-    }
-  }
-}
-
-TEST_F(ElementwiseTest, SiluOfLargeValuesIsZeroOrTheValue) {
-  const std::vector<float> gate_up = {-200, 200, -88, 88, 0, -0.0F, -1e30F, 1e30F,
-                                      1,    1,   1,   1,  1, 1,     1,      1};
-  const DeviceArray<float> in(gate_up);
-  DeviceArray<float> out(8);
-  run([&](Context& context) {
-    silu_mul({.gate_up = in.data(), .out = dense_matrix(out.data(), DType::kFloat32, 1, 8)},
-             context);
-  });
-  const auto values = out.values();
-  EXPECT_EQ(values[0], 0);
-  EXPECT_EQ(values[1], 200);
-  EXPECT_NEAR(values[2], 0, 1e-30);
-  EXPECT_EQ(values[3], 88);
-  EXPECT_EQ(values[6], 0);
-  EXPECT_EQ(values[7], 1e30F);
-}
-
-TEST_F(ElementwiseTest, SiluBeyondFloat16IsItsLargestNumberAndNaNStaysNaN) {
-  const std::vector<float> gate_up = {300,   300,   1e30F, 256,   std::nanf(""), -200,
-                                      65504, 1,     1000,  -1000, 1e30F,         255.875F,
-                                      1,     1e30F, 1,     2};
-  const DeviceArray<float> in(gate_up);
-  DeviceArray<Float16> out(8);
-  run([&](Context& context) {
-    silu_mul({.gate_up = in.data(), .out = dense_matrix(out.data(), DType::kFloat16, 1, 8)},
-             context);
-  });
-  const auto values = test::widen(out.values());
-  EXPECT_EQ(values[0], 65504);
-  EXPECT_EQ(values[1], -65504);
-  EXPECT_EQ(values[2], 65504);
-  EXPECT_EQ(values[3], 65504);
-  EXPECT_TRUE(std::isnan(values[4]));
-  EXPECT_EQ(values[5], 0);
-  EXPECT_EQ(values[6], 65504);
-}
-
 TEST_F(ElementwiseTest, AddAddsEachElementOnce) {
   for (int64_t count : {1, 3, 4, 5, 1023, 1025, 100003}) {
     const auto x = test::random_normals(1, count);
@@ -208,7 +150,6 @@ TEST_F(ElementwiseTest, AddAddsEachElementOnce) {
 TEST_F(ElementwiseTest, NoRowsAreNoWork) {
   run([](Context& context) {
     rms_norm({.out = {nullptr, DType::kFloat32, 0, 64, 64}}, context);
-    silu_mul({.out = {nullptr, DType::kBFloat16, 0, 64, 64}}, context);
     embed({.num_rows = 0, .table = {nullptr, DType::kBFloat16, 10, 64, 64}}, context);
     add({}, context);
   });

@@ -49,9 +49,9 @@ class MemoryDevice final : public kernels::Device {
   void embed(const kernels::EmbedParams&) override { refuse(); }
   void rms_norm(const kernels::RmsNormParams&) override { refuse(); }
   void rope_qkv(const kernels::RopeQkvParams&) override { refuse(); }
-  void silu_mul(const kernels::SiluMulParams&) override { refuse(); }
   void add(const kernels::AddParams&) override { refuse(); }
   void gemm(const kernels::GemmParams&) override { refuse(); }
+  void swiglu(const kernels::SwigluParams&) override { refuse(); }
   void attention(const kernels::AttentionParams&) override { refuse(); }
   void decode_attention(const kernels::DecodeAttentionParams&) override { refuse(); }
   void build_closed_form(const kernels::ClosedFormParams&) override { refuse(); }

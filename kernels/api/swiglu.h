@@ -1,0 +1,18 @@
+// The gated half of an MLP (Shazeer 2020, "GLU Variants Improve Transformer", SwiGLU).
+#pragma once
+
+#include "kernels/api/matrix.h"
+
+namespace millrace::kernels {
+
+// out = silu(a gate^T) * (a up^T)
+struct SwigluParams {
+  ConstMatrix a;        // [m, k], in the compute dtype
+  ConstMatrix gate_up;  // [2 n, k], the rows of gate, then those of up; the dtype of a
+  // [m, 2 n], float32: where a device that does not fuse the operation (DeviceInfo::fuses_swiglu)
+  // keeps the products. Others do not touch it.
+  float* products = nullptr;
+  Matrix out;  // [m, n], the dtype of a
+};
+
+}  // namespace millrace::kernels
