@@ -1,0 +1,55 @@
+"""A checkpoint that is the same model with its sums in another order: the channels of every MLP and the query heads of every kv head are reversed.
+
+What two runs of the two checkpoints differ by is rounding and what rounding decides, nothing else. Standard library only.
+"""
+
+import json
+import os
+import shutil
+import struct
+
+
+def _blocks_reversed(data, size):
+    return b"".join(data[at:at + size] for at in range(len(data) - size, -1, -size))
+
+
+def _rows(data, count):
+    size = len(data) // count
+    return [data[at:at + size] for at in range(0, len(data), size)]
+
+
+def _reordered(name, shape, data, config):
+    """A tensor's bytes, where it has the channels or heads whose order changes."""
+    group_heads = config["num_attention_heads"] // config["num_key_value_heads"]
+    if name.endswith((".gate_proj.weight", ".up_proj.weight")):
+        return _blocks_reversed(data, len(data) // shape[0])
+    if name.endswith(".down_proj.weight"):
+        return b"".join(_blocks_reversed(row, len(data) // (shape[0] * shape[1])) for row in _rows(data, shape[0]))
+    if name.endswith(".q_proj.weight"):
+        groups = _rows(data, config["num_key_value_heads"])
+        return b"".join(_blocks_reversed(group, len(group) // group_heads) for group in groups)
+    if name.endswith(".o_proj.weight"):
+        groups = [group for row in _rows(data, shape[0]) for group in _rows(row, config["num_key_value_heads"])]
+        return b"".join(_blocks_reversed(group, len(group) // group_heads) for group in groups)
+    return data
+
+
+def write_reordered(model, directory):
+    """The checkpoint in `model`, one file and without biases, to `directory`."""
+    os.makedirs(directory)
+    for name in os.listdir(model):
+        if name.endswith(".json"):
+            shutil.copy(os.path.join(model, name), directory)
+    with open(os.path.join(model, "config.json")) as file:
+        config = json.load(file)
+    with open(os.path.join(model, "model.safetensors"), "rb") as file:
+        data = file.read()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    out = bytearray(data)
+    for name, tensor in json.loads(data[8:begin]).items():
+        if name == "__metadata__":
+            continue
+        first, end = (begin + offset for offset in tensor["data_offsets"])
+        out[first:end] = _reordered(name, tensor["shape"], data[first:end], config)
+    with open(os.path.join(directory, "model.safetensors"), "wb") as file:
+        file.write(out)
