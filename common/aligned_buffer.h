@@ -1,5 +1,8 @@
-// Owner of 64-byte aligned, uninitialised host memory.
+// Owner of uninitialised host memory, aligned to 64 bytes or, where it is large, to huge pages,
+// which it asks for: memory that is new costs a page fault each 4 KiB otherwise.
 #pragma once
+
+#include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +18,12 @@ class AlignedBuffer {
   AlignedBuffer() = default;
   explicit AlignedBuffer(int64_t num_bytes) : bytes_(num_bytes) {
     if (num_bytes == 0) return;
-    const auto rounded = (static_cast<size_t>(num_bytes) + 63) / 64 * 64;
-    data_ = std::aligned_alloc(64, rounded);
+    const bool large = num_bytes >= kLargeBytes;
+    const size_t alignment = large ? kHugePageBytes : 64;
+    const auto rounded = (static_cast<size_t>(num_bytes) + alignment - 1) / alignment * alignment;
+    data_ = std::aligned_alloc(alignment, rounded);
     MR_CHECK(data_ != nullptr, "out of memory: {} bytes", num_bytes);
+    if (large) madvise(data_, rounded, MADV_HUGEPAGE);  // a kernel without them just says no
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -41,6 +47,9 @@ class AlignedBuffer {
   }
 
  private:
+  static constexpr size_t kHugePageBytes = size_t{2} << 20;
+  static constexpr int64_t kLargeBytes = int64_t{16} << 20;  // of which one page is little
+
   void* data_ = nullptr;
   int64_t bytes_ = 0;
 };

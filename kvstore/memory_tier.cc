@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "common/units.h"
+#include "kvstore/stream_copy.h"
 
 namespace millrace::kvstore {
 
@@ -36,7 +37,7 @@ Result<void> MemoryTier::resize(int64_t num_slots) {
 }
 
 Result<void> MemoryTier::write(int64_t slot, std::span<const std::byte> bytes) {
-  std::memcpy(at(slot), bytes.data(), bytes.size());
+  stream_copy(at(slot), bytes.data(), bytes.size());
   return {};
 }
 

@@ -28,7 +28,7 @@ class PageMover {
     PageEntry* page;
     PagePriority priority;
   };
-  std::vector<Candidate> candidates_of(PageTable& table);
+  std::vector<Candidate> candidates_of(PageTable& table, bool promotes);
   template <typename Plan>
   bool move_while(Plan plan);
   Result<void> copy(const PageMove& move);

@@ -21,8 +21,7 @@ PageTable::PageTable(std::string request_id, const KvGeometry& geometry, int64_t
       sequence_(sequence),
       pages_(pages.begin(), pages.end()),
       entries_(pages.size() * geometry.num_layers * geometry.num_kv_heads),
-      digests_(std::make_unique_for_overwrite<float[]>(entries_.size() * 3 *
-                                                       static_cast<size_t>(geometry.head_dim))) {
+      digests_(num_entries() * 3 * geometry.head_dim * int64_t{sizeof(float)}) {
   num_unwritten = num_entries();
   for (PageEntry& entry : entries_) {
     entry.table = this;
@@ -84,7 +83,7 @@ Result<void> PageTable::check_readable(std::span<const PageEntry> entries) const
 
 std::span<float> PageTable::digest_of(const PageEntry& entry) {
   const size_t floats = 3 * static_cast<size_t>(geometry_.head_dim);
-  return {digests_.get() + static_cast<size_t>(index_of(entry)) * floats, floats};
+  return {digests_.as<float>() + static_cast<size_t>(index_of(entry)) * floats, floats};
 }
 
 }  // namespace millrace::kvstore

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/aligned_buffer.h"
 #include "common/result.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/placement.h"
@@ -87,7 +88,7 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   std::vector<PageEntry> entries_;
   // [entries, 3, head_dim], a twentieth of the cache. Not initialised: it is the writers who touch
   // it first, many threads beside the computing, and not who begins the request.
-  std::unique_ptr<float[]> digests_;
+  AlignedBuffer digests_;
 };
 
 }  // namespace millrace::kvstore

@@ -111,22 +111,74 @@ void pin_pages(benchmark::State& state, bool device, bool disk) {
   fixture.abort();
 }
 
-// The books of a rank's share of 131,072 tokens of an 8B model on four ranks: what a request waits
-// for before it is computed, and what its end costs.
-void begin_and_abort(benchmark::State& state) {
-  KvGeometry large = geometry();
-  large.num_layers = 32;
-  large.num_kv_heads = 8;
-  constexpr int64_t kRankPages = 512;
-  auto store = make_kv_store(
-      {.host_bytes = kRankPages * 32 * 8 * large.page_bytes(), .geometry = large}, Clock::steady());
-  MR_CHECK(store.ok(), "{}", store.error().to_string());
-  std::vector<int64_t> pages(kRankPages);
-  std::iota(pages.begin(), pages.end(), int64_t{0});
-  for (auto _ : state) {
-    const auto begun = (*store)->begin_request("r", kRankPages * 64, pages);
+// A rank's share of 131,072 tokens of an 8B model on four ranks, in host memory: its books are what
+// a request waits for before its first layer and after its last.
+class LargeRequest {
+ public:
+  // `head_dim`: less than 128 where the bytes of pages are of no interest.
+  explicit LargeRequest(int32_t head_dim) : pages_(kPages) {
+    geometry_ = geometry();
+    geometry_.num_layers = 32;
+    geometry_.num_kv_heads = 8;
+    geometry_.head_dim = head_dim;
+    auto store = make_kv_store(
+        {.host_bytes = kPages * 32 * 8 * geometry_.page_bytes(), .geometry = geometry_},
+        Clock::steady());
+    MR_CHECK(store.ok(), "{}", store.error().to_string());
+    store_ = std::move(*store);
+    std::iota(pages_.begin(), pages_.end(), int64_t{0});
+  }
+  void begin() {
+    const auto begun = store_->begin_request("r", kPages * 64, pages_);
     MR_CHECK(begun.ok(), "{}", begun.error().to_string());
-    (*store)->abort("r");
+  }
+  void write_all() {
+    const std::vector<std::byte> page(static_cast<size_t>(geometry_.page_bytes()));
+    const std::vector<float> bound(static_cast<size_t>(geometry_.head_dim));
+    const std::vector<float> scores(kPages, 1.0f);
+    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      for (int32_t head = 0; head < geometry_.num_kv_heads; ++head) {
+        for (const int64_t number : pages_) {
+          const auto written = store_->write_page("r", {layer, head, number}, page,
+                                                  {.min = bound, .max = bound, .radius = bound});
+          MR_CHECK(written.ok(), "{}", written.error().to_string());
+        }
+        MR_CHECK(store_->set_scores("r", layer, head, scores).ok(), "scores");
+      }
+    }
+  }
+  void seal() {
+    const auto placed = store_->seal("r", "l", std::chrono::hours(1));
+    MR_CHECK(placed.ok(), "{}", placed.error().to_string());
+  }
+  void abort() { store_->abort("r"); }
+
+ private:
+  static constexpr int64_t kPages = 512;
+  KvGeometry geometry_;
+  std::vector<int64_t> pages_;
+  std::unique_ptr<KvStore> store_;
+};
+
+void begin_and_abort(benchmark::State& state) {
+  LargeRequest request(/*head_dim=*/128);
+  for (auto _ : state) {
+    request.begin();
+    request.abort();
+  }
+}
+
+void seal_on_host(benchmark::State& state) {
+  LargeRequest request(/*head_dim=*/4);
+  for (auto _ : state) {
+    state.PauseTiming();
+    request.begin();
+    request.write_all();
+    state.ResumeTiming();
+    request.seal();
+    state.PauseTiming();
+    request.abort();
+    state.ResumeTiming();
   }
 }
 
@@ -158,6 +210,7 @@ void checksum_pages(benchmark::State& state) {
 BENCHMARK(copy_memory)->Unit(benchmark::kMillisecond);
 BENCHMARK(checksum_pages)->Unit(benchmark::kMillisecond);
 BENCHMARK(begin_and_abort)->Unit(benchmark::kMillisecond);
+BENCHMARK(seal_on_host)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(write_pages, device, true, false, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(write_pages, device_and_host, true, true, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(write_pages, disk, false, false, true)->Unit(benchmark::kMillisecond);

@@ -1,0 +1,34 @@
+// What arrives, wherever it starts and however long it is, and what lies beside it.
+#include "kvstore/stream_copy.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace millrace::kvstore {
+namespace {
+
+std::vector<std::byte> numbered(size_t bytes) {
+  std::vector<std::byte> all(bytes);
+  for (size_t i = 0; i < bytes; ++i) all[i] = static_cast<std::byte>(i * 31 + i / 256 + 1);
+  return all;
+}
+
+TEST(StreamCopy, CopiesTheBytesAskedForAndNoOthers) {
+  const auto source = numbered(1024);
+  for (const size_t bytes : {0, 1, 15, 63, 64, 65, 127, 128, 200, 512}) {
+    for (size_t to = 0; to < 130; to += 13) {
+      for (const size_t from : {0, 1, 8, 33}) {
+        std::vector<std::byte> destination(1024, std::byte{0xee});
+        auto expected = destination;
+        std::copy_n(source.begin() + static_cast<int64_t>(from), bytes,
+                    expected.begin() + static_cast<int64_t>(to));
+        stream_copy(destination.data() + to, source.data() + from, bytes);
+        ASSERT_EQ(destination, expected) << bytes << " bytes from " << from << " to " << to;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kvstore
