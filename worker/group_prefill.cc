@@ -116,10 +116,19 @@ void GroupService::send_done(const Finished& finished, protocol::Manifest manife
   send(envelope);
 }
 
+Result<model::HeadPlan> GroupService::plan_for(const protocol::RunPrompt& prompt,
+                                               int64_t num_tokens) const {
+  const bool from_client = !prompt.head_plan().empty();
+  MR_ASSIGN_OR_RETURN(
+      auto plan, model::make_head_plan(from_client ? prompt.head_plan() : options_.head_plan,
+                                       runtime_.weights().config, num_tokens,
+                                       runtime_.crossover_tokens(), {.allow_files = !from_client}));
+  return model::plan_for_length(std::move(plan), num_tokens);
+}
+
 Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& prompt,
                                                      StageClock& stages) {
   auto& world = runtime_.grid().world();
-  const auto& weights = runtime_.weights();
   const auto& id = prompt.request_id();
   const auto token_ids = decode_token_ids(prompt.prompt_token_ids());
   Result<void> own = token_ids.ok() ? check_prompt(*token_ids, runtime_.limits())
@@ -127,15 +136,10 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
   MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
 
   const auto num_tokens = static_cast<int64_t>(token_ids->size());
-  const Partition partition = runtime_.engine().partition(num_tokens);
-  const auto pages = partition.pages(runtime_.grid().cp().rank());
-  const bool from_client = !prompt.head_plan().empty();
-  auto plan =
-      model::make_head_plan(from_client ? prompt.head_plan() : options_.head_plan, weights.config,
-                            num_tokens, runtime_.crossover_tokens(), {.allow_files = !from_client});
-  const bool stores = weights.shard.kv_replica == 0;
-  if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
+  const auto pages = runtime_.engine().partition(num_tokens).pages(runtime_.grid().cp().rank());
+  const auto plan = plan_for(prompt, num_tokens);
   own = plan.ok() ? Result<void>() : plan.error();
+  const bool stores = runtime_.weights().shard.kv_replica == 0;
   std::optional<UnfinishedPages> unfinished;
   if (own.ok() && stores) {
     own = store_.begin_request(id, num_tokens, pages);
@@ -145,38 +149,41 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
   MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
   if (streams(prompt)) MR_RETURN_IF_ERROR(announce(prompt));
 
-  const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
-                                     .num_kv_heads = weights.shard.num_kv_heads,
-                                     .first_kv_head = weights.shard.first_kv_head,
-                                     .head_dim = weights.config.head_dim,
-                                     .dtype = weights.compute_dtype};
-  StoreSink sink(runtime_.device(), store_, id, geometry, pages,
-                 std::min(runtime_.cores().num_threads, kMaxPageWriters));
-  Running running{.prompt = prompt, .sink = stores ? &sink : nullptr};
+  std::optional<StoreSink> sink;
+  if (stores) sink.emplace(runtime_.device(), store_, *writer_, id, pages);
+  Running running{.prompt = prompt, .sink = sink ? &*sink : nullptr};
   Finished finished;
   MR_ASSIGN_OR_RETURN(
       finished.prefill,
       runtime_.engine().prefill(
           {.token_ids = *token_ids,
            .plan = &*plan,
-           .sink = stores ? &sink : nullptr,
+           .sink = sink ? &*sink : nullptr,
            .at_boundary = [&](const LayerReport& report) { return at_boundary(running, report); },
            .stages = &stages},
           options_.layer_timeout));
-  report_layers(running, weights.config.num_layers);
-  attention_imbalance_ = finished.prefill.imbalance.mean;
-  expect("sealing the cache", 2 * options_.layer_timeout);  // and gathering the manifest
-  if (stores) {
-    auto placed = store_.seal(id, prompt.lease_id(), lease_of(prompt.lease_ms()));
-    own = placed.ok() ? Result<void>() : placed.error();
-    if (placed.ok()) finished.placement = *placed;
-  }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-  MR_ASSIGN_OR_RETURN(const auto stored,
-                      gather_values(world, sink.stored(), Deadline::after(options_.layer_timeout)));
-  finished.stored = sum_of(stored);
+  report_layers(running, runtime_.weights().config.num_layers);
+  MR_RETURN_IF_ERROR(seal(running, finished));
   if (unfinished) unfinished->keep();
   return finished;
+}
+
+// On all ranks or none.
+Result<void> GroupService::seal(const Running& running, Finished& finished) {
+  auto& world = runtime_.grid().world();
+  attention_imbalance_ = finished.prefill.imbalance.mean;
+  expect("sealing the cache", 2 * options_.layer_timeout);  // and gathering the manifest
+  Result<StoredBytes> own = StoredBytes();
+  if (running.sink != nullptr) {
+    const auto placed = store_.seal(running.prompt.request_id(), running.prompt.lease_id(),
+                                    lease_of(running.prompt.lease_ms()));
+    own = placed.ok() ? running.sink->stored() : Result<StoredBytes>(placed.error());
+    if (placed.ok()) finished.placement = *placed;
+  }
+  MR_ASSIGN_OR_RETURN(const auto stored,
+                      agree_on_values(world, own, Deadline::after(options_.layer_timeout)));
+  finished.stored = sum_of(stored);
+  return {};
 }
 
 // Of a streaming request, once every rank has room for its pages and answers for them.

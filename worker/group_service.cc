@@ -13,6 +13,7 @@ namespace millrace::worker {
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   auto& world = runtime_.grid().world();
+  MR_RETURN_IF_ERROR(agree(world, make_writer(), Deadline::after(command_timeout())));
   while (true) {
     protocol::GroupCommand command;
     expect("waiting for a command", command_timeout() + kCommandInterval);
@@ -24,6 +25,19 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
     if (inbox_.refusal().empty()) return {};
     return error(Errc::kUnsupported, "the coordinator refused this group: {}", inbox_.refusal());
   }
+}
+
+Result<void> GroupService::make_writer() {
+  const auto& weights = runtime_.weights();
+  const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
+                                     .num_kv_heads = weights.shard.num_kv_heads,
+                                     .first_kv_head = weights.shard.first_kv_head,
+                                     .head_dim = weights.config.head_dim,
+                                     .dtype = weights.compute_dtype};
+  MR_ASSIGN_OR_RETURN(writer_,
+                      PageWriter::create(runtime_.device(), store_, geometry,
+                                         std::min(runtime_.cores().num_threads, kMaxPageWriters)));
+  return {};
 }
 
 protocol::GroupCommand GroupService::next_command(const std::atomic<bool>& stop) {

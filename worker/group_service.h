@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "worker/group_metrics.h"
 #include "worker/group_watch.h"
 #include "worker/kv_server.h"
+#include "worker/page_writer.h"
 #include "worker/rank_runtime.h"
 #include "worker/request_inbox.h"
 
@@ -50,13 +52,16 @@ class GroupService {
   struct Running;
   struct Finished;
 
+  Result<void> make_writer();
   protocol::GroupCommand next_command(const std::atomic<bool>& stop);
   bool may_stop();
   void read_link(Duration longest_wait);
   Result<void> obey(const protocol::GroupCommand& command);
   Result<void> change_lease(const protocol::LeaseChange& change);
   Result<void> run_prompt(const protocol::RunPrompt& prompt);
+  Result<model::HeadPlan> plan_for(const protocol::RunPrompt& prompt, int64_t num_tokens) const;
   Result<Finished> prefill(const protocol::RunPrompt& prompt, StageClock& stages);
+  Result<void> seal(const Running& running, Finished& finished);
   Result<void> announce(const protocol::RunPrompt& prompt);
   Result<void> may_go_on(const protocol::RunPrompt& prompt, const LayerReport& report) const;
   Result<void> at_boundary(Running& running, const LayerReport& report);
@@ -82,6 +87,7 @@ class GroupService {
   MetricsBoard& board_;
   GroupWatch* watch_;
   const GroupOptions& options_;
+  std::unique_ptr<PageWriter> writer_;  // from run() on
 
   // Rank 0 only:
   RequestInbox inbox_;

@@ -22,11 +22,12 @@ constexpr int64_t kFloatBytes = sizeof(float);
 
 }  // namespace
 
-Result<std::unique_ptr<PageWriter>> PageWriter::create(
-    kernels::Device& device, kvstore::KvStore& store, std::string request_id,
-    const kvstore::KvGeometry& geometry, std::vector<int64_t> pages, int num_threads) {
-  std::unique_ptr<PageWriter> writer(
-      new PageWriter(store, std::move(request_id), geometry, std::move(pages)));
+Result<std::unique_ptr<PageWriter>> PageWriter::create(kernels::Device& device,
+                                                       kvstore::KvStore& store,
+                                                       const kvstore::KvGeometry& geometry,
+                                                       int num_threads) {
+  std::unique_ptr<PageWriter> writer(new PageWriter(store, geometry));
+  if (device.info().host_memory) num_threads = 0;
   for (int i = 0; i < std::max(num_threads, 1); ++i) {
     Bench bench{.lane = device.make_copy_lane()};
     MR_ASSIGN_OR_RETURN(bench.pages, device.allocate_host(kChunkPages * geometry.page_bytes()));
@@ -43,27 +44,34 @@ Result<std::unique_ptr<PageWriter>> PageWriter::create(
 }
 
 PageWriter::~PageWriter() {
-  // Nothing of a layer that is being given up is worth writing.
-  next_chunk_ = std::numeric_limits<int32_t>::max();
+  give_up();
 }
 
 void PageWriter::begin(const StagedLayer& layer) {
   layer_ = layer;
   bytes_written_ = 0;
   next_chunk_ = 0;
+  failure_.reset();
   for (Bench& bench : benches_) bench.lane->follow();
-  if (threads_.empty()) return work(benches_.front());
+  if (threads_.empty()) return work(++num_begun_, benches_.front());
   const std::lock_guard lock(mutex_);
   ++num_begun_;
   num_working_ = static_cast<int>(threads_.size());
   changed_.notify_all();
 }
 
+// Threads look up at every chunk, and what they wait for meanwhile has a deadline.
+void PageWriter::give_up() {
+  next_chunk_ = std::numeric_limits<int32_t>::max();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return num_working_ == 0; });
+}
+
 Result<void> PageWriter::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_until(lock, deadline.when(), [&] { return num_working_ == 0; })) {
     return error(Errc::kDeadlineExceeded, "request '{}': layer {} was not in the store in time",
-                 request_id_, layer_.layer);
+                 layer_.request_id, layer_.layer);
   }
   if (failure_) return *failure_;
   return {};
@@ -77,16 +85,16 @@ void PageWriter::run(const std::stop_token& stop, Bench& bench) {
       if (!changed_.wait(lock, stop, [&] { return num_begun_ > num_done; })) return;
       num_done = num_begun_;
     }
-    work(bench);
+    work(num_done, bench);
     const std::lock_guard lock(mutex_);
     --num_working_;
     changed_.notify_all();
   }
 }
 
-void PageWriter::work(Bench& bench) {
+void PageWriter::work(int64_t number, Bench& bench) {
   try {
-    const auto arrived = wait_for_layer(bench);
+    const auto arrived = wait_for_layer(number, bench);
     if (!arrived.ok()) return fail(arrived.error());
     while (const auto chunk = take_chunk()) {
       auto done = read_chunk(*chunk, bench);
@@ -100,11 +108,11 @@ void PageWriter::work(Bench& bench) {
 
 // One thread asks the device and the others wait for that one: most of a layer goes by, and the
 // engine's thread has the driver to itself to enqueue the next.
-Result<void> PageWriter::wait_for_layer(Bench& bench) {
+Result<void> PageWriter::wait_for_layer(int64_t number, Bench& bench) {
   const std::lock_guard lock(arrival_mutex_);
-  if (arrived_layer_ == layer_.layer) return {};
+  if (num_arrived_ == number) return {};
   MR_RETURN_IF_ERROR(bench.lane->synchronize(Deadline::after(kLayerTimeout)));
-  arrived_layer_ = layer_.layer;
+  num_arrived_ = number;
   return {};
 }
 
@@ -114,7 +122,7 @@ void PageWriter::fail(Error error) {
 }
 
 std::optional<PageWriter::Chunk> PageWriter::take_chunk() {
-  const int64_t num_pages = std::ssize(pages_);
+  const int64_t num_pages = std::ssize(layer_.pages);
   const int64_t chunks_per_head = ceil_div(num_pages, kChunkPages);
   const int64_t i = next_chunk_.fetch_add(1);
   if (i >= layer_.kv.num_kv_heads * chunks_per_head) return std::nullopt;
@@ -156,7 +164,7 @@ Result<void> PageWriter::read_chunk(const Chunk& chunk, Bench& bench) {
   read_half(chunk, layer_.kv.k, pages, bench);
   read_half(chunk, layer_.kv.v, pages + geometry_.page_bytes() / 2, bench);
   const int64_t row_bytes = geometry_.head_dim * kFloatBytes;
-  const int64_t num_pages = std::ssize(pages_);
+  const int64_t num_pages = std::ssize(layer_.pages);
   bench.lane->copy_rows(
       {.destination = bench.digests.as<float>(),
        .destination_stride_bytes = chunk.count * row_bytes,
@@ -178,10 +186,10 @@ Result<void> PageWriter::write_chunk(const Chunk& chunk, const Bench& bench) {
   for (int64_t i = 0; i < chunk.count; ++i) {
     const kvstore::PageKey key{.layer = layer_.layer,
                                .kv_head = geometry_.first_kv_head + chunk.head,
-                               .page = pages_[static_cast<size_t>(chunk.first + i)]};
+                               .page = layer_.pages[static_cast<size_t>(chunk.first + i)]};
     const auto* page = bench.pages.as<const std::byte>() + static_cast<size_t>(i) * page_bytes;
     MR_RETURN_IF_ERROR(
-        store_.write_page(request_id_, key, {page, page_bytes},
+        store_.write_page(layer_.request_id, key, {page, page_bytes},
                           {.min = digest(0, i), .max = digest(1, i), .radius = digest(2, i)}));
     bytes_written_ += geometry_.page_bytes();
   }

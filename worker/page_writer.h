@@ -1,6 +1,7 @@
 // Brings the pages of a layer from device memory into the KV store, on threads of its own, so that
 // the device goes on with the next layer. Each thread takes a few pages at a time: copies them to
-// the host, page by page K then V, and writes them to the store.
+// the host, page by page K then V, and writes them to the store. Threads, their page-locked memory
+// and their lanes take 20 ms to make, so they serve one request after another.
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,8 +20,14 @@
 
 namespace millrace::worker {
 
+// Threads that keep up with a GPU's link to the host: checksum and copy of a page take one core
+// three times as long as the link.
+inline constexpr int kMaxPageWriters = 4;
+
 // A layer's rows and page digests in device memory.
 struct StagedLayer {
+  std::string request_id;
+  std::span<const int64_t> pages;  // of the prompt, those that the rows are, ascending
   int32_t layer = 0;
   LocalKv kv;
   const float* digests = nullptr;  // [kv heads, 3 (min, max, radius), pages, head_dim]
@@ -27,19 +35,26 @@ struct StagedLayer {
 
 class PageWriter {
  public:
-  // `pages`: of the prompt, those that the rows of a layer are, ascending. Without threads the
-  // calls below do all the work.
+  // Both outlive the writer. `num_threads` is for a device with memory of its own; for another
+  // there are none, and begin() does all the work.
   static Result<std::unique_ptr<PageWriter>> create(kernels::Device& device,
-                                                    kvstore::KvStore& store, std::string request_id,
+                                                    kvstore::KvStore& store,
                                                     const kvstore::KvGeometry& geometry,
-                                                    std::vector<int64_t> pages, int num_threads);
+                                                    int num_threads);
   ~PageWriter();
 
+  const kvstore::KvGeometry& geometry() const { return geometry_; }
+  // Whether pages leave after begin() returned.
+  bool runs_beside() const { return !threads_.empty(); }
+
   // On the device's thread: begins with what the device's operations called so far leave in
-  // `layer`, once they are done; it stays until wait() returns. The layer before must be through.
+  // `layer`, once they are done; it stays until wait() or give_up() returns. The layer before must
+  // be through, or given up.
   void begin(const StagedLayer& layer);
   // Until every page of the layer begun last is in the store, or one failed.
   Result<void> wait(Deadline deadline);
+  // Nothing more of that layer is worth writing: returns once nobody reads it.
+  void give_up();
   // Of the layer begun last, in the store by now.
   int64_t bytes_written() const { return bytes_written_; }
 
@@ -53,21 +68,17 @@ class PageWriter {
   // Consecutive pages of one head.
   struct Chunk {
     int32_t head = 0;
-    int64_t first = 0;  // into pages_
+    int64_t first = 0;  // into layer_.pages
     int64_t count = 0;
   };
 
-  PageWriter(kvstore::KvStore& store, std::string request_id, const kvstore::KvGeometry& geometry,
-             std::vector<int64_t> pages)
-      : store_(store),
-        request_id_(std::move(request_id)),
-        geometry_(geometry),
-        pages_(std::move(pages)) {}
+  PageWriter(kvstore::KvStore& store, const kvstore::KvGeometry& geometry)
+      : store_(store), geometry_(geometry) {}
 
-  // Until the device's operations have left the layer.
-  Result<void> wait_for_layer(Bench& bench);
+  // Until the device's operations have left the layer, the `number`-th that was begun.
+  Result<void> wait_for_layer(int64_t number, Bench& bench);
   std::optional<Chunk> take_chunk();
-  void work(Bench& bench);
+  void work(int64_t number, Bench& bench);
   void run(const std::stop_token& stop, Bench& bench);
   Result<void> read_chunk(const Chunk& chunk, Bench& bench);
   void read_half(const Chunk& chunk, const void* rows, std::byte* pages, Bench& bench) const;
@@ -75,14 +86,12 @@ class PageWriter {
   void fail(Error error);
 
   kvstore::KvStore& store_;
-  std::string request_id_;
   kvstore::KvGeometry geometry_;
-  std::vector<int64_t> pages_;
   std::vector<Bench> benches_;
 
   StagedLayer layer_;
   std::mutex arrival_mutex_;
-  int32_t arrived_layer_ = -1;
+  int64_t num_arrived_ = 0;  // layers
   std::atomic<int64_t> next_chunk_ = 0;
   std::atomic<int64_t> bytes_written_ = 0;
   std::mutex mutex_;

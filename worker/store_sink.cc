@@ -13,29 +13,28 @@ constexpr auto kLayerTimeout = std::chrono::minutes(5);
 
 }  // namespace
 
-StoreSink::StoreSink(kernels::Device& device, kvstore::KvStore& store, std::string request_id,
-                     const kvstore::KvGeometry& geometry, std::vector<int64_t> pages,
-                     int num_threads)
+StoreSink::StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
+                     std::string request_id, std::vector<int64_t> pages)
     : device_(device),
       store_(store),
+      writer_(writer),
       request_id_(std::move(request_id)),
-      geometry_(geometry),
-      pages_(std::move(pages)),
-      num_threads_(device.info().host_memory ? 0 : num_threads) {}
+      pages_(std::move(pages)) {}
+
+StoreSink::~StoreSink() {
+  writer_.give_up();
+}
 
 Result<void> StoreSink::prepare(const LocalKv& local) {
-  if (writer_ != nullptr) return {};
+  if (digests_.data() != nullptr) return {};
   const int64_t digests_bytes = int64_t{local.num_kv_heads} * 3 * std::ssize(pages_) *
                                 local.head_dim * int64_t{sizeof(float)};
   MR_ASSIGN_OR_RETURN(digests_, device_.allocate(digests_bytes));
-  if (num_threads_ > 0) {
-    const int64_t layer_bytes =
-        local.num_kv_heads * local.num_rows * local.head_dim * dtype_bytes(local.dtype);
-    MR_ASSIGN_OR_RETURN(k_, device_.allocate(layer_bytes));
-    MR_ASSIGN_OR_RETURN(v_, device_.allocate(layer_bytes));
-  }
-  MR_ASSIGN_OR_RETURN(
-      writer_, PageWriter::create(device_, store_, request_id_, geometry_, pages_, num_threads_));
+  if (!sets_aside()) return {};
+  const int64_t layer_bytes =
+      local.num_kv_heads * local.num_rows * local.head_dim * dtype_bytes(local.dtype);
+  MR_ASSIGN_OR_RETURN(k_, device_.allocate(layer_bytes));
+  MR_ASSIGN_OR_RETURN(v_, device_.allocate(layer_bytes));
   return {};
 }
 
@@ -43,7 +42,7 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
 Result<void> StoreSink::set_aside(int32_t layer, const LocalKv& local) {
   MR_RETURN_IF_ERROR(prepare(local));
   if (layer_ >= 0) MR_RETURN_IF_ERROR(complete_layer_before(device_.mark()));
-  writer_->begin(stage(layer, local));
+  writer_.begin(stage(layer, local));
   layer_ = layer;
   return {};
 }
@@ -58,12 +57,16 @@ Result<void> StoreSink::write_layer(const LayerKv& kv) {
     }
   }
   // Without threads it is complete now.
-  return num_threads_ == 0 ? complete_layer() : Result<void>();
+  return sets_aside() ? Result<void>() : complete_layer();
 }
 
 StagedLayer StoreSink::stage(int32_t number, const LocalKv& local) {
-  StagedLayer layer{.layer = number, .kv = local, .digests = digests_.as<float>()};
-  if (num_threads_ > 0) {
+  StagedLayer layer{.request_id = request_id_,
+                    .pages = pages_,
+                    .layer = number,
+                    .kv = local,
+                    .digests = digests_.as<float>()};
+  if (sets_aside()) {
     device_.copy(k_.data(), local.k, k_.bytes());
     device_.copy(v_.data(), local.v, v_.bytes());
     layer.kv.k = k_.data();
@@ -90,22 +93,23 @@ Result<void> StoreSink::complete_layer_before(kernels::TimeMark computed) {
   const auto still_computing = [&] {
     return !device_.wait_for(computed, Deadline::after(Duration::zero())).ok();
   };
-  int64_t while_computing = writer_->bytes_written();
+  int64_t while_computing = writer_.bytes_written();
   if (!still_computing()) while_computing = 0;
   MR_RETURN_IF_ERROR(complete_layer());
-  if (still_computing()) while_computing = writer_->bytes_written();
+  if (still_computing()) while_computing = writer_.bytes_written();
   stored_.while_computing += while_computing;
   return {};
 }
 
 Result<void> StoreSink::complete_layer() {
   if (layer_ < 0) return {};
-  MR_RETURN_IF_ERROR(writer_->wait(Deadline::after(kLayerTimeout)));
+  MR_RETURN_IF_ERROR(writer_.wait(Deadline::after(kLayerTimeout)));
   for (size_t head = 0; head < scores_.size(); ++head) {
     MR_RETURN_IF_ERROR(store_.set_scores(
-        request_id_, layer_, geometry_.first_kv_head + static_cast<int32_t>(head), scores_[head]));
+        request_id_, layer_, writer_.geometry().first_kv_head + static_cast<int32_t>(head),
+        scores_[head]));
   }
-  stored_.total += writer_->bytes_written();
+  stored_.total += writer_.bytes_written();
   num_complete_ = layer_ + 1;
   layer_ = -1;
   return {};

@@ -6,7 +6,6 @@
 // The device waits for the host only where pages take longer than a layer.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,10 +16,6 @@
 
 namespace millrace::worker {
 
-// Threads that keep up with a GPU's link to the host: checksum and copy of a page take one core
-// about as long as the link takes for eight.
-inline constexpr int kMaxPageWriters = 8;
-
 struct StoredBytes {
   int64_t total = 0;
   int64_t while_computing = 0;  // of these, written before a later layer had been computed
@@ -28,13 +23,17 @@ struct StoredBytes {
 
 class StoreSink final : public KvSink {
  public:
-  // `pages`: the prompt's pages this rank holds, ascending, as given to KvStore::begin_request. All
-  // outlive the sink. `num_threads` write pages beside a device with memory of its own.
-  StoreSink(kernels::Device& device, kvstore::KvStore& store, std::string request_id,
-            const kvstore::KvGeometry& geometry, std::vector<int64_t> pages, int num_threads = 1);
+  // `pages`: the prompt's pages this rank holds, ascending, as given to KvStore::begin_request.
+  // `writer`: of that device and store, for this sink alone while it lives. All outlive the sink.
+  StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
+            std::string request_id, std::vector<int64_t> pages);
+  // Gives up the layer that is on its way.
+  ~StoreSink() override;
+  StoreSink(const StoreSink&) = delete;
+  StoreSink& operator=(const StoreSink&) = delete;
 
   // On a device with memory of its own.
-  bool sets_aside() const override { return num_threads_ > 0; }
+  bool sets_aside() const override { return writer_.runs_beside(); }
   // Waits until the layer before has left, on a GPU while this one is computed; then its pages
   // leave.
   Result<void> set_aside(int32_t layer, const LocalKv& local) override;
@@ -56,19 +55,17 @@ class StoreSink final : public KvSink {
 
   kernels::Device& device_;
   kvstore::KvStore& store_;
+  PageWriter& writer_;
   std::string request_id_;
-  kvstore::KvGeometry geometry_;
   std::vector<int64_t> pages_;
-  int num_threads_;
 
-  // From the first layer on.
+  // From the first layer on; the writer's threads read them.
   kernels::DeviceBuffer k_, v_;  // the layer set aside, or empty
   kernels::DeviceBuffer digests_;
   std::vector<std::vector<float>> scores_;  // by kv head of the layer written last
   int32_t layer_ = -1;                      // set aside and not complete, or -1
   int32_t num_complete_ = 0;
   StoredBytes stored_;
-  std::unique_ptr<PageWriter> writer_;  // last: its threads read the above
 };
 
 }  // namespace millrace::worker

@@ -129,7 +129,8 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
 
   const auto partition = runtime->engine().partition(num_tokens_);
   const auto pages = partition.pages(cp_rank);
-  worker::StoreSink into_store(runtime->device(), *rank.store, "prompt-1", geometry, pages);
+  const auto writer = must(worker::PageWriter::create(runtime->device(), *rank.store, geometry, 0));
+  worker::StoreSink into_store(runtime->device(), *rank.store, *writer, "prompt-1", pages);
   WholeCacheSink into_cache(*cache_, shard, partition, cp_rank);
   BothSinks into_both(into_store, into_cache);
   RoundingSink rounded(into_both, cache_dtype);

@@ -50,6 +50,7 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
                                        .dtype = DType::kFloat32};
     const auto store = must(kvstore::make_kv_store(
         {.device_bytes = int64_t{1} << 30, .geometry = geometry}, Clock::steady()));
+    const auto writer = must(PageWriter::create(device, *store, geometry, /*num_threads=*/1));
     const auto pages = engine.partition(kTokens).pages(grid.cp().rank());
     MR_CHECK(store->begin_request("r", kTokens, pages).ok(), "no room");
     const std::vector<int32_t> tokens(kTokens, 7);
@@ -57,7 +58,7 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
     const int64_t before = device.allocated_bytes();
     device.reset_peak();
     {
-      StoreSink sink(device, *store, "r", geometry, pages);
+      StoreSink sink(device, *store, *writer, "r", pages);
       must(engine.prefill({.token_ids = tokens, .plan = &plan, .sink = &sink}, kTimeout));
     }
     if (!root) return;

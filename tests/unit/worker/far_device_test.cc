@@ -221,7 +221,9 @@ StoredPages stored_pages(const std::string& model, const std::string& plan_text,
                                            .host_bytes = 1000 * geometry.page_bytes(),
                                            .geometry = geometry},
                                           Clock::steady(), std::move(device_memory)));
-    StoreSink sink(*rank.device, *store, "r", geometry, own_pages);
+    const auto writer =
+        Rank::must(PageWriter::create(*rank.device, *store, geometry, /*num_threads=*/1));
+    StoreSink sink(*rank.device, *store, *writer, "r", own_pages);
     MR_CHECK(store->begin_request("r", kPromptTokens, own_pages).ok(), "no room");
     const auto plan =
         Rank::must(model::make_head_plan(plan_text, rank.weights->config, kPromptTokens, 0));
@@ -272,7 +274,9 @@ StoreProgress store_progress(const std::string& model, bool far) {
         {.host_bytes = 1000 * geometry.page_bytes(), .geometry = geometry}, Clock::steady()));
     const auto tokens = token_ids();
     const auto pages = rank.engine.partition(kPromptTokens).pages(0);
-    StoreSink sink(*rank.device, *store, "r", geometry, pages, /*num_threads=*/2);
+    const auto writer =
+        Rank::must(PageWriter::create(*rank.device, *store, geometry, /*num_threads=*/2));
+    StoreSink sink(*rank.device, *store, *writer, "r", pages);
     MR_CHECK(store->begin_request("r", kPromptTokens, pages).ok(), "no room");
     MR_CHECK(store->open("r", "lease").ok(), "not opened");
     const auto look = [&] {

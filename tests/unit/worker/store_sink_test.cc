@@ -40,7 +40,9 @@ class StoreSinkTest : public ::testing::TestWithParam<DType> {
 
   // Every layer of the request through one sink.
   Result<void> write_layers() {
-    StoreSink sink(*device_, *store_, "a", geometry_, pages_);
+    MR_ASSIGN_OR_RETURN(const auto writer,
+                        PageWriter::create(*device_, *store_, geometry_, /*num_threads=*/0));
+    StoreSink sink(*device_, *store_, *writer, "a", pages_);
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       const LocalKv local{.k = k_.data(),
                           .v = v_.data(),
