@@ -113,14 +113,15 @@ class NcclCommunicator final : public DeviceCommunicator {
   };
 
   // Mapping memory among ranks takes tens of milliseconds, so what a request gives back waits for
-  // the next one. One that does not fit goes first: all ranks ask for the same sizes, so all let go
-  // of the same.
+  // the next one, and serves one that needs less: with everything else that this one takes, it is
+  // less than was there for the other. A window that is too small goes first: all ranks ask for the
+  // same sizes, so all let go of the same.
   Result<std::unique_ptr<Window>> take_window(int64_t bytes, Deadline deadline) {
     const auto size = static_cast<size_t>(round_up(bytes, NCCL_WIN_REQUIRED_ALIGNMENT));
     while (!kept_.empty()) {
       auto window = std::move(kept_.back());
       kept_.pop_back();
-      if (size <= window->size && window->size / 2 <= size) return window;
+      if (size <= window->size) return window;
     }
     auto window = std::make_unique<Window>(*this);
     queue_.use();

@@ -103,6 +103,31 @@ TEST_P(DeviceGroupsTest, AllGatherBringsWhatTheDeviceWroteBeforeInRankOrder) {
   });
 }
 
+// Mapping memory among GPUs takes longer than a short prompt.
+TEST_P(DeviceGroupsTest, MemoryThatAGpuWasGivenServesWhatNeedsLessAndGivesWayToWhatNeedsMore) {
+  if (GetParam() != Kind::kGpu) GTEST_SKIP() << "nothing is mapped";
+  on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
+    constexpr int64_t kBytes = 16 << 20;
+    void* before = nullptr;
+    for (const int64_t bytes : {kBytes, kBytes / 64, kBytes, 4 * kBytes, kBytes}) {
+      const auto shared = must(cp.allocate(cp.size() * bytes, ample()));
+      if (before != nullptr && bytes <= kBytes) {
+        EXPECT_EQ(shared->data(), before);
+      }
+      before = shared->data();
+      const std::vector<int32_t> values(static_cast<size_t>(bytes / 4), cp.rank() + 1);
+      device.copy(static_cast<std::byte*>(before) + cp.rank() * bytes, values.data(), bytes);
+      cp.follow();
+      ASSERT_TRUE(cp.all_gather(before, bytes, ample()).ok());
+      cp.join(cp.mark());
+      int32_t last = 0;
+      device.copy(&last, static_cast<std::byte*>(before) + cp.size() * bytes - 4, 4);
+      ASSERT_TRUE(device.synchronize(ample()).ok());
+      EXPECT_EQ(last, cp.size());
+    }
+  });
+}
+
 TEST_P(DeviceGroupsTest, BroadcastBringsTheRootsBytes) {
   on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
     const int root = cp.size() - 1;
