@@ -5,7 +5,6 @@
 
 #include "worker/agreement.h"
 #include "worker/prefill_run.h"
-#include "worker/rank_values.h"
 
 namespace millrace::worker {
 
@@ -114,12 +113,15 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
 
   enter(task, Stage::kTail);
   const auto deadline = Deadline::after(comm_timeout);
-  MR_RETURN_IF_ERROR(agree(world, run.finish_sink(), deadline));
   PrefillResult result;
   MR_RETURN_IF_ERROR(run.finish(result, deadline));
-  const RankClose own_close{
-      .recall_sum = run.recall_sum(), .recall_count = run.recall_count(), .phases = run.phases()};
-  MR_ASSIGN_OR_RETURN(const auto ranks, gather_values(world, own_close, deadline));
+  // The last layer's pages were on their way meanwhile.
+  const Result<void> stored = run.finish_sink();
+  const auto own = stored.ok() ? Result<RankClose>(RankClose{.recall_sum = run.recall_sum(),
+                                                             .recall_count = run.recall_count(),
+                                                             .phases = run.phases()})
+                               : Result<RankClose>(stored.error());
+  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(world, own, deadline));
   put_together(ranks, result);
   result.density = layers->density();
   result.imbalance = layers->imbalance();

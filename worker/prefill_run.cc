@@ -327,10 +327,6 @@ Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
                  grid_.world().rank(), done.error().message));
 }
 
-Result<void> PrefillRun::finish_sink() {
-  return task_.sink == nullptr ? Result<void>() : task_.sink->finish();
-}
-
 // [positions.size(), vocabulary] on the ranks of the root's tensor-parallel row; empty elsewhere.
 Result<std::vector<float>> PrefillRun::logits(std::span<const int64_t> positions,
                                               Deadline deadline) {
@@ -372,6 +368,10 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
   MR_RETURN_IF_ERROR(device_.wait_for(end, deadline));
   clock_.settle(end);
   return {};
+}
+
+Result<void> PrefillRun::finish_sink() {
+  return task_.sink == nullptr ? Result<void>() : task_.sink->finish();
 }
 
 }  // namespace millrace::worker

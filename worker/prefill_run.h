@@ -49,10 +49,10 @@ class PrefillRun {
   // Another rank is gone: what the device was given may wait for it, and is not worth waiting for.
   void group_broke() { in_flight_until_ = Deadline::after(Duration::zero()); }
 
-  // Waits for the sink to have all layers.
-  Result<void> finish_sink();
   // Fills the tokens of the result. Collective.
   Result<void> finish(PrefillResult& result, Deadline deadline);
+  // Waits for the sink to have all layers.
+  Result<void> finish_sink();
 
   PhaseTimes& phases() { return phases_; }
   double recall_sum() const { return scorer_->recall_sum(); }

@@ -13,7 +13,7 @@ namespace millrace::worker {
 enum class Stage {
   kStart,   // checks, room in the store, memory of the device
   kLayers,  // from the embedding to the end of the last layer, waits for the store included
-  kTail,    // the last pages' way to the store, and the logits
+  kTail,    // the logits, and the last pages' way to the store beside them
   kClose    // memory given back, final placement, manifest
 };
 inline constexpr std::array<std::string_view, 4> kStageNames = {"start", "layers", "tail", "close"};
