@@ -20,7 +20,7 @@ void PageMover::place(PageTable& table, bool promotes) {
 
 // The pages that may move, the best first: those on disk, and those on the host where the device
 // takes any. There are none where all are in host memory for good, as beside a GPU: to sort a
-// hundred thousand of them for nothing took 20 ms of every request.
+// hundred thousand of them for nothing took 20 ms.
 std::vector<PageMover::Candidate> PageMover::candidates_of(PageTable& table, bool promotes) {
   std::vector<Candidate> candidates;
   {
