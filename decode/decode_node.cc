@@ -39,9 +39,9 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
   // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
   const bool bfloat16 = find_dtype(manifest.layout().dtype()) == DType::kBFloat16;
   const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
-  MR_ASSIGN_OR_RETURN(
-      const auto weights,
-      model::load_model_weights(options.model_directory, {tp.rank(), tp.size()}, dtype, *device));
+  MR_ASSIGN_OR_RETURN(const auto weights,
+                      model::load_model_weights(options.model_directory, {tp.rank(), tp.size()},
+                                                dtype, *device, options.threads_per_rank));
   MR_RETURN_IF_ERROR(check_model(weights->config, manifest));
 
   KvClient client(transport, manifest, options.client);

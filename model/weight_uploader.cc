@@ -3,10 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <chrono>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
 #include <utility>
 
+#include "common/aligned_buffer.h"
 #include "common/check.h"
 #include "model/element_conversion.h"
 
@@ -34,6 +40,65 @@ Result<void> check_range(const TensorSlice& slice, int64_t row_number,
                "compute in bfloat16",
                slice.first_row + row_number, slice.first_col + (found - row.begin()),
                fmt::join(slice.tensor.shape, ", "));
+}
+
+// Rows [first, first + count) of the slice, one behind the other at `out`.
+Result<void> convert_rows(const TensorSlice& slice, int64_t first, int64_t count, DType dtype,
+                          std::byte* out) {
+  for (int64_t row = first; row < first + count; ++row) {
+    convert_elements(slice.row_data(row), slice.tensor.dtype, slice.num_cols, out, dtype);
+    if (dtype == DType::kFloat16) {
+      MR_RETURN_IF_ERROR(check_range(
+          slice, row,
+          {reinterpret_cast<const Float16*>(out), static_cast<size_t>(slice.num_cols)}));
+    }
+    out += slice.num_cols * dtype_bytes(dtype);
+  }
+  return {};
+}
+
+// Calls use(first row, number of rows) for blocks of rows in ascending order, on `num_threads`
+// threads, each with a `use` that make_use() gave it. No block begins after one failed; of several
+// errors the one of the first rows is returned, as on one thread. What `use` throws is thrown here.
+template <typename MakeUse>
+Result<void> for_row_blocks(int64_t num_rows, int64_t rows_a_time, int num_threads,
+                            const MakeUse& make_use) {
+  std::atomic<int64_t> next_row = 0;
+  std::mutex mutex;
+  int64_t failed_row = num_rows;
+  std::optional<Error> failure;
+  std::exception_ptr thrown;
+  const auto work = [&] {
+    auto use = make_use();
+    while (true) {
+      const int64_t row = next_row.fetch_add(rows_a_time);
+      if (row >= num_rows) return;
+      const auto done = use(row, std::min(rows_a_time, num_rows - row));
+      if (done.ok()) continue;
+      next_row = num_rows;
+      const std::lock_guard lock(mutex);
+      if (row >= failed_row) return;
+      failed_row = row;
+      failure = done.error();
+    }
+  };
+  const auto work_or_keep_exception = [&] {
+    try {
+      work();
+    } catch (...) {  // a GPU that fails: for the thread that can report it
+      next_row = num_rows;
+      const std::lock_guard lock(mutex);
+      thrown = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < num_threads; ++i) others.emplace_back(work_or_keep_exception);
+    work_or_keep_exception();
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  if (failure) return *failure;
+  return {};
 }
 
 }  // namespace
@@ -117,25 +182,27 @@ Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::
     device_->copy(destination, slice.row_data(0), slice.num_rows * row_bytes);
     return device_->synchronize(Deadline::after(kCopyTimeout));
   }
-  if (slice.num_rows == 0) return {};
   const int64_t rows_a_time =
-      std::clamp<int64_t>(kStagingBytes / std::max<int64_t>(row_bytes, 1), 1, slice.num_rows);
-  if (staging_.bytes() < rows_a_time * row_bytes) staging_ = AlignedBuffer(rows_a_time * row_bytes);
-  for (int64_t row = 0; row < slice.num_rows; row += rows_a_time) {
-    const int64_t count = std::min(rows_a_time, slice.num_rows - row);
-    for (int64_t r = 0; r < count; ++r) {
-      auto* converted = staging_.as<std::byte>() + r * row_bytes;
-      convert_elements(slice.row_data(row + r), slice.tensor.dtype, slice.num_cols, converted,
-                       dtype);
-      if (dtype != DType::kFloat16) continue;
-      MR_RETURN_IF_ERROR(check_range(
-          slice, row + r,
-          {reinterpret_cast<const Float16*>(converted), static_cast<size_t>(slice.num_cols)}));
-    }
-    device_->copy(destination + row * row_bytes, staging_.data(), count * row_bytes);
-    MR_RETURN_IF_ERROR(device_->synchronize(Deadline::after(kCopyTimeout)));
+      std::clamp<int64_t>(kStagingBytes / std::max<int64_t>(row_bytes, 1), 1, slice.num_rows + 1);
+  const int num_threads = slice.num_rows > rows_a_time ? num_threads_ : 1;
+  if (device_->info().host_memory) {
+    return for_row_blocks(slice.num_rows, rows_a_time, num_threads, [&] {
+      return [&](int64_t row, int64_t count) {
+        return convert_rows(slice, row, count, dtype, destination + row * row_bytes);
+      };
+    });
   }
-  return {};
+  std::mutex device_mutex;
+  return for_row_blocks(slice.num_rows, rows_a_time, num_threads, [&] {
+    return [&, staging = AlignedBuffer(rows_a_time * row_bytes)](
+               int64_t row, int64_t count) mutable -> Result<void> {
+      auto* converted = staging.as<std::byte>();
+      MR_RETURN_IF_ERROR(convert_rows(slice, row, count, dtype, converted));
+      const std::lock_guard lock(device_mutex);
+      device_->copy(destination + row * row_bytes, converted, count * row_bytes);
+      return device_->synchronize(Deadline::after(kCopyTimeout));
+    };
+  });
 }
 
 }  // namespace millrace::model

@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "common/aligned_buffer.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "kernels/api/matrix.h"
@@ -30,11 +29,14 @@ struct TensorSlice {
   const std::byte* row_data(int64_t row) const;  // `row` counts from first_row
 };
 
-// `device` and `storage` outlive the uploader; `storage` gets every buffer it makes.
+// `device` and `storage` outlive the uploader; `storage` gets every buffer it makes. What has
+// another dtype or row length in the file is converted on `num_threads` threads: 1 to 2 ns an
+// element each, 10 to 25 s for an 8B model on one.
 class WeightUploader {
  public:
-  WeightUploader(kernels::Device& device, std::vector<kernels::DeviceBuffer>& storage)
-      : device_(&device), storage_(&storage) {}
+  WeightUploader(kernels::Device& device, std::vector<kernels::DeviceBuffer>& storage,
+                 int num_threads)
+      : device_(&device), storage_(&storage), num_threads_(num_threads) {}
 
   // One dense matrix of the slices one below the other, all of the same width.
   Result<kernels::ConstMatrix> stack(std::span<const TensorSlice> slices, DType dtype);
@@ -51,7 +53,7 @@ class WeightUploader {
 
   kernels::Device* device_;
   std::vector<kernels::DeviceBuffer>* storage_;
-  AlignedBuffer staging_;  // converted rows on their way to the device
+  int num_threads_;
 };
 
 }  // namespace millrace::model

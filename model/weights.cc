@@ -19,12 +19,13 @@ constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 // Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
 class WeightLoader {
  public:
-  WeightLoader(const TensorSource& tensors, kernels::Device& device, ModelWeights& weights)
+  WeightLoader(const TensorSource& tensors, kernels::Device& device, ModelWeights& weights,
+               int num_threads)
       : tensors_(&tensors),
         weights_(&weights),
         config_(&weights.config),
         shard_(&weights.shard),
-        uploader_(device, weights.storage) {}
+        uploader_(device, weights.storage, num_threads) {}
 
   Result<void> load() {
     MR_RETURN_IF_ERROR(load_vocabulary());
@@ -174,14 +175,14 @@ Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model) {
 
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, DType compute_dtype,
-                                                         kernels::Device& device) {
+                                                         kernels::Device& device, int num_threads) {
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
   weights->compute_dtype = compute_dtype;
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model));
-  MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights).load());
+  MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights, num_threads).load());
   return weights;
 }
 

@@ -67,12 +67,13 @@ struct ModelWeights {
 
 // `model`: a directory, or the name of a synthetic model (model/synthetic_model.h).
 // `compute_dtype`: weights are converted to it (norms and biases to float32). kUnsupported: float16
-// does not hold them.
+// does not hold them. `num_threads`: that convert what the file has in another form.
 // `device` outlives the result. kNotFound: a missing tensor, by name; kCorrupt: a file that lies
 // about offsets or shapes; kInvalidArgument: a shape that differs from config.json.
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, DType compute_dtype,
-                                                         kernels::Device& device);
+                                                         kernels::Device& device,
+                                                         int num_threads = 1);
 // Of the checkpoint's matrices, told by the embedding table.
 Result<DType> stored_dtype(const std::string& model);
 

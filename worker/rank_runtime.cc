@@ -32,7 +32,7 @@ Result<void> RankRuntime::load(const RankOptions& options) {
   const DType dtype = compute_dtype_on(device_->info(), options.compute_dtype, stored);
   MR_ASSIGN_OR_RETURN(
       weights_, model::load_model_weights(options.model_directory, grid_->tensor_parallel(), dtype,
-                                          *device_));
+                                          *device_, cores_.num_threads));
   return {};
 }
 

@@ -1,0 +1,69 @@
+#include "model/weight_uploader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/random_data.h"
+#include "tests/unit/model/memory_device.h"
+
+namespace millrace::model {
+namespace {
+
+using testing::HasSubstr;
+
+// Several blocks of rows, the last one short.
+constexpr int64_t kRows = 1501, kCols = 800;
+
+Tensor tensor_of(const std::vector<float>& values) {
+  return {
+      .dtype = DType::kFloat32, .shape = {kRows, kCols}, .bytes = std::as_bytes(std::span(values))};
+}
+
+// As a device whose memory the host reads, and as a GPU.
+constexpr int kDevices[] = {1, 0};
+
+TEST(WeightUploader, ConvertsTheSameBitsOnAnyNumberOfThreads) {
+  const auto values = test::random_normals(1, kRows * kCols);
+  const int64_t first_col = 37, num_cols = 640;
+  const auto slice = TensorSlice::whole(tensor_of(values)).cols(first_col, num_cols);
+  for (const int kind : kDevices) {
+    for (const int num_threads : {1, 2, 5}) {
+      test::MemoryDevice device(kind);
+      std::vector<kernels::DeviceBuffer> storage;
+      WeightUploader uploader(device, storage, num_threads);
+      const auto matrix = uploader.stack(std::array{slice}, DType::kFloat16);
+      ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
+      int64_t num_wrong = 0;
+      for (int64_t row = 0; row < kRows; ++row) {
+        for (int64_t col = 0; col < num_cols; ++col) {
+          const auto expected = to_float16(values[row * kCols + first_col + col]);
+          num_wrong +=
+              static_cast<const Float16*>(matrix->data)[row * num_cols + col].bits != expected.bits;
+        }
+      }
+      EXPECT_EQ(num_wrong, 0) << num_threads << " threads";
+    }
+  }
+}
+
+TEST(WeightUploader, NamesTheFirstWeightBeyondFloat16OnAnyNumberOfThreads) {
+  auto values = test::random_normals(1, kRows * kCols);
+  for (const int64_t row : {700, 701, 1100, 1500}) values[row * kCols + 5] = 1e6F;
+  const auto slice = TensorSlice::whole(tensor_of(values));
+  for (const int kind : kDevices) {
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      test::MemoryDevice device(kind);
+      std::vector<kernels::DeviceBuffer> storage;
+      WeightUploader uploader(device, storage, /*num_threads=*/4);
+      const auto matrix = uploader.stack(std::array{slice}, DType::kFloat16);
+      ASSERT_FALSE(matrix.ok());
+      EXPECT_EQ(matrix.error().code, Errc::kUnsupported);
+      EXPECT_THAT(matrix.error().message, HasSubstr("row 700 column 5"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::model
