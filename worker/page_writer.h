@@ -1,7 +1,7 @@
 // Brings the pages of a layer from device memory into the KV store, on threads of its own, so that
 // the device goes on with the next layer. Each thread takes a few pages at a time: copies them to
-// the host, page by page K then V, and writes them to the store. Threads, their page-locked memory
-// and their lanes take 20 ms to make, so they serve one request after another.
+// the host, page by page K then V, and writes them to the store. Lanes and page-locked memory take
+// longer to make than layers of a short prompt to compute, so they serve one request after another.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,9 @@
 
 namespace millrace::worker {
 
-// Threads that keep up with a GPU's link to the host: checksum and copy of a page take one core
-// three times as long as the link.
+// Threads that keep up with a GPU: four bring the 128 MiB that a layer of 131,072 tokens has on
+// each of four ranks to the store in 10 ms, of the 38 in which it is computed. Eight were no faster
+// (docs/performance.md).
 inline constexpr int kMaxPageWriters = 4;
 
 // A layer's rows and page digests in device memory.
