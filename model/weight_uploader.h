@@ -30,8 +30,8 @@ struct TensorSlice {
 };
 
 // `device` and `storage` outlive the uploader; `storage` gets every buffer it makes. What has
-// another dtype or row length in the file is converted on `num_threads` threads: 1 to 2 ns an
-// element each, 10 to 25 s for an 8B model on one.
+// another dtype or row length in the file is converted on `num_threads` threads. On one, an 8B
+// model from bfloat16 to float16 took 15 to 25 s beside an H100.
 class WeightUploader {
  public:
   WeightUploader(kernels::Device& device, std::vector<kernels::DeviceBuffer>& storage,
