@@ -53,7 +53,7 @@ Partition Engine::partition(int64_t num_tokens) const {
   const int cp = grid_->shape().cp;
   const int64_t stripe = options_.stripe_tokens != 0
                              ? options_.stripe_tokens
-                             : Partition::default_stripe_tokens(num_tokens, cp);
+                             : Partition::default_stripe_tokens(num_tokens);
   return Partition(num_tokens, cp, stripe);
 }
 

@@ -1,7 +1,8 @@
-// Which context-parallel rank owns which tokens: stripes dealt in snake order (0 1 2 3 3 2 1 0
-// ...), which balances causal and content-dependent attention alike (worst rank within 1 % of the
-// mean for vertical-slash, 4 to 12 % for block-sparse at 32 ranks, where two chunks a rank are off
-// by half).
+// Which context-parallel rank owns which tokens: stripes dealt in rounds of two to a rank, in snake
+// order (0 1 2 3 3 2 1 0), which balances causal and content-dependent attention alike (worst rank
+// within 1 % of the mean for vertical-slash, 4 to 12 % for block-sparse at 32 ranks, where two
+// chunks a rank are off by half). Stripes of a round are equally long, so ranks have the same
+// number of tokens but for a page or two.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +31,15 @@ struct OwnedRun {
 
 class Partition {
  public:
-  // stripe_tokens: a multiple of the page size, so that pages and row tiles have one owner.
+  // Stripes of about `stripe_tokens`, and whole pages in any case, so that pages and row tiles have
+  // one owner. Those of at least kernels::kGroupRows are multiples of it but for the first round's,
+  // where attention has least to do: other lengths cost a rank of four 4 to 13 % of its attention
+  // (docs/performance.md, "Several GPUs"). What does not go round evenly is dealt page by page at
+  // the end.
   Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens);
 
-  // 512 tokens up to 256K, 2048 at 1M and beyond, in between by length; less for prompts too short
-  // to give every rank two stripes.
-  static int64_t default_stripe_tokens(int64_t num_tokens, int num_ranks);
+  // 576 tokens up to 72K, 2304 from 288K on, in between by length.
+  static int64_t default_stripe_tokens(int64_t num_tokens);
 
   int64_t num_tokens() const { return num_tokens_; }
   // Ascending; neighbouring stripes of one owner (the turns of the snake) are one range.
@@ -57,9 +61,16 @@ class Partition {
   int64_t local_row(int rank, int64_t position) const;
 
  private:
+  struct Stripe {
+    TokenRange tokens;
+    int owner = 0;
+  };
+
+  void deal_round(int64_t stripe_tokens);
+  const Stripe& stripe_at(int64_t position) const;
+
   int64_t num_tokens_;
-  int64_t stripe_tokens_;
-  int num_ranks_;
+  std::vector<Stripe> stripes_;  // ascending
   std::vector<std::vector<TokenRange>> ranges_;
 };
 

@@ -1,23 +1,8 @@
 #include "worker/rank_cli.h"
 
-#include <charconv>
-
 #include "common/cli/choice_option.h"
 
 namespace millrace::worker {
-
-namespace {
-
-// What is wrong with it, or nothing.
-std::string check_stripe(const std::string& text) {
-  int64_t tokens = -1;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), tokens);
-  const bool number = status == std::errc() && end == text.data() + text.size();
-  if (number && tokens >= 0 && tokens % kernels::kPageTokens == 0) return {};
-  return text + " is no multiple of 64";
-}
-
-}  // namespace
 
 void add_rank_options(CLI::App& app, RankOptions& options) {
   app.footer(
@@ -56,8 +41,8 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--stripe-tokens", options.engine.stripe_tokens,
-                 "stripe of a context-parallel rank, a multiple of 64; 0: by prompt length")
-      ->check(CLI::Validator(check_stripe, "MULTIPLE OF 64"))
+                 "about how long stripes of context-parallel ranks are; 0: by prompt length")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--max-prompt-tokens", options.max_prompt_tokens,
                  "longest prompt; 0: what model and memory allow")

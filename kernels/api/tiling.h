@@ -11,6 +11,11 @@ namespace millrace::kernels {
 inline constexpr int64_t kTileRows = 64;
 inline constexpr int64_t kPageTokens = 64;
 
+// Rows that a GPU's thread block attends with at a time: three row tiles that follow each other,
+// so that a key or value fetched once serves all of them. What is left of a run of rows takes a
+// block about as long as three tiles do.
+inline constexpr int64_t kGroupRows = 3 * kTileRows;
+
 // The last rows of a prompt always run densely: their softmax statistics are then exact, and the
 // first generated token sees everything (MInference estimates from as many, last_q = 64).
 inline constexpr int64_t kLastRows = 64;

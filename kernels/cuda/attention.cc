@@ -124,10 +124,20 @@ void cut_by_keys(TileGroup group, GroupPlan& plan) {
                       .num_parts = plan.num_parts - first_part});
 }
 
-// Where a head has too few groups for the last ones to even out what the long first ones of the
-// last head leave, several take turns: four items a multiprocessor.
-int32_t heads_at_a_time(int64_t num_groups, int64_t num_sms) {
-  return static_cast<int32_t>(ceil_div(4 * num_sms, num_groups));
+// How many heads take turns, item by item. Those of a kv head read the same keys and values, and
+// where a head has few groups the last ones do not even out what the long first ones of the last
+// head leave: so as many as give a multiprocessor two items, and no part of a kv head's. Several kv
+// heads only as far as the L2 cache holds them (docs/performance.md, "Several GPUs").
+int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num_groups,
+                        const Context& context) {
+  const int64_t enough = ceil_div(2 * int64_t{context.num_sms}, num_groups);
+  for (int32_t heads = 1; heads <= heads_per_kv_head; ++heads) {
+    if (heads >= enough && heads_per_kv_head % heads == 0) return heads;
+  }
+  const int64_t kv_head_bytes = 2 * kv.num_tokens * kv.head_dim * dtype_bytes(kv.dtype);
+  const int64_t cached = std::max<int64_t>(1, context.l2_bytes / 2 / kv_head_bytes);
+  const int64_t kv_heads = std::min(ceil_div(enough, heads_per_kv_head), cached);
+  return static_cast<int32_t>(kv_heads) * heads_per_kv_head;
 }
 
 // Longest first: under any index a tile's cost grows with its position, and the last items to
@@ -183,6 +193,7 @@ void attention(const AttentionParams& params, Context& context) {
   const GroupPlan plan = plan_groups(params, layout, dense_from);
   if (plan.groups.empty()) return;
   const int32_t num_heads = params.num_query_heads >> layout.packing_log2;
+  const int32_t heads_per_kv_head = num_heads / kv.num_kv_heads;
   const int64_t part_rows = int64_t{num_heads} * plan.num_parts * kMaxGroupRows;
 
   const AttentionArguments arguments = {
@@ -198,13 +209,13 @@ void attention(const AttentionParams& params, Context& context) {
       .num_query_heads = params.num_query_heads,
       .num_heads = num_heads,
       .heads_per_list = params.heads_per_list >> layout.packing_log2,
-      .heads_per_kv_head = num_heads / kv.num_kv_heads,
+      .heads_per_kv_head = heads_per_kv_head,
       .packing_log2 = layout.packing_log2,
       .scale_log2 = params.scale * std::numbers::log2e_v<float>,
       .index = params.index,
       .groups = context.scratch.upload(std::span(plan.groups)),
       .num_groups = static_cast<int32_t>(plan.groups.size()),
-      .heads_at_a_time = heads_at_a_time(std::ssize(plan.groups), context.num_sms),
+      .heads_at_a_time = heads_at_a_time(kv, heads_per_kv_head, std::ssize(plan.groups), context),
       .next_item = next_item,
       .num_parts = plan.num_parts,
       .part_out = context.scratch.allocate<float>(part_rows * kv.head_dim),

@@ -11,11 +11,11 @@ namespace millrace::kernels::cuda {
 // Row tiles that one thread block computes side by side, each by a warpgroup of its own, so that a
 // key or value fetched once serves all of them. Three keep the tensor cores busier than two
 // (docs/performance.md).
-inline constexpr int kGroupTiles = 3;
+inline constexpr int kGroupTiles = kGroupRows / kTileRows;
 // Where query heads share lists, the rows of one index tile and of all these heads go side by side
 // through two warpgroups, a position's heads next to each other.
 inline constexpr int kPackedGroupTiles = 2;
-inline constexpr int kMaxGroupRows = kGroupTiles * static_cast<int>(kTileRows);
+inline constexpr int kMaxGroupRows = static_cast<int>(kGroupRows);
 
 inline constexpr int32_t kWhole = -1;
 

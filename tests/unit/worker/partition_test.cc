@@ -53,12 +53,39 @@ TEST(Partition, TilesAndPagesAreThoseOfTheWholePrompt) {
   EXPECT_EQ(tile_positions, expected);
 }
 
-TEST(Partition, StripesAreWholePagesAndGiveEachRankTwoWhereThePromptAllows) {
-  EXPECT_EQ(Partition::default_stripe_tokens(131072, 8), 512);
-  EXPECT_EQ(Partition::default_stripe_tokens(1 << 20, 8), 2048);
-  EXPECT_EQ(Partition::default_stripe_tokens(4096, 4), 512);
-  EXPECT_EQ(Partition::default_stripe_tokens(1000, 4), 64);
-  EXPECT_EQ(Partition::default_stripe_tokens(1, 8), 64);
+TEST(Partition, GivesRanksTheSameNumberOfPagesButForOne) {
+  for (const int64_t tokens : {1, 1000, 4097, 131071, 524288}) {
+    for (const int ranks : {2, 3, 8}) {
+      const Partition partition(tokens, ranks, Partition::default_stripe_tokens(tokens));
+      const auto pages = ceil_div(tokens, kernels::kPageTokens);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto own = std::ssize(partition.pages(rank));
+        EXPECT_GE(own, pages / (2 * ranks) * 2) << tokens << " tokens, rank " << rank;
+        EXPECT_LE(own, ceil_div(pages, int64_t{ranks})) << tokens << " tokens, rank " << rank;
+      }
+    }
+  }
+}
+
+TEST(Partition, LongStripesButThoseOfTheFirstRoundAreWholeGroupsOfRows) {
+  constexpr int kRanks = 8;
+  const Partition partition(131072, kRanks, 1024);
+  const int64_t first_round = 2 * kRanks * partition.ranges(0).front().size();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    int num_later = 0;
+    for (const auto& range : partition.ranges(rank)) {
+      if (range.begin < first_round) continue;
+      ++num_later;
+      EXPECT_EQ(range.size() % kernels::kGroupRows, 0) << "rank " << rank << ", " << range.begin;
+      EXPECT_LE(range.size(), 2 * 1152) << "rank " << rank << ", " << range.begin;
+    }
+    EXPECT_GE(num_later, 7) << "rank " << rank;
+  }
+}
+
+TEST(Partition, GivesEachRankTwoStripesWhereThePromptIsShort) {
+  const Partition partition(4096, 4, Partition::default_stripe_tokens(4096));
+  EXPECT_EQ(partition.ranges(1), (std::vector<TokenRange>{{512, 1024}, {3072, 3584}}));
 }
 
 }  // namespace
