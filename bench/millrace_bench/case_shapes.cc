@@ -24,6 +24,10 @@ std::vector<int32_t> all_heads(const LayerShape& shape) {
   return heads;
 }
 
+int64_t causal_pairs(int64_t num_tokens) {
+  return num_tokens * (num_tokens + 1) / 2;
+}
+
 std::string budget_text(VerticalSlashBudget budget) {
   return fmt::format("{},{}", budget.verticals, budget.slashes);
 }

@@ -11,6 +11,7 @@ namespace millrace::bench {
 
 KernelRow empty_row(const char* name, std::string setting, const LayerShape& shape);
 std::vector<int32_t> all_heads(const LayerShape& shape);
+int64_t causal_pairs(int64_t num_tokens);  // of one head
 std::string budget_text(kernels::VerticalSlashBudget budget);
 
 // Room for as many bands as can be apart, and the columns of a budget.

@@ -27,6 +27,13 @@ class KernelCases {
   // Index sets given by hand (bench_index.h), another for each list.
   Result<KernelRow> given_sets(const SampleLayer& layer, kernels::VerticalSlashBudget budget);
 
+  // Attention of a rank of so many context-parallel ones, for each number, dense and under given
+  // sets: the mean over the ranks, computed one after the other, `min` and `max` the fastest and
+  // the slowest rank. What a share costs beyond its part of one rank's is what dealing costs.
+  Result<std::vector<KernelRow>> shares(const SampleLayer& layer,
+                                        kernels::VerticalSlashBudget budget,
+                                        const std::vector<int>& num_ranks);
+
   // Found in the layer itself: estimation, index building and attention, each timed alone.
   Result<KernelRow> vertical_slash(const SampleLayer& layer, kernels::VerticalSlashBudget budget);
   Result<KernelRow> block_sparse(const SampleLayer& layer, int32_t top_k);
@@ -41,6 +48,12 @@ class KernelCases {
 
   Result<KernelRow> swiglu(int64_t num_rows, DType dtype);
   Result<KernelRow> blocks(const SampleLayer& layer, const BlockPattern& pattern, KernelRow row);
+  Result<BenchIndex> dense_index(const LayerShape& shape);
+  Result<BenchIndex> given_index(const LayerShape& shape, kernels::VerticalSlashBudget budget);
+  Result<KernelRow> share_of(const SampleLayer& layer, const BenchIndex& index, const char* name,
+                             int num_ranks);
+  // Runs attention once; of each head.
+  Result<std::vector<int64_t>> covered_pairs(kernels::AttentionParams params);
   Result<KernelRow::Part> time(const char* name, const std::function<void()>& call);
   // Runs attention under `index` once, checks it and counts pairs, then times it.
   Result<void> attention(const SampleLayer& layer, const BenchIndex& index, KernelRow& row);

@@ -25,8 +25,11 @@ constexpr kernels::VerticalSlashBudget kLargeBudget{1000, 6096};
 constexpr kernels::VerticalSlashBudget kSmallBudget{500, 700};
 constexpr int64_t kCopyBytes = 1 << 30;
 
-const std::vector<std::string> kCases = {
-    "products", "dense", "given-sets", "shared-set", "block-sparse", "vertical-slash", "adaptive"};
+const std::vector<std::string> kCases = {"products",   "dense",        "given-sets",
+                                         "shared-set", "block-sparse", "vertical-slash",
+                                         "adaptive",   "shares"};
+// One rank's share is the whole, without the dense last rows as in the others.
+const std::vector<int> kShareRanks = {1, 2, 4, 8};
 
 // Runs cases and prints each row as it is done: a run that is cut short has still said something.
 class Run {
@@ -92,7 +95,9 @@ class Run {
       MR_ASSIGN_OR_RETURN(auto row, cases_.given_sets(group, kLargeBudget));
       take(std::move(row));
     }
-    if (wants("vertical-slash") || wants("adaptive")) return whole_layer(tokens);
+    if (wants("vertical-slash") || wants("adaptive") || wants("shares")) {
+      return whole_layer(tokens);
+    }
     return {};
   }
 
@@ -115,6 +120,10 @@ class Run {
     if (wants("vertical-slash")) {
       MR_ASSIGN_OR_RETURN(auto row, cases_.vertical_slash(all, kLargeBudget));
       take(std::move(row));
+    }
+    if (wants("shares")) {
+      MR_ASSIGN_OR_RETURN(auto rows, cases_.shares(all, kLargeBudget, kShareRanks));
+      for (auto& row : rows) take(std::move(row));
     }
     if (!wants("adaptive")) return {};
     for (const float gamma : command_.gammas) {

@@ -126,8 +126,9 @@ void cut_by_keys(TileGroup group, GroupPlan& plan) {
 
 // How many heads take turns, item by item. Those of a kv head read the same keys and values, and
 // where a head has few groups the last ones do not even out what the long first ones of the last
-// head leave: so as many as give a multiprocessor two items, and no part of a kv head's. Several kv
-// heads only as far as the L2 cache holds them (docs/performance.md, "Several GPUs").
+// head leave: so as many as give a multiprocessor two items, and no odd part of a kv head's.
+// Several kv heads only as far as the L2 cache holds them, or two where query heads have their own
+// (docs/performance.md, "Several GPUs").
 int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num_groups,
                         const Context& context) {
   const int64_t enough = ceil_div(2 * int64_t{context.num_sms}, num_groups);
@@ -135,7 +136,8 @@ int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num
     if (heads >= enough && heads_per_kv_head % heads == 0) return heads;
   }
   const int64_t kv_head_bytes = 2 * kv.num_tokens * kv.head_dim * dtype_bytes(kv.dtype);
-  const int64_t cached = std::max<int64_t>(1, context.l2_bytes / 2 / kv_head_bytes);
+  const int64_t cached =
+      std::max<int64_t>(heads_per_kv_head == 1 ? 2 : 1, context.l2_bytes / 2 / kv_head_bytes);
   const int64_t kv_heads = std::min(ceil_div(enough, heads_per_kv_head), cached);
   return static_cast<int32_t>(kv_heads) * heads_per_kv_head;
 }
