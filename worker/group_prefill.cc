@@ -126,19 +126,22 @@ Result<model::HeadPlan> GroupService::plan_for(const protocol::RunPrompt& prompt
   return model::plan_for_length(std::move(plan), num_tokens);
 }
 
+Result<std::vector<int32_t>> GroupService::checked_tokens(const protocol::RunPrompt& prompt) {
+  auto token_ids = decode_token_ids(prompt.prompt_token_ids());
+  const auto own = token_ids.ok() ? check_prompt(*token_ids, runtime_.limits())
+                                  : Result<void>(token_ids.error());
+  MR_RETURN_IF_ERROR(agree(runtime_.grid().world(), own, Deadline::after(options_.layer_timeout)));
+  return token_ids;
+}
+
 Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& prompt,
                                                      StageClock& stages) {
-  auto& world = runtime_.grid().world();
   const auto& id = prompt.request_id();
-  const auto token_ids = decode_token_ids(prompt.prompt_token_ids());
-  Result<void> own = token_ids.ok() ? check_prompt(*token_ids, runtime_.limits())
-                                    : Result<void>(token_ids.error());
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-
-  const auto num_tokens = static_cast<int64_t>(token_ids->size());
+  MR_ASSIGN_OR_RETURN(const auto token_ids, checked_tokens(prompt));
+  const auto num_tokens = std::ssize(token_ids);
   const auto pages = runtime_.engine().partition(num_tokens).pages(runtime_.grid().cp().rank());
   const auto plan = plan_for(prompt, num_tokens);
-  own = plan.ok() ? Result<void>() : plan.error();
+  Result<void> own = plan.ok() ? Result<void>() : plan.error();
   const bool stores = runtime_.weights().shard.kv_replica == 0;
   std::optional<UnfinishedPages> unfinished;
   if (own.ok() && stores) {
@@ -146,7 +149,7 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
     if (own.ok()) unfinished.emplace(store_, id);
     if (own.ok() && streams(prompt)) own = store_.open(id, prompt.lease_id());
   }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
+  MR_RETURN_IF_ERROR(agree(runtime_.grid().world(), own, Deadline::after(options_.layer_timeout)));
   if (streams(prompt)) MR_RETURN_IF_ERROR(announce(prompt));
 
   std::optional<StoreSink> sink;
@@ -156,7 +159,7 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
   MR_ASSIGN_OR_RETURN(
       finished.prefill,
       runtime_.engine().prefill(
-          {.token_ids = *token_ids,
+          {.token_ids = token_ids,
            .plan = &*plan,
            .sink = sink ? &*sink : nullptr,
            .at_boundary = [&](const LayerReport& report) { return at_boundary(running, report); },

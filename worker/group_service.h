@@ -60,6 +60,8 @@ class GroupService {
   Result<void> change_lease(const protocol::LeaseChange& change);
   Result<void> run_prompt(const protocol::RunPrompt& prompt);
   Result<model::HeadPlan> plan_for(const protocol::RunPrompt& prompt, int64_t num_tokens) const;
+  // On all ranks or none.
+  Result<std::vector<int32_t>> checked_tokens(const protocol::RunPrompt& prompt);
   Result<Finished> prefill(const protocol::RunPrompt& prompt, StageClock& stages);
   Result<void> seal(const Running& running, Finished& finished);
   Result<void> announce(const protocol::RunPrompt& prompt);

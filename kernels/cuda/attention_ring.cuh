@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention_arguments.h"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ring_cursor.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -98,20 +99,6 @@ struct alignas(kSharedAlignment) AttentionShared {
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
   uint64_t announced[kOrders];
   uint64_t placed[kOrders];
-};
-
-// Position in the ring. Parity tells apart the rounds of a barrier.
-template <int kStages>
-struct RingCursor {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 // The rows of one tile of a group.

@@ -22,6 +22,7 @@
 #include "kernels/cuda/ptx/named_barrier.cuh"
 #include "kernels/cuda/ptx/warpgroup.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/ring_cursor.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace millrace::kernels::cuda {
@@ -95,23 +96,10 @@ __device__ void for_each_tile(const Problem& problem, F&& f) {
   }
 }
 
-// Position in the ring of stages. Parity tells apart the rounds of a barrier.
-struct Cursor {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // One thread. A stage is written in both blocks, so both must have left it.
 __device__ void bring_tiles(Shared& shared, const Problem& problem, const CUtensorMap& a_map,
                             const CUtensorMap& gate_up_map, int rank) {
-  Cursor at;
+  RingCursor<kStages> at;
   for_each_tile(problem, [&](const Tile& tile) {
     for (int step = 0; step < problem.num_steps; ++step, at.advance()) {
       ptx::barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
@@ -227,7 +215,7 @@ class Multiplier {
   const Problem& problem_;
   int warpgroup_;
   int block_row_;  // the first of its own in the cluster's tile
-  Cursor at_;
+  RingCursor<kStages> at_;
   float sums_[2 * kGates];  // gates, then ups, as ptx/wgmma.cuh says
 };
 
