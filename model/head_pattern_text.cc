@@ -105,7 +105,7 @@ std::vector<Bound> bounds_of(const HeadPattern& head) {
       return {{"alpha", double(head.alpha), -kMaxTokens, kMaxTokens}, {"beta", head.beta, 0, 1}};
     case Pattern::kAdaptive:
       // A share of less than a millionth is a slip; NaN fails every comparison.
-      return {{"gamma", head.gamma, 1e-6, 1},
+      return {{"gamma", head.gamma, 1e-6F, 1},
               {"row outliers", double(head.row_outliers), 0, kMaxOutliers},
               {"page outliers", double(head.page_outliers), 0, kMaxOutliers}};
   }

@@ -14,7 +14,7 @@ ClosedForm dense_form(int64_t num_tokens) {
 }
 
 ClosedForm a_shape_form(int64_t sink, int64_t window, int64_t num_tokens) {
-  MR_CHECK(sink >= 1 && window >= 1, "a-shape of sink {} and window {}", sink, window);
+  MR_CHECK(sink >= 0 && window >= 1, "a-shape of sink {} and window {}", sink, window);
   return {.window = std::min(window, num_tokens), .sink = std::min(sink, num_tokens)};
 }
 

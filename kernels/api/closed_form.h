@@ -18,7 +18,7 @@ struct ClosedForm {
 };
 
 ClosedForm dense_form(int64_t num_tokens);
-// StreamingLLM; MInference's A-shape. Both counts >= 1, clamped to num_tokens.
+// StreamingLLM; MInference's A-shape. A window of at least 1; both are clamped to num_tokens.
 ClosedForm a_shape_form(int64_t sink, int64_t window, int64_t num_tokens);
 // MoA: a window of alpha + beta * num_tokens tokens, at least a page and at most everything, and
 // the first page. alpha may be negative.

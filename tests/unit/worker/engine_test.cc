@@ -138,6 +138,24 @@ TEST_F(EngineTest, APlanOfAllPatternsGivesTheSameOnAnyGrid) {
   expect_the_same_on_any_grid(plan);
 }
 
+// What model/head_pattern_text.cc accepts, at the ends of its ranges: clients choose these numbers.
+TEST_F(EngineTest, ComputesEveryPlanThatIsRead) {
+  const auto tokens = random_tokens(200, config_.vocab_size);
+  for (const std::string plan :
+       {"a-shape:0,1", "a-shape:65536,1073741824", "vertical-slash:0,0",
+        "vertical-slash:65536,65536", "block-sparse:1", "block-sparse:65536",
+        "elastic:-1073741824,0", "elastic:1073741824,1", "adaptive:0.000001,0,0",
+        "adaptive:1,16,16"}) {
+    for (const GridShape grid : {GridShape{1, 1}, {1, 2}}) {
+      SCOPED_TRACE(fmt::format("{}, cp {}", plan, grid.cp));
+      const auto run = prefill(directory_.path(), grid, plan, tokens, {});
+      ASSERT_TRUE(run->result.has_value()) << run->failure;
+      EXPECT_GT(run->result->density, 0);
+      EXPECT_LE(run->result->density, 1);
+    }
+  }
+}
+
 TEST_F(EngineTest, PrefillsPromptsShorterThanTheGrid) {
   for (const int64_t length : {1, 2, 63, 64, 65, 130}) {
     SCOPED_TRACE(length);
