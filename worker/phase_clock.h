@@ -15,13 +15,13 @@ class PhaseClock {
   // Both outlive the clock.
   PhaseClock(kernels::Device& device, PhaseTimes& times) : device_(device), times_(times) {}
 
-  // Ends the phase before, if it is another.
+  // Ends the phase before, if it is another. Where so many phases wait to be settled that the
+  // device may forget their marks (kernels::kMarksKept), the phase before goes on in its place:
+  // with several ranks a layer has two marks a row tile, so that takes a rank of millions of rows.
   void enter(Phase phase);
   // Returns the mark at which the last phase ends.
   kernels::TimeMark stop();
-  // Adds the phases that ended no later than `passed`, a mark that was waited for. To be called a
-  // layer, at most two after it, or marks are forgotten (kernels::kMarksKept): a layer has two a
-  // row tile and a dozen, so that two layers of two million rows are remembered.
+  // Adds the phases that ended no later than `passed`, a mark that was waited for.
   void settle(kernels::TimeMark passed);
 
  private:

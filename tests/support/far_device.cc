@@ -163,7 +163,13 @@ void FarDevice::catch_up(int64_t count) {
 kernels::TimeMark FarDevice::mark() {
   const std::lock_guard lock(mutex_);
   const kernels::TimeMark mark = num_called() + 1;
-  enqueue_own([this, mark] { passed_[mark] = kernels::host_time_mark(); });
+  enqueue_own([this, mark] {
+    passed_[mark] = kernels::host_time_mark();
+    kept_.push_back(mark);
+    if (std::ssize(kept_) <= kernels::kMarksKept) return;
+    passed_.erase(kept_.front());
+    kept_.pop_front();
+  });
   return mark;
 }
 

@@ -121,6 +121,7 @@ class FarDevice final : public kernels::Device {
   int64_t num_done_ = 0;
   bool inside_ = false;                                              // an operation
   std::unordered_map<kernels::TimeMark, kernels::TimeMark> passed_;  // mark -> when
+  std::deque<kernels::TimeMark> kept_;                               // those of passed_, in order
   int64_t first_broken_ = std::numeric_limits<int64_t>::max();
   int num_failures_ = 0;
 };
