@@ -13,14 +13,16 @@
 //   as its budget goes, so
 //                   that those device copies are clean and evicting them is a rebind
 //   set_scores      of that layer's pages; decides what stays when the device pool is short
-//   seal            final placement; from now on only pin_pages, until the lease ends
+//   seal            final placement; from now on only pin_pages and pin_digests, until the lease
+//                   ends
 //   release | expire | abort
 //
 // Placement: what stays in device memory is decided by attention (placement.h): sinks, the recent
 // window, the first layers, then pages by score until the head's mass or the byte budget is
 // reached. Nothing is dropped: cold means slower.
 //
-// Threads: every method may be called from any thread. pin_pages may read the disk.
+// Threads: every method may be called from any thread. pin_pages may read the disk; pin_digests
+// reads nothing.
 // Errors: kExhausted (begin_request), kNotFound (unknown request, page outside it, expired or
 // foreign lease: the message says which), kUnavailable (a page of an open request that is not
 // complete yet), kCorrupt (a page read back from disk that does not match its checksum), kIo.
@@ -66,6 +68,7 @@ struct KvGeometry {
   int32_t page_tokens = 64;
 
   int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
+  int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }
   bool operator==(const KvGeometry&) const = default;
 };
 
@@ -139,6 +142,8 @@ class KvStore {
  public:
   virtual ~KvStore() = default;
 
+  virtual const KvGeometry& geometry() const = 0;
+
   // `pages`: the prompt's pages this rank holds, ascending, the same for every layer and kv head.
   virtual Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
                                      std::span<const int64_t> pages) = 0;
@@ -163,6 +168,12 @@ class KvStore {
                                                          const std::string& lease_id, int32_t layer,
                                                          int32_t kv_head, int64_t first_page,
                                                          int64_t num_pages) = 0;
+  // What is known of these pages without their bytes, which are empty.
+  virtual Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
+                                                           const std::string& lease_id,
+                                                           int32_t layer, int32_t kv_head,
+                                                           int64_t first_page,
+                                                           int64_t num_pages) = 0;
 
   virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                                    Duration lease) = 0;

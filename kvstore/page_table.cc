@@ -21,7 +21,7 @@ PageTable::PageTable(std::string request_id, const KvGeometry& geometry, int64_t
       sequence_(sequence),
       pages_(pages.begin(), pages.end()),
       entries_(pages.size() * geometry.num_layers * geometry.num_kv_heads),
-      digests_(num_entries() * 3 * geometry.head_dim * int64_t{sizeof(float)}) {
+      digests_(num_entries() * geometry.digest_bytes()) {
   num_unwritten = num_entries();
   for (PageEntry& entry : entries_) {
     entry.table = this;

@@ -7,7 +7,6 @@
 #include "common/log.h"
 #include "common/units.h"
 #include "kvstore/check_arguments.h"
-#include "kvstore/pins.h"
 
 namespace millrace::kvstore {
 namespace {
@@ -234,21 +233,40 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
                                                               int32_t layer, int32_t kv_head,
                                                               int64_t first_page,
                                                               int64_t num_pages) {
-  std::unique_ptr<Pins> pins;
-  {
-    std::lock_guard lock(mutex_);
-    MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
-    const auto& table = tables_.at(request_id);
-    MR_ASSIGN_OR_RETURN(const auto entries, table->range(layer, kv_head, first_page, num_pages));
-    MR_RETURN_IF_ERROR(table->check_readable(entries));
-    for (PageEntry& page : entries) residency_.pin(page);
-    pinned_pages_ += num_pages;
-    pins = std::make_unique<Pins>(table, entries, [this, entries] { unpin(entries); });
-    pins->describe();
-    for (const PinnedPage& page : pins->pages()) ++page_hits_[static_cast<int>(page.tier)];
-  }
+  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, first_page, num_pages));
   MR_RETURN_IF_ERROR(pins->load(io_));
+  count_hits(pins->pages());
   return std::unique_ptr<PinnedPages>(std::move(pins));
+}
+
+Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_digests(const std::string& request_id,
+                                                                const std::string& lease_id,
+                                                                int32_t layer, int32_t kv_head,
+                                                                int64_t first_page,
+                                                                int64_t num_pages) {
+  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, first_page, num_pages));
+  return std::unique_ptr<PinnedPages>(std::move(pins));
+}
+
+Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
+                                                  const std::string& lease_id, int32_t layer,
+                                                  int32_t kv_head, int64_t first_page,
+                                                  int64_t num_pages) {
+  std::lock_guard lock(mutex_);
+  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
+  const auto& table = tables_.at(request_id);
+  MR_ASSIGN_OR_RETURN(const auto entries, table->range(layer, kv_head, first_page, num_pages));
+  MR_RETURN_IF_ERROR(table->check_readable(entries));
+  for (PageEntry& page : entries) residency_.pin(page);
+  pinned_pages_ += num_pages;
+  auto pins = std::make_unique<Pins>(table, entries, [this, entries] { unpin(entries); });
+  pins->describe();
+  return pins;
+}
+
+void TieredKvStore::count_hits(std::span<const PinnedPage> pages) {
+  std::lock_guard lock(mutex_);
+  for (const PinnedPage& page : pages) ++page_hits_[static_cast<int>(page.tier)];
 }
 
 void TieredKvStore::unpin(std::span<PageEntry> pages) {

@@ -17,6 +17,7 @@
 #include "kvstore/page_io.h"
 #include "kvstore/page_mover.h"
 #include "kvstore/page_table.h"
+#include "kvstore/pins.h"
 #include "kvstore/residency.h"
 
 namespace millrace::kvstore {
@@ -28,6 +29,7 @@ class TieredKvStore final : public KvStore {
   // All pins are gone by then.
   ~TieredKvStore() override;
 
+  const KvGeometry& geometry() const override { return geometry_; }
   Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
                              std::span<const int64_t> pages) override;
   Result<void> open(const std::string& request_id, const std::string& lease_id) override;
@@ -42,6 +44,10 @@ class TieredKvStore final : public KvStore {
                                                  const std::string& lease_id, int32_t layer,
                                                  int32_t kv_head, int64_t first_page,
                                                  int64_t num_pages) override;
+  Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
+                                                   const std::string& lease_id, int32_t layer,
+                                                   int32_t kv_head, int64_t first_page,
+                                                   int64_t num_pages) override;
   Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                            Duration lease) override;
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
@@ -69,6 +75,11 @@ class TieredKvStore final : public KvStore {
   Result<PageWrite> start_write(const std::string& request_id, const PageKey& key);
   void finish_write(const PageWrite& write, uint64_t sum, bool copied);
 
+  // Pins without the pages' bytes.
+  Result<std::unique_ptr<Pins>> hold(const std::string& request_id, const std::string& lease_id,
+                                     int32_t layer, int32_t kv_head, int64_t first_page,
+                                     int64_t num_pages);
+  void count_hits(std::span<const PinnedPage> pages);
   void unpin(std::span<PageEntry> pages);
 
   const KvGeometry geometry_;

@@ -1,9 +1,6 @@
 #include "worker/kv_server.h"
 
-#include <vector>
-
 #include "protocol/errc.h"
-#include "protocol/kv_messages.pb.h"
 
 namespace millrace::worker {
 
@@ -17,6 +14,22 @@ comm::TransportReply error_reply(const Error& error) {
   reply.mutable_error()->set_code(protocol::errc_to_wire(error.code));
   reply.mutable_error()->set_message(error.message);
   return {.header = reply.SerializeAsString()};
+}
+
+Result<void> check_size(const protocol::PageRequest& request, const kvstore::KvGeometry& geometry) {
+  if (request.num_pages() == 0) return error(Errc::kInvalidArgument, "no pages asked for");
+  if (request.num_pages() > kMaxPagesPerRequest) {
+    return error(Errc::kTooLarge, "{} pages asked for at once, limit {}", request.num_pages(),
+                 kMaxPagesPerRequest);
+  }
+  const int64_t payload_bytes =
+      request.num_pages() *
+      (request.digests_only() ? geometry.digest_bytes() : geometry.page_bytes());
+  if (payload_bytes > comm::kMaxTransportPayloadBytes) {
+    return error(Errc::kTooLarge, "{} pages are {} bytes, a reply carries {}", request.num_pages(),
+                 payload_bytes, comm::kMaxTransportPayloadBytes);
+  }
+  return {};
 }
 
 }  // namespace
@@ -38,6 +51,7 @@ comm::TransportReply KvServer::answer(std::string_view request_header) {
   return reply.ok() ? std::move(*reply) : error_reply(reply.error());
 }
 
+// All that can be refused without the store is refused before it: pinning reads what is on disk.
 Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
   protocol::PageRequest request;
   if (!request.ParseFromArray(request_header.data(), static_cast<int>(request_header.size()))) {
@@ -48,35 +62,33 @@ Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
     return error(Errc::kNotFound, "epoch '{}' is over; this group's is '{}'", request.epoch(),
                  epoch_);
   }
-  if (request.num_pages() == 0) return error(Errc::kInvalidArgument, "no pages asked for");
-  if (request.num_pages() > kMaxPagesPerRequest) {
-    return error(Errc::kTooLarge, "{} pages asked for at once, limit {}", request.num_pages(),
-                 kMaxPagesPerRequest);
-  }
-  MR_ASSIGN_OR_RETURN(
-      std::shared_ptr<kvstore::PinnedPages> pinned,
-      store_.pin_pages(request.request_id(), request.lease_id(),
-                       static_cast<int32_t>(request.layer()),
-                       static_cast<int32_t>(request.kv_head()),
-                       static_cast<int64_t>(request.first_page()), request.num_pages()));
+  MR_RETURN_IF_ERROR(check_size(request, store_.geometry()));
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
   protocol::PageReply reply;
   comm::TransportReply out;
-  int64_t payload_bytes = 0;
   for (const auto& page : pinned->pages()) {
     auto& info = *reply.add_pages();
     info.set_checksum(page.checksum);
     info.set_score(page.score);
     info.set_tier(static_cast<uint32_t>(page.tier));
     out.payload.pieces.push_back(request.digests_only() ? std::as_bytes(page.digest) : page.bytes);
-    payload_bytes += static_cast<int64_t>(out.payload.pieces.back().size());
-  }
-  if (payload_bytes > comm::kMaxTransportPayloadBytes) {
-    return error(Errc::kTooLarge, "{} pages are {} bytes, a reply carries {}", request.num_pages(),
-                 payload_bytes, comm::kMaxTransportPayloadBytes);
   }
   out.header = reply.SerializeAsString();
   out.payload.keep_alive = std::move(pinned);
   return out;
+}
+
+Result<std::unique_ptr<kvstore::PinnedPages>> KvServer::pin(const protocol::PageRequest& request) {
+  const auto layer = static_cast<int32_t>(request.layer());
+  const auto kv_head = static_cast<int32_t>(request.kv_head());
+  const auto first_page = static_cast<int64_t>(request.first_page());
+  const int64_t num_pages = request.num_pages();
+  if (request.digests_only()) {
+    return store_.pin_digests(request.request_id(), request.lease_id(), layer, kv_head, first_page,
+                              num_pages);
+  }
+  return store_.pin_pages(request.request_id(), request.lease_id(), layer, kv_head, first_page,
+                          num_pages);
 }
 
 }  // namespace millrace::worker

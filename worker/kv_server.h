@@ -7,6 +7,7 @@
 
 #include "comm/api/transport.h"
 #include "kvstore/kv_store.h"
+#include "protocol/kv_messages.pb.h"
 
 namespace millrace::worker {
 
@@ -27,6 +28,7 @@ class KvServer {
 
   comm::TransportReply answer(std::string_view request_header);
   Result<comm::TransportReply> pages(std::string_view request_header);
+  Result<std::unique_ptr<kvstore::PinnedPages>> pin(const protocol::PageRequest& request);
 
   kvstore::KvStore& store_;
   std::string epoch_;

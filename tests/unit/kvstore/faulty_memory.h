@@ -14,7 +14,8 @@ struct Faults {
   bool fail_write = false;
   bool flip_read = false;
   bool addressable = true;
-  int64_t num_slots = -1;               // as of the last resize
+  int64_t num_slots = -1;  // as of the last resize
+  int64_t num_reads = 0;
   std::function<void()> while_writing;  // called once, by the next write
 };
 
@@ -34,6 +35,7 @@ class FaultyMemory final : public SlotMemory {
     return inner_->write(slot, bytes);
   }
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override {
+    ++faults_->num_reads;
     MR_RETURN_IF_ERROR(inner_->read(slot, bytes));
     if (faults_->flip_read) bytes[bytes.size() / 2] ^= std::byte{0x10};
     return {};

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "common/checksum.h"
 #include "kvstore/tiered_kv_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/kvstore/faulty_memory.h"
@@ -115,6 +117,30 @@ TEST_F(KvStoreFaultsTest, NamesThePageThatCameBackWrongFromDisk) {
   EXPECT_EQ(store_->stats().pinned_pages, 0);
   faults(Tier::kDisk).flip_read = false;
   expect_intact("r", 5);
+}
+
+TEST_F(KvStoreFaultsTest, DigestsOfPagesOnDiskAreGivenWithoutReadingThem) {
+  make_store({10, 0, 50});
+  add("r", 5);
+  faults(Tier::kDisk).num_reads = 0;
+  auto pins = store_->pin_digests("r", "lease-r", 1, 4, 1, 3);
+  ASSERT_TRUE(pins.ok()) << pins.error().to_string();
+  ASSERT_EQ((*pins)->pages().size(), 3u);
+  for (int64_t i = 0; i < 3; ++i) {
+    const PinnedPage& page = (*pins)->pages()[static_cast<size_t>(i)];
+    const PageKey key{1, 4, 1 + i};
+    const auto digest = digest_of("r", key, geometry_);
+    EXPECT_TRUE(std::ranges::equal(page.digest, digest));
+    EXPECT_EQ(page.checksum, checksum(page_bytes_of("r", key, geometry_)));
+    EXPECT_EQ(page.tier, Tier::kDisk);
+    EXPECT_TRUE(page.bytes.empty());
+  }
+  EXPECT_EQ(faults(Tier::kDisk).num_reads, 0);
+  EXPECT_EQ(store_->stats().page_hits[2], 0);
+  EXPECT_EQ(store_->pin_digests("r", "stolen", 1, 4, 1, 3).error().code, Errc::kNotFound);
+  ASSERT_TRUE(pin("r", {1, 4, 1}, 3).ok());
+  EXPECT_EQ(faults(Tier::kDisk).num_reads, 3);
+  EXPECT_EQ(store_->stats().page_hits[2], 3);
 }
 
 TEST_F(KvStoreFaultsTest, SealsWithPagesInPlaceWhenTheyCannotBeMoved) {

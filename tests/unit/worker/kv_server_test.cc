@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "comm/local/local_transport.h"
 #include "protocol/errc.h"
 #include "protocol/kv_messages.pb.h"
+#include "tests/unit/kvstore/faulty_memory.h"
 
 namespace millrace::worker {
 namespace {
@@ -19,12 +22,13 @@ class KvServerTest : public ::testing::Test {
   static constexpr kvstore::KvGeometry kGeometry{
       .num_layers = 1, .num_kv_heads = 1, .first_kv_head = 2, .head_dim = 4};
 
-  // A request of three pages, page p filled with p + 1.
+  // A request of three pages, page p filled with p + 1, its digest with p + 0.5.
   void SetUp() override {
     const std::vector<int64_t> pages = {0, 1, 2};
-    const std::vector<float> digest(4);
+    memory_->addressable = false;
     ASSERT_TRUE(store_->begin_request("a", 192, pages).ok());
     for (const int64_t page : pages) {
+      const std::vector<float> digest(4, static_cast<float>(page) + 0.5f);
       const std::vector<std::byte> bytes(static_cast<size_t>(kGeometry.page_bytes()),
                                          static_cast<std::byte>(page + 1));
       ASSERT_TRUE(store_
@@ -64,8 +68,12 @@ class KvServerTest : public ::testing::Test {
   }
 
   comm::LocalTransport transport_;
+  // A device that the host cannot address: its pages are read.
+  std::shared_ptr<kvstore::Faults> memory_ = std::make_shared<kvstore::Faults>();
   std::unique_ptr<kvstore::KvStore> store_ = *kvstore::make_kv_store(
-      {.device_bytes = 8 * kGeometry.page_bytes(), .geometry = kGeometry}, Clock::steady());
+      {.device_bytes = 8 * kGeometry.page_bytes(), .geometry = kGeometry}, Clock::steady(),
+      std::make_unique<kvstore::FaultyMemory>(
+          *kvstore::MemoryTier::allocate(8, kGeometry.page_bytes()), memory_));
   std::unique_ptr<KvServer> server_ =
       *KvServer::start(transport_, *store_, "epoch", "127.0.0.1", 0);
   std::vector<std::byte> payload_;
@@ -79,6 +87,20 @@ TEST_F(KvServerTest, AnswersPagesInOrder) {
   EXPECT_EQ(payload_[static_cast<size_t>(kGeometry.page_bytes())], std::byte{3});
 }
 
+TEST_F(KvServerTest, AnswersDigestsWithoutReadingPages) {
+  auto digests = request(1, 2);
+  digests.set_digests_only(true);
+  const auto reply = ask(digests.SerializeAsString());
+  ASSERT_FALSE(reply.has_error()) << reply.error().message();
+  EXPECT_EQ(reply.pages_size(), 2);
+  EXPECT_EQ(memory_->num_reads, 0);
+  std::vector<float> values(2 * 3 * 4);
+  std::memcpy(values.data(), payload_.data(), values.size() * sizeof(float));
+  EXPECT_THAT(std::span(values).first(12), ::testing::Each(1.5f));
+  EXPECT_THAT(std::span(values).last(12), ::testing::Each(2.5f));
+  EXPECT_EQ(payload_[values.size() * sizeof(float)], std::byte{0xee});
+}
+
 TEST_F(KvServerTest, GarbageIsRefused) {
   expect_refused("\xff\xff\xff\xff", Errc::kInvalidArgument, "4 bytes is no page request");
   expect_refused("", Errc::kNotFound, "epoch ''");
@@ -87,6 +109,32 @@ TEST_F(KvServerTest, GarbageIsRefused) {
 TEST_F(KvServerTest, NoPagesOrTooManyAreRefused) {
   expect_refused(request(0, 0).SerializeAsString(), Errc::kInvalidArgument, "no pages");
   expect_refused(request(0, 2049).SerializeAsString(), Errc::kTooLarge, "limit 2048");
+}
+
+// Pages of 64 KiB: 1024 of them fill a reply. The store has none and says so where it is asked.
+TEST(KvServerLimits, MorePagesThanAReplyCarriesAreRefusedBeforeTheStoreIsAsked) {
+  const kvstore::KvGeometry geometry{.num_layers = 1, .num_kv_heads = 1, .head_dim = 128};
+  const auto store =
+      *kvstore::make_kv_store({.host_bytes = 4 << 20, .geometry = geometry}, Clock::steady());
+  comm::LocalTransport transport;
+  const auto server = *KvServer::start(transport, *store, "epoch", "127.0.0.1", 0);
+  protocol::PageRequest request;
+  request.set_epoch("epoch");
+  const auto error_of = [&](uint32_t num_pages, bool digests_only) {
+    request.set_num_pages(num_pages);
+    request.set_digests_only(digests_only);
+    const auto deadline = Deadline::after(std::chrono::seconds(60));
+    auto connection = *transport.connect(server->address(), deadline);
+    const auto reply = connection->call(request.SerializeAsString(), {}, deadline);
+    protocol::PageReply parsed;
+    EXPECT_TRUE(reply.ok() && parsed.ParseFromString(reply->header));
+    return parsed.error();
+  };
+  EXPECT_EQ(error_of(1024, false).code(), static_cast<int>(Errc::kNotFound));
+  EXPECT_EQ(error_of(1025, false).code(), static_cast<int>(Errc::kTooLarge));
+  EXPECT_THAT(error_of(1025, false).message(),
+              HasSubstr("1025 pages are 67174400 bytes, a reply carries 67108864"));
+  EXPECT_EQ(error_of(2048, true).code(), static_cast<int>(Errc::kNotFound));
 }
 
 TEST_F(KvServerTest, PagesThatAreNotThereAreRefused) {
