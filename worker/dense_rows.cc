@@ -95,10 +95,14 @@ Result<void> DenseRows::make_index() {
   return {};
 }
 
-Result<void> DenseRows::connect(Deadline deadline) {
+Result<void> DenseRows::take_buffers() {
   if (!dealt()) return {};
-  MR_ASSIGN_OR_RETURN(gathered_, cp_->allocate(cp_->size() * block_bytes_, deadline));
+  MR_ASSIGN_OR_RETURN(gathered_, cp_->allocate(cp_->size() * block_bytes_));
   return {};
+}
+
+Result<void> DenseRows::connect(Deadline deadline) {
+  return dealt() ? cp_->connect(*gathered_, deadline) : Result<void>();
 }
 
 std::vector<OwnedRun> DenseRows::own_runs() const {

@@ -38,7 +38,8 @@ class DenseRows {
   // Device, communicator and partition outlive the rows.
   static Result<DenseRows> create(kernels::Device& device, comm::DeviceCommunicator& cp,
                                   const Partition& partition, const DenseRowsShape& shape);
-  // Collective, before anything is sent, once all ranks have theirs.
+  // As of KvExchange.
+  Result<void> take_buffers();
   Result<void> connect(Deadline deadline);
 
   int64_t num_rows() const { return partition_->num_tokens() - first_position_; }

@@ -1,5 +1,6 @@
 #include "worker/engine.h"
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -51,19 +52,17 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
 
 Partition Engine::partition(int64_t num_tokens) const {
   const int cp = grid_->shape().cp;
-  const int64_t stripe = options_.stripe_tokens != 0
-                             ? options_.stripe_tokens
-                             : Partition::default_stripe_tokens(num_tokens);
+  const int64_t stripe = options_.stripe_tokens != 0 ? options_.stripe_tokens
+                                                     : Partition::default_stripe_tokens(num_tokens);
   return Partition(num_tokens, cp, stripe);
 }
 
 // A layer that cannot be enqueued is of a group that is broken: nothing more is. What fails on one
 // rank alone, its sink, comes to light when the layer is closed, so that its device goes through
 // all that the other ranks' devices go through with it.
-Result<PairTally> Engine::run_layers(PrefillRun& run, const PrefillTask& task,
+Result<PairTally> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
                                      Duration comm_timeout) {
   const int32_t num_layers = weights_->config.num_layers;
-  const bool ahead = run.enqueues_ahead();
   PairTally tally;
   Result<void> own;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
@@ -94,18 +93,32 @@ Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t
                            .imbalance = counted.imbalance});
 }
 
+// What one rank alone may lack is taken before any waits for another in a collective. All ranks
+// have the host a layer ahead, or none: it meets the others where a layer is closed and, without
+// NCCL, in the next one's collectives.
+Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
+                             Duration comm_timeout) {
+  auto& world = grid_->world();
+  const auto own = created.ok() ? Result<int32_t>((*created)->may_enqueue_ahead() ? 1 : 0)
+                                : Result<int32_t>(created.error());
+  MR_ASSIGN_OR_RETURN(const auto votes, agree_on_values(world, own, Deadline::after(comm_timeout)));
+  if (grid_->shape().cp > 1) {
+    PrefillRun& run = **created;
+    MR_RETURN_IF_ERROR(agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
+    MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
+  }
+  return std::ranges::find(votes, 0) == votes.end();
+}
+
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
   auto& world = grid_->world();
   auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, forward_,
                                     partition(static_cast<int64_t>(task.token_ids.size())), task);
-  MR_RETURN_IF_ERROR(
-      agree(world, created.ok() ? Result<void>() : created.error(), Deadline::after(comm_timeout)));
+  MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));
   PrefillRun& run = **created;
-
-  MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
   enter(task, Stage::kLayers);
   MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
-  const auto layers = run_layers(run, task, comm_timeout);
+  const auto layers = run_layers(run, task, ahead, comm_timeout);
   if (!layers.ok()) {
     if (layers.error().code == Errc::kPeerLost) run.group_broke();
     return layers.error();

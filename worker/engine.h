@@ -98,7 +98,10 @@ class Engine {
 
  private:
   // What all layers come to: their pairs.
-  Result<PairTally> run_layers(PrefillRun& run, const PrefillTask& task, Duration comm_timeout);
+  // Collective. Returns whether layers may be enqueued ahead (PrefillRun::may_enqueue_ahead).
+  Result<bool> connect(const Result<std::unique_ptr<PrefillRun>>& created, Duration comm_timeout);
+  Result<PairTally> run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
+                               Duration comm_timeout);
   // The layer's end on this rank, unless `own` is an error already, then on all.
   Result<void> end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
                          const Result<void>& own, PairTally& tally, Deadline deadline);

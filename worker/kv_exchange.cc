@@ -52,13 +52,20 @@ Result<void> KvExchange::allocate(Side& side) {
   return {};
 }
 
-Result<void> KvExchange::connect(Deadline deadline) {
+Result<void> KvExchange::take_buffers() {
   if (alone()) return {};
   const int64_t bytes = cp_->size() * most_rows_ * shape_.num_kv_heads * shape_.row_bytes();
-  for (Side* side : {&k_, &v_}) {
-    MR_ASSIGN_OR_RETURN(side->gathered, cp_->allocate(bytes, deadline));
-  }
+  auto k = cp_->allocate(bytes);
+  auto v = cp_->allocate(bytes);  // also without K's, as the other ranks
+  MR_ASSIGN_OR_RETURN(k_.gathered, std::move(k));
+  MR_ASSIGN_OR_RETURN(v_.gathered, std::move(v));
   return {};
+}
+
+Result<void> KvExchange::connect(Deadline deadline) {
+  if (alone()) return {};
+  MR_RETURN_IF_ERROR(cp_->connect(*k_.gathered, deadline));
+  return cp_->connect(*v_.gathered, deadline);
 }
 
 int64_t KvExchange::gathered_offset(const Tile& tile) const {

@@ -47,7 +47,9 @@ class KvExchange {
   static Result<KvExchange> create(kernels::Device& device, const Partition& partition,
                                    comm::DeviceCommunicator& cp, const KvShape& shape,
                                    int64_t tile_rows);
-  // Collective, before anything is sent, once all ranks have their exchange.
+  // What other ranks push into, on ranks that all have their exchange. kExhausted may be one rank's
+  // alone. Collective, before anything is sent, once all have taken theirs: connect().
+  Result<void> take_buffers();
   Result<void> connect(Deadline deadline);
 
   // Row tiles of the rank with most rows: as many as every rank sends. A rank with fewer rows has

@@ -87,7 +87,7 @@ Result<void> PrefillRun::allocate() {
   if (grid_.tp().size() > 1) {
     MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
   }
-  return {};
+  return allocate_logits();
 }
 
 // The dense rows, and what attention leaves of all.
@@ -115,6 +115,18 @@ Result<void> PrefillRun::allocate_attention() {
   return {};
 }
 
+// Beforehand, like all memory: a rank that had none when its turn comes would leave the others
+// waiting for its part of the vocabulary.
+Result<void> PrefillRun::allocate_logits() {
+  if (grid_.cp().rank() != 0) return {};
+  const auto count = std::min(kLogitRows, std::ssize(task_.probe_positions) + 1);
+  const int64_t hidden_bytes = int64_t{weights_.config.hidden_size} * int64_t{sizeof(float)};
+  const int64_t slice_bytes = weights_.lm_head.rows * int64_t{sizeof(float)};
+  MR_ASSIGN_OR_RETURN(logit_rows_, device_.allocate(count * hidden_bytes));
+  MR_ASSIGN_OR_RETURN(logit_slices_, device_.allocate(count * slice_bytes));
+  return {};
+}
+
 // A request that ends early may have enqueued a layer and sent what nobody waits for; its memory
 // stays until that is done. On a device that failed nothing is on its way any more. Its first error
 // is what ends the request and must not be lost to this one, which says the same again.
@@ -128,6 +140,12 @@ PrefillRun::~PrefillRun() {
   } catch (const std::exception& failure) {
     spdlog::error("the end of a prompt on {}: {}", device_.info().name, failure.what());
   }
+}
+
+Result<void> PrefillRun::take_buffers() {
+  const auto exchange = exchange_->take_buffers();
+  const auto dense_rows = dense_rows_->take_buffers();  // in any case, as the other ranks
+  return exchange.ok() ? dense_rows : exchange;
 }
 
 Result<void> PrefillRun::connect(Deadline deadline) {
@@ -164,7 +182,7 @@ Result<void> PrefillRun::embed(Deadline deadline) {
   return device_.synchronize(deadline);
 }
 
-bool PrefillRun::enqueues_ahead() const {
+bool PrefillRun::may_enqueue_ahead() const {
   return !device_.info().host_memory && (task_.sink == nullptr || task_.sink->sets_aside());
 }
 
@@ -337,12 +355,10 @@ Result<std::vector<float>> PrefillRun::logits(std::span<const int64_t> positions
                                  hidden_.data(), rows.data(), deadline));
   if (grid_.cp().rank() != 0) return std::vector<float>();
   std::vector<float> slices(static_cast<size_t>(count * weights_.lm_head.rows));
-  const auto slices_bytes = static_cast<int64_t>(slices.size() * sizeof(float));
-  MR_ASSIGN_OR_RETURN(const auto device_rows, device_.allocate(count * row_bytes));
-  MR_ASSIGN_OR_RETURN(const auto device_slices, device_.allocate(slices_bytes));
-  device_.copy(device_rows.data(), rows.data(), count * row_bytes);
-  forward_.logits(device_rows.as<float>(), count, device_slices.as<float>());
-  device_.copy(slices.data(), device_slices.data(), slices_bytes);
+  device_.copy(logit_rows_.data(), rows.data(), count * row_bytes);
+  forward_.logits(logit_rows_.as<float>(), count, logit_slices_.as<float>());
+  device_.copy(slices.data(), logit_slices_.data(),
+               static_cast<int64_t>(slices.size() * sizeof(float)));
   MR_RETURN_IF_ERROR(device_.synchronize(deadline));
   return model::gather_logits(slices, count, weights_, grid_.tp(), deadline);
 }

@@ -30,15 +30,17 @@ class PrefillRun {
   PrefillRun& operator=(const PrefillRun&) = delete;
   ~PrefillRun();
 
-  // Collective, once all ranks have their memory.
+  // What other ranks push into, once all ranks have their own memory; then, collective, once all
+  // ranks have that too, connect().
+  Result<void> take_buffers();
   Result<void> connect(Deadline deadline);
   Result<void> embed(Deadline deadline);
 
   // A layer goes through the next three, each of which is called for all layers in order. On a
   // device whose calls return before their work is done layer l + 1 is enqueued before layer l is
-  // closed, so that the device does not wait for the host: where the sink has all it needs from
-  // set_aside().
-  bool enqueues_ahead() const;
+  // closed, so that the device does not wait for the host: where the sinks of all ranks have all
+  // they need from set_aside(). Whether this rank's could:
+  bool may_enqueue_ahead() const;
   // Has the device compute the layer. Collective.
   Result<void> enqueue_layer(int32_t layer, Deadline deadline);
   // Has the sink take the K and V of the layer enqueued last. close_layer() says if it did not.
@@ -73,6 +75,7 @@ class PrefillRun {
 
   Result<void> allocate();
   Result<void> allocate_attention();
+  Result<void> allocate_logits();
   // With several context-parallel ranks the rows of layer l + 1 are projected tile by tile behind
   // the MLP of layer l, so that K and V travel meanwhile.
   bool projects_ahead() const { return groups_.cp->size() > 1; }
@@ -130,6 +133,10 @@ class PrefillRun {
   std::unique_ptr<IndexBuilder> index_builder_;
 
   std::unique_ptr<PageScorer> scorer_;
+
+  // On ranks that compute logits, of as many positions as are asked for at a time.
+  kernels::DeviceBuffer logit_rows_;    // [positions, hidden] float32
+  kernels::DeviceBuffer logit_slices_;  // [positions, vocabulary of this rank] float32
 
   Result<void> set_aside_ = {};  // whether the sink took all layers so far
 

@@ -40,8 +40,7 @@ Result<void> StagedCommunicator::counted(Body&& body) {
   return {};
 }
 
-Result<std::unique_ptr<comm::CollectiveBuffer>> StagedCommunicator::allocate(int64_t bytes,
-                                                                             Deadline) {
+Result<std::unique_ptr<comm::CollectiveBuffer>> StagedCommunicator::allocate(int64_t bytes) {
   MR_ASSIGN_OR_RETURN(auto memory, device_.allocate(bytes));
   return std::unique_ptr<comm::CollectiveBuffer>(std::make_unique<Buffer>(std::move(memory)));
 }

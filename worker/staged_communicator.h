@@ -22,8 +22,8 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
   comm::CollectiveMark mark() override { return 0; }
   void join(comm::CollectiveMark) override {}
 
-  Result<std::unique_ptr<comm::CollectiveBuffer>> allocate(int64_t bytes,
-                                                           Deadline deadline) override;
+  Result<std::unique_ptr<comm::CollectiveBuffer>> allocate(int64_t bytes) override;
+  Result<void> connect(comm::CollectiveBuffer&, Deadline) override { return {}; }
   Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) override;
   Result<void> broadcast(void* data, int64_t bytes, int root, Deadline deadline) override;
   Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) override;

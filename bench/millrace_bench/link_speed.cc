@@ -46,7 +46,8 @@ Result<LinkSpeed> measure_link(kernels::Device& device, comm::DeviceCommunicator
   if (group.size() == 1) return LinkSpeed{};
   const int64_t count = bytes / group.size() / int64_t{sizeof(float)};  // of a rank
   const int64_t rank_bytes = count * int64_t{sizeof(float)}, all_bytes = group.size() * rank_bytes;
-  MR_ASSIGN_OR_RETURN(const auto gathered, group.allocate(all_bytes, Deadline::after(kTimeout)));
+  MR_ASSIGN_OR_RETURN(const auto gathered, group.allocate(all_bytes));
+  MR_RETURN_IF_ERROR(group.connect(*gathered, Deadline::after(kTimeout)));
   MR_ASSIGN_OR_RETURN(const auto summed, device.allocate(all_bytes));
   const std::vector<float> zeros(static_cast<size_t>(group.size() * count));
   device.copy(gathered->data(), zeros.data(), all_bytes);

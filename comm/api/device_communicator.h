@@ -10,9 +10,10 @@
 // call only enqueues: buffers are the collective's until a join() or a wait for the device after
 // it.
 //
-// Every call is collective: all ranks make the same calls in the same order, with equal sizes. An
-// error breaks the communicator and with it the group; a peer that died in the middle shows as a
-// device that does not come to an end, so the wait for the device needs its deadline.
+// Every call but allocate() is collective: all ranks make the same calls in the same order, with
+// equal sizes. An error breaks the communicator and with it the group; a peer that died in the
+// middle shows as a device that does not come to an end, so the wait for the device needs its
+// deadline.
 //
 // Threads: the one of the device.
 #pragma once
@@ -50,9 +51,11 @@ class DeviceCommunicator {
   // Operations the device is given from here on come after `mark`.
   virtual void join(CollectiveMark mark) = 0;
 
-  // Collective: all ranks ask for the same sizes in the same order. kExhausted with the numbers
-  // when it does not fit.
-  virtual Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes, Deadline deadline) = 0;
+  // All ranks ask for the same sizes in the same order, but wait for none: kExhausted with the
+  // numbers where it does not fit may be one rank's alone, which asks for the rest all the same.
+  virtual Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes) = 0;
+  // Collective, once all ranks have theirs: the buffer of the same size and order may be used.
+  virtual Result<void> connect(CollectiveBuffer& buffer, Deadline deadline) = 0;
 
   // data[r * bytes ...] = rank r's `bytes`; this rank's are in their place. Of memory from
   // allocate() on GPUs it takes none of their processors.

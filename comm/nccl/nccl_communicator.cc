@@ -46,9 +46,18 @@ class NcclCommunicator final : public DeviceCommunicator {
   CollectiveMark mark() override { return queue_.mark(); }
   void join(CollectiveMark mark) override { queue_.join(mark); }
 
-  Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes, Deadline deadline) override {
-    MR_ASSIGN_OR_RETURN(auto window, take_window(bytes, deadline));
+  Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes) override {
+    MR_ASSIGN_OR_RETURN(auto window, take_window(bytes));
     return std::unique_ptr<CollectiveBuffer>(std::make_unique<Lent>(*this, std::move(window)));
+  }
+
+  Result<void> connect(CollectiveBuffer& buffer, Deadline deadline) override {
+    Window& window = dynamic_cast<Lent&>(buffer).window();
+    if (window.handle != nullptr) return {};
+    return run("window", deadline, [&] {
+      return ncclCommWindowRegister(comm_, window.data, window.size, &window.handle,
+                                    NCCL_WIN_COLL_SYMMETRIC);
+    });
   }
 
   Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) override {
@@ -104,8 +113,12 @@ class NcclCommunicator final : public DeviceCommunicator {
    public:
     Lent(NcclCommunicator& communicator, std::unique_ptr<Window> window)
         : communicator_(communicator), window_(std::move(window)) {}
-    ~Lent() override { communicator_.kept_.push_back(std::move(window_)); }
+    // A window that some ranks have and one could not take is nobody's.
+    ~Lent() override {
+      if (window_->handle != nullptr) communicator_.kept_.push_back(std::move(window_));
+    }
     void* data() const override { return window_->data; }
+    Window& window() const { return *window_; }
 
    private:
     NcclCommunicator& communicator_;
@@ -116,7 +129,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   // the next one, and serves one that needs less: with everything else that this one takes, it is
   // less than was there for the other. A window that is too small goes first: all ranks ask for the
   // same sizes, so all let go of the same.
-  Result<std::unique_ptr<Window>> take_window(int64_t bytes, Deadline deadline) {
+  Result<std::unique_ptr<Window>> take_window(int64_t bytes) {
     const auto size = static_cast<size_t>(round_up(bytes, NCCL_WIN_REQUIRED_ALIGNMENT));
     while (!kept_.empty()) {
       auto window = std::move(kept_.back());
@@ -130,10 +143,6 @@ class NcclCommunicator final : public DeviceCommunicator {
                    format_bytes(bytes), size_);
     }
     window->size = size;
-    MR_RETURN_IF_ERROR(run("window", deadline, [&] {
-      return ncclCommWindowRegister(comm_, window->data, size, &window->handle,
-                                    NCCL_WIN_COLL_SYMMETRIC);
-    }));
     return window;
   }
 

@@ -81,6 +81,7 @@ class RankRows {
                                       .num_kv_heads = layer.heads.kv,
                                       .head_dim = kHeadDim,
                                       .scale = 0.25F}))) {
+    must(rows_.take_buffers());
     must(rows_.connect(ample()));
   }
 

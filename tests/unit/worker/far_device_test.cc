@@ -39,21 +39,26 @@ std::unique_ptr<kernels::Device> make_device(bool far) {
   return device;
 }
 
-DeviceGroups make_groups(kernels::Device& device, const RankGrid& grid, bool far) {
+// `late`: collectives run beside the operations of a far device; else they are done when called, as
+// with ranks that share a GPU.
+DeviceGroups make_groups(kernels::Device& device, const RankGrid& grid, bool late) {
   auto groups = make_device_groups(device, grid, /*own_gpu=*/false, Deadline::after(kTimeout));
   MR_CHECK(groups.ok(), "{}", groups.error().to_string());
-  return far ? test::late(device, std::move(*groups)) : std::move(*groups);
+  return late ? test::late(device, std::move(*groups)) : std::move(*groups);
 }
 
 // What RankRuntime is, on a device of the test's choice.
 struct Rank {
   Rank(const std::string& model, GridShape shape, std::unique_ptr<comm::Communicator> world,
        bool far)
+      : Rank(model, shape, std::move(world), far, /*late=*/far) {}
+  Rank(const std::string& model, GridShape shape, std::unique_ptr<comm::Communicator> world,
+       bool far, bool late)
       : grid(must(RankGrid::create(std::move(world), shape, Deadline::after(kTimeout)))),
         device(make_device(far)),
         weights(must(
             model::load_model_weights(model, grid.tensor_parallel(), DType::kFloat32, *device))),
-        engine(must(Engine::create(*device, *weights, grid, make_groups(*device, grid, far),
+        engine(must(Engine::create(*device, *weights, grid, make_groups(*device, grid, late),
                                    {.row_tile_tokens = 128, .stripe_tokens = 64}))) {}
 
   template <typename T>
@@ -162,6 +167,29 @@ INSTANTIATE_TEST_SUITE_P(
       std::erase(name, '-');
       return fmt::format("{}_tp{}_cp{}", name, std::get<1>(job.param), std::get<2>(job.param));
     });
+
+// Of ranks that share a kv head one writes its file, after each layer; the others have no reason
+// not to be a layer ahead.
+TEST(FarDeviceBatch, RanksOfDifferentSinksGoThroughTheLayersTogether) {
+  test::TempDirectory model, work;
+  write_model(model.path());
+  const json::object prompt = {{"id", "p"}, {"prompt_token_ids", prompt_tokens()}};
+  const BatchOptions options = {
+      .input_path = work.write("prompts.jsonl", json::serialize(prompt) + "\n"),
+      .output_directory = work.file("out"),
+      .save_kv = true,
+      .layer_timeout = kTimeout};
+  const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
+  const GridShape grid = {.tp = 8, .cp = 1};  // 4 kv heads
+  test::run_ranks(grid.tp, [&](std::unique_ptr<comm::Communicator> world) {
+    Rank rank(model.path(), grid, std::move(world), /*far=*/true, /*late=*/false);
+    BatchJob job(rank.engine, *rank.device, *rank.weights, rank.grid, limits, options);
+    const auto summary = job.run();
+    MR_CHECK(summary.ok(), "{}", summary.error().to_string());
+  });
+  const auto results = job_files(options.output_directory).at("results.jsonl");
+  EXPECT_NE(results.find("\"status\":\"ok\""), std::string::npos) << results;
+}
 
 std::vector<int32_t> token_ids() {
   std::vector<int32_t> tokens;

@@ -36,9 +36,11 @@ class LateCommunicator final : public comm::DeviceCommunicator {
     }
   }
 
-  Result<std::unique_ptr<comm::CollectiveBuffer>> allocate(int64_t bytes,
-                                                           Deadline deadline) override {
-    return at_once_->allocate(bytes, deadline);
+  Result<std::unique_ptr<comm::CollectiveBuffer>> allocate(int64_t bytes) override {
+    return at_once_->allocate(bytes);
+  }
+  Result<void> connect(comm::CollectiveBuffer& buffer, Deadline deadline) override {
+    return at_once_->connect(buffer, deadline);
   }
   Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) override {
     return later([=, this] { return at_once_->all_gather(data, bytes, deadline); });
