@@ -77,7 +77,8 @@ class DeviceGroupsTest : public testing::TestWithParam<Kind> {
 
 std::unique_ptr<comm::CollectiveBuffer> shared_memory(comm::DeviceCommunicator& cp, int64_t bytes) {
   auto buffer = must(cp.allocate(bytes));
-  must(cp.connect(*buffer, ample()));
+  const auto connected = cp.connect(*buffer, ample());
+  MR_CHECK(connected.ok(), "{}", connected.error().to_string());
   return buffer;
 }
 
