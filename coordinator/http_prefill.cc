@@ -17,10 +17,6 @@ namespace millrace::coordinator {
 
 namespace {
 
-HttpReply error_reply(const ApiError& why) {
-  return HttpReply{why.http_status(), why.to_json(), "application/json", why.retry_after_s()};
-}
-
 HttpReply final_reply(const Request& record) {
   if (record.failure) return error_reply(*record.failure);
   return HttpReply{200, boost::json::serialize(done_json(record, Clock::steady().now()))};

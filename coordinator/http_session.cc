@@ -16,23 +16,24 @@ namespace {
 
 constexpr std::string_view kServer = "millrace";
 
-HttpReply error_reply(const ApiError& why) {
-  return HttpReply{why.http_status(), why.to_json(), "application/json", why.retry_after_s()};
-}
-
 // What was wrong with a request that could not be read.
-ApiError unreadable(error_code why, const HttpLimits& limits) {
+ApiError unreadable(error_code why, uint64_t max_header_bytes, uint64_t max_body_bytes) {
   if (why == http::error::body_limit) {
-    return ApiError(
-        error(Errc::kTooLarge, "body over the limit of {} bytes", limits.max_body_bytes));
+    return ApiError(error(Errc::kTooLarge, "body over the limit of {} bytes", max_body_bytes));
   }
   if (why == http::error::header_limit) {
-    ApiError refusal(
-        error(Errc::kTooLarge, "header over the limit of {} bytes", limits.max_header_bytes));
+    ApiError refusal(error(Errc::kTooLarge, "header over the limit of {} bytes", max_header_bytes));
     refusal.status = 431;
     return refusal;
   }
   return ApiError(error(Errc::kInvalidArgument, "cannot read the request: {}", why.message()));
+}
+
+using RequestHeader = http::header</*isRequest=*/true>;
+
+Route route_of(const RequestHeader& header) {
+  return find_route({header.method_string().data(), header.method_string().size()},
+                    {header.target().data(), header.target().size()});
 }
 
 }  // namespace
@@ -59,13 +60,20 @@ awaitable<bool> HttpSession::serve_one() {
   const HttpLimits& limits = shared_.options.http;
   http::request_parser<http::string_body> parser;
   parser.header_limit(limits.max_header_bytes);
-  parser.body_limit(limits.max_body_bytes);
+  parser.body_limit(boost::none);  // until the route is known
   request_id_.clear();
   stream_.expires_after(limits.idle);
   const auto [header_ec, header_bytes] =
       co_await http::async_read_header(stream_, buffer_, parser, kAwait);
   if (header_ec) co_return co_await refuse(header_ec);
   answering_ = true;
+  const Route route = route_of(parser.get());
+  max_body_bytes_ =
+      route.endpoint == Endpoint::kPrefill ? limits.max_body_bytes : limits.max_small_body_bytes;
+  if (parser.content_length().value_or(0) > max_body_bytes_) {
+    co_return co_await refuse(http::error::body_limit);
+  }
+  parser.body_limit(max_body_bytes_);  // for what comes in chunks
   if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     stream_.expires_after(limits.progress);
@@ -79,7 +87,7 @@ awaitable<bool> HttpSession::serve_one() {
   // What waits from here on has deadlines of its own.
   stream_.expires_never();
   const Request request = parser.release();
-  const bool again = co_await answer(request);
+  const bool again = co_await answer(request, route);
   answering_ = false;
   co_return again;
 }
@@ -93,7 +101,8 @@ awaitable<bool> HttpSession::refuse(error_code why) {
     Request nothing;
     nothing.version(11);
     nothing.keep_alive(false);
-    co_await send(nothing, error_reply(unreadable(why, shared_.options.http)));
+    const uint64_t max_header_bytes = shared_.options.http.max_header_bytes;
+    co_await send(nothing, error_reply(unreadable(why, max_header_bytes, max_body_bytes_)));
     co_await linger();
   }
   answering_ = false;
@@ -111,10 +120,7 @@ awaitable<void> HttpSession::linger() {
   }
 }
 
-awaitable<bool> HttpSession::answer(const Request& request) {
-  const Route route =
-      find_route(std::string_view(request.method_string().data(), request.method_string().size()),
-                 std::string_view(request.target().data(), request.target().size()));
+awaitable<bool> HttpSession::answer(const Request& request, const Route& route) {
   const auto given = request["X-Request-Id"];
   if (check_request_id({given.data(), given.size()}).ok()) request_id_ = std::string(given);
   switch (route.endpoint) {
@@ -185,53 +191,6 @@ awaitable<bool> HttpSession::send(const Request& request, HttpReply reply) {
   stream_.expires_after(shared_.options.http.progress);
   const auto [ec, bytes] = co_await http::async_write(stream_, response, kAwait);
   co_return !ec && response.keep_alive();
-}
-
-awaitable<HttpReply> HttpSession::lease_call(const Request& request, const Route& route) {
-  namespace json = boost::json;
-  error_code ec;
-  const json::value body = json::parse(request.body(), ec);
-  const json::object* fields = ec ? nullptr : body.if_object();
-  const json::value* lease_id = fields ? fields->if_contains("lease_id") : nullptr;
-  if (lease_id == nullptr || !lease_id->is_string()) {
-    co_return error_reply(
-        ApiError(Error(Errc::kInvalidArgument, "the body must be JSON with a string 'lease_id'"),
-                 "lease_id"));
-  }
-  const std::string lease(lease_id->get_string());
-  Scheduler& scheduler = shared_.scheduler;
-  const bool renew = route.endpoint == Endpoint::kLeaseRenew;
-  if (!renew) {
-    const Result<void> released = scheduler.release_lease(route.id, lease);
-    if (!released.ok()) co_return error_reply(released.error());
-  } else {
-    const json::value* lease_ms = fields->if_contains("lease_ms");
-    if (lease_ms == nullptr || !lease_ms->is_int64() || lease_ms->get_int64() <= 0 ||
-        lease_ms->get_int64() > shared_.options.body.max_duration_ms) {
-      co_return error_reply(ApiError(error(Errc::kInvalidArgument, "'lease_ms' must be 1 to {}",
-                                           shared_.options.body.max_duration_ms),
-                                     "lease_ms"));
-    }
-    Notifier changed(stream_.get_executor());
-    const ChangeHub::Subscription subscription(shared_.changes, route.id, changed);
-    const auto record = scheduler.find(route.id);
-    const Result<void> sent =
-        scheduler.renew_lease(route.id, lease, std::chrono::milliseconds(lease_ms->get_int64()));
-    if (!sent.ok()) co_return error_reply(sent.error());
-    const Deadline deadline = Deadline::after(shared_.options.http.lease_answer);
-    while (!record->lease_answer) {
-      if (!co_await changed.wait(deadline)) break;
-    }
-    if (!record->lease_answer) {
-      co_return error_reply(error(Errc::kDeadlineExceeded, "group '{}' did not answer in {:.1f} s",
-                                  record->group_name, seconds(shared_.options.http.lease_answer)));
-    }
-    if (!record->lease_answer->ok()) co_return error_reply(record->lease_answer->error());
-  }
-  const auto record = scheduler.find(route.id);
-  const auto all = status_json(*record, Clock::steady().now());
-  co_return HttpReply{
-      200, json::serialize(json::object{{"request_id", route.id}, {"lease", all.at("lease")}})};
 }
 
 }  // namespace millrace::coordinator

@@ -10,6 +10,8 @@
 #include <string>
 
 #include "coordinator/change_hub.h"
+#include "coordinator/http_reply.h"
+#include "coordinator/lease_body.h"
 #include "coordinator/probes.h"
 #include "coordinator/route.h"
 #include "coordinator/scheduler.h"
@@ -30,14 +32,6 @@ struct HttpShared {
   asio::thread_pool& parsers;
 };
 
-// An answer that is known as a whole.
-struct HttpReply {
-  int status = 200;
-  std::string body;
-  std::string content_type = "application/json";
-  int retry_after_s = 0;  // 0: no such header
-};
-
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
   HttpSession(tcp::socket socket, HttpShared& shared);
@@ -53,7 +47,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // True when the connection can take another request.
   awaitable<bool> serve_one();
   awaitable<bool> refuse(error_code why);
-  awaitable<bool> answer(const Request& request);
+  awaitable<bool> answer(const Request& request, const Route& route);
   awaitable<bool> prefill(const Request& request, const Route& route);
   awaitable<bool> stream_prefill(const Request& request,
                                  std::shared_ptr<const coordinator::Request> record);
@@ -61,6 +55,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
                                std::shared_ptr<const coordinator::Request> record);
   awaitable<ParsedPrefillBody> parse(const Request& request, const Route& route);
   awaitable<HttpReply> lease_call(const Request& request, const Route& route);
+  awaitable<Result<void>> renew_lease(std::shared_ptr<const coordinator::Request> record,
+                                      const LeaseBody& body);
   HttpReply simple_reply(const Route& route);
 
   awaitable<bool> send(const Request& request, HttpReply reply);
@@ -71,7 +67,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   HttpShared& shared_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
-  std::string request_id_;  // of the request being answered: for X-Request-Id
+  std::string request_id_;       // of the request being answered: for X-Request-Id
+  uint64_t max_body_bytes_ = 0;  // of the request being read
   bool answering_ = false;
 };
 

@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
   app.add_option("--max-body-bytes", max_body,
-                 "largest body of an HTTP request, as 64MiB or in bytes")
+                 "largest body of a prefill request, as 64MiB or in bytes")
       ->type_name("SIZE")
       ->capture_default_str();
   app.add_option("--max-connections", options.http.max_connections, "HTTP connections at a time")

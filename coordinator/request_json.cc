@@ -22,6 +22,8 @@ json::value manifest_json(const protocol::Manifest& manifest) {
   return json::parse(text);
 }
 
+}  // namespace
+
 json::object lease_json(const Request& request, TimePoint now) {
   json::object lease;
   lease["state"] = std::string(lease_state_name(request.lease));
@@ -32,8 +34,6 @@ json::object lease_json(const Request& request, TimePoint now) {
   }
   return lease;
 }
-
-}  // namespace
 
 json::object done_json(const Request& request, TimePoint now) {
   const protocol::Manifest& manifest = request.result->manifest();

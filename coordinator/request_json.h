@@ -24,6 +24,9 @@ boost::json::object opened_json(const Request& request);
 // What GET answers: the above when done, otherwise status and progress, or the error.
 boost::json::object status_json(const Request& request, TimePoint now);
 
+// {"state", "lease_id", "expires_in_ms" while it is active} of a request that is done.
+boost::json::object lease_json(const Request& request, TimePoint now);
+
 // {"object": "list", "data": [{"id": ...}, ...]}
 boost::json::object models_json(const std::map<std::string, ModelOffer>& offers);
 

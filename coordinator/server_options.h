@@ -10,7 +10,10 @@ namespace millrace::coordinator {
 
 struct HttpLimits {
   uint32_t max_header_bytes = 16 << 10;
-  uint64_t max_body_bytes = 64ull << 20;
+  uint64_t max_body_bytes = 64ull << 20;  // of a prefill
+  // Of every other request. Only prompts are large, and only they are parsed off the thread that
+  // decides and beats: what it parses itself has to be small.
+  uint64_t max_small_body_bytes = 4 << 10;
   int max_connections = 1024;
   Duration idle = std::chrono::seconds(75);         // between requests, and for a whole header
   Duration progress = std::chrono::seconds(20);     // for the next piece of a body or a response

@@ -96,6 +96,44 @@ TEST_F(ServerTrouble, ABodyOverTheLimitIsRefusedBeforeItIsRead) {
   expect_error(chunked.read_reply(), 413, "too_large");
 }
 
+TEST_F(ServerTrouble, OnlyAPrefillMayHaveALargeBody) {
+  start();
+  const auto group = join();
+  const auto client = begin(prompt("r"));
+  group->serve(group->receive_request());
+  EXPECT_EQ(client->read_reply().status, 200);
+  const auto limit = static_cast<size_t>(HttpLimits().max_small_body_bytes);
+  const std::string release = R"({"lease_id":"lease-1"})";
+  for (const char* line :
+       {"POST /v1/prefill/r/lease:release", "POST /v1/prefill/r/lease:renew", "GET /health",
+        "DELETE /v1/prefill/r", "PUT /v1/prefill", "POST /nothing"}) {
+    RawHttp announced(server_->http_port());
+    announced.send(
+        fmt::format("{} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", line, limit + 1));
+    const RawReply reply = announced.read_reply();
+    expect_error(reply, 413, "too_large");
+    EXPECT_NE(reply.error_message().find(std::to_string(limit)), std::string::npos);
+    RawHttp chunked(server_->http_port());
+    chunked.send(
+        fmt::format("{} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{}"
+                    "\r\n0\r\n\r\n",
+                    line, limit + 1, std::string(limit + 1, ' ')));
+    expect_error(chunked.read_reply(), 413, "too_large");
+  }
+  const RawReply released = http_call(server_->http_port(), "POST", "/v1/prefill/r/lease:release",
+                                      release + std::string(limit - release.size(), ' '));
+  EXPECT_EQ(released.status, 200);
+}
+
+TEST_F(ServerTrouble, ABodyThatIsTooLargeIsRefusedInsteadOfAskedFor) {
+  start();
+  RawHttp client(server_->http_port());
+  client.send(
+      "POST /v1/prefill/r/lease:release HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
+      "Expect: 100-continue\r\n\r\n");
+  EXPECT_EQ(client.read_head().status, 413);
+}
+
 TEST_F(ServerTrouble, AHeaderOverTheLimitGives431AndNonsenseGives400) {
   start();
   RawHttp large(server_->http_port());

@@ -1,0 +1,21 @@
+// An answer to an HTTP request that is known as a whole.
+#pragma once
+
+#include <string>
+
+#include "coordinator/api_error.h"
+
+namespace millrace::coordinator {
+
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  int retry_after_s = 0;  // 0: no such header
+};
+
+inline HttpReply error_reply(const ApiError& why) {
+  return {why.http_status(), why.to_json(), "application/json", why.retry_after_s()};
+}
+
+}  // namespace millrace::coordinator
