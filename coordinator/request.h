@@ -24,6 +24,8 @@ std::string_view lease_state_name(LeaseState state);
 
 struct Request {
   bool ended() const { return state == RequestState::kDone || state == RequestState::kFailed; }
+  // Its id is taken: it waits, runs, or its cache is there to be read.
+  bool in_use() const { return !ended() || lease == LeaseState::kActive; }
   double queue_s(TimePoint now) const { return seconds(started_at.value_or(now) - queued_at); }
 
   std::string id;

@@ -7,7 +7,7 @@ namespace millrace::coordinator {
 bool RequestTable::insert(const std::shared_ptr<Request>& request) {
   const auto [at, inserted] = by_id_.try_emplace(request->id, request);
   if (inserted) return true;
-  if (!at->second->ended() || at->second->lease == LeaseState::kActive) return false;
+  if (at->second->in_use()) return false;
   at->second = request;
   return true;
 }
@@ -21,15 +21,11 @@ void RequestTable::forget(TimePoint now) {
   std::vector<std::shared_ptr<Request>> ended;
   for (auto at = by_id_.begin(); at != by_id_.end();) {
     const Request& request = *at->second;
-    if (!request.ended()) {
-      ++at;
-      continue;
-    }
-    if (request.lease != LeaseState::kActive && now - request.kept_since > keep_ended_) {
+    if (!request.in_use() && now - request.kept_since > keep_ended_) {
       at = by_id_.erase(at);
       continue;
     }
-    ended.push_back(at->second);
+    if (!request.in_use()) ended.push_back(at->second);
     ++at;
   }
   const int64_t surplus = static_cast<int64_t>(ended.size()) - max_ended_;

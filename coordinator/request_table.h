@@ -1,5 +1,7 @@
-// Records of requests by id: all that run or wait, and those that ended, for a while and up to a
-// number, so that a client that lost its connection can still ask.
+// Records of requests by id: all that wait, run or hold a lease, and those that ended, for a while
+// and up to a number, so that a client that lost its connection can still ask. The queue bounds who
+// waits, and the groups who holds a lease: a cache has pages in a group's pools, and a store holds
+// 65,536 caches at most.
 #pragma once
 
 #include <map>
@@ -16,12 +18,13 @@ class RequestTable {
   RequestTable(int64_t max_ended, Duration keep_ended)
       : max_ended_(max_ended), keep_ended_(keep_ended) {}
 
-  // False when a record of that id is in the way: one that waits, runs or holds a lease. A record
-  // that ended otherwise gives way, so that a failed request can be sent again under its id.
+  // False when the id is in use. A record that is not gives way, so that a failed request can be
+  // sent again under its id.
   bool insert(const std::shared_ptr<Request>& request);
   std::shared_ptr<Request> find(const std::string& id) const;
 
-  // Forgets ended records that hold no lease and are too old, and the oldest ones above the limit.
+  // Of records that are not in use, forgets those that are too old, and the oldest ones above the
+  // limit.
   void forget(TimePoint now);
 
   std::vector<std::shared_ptr<Request>> all() const;

@@ -84,7 +84,7 @@ std::optional<ApiError> Scheduler::submit(PrefillBody body) {
   std::optional<ApiError> refusal = check(body);
   if (!refusal) {
     const auto existing = table_.find(body.request_id);
-    if (existing && (!existing->ended() || existing->lease == LeaseState::kActive)) {
+    if (existing && existing->in_use()) {
       refusal = ApiError(error(Errc::kInvalidArgument, "request id '{}' is in use ({})",
                                existing->id, request_state_name(existing->state)),
                          "request_id");

@@ -515,6 +515,30 @@ TEST_F(SchedulerTest, ForgetsEndedRequestsAfterAWhileAndAboveTheLimit) {
   EXPECT_EQ(scheduler_->find("c"), nullptr);
 }
 
+TEST_F(SchedulerTest, RecordsWithAnActiveLeaseAreNotOfTheNumberThatIsKept) {
+  SchedulerSettings settings;
+  settings.max_ended_records = 1;
+  make(settings);
+  RecordingLink link;
+  join(link);
+  for (const char* id : {"a", "b", "c"}) {
+    ASSERT_FALSE(submit(id));
+    done(id, "g0", 600'000);
+    pass(milliseconds(50), {"g0"});
+  }
+  EXPECT_THAT(registry_.text(), HasSubstr("millrace_active_leases 3"));
+  EXPECT_TRUE(scheduler_->renew_lease("a", "lease-a", seconds(600)).ok());
+  EXPECT_TRUE(scheduler_->release_lease("b", "lease-b").ok());
+  pass(milliseconds(50), {"g0"});
+  EXPECT_TRUE(scheduler_->cancel("c", "DELETE").ok());
+  pass(milliseconds(50), {"g0"});
+  EXPECT_NE(scheduler_->find("a"), nullptr);  // active
+  EXPECT_EQ(scheduler_->find("b"), nullptr);  // released before c
+  EXPECT_NE(scheduler_->find("c"), nullptr);
+  EXPECT_THAT(link.log, ElementsAre("prefill a", "prefill b", "prefill c", "renew lease-a",
+                                    "release lease-b", "release lease-c"));
+}
+
 TEST_F(SchedulerTest, AMessageThatGroupsDoNotSendIsAnError) {
   RecordingLink link;
   join(link);
