@@ -39,8 +39,22 @@ Result<int64_t> slots_of(int64_t budget_bytes, int64_t page_bytes) {
                format_bytes(page_bytes));
 }
 
-Result<TierStorage> make_memory_tier(int64_t budget_bytes, int64_t page_bytes) {
-  MR_ASSIGN_OR_RETURN(const int64_t slots, slots_of(budget_bytes, page_bytes));
+// The records of all pages are in host memory: they come first, and what is left holds pages.
+Result<int64_t> host_slots_of(const KvStoreConfig& config, int64_t other_slots) {
+  const int64_t record_bytes = config.geometry.record_bytes();
+  const int64_t others_bytes = other_slots * record_bytes;
+  if (config.host_bytes < others_bytes) {
+    return error(
+        Errc::kInvalidArgument,
+        "a device pool of {} and a disk pool of {} hold {} pages, whose records take {} of "
+        "the host pool; it has {}",
+        format_bytes(config.device_bytes), format_bytes(config.disk_bytes), other_slots,
+        format_bytes(others_bytes), format_bytes(config.host_bytes));
+  }
+  return slots_of(config.host_bytes - others_bytes, config.geometry.page_bytes() + record_bytes);
+}
+
+Result<TierStorage> make_memory_tier(int64_t slots, int64_t page_bytes) {
   MR_ASSIGN_OR_RETURN(auto memory, MemoryTier::allocate(slots, page_bytes));
   return TierStorage{.memory = std::move(memory), .max_slots = slots};
 }
@@ -59,14 +73,17 @@ Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, cons
   MR_RETURN_IF_ERROR(check_geometry(config.geometry));
   const int64_t page_bytes = config.geometry.page_bytes();
   TierStorages tiers;
+  auto& [device, host, disk] = tiers;
+  MR_ASSIGN_OR_RETURN(device.max_slots, slots_of(config.device_bytes, page_bytes));
+  MR_ASSIGN_OR_RETURN(disk, make_disk_tier(config, page_bytes));
+  MR_ASSIGN_OR_RETURN(const int64_t host_slots,
+                      host_slots_of(config, device.max_slots + disk.max_slots));
+  MR_ASSIGN_OR_RETURN(host, make_memory_tier(host_slots, page_bytes));
   if (device_memory == nullptr) {
-    MR_ASSIGN_OR_RETURN(tiers[0], make_memory_tier(config.device_bytes, page_bytes));
+    MR_ASSIGN_OR_RETURN(device, make_memory_tier(device.max_slots, page_bytes));
   } else {
-    MR_ASSIGN_OR_RETURN(tiers[0].max_slots, slots_of(config.device_bytes, page_bytes));
-    tiers[0].memory = std::move(device_memory);
+    device.memory = std::move(device_memory);
   }
-  MR_ASSIGN_OR_RETURN(tiers[1], make_memory_tier(config.host_bytes, page_bytes));
-  MR_ASSIGN_OR_RETURN(tiers[2], make_disk_tier(config, page_bytes));
   return std::unique_ptr<KvStore>(
       std::make_unique<TieredKvStore>(config.geometry, std::move(tiers), clock, config.promotes));
 }

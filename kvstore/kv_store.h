@@ -59,6 +59,9 @@ constexpr std::string_view tier_name(Tier tier) {
   return "?";
 }
 
+// What the store itself notes of a page, PageEntry: a bound.
+inline constexpr int64_t kPageEntryBytes = 64;
+
 struct KvGeometry {
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;   // held by this rank
@@ -69,12 +72,16 @@ struct KvGeometry {
 
   int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
   int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }
+  // Host memory that a page takes besides its bytes, whatever tier they are in.
+  int64_t record_bytes() const { return digest_bytes() + kPageEntryBytes; }
   bool operator==(const KvGeometry&) const = default;
 };
 
+// Budgets of the tiers, taken once, at construction (disk: as it is used).
 struct KvStoreConfig {
-  int64_t device_bytes =
-      0;  // budget of each tier; taken once, at construction (disk: as it is used)
+  int64_t device_bytes = 0;
+  // Also of the records (digest and entry) of all pages that the three tiers can hold, a twentieth
+  // of 16-bit pages; what these leave holds pages.
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
   std::string disk_directory;  // empty: no disk tier
@@ -185,8 +192,9 @@ class KvStore {
   virtual KvStoreStats stats() const = 0;
 };
 
-// `clock` outlives the store. `device_memory`: the slots of the device tier, as many as fit
-// config.device_bytes; without it they are in host memory.
+// kInvalidArgument, with the numbers, where the host's budget is less than the records of the
+// others' pages. `clock` outlives the store. `device_memory`: the slots of the device tier, as many
+// as fit config.device_bytes; without it they are in host memory.
 Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock,
                                                std::unique_ptr<SlotMemory> device_memory = nullptr);
 

@@ -43,6 +43,8 @@ struct PageEntry {
   bool scored = false;
 };
 
+static_assert(sizeof(PageEntry) <= kPageEntryBytes);
+
 class PageTable : public std::enable_shared_from_this<PageTable> {
  public:
   // `sequence` grows with every request of the store: of pages equal in all else, those of the
@@ -86,8 +88,8 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   int64_t sequence_;
   std::vector<int64_t> pages_;
   std::vector<PageEntry> entries_;
-  // [entries, 3, head_dim], a twentieth of the cache. Not initialised: it is the writers who touch
-  // it first, many threads beside the computing, and not who begins the request.
+  // [entries, 3, head_dim], in the budget of the host tier. Not initialised: it is the writers who
+  // touch it first, many threads beside the computing, and not who begins the request.
   AlignedBuffer digests_;
 };
 

@@ -75,7 +75,9 @@ void add_options(CLI::App& app, Options& options) {
                  "device memory of this rank for KV pages, as 256MiB")
       ->type_name("SIZE")
       ->default_str("1/16 of the free memory; on a GPU none");
-  app.add_option("--host-pool", options.host_pool, "host memory of this rank for KV pages")
+  app.add_option("--host-pool", options.host_pool,
+                 "host memory of this rank for KV pages, and for the digests of the pages of all "
+                 "pools: a twentieth of 16-bit pages")
       ->type_name("SIZE")
       ->default_str("1/8 of the free memory; with a GPU 1/2");
   app.add_option("--disk-pool", options.disk_pool, "disk space of this rank for KV pages")

@@ -32,7 +32,8 @@ class Fixture {
     const int64_t bytes = (num_pages() + 1) * geometry().page_bytes();
     auto store = make_kv_store(
         {.device_bytes = device ? bytes : 0,
-         .host_bytes = host ? bytes : 0,
+         .host_bytes = (host ? bytes : 0) +
+                       (device + host + disk) * (num_pages() + 1) * geometry().record_bytes(),
          .disk_bytes = disk ? bytes : 0,
          .disk_directory = disk ? std::filesystem::temp_directory_path().string() : "",
          .geometry = geometry()},
@@ -122,7 +123,8 @@ class LargeRequest {
     geometry_.num_kv_heads = 8;
     geometry_.head_dim = head_dim;
     auto store = make_kv_store(
-        {.host_bytes = kPages * 32 * 8 * geometry_.page_bytes(), .geometry = geometry_},
+        {.host_bytes = kPages * 32 * 8 * (geometry_.page_bytes() + geometry_.record_bytes()),
+         .geometry = geometry_},
         Clock::steady());
     MR_CHECK(store.ok(), "{}", store.error().to_string());
     store_ = std::move(*store);

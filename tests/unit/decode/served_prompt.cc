@@ -118,10 +118,13 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
                                      .first_kv_head = shard.first_kv_head,
                                      .head_dim = config_.head_dim,
                                      .dtype = cache_dtype};
+  const int64_t disk_pages = (int64_t{64} << 20) / geometry.page_bytes();
+  const int64_t num_pages = options.device_pages + options.host_pages + disk_pages;
   rank.store =
       must(kvstore::make_kv_store({.device_bytes = options.device_pages * geometry.page_bytes(),
-                                   .host_bytes = options.host_pages * geometry.page_bytes(),
-                                   .disk_bytes = int64_t{64} << 20,
+                                   .host_bytes = options.host_pages * geometry.page_bytes() +
+                                                 num_pages * geometry.record_bytes(),
+                                   .disk_bytes = disk_pages * geometry.page_bytes(),
                                    .disk_directory = disk_.path(),
                                    .geometry = geometry},
                                   clock));

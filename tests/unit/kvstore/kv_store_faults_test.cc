@@ -269,7 +269,7 @@ TEST(KvStoreDisk, DetectsAByteFlippedInTheFile) {
   std::filesystem::create_directory(directory);
   testing::FakeClock clock;
   auto store = make_kv_store({.device_bytes = 10 * geometry.page_bytes(),
-                              .host_bytes = 0,
+                              .host_bytes = host_bytes_for(10, 0, 100, geometry),
                               .disk_bytes = 100 * geometry.page_bytes(),
                               .disk_directory = directory,
                               .geometry = geometry},

@@ -28,12 +28,13 @@ class Workload {
  public:
   Workload(const Budgets& budgets, uint32_t seed) : budgets_(budgets), random_(seed) {
     const int64_t page_bytes = geometry_.page_bytes();
-    auto store = make_kv_store({.device_bytes = budgets.device * page_bytes,
-                                .host_bytes = budgets.host * page_bytes,
-                                .disk_bytes = budgets.disk * page_bytes,
-                                .disk_directory = budgets.disk > 0 ? ::testing::TempDir() : "",
-                                .geometry = geometry_},
-                               clock_);
+    auto store = make_kv_store(
+        {.device_bytes = budgets.device * page_bytes,
+         .host_bytes = host_bytes_for(budgets.device, budgets.host, budgets.disk, geometry_),
+         .disk_bytes = budgets.disk * page_bytes,
+         .disk_directory = budgets.disk > 0 ? ::testing::TempDir() : "",
+         .geometry = geometry_},
+        clock_);
     MR_CHECK(store.ok(), "{}", store.error().to_string());
     store_ = std::move(*store);
   }

@@ -18,13 +18,14 @@ class KvStoreTest : public ::testing::Test {
   void make_store(int64_t device_slots, int64_t host_slots, int64_t disk_slots = 0,
                   bool promotes = true) {
     const int64_t page_bytes = geometry_.page_bytes();
-    auto store = make_kv_store({.device_bytes = device_slots * page_bytes,
-                                .host_bytes = host_slots * page_bytes,
-                                .disk_bytes = disk_slots * page_bytes,
-                                .disk_directory = disk_slots > 0 ? ::testing::TempDir() : "",
-                                .promotes = promotes,
-                                .geometry = geometry_},
-                               clock_);
+    auto store = make_kv_store(
+        {.device_bytes = device_slots * page_bytes,
+         .host_bytes = host_bytes_for(device_slots, host_slots, disk_slots, geometry_),
+         .disk_bytes = disk_slots * page_bytes,
+         .disk_directory = disk_slots > 0 ? ::testing::TempDir() : "",
+         .promotes = promotes,
+         .geometry = geometry_},
+        clock_);
     ASSERT_TRUE(store.ok()) << store.error().to_string();
     store_ = std::move(store).value();
   }
@@ -82,6 +83,32 @@ TEST_F(KvStoreTest, RefusesReservationBeyondAllTiersWithTheNumbers) {
   EXPECT_THAT(refused.error().message, HasSubstr("needs 30 pages"));
   EXPECT_THAT(refused.error().message, HasSubstr("room for 29"));
   EXPECT_THAT(refused.error().message, HasSubstr("device 0 of 20"));
+}
+
+// 8 dimensions: a digest is 3 * 8 * 4 bytes, an entry at most 64.
+TEST_F(KvStoreTest, TheHostPoolAlsoHoldsTheRecordsOfThePagesOfAllTiers) {
+  const int64_t page_bytes = geometry_.page_bytes();
+  const int64_t record_bytes = 3 * 8 * 4 + 64;
+  KvStoreConfig config{.device_bytes = 100 * page_bytes,
+                       .host_bytes = 1100 * record_bytes + 10 * (page_bytes + record_bytes),
+                       .disk_bytes = 1000 * page_bytes,
+                       .disk_directory = ::testing::TempDir(),
+                       .geometry = geometry_};
+  const auto host_slots = [&] {
+    auto store = make_kv_store(config, clock_);
+    return store.ok() ? (*store)->stats().tiers[1].slots_total : -1;
+  };
+  EXPECT_EQ(host_slots(), 10);
+  --config.host_bytes;
+  EXPECT_EQ(host_slots(), 9);
+  config.host_bytes = 1100 * record_bytes;
+  EXPECT_EQ(host_slots(), 0);
+  --config.host_bytes;
+  const auto refused = make_kv_store(config, clock_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("hold 1100 pages, whose records take 172 KiB of the host pool; it has"));
 }
 
 TEST_F(KvStoreTest, FillsASingleTierToTheLastSlot) {

@@ -23,7 +23,7 @@ class KvStoreThreads : public ::testing::Test {
   void SetUp() override {
     const int64_t page_bytes = geometry_.page_bytes();
     auto store = make_kv_store({.device_bytes = 50 * page_bytes,
-                                .host_bytes = 60 * page_bytes,
+                                .host_bytes = host_bytes_for(50, 60, 90, geometry_),
                                 .disk_bytes = 90 * page_bytes,
                                 .disk_directory = ::testing::TempDir(),
                                 .geometry = geometry_},

@@ -22,6 +22,13 @@ inline KvGeometry small_geometry() {
           .page_tokens = 64};
 }
 
+// Of a store with these slots.
+inline int64_t host_bytes_for(int64_t device_slots, int64_t host_slots, int64_t disk_slots,
+                              const KvGeometry& geometry) {
+  return host_slots * geometry.page_bytes() +
+         (device_slots + host_slots + disk_slots) * geometry.record_bytes();
+}
+
 // splitmix64: every bit of the input reaches every bit of the output.
 inline uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;

@@ -49,7 +49,7 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
                                        .head_dim = config.head_dim,
                                        .dtype = DType::kFloat32};
     const auto store = must(kvstore::make_kv_store(
-        {.device_bytes = int64_t{1} << 30, .geometry = geometry}, Clock::steady()));
+        {.host_bytes = int64_t{1} << 30, .geometry = geometry}, Clock::steady()));
     const auto writer = must(PageWriter::create(device, *store, geometry, /*num_threads=*/1));
     const auto pages = engine.partition(kTokens).pages(grid.cp().rank());
     MR_CHECK(store->begin_request("r", kTokens, pages).ok(), "no room");

@@ -71,7 +71,10 @@ class KvServerTest : public ::testing::Test {
   // A device that the host cannot address: its pages are read.
   std::shared_ptr<kvstore::Faults> memory_ = std::make_shared<kvstore::Faults>();
   std::unique_ptr<kvstore::KvStore> store_ = *kvstore::make_kv_store(
-      {.device_bytes = 8 * kGeometry.page_bytes(), .geometry = kGeometry}, Clock::steady(),
+      {.device_bytes = 8 * kGeometry.page_bytes(),
+       .host_bytes = 8 * kGeometry.record_bytes(),
+       .geometry = kGeometry},
+      Clock::steady(),
       std::make_unique<kvstore::FaultyMemory>(
           *kvstore::MemoryTier::allocate(8, kGeometry.page_bytes()), memory_));
   std::unique_ptr<KvServer> server_ =

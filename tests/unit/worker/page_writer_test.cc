@@ -27,8 +27,10 @@ class PageWriterTest : public ::testing::Test {
   PageWriterTest() {
     auto memory = kvstore::MemoryTier::allocate(kSlots, geometry_.page_bytes());
     auto store = kvstore::make_kv_store(
-        {.device_bytes = kSlots * geometry_.page_bytes(), .geometry = geometry_}, Clock::steady(),
-        std::make_unique<kvstore::FaultyMemory>(std::move(*memory), faults_));
+        {.device_bytes = kSlots * geometry_.page_bytes(),
+         .host_bytes = kSlots * geometry_.record_bytes(),
+         .geometry = geometry_},
+        Clock::steady(), std::make_unique<kvstore::FaultyMemory>(std::move(*memory), faults_));
     MR_CHECK(store.ok(), "{}", store.error().to_string());
     store_ = std::move(*store);
     auto writer = PageWriter::create(device_, *store_, geometry_, /*num_threads=*/1);

@@ -74,10 +74,12 @@ class RunningGroup {
                                        .head_dim = weights.config.head_dim};
     MR_ASSIGN_OR_RETURN(
         const auto store,
-        kvstore::make_kv_store({.device_bytes = options_.device_pages * geometry.page_bytes(),
-                                .host_bytes = options_.host_pages * geometry.page_bytes(),
-                                .geometry = geometry},
-                               clock_));
+        kvstore::make_kv_store(
+            {.device_bytes = options_.device_pages * geometry.page_bytes(),
+             .host_bytes = options_.host_pages * geometry.page_bytes() +
+                           (options_.device_pages + options_.host_pages) * geometry.record_bytes(),
+             .geometry = geometry},
+            clock_));
     MR_ASSIGN_OR_RETURN(const auto server,
                         worker::KvServer::start(transport_, *store, "epoch-1", "127.0.0.1", 0));
     const worker::GroupOptions group{.epoch = "epoch-1",

@@ -29,8 +29,10 @@ class StoreSinkTest : public ::testing::TestWithParam<DType> {
                  .first_kv_head = kFirstKvHead,
                  .head_dim = kHeadDim,
                  .dtype = GetParam()};
-    auto store = kvstore::make_kv_store(
-        {.device_bytes = 16 * geometry_.page_bytes(), .geometry = geometry_}, clock_);
+    auto store = kvstore::make_kv_store({.device_bytes = 16 * geometry_.page_bytes(),
+                                         .host_bytes = 16 * geometry_.record_bytes(),
+                                         .geometry = geometry_},
+                                        clock_);
     MR_CHECK(store.ok(), "{}", store.error().to_string());
     store_ = std::move(*store);
     k_ = elements(/*seed=*/1);
