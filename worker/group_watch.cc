@@ -46,7 +46,7 @@ Result<std::unique_ptr<GroupWatch>> GroupWatch::start(comm::Communicator& world,
   if (!listener.ok()) return listener.error();
   if (endpoint.port[0] == 0) return error(Errc::kPeerLost, "rank 0 cannot watch the group");
   if (world.rank() != 0) {
-    MR_ASSIGN_OR_RETURN(auto socket, connect_to_rank_0(endpoint, epoch, world.rank()));
+    MR_ASSIGN_OR_RETURN(auto socket, connect_to_rank_0(endpoint, epoch, world.rank(), deadline));
     peers.push_back({.rank = 0, .socket = std::move(socket)});
   } else {
     while (static_cast<int>(peers.size()) < world.size() - 1) {

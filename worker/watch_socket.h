@@ -10,13 +10,14 @@
 
 namespace millrace::worker {
 
-// Closes what it owns.
+// Closes what it owns. Calls on it do not wait.
 class WatchSocket {
- public:
+public:
   WatchSocket() = default;
   explicit WatchSocket(int fd) : fd_(fd) {}
-  WatchSocket(WatchSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  WatchSocket& operator=(WatchSocket&& other) noexcept {
+  WatchSocket(WatchSocket &&other) noexcept
+      : fd_(std::exchange(other.fd_, -1)) {}
+  WatchSocket &operator=(WatchSocket &&other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
@@ -25,29 +26,36 @@ class WatchSocket {
   int fd() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
 
- private:
+private:
   int fd_ = -1;
 };
 
-// Where rank 0 is reached; of fixed size, to be broadcast.
+// Where rank 0 is reached, in numbers: nobody but rank 0 asks a resolver, which
+// knows no deadline. Of fixed size, to be broadcast.
 struct WatchEndpoint {
-  std::array<char, 256> host = {};
-  std::array<char, 8> port = {};  // empty: rank 0 could not listen
+  std::array<char, 64> host = {};
+  std::array<char, 8> port = {}; // empty: rank 0 could not listen
 };
 
-Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& endpoint);
+// A host name is resolved by the system's resolver, whose own time limit then
+// applies.
+Result<WatchSocket> listen_for_ranks(const std::string &host,
+                                     WatchEndpoint &endpoint);
 
-// `epoch`: by which strangers are told from ranks.
-Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::string& epoch,
-                                      int rank);
+// `epoch`: by which strangers are told from ranks. kDeadlineExceeded when the
+// host does not answer.
+Result<WatchSocket> connect_to_rank_0(const WatchEndpoint &endpoint,
+                                      const std::string &epoch, int rank,
+                                      Deadline deadline);
 
 struct GreetedRank {
   int rank = -1;
   WatchSocket socket;
 };
 
-// The next rank that connects. Strangers are turned away.
-Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
-                                const std::string& epoch, Deadline deadline);
+// The next rank that connects. Strangers are turned away, and keep nobody past
+// the deadline: kDeadlineExceeded.
+Result<GreetedRank> accept_rank(const WatchSocket &listener, int num_ranks,
+                                const std::string &epoch, Deadline deadline);
 
-}  // namespace millrace::worker
+} // namespace millrace::worker

@@ -104,7 +104,7 @@ TEST(GroupWatch, ASilentRankIsNamed) {
                                Deadline::after(kTimeout))
                    .ok(),
                "broadcast");
-      const auto socket = connect_to_rank_0(endpoint, "epoch", 1);
+      const auto socket = connect_to_rank_0(endpoint, "epoch", 1, Deadline::after(kTimeout));
       MR_CHECK(socket.ok(), "{}", socket.error().to_string());
       meet(*world);
       return;
