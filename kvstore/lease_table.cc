@@ -33,6 +33,10 @@ Result<void> LeaseTable::check_length(Duration length) {
                seconds(length), seconds(kMaxLease));
 }
 
+void LeaseTable::forget_end(const std::string& request_id) {
+  if (ended_.erase(request_id) > 0) std::erase(ended_order_, request_id);
+}
+
 void LeaseTable::open(const std::string& request_id, const std::string& lease_id) {
   const bool inserted = leases_.emplace(request_id, Lease{lease_id, kNoEnd}).second;
   MR_CHECK(inserted, "request '{}' has a lease", request_id);

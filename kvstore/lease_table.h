@@ -26,7 +26,7 @@ class LeaseTable {
   static Result<void> check_length(Duration length);
 
   // A request of this id starts anew: how an earlier one ended no longer matters.
-  void forget_end(const std::string& request_id) { ended_.erase(request_id); }
+  void forget_end(const std::string& request_id);
 
   // A lease without an end, of a request that is still being written; grant() gives it one.
   void open(const std::string& request_id, const std::string& lease_id);

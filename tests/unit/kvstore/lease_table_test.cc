@@ -76,6 +76,17 @@ TEST_F(LeaseTableTest, RemembersOnlyTheLatestEnds) {
   EXPECT_THAT(leases_.check("0", "l").error().message, HasSubstr("unknown"));
 }
 
+TEST_F(LeaseTableTest, TheEndOfAnIdThatIsUsedAgainIsRememberedAsLongAsOthers) {
+  leases_.end("r", LeaseEnd::kExpired);
+  leases_.forget_end("r");
+  EXPECT_THAT(leases_.check("r", "l").error().message, HasSubstr("unknown"));
+  leases_.end("r", LeaseEnd::kReleased);
+  for (int i = 1; i < 4096; ++i) leases_.end(std::to_string(i), LeaseEnd::kAborted);
+  EXPECT_THAT(leases_.check("r", "l").error().message, HasSubstr("released"));
+  leases_.end("one more", LeaseEnd::kAborted);
+  EXPECT_THAT(leases_.check("r", "l").error().message, HasSubstr("unknown"));
+}
+
 TEST_F(LeaseTableTest, RefusesLengthsOutOfRange) {
   EXPECT_TRUE(LeaseTable::check_length(kMaxLease).ok());
   EXPECT_EQ(LeaseTable::check_length(Duration::zero()).error().code, Errc::kInvalidArgument);
