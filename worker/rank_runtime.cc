@@ -67,6 +67,7 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
                                          .compute_dtype = weights_->compute_dtype,
                                          .sets_layers_aside = !device_->info().host_memory},
                                         prompt_budget_bytes(options));
+  own_limit = std::min(own_limit, device_->info().max_tokens);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   std::vector<int64_t> limits(static_cast<size_t>(world.size()));
   const std::vector<int64_t> counts(limits.size(), int64_t{sizeof(own_limit)});

@@ -42,7 +42,14 @@ struct DeviceInfo {
   // half the bytes for an operation that memory bounds.
   bool narrow_projections = false;
   bool fuses_swiglu = false;  // needs no room for the products
-  int64_t gemm_rows = 1024;   // rows that a product is best given at a time
+  // What the operations take: head dimensions, widths of hidden states and of a rank's part of the
+  // MLP, tokens of a prompt under any index.
+  int32_t head_dim_step = 16;
+  int32_t max_head_dim = 256;
+  int32_t width_step = 1;
+  int32_t max_hidden_size = 1 << 20;
+  int64_t max_tokens = int64_t{1} << 30;
+  int64_t gemm_rows = 1024;  // rows that a product is best given at a time
 
   bool computes_in(DType dtype) const;
   // Of products that an element-wise operation reads. Never float16, which ends at 65,504: models

@@ -50,6 +50,11 @@ class CudaDevice final : public Device {
             .host_memory = false,
             .narrow_projections = true,
             .fuses_swiglu = true,
+            .head_dim_step = 64,
+            .max_head_dim = 128,
+            .width_step = 8,
+            .max_hidden_size = 16384,
+            .max_tokens = int64_t{4} << 20,
             .gemm_rows = kGemmRows};
   }
 

@@ -216,6 +216,26 @@ TEST_F(EngineTest, CoversTheSamePairsOnAnyGrid) {
   }
 }
 
+TEST(EngineShapes, AHeadDimensionThatTheDeviceDoesNotTakeIsRefusedAtTheStart) {
+  test::TempDirectory directory;
+  auto config = test::tiny_model_config();
+  config.head_dim = 24;
+  test::write_random_checkpoint(config, DType::kFloat32, 11, directory.path());
+  std::mutex mutex;
+  std::vector<std::string> outcomes;
+  run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    const auto runtime =
+        RankRuntime::create(std::move(world), test::rank_options(directory.path(), {1, 2}));
+    const std::lock_guard lock(mutex);
+    outcomes.push_back(runtime.ok() ? "ok" : runtime.error().to_string());
+  });
+  ASSERT_EQ(outcomes.size(), 2u);
+  for (const auto& outcome : outcomes) {
+    EXPECT_TRUE(outcome.starts_with("unsupported: rank 0: head_dim 24 on cpu")) << outcome;
+    EXPECT_NE(outcome.find("multiples of 16 up to 256"), std::string::npos) << outcome;
+  }
+}
+
 TEST_F(EngineTest, AnErrorOnOneRankEndsTheRequestOnAllAndLeavesThemUsable) {
   const auto tokens = random_tokens(200, config_.vocab_size);
   class FailingSink final : public KvSink {
