@@ -244,6 +244,7 @@ Result<void> GroupService::at_boundary(Running& running, const LayerReport& repo
   protocol::GroupCommand command;
   if (link_ != nullptr) {
     read_link(Duration::zero());
+    look_for_drain();
     for (auto& change : inbox_.take_lease_changes()) {
       *command.add_lease_changes() = std::move(change);
     }

@@ -13,11 +13,12 @@ namespace millrace::worker {
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   auto& world = runtime_.grid().world();
+  stop_ = &stop;
   MR_RETURN_IF_ERROR(agree(world, make_writer(), Deadline::after(command_timeout())));
   while (true) {
     protocol::GroupCommand command;
     expect("waiting for a command", command_timeout() + kCommandInterval);
-    if (link_ != nullptr) command = next_command(stop);
+    if (link_ != nullptr) command = next_command();
     auto shared = share_command(world, command, Deadline::after(command_timeout()));
     if (!shared.ok()) return broken(shared.error());
     MR_RETURN_IF_ERROR(obey(*shared));
@@ -40,9 +41,9 @@ Result<void> GroupService::make_writer() {
   return {};
 }
 
-protocol::GroupCommand GroupService::next_command(const std::atomic<bool>& stop) {
-  if (stop.load() || !inbox_.refusal().empty()) inbox_.drain();
+protocol::GroupCommand GroupService::next_command() {
   if (inbox_.empty()) read_link(kCommandInterval);
+  look_for_drain();
   for (const auto& id : inbox_.take_cancelled()) {
     send_failed(id, error(Errc::kCancelled, "request {} was cancelled before it started", id));
   }
@@ -70,16 +71,22 @@ protocol::GroupCommand GroupService::next_command(const std::atomic<bool>& stop)
   return command;
 }
 
+// The coordinator hears of it at once, also in the middle of a prompt: it has more of them, and a
+// group that is given one after the other would never end.
+void GroupService::look_for_drain() {
+  if (stop_->load() || !inbox_.refusal().empty()) inbox_.drain();
+  if (!inbox_.draining() || drain_announced_) return;
+  drain_announced_ = true;
+  protocol::Envelope envelope;
+  envelope.mutable_drain();
+  send(envelope);
+  spdlog::info("draining: {} leases", store_.stats().leases_active);
+}
+
+// Nothing runs and nothing waits; leases do.
 bool GroupService::may_stop() {
-  if (!drain_announced_) {
-    drain_announced_ = true;
-    drain_deadline_ = Deadline::after(options_.drain_timeout);
-    protocol::Envelope envelope;
-    envelope.mutable_drain();
-    send(envelope);
-    spdlog::info("draining: {} leases", store_.stats().leases_active);
-  }
-  return store_.stats().leases_active == 0 || drain_deadline_.passed();
+  if (!drain_deadline_) drain_deadline_ = Deadline::after(options_.drain_timeout);
+  return store_.stats().leases_active == 0 || drain_deadline_->passed();
 }
 
 void GroupService::read_link(Duration longest_wait) {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,8 @@ class GroupService {
   struct Finished;
 
   Result<void> make_writer();
-  protocol::GroupCommand next_command(const std::atomic<bool>& stop);
+  protocol::GroupCommand next_command();
+  void look_for_drain();
   bool may_stop();
   void read_link(Duration longest_wait);
   Result<void> obey(const protocol::GroupCommand& command);
@@ -94,9 +96,10 @@ class GroupService {
   // Rank 0 only:
   RequestInbox inbox_;
   Deadline running_deadline_ = Deadline::after(Duration::zero());
-  double attention_imbalance_ = 1;  // of the last prompt
+  double attention_imbalance_ = 1;           // of the last prompt
+  const std::atomic<bool>* stop_ = nullptr;  // from run() on
   bool drain_announced_ = false;
-  Deadline drain_deadline_ = Deadline::after(Duration::zero());
+  std::optional<Deadline> drain_deadline_;  // from when nothing runs any more
 };
 
 }  // namespace millrace::worker

@@ -531,10 +531,10 @@ TEST_F(GroupServiceTest, ADrainFinishesWhatIsQueuedAndWaitsForLeases) {
   drain.mutable_drain();
   link().push(drain);
   group().start();
+  ASSERT_TRUE(link().wait_for(Envelope::kDrain).has_value());
   const auto first = expect_done().manifest();
   const auto second = expect_done().manifest();
   EXPECT_EQ(second.request_id(), "b");
-  ASSERT_TRUE(link().wait_for(Envelope::kDrain).has_value());
   // Two leases: the group serves until both are over, one released, one expired.
   link().push(release(first));
   EXPECT_FALSE(expect_lease_reply().has_error());
@@ -545,6 +545,16 @@ TEST_F(GroupServiceTest, ADrainFinishesWhatIsQueuedAndWaitsForLeases) {
   for (const auto& outcome : group().outcomes()) {
     EXPECT_TRUE(outcome.ok()) << outcome.error().to_string();
   }
+}
+
+TEST_F(GroupServiceTest, ADrainIsAnnouncedInTheMiddleOfAPrompt) {
+  link().set_on_send([this](const Envelope& envelope) {
+    if (envelope.has_layer_done() && envelope.layer_done().layer() == 0) group().stop();
+  });
+  group().start();
+  link().push(prefill_request("a", 200));
+  ASSERT_TRUE(link().wait_for(Envelope::kDrain).has_value());
+  expect_done();
 }
 
 TEST_F(GroupServiceTest, ADrainDoesNotWaitForLeasesForever) {
