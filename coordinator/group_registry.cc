@@ -10,6 +10,12 @@ namespace {
 
 constexpr size_t kMaxNameChars = 128;
 constexpr size_t kMaxModelsSeen = 1024;
+// Of a group that does not say; the worker's default.
+constexpr std::chrono::milliseconds kDefaultLayerTimeout = std::chrono::minutes(5);
+constexpr std::chrono::milliseconds kMaxLayerTimeout = std::chrono::hours(24);
+// A group looks up at the end of a layer. Its longest way without is from the last one on: one
+// timeout for the logits, two for sealing the cache and gathering the manifest.
+constexpr int kLayerTimeoutsAStep = 3;
 
 bool is_name(const std::string& text) {
   return !text.empty() && text.size() <= kMaxNameChars;
@@ -37,6 +43,13 @@ Result<void> check(const protocol::Register& description) {
 }
 
 }  // namespace
+
+Duration Group::longest_step() const {
+  const uint64_t said_ms = description.layer_timeout_ms();
+  if (said_ms == 0) return kLayerTimeoutsAStep * kDefaultLayerTimeout;
+  const auto longest_ms = static_cast<uint64_t>(kMaxLayerTimeout.count());
+  return kLayerTimeoutsAStep * std::chrono::milliseconds(std::min(said_ms, longest_ms));
+}
 
 Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLink& link,
                                   TimePoint now) {

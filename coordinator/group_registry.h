@@ -23,6 +23,8 @@ class GroupLink {
 
 struct Group {
   bool idle() const { return running == nullptr && !draining; }
+  // How long it may be before it notices a cancellation.
+  Duration longest_step() const;
 
   protocol::Register description;
   GroupLink* link = nullptr;

@@ -265,14 +265,12 @@ Result<void> Scheduler::receive(const std::string& group_id, const protocol::Env
       on_layer_done(*group, envelope.layer_done());
       break;
     case protocol::Envelope::kPrefillDone:
-      on_prefill_done(*group, envelope.prefill_done());
-      break;
+      return on_prefill_done(*group, envelope.prefill_done());
     case protocol::Envelope::kPrefillFailed:
       on_prefill_failed(*group, envelope.prefill_failed());
       break;
     case protocol::Envelope::kLeaseReply:
-      on_lease_reply(*group, envelope.lease_reply());
-      break;
+      return on_lease_reply(*group, envelope.lease_reply());
     case protocol::Envelope::kDrain:
       group->draining = true;
       break;

@@ -29,9 +29,9 @@ struct SchedulerSettings {
   int missed_heartbeats = 3;  // then a group counts as lost
   // How long requests wait for a group of their model to come back before they fail.
   Duration group_return = std::chrono::seconds(30);
-  // How long a group may take to end a cancelled request before it counts as lost: a layer of the
-  // longest prompt ends well within.
-  Duration cancel_patience = std::chrono::minutes(2);
+  // How long a group may take to end a cancelled request before it counts as lost, beyond what it
+  // needs to look up (Group::longest_step): its ranks meet once more.
+  Duration cancel_patience = std::chrono::minutes(1);
 };
 
 class Scheduler {
@@ -88,9 +88,9 @@ class Scheduler {
   void on_progress(Group& group, const std::string& request_id);
   void on_prefill_opened(Group& group, const protocol::PrefillOpened& message);
   void on_layer_done(Group& group, const protocol::LayerDone& message);
-  void on_prefill_done(Group& group, const protocol::PrefillDone& message);
+  Result<void> on_prefill_done(Group& group, const protocol::PrefillDone& message);
   void on_prefill_failed(Group& group, const protocol::PrefillFailed& message);
-  void on_lease_reply(Group& group, const protocol::LeaseReply& message);
+  Result<void> on_lease_reply(Group& group, const protocol::LeaseReply& message);
 
   void expire_deadlines(TimePoint now);
   void expire_leases(TimePoint now);

@@ -10,6 +10,15 @@ bool works_on(const Group& group, const std::string& request_id) {
   return group.running != nullptr && group.running->id == request_id;
 }
 
+// As long as a client may ask for. What a group makes up could be more than a Duration holds.
+constexpr uint64_t kMaxLeaseMs = 24 * 3600 * 1000;
+
+Result<Duration> lease_from_wire(const Group& group, const Request& request, uint64_t lease_ms) {
+  if (lease_ms <= kMaxLeaseMs) return Duration(std::chrono::milliseconds(lease_ms));
+  return error(Errc::kInvalidArgument, "group '{}' gives request '{}' a lease of {} ms, limit {}",
+               group.description.group_name(), request.id, lease_ms, kMaxLeaseMs);
+}
+
 Error from_wire(const protocol::ErrorInfo& info) {
   return Error(protocol::errc_from_wire(info.code()), info.message());
 }
@@ -44,8 +53,10 @@ void Scheduler::on_layer_done(Group& group, const protocol::LayerDone& message) 
   changed(request);
 }
 
-void Scheduler::on_prefill_done(Group& group, const protocol::PrefillDone& message) {
-  if (!works_on(group, message.request_id())) return;
+Result<void> Scheduler::on_prefill_done(Group& group, const protocol::PrefillDone& message) {
+  if (!works_on(group, message.request_id())) return {};
+  MR_ASSIGN_OR_RETURN(const Duration lease,
+                      lease_from_wire(group, *group.running, message.manifest().lease_ms()));
   on_progress(group, message.request_id());
   const std::shared_ptr<Request> request = std::exchange(group.running, nullptr);
   group.cancelled_at.reset();
@@ -61,11 +72,12 @@ void Scheduler::on_prefill_done(Group& group, const protocol::PrefillDone& messa
     request->ended_at = request->kept_since = clock_.now();
     request->result = message;
     request->lease = LeaseState::kActive;
-    request->lease_ends = clock_.now() + std::chrono::milliseconds(message.manifest().lease_ms());
+    request->lease_ends = clock_.now() + lease;
     probes_.ended(*request);
     changed(*request);
   }
   dispatch();
+  return {};
 }
 
 void Scheduler::on_prefill_failed(Group& group, const protocol::PrefillFailed& message) {
@@ -76,11 +88,13 @@ void Scheduler::on_prefill_failed(Group& group, const protocol::PrefillFailed& m
   dispatch();
 }
 
-void Scheduler::on_lease_reply(Group& group, const protocol::LeaseReply& message) {
+Result<void> Scheduler::on_lease_reply(Group& group, const protocol::LeaseReply& message) {
   const auto request = table_.find(message.request_id());
   if (!request || request->group_id != group.description.group_id() || !request->lease_call_open) {
-    return;
+    return {};
   }
+  MR_ASSIGN_OR_RETURN(const Duration lease,
+                      lease_from_wire(group, *request, message.expires_in_ms()));
   request->lease_call_open = false;
   if (message.has_error()) {
     request->lease_answer = Result<void>(from_wire(message.error()));
@@ -90,9 +104,10 @@ void Scheduler::on_lease_reply(Group& group, const protocol::LeaseReply& message
     }
   } else {
     request->lease_answer = Result<void>();
-    request->lease_ends = clock_.now() + std::chrono::milliseconds(message.expires_in_ms());
+    request->lease_ends = clock_.now() + lease;
   }
   changed(*request);
+  return {};
 }
 
 // ---- leases ----

@@ -71,7 +71,9 @@ void Scheduler::drop_silent_groups(TimePoint now) {
     }
   }
   for (Group* group : groups_.all()) {
-    if (!group->cancelled_at || now - *group->cancelled_at < settings_.cancel_patience) continue;
+    if (!group->cancelled_at) continue;
+    const Duration patience_to_end = group->longest_step() + settings_.cancel_patience;
+    if (now - *group->cancelled_at < patience_to_end) continue;
     const std::string why = "it did not end a cancelled request";
     group->link->close(why);
     lose(groups_.remove(group->description.group_id()), why);

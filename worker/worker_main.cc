@@ -167,6 +167,7 @@ Result<ControlOptions> control_options(const Options& options, RankRuntime& runt
   description.set_max_prompt_tokens(static_cast<uint64_t>(runtime.limits().max_prompt_tokens));
   description.set_version(MILLRACE_VERSION);
   description.set_device(runtime.device().info().name);
+  description.set_layer_timeout_ms(static_cast<uint64_t>(options.layer_timeout_s * 1000));
   auto& model = *description.mutable_model();
   model.set_name(config.name);
   model.set_vocab_size(static_cast<uint32_t>(config.vocab_size));

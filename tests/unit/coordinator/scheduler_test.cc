@@ -322,14 +322,35 @@ TEST_F(SchedulerTest, ReleasesTheResultOfARequestThatWasCancelledTooLate) {
   EXPECT_EQ(failure("a"), Errc::kCancelled);
 }
 
-TEST_F(SchedulerTest, AGroupThatDoesNotEndACancelledRequestIsDropped) {
+TEST_F(SchedulerTest, AGroupMayEndACancelledRequestAfterAStepOfThreeLayerTimeouts) {
+  RecordingLink link;
+  auto description = group("g0", "group-0");
+  description.set_layer_timeout_ms(7000);
+  ASSERT_TRUE(scheduler_->add_group(description, link).ok());
+  ASSERT_FALSE(submit("a"));
+  ASSERT_TRUE(scheduler_->cancel("a", "DELETE").ok());
+  pass(seconds(3 * 7 + 59), {"g0"});
+  EXPECT_TRUE(scheduler_->ready());
+  pass(seconds(1), {"g0"});
+  EXPECT_EQ(link.log.back(), "closed: it did not end a cancelled request");
+  EXPECT_FALSE(scheduler_->ready());
+}
+
+TEST_F(SchedulerTest, AGroupThatSaysNoLayerTimeoutHasTheWorkersDefault) {
   RecordingLink link;
   join(link);
   ASSERT_FALSE(submit("a"));
   ASSERT_TRUE(scheduler_->cancel("a", "DELETE").ok());
-  pass(seconds(121), {"g0"});
-  EXPECT_EQ(link.log.back(), "closed: it did not end a cancelled request");
+  pass(std::chrono::minutes(3 * 5), {"g0"});
+  EXPECT_TRUE(scheduler_->ready());
+  pass(std::chrono::minutes(1), {"g0"});
   EXPECT_FALSE(scheduler_->ready());
+}
+
+TEST_F(SchedulerTest, ALayerTimeoutBeyondADayCountsAsADay) {
+  Group group;
+  group.description.set_layer_timeout_ms(UINT64_MAX);
+  EXPECT_EQ(group.longest_step(), std::chrono::hours(3 * 24));
 }
 
 TEST_F(SchedulerTest, AGroupThatEndedACancelledRequestMayStayIdle) {
@@ -341,7 +362,7 @@ TEST_F(SchedulerTest, AGroupThatEndedACancelledRequestMayStayIdle) {
   ASSERT_FALSE(submit("b"));
   ASSERT_TRUE(scheduler_->cancel("b", "DELETE").ok());
   done("b");
-  pass(seconds(121), {"g0"});
+  pass(std::chrono::minutes(17), {"g0"});
   EXPECT_TRUE(scheduler_->ready());
 }
 
@@ -546,6 +567,28 @@ TEST_F(SchedulerTest, AMessageThatGroupsDoNotSendIsAnError) {
   nonsense.mutable_cancel()->set_request_id("a");
   EXPECT_FALSE(scheduler_->receive("g0", nonsense).ok());
   EXPECT_FALSE(scheduler_->receive("g0", {}).ok());
+}
+
+TEST_F(SchedulerTest, ALeaseBeyondADayIsAnError) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("kept"));
+  done("kept", "g0", 60000);
+  ASSERT_FALSE(submit("a"));
+  protocol::Envelope envelope;
+  envelope.mutable_prefill_done()->set_request_id("a");
+  for (const uint64_t lease_ms : {uint64_t{24 * 3600 * 1000 + 1}, UINT64_MAX}) {
+    envelope.mutable_prefill_done()->mutable_manifest()->set_lease_ms(lease_ms);
+    EXPECT_EQ(scheduler_->receive("g0", envelope).error().code, Errc::kInvalidArgument);
+  }
+  EXPECT_FALSE(scheduler_->find("a")->ended());
+
+  ASSERT_TRUE(scheduler_->renew_lease("kept", "lease-kept", seconds(9)).ok());
+  protocol::Envelope reply;
+  reply.mutable_lease_reply()->set_request_id("kept");
+  reply.mutable_lease_reply()->set_expires_in_ms(UINT64_MAX);
+  EXPECT_EQ(scheduler_->receive("g0", reply).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(scheduler_->find("kept")->lease_ends, clock_.now() + seconds(60));
 }
 
 TEST_F(SchedulerTest, MessagesAboutOtherRequestsChangeNothing) {
