@@ -28,7 +28,10 @@ std::string endpoint_name(const tcp::socket& socket) {
 }  // namespace
 
 GroupSession::GroupSession(tcp::socket socket, Scheduler& scheduler)
-    : socket_(std::move(socket)), scheduler_(scheduler), peer_(endpoint_name(socket_)) {
+    : socket_(std::move(socket)),
+      scheduler_(scheduler),
+      peer_(endpoint_name(socket_)),
+      written_(socket_.get_executor()) {
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
 }
@@ -48,9 +51,19 @@ awaitable<void> GroupSession::run(Duration patience) {
     spdlog::warn("group {} from {} is gone: {}", group_id_, peer_, why);
     scheduler_.remove_group(group_id_, *this, why);
   }
-  // What is in the outbox, such as the reason of a refusal, may still go out.
+  co_await part(patience);
+}
+
+// What is in the outbox, such as the reason of a refusal, may still go out. What the peer does not
+// take by then is dropped, by the system as well: it would keep it for minutes.
+awaitable<void> GroupSession::part(Duration patience) {
+  const Deadline end = Deadline::after(patience);
+  while (writing_) {
+    if (!co_await written_.wait(end)) break;
+  }
   error_code ignored;
-  if (!writing_) socket_.close(ignored);
+  if (writing_) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  socket_.close(ignored);
 }
 
 awaitable<Result<void>> GroupSession::serve() {
@@ -121,6 +134,7 @@ awaitable<void> GroupSession::write_outbox([[maybe_unused]] std::shared_ptr<Grou
     outbox_.pop_front();
   }
   writing_ = false;
+  written_.notify();
   // A connection that was refused stays open only for the refusal.
   error_code ignored;
   if (group_id_.empty()) socket_.shutdown(tcp::socket::shutdown_send, ignored);

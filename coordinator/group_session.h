@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coordinator/awaitable.h"
+#include "coordinator/notifier.h"
 #include "coordinator/scheduler.h"
 
 namespace millrace::coordinator {
@@ -14,7 +15,8 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
  public:
   GroupSession(tcp::socket socket, Scheduler& scheduler);
 
-  // Until the connection ends. A group that has not registered after `patience` is dropped.
+  // Until the connection ends. A group that has not registered after `patience` is dropped, and
+  // one that has not read what it was sent `patience` after its end.
   awaitable<void> run(Duration patience);
 
   void send(const protocol::Envelope& envelope) override;
@@ -25,6 +27,7 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   awaitable<Result<protocol::Envelope>> read(int64_t max_bytes);
   Result<void> register_group(const protocol::Envelope& envelope);
   awaitable<void> write_outbox(std::shared_ptr<GroupSession> self);
+  awaitable<void> part(Duration patience);
 
   tcp::socket socket_;
   Scheduler& scheduler_;
@@ -34,6 +37,7 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   std::deque<std::string> outbox_;
   int64_t outbox_bytes_ = 0;
   bool writing_ = false;
+  Notifier written_;
 };
 
 }  // namespace millrace::coordinator

@@ -1,6 +1,8 @@
 #include "tests/unit/coordinator/fake_group.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +12,16 @@
 
 namespace millrace::coordinator {
 
+namespace {
+
+// What of `events`, or which failure, a socket shows; 0 if nothing does in 10 s.
+int wait_for(int socket, int16_t events) {
+  pollfd watched{socket, events, 0};
+  return ::poll(&watched, 1, 10'000) == 1 ? watched.revents : 0;
+}
+
+}  // namespace
+
 FakeGroup::FakeGroup(uint16_t port) : socket_(connect_loopback(port)) {}
 FakeGroup::~FakeGroup() {
   die();
@@ -18,6 +30,18 @@ FakeGroup::~FakeGroup() {
 void FakeGroup::die() {
   if (socket_ >= 0) ::close(socket_);
   socket_ = -1;
+}
+
+void FakeGroup::stop_sending() {
+  ::shutdown(socket_, SHUT_WR);
+}
+
+bool FakeGroup::has_come() {
+  return (wait_for(socket_, POLLIN) & POLLIN) != 0;
+}
+
+bool FakeGroup::reset_by_peer() {
+  return (wait_for(socket_, 0) & POLLERR) != 0;
 }
 
 protocol::Register FakeGroup::description(const std::string& name, const std::string& id,

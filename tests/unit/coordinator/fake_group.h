@@ -40,6 +40,12 @@ class FakeGroup {
   bool closed_by_peer();
   // As a process that is killed: the connection just ends.
   void die();
+  // Ends the connection to the coordinator, not the one from it.
+  void stop_sending();
+
+  // Neither of these reads. Something has come; the connection has been cut off.
+  bool has_come();
+  bool reset_by_peer();
 
   void send_started(const std::string& request_id);
   // All but the result of what send_done() says.

@@ -277,6 +277,23 @@ TEST_F(ServerTrouble, ASilentGroupIsLost) {
   EXPECT_TRUE(group.closed_by_peer());
 }
 
+TEST_F(ServerTrouble, AGroupThatStopsReadingAndSendingIsCutOff) {
+  ServerOptions options = patient_options();
+  options.http.group_handshake = std::chrono::milliseconds(200);
+  start(options);
+  FakeModel model;
+  model.max_prompt_tokens = 16'000'000;
+  const auto group = join("g0", model);
+  RawHttp client(server_->http_port());
+  // More than the sockets' buffers hold, so that the server is in the middle of it.
+  client.send_request("POST", "/v1/prefill?model=tiny", std::string(48 << 20, '\0'),
+                      "Content-Type: application/octet-stream\r\n");
+  EXPECT_TRUE(group->has_come());
+  group->stop_sending();
+  EXPECT_EQ(client.read_reply().status, 503);
+  EXPECT_TRUE(group->reset_by_peer());
+}
+
 TEST_F(ServerTrouble, AGroupThatTalksNonsenseIsRefused) {
   ServerOptions options = patient_options();
   options.http.group_handshake = std::chrono::milliseconds(50);
