@@ -26,6 +26,53 @@ Result<void> write_port_file(const std::string& path, const coordinator::Server&
   return {};
 }
 
+struct Arguments {
+  coordinator::ServerOptions server;
+  std::string max_body = "64MiB";
+  double shutdown_timeout_s = seconds(server.shutdown_timeout);
+  std::string port_file;
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  coordinator::ServerOptions& server = arguments.server;
+  app.add_option("--host", server.host, "IP address to listen on")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_option("--http-port", server.http_port, "port for clients; 0: any free one")
+      ->capture_default_str();
+  app.add_option("--group-port", server.group_port, "port for worker groups; 0: any free one")
+      ->capture_default_str();
+  app.add_option("--queue-limit", server.scheduler.max_queued_requests,
+                 "requests that may wait for a group")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_option("--max-body-bytes", arguments.max_body,
+                 "largest body of a prefill request, as 64MiB or in bytes")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  app.add_option("--max-connections", server.http.max_connections, "HTTP connections at a time")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--shutdown-timeout", arguments.shutdown_timeout_s,
+                 "seconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app.add_option("--port-file", arguments.port_file, "write the chosen ports here, as JSON")
+      ->type_name("FILE");
+}
+
+Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
+  coordinator::ServerOptions options = arguments.server;
+  const auto body_bytes = parse_bytes(arguments.max_body);
+  if (!body_bytes.ok()) {
+    return error(body_bytes.error().code, "--max-body-bytes: {}", body_bytes.error().message);
+  }
+  options.http.max_body_bytes = static_cast<uint64_t>(*body_bytes);
+  options.shutdown_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(arguments.shutdown_timeout_s * 1000));
+  return options;
+}
+
 Result<void> run(const coordinator::ServerOptions& options, const std::string& port_file) {
   MR_ASSIGN_OR_RETURN(const auto server, coordinator::Server::create(options));
   if (!port_file.empty()) MR_RETURN_IF_ERROR(write_port_file(port_file, *server));
@@ -44,47 +91,18 @@ int main(int argc, char** argv) {
       "runs, then ends.",
       "millrace-coordinator");
   app.formatter(std::make_shared<cli::HelpFormatter>());
-  coordinator::ServerOptions options;
-  std::string port_file;
-  std::string max_body = "64MiB";
-  double shutdown_timeout_s = seconds(options.shutdown_timeout);
-  app.add_option("--host", options.host, "IP address to listen on")
-      ->type_name("ADDRESS")
-      ->capture_default_str();
-  app.add_option("--http-port", options.http_port, "port for clients; 0: any free one")
-      ->capture_default_str();
-  app.add_option("--group-port", options.group_port, "port for worker groups; 0: any free one")
-      ->capture_default_str();
-  app.add_option("--queue-limit", options.scheduler.max_queued_requests,
-                 "requests that may wait for a group")
-      ->check(CLI::Range(0, 1000000))
-      ->capture_default_str();
-  app.add_option("--max-body-bytes", max_body,
-                 "largest body of a prefill request, as 64MiB or in bytes")
-      ->type_name("SIZE")
-      ->capture_default_str();
-  app.add_option("--max-connections", options.http.max_connections, "HTTP connections at a time")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_option("--shutdown-timeout", shutdown_timeout_s,
-                 "seconds that running requests get after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  app.add_option("--port-file", port_file, "write the chosen ports here, as JSON")
-      ->type_name("FILE");
+  Arguments arguments;
+  add_options(app, arguments);
   app.set_version_flag("--version", MILLRACE_VERSION);
   CLI11_PARSE(app, argc, argv);
   init_logging("coordinator");
 
-  const auto body_bytes = parse_bytes(max_body);
-  if (!body_bytes.ok()) {
-    spdlog::error("--max-body-bytes: {}", body_bytes.error().message);
+  const auto options = server_options(arguments);
+  if (!options.ok()) {
+    spdlog::error("{}", options.error().message);
     return 2;
   }
-  options.http.max_body_bytes = static_cast<uint64_t>(*body_bytes);
-  options.shutdown_timeout =
-      std::chrono::milliseconds(static_cast<int64_t>(shutdown_timeout_s * 1000));
-  if (const auto ran = run(options, port_file); !ran.ok()) {
+  if (const auto ran = run(*options, arguments.port_file); !ran.ok()) {
     spdlog::error("{}", ran.error().message);
     return 1;
   }

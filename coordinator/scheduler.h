@@ -71,7 +71,6 @@ class Scheduler {
   bool busy() const { return queue_.size() > 0 || running_ > 0; }
   bool ready() const;
   std::map<std::string, ModelOffer> offers() const { return groups_.offers(); }
-  int64_t queue_size() const { return queue_.size(); }
 
  private:
   std::optional<ApiError> check(const PrefillBody& body) const;

@@ -147,6 +147,87 @@ Result<void> release(const Arguments& arguments) {
                          "application/json", json::serialize(body)});
 }
 
+// What the subcommand on the command line is to do.
+using Action = std::function<Result<void>()>;
+
+void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
+  auto* command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
+  command
+      ->add_option("--prompt", arguments.prompt_file,
+                   "token ids: JSON, a line of JSON lines, or .bin with little-endian int32")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--line", arguments.line, "which line of JSON lines, from 1")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--model", arguments.model, "one of GET /v1/models")
+      ->type_name("NAME")
+      ->required();
+  command->add_option("--request-id", arguments.request_id, "name of the request")
+      ->type_name("ID")
+      ->default_str("a random one");
+  command->add_option("--head-plan", arguments.head_plan, "which attention to compute")
+      ->type_name("PLAN")
+      ->default_str("the group's");
+  command
+      ->add_option("--deadline-ms", arguments.deadline_ms,
+                   "milliseconds for queue and prefill together")
+      ->check(CLI::PositiveNumber)
+      ->default_str("600000");
+  command->add_option("--lease-ms", arguments.lease_ms, "milliseconds that the KV cache is kept")
+      ->check(CLI::PositiveNumber)
+      ->default_str("60000");
+  cli::add_choice<std::string>(*command, "--handover", arguments.handover,
+                               {{"at-end", "at-end"}, {"streaming", "streaming"}},
+                               "from when on the KV cache can be pulled")
+      ->default_str("at-end");
+  command->add_flag("--events", arguments.events,
+                    "write all events as they come, for millrace-decode --events -");
+  command->callback([&] { action = [&] { return prefill(arguments); }; });
+}
+
+CLI::App* add_by_id(CLI::App& app, const char* name, const char* help, Arguments& arguments,
+                    Action& action, Action run) {
+  auto* command = app.add_subcommand(name, help);
+  command->add_option("request_id", arguments.request_id, "as in the response")
+      ->type_name("ID")
+      ->required();
+  command->callback([&action, run = std::move(run)] { action = run; });
+  return command;
+}
+
+void add_lease_id(CLI::App& command, Arguments& arguments) {
+  command.add_option("--lease-id", arguments.lease_id, "from the manifest")
+      ->type_name("ID")
+      ->required();
+}
+
+void add_request_commands(CLI::App& app, Arguments& arguments, Action& action) {
+  add_by_id(app, "status", "what became of a request", arguments, action, [&] {
+    return call_and_print(arguments, {"GET", "/v1/prefill/" + arguments.request_id, "", ""});
+  });
+  add_by_id(app, "cancel", "end a request, or release what it left", arguments, action, [&] {
+    return call_and_print(arguments, {"DELETE", "/v1/prefill/" + arguments.request_id, "", ""});
+  });
+  auto* renewal = add_by_id(app, "renew", "prolong a lease", arguments, action,
+                            [&] { return renew(arguments); });
+  add_lease_id(*renewal, arguments);
+  renewal->add_option("--lease-ms", arguments.lease_ms, "milliseconds from now")
+      ->check(CLI::PositiveNumber)
+      ->required();
+  auto* giving_back = add_by_id(app, "release", "give a lease back", arguments, action,
+                                [&] { return release(arguments); });
+  add_lease_id(*giving_back, arguments);
+}
+
+void add_wait_ready(CLI::App& app, Arguments& arguments, Action& action) {
+  auto* command = app.add_subcommand("wait-ready", "wait until a group is ready");
+  command->add_option("--timeout", arguments.timeout_s, "seconds to wait at most")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([&] { action = [&] { return wait_ready(arguments); }; });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -154,84 +235,19 @@ int main(int argc, char** argv) {
                "millrace-client");
   app.formatter(std::make_shared<cli::HelpFormatter>());  // subcommands take it over
   app.set_version_flag("--version", MILLRACE_VERSION);
-  Arguments arguments;
-  std::function<Result<void>()> action;
   app.require_subcommand(1);
   app.fallthrough();
+  Arguments arguments;
   app.add_option("--server", arguments.server, "the coordinator's HTTP port")
       ->option_text("HOST:PORT")
       ->capture_default_str();
   app.add_option("--output", arguments.output, "write the JSON result here")
       ->type_name("FILE")
       ->default_str("stdout");
-
-  auto* prefill_command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
-  prefill_command
-      ->add_option("--prompt", arguments.prompt_file,
-                   "token ids: JSON, a line of JSON lines, or .bin with little-endian int32")
-      ->type_name("FILE")
-      ->required();
-  prefill_command->add_option("--line", arguments.line, "which line of JSON lines, from 1")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  prefill_command->add_option("--model", arguments.model, "one of GET /v1/models")
-      ->type_name("NAME")
-      ->required();
-  prefill_command->add_option("--request-id", arguments.request_id, "name of the request")
-      ->type_name("ID")
-      ->default_str("a random one");
-  prefill_command->add_option("--head-plan", arguments.head_plan, "which attention to compute")
-      ->type_name("PLAN")
-      ->default_str("the group's");
-  prefill_command
-      ->add_option("--deadline-ms", arguments.deadline_ms,
-                   "milliseconds for queue and prefill together")
-      ->check(CLI::PositiveNumber)
-      ->default_str("600000");
-  prefill_command
-      ->add_option("--lease-ms", arguments.lease_ms, "milliseconds that the KV cache is kept")
-      ->check(CLI::PositiveNumber)
-      ->default_str("60000");
-  cli::add_choice<std::string>(*prefill_command, "--handover", arguments.handover,
-                               {{"at-end", "at-end"}, {"streaming", "streaming"}},
-                               "from when on the KV cache can be pulled")
-      ->default_str("at-end");
-  prefill_command->add_flag("--events", arguments.events,
-                            "write all events as they come, for millrace-decode --events -");
-  prefill_command->callback([&] { action = [&] { return prefill(arguments); }; });
-
-  const auto add_by_id = [&](const char* name, const char* help,
-                             std::function<Result<void>()> run) {
-    auto* command = app.add_subcommand(name, help);
-    command->add_option("request_id", arguments.request_id, "as in the response")
-        ->type_name("ID")
-        ->required();
-    command->callback([&action, run = std::move(run)] { action = run; });
-    return command;
-  };
-  add_by_id("status", "what became of a request", [&] {
-    return call_and_print(arguments, {"GET", "/v1/prefill/" + arguments.request_id, "", ""});
-  });
-  add_by_id("cancel", "end a request, or release what it left", [&] {
-    return call_and_print(arguments, {"DELETE", "/v1/prefill/" + arguments.request_id, "", ""});
-  });
-  auto* renew_command = add_by_id("renew", "prolong a lease", [&] { return renew(arguments); });
-  renew_command->add_option("--lease-id", arguments.lease_id, "from the manifest")
-      ->type_name("ID")
-      ->required();
-  renew_command->add_option("--lease-ms", arguments.lease_ms, "milliseconds from now")
-      ->check(CLI::PositiveNumber)
-      ->required();
-  add_by_id("release", "give a lease back", [&] { return release(arguments); })
-      ->add_option("--lease-id", arguments.lease_id, "from the manifest")
-      ->type_name("ID")
-      ->required();
-
-  auto* ready_command = app.add_subcommand("wait-ready", "wait until a group is ready");
-  ready_command->add_option("--timeout", arguments.timeout_s, "seconds to wait at most")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  ready_command->callback([&] { action = [&] { return wait_ready(arguments); }; });
+  Action action;
+  add_prefill(app, arguments, action);
+  add_request_commands(app, arguments, action);
+  add_wait_ready(app, arguments, action);
   CLI11_PARSE(app, argc, argv);
 
   if (const Result<void> done = action(); !done.ok()) {
