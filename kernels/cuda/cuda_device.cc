@@ -13,6 +13,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/memory_pool.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/pinned_memory.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/upload_ring.h"
 
@@ -30,6 +31,11 @@ bool runs_our_kernels(int index) {
          cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) == cudaSuccess &&
          major == 9 && minor == 0;
 }
+
+// Buffers up to this come from the pool: of a request's thirty, all but those of a long prompt's
+// rows. Asking the driver for each and giving it back cost 2 of the 30 ms of 1,024 tokens
+// (docs/performance.md, "A request beside its computing").
+constexpr int64_t kPooledBytes = int64_t{16} << 20;
 
 class CudaDevice final : public Device {
  public:
@@ -69,20 +75,17 @@ class CudaDevice final : public Device {
     MR_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
     if (bytes == 0) return DeviceBuffer(this, nullptr, 0);
     use();
-    void* data = nullptr;
-    cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
-    if (status == cudaErrorMemoryAllocation) {
-      // The pool keeps what operations gave back; it may be what is missing.
+    void* data = take(bytes);
+    if (data == nullptr) {
+      // The pool keeps what was given back; it may be what is missing.
       MR_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
       pool_.release_idle();
-      status = cudaMalloc(&data, static_cast<size_t>(bytes));
+      data = take(bytes);
     }
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // not to be taken for a later launch's
+    if (data == nullptr) {
       return error(Errc::kExhausted, "{}: {} asked for, {} of {} free", name_, format_bytes(bytes),
                    format_bytes(free_bytes()), format_bytes(total_bytes_));
     }
-    cuda::check(status, "cudaMalloc");
     return DeviceBuffer(this, data, bytes);
   }
 
@@ -90,14 +93,11 @@ class CudaDevice final : public Device {
     MR_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
     if (bytes == 0) return HostBuffer(this, nullptr, 0);
     use();
-    void* data = nullptr;
-    const cudaError_t status = cudaMallocHost(&data, static_cast<size_t>(bytes));
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
+    void* data = pinned_.allocate(bytes);
+    if (data == nullptr) {
       return error(Errc::kExhausted, "{}: no {} of page-locked host memory", name_,
                    format_bytes(bytes));
     }
-    cuda::check(status, "cudaMallocHost");
     return HostBuffer(this, data, bytes);
   }
 
@@ -175,8 +175,27 @@ class CudaDevice final : public Device {
     operation(params, context);
   }
 
-  void free(void* data, int64_t) noexcept override { cudaFree(data); }
-  void free_host(void* data) noexcept override { cudaFreeHost(data); }
+  // Null when there is none.
+  void* take(int64_t bytes) {
+    if (bytes <= kPooledBytes) return pool_.allocate(bytes);
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not to be taken for a later launch's
+      return nullptr;
+    }
+    cuda::check(status, "cudaMalloc");
+    return data;
+  }
+
+  void free(void* data, int64_t bytes) noexcept override {
+    cudaSetDevice(index_);
+    bytes <= kPooledBytes ? pool_.free(data) : static_cast<void>(cudaFree(data));
+  }
+  void free_host(void* data) noexcept override {
+    cudaSetDevice(index_);
+    pinned_.free(data);
+  }
 
   int index_;
   std::string name_;
@@ -184,6 +203,7 @@ class CudaDevice final : public Device {
   int64_t l2_bytes_;
   int64_t total_bytes_;
   cuda::MemoryPool pool_;
+  cuda::PinnedMemory pinned_;
   cuda::Stream stream_;
   cuda::UploadRing uploads_;
   cuda::EventRing marks_{kMarksKept};

@@ -13,10 +13,30 @@ MemoryPool::MemoryPool(int device) {
   MR_CUDA_CHECK(cudaMemPoolCreate(&pool_, &properties));
   uint64_t keep_bytes = std::numeric_limits<uint64_t>::max();
   MR_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_bytes));
+  MR_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
 MemoryPool::~MemoryPool() {
+  cudaStreamDestroy(stream_);
   cudaMemPoolDestroy(pool_);
+}
+
+void* MemoryPool::allocate(int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status =
+      cudaMallocFromPoolAsync(&data, static_cast<size_t>(bytes), pool_, stream_);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not to be taken for a later launch's
+    return nullptr;
+  }
+  check(status, "cudaMallocFromPoolAsync");
+  MR_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return data;
+}
+
+void MemoryPool::free(void* data) noexcept {
+  cudaDeviceSynchronize();
+  cudaFreeAsync(data, stream_);
 }
 
 int64_t MemoryPool::idle_bytes() const {
