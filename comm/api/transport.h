@@ -25,6 +25,12 @@ inline constexpr int64_t kMaxTransportPayloadBytes = 64ll << 20;
 // Pieces of memory sent one after the other, as one payload; `keep_alive` holds whatever owns them
 // (pins of pages) until the payload has left, or the peer is known to be gone.
 struct Payload {
+  int64_t total_bytes() const {
+    int64_t total = 0;
+    for (const auto piece : pieces) total += static_cast<int64_t>(piece.size());
+    return total;
+  }
+
   std::vector<std::span<const std::byte>> pieces;
   std::shared_ptr<void> keep_alive;
 };

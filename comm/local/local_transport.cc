@@ -11,12 +11,6 @@
 namespace millrace::comm {
 namespace {
 
-int64_t total_bytes(const Payload& payload) {
-  int64_t total = 0;
-  for (const auto piece : payload.pieces) total += static_cast<int64_t>(piece.size());
-  return total;
-}
-
 class LocalServer final : public TransportServer {
  public:
   LocalServer(std::string address, std::shared_ptr<LocalMailbox> mailbox, Handler handler)
@@ -43,7 +37,7 @@ class LocalServer final : public TransportServer {
       TransportReply reply = handler_(letter->request);
       ++requests_;
       bytes_received_ += static_cast<int64_t>(letter->request.size());
-      bytes_sent_ += static_cast<int64_t>(reply.header.size()) + total_bytes(reply.payload);
+      bytes_sent_ += static_cast<int64_t>(reply.header.size()) + reply.payload.total_bytes();
       mailbox_->answer(*letter, std::move(reply));
     }
   }
@@ -86,7 +80,7 @@ class LocalConnection final : public TransportConnection {
 
  private:
   Result<Reply> take(const TransportReply& reply, std::span<std::byte> destination) {
-    const int64_t payload_bytes = total_bytes(reply.payload);
+    const int64_t payload_bytes = reply.payload.total_bytes();
     if (static_cast<int64_t>(reply.header.size()) > kMaxTransportHeaderBytes ||
         payload_bytes > kMaxTransportPayloadBytes) {
       return error(Errc::kInternal, "reply of {} + {} bytes, limits {} + {}", reply.header.size(),

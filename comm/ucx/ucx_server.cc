@@ -18,12 +18,6 @@ constexpr int kMaxWaitingPerClient = 2;
 constexpr int kMaxSendsPerClient = 4;
 constexpr std::chrono::seconds kShutdownLimit{2};
 
-int64_t total_bytes(const Payload& payload) {
-  int64_t total = 0;
-  for (const auto piece : payload.pieces) total += static_cast<int64_t>(piece.size());
-  return total;
-}
-
 // Nothing while the endpoint is still being set up.
 std::optional<Carrier> carrier_of(const std::string& transport_name) {
   if (transport_name == "unknown") return std::nullopt;
@@ -163,7 +157,7 @@ void UcxServer::answer(Client& client, const Request& request) {
 }
 
 Result<void> UcxServer::send_reply(Client& client, const Request& request, TransportReply reply) {
-  const int64_t payload_bytes = total_bytes(reply.payload);
+  const int64_t payload_bytes = reply.payload.total_bytes();
   ReplyFrame frame{.call = request.call, .payload_bytes = payload_bytes};
   if (static_cast<int64_t>(reply.header.size()) > kMaxTransportHeaderBytes ||
       payload_bytes > kMaxTransportPayloadBytes) {
