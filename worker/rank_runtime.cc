@@ -6,6 +6,7 @@
 #include "worker/agreement.h"
 #include "worker/capacity.h"
 #include "worker/crossover.h"
+#include "worker/rank_values.h"
 
 namespace millrace::worker {
 
@@ -58,23 +59,35 @@ int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   return free_bytes - free_bytes / 8 - device_pool_bytes_;
 }
 
+RankLayout RankRuntime::layout() const {
+  return {.config = weights_->config,
+          .shard = weights_->shard,
+          .grid = grid_->shape(),
+          .compute_dtype = weights_->compute_dtype,
+          .sets_layers_aside = !device_->info().host_memory};
+}
+
+Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(const auto limits, gather_values(grid_->world(), own, deadline));
+  limits_.max_prompt_tokens = *std::min_element(limits.begin(), limits.end());
+  return {};
+}
+
+// Ranks that hold another's kv heads store nothing.
+Result<void> RankRuntime::limit_to_store(int64_t num_slots, Deadline deadline) {
+  int64_t own = limits_.max_prompt_tokens;
+  if (weights_->shard.kv_replica == 0) own = std::min(own, max_stored_tokens(layout(), num_slots));
+  return agree_on_max_prompt_tokens(own, deadline);
+}
+
 Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   const auto deadline = Deadline::after(options.startup_timeout);
   auto& world = grid_->world();
-  int64_t own_limit = max_prompt_tokens({.config = weights_->config,
-                                         .shard = weights_->shard,
-                                         .grid = grid_->shape(),
-                                         .compute_dtype = weights_->compute_dtype,
-                                         .sets_layers_aside = !device_->info().host_memory},
-                                        prompt_budget_bytes(options));
-  own_limit = std::min(own_limit, device_->info().max_tokens);
+  limits_.vocab_size = weights_->config.vocab_size;
+  int64_t own_limit = std::min(max_prompt_tokens(layout(), prompt_budget_bytes(options)),
+                               device_->info().max_tokens);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
-  std::vector<int64_t> limits(static_cast<size_t>(world.size()));
-  const std::vector<int64_t> counts(limits.size(), int64_t{sizeof(own_limit)});
-  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(&own_limit, 1)),
-                                      std::as_writable_bytes(std::span(limits)), counts, deadline));
-  limits_ = {.vocab_size = weights_->config.vocab_size,
-             .max_prompt_tokens = *std::min_element(limits.begin(), limits.end())};
+  MR_RETURN_IF_ERROR(agree_on_max_prompt_tokens(own_limit, deadline));
 
   crossover_tokens_ = options.crossover_tokens;
   if (crossover_tokens_ >= 0) return {};

@@ -9,6 +9,7 @@
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "model/weights.h"
+#include "worker/capacity.h"
 #include "worker/core_share.h"
 #include "worker/device_choice.h"
 #include "worker/engine.h"
@@ -38,6 +39,10 @@ class RankRuntime {
   static Result<std::unique_ptr<RankRuntime>> create(std::unique_ptr<comm::Communicator> world,
                                                      const RankOptions& options);
 
+  // Collective: prompts of more tokens than a rank's store has room for, on the rank with least,
+  // are refused from here on, and not told to try again.
+  Result<void> limit_to_store(int64_t num_slots, Deadline deadline);
+
   RankGrid& grid() { return *grid_; }
   kernels::Device& device() { return *device_; }
   const model::ModelWeights& weights() const { return *weights_; }
@@ -52,6 +57,8 @@ class RankRuntime {
   Result<void> load(const RankOptions& options);
   Result<void> make_engine(const EngineOptions& options, Deadline deadline);
   Result<void> agree_on_limits(const RankOptions& options);
+  Result<void> agree_on_max_prompt_tokens(int64_t own, Deadline deadline);
+  RankLayout layout() const;
   int64_t prompt_budget_bytes(const RankOptions& options);
 
   std::unique_ptr<RankGrid> grid_;

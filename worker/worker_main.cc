@@ -111,6 +111,12 @@ Result<std::unique_ptr<kvstore::KvStore>> make_store(const kvstore::KvStoreConfi
   return kvstore::make_kv_store(config, Clock::steady(), std::move(device_memory));
 }
 
+int64_t total_slots(const kvstore::KvStoreStats& stats) {
+  int64_t slots = 0;
+  for (const auto& tier : stats.tiers) slots += tier.slots_total;
+  return slots;
+}
+
 Result<kvstore::KvStoreConfig> store_config(const Options& options, RankRuntime& runtime,
                                             int rank) {
   const auto& weights = runtime.weights();
@@ -230,6 +236,8 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
 
   MR_ASSIGN_OR_RETURN(const auto config, store_config(options, *runtime, rank));
   MR_ASSIGN_OR_RETURN(const auto store, make_store(config, runtime->device()));
+  MR_RETURN_IF_ERROR(
+      runtime->limit_to_store(total_slots(store->stats()), Deadline::after(kCommandTimeout)));
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
   MR_ASSIGN_OR_RETURN(const int port, kv_port(options, runtime->grid().world()));

@@ -104,5 +104,27 @@ TEST(Capacity, TheLongestPromptIsTheLastThatFits) {
   EXPECT_EQ(max_prompt_tokens(layout, int64_t{1} << 60), config.max_position_embeddings);
 }
 
+TEST(StoreCapacity, TheLongestPromptFillsARanksStoreAndOneTokenMoreDoesNotFit) {
+  auto config = test::tiny_model_config();
+  const model::ShardShape shard{.num_kv_heads = 2};
+  const int64_t rows = config.num_layers * int64_t{shard.num_kv_heads};
+  for (const int cp : {1, 3, 8}) {
+    const RankLayout layout{.config = config, .shard = shard, .grid = {.tp = 2, .cp = cp}};
+    for (const int64_t num_slots : {rows - 1, rows, 10 * rows, 37 * rows + 1}) {
+      SCOPED_TRACE(fmt::format("cp {}, {} slots", cp, num_slots));
+      const auto most_pages = [&](int64_t num_tokens) {
+        const Partition partition(num_tokens, cp, Partition::default_stripe_tokens(num_tokens));
+        int64_t most = 0;
+        for (int rank = 0; rank < cp; ++rank)
+          most = std::max(most, std::ssize(partition.pages(rank)));
+        return most * rows;
+      };
+      const int64_t tokens = max_stored_tokens(layout, num_slots);
+      EXPECT_LE(most_pages(tokens), num_slots);
+      EXPECT_GT(most_pages(tokens + 1), num_slots);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millrace::worker
