@@ -174,6 +174,7 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
   device_->copy(slice.data(), logits_.data(), logits_.bytes());
   MR_RETURN_IF_ERROR(device_->synchronize(deadline));
   MR_ASSIGN_OR_RETURN(const auto row, gather_logits(slice, 1, *weights_, *tp_, deadline));
+  MR_RETURN_IF_ERROR(check_logits(row, host_position_));
   return top_tokens(row, 1).front().token_id;
 }
 

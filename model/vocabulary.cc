@@ -34,6 +34,13 @@ Result<std::vector<float>> gather_logits(std::span<const float> slices, int64_t 
   return rows;
 }
 
+Result<void> check_logits(std::span<const float> row, int64_t position) {
+  const auto bad = std::ranges::find_if(row, [](float logit) { return !std::isfinite(logit); });
+  if (bad == row.end()) return {};
+  return error(Errc::kInternal, "the logit of token {} after position {} is {}, not a number",
+               bad - row.begin(), position, *bad);
+}
+
 std::vector<TokenScore> top_tokens(std::span<const float> row, int32_t count) {
   const float max = *std::max_element(row.begin(), row.end());
   double sum = 0;

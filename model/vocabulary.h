@@ -24,7 +24,11 @@ Result<std::vector<float>> gather_logits(std::span<const float> slices, int64_t 
                                          const ModelWeights& weights, comm::Communicator& tp,
                                          Deadline deadline);
 
-// `row` is [vocab_size]. At most `count` entries.
+// kInternal unless all of a row's logits are finite: a model or a device that computes anything
+// else has no next token. `position`: of the token that the row follows.
+Result<void> check_logits(std::span<const float> row, int64_t position);
+
+// `row` is [vocab_size], all finite. At most `count` entries.
 std::vector<TokenScore> top_tokens(std::span<const float> row, int32_t count);
 
 }  // namespace millrace::model

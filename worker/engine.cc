@@ -145,13 +145,13 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   enter(task, Stage::kTail);
   const auto deadline = Deadline::after(comm_timeout);
   PrefillResult result;
-  MR_RETURN_IF_ERROR(run.finish(result, deadline));
-  // The last layer's pages were on their way meanwhile.
-  const Result<void> stored = run.finish_sink();
-  const auto own = stored.ok() ? Result<RankClose>(RankClose{.recall_sum = run.recall_sum(),
-                                                             .recall_count = run.recall_count(),
-                                                             .phases = run.phases()})
-                               : Result<RankClose>(stored.error());
+  // The root's row alone sees logits. The last layer's pages were on their way meanwhile.
+  Result<void> finished = run.finish(result, deadline);
+  if (finished.ok()) finished = run.finish_sink();
+  const auto own = finished.ok() ? Result<RankClose>(RankClose{.recall_sum = run.recall_sum(),
+                                                               .recall_count = run.recall_count(),
+                                                               .phases = run.phases()})
+                                 : Result<RankClose>(finished.error());
   MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(world, own, deadline));
   put_together(ranks, result);
   result.density = layers->density();

@@ -368,11 +368,14 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
   std::vector<int64_t> wanted(task_.probe_positions.begin(), task_.probe_positions.end());
   wanted.push_back(partition_.num_tokens() - 1);
   const auto vocab = static_cast<size_t>(weights_.config.vocab_size);
+  Result<void> own;  // whatever this rank finds in a row, the others wait for it at the next ones
   for (size_t first = 0; first < wanted.size(); first += kLogitRows) {
     const auto count = std::min<size_t>(kLogitRows, wanted.size() - first);
     MR_ASSIGN_OR_RETURN(const auto all, logits(std::span(wanted).subspan(first, count), deadline));
     for (size_t i = 0; i < all.size() / vocab; ++i) {
       const auto row = std::span(all).subspan(i * vocab, vocab);
+      if (own.ok()) own = model::check_logits(row, wanted[first + i]);
+      if (!own.ok()) break;
       if (first + i + 1 == wanted.size()) {
         result.top_tokens = model::top_tokens(row, std::max(task_.num_top, 1));
       } else {
@@ -383,7 +386,7 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
   const auto end = clock_.stop();
   MR_RETURN_IF_ERROR(device_.wait_for(end, deadline));
   clock_.settle(end);
-  return {};
+  return own;
 }
 
 Result<void> PrefillRun::finish_sink() {

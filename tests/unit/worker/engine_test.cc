@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "tests/support/checkpoint_writer.h"
@@ -264,6 +265,38 @@ TEST_F(EngineTest, AnErrorOnOneRankEndsTheRequestOnAllAndLeavesThemUsable) {
   });
   EXPECT_EQ(outcomes, std::vector<std::string>(4, "rank 3: disk full"));
   EXPECT_EQ(later_successes, 4);
+}
+
+TEST_F(EngineTest, ALogitThatIsNoNumberFailsTheRequestOnAllRanksAndLeavesThemUsable) {
+  const auto tokens = random_tokens(200, config_.vocab_size);
+  // Far more rows than are computed at a time.
+  std::vector<int64_t> probes(tokens.size() - 1);
+  std::iota(probes.begin(), probes.end(), 0);
+  auto tensors = test::random_tensors(config_, 11);
+  auto& lm_head = tensors.find("lm_head.weight")->second;
+  lm_head.values[7 * static_cast<size_t>(config_.hidden_size)] = std::nanf("");
+  test::write_checkpoint(config_, tensors, DType::kFloat32, directory_.path(), 1);
+  for (const GridShape grid : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+    std::mutex mutex;
+    std::vector<std::string> outcomes;
+    run_ranks(grid.tp * grid.cp, [&](std::unique_ptr<comm::Communicator> world) {
+      auto runtime =
+          RankRuntime::create(std::move(world), test::rank_options(directory_.path(), grid));
+      const model::HeadPlan plan(config_.num_layers, config_.num_query_heads, {});
+      for (int time = 0; time < 2; ++time) {
+        const auto failed = (*runtime)->engine().prefill(
+            {.token_ids = tokens, .plan = &plan, .probe_positions = probes}, kTimeout);
+        const std::lock_guard lock(mutex);
+        outcomes.push_back(failed.ok() ? "ok" : failed.error().to_string());
+      }
+    });
+    ASSERT_EQ(outcomes.size(), static_cast<size_t>(2 * grid.tp * grid.cp));
+    for (const auto& outcome : outcomes) {
+      EXPECT_TRUE(outcome.starts_with("internal: ")) << outcome;
+      EXPECT_NE(outcome.find("the logit of token 7 after position 0 is nan"), std::string::npos)
+          << outcome;
+    }
+  }
 }
 
 TEST_F(EngineTest, CancellationAtALayerBoundaryStopsBeforeTheNextLayer) {
