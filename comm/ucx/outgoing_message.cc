@@ -1,5 +1,7 @@
 #include "comm/ucx/outgoing_message.h"
 
+#include <utility>
+
 #include "comm/ucx/ucx_error.h"
 
 namespace millrace::comm {
@@ -18,7 +20,7 @@ void OutgoingMessage::add_piece(std::span<const std::byte> piece) {
 }
 
 Result<void> OutgoingMessage::send(std::unique_ptr<OutgoingMessage> message, ucp_ep_h endpoint,
-                                   unsigned message_id, int* num_in_flight) {
+                                   unsigned message_id, std::shared_ptr<int> num_in_flight) {
   const bool rendezvous = message->bulk_ && message->num_bytes_ >= kRendezvousBytes;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
@@ -36,12 +38,12 @@ Result<void> OutgoingMessage::send(std::unique_ptr<OutgoingMessage> message, ucp
     data = message->pieces_.empty() ? nullptr : message->pieces_.front().buffer;
     count = static_cast<size_t>(message->num_bytes_);
   }
-  message->num_in_flight_ = num_in_flight;
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint, message_id, message->frame_.data(),
                                                    message->frame_bytes_, data, count, &params);
   if (UCS_PTR_IS_ERR(request)) return ucx_error(UCS_PTR_STATUS(request), "sending");
   if (request == nullptr) return {};  // gone already
   ++*num_in_flight;
+  message->num_in_flight_ = std::move(num_in_flight);
   (void)message.release();  // on_sent takes it back
   return {};
 }

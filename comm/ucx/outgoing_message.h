@@ -1,5 +1,6 @@
 // One active message on its way: keeps frame, text and payload alive until UCX is done with them,
-// be it that they have left or that the endpoint was closed.
+// be it that they have left, that the endpoint was closed, or at the latest that the worker is
+// destroyed.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -22,10 +23,10 @@ class OutgoingMessage {
   template <typename Frame>
   static std::unique_ptr<OutgoingMessage> with_payload(const Frame& frame, Payload payload);
 
-  // Hands the message to UCX. *num_in_flight is one higher until UCX is done; it must outlive the
-  // endpoint. An error means that nothing was sent.
+  // Hands the message to UCX. *num_in_flight is one higher until UCX is done, which may be after
+  // the sender has gone. An error means that nothing was sent.
   static Result<void> send(std::unique_ptr<OutgoingMessage> message, ucp_ep_h endpoint,
-                           unsigned message_id, int* num_in_flight);
+                           unsigned message_id, std::shared_ptr<int> num_in_flight);
 
  private:
   static constexpr size_t kMaxFrameBytes = 32;
@@ -45,7 +46,7 @@ class OutgoingMessage {
   int64_t num_bytes_ = 0;
   std::vector<ucp_dt_iov_t> pieces_;
   bool bulk_ = false;
-  int* num_in_flight_ = nullptr;
+  std::shared_ptr<int> num_in_flight_;
 };
 
 template <typename Frame>

@@ -12,8 +12,6 @@
 namespace millrace::comm {
 namespace {
 
-constexpr std::chrono::seconds kQuietLimit{2};
-
 Errc errc_from_wire(int32_t code) {
   const bool known =
       code >= static_cast<int>(Errc::kInvalidArgument) && code <= static_cast<int>(Errc::kInternal);
@@ -52,10 +50,10 @@ UcxConnection::~UcxConnection() {
   if (!endpoint_) return;
   // After this neither the destination of an unfinished call nor what was sent is touched.
   endpoint_->start_close();
-  const bool quiet =
-      worker_->progress_until([&] { return endpoint_->closed() && num_sends_ == 0 && !receiving_; },
-                              Deadline::after(kQuietLimit));
-  if (!quiet) spdlog::warn("UCX: a connection was not quiet after {} s", kQuietLimit.count());
+  const auto quiet = [&] { return endpoint_->closed() && *num_sends_ == 0 && !receiving_; };
+  if (!worker_->progress_until(quiet, endpoint_->close_deadline())) {
+    spdlog::warn("UCX: a connection was not quiet in time");
+  }
 }
 
 Result<TransportConnection::Reply> UcxConnection::call(std::string_view request_header,
@@ -92,7 +90,7 @@ Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view requ
                            .destination_bytes = static_cast<int64_t>(call_.destination.size())};
   MR_RETURN_IF_ERROR(
       OutgoingMessage::send(OutgoingMessage::with_text(frame, std::string(request_header)),
-                            endpoint_->handle(), kRequestMessage, &num_sends_));
+                            endpoint_->handle(), kRequestMessage, num_sends_));
   stats_.bytes_sent += static_cast<int64_t>(request_header.size());
   const bool in_time = worker_->progress_until(
       [&] { return call_.done() || endpoint_->status() != UCS_OK; }, deadline);

@@ -48,13 +48,14 @@ class UcxConnection final : public TransportConnection {
   static void on_received(void* request, ucs_status_t status, size_t num_bytes, void* self);
   ucs_status_t take_payload(void* data, size_t num_bytes, bool rendezvous);
 
-  const std::unique_ptr<UcxWorker> worker_;
-  std::unique_ptr<UcxEndpoint> endpoint_;
   Call call_;
-  int num_sends_ = 0;
+  std::shared_ptr<int> num_sends_ = std::make_shared<int>(0);
   bool receiving_ = false;
   std::optional<Error> broken_;
   TransportStats stats_;
+  // Last: until the worker is gone, UCX may call back.
+  const std::unique_ptr<UcxWorker> worker_;
+  std::unique_ptr<UcxEndpoint> endpoint_;
 };
 
 }  // namespace millrace::comm

@@ -54,7 +54,7 @@ Result<void> UcxEndpoint::create(ucp_ep_params_t params, std::string_view doing)
 UcxEndpoint::~UcxEndpoint() {
   if (endpoint_ == nullptr) return;
   start_close();
-  if (!worker_.progress_until([&] { return closed(); }, Deadline::after(kCloseLimit))) {
+  if (!worker_.progress_until([&] { return closed(); }, close_deadline())) {
     spdlog::warn("UCX: an endpoint did not close within {} s", kCloseLimit.count());
     ucp_request_free(closing_);
   }
@@ -79,8 +79,8 @@ Result<void> UcxEndpoint::flush(Deadline deadline) {
 }
 
 void UcxEndpoint::start_close() {
-  if (close_started_) return;
-  close_started_ = true;
+  if (close_deadline_) return;
+  close_deadline_ = Deadline::after(kCloseLimit);
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -89,7 +89,7 @@ void UcxEndpoint::start_close() {
 }
 
 bool UcxEndpoint::closed() {
-  if (!close_started_) return false;
+  if (!close_deadline_) return false;
   if (closing_ != nullptr && ucp_request_check_status(closing_) != UCS_INPROGRESS) {
     ucp_request_free(closing_);
     closing_ = nullptr;

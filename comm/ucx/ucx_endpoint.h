@@ -4,6 +4,7 @@
 #include <ucp/api/ucp.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/ucx/socket_address.h"
@@ -19,7 +20,7 @@ class UcxEndpoint {
   static Result<std::unique_ptr<UcxEndpoint>> accept(UcxWorker& worker, ucp_conn_request_h request);
   UcxEndpoint(const UcxEndpoint&) = delete;
   UcxEndpoint& operator=(const UcxEndpoint&) = delete;
-  // If it is not closed yet, waits up to 2 s for that.
+  // If it is not closed yet, waits for that until close_deadline().
   ~UcxEndpoint();
 
   ucp_ep_h handle() const { return endpoint_; }
@@ -32,6 +33,8 @@ class UcxEndpoint {
   // touched any more. closed() tells when, given progress.
   void start_close();
   bool closed();
+  // 2 s after start_close(), for all that waits for it. Only once that was called.
+  Deadline close_deadline() const { return *close_deadline_; }
 
   // "shm", "tcp" or, for other transports, UCX's name: what carries bulk data, once connected.
   std::string transport_name() const;
@@ -45,7 +48,7 @@ class UcxEndpoint {
   ucp_ep_h endpoint_ = nullptr;
   ucs_status_t status_ = UCS_OK;
   ucs_status_ptr_t closing_ = nullptr;
-  bool close_started_ = false;
+  std::optional<Deadline> close_deadline_;
 };
 
 }  // namespace millrace::comm

@@ -127,7 +127,7 @@ ucs_status_t UcxServer::on_request(void* self, const void* frame_data, size_t fr
   const bool valid = frame && !(params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) &&
                      static_cast<int64_t>(text_bytes) <= kMaxTransportHeaderBytes &&
                      client->second->num_waiting < kMaxWaitingPerClient &&
-                     client->second->num_sends < kMaxSendsPerClient;
+                     *client->second->num_sends < kMaxSendsPerClient;
   if (!valid) {
     client->second->misbehaved = true;
     return UCS_OK;
@@ -177,11 +177,11 @@ Result<void> UcxServer::send_reply(Client& client, const Request& request, Trans
   count_sent(client, static_cast<int64_t>(reply.header.size()));
   MR_RETURN_IF_ERROR(
       OutgoingMessage::send(OutgoingMessage::with_text(frame, std::move(reply.header)),
-                            client.endpoint->handle(), kReplyMessage, &client.num_sends));
+                            client.endpoint->handle(), kReplyMessage, client.num_sends));
   if (refused || payload_bytes == 0) return {};
   MR_RETURN_IF_ERROR(OutgoingMessage::send(
       OutgoingMessage::with_payload(PayloadFrame{.call = request.call}, std::move(reply.payload)),
-      client.endpoint->handle(), kPayloadMessage, &client.num_sends));
+      client.endpoint->handle(), kPayloadMessage, client.num_sends));
   count_sent(client, payload_bytes);
   return {};
 }
@@ -208,7 +208,7 @@ void UcxServer::drop_lost_clients() {
     it = clients_.erase(it);
   }
   std::erase_if(leaving_, [](const auto& client) {
-    return client->endpoint->closed() && client->num_sends == 0;
+    return client->endpoint->closed() && *client->num_sends == 0;
   });
 }
 

@@ -29,7 +29,7 @@ class UcxServer final : public TransportServer {
   struct Client {
     std::unique_ptr<UcxEndpoint> endpoint;
     int num_waiting = 0;  // requests that came and are not answered yet
-    int num_sends = 0;
+    std::shared_ptr<int> num_sends = std::make_shared<int>(0);
     bool misbehaved = false;
     std::optional<Carrier> carrier;  // once UCX knows
   };
