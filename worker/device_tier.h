@@ -32,11 +32,17 @@ class DeviceTier final : public kvstore::SlotMemory {
     std::mutex mutex;
     std::unique_ptr<kernels::CopyLane> lane;
     kernels::HostBuffer staging;  // one slot
+    // A copy did not end in time or failed. It may still be under way, between staging memory and
+    // slot, so neither is used again: a slot is always copied by the same lane.
+    bool given_up = false;
   };
 
   DeviceTier(int64_t num_slots, int64_t slot_bytes)
       : num_slots_(num_slots), slot_bytes_(slot_bytes) {}
   std::byte* at(int64_t slot) const;
+  Lane& lane_of(int64_t slot) const { return lanes_[static_cast<size_t>(slot) % kNumLanes]; }
+  // With the lane's mutex held. kIo where it was given up.
+  Result<void> check_usable(const Lane& lane, int64_t slot) const;
   Result<void> copy(Lane& lane, void* destination, const void* source, int64_t bytes) const;
 
   int64_t num_slots_;

@@ -34,11 +34,16 @@ class FarDevice::Lane final : public kernels::CopyLane {
   }
   void copy_rows(const CopyRowsParams& params) override {
     const std::lock_guard lock(device_.mutex_);
+    if (device_.lanes_held_) return device_.held_copies_.push_back(params);
     device_.catch_up(followed_);
     const Access access(device_);
     kernels::copy_host_rows(params);
   }
-  Result<void> synchronize(Deadline) override { return {}; }
+  Result<void> synchronize(Deadline) override {
+    const std::lock_guard lock(device_.mutex_);
+    if (!device_.lanes_held_) return {};
+    return error(Errc::kDeadlineExceeded, "{} copies are held", device_.held_copies_.size());
+  }
 
  private:
   FarDevice& device_;
@@ -160,6 +165,19 @@ void FarDevice::catch_up(int64_t count) {
   }
 }
 
+void FarDevice::hold_lanes() {
+  const std::lock_guard lock(mutex_);
+  lanes_held_ = true;
+}
+
+void FarDevice::release_lanes() {
+  const std::lock_guard lock(mutex_);
+  lanes_held_ = false;
+  catch_up(num_called());
+  const Access access(*this);
+  for (const auto& copy : std::exchange(held_copies_, {})) kernels::copy_host_rows(copy);
+}
+
 kernels::TimeMark FarDevice::mark() {
   const std::lock_guard lock(mutex_);
   const kernels::TimeMark mark = num_called() + 1;
@@ -173,7 +191,11 @@ kernels::TimeMark FarDevice::mark() {
   return mark;
 }
 
-Result<void> FarDevice::wait_for(kernels::TimeMark mark, Deadline) {
+Result<void> FarDevice::wait_for(kernels::TimeMark mark, Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  if (num_done_ < mark && deadline.passed()) {
+    return error(Errc::kDeadlineExceeded, "{} operations are done, not {}", num_done_, mark);
+  }
   catch_up(mark);
   return {};
 }

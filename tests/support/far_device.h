@@ -1,7 +1,7 @@
 // A CPU device that behaves like one with memory of its own that is always behind: an operation is
-// done when it is waited for and not before. The host faults when it touches device memory, sees
-// what was copied to it only once it has waited, and pays for taking back host memory too early.
-// What runs on it makes no assumption that a GPU would break.
+// done when it is waited for, by who has time, and not before. The host faults when it touches
+// device memory, sees what was copied to it only once it has waited, and pays for taking back host
+// memory too early. What runs on it makes no assumption that a GPU would break.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,11 @@ class FarDevice final : public kernels::Device {
   // As a GPU that fails: whoever waits for the operation after the next `num_operations` gets a
   // std::runtime_error, "failure 1" the first time.
   void break_after(int64_t num_operations);
+  // As a GPU that hangs: from now on copies of lanes do not come to an end, and who waits for them
+  // is out of time.
+  void hold_lanes();
+  // They end after all, in their order.
+  void release_lanes();
 
   kernels::DeviceInfo info() const override;
   int64_t free_bytes() const override { return device_->free_bytes(); }
@@ -124,6 +129,8 @@ class FarDevice final : public kernels::Device {
   std::deque<kernels::TimeMark> kept_;                               // those of passed_, in order
   int64_t first_broken_ = std::numeric_limits<int64_t>::max();
   int num_failures_ = 0;
+  bool lanes_held_ = false;
+  std::deque<kernels::CopyRowsParams> held_copies_;
 };
 
 }  // namespace millrace::test
