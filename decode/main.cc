@@ -6,7 +6,6 @@
 // much of it before the prefill was done.
 
 #include <fcntl.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -19,6 +18,7 @@
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
 #include "common/log.h"
+#include "common/usable_cores.h"
 #include "decode/decode_node.h"
 #include "decode/event_reader.h"
 #include "decode/manifest_json.h"
@@ -39,7 +39,6 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& options) {
-  using comm::UcxTransports;
   auto* manifest = app.add_option("--manifest", options.manifest_path,
                                   "JSON of the manifest, or of the prefill response that holds it")
                        ->type_name("FILE");
@@ -57,11 +56,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  cli::add_choice<UcxTransports>(app, "--transport", options.transports,
-                                 {{"auto", UcxTransports::kAuto},
-                                  {"shm", UcxTransports::kSharedMemory},
-                                  {"tcp", UcxTransports::kTcp}},
-                                 "how pages come");
+  cli::add_choice<comm::UcxTransports>(app, "--transport", options.transports,
+                                       comm::ucx_transport_names(), "how pages come");
   app.add_option("--timeout-s", options.timeout_s, "seconds for pull and generation together")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -125,10 +121,7 @@ Result<void> run(Options& options) {
   if (options.manifest_path.empty() && options.events_path.empty()) {
     return Error(Errc::kInvalidArgument, "neither --manifest nor --events is given");
   }
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  const int num_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  options.decode.threads_per_rank = std::max(1, num_cores / options.decode.tp);
+  options.decode.threads_per_rank = std::max(1, usable_cores() / options.decode.tp);
   options.decode.timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s));
   MR_ASSIGN_OR_RETURN(const auto transport,

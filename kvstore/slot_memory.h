@@ -1,9 +1,9 @@
 // The bytes behind a tier: an array of equal slots. Implementations: MemoryTier (host memory; also
-// the "device" tier of the CPU backend), DiskTier (a file). A CUDA pool implements the same
-// interface.
+// the "device" tier of the CPU backend), DiskTier (a file), worker/device_tier (a GPU's memory).
 //
 // Knows nothing of pages or of which slots are free. Threads: any; the caller sees to it that
-// nobody reads a slot while it is written, and that resize() runs beside neither.
+// nobody reads a slot while it is written, that one resize() runs at a time, and that nobody uses a
+// slot that it adds or takes away. Slots that stay are read and written meanwhile.
 #pragma once
 
 #include <cstddef>

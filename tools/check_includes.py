@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "protocol": (),
     "kernels": (),
     "comm": (),
-    "kvstore": ("comm/api/",),
+    "kvstore": (),
     "model": ("kernels/api/", "comm/api/"),
     "coordinator": ("protocol/",),
     "decode": ("protocol/", "comm/", "kernels/", "model/"),
@@ -28,10 +28,10 @@ MAY_INCLUDE = {
 VENDOR_HOMES = {
     r"mpi\.h": ("comm/mpi/",),
     r"uc[pst]/": ("comm/ucx/",),
-    r"boost/(asio|beast)": ("coordinator/", "worker/control", "worker/command_channel"),
+    r"boost/(asio|beast)": ("coordinator/", "worker/control"),
     r"prometheus/": ("common/metrics/",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu/",),
-    r"(cuda|cublas)": ("common/cuda/", "kernels/cuda/", "comm/nccl/"),
+    r"(cuda|cublas)": ("kernels/cuda/", "comm/nccl/"),
     r"nccl": ("comm/nccl/",),
 }
 

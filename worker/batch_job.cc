@@ -11,6 +11,7 @@
 #include "model/plan_for_length.h"
 #include "worker/agreement.h"
 #include "worker/command_channel.h"
+#include "worker/fan_out_sink.h"
 #include "worker/kv_files.h"
 #include "worker/progress_bar.h"
 #include "worker/retain_sink.h"

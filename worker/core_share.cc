@@ -1,6 +1,5 @@
 #include "worker/core_share.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,18 +7,9 @@
 #include <cstring>
 #include <vector>
 
+#include "common/usable_cores.h"
+
 namespace millrace::worker {
-
-namespace {
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
-}  // namespace
 
 Result<CoreShare> core_share(comm::Communicator& world, Deadline deadline) {
   std::array<char, 256> name = {};

@@ -29,14 +29,8 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
 }
 
 Result<void> GroupService::make_writer() {
-  const auto& weights = runtime_.weights();
-  const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
-                                     .num_kv_heads = weights.shard.num_kv_heads,
-                                     .first_kv_head = weights.shard.first_kv_head,
-                                     .head_dim = weights.config.head_dim,
-                                     .dtype = weights.compute_dtype};
   MR_ASSIGN_OR_RETURN(writer_,
-                      PageWriter::create(runtime_.device(), store_, geometry,
+                      PageWriter::create(runtime_.device(), store_, store_.geometry(),
                                          std::min(runtime_.cores().num_threads, kMaxPageWriters)));
   return {};
 }

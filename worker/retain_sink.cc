@@ -1,7 +1,5 @@
 #include "worker/retain_sink.h"
 
-#include <algorithm>
-
 namespace millrace::worker {
 
 Result<RetainSink> RetainSink::create(kernels::Device& device, const model::ModelWeights& weights,
@@ -29,25 +27,6 @@ Result<void> RetainSink::set_aside(int32_t number, const LocalKv& local) {
                     .head_dim = local.head_dim,
                     .num_tokens = local.num_rows,
                     .token_stride = local.num_rows});
-  return {};
-}
-
-bool FanOutSink::sets_aside() const {
-  return std::ranges::all_of(sinks_, &KvSink::sets_aside);
-}
-
-Result<void> FanOutSink::set_aside(int32_t layer, const LocalKv& local) {
-  for (auto* sink : sinks_) MR_RETURN_IF_ERROR(sink->set_aside(layer, local));
-  return {};
-}
-
-Result<void> FanOutSink::write_layer(const LayerKv& kv) {
-  for (auto* sink : sinks_) MR_RETURN_IF_ERROR(sink->write_layer(kv));
-  return {};
-}
-
-Result<void> FanOutSink::finish() {
-  for (auto* sink : sinks_) MR_RETURN_IF_ERROR(sink->finish());
   return {};
 }
 

@@ -47,7 +47,6 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& options) {
-  using comm::UcxTransports;
   add_rank_options(app, options.rank);
   app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
       ->option_text("HOST:PORT")
@@ -66,11 +65,8 @@ void add_options(CLI::App& app, Options& options) {
                  "port of rank 0's KV server, rank r takes N + r; 0: free ones")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  cli::add_choice<UcxTransports>(app, "--kv-transport", options.transports,
-                                 {{"auto", UcxTransports::kAuto},
-                                  {"shm", UcxTransports::kSharedMemory},
-                                  {"tcp", UcxTransports::kTcp}},
-                                 "how pages reach decode nodes");
+  cli::add_choice<comm::UcxTransports>(app, "--kv-transport", options.transports,
+                                       comm::ucx_transport_names(), "how pages reach decode nodes");
   app.add_option("--device-pool", options.device_pool,
                  "device memory of this rank for KV pages, as 256MiB")
       ->type_name("SIZE")

@@ -1,7 +1,6 @@
 #include "comm/mpi/mpi_session.h"
 
 #include <mpi.h>
-#include <sched.h>
 
 #include <numeric>
 #include <stdexcept>
@@ -9,6 +8,7 @@
 #include "comm/mpi/mpi_communicator.h"
 #include "common/check.h"
 #include "common/log.h"
+#include "common/usable_cores.h"
 
 namespace millrace::comm {
 namespace {
@@ -35,10 +35,7 @@ int num_ranks_here() {
 // cores are its own at least.
 Duration awake_here() {
   const int num_ranks = num_ranks_here();
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return Duration::zero();
-  return CPU_COUNT(&cores) >= 2 * num_ranks ? Duration(kAwakeOnOwnCores) : Duration::zero();
+  return usable_cores() >= 2 * num_ranks ? Duration(kAwakeOnOwnCores) : Duration::zero();
 }
 
 }  // namespace

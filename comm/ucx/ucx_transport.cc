@@ -9,6 +9,12 @@
 
 namespace millrace::comm {
 
+std::vector<std::pair<std::string, UcxTransports>> ucx_transport_names() {
+  return {{"auto", UcxTransports::kAuto},
+          {"shm", UcxTransports::kSharedMemory},
+          {"tcp", UcxTransports::kTcp}};
+}
+
 UcxTransport::UcxTransport(UcxOptions options, std::shared_ptr<UcxContext> context)
     : options_(options), context_(std::move(context)) {}
 

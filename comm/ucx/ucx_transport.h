@@ -12,6 +12,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/api/transport.h"
 
@@ -24,6 +27,9 @@ enum class UcxTransports {
   kSharedMemory,  // connecting to another host is an error
   kTcp,
 };
+
+// By the words that options of programs have for them.
+std::vector<std::pair<std::string, UcxTransports>> ucx_transport_names();
 
 struct UcxOptions {
   UcxTransports transports = UcxTransports::kAuto;
