@@ -12,12 +12,11 @@ namespace millrace::worker {
 
 // Closes what it owns. Calls on it do not wait.
 class WatchSocket {
-public:
+ public:
   WatchSocket() = default;
   explicit WatchSocket(int fd) : fd_(fd) {}
-  WatchSocket(WatchSocket &&other) noexcept
-      : fd_(std::exchange(other.fd_, -1)) {}
-  WatchSocket &operator=(WatchSocket &&other) noexcept {
+  WatchSocket(WatchSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  WatchSocket& operator=(WatchSocket&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
@@ -26,7 +25,7 @@ public:
   int fd() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
 
-private:
+ private:
   int fd_ = -1;
 };
 
@@ -34,19 +33,17 @@ private:
 // knows no deadline. Of fixed size, to be broadcast.
 struct WatchEndpoint {
   std::array<char, 64> host = {};
-  std::array<char, 8> port = {}; // empty: rank 0 could not listen
+  std::array<char, 8> port = {};  // empty: rank 0 could not listen
 };
 
 // A host name is resolved by the system's resolver, whose own time limit then
 // applies.
-Result<WatchSocket> listen_for_ranks(const std::string &host,
-                                     WatchEndpoint &endpoint);
+Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& endpoint);
 
 // `epoch`: by which strangers are told from ranks. kDeadlineExceeded when the
 // host does not answer.
-Result<WatchSocket> connect_to_rank_0(const WatchEndpoint &endpoint,
-                                      const std::string &epoch, int rank,
-                                      Deadline deadline);
+Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::string& epoch,
+                                      int rank, Deadline deadline);
 
 struct GreetedRank {
   int rank = -1;
@@ -55,7 +52,7 @@ struct GreetedRank {
 
 // The next rank that connects. Strangers are turned away, and keep nobody past
 // the deadline: kDeadlineExceeded.
-Result<GreetedRank> accept_rank(const WatchSocket &listener, int num_ranks,
-                                const std::string &epoch, Deadline deadline);
+Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
+                                const std::string& epoch, Deadline deadline);
 
-} // namespace millrace::worker
+}  // namespace millrace::worker
