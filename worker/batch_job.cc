@@ -4,17 +4,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <utility>
 
-#include "model/generator.h"
-#include "model/plan_for_length.h"
-#include "worker/agreement.h"
 #include "worker/command_channel.h"
-#include "worker/fan_out_sink.h"
-#include "worker/kv_files.h"
 #include "worker/progress_bar.h"
-#include "worker/retain_sink.h"
 
 namespace millrace::worker {
 
@@ -31,12 +24,20 @@ bool is_file_name(const std::string& id) {
          std::all_of(id.begin(), id.end(), allowed);
 }
 
-Result<void> write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return error(Errc::kIo, "{}: write: {}", path, std::strerror(errno));
-  return {};
+// Never the file that the results go to, whatever it is called.
+Result<std::ifstream> open_input(const BatchOptions& options) {
+  const std::string& path = options.input_path;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored))
+    return error(Errc::kInvalidArgument, "--input {} is a directory", path);
+  const std::string results_path = BatchResults::path_in(options.output_directory);
+  if (fs::equivalent(path, results_path, ignored)) {
+    return error(Errc::kInvalidArgument, "--input {} is what the results go to, {}", path,
+                 results_path);
+  }
+  std::ifstream input(path);
+  if (!input) return error(Errc::kIo, "{}: open: {}", path, std::strerror(errno));
+  return input;
 }
 
 BatchPrompt from_command(const protocol::RunPrompt& run) {
@@ -77,25 +78,20 @@ Result<BatchSummary> BatchJob::run() {
 Result<void> BatchJob::follow() {
   while (true) {
     // Rank 0 may be reading a long line or writing results: minutes, not seconds.
-    MR_ASSIGN_OR_RETURN(const auto command,
-                        share_command(grid_.world(), {}, Deadline::after(options_.layer_timeout)));
-    if (command.stop()) return {};
-    const auto result = run_prompt(from_command(command.run()));
-    if (!result.ok() && result.error().code == Errc::kPeerLost) return result.error();
+    expect("waiting for the next prompt");
+    const auto command = share_command(grid_.world(), {}, Deadline::after(options_.layer_timeout));
+    if (!command.ok()) return error(Errc::kPeerLost, "{}", command.error().message);
+    if (command->stop()) return {};
+    const auto result = run_prompt(from_command(command->run()));
+    if (!result.ok()) MR_RETURN_IF_ERROR(meet_after(result.error()));
   }
 }
 
 Result<BatchSummary> BatchJob::lead() {
-  std::ifstream input(options_.input_path);
-  if (!input) {
-    return error(Errc::kIo, "{}: open: {}", options_.input_path, std::strerror(errno));
-  }
+  MR_ASSIGN_OR_RETURN(auto input, open_input(options_));
+  MR_ASSIGN_OR_RETURN(auto results, BatchResults::open({.directory = options_.output_directory,
+                                                        .resume = options_.resume}));
   std::error_code status;
-  fs::create_directories(options_.output_directory, status);
-  const std::string results_path = options_.output_directory + "/results.jsonl";
-  std::ofstream results(results_path, std::ios::binary | std::ios::trunc);
-  if (!results) return error(Errc::kIo, "{}: open: {}", results_path, std::strerror(errno));
-
   ProgressBar bar(options_.show_progress);
   bar.start(static_cast<int64_t>(fs::file_size(options_.input_path, status)));
   BatchSummary summary;
@@ -107,29 +103,38 @@ Result<BatchSummary> BatchJob::lead() {
     ++line_number;
     bytes_read += static_cast<int64_t>(line.size()) + 1;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    std::string id = batch_prompt_id(line);
-    if (id.empty()) id = fmt::format("line-{}", line_number);
-    const auto prompt = admit(line);
-    Result<BatchResult> result = prompt.ok() ? run_prompt(*prompt) : prompt.error();
-    if (!result.ok() && result.error().code == Errc::kPeerLost) return result.error();
-    if (result.ok()) {
-      ++summary.num_ok;
-      summary.num_tokens += result->num_tokens;
-    } else {
-      ++summary.num_failed;
-    }
-    results << (result.ok() ? batch_result_line(id, *result)
-                            : batch_error_line(id, result.error()));
-    results.flush();
-    if (!results) {
-      return error(Errc::kIo, "{}: write of line {}: {}", results_path, line_number,
-                   std::strerror(errno));
-    }
+    MR_RETURN_IF_ERROR(run_line(line, line_number, results, summary));
     bar.update(bytes_read, fmt::format("{} done, {} failed", summary.num_ok, summary.num_failed));
+    // Who writes the input may take as long as it takes.
+    if (watch_ != nullptr) watch_->expect_nothing();
+  }
+  if (input.bad()) {
+    return error(Errc::kIo, "{}: read, after line {}: {}", options_.input_path, line_number,
+                 std::strerror(errno));
   }
   bar.finish();
   summary.total_s = watch.elapsed_s();
   return summary;
+}
+
+Result<void> BatchJob::run_line(const std::string& line, int64_t line_number, BatchResults& results,
+                                BatchSummary& summary) {
+  std::string id = batch_prompt_id(line);
+  if (id.empty()) id = fmt::format("line-{}", line_number);
+  if (results.has_done(id)) {
+    ++summary.num_done_before;
+    return {};
+  }
+  const auto prompt = admit(line);
+  const auto result = prompt.ok() ? lead_prompt(*prompt) : Result<BatchResult>(prompt.error());
+  if (prompt.ok() && !result.ok()) MR_RETURN_IF_ERROR(meet_after(result.error()));
+  if (!result.ok()) {
+    ++summary.num_failed;
+    return results.append(batch_error_line(id, result.error()), line_number);
+  }
+  ++summary.num_ok;
+  summary.num_tokens += result->num_tokens;
+  return results.append(batch_result_line(id, *result), line_number);
 }
 
 Result<BatchPrompt> BatchJob::admit(const std::string& line) {
@@ -149,107 +154,31 @@ Result<BatchPrompt> BatchJob::admit(const std::string& line) {
                    prompt.id);
     }
   }
-  MR_RETURN_IF_ERROR(
-      share_command(grid_.world(), to_command(prompt), Deadline::after(options_.layer_timeout)));
   return prompt;
 }
 
-std::string BatchJob::kv_directory(const std::string& id) const {
-  return options_.output_directory + "/kv/" + id;
+Result<BatchResult> BatchJob::lead_prompt(const BatchPrompt& prompt) {
+  MR_RETURN_IF_ERROR(
+      share_command(grid_.world(), to_command(prompt), Deadline::after(options_.layer_timeout)));
+  return run_prompt(prompt);
 }
 
-Result<BatchResult> BatchJob::run_prompt(const BatchPrompt& prompt) {
-  const auto num_tokens = static_cast<int64_t>(prompt.token_ids.size());
-  auto plan = model::make_head_plan(options_.head_plan, weights_.config, num_tokens,
-                                    options_.crossover_tokens);
-  if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
-  Result<void> own = plan.ok() ? Result<void>() : plan.error();
-  if (own.ok() && options_.save_kv) {
-    std::error_code status;
-    fs::create_directories(kv_directory(prompt.id), status);
-    if (status) own = error(Errc::kIo, "{}: {}", kv_directory(prompt.id), status.message());
+// What fails for the sake of one prompt fails on all ranks at the same point, and they meet
+// afterwards. Ranks that cannot meet are no group any more, whatever went wrong first.
+Result<void> BatchJob::meet_after(const Error& failure) {
+  expect("meeting after a prompt that failed");
+  if (failure.code != Errc::kPeerLost &&
+      grid_.world().barrier(Deadline::after(options_.layer_timeout)).ok()) {
+    return {};
   }
-  MR_RETURN_IF_ERROR(agree(grid_.world(), own, Deadline::after(options_.layer_timeout)));
-  auto result = run_checked(prompt, *plan, engine_.partition(num_tokens));
-  if (!result.ok() && options_.save_kv && grid_.is_root()) {
-    std::error_code ignored;
-    fs::remove_all(kv_directory(prompt.id), ignored);  // half a cache is worse than none
-  }
-  return result;
+  return error(Errc::kPeerLost, "{}", failure.message);
 }
 
-Result<BatchResult> BatchJob::run_checked(const BatchPrompt& prompt, const model::HeadPlan& plan,
-                                          const Partition& partition) {
-  Stopwatch watch;
-  auto& world = grid_.world();
-  FanOutSink sinks;
-  std::unique_ptr<KvFileSink> file;
-  std::optional<RetainSink> retained;
-  Result<void> own;
-  if (options_.save_kv && weights_.shard.kv_replica == 0) {
-    auto created =
-        KvFileSink::create(device_, kv_directory(prompt.id) + "/" + kv_file_name(world.rank()),
-                           weights_, partition.num_tokens(grid_.cp().rank()));
-    if (created.ok()) {
-      file = std::move(*created);
-      sinks.add(*file);
-    } else {
-      own = created.error();
-    }
-  }
-  if (prompt.max_tokens > 1) {
-    auto created = RetainSink::create(device_, weights_, partition.num_tokens(grid_.cp().rank()));
-    if (created.ok()) {
-      sinks.add(retained.emplace(std::move(*created)));
-    } else if (own.ok()) {
-      own = created.error();
-    }
-  }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-
-  MR_ASSIGN_OR_RETURN(const auto prefill,
-                      engine_.prefill({.token_ids = prompt.token_ids,
-                                       .plan = &plan,
-                                       .probe_positions = prompt.probe_positions,
-                                       .sink = sinks.empty() ? nullptr : &sinks},
-                                      options_.layer_timeout));
-  if (file != nullptr) own = file->close();
-  if (own.ok() && options_.save_kv && grid_.is_root()) {
-    own = save_manifest(prompt, partition, prefill);
-  }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-
-  BatchResult result{.num_tokens = partition.num_tokens(),
-                     .generated_token_ids = {prefill.first_token},
-                     .top_tokens = prefill.top_tokens,
-                     .probe_token_ids = prefill.probe_token_ids,
-                     .density = prefill.density,
-                     .recall = prefill.recall,
-                     .phases = prefill.phases};
-  if (prompt.max_tokens > 1) {
-    PhaseTimes::Span span(result.phases, Phase::kGenerate);
-    MR_ASSIGN_OR_RETURN(auto generator, model::Generator::create(device_, weights_, grid_.tp(),
-                                                                 grid_.cp(), prompt.max_tokens));
-    MR_ASSIGN_OR_RETURN(result.generated_token_ids,
-                        generator.generate({.prompt = retained->slabs(),
-                                            .num_prompt_tokens = partition.num_tokens(),
-                                            .first_token = prefill.first_token,
-                                            .max_tokens = prompt.max_tokens},
-                                           Deadline::after(options_.layer_timeout)));
-  }
-  result.total_s = watch.elapsed_s();
-  return result;
-}
-
-Result<void> BatchJob::save_manifest(const BatchPrompt& prompt, const Partition& partition,
-                                     const PrefillResult& result) {
-  MR_ASSIGN_OR_RETURN(const auto text, kv_manifest_json({.id = prompt.id,
-                                                         .num_tokens = partition.num_tokens(),
-                                                         .first_token = result.first_token,
-                                                         .density = result.density},
-                                                        weights_.config, weights_.compute_dtype,
-                                                        partition, grid_.shape()));
-  return write_text(kv_directory(prompt.id) + "/manifest.json", text);
+// Every wait of the host within a step has the layer timeout; those of a GPU for its peers may have
+// none. A single rank on a CPU waits for nobody and may take its time.
+void BatchJob::expect(const std::string& step) {
+  const bool waits = grid_.world().size() > 1 || !device_.info().host_memory;
+  if (watch_ != nullptr && waits) watch_->expect_step(step, 2 * options_.layer_timeout);
 }
 
 }  // namespace millrace::worker

@@ -1,5 +1,5 @@
 // A batch job: every line of an input file through the engine, one result line each, in input
-// order. One bad prompt never ends the job.
+// order. One bad prompt never ends the job; a group that broke does.
 #pragma once
 
 #include <set>
@@ -7,8 +7,11 @@
 
 #include "kernels/api/device.h"
 #include "worker/batch_prompt.h"
+#include "worker/batch_results.h"
 #include "worker/engine.h"
+#include "worker/group_watch.h"
 #include "worker/prompt.h"
+#include "worker/retain_sink.h"
 
 namespace millrace::worker {
 
@@ -16,6 +19,7 @@ struct BatchOptions {
   std::string input_path;
   std::string output_directory;
   std::string head_plan = "auto";
+  bool resume = false;  // an earlier job's results stay, and what they have is not computed again
   bool save_kv = false;
   int64_t crossover_tokens = 0;
   Duration layer_timeout = std::chrono::minutes(30);
@@ -25,35 +29,47 @@ struct BatchOptions {
 struct BatchSummary {
   int64_t num_ok = 0;
   int64_t num_failed = 0;
+  int64_t num_done_before = 0;  // by the job that this one resumes
   int64_t num_tokens = 0;
   double total_s = 0;
 };
 
 class BatchJob {
  public:
-  // All arguments outlive the job; the same on every rank.
+  // All arguments outlive the job; limits and options are the same on every rank. `watch`: null
+  // where nobody watches.
   BatchJob(Engine& engine, kernels::Device& device, const model::ModelWeights& weights,
-           const RankGrid& grid, const PromptLimits& limits, const BatchOptions& options)
+           const RankGrid& grid, const PromptLimits& limits, const BatchOptions& options,
+           GroupWatch* watch = nullptr)
       : engine_(engine),
         device_(device),
         weights_(weights),
         grid_(grid),
         limits_(limits),
-        options_(options) {}
+        options_(options),
+        watch_(watch) {}
 
-  // Collective. An error ends the job as a whole (input unreadable, results unwritable, a rank
-  // lost); what is wrong with one prompt is in its result line. The summary is rank 0's.
+  // Collective. An error ends the job as a whole (input unreadable, results unwritable); what is
+  // wrong with one prompt is in its result line. kPeerLost: the group is broken, the process should
+  // end. The summary is rank 0's.
   Result<BatchSummary> run();
 
  private:
   Result<BatchSummary> lead();
   Result<void> follow();
+  Result<void> run_line(const std::string& line, int64_t line_number, BatchResults& results,
+                        BatchSummary& summary);
   Result<BatchPrompt> admit(const std::string& line);
+  Result<BatchResult> lead_prompt(const BatchPrompt& prompt);
+  Result<void> meet_after(const Error& failure);
   Result<BatchResult> run_prompt(const BatchPrompt& prompt);
   Result<BatchResult> run_checked(const BatchPrompt& prompt, const model::HeadPlan& plan,
                                   const Partition& partition);
+  Result<std::vector<int32_t>> generate(const BatchPrompt& prompt, int32_t first_token,
+                                        const RetainSink& retained);
   Result<void> save_manifest(const BatchPrompt& prompt, const Partition& partition,
                              const PrefillResult& result);
+  void expect(const std::string& step);
   std::string kv_directory(const std::string& id) const;
 
   Engine& engine_;
@@ -62,6 +78,7 @@ class BatchJob {
   const RankGrid& grid_;
   const PromptLimits& limits_;
   const BatchOptions& options_;
+  GroupWatch* watch_;
   std::set<std::string> seen_ids_;
 };
 

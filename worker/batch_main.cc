@@ -1,7 +1,7 @@
 // millrace-batch: a file of prompts through a group of ranks, without a coordinator.
 //   mpirun -n P millrace-batch --model DIR --input prompts.jsonl --output DIR [--tp T --cp C] ...
 // Exit status: 0 all prompts done; 1 some failed (their result lines say why); 2 the job could not
-// run.
+// run to its end, or the command line is wrong.
 
 #include <unistd.h>
 
@@ -11,9 +11,12 @@
 #include "comm/mpi/mpi_session.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
 #include "common/log.h"
 #include "worker/batch_job.h"
 #include "worker/rank_cli.h"
+#include "worker/rank_end.h"
 
 namespace millrace::worker {
 
@@ -22,7 +25,7 @@ namespace {
 struct Options {
   RankOptions rank;
   BatchOptions batch;
-  int64_t layer_timeout_s = 1800;
+  double layer_timeout_s = 1800;
 };
 
 void add_options(CLI::App& app, Options& options) {
@@ -33,6 +36,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--output", options.batch.output_directory, "for results.jsonl and kv/")
       ->type_name("DIR")
       ->required();
+  app.add_flag("--resume", options.batch.resume,
+               "keep the results that DIR has, compute what they lack");
   app.add_option("--head-plan", options.batch.head_plan, "what heads attend to")
       ->type_name("PLAN")
       ->capture_default_str();
@@ -40,7 +45,7 @@ void add_options(CLI::App& app, Options& options) {
                         "what becomes of the KV cache; save: to kv/<id>/");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
                  "seconds; a layer that takes longer means a rank is lost")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::positive_seconds())
       ->capture_default_str();
 }
 
@@ -49,31 +54,44 @@ int report(const Result<BatchSummary>& summary) {
     spdlog::error("{}", summary.error().to_string());
     return 2;
   }
-  fmt::print("{} prompts done, {} failed, {} tokens in {:.1f} s ({:.0f} tokens/s)\n",
-             summary->num_ok, summary->num_failed, summary->num_tokens, summary->total_s,
+  fmt::print("{} prompts done, {} failed, {} tokens in {:.1f} s ({:.0f} tokens/s)", summary->num_ok,
+             summary->num_failed, summary->num_tokens, summary->total_s,
              static_cast<double>(summary->num_tokens) / std::max(summary->total_s, 1e-9));
+  if (summary->num_done_before > 0) fmt::print(", {} done before", summary->num_done_before);
+  fmt::print("\n");
   return summary->num_failed == 0 ? 0 : 1;
+}
+
+void end_process(const std::string& why) {
+  end_rank(error(Errc::kPeerLost, "{}", why));
+}
+
+Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) {
+  MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan));
+  const auto watch = GroupWatch::alone(end_process);
+  if (!watch.ok()) end_rank(watch.error());
+  BatchJob job(runtime.engine(), runtime.device(), runtime.weights(), runtime.grid(),
+               runtime.limits(), options, watch->get());
+  auto summary = or_end_rank([&] { return job.run(); });
+  if (!summary.ok() && summary.error().code == Errc::kPeerLost) end_rank(summary.error());
+  return summary;
 }
 
 int run(comm::MpiSession& session, Options& options) {
   auto world = session.world();
   const bool root = world->rank() == 0;
   init_logging(fmt::format("batch/{}", world->rank()));
-  auto runtime = RankRuntime::create(std::move(world), options.rank);
+  auto runtime = or_end_rank([&] { return RankRuntime::create(std::move(world), options.rank); });
   if (!runtime.ok()) {
     if (root) spdlog::error("{}", runtime.error().to_string());
     return 2;
   }
   options.batch.crossover_tokens = (*runtime)->crossover_tokens();
-  options.batch.layer_timeout = std::chrono::seconds(options.layer_timeout_s);
+  options.batch.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   options.batch.show_progress = root && isatty(STDERR_FILENO) != 0;
-  BatchJob job((*runtime)->engine(), (*runtime)->device(), (*runtime)->weights(),
-               (*runtime)->grid(), (*runtime)->limits(), options.batch);
-  const auto summary = job.run();
+  const auto summary = run_job(**runtime, options.batch);
   if (root) return report(summary);
-  // Prompts that failed are rank 0's to report; a rank that could not go on says so itself.
-  if (!summary.ok()) spdlog::error("{}", summary.error().to_string());
-  return summary.ok() ? 0 : 2;
+  return summary.ok() ? 0 : 2;  // what ends the job on all ranks is rank 0's to report
 }
 
 }  // namespace
@@ -89,11 +107,7 @@ int main(int argc, char** argv) {
   app.formatter(std::make_shared<millrace::cli::HelpFormatter>());
   app.set_version_flag("--version", MILLRACE_VERSION);
   millrace::worker::add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
+  if (const auto status = millrace::cli::parse(app, argc, argv)) return *status;
   try {
     millrace::comm::MpiSession session(argc, argv);
     return millrace::worker::run(session, options);

@@ -59,6 +59,12 @@ Result<void> check_probes(const BatchPrompt& prompt) {
   return {};
 }
 
+// Empty when there is none.
+std::string text_field(const json::object& object, std::string_view name) {
+  const auto* value = object.if_contains({name.data(), name.size()});
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+}
+
 json::array pairs(const std::vector<model::TokenScore>& tokens, float model::TokenScore::*score) {
   json::array array;
   for (const auto& token : tokens) array.push_back({token.token_id, token.*score});
@@ -93,9 +99,7 @@ Result<BatchPrompt> parse_batch_prompt(std::string_view line) {
 
 std::string batch_prompt_id(std::string_view line) {
   const auto object = parse_object(line);
-  if (!object.ok()) return {};
-  const auto* id = object->if_contains("id");
-  return id != nullptr && id->is_string() ? std::string(id->get_string()) : std::string();
+  return object.ok() ? text_field(*object, "id") : std::string();
 }
 
 std::string batch_result_line(const std::string& id, const BatchResult& result) {
@@ -124,6 +128,12 @@ std::string batch_error_line(const std::string& id, const Error& error) {
              {"status", "error"},
              {"error", {{"code", errc_name(error.code)}, {"message", error.message}}}}) +
          "\n";
+}
+
+std::string id_of_ok_line(std::string_view line) {
+  const auto object = parse_object(line);
+  if (!object.ok() || text_field(*object, "status") != "ok") return {};
+  return text_field(*object, "id");
 }
 
 }  // namespace millrace::worker

@@ -43,5 +43,7 @@ struct BatchResult {
 
 std::string batch_result_line(const std::string& id, const BatchResult& result);
 std::string batch_error_line(const std::string& id, const Error& error);
+// The id in a result line of a prompt that went well; empty for any other line.
+std::string id_of_ok_line(std::string_view line);
 
 }  // namespace millrace::worker

@@ -58,6 +58,12 @@ Result<std::unique_ptr<GroupWatch>> GroupWatch::start(comm::Communicator& world,
   return group_watch;
 }
 
+Result<std::unique_ptr<GroupWatch>> GroupWatch::alone(OnEnd on_end) {
+  std::unique_ptr<GroupWatch> watch(new GroupWatch(std::move(on_end)));
+  MR_RETURN_IF_ERROR(watch->run());
+  return watch;
+}
+
 Result<void> GroupWatch::run() {
   wake_ = eventfd(0, EFD_CLOEXEC);
   if (wake_ < 0) return error(Errc::kIo, "eventfd: {}", std::generic_category().message(errno));
@@ -128,6 +134,11 @@ void GroupWatch::expect_step(const std::string& step, Duration allowed) {
   stuck_ = End{fmt::format("stuck in {}: not done within {:.1f} s", step, seconds(allowed)),
                Deadline::after(allowed + kGrace)};
   for (auto& peer : peers_) peer.pause = Duration::zero();
+}
+
+void GroupWatch::expect_nothing() {
+  const std::lock_guard lock(mutex_);
+  stuck_.reset();
 }
 
 std::optional<GroupWatch::End> GroupWatch::due_end() const {

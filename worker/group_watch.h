@@ -36,12 +36,16 @@ class GroupWatch {
                                                    const std::string& host,
                                                    const std::string& epoch, OnEnd on_end,
                                                    Deadline deadline);
+  // Of this process alone: it hears of nobody, and ends where a step takes too long.
+  static Result<std::unique_ptr<GroupWatch>> alone(OnEnd on_end);
   // Without leave() the other ranks take this one for lost.
   ~GroupWatch();
 
   // From here on the engine's thread is at `step` and calls again within `allowed`, or this rank
   // is stuck. The last call counts.
   void expect_step(const std::string& step, Duration allowed);
+  // The engine's thread waits for somebody outside the group, who may take any time.
+  void expect_nothing();
   // "rank 3 silent for 2.4 s": those whose heartbeats are missing, or were in this step; empty when
   // none are. Rank 0 hears all ranks, the others rank 0.
   std::string silent_ranks() const;

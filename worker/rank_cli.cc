@@ -1,22 +1,30 @@
 #include "worker/rank_cli.h"
 
 #include "common/cli/choice_option.h"
+#include "common/cli/number_range.h"
 
 namespace millrace::worker {
 
+namespace {
+
+constexpr int kMaxRanks = 32768;  // of each kind: their product is an int
+constexpr int kMaxThreads = 4096;
+
+}  // namespace
+
 void add_rank_options(CLI::App& app, RankOptions& options) {
   app.footer(
-      "PLAN is auto, dense, a-shape:S,W, elastic:A,B, vertical-slash:V,S, block-sparse:K,\n"
+      "PLAN is auto, dense, a-shape:S,W, elastic:ALPHA,BETA, vertical-slash:V,S, block-sparse:K,\n"
       "adaptive:GAMMA[,ROWS,PAGES] or a JSON file: see README.md, \"Head plans\".");
   app.add_option("--model", options.model_directory,
                  "Hugging Face directory: config.json and safetensors")
       ->type_name("DIR")
       ->required();
   app.add_option("--tp", options.grid.tp, "tensor-parallel ranks")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::number_range(1, kMaxRanks))
       ->capture_default_str();
   app.add_option("--cp", options.grid.cp, "context-parallel ranks; mpirun starts tp * cp")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::number_range(1, kMaxRanks))
       ->capture_default_str();
   options.device.kind = DeviceChoice::Kind::kAuto;
   app.add_option_function<std::string>(
@@ -38,19 +46,19 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
       "of arithmetic and KV cache; auto: float32 on a CPU, on a GPU the checkpoint's 16-bit one");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
-      ->check(CLI::NonNegativeNumber)
+      ->check(cli::number_range(0, kMaxThreads))
       ->capture_default_str();
   app.add_option("--stripe-tokens", options.engine.stripe_tokens,
                  "about how long stripes of context-parallel ranks are; 0: by prompt length")
-      ->check(CLI::NonNegativeNumber)
+      ->check(cli::number_range(int64_t{0}))
       ->capture_default_str();
   app.add_option("--max-prompt-tokens", options.max_prompt_tokens,
                  "longest prompt; 0: what model and memory allow")
-      ->check(CLI::NonNegativeNumber)
+      ->check(cli::number_range(int64_t{0}))
       ->capture_default_str();
   app.add_option("--crossover-tokens", options.crossover_tokens,
                  "head plan auto: dense below, adaptive from here on; -1: measured at start")
-      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40))
+      ->check(cli::number_range(int64_t{-1}, int64_t{1} << 40))
       ->capture_default_str();
 }
 

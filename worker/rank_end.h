@@ -1,6 +1,9 @@
 // The end of a rank that cannot end in good order.
 #pragma once
 
+#include <exception>
+#include <utility>
+
 #include "common/result.h"
 
 namespace millrace::worker {
@@ -9,5 +12,16 @@ namespace millrace::worker {
 // runs: memory that a GPU or a peer still uses cannot be freed, and waiting for it would have no
 // deadline.
 [[noreturn]] void end_rank(const Error& why) noexcept;
+
+// What `body` returns. A GPU that failed (CudaError), or memory that ended where nothing is
+// prepared for it, throws: this rank is then lost to the others and ends at once.
+template <typename Body>
+auto or_end_rank(Body&& body) {
+  try {
+    return std::forward<Body>(body)();
+  } catch (const std::exception& e) {
+    end_rank(Error(Errc::kInternal, e.what()));
+  }
+}
 
 }  // namespace millrace::worker

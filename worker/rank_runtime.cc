@@ -3,12 +3,20 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/head_plan.h"
 #include "worker/agreement.h"
 #include "worker/capacity.h"
 #include "worker/crossover.h"
 #include "worker/rank_values.h"
 
 namespace millrace::worker {
+
+namespace {
+
+// To read a file of a few megabytes, from another machine perhaps.
+constexpr std::chrono::seconds kPlanTimeout{60};
+
+}  // namespace
 
 Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::Communicator> world,
                                                          const RankOptions& options) {
@@ -97,6 +105,13 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   crossover_tokens_ = *measured;
   return world.broadcast(std::as_writable_bytes(std::span(&crossover_tokens_, 1)), /*root=*/0,
                          deadline);
+}
+
+Result<void> RankRuntime::check_head_plan(const std::string& spec) {
+  const auto plan =
+      model::make_head_plan(spec, weights_->config, limits_.max_prompt_tokens, crossover_tokens_);
+  return agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(),
+               Deadline::after(kPlanTimeout));
 }
 
 }  // namespace millrace::worker

@@ -43,6 +43,10 @@ class RankRuntime {
   // are refused from here on, and not told to try again.
   Result<void> limit_to_store(int64_t num_slots, Deadline deadline);
 
+  // Collective. Whether `spec` is a plan for this model on all ranks: said at start, not by the
+  // first request that needs it.
+  Result<void> check_head_plan(const std::string& spec);
+
   RankGrid& grid() { return *grid_; }
   kernels::Device& device() { return *device_; }
   const model::ModelWeights& weights() const { return *weights_; }

@@ -33,15 +33,16 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         for mode, plan, least, most, most_density in CASES:
             prompts = os.path.join(directory, f"{mode}.jsonl")
+            output = os.path.join(directory, f"{mode} {plan}")
             with open(prompts, "w") as file:
                 subprocess.run([sys.executable, os.path.join(HERE, "make_prompts.py"), "--tokens", "4096", "--mode", mode,
                                 "--count", "4", "--max-tokens", "1", "--seed", "5"], stdout=file, check=True)
             subprocess.run([args.batch, "--model", os.path.join(HERE, "fixture"), "--input", prompts, "--output",
-                            directory, "--head-plan", plan, "--crossover-tokens", "0"], check=True,
+                            output, "--head-plan", plan, "--crossover-tokens", "0"], check=True,
                            stdout=subprocess.DEVNULL)
             scored = json.loads(subprocess.run(
                 [sys.executable, os.path.join(HERE, "score_retrieval.py"), "--prompts", prompts, "--results",
-                 os.path.join(directory, "results.jsonl"), "--json"], stdout=subprocess.PIPE, check=True).stdout)
+                 os.path.join(output, "results.jsonl"), "--json"], stdout=subprocess.PIPE, check=True).stdout)
             right, density = scored["middle_first_digit"], scored["mean_density"]
             held = (least <= right <= most and density <= most_density and scored["end_first_digit"] == 1.0
                     and scored["failed"] == 0)

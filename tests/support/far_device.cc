@@ -75,6 +75,9 @@ kernels::DeviceInfo FarDevice::info() const {
 
 Result<kernels::DeviceBuffer> FarDevice::allocate(int64_t bytes) {
   if (bytes == 0) return kernels::DeviceBuffer(this, nullptr, 0);
+  if (bytes > largest_bytes_) {
+    return error(Errc::kExhausted, "{} bytes of {} in one piece", bytes, largest_bytes_);
+  }
   const int64_t mapped = round_up(bytes, int64_t{sysconf(_SC_PAGESIZE)});
   const std::lock_guard lock(mutex_);
   MR_CHECK(mapped <= kReservedBytes - used_bytes_, "{} bytes after {}", mapped, used_bytes_);

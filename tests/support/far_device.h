@@ -29,6 +29,9 @@ class FarDevice final : public kernels::Device {
   int64_t peak_bytes() const { return peak_bytes_; }
   void reset_peak() { peak_bytes_ = allocated_bytes_; }
 
+  // As a GPU without that much in one piece: kExhausted.
+  void refuse_larger_than(int64_t bytes) { largest_bytes_ = bytes; }
+
   // Something done in the order of the operations, a collective for instance. What it has this
   // device do is done at once.
   void enqueue(std::function<void()> operation);
@@ -121,6 +124,7 @@ class FarDevice final : public kernels::Device {
   std::unordered_map<std::byte*, int64_t> buffers_;  // start -> bytes of whole pages
   int64_t allocated_bytes_ = 0;
   int64_t peak_bytes_ = 0;
+  int64_t largest_bytes_ = kReservedBytes;
 
   std::deque<Operation> queue_;  // called and not done
   int64_t num_done_ = 0;

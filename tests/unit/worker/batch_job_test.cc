@@ -1,19 +1,25 @@
 #include "worker/batch_job.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/worker/rank_threads.h"
+#include "worker/command_channel.h"
 
 namespace millrace::worker {
 namespace {
 
 namespace json = boost::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
 
 class BatchJobTest : public testing::Test {
  protected:
@@ -21,13 +27,24 @@ class BatchJobTest : public testing::Test {
     test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model_.path());
   }
 
-  // Runs a job of `lines` on a grid and returns rank 0's summary and the result lines.
+  // Runs a job of `lines` on a grid, with no results of an earlier one, and returns rank 0's
+  // summary and the result lines.
   Result<BatchSummary> run(const std::vector<std::string>& lines, GridShape grid,
                            BatchOptions options) {
+    if (std::filesystem::is_regular_file(results_path())) std::filesystem::remove(results_path());
+    return run_again(lines, grid, std::move(options));
+  }
+
+  Result<BatchSummary> run_again(const std::vector<std::string>& lines, GridShape grid,
+                                 BatchOptions options) {
     std::string text;
     for (const auto& line : lines) text += line + "\n";
     options.input_path = work_.write("prompts.jsonl", text);
-    if (options.output_directory.empty()) options.output_directory = work_.file("out");
+    return run_input(grid, std::move(options));
+  }
+
+  Result<BatchSummary> run_input(GridShape grid, BatchOptions options) {
+    options.output_directory = work_.file("out");
     options.layer_timeout = std::chrono::seconds(60);
     Result<BatchSummary> summary = Error(Errc::kInternal, "rank 0 did not run");
     test::run_ranks(grid.tp * grid.cp, [&](std::unique_ptr<comm::Communicator> world) {
@@ -40,13 +57,18 @@ class BatchJobTest : public testing::Test {
       auto own = job.run();
       if (root) summary = std::move(own);
     });
+    read_results();
+    return summary;
+  }
+
+  std::string results_path() const { return work_.file("out") + "/results.jsonl"; }
+
+  void read_results() {
     results_.clear();
-    const std::string results_path = options.output_directory + "/results.jsonl";
-    if (!std::filesystem::is_regular_file(results_path)) return summary;
-    std::ifstream file(results_path);
+    if (!std::filesystem::is_regular_file(results_path())) return;
+    std::ifstream file(results_path());
     for (std::string line; std::getline(file, line);)
       results_.push_back(json::parse(line).as_object());
-    return summary;
   }
 
   static std::string prompt_line(const std::string& id, int num_tokens,
@@ -154,6 +176,87 @@ TEST_F(BatchJobTest, FullDiskUnderTheResultsEndsTheJobOnAllRanksAndNamesTheLine)
   EXPECT_NE(summary.error().message.find("write of line 1: No space left on device"),
             std::string::npos)
       << summary.error().message;
+}
+
+TEST_F(BatchJobTest, InputThatIsWhatTheResultsGoToIsRefusedAndLeftAlone) {
+  const std::string lines = prompt_line("a", 10) + "\n";
+  std::filesystem::create_directories(work_.file("out"));
+  std::ofstream(results_path()) << lines;
+  std::filesystem::create_symlink(results_path(), work_.file("input.jsonl"));
+  for (const bool resume : {false, true}) {
+    const auto summary = run_input(
+        {2, 1}, {.input_path = work_.file("input.jsonl"), .head_plan = "dense", .resume = resume});
+    ASSERT_FALSE(summary.ok());
+    EXPECT_EQ(summary.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(summary.error().message, HasSubstr("is what the results go to"));
+    EXPECT_EQ(std::filesystem::file_size(results_path()), lines.size());
+  }
+}
+
+// /proc/self/mem opens, is no directory, and gives EIO at its first byte.
+TEST_F(BatchJobTest, InputThatCannotBeReadEndsTheJob) {
+  for (const std::string& input : {work_.path(), std::string("/proc/self/mem")}) {
+    SCOPED_TRACE(input);
+    const auto summary = run_input({2, 1}, {.input_path = input, .head_plan = "dense"});
+    ASSERT_FALSE(summary.ok());
+    EXPECT_THAT(summary.error().message, HasSubstr(input));
+  }
+}
+
+TEST_F(BatchJobTest, ResultsOfAnEarlierJobAreRefusedAndLeftAlone) {
+  ASSERT_TRUE(run({prompt_line("a", 10)}, {1, 1}, {.head_plan = "dense"}).ok());
+  const auto size = std::filesystem::file_size(results_path());
+  const auto summary = run_again({prompt_line("b", 10)}, {1, 1}, {.head_plan = "dense"});
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("--resume"));
+  EXPECT_EQ(std::filesystem::file_size(results_path()), size);
+}
+
+TEST_F(BatchJobTest, AResumedJobKeepsWhatIsDoneAndComputesTheRest) {
+  ASSERT_TRUE(run({prompt_line("done", 10), prompt_line("bad", 0)}, {1, 1}, {}).ok());
+  std::ofstream(results_path(), std::ios::app) << R"({"id":"torn","status":"o)";
+  const auto summary =
+      run_again({prompt_line("done", 10), prompt_line("bad", 20), prompt_line("torn", 30)}, {2, 1},
+                {.head_plan = "dense", .resume = true});
+  ASSERT_TRUE(summary.ok()) << summary.error().to_string();
+  EXPECT_EQ(summary->num_done_before, 1);
+  EXPECT_EQ(summary->num_ok, 2);
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const auto& line : results_) {
+    lines.emplace_back(line.at("id").as_string(), line.at("status").as_string());
+  }
+  EXPECT_THAT(lines, ElementsAre(Pair("done", "ok"), Pair("bad", "error"), Pair("bad", "ok"),
+                                 Pair("torn", "ok")));
+}
+
+// Rank 1 takes the first prompt and then does nothing, as a rank that hangs.
+TEST_F(BatchJobTest, RanksThatCannotMeetAfterAFailureEndTheJobAtTheFirstPrompt) {
+  const BatchOptions options = {
+      .input_path =
+          work_.write("prompts.jsonl", prompt_line("a", 10) + "\n" + prompt_line("b", 10) + "\n"),
+      .output_directory = work_.file("out"),
+      .head_plan = "dense",
+      .layer_timeout = std::chrono::milliseconds(50)};
+  Result<BatchSummary> summary = Error(Errc::kInternal, "rank 0 did not run");
+  std::latch ended(2);
+  test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    const bool root = world->rank() == 0;
+    const auto runtime =
+        *RankRuntime::create(std::move(world), test::rank_options(model_.path(), {2, 1}));
+    if (root) {
+      summary = BatchJob(runtime->engine(), runtime->device(), runtime->weights(), runtime->grid(),
+                         runtime->limits(), options)
+                    .run();
+    } else {
+      // Rank 0 may have given up before.
+      (void)share_command(runtime->grid().world(), {}, Deadline::after(std::chrono::seconds(5)));
+    }
+    ended.arrive_and_wait();
+  });
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, Errc::kPeerLost);
+  read_results();
+  EXPECT_TRUE(results_.empty());
 }
 
 TEST_F(BatchJobTest, IdsThatCouldLeaveTheOutputDirectoryAreRefused) {

@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -189,6 +190,59 @@ TEST(FarDeviceBatch, RanksOfDifferentSinksGoThroughTheLayersTogether) {
   });
   const auto results = job_files(options.output_directory).at("results.jsonl");
   EXPECT_NE(results.find("\"status\":\"ok\""), std::string::npos) << results;
+}
+
+// Generation takes memory of its own for the tokens to come, which one rank alone may lack.
+TEST(FarDeviceBatch, ARankWithoutMemoryForGenerationFailsThePromptOnAllRanks) {
+  test::TempDirectory model, work;
+  write_model(model.path());
+  const json::object much = {{"id", "much"}, {"prompt_token_ids", {1, 2, 3}}, {"max_tokens", 4096}};
+  const json::object little = {
+      {"id", "little"}, {"prompt_token_ids", {1, 2, 3}}, {"max_tokens", 2}};
+  const BatchOptions options = {
+      .input_path = work.write("prompts.jsonl",
+                               json::serialize(much) + "\n" + json::serialize(little) + "\n"),
+      .output_directory = work.file("out"),
+      .layer_timeout = kTimeout};
+  const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
+  BatchSummary summary;
+  test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    const int rank = world->rank();
+    Rank self(model.path(), {.tp = 2, .cp = 1}, std::move(world), /*far=*/true, /*late=*/false);
+    auto& device = dynamic_cast<test::FarDevice&>(*self.device);
+    if (rank == 1) device.refuse_larger_than(1 << 20);
+    BatchJob job(self.engine, *self.device, *self.weights, self.grid, limits, options);
+    const auto done = job.run();
+    MR_CHECK(done.ok(), "{}", done.error().to_string());
+    if (rank == 0) summary = *done;
+  });
+  EXPECT_EQ(summary.num_failed, 1);
+  EXPECT_EQ(summary.num_ok, 1);
+  const auto results = read_file(work.file("out") + "/results.jsonl");
+  EXPECT_NE(results.find("rank 1: "), std::string::npos) << results;
+}
+
+// An operation that is never done, until the watch has said so: as a GPU that waits for a peer.
+TEST(FarDeviceBatch, ADeviceThatHangsIsEndedByTheWatch) {
+  test::TempDirectory model, work;
+  write_model(model.path());
+  const json::object prompt = {{"id", "p"}, {"prompt_token_ids", prompt_tokens()}};
+  const BatchOptions options = {
+      .input_path = work.write("prompts.jsonl", json::serialize(prompt) + "\n"),
+      .output_directory = work.file("out"),
+      .layer_timeout = std::chrono::milliseconds(100)};
+  const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
+  std::promise<std::string> ended;
+  auto why = ended.get_future().share();
+  test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
+    Rank rank(model.path(), {1, 1}, std::move(world), /*far=*/true);
+    dynamic_cast<test::FarDevice&>(*rank.device).enqueue([&] { why.wait(); });
+    const auto watch =
+        *GroupWatch::alone([&](const std::string& reason) { ended.set_value(reason); });
+    BatchJob job(rank.engine, *rank.device, *rank.weights, rank.grid, limits, options, watch.get());
+    (void)job.run();  // whatever becomes of it: a process would have ended
+  });
+  EXPECT_EQ(why.get(), "stuck in the first layer: not done within 0.2 s");
 }
 
 std::vector<int32_t> token_ids() {

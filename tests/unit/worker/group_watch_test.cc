@@ -93,6 +93,16 @@ TEST(GroupWatch, AStepThatTakesTooLongEndsTheRank) {
   EXPECT_EQ(reason.get(), "stuck in layer 3 of 5: not done within 0.0 s");
 }
 
+TEST(GroupWatch, AWatchOfItsOwnEndsTheRankThatIsStuckNow) {
+  Reason reason;
+  const auto watch = *GroupWatch::alone(reason.setter());
+  watch->expect_step("layer 3 of 5", kTimeout);
+  watch->expect_nothing();
+  watch->expect_step("layer 4 of 5", Duration::zero());
+  reason.wait();
+  EXPECT_EQ(reason.get(), "stuck in layer 4 of 5: not done within 0.0 s");
+}
+
 // A rank that connects and never says a word, as a stopped process.
 TEST(GroupWatch, ASilentRankIsNamed) {
   std::string silent;

@@ -1,0 +1,38 @@
+// results.jsonl of a batch job. What an earlier job wrote is never lost: it is refused, or resumed.
+#pragma once
+
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "common/result.h"
+
+namespace millrace::worker {
+
+struct BatchResultsOptions {
+  std::string directory;  // made when it is not there
+  bool resume = false;
+};
+
+class BatchResults {
+ public:
+  // kInvalidArgument when the file has results and the job does not resume. With `resume`, new
+  // lines go behind the old ones; a last line that an earlier job did not finish is cut off.
+  static Result<BatchResults> open(const BatchResultsOptions& options);
+  static std::string path_in(const std::string& directory) { return directory + "/results.jsonl"; }
+
+  // Whether an earlier job's line says that this prompt went well.
+  bool has_done(const std::string& id) const { return done_.contains(id); }
+  // Whole lines. `line_number`: of the input, for the error.
+  Result<void> append(const std::string& lines, int64_t line_number);
+
+ private:
+  explicit BatchResults(std::string path) : path_(std::move(path)) {}
+  Result<void> read_earlier();
+
+  std::string path_;
+  std::ofstream file_;
+  std::set<std::string> done_;
+};
+
+}  // namespace millrace::worker
