@@ -1,99 +1,37 @@
 // millrace-worker: one rank of a worker group behind a coordinator.
 //   mpirun -n P millrace-worker --model DIR --coordinator HOST:PORT [--tp T --cp C] ...
-// Exit status: 0 drained; 2 could not start or the group broke (its supervisor starts it again).
+// Exit status: 0 drained; 2 could not start, or the group broke (its supervisor starts it again),
+// or the command line is wrong.
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 
 #include "comm/mpi/mpi_session.h"
 #include "comm/ucx/ucx_transport.h"
 #include "common/available_memory.h"
-#include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
 #include "common/log.h"
 #include "common/random_id.h"
 #include "common/units.h"
 #include "protocol/codec.h"
+#include "worker/agreement.h"
 #include "worker/command_channel.h"
 #include "worker/control_client.h"
 #include "worker/device_tier.h"
 #include "worker/group_service.h"
 #include "worker/group_watch.h"
-#include "worker/rank_cli.h"
 #include "worker/rank_end.h"
+#include "worker/worker_options.h"
 
 namespace millrace::worker {
 
 namespace {
 
 std::atomic<bool> stop_requested = false;
-
-struct Options {
-  RankOptions rank;
-  GroupOptions group;
-  std::string coordinator = "127.0.0.1:8001";
-  std::string group_name = "group-0";
-  std::string kv_host = "127.0.0.1";
-  int kv_port = 0;
-  comm::UcxTransports transports = comm::UcxTransports::kAuto;
-  std::string device_pool, host_pool;
-  std::string disk_pool = "0";
-  std::string disk_directory;
-  double layer_timeout_s = 300;
-  double drain_timeout_s = 30;
-};
-
-void add_options(CLI::App& app, Options& options) {
-  add_rank_options(app, options.rank);
-  app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
-      ->option_text("HOST:PORT")
-      ->capture_default_str();
-  app.add_option("--group-name", options.group_name, "label of this group in metrics")
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("--head-plan", options.group.head_plan, "for requests that name none")
-      ->type_name("PLAN")
-      ->capture_default_str();
-  app.add_option("--kv-host", options.kv_host,
-                 "address that decode nodes reach this host's KV servers at")
-      ->type_name("HOST")
-      ->capture_default_str();
-  app.add_option("--kv-port", options.kv_port,
-                 "port of rank 0's KV server, rank r takes N + r; 0: free ones")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
-  cli::add_choice<comm::UcxTransports>(app, "--kv-transport", options.transports,
-                                       comm::ucx_transport_names(), "how pages reach decode nodes");
-  app.add_option("--device-pool", options.device_pool,
-                 "device memory of this rank for KV pages, as 256MiB")
-      ->type_name("SIZE")
-      ->default_str("1/16 of the free memory; on a GPU none");
-  app.add_option("--host-pool", options.host_pool,
-                 "host memory of this rank for KV pages, and for the digests of the pages of all "
-                 "pools: a twentieth of 16-bit pages")
-      ->type_name("SIZE")
-      ->default_str("1/8 of the free memory; with a GPU 1/2");
-  app.add_option("--disk-pool", options.disk_pool, "disk space of this rank for KV pages")
-      ->type_name("SIZE")
-      ->capture_default_str();
-  app.add_option("--disk-directory", options.disk_directory, "where the disk pool's file lives")
-      ->type_name("DIR");
-  app.add_option("--layer-timeout-s", options.layer_timeout_s,
-                 "seconds; a layer that takes longer means a rank is lost")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--drain-timeout-s", options.drain_timeout_s,
-                 "seconds that leases are waited for when draining")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-}
-
-Duration from_seconds(double value_s) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value_s));
-}
 
 // The device tier is in the device's memory where that is not the host's.
 Result<std::unique_ptr<kvstore::KvStore>> make_store(const kvstore::KvStoreConfig& config,
@@ -113,7 +51,7 @@ int64_t total_slots(const kvstore::KvStoreStats& stats) {
   return slots;
 }
 
-Result<kvstore::KvStoreConfig> store_config(const Options& options, RankRuntime& runtime,
+Result<kvstore::KvStoreConfig> store_config(const WorkerOptions& options, RankRuntime& runtime,
                                             int rank) {
   const auto& weights = runtime.weights();
   const int64_t free_bytes = available_memory_bytes() / runtime.cores().ranks_here;
@@ -139,6 +77,57 @@ Result<kvstore::KvStoreConfig> store_config(const Options& options, RankRuntime&
   return config;
 }
 
+Result<void> check_disk(const kvstore::KvStoreConfig& config) {
+  if (config.disk_bytes == 0) return {};
+  std::error_code status;
+  const auto free_bytes = std::filesystem::space(config.disk_directory, status).available;
+  if (status) return error(Errc::kIo, "{}: {}", config.disk_directory, status.message());
+  if (static_cast<uintmax_t>(config.disk_bytes) <= free_bytes) return {};
+  return error(Errc::kInvalidArgument, "--disk-pool {}: {} are free in {}",
+               format_bytes(config.disk_bytes), format_bytes(static_cast<int64_t>(free_bytes)),
+               config.disk_directory);
+}
+
+struct Rank {
+  std::unique_ptr<RankRuntime> runtime;
+  std::unique_ptr<kvstore::KvStore> store;
+};
+
+Result<std::unique_ptr<kvstore::KvStore>> start_store(const WorkerOptions& options,
+                                                      RankRuntime& runtime) {
+  MR_ASSIGN_OR_RETURN(const auto config,
+                      store_config(options, runtime, runtime.grid().world().rank()));
+  MR_RETURN_IF_ERROR(check_disk(config));
+  return make_store(config, runtime.device());
+}
+
+// A group whose pools hold no prompt would refuse every request.
+Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
+                            Deadline deadline) {
+  const auto stats = store.stats();
+  MR_RETURN_IF_ERROR(runtime.limit_to_store(total_slots(stats), deadline));
+  if (runtime.limits().max_prompt_tokens > 0) return {};
+  return error(Errc::kInvalidArgument,
+               "the pools have room for {} pages of {}, and the shortest prompt takes {} on a "
+               "rank, of each layer and kv head one; see --device-pool, --host-pool, --disk-pool",
+               total_slots(stats), format_bytes(stats.tiers[0].slot_bytes),
+               runtime.weights().config.num_layers * runtime.weights().shard.num_kv_heads);
+}
+
+// On all ranks or none.
+Result<Rank> start_rank(std::unique_ptr<comm::Communicator> world, const WorkerOptions& options) {
+  Rank rank;
+  MR_ASSIGN_OR_RETURN(rank.runtime, RankRuntime::create(std::move(world), options.rank));
+  const auto deadline = Deadline::after(options.rank.startup_timeout);
+  MR_RETURN_IF_ERROR(rank.runtime->check_head_plan(options.group.head_plan));
+  auto store = start_store(options, *rank.runtime);
+  MR_RETURN_IF_ERROR(
+      agree(rank.runtime->grid().world(), store.ok() ? Result<void>() : store.error(), deadline));
+  rank.store = *std::move(store);
+  MR_RETURN_IF_ERROR(limit_to_store(*rank.runtime, *rank.store, deadline));
+  return rank;
+}
+
 // Rank 0 draws the group's id; it is new at every start, so nothing of an earlier life is mistaken
 // for this one's.
 Result<std::string> share_epoch(comm::Communicator& world) {
@@ -148,16 +137,9 @@ Result<std::string> share_epoch(comm::Communicator& world) {
   return epoch;
 }
 
-Result<ControlOptions> control_options(const Options& options, RankRuntime& runtime) {
-  const size_t colon = options.coordinator.rfind(':');
-  const int port =
-      colon == std::string::npos ? 0 : std::atoi(options.coordinator.c_str() + colon + 1);
-  if (port <= 0 || port > 65535) {
-    return error(Errc::kInvalidArgument, "--coordinator '{}': write HOST:PORT",
-                 options.coordinator);
-  }
-  ControlOptions control{.host = options.coordinator.substr(0, colon),
-                         .port = static_cast<uint16_t>(port)};
+Result<ControlOptions> control_options(const WorkerOptions& options, RankRuntime& runtime) {
+  MR_ASSIGN_OR_RETURN(auto coordinator, parse_host_port(options.coordinator));
+  ControlOptions control{.host = std::move(coordinator.host), .port = coordinator.port};
   const auto& weights = runtime.weights();
   const auto& config = weights.config;
   auto& description = control.description;
@@ -182,34 +164,13 @@ Result<ControlOptions> control_options(const Options& options, RankRuntime& runt
   return control;
 }
 
-// Ranks of one host must not collide, so each has a port of its own; 0 leaves it to the system.
-Result<int> kv_port(const Options& options, const comm::Communicator& world) {
-  if (options.kv_port == 0) return 0;
-  const int last = options.kv_port + world.size() - 1;
-  if (last > 65535) {
-    return error(Errc::kInvalidArgument, "--kv-port {}: the last of {} ranks would have port {}",
-                 options.kv_port, world.size(), last);
-  }
-  return options.kv_port + world.rank();
-}
-
 // The group dies as a unit: a rank busy in a layer is of no use without the lost one, and ending at
 // once is what tells the coordinator.
 void end_process(const std::string& why) {
   end_rank(error(Errc::kPeerLost, "{}", why));
 }
 
-// A GPU that failed (CudaError), or memory that ended where nothing is prepared for it: this rank
-// is lost to the others, at once.
-Result<void> run(GroupService& service) {
-  try {
-    return service.run(stop_requested);
-  } catch (const std::exception& e) {
-    end_rank(Error(Errc::kInternal, e.what()));
-  }
-}
-
-Result<void> serve(comm::MpiSession& session, Options& options) {
+Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   auto world = session.world();
   const int rank = world->rank();
   init_logging(fmt::format("worker/{}", rank));
@@ -221,22 +182,19 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
   MR_ASSIGN_OR_RETURN(const auto watch,
                       GroupWatch::start(*world, options.kv_host, options.group.epoch, end_process,
                                         Deadline::after(kCommandTimeout)));
-  auto created = RankRuntime::create(std::move(world), options.rank);
+  auto created = or_end_rank([&] { return start_rank(std::move(world), options); });
   if (!created.ok()) {
     watch->leave();  // the others have the same error to report
     return created.error();
   }
-  const auto runtime = *std::move(created);
-  options.group.layer_timeout = from_seconds(options.layer_timeout_s);
-  options.group.drain_timeout = from_seconds(options.drain_timeout_s);
+  const auto [runtime, store] = *std::move(created);
+  options.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
+  options.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
 
-  MR_ASSIGN_OR_RETURN(const auto config, store_config(options, *runtime, rank));
-  MR_ASSIGN_OR_RETURN(const auto store, make_store(config, runtime->device()));
-  MR_RETURN_IF_ERROR(
-      runtime->limit_to_store(total_slots(store->stats()), Deadline::after(kCommandTimeout)));
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
-  MR_ASSIGN_OR_RETURN(const int port, kv_port(options, runtime->grid().world()));
+  // Ranks of one host must not collide, so each has a port of its own; 0 leaves it to the system.
+  const int port = options.kv_port == 0 ? 0 : options.kv_port + rank;
   MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,
                                                          options.kv_host, port));
   MetricsBoard board;
@@ -251,7 +209,7 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
                                               [&board] { return board.read(); });
   }
   GroupService service(*runtime, *store, *server, control.get(), board, watch.get(), options.group);
-  auto ran = run(service);
+  auto ran = or_end_rank([&] { return service.run(stop_requested); });
   if (!ran.ok() && ran.error().code == Errc::kPeerLost) {
     spdlog::error("{}", ran.error().to_string());
     control.reset();  // sends what it was given
@@ -268,15 +226,19 @@ Result<void> serve(comm::MpiSession& session, Options& options) {
 
 int main(int argc, char** argv) {
   using namespace millrace;
-  worker::Options options;
+  worker::WorkerOptions options;
   CLI::App app(
       "One rank of a worker group behind a coordinator:\n"
       "  mpirun -n 4 millrace-worker --model DIR --tp 2 --cp 2 --coordinator HOST:8001",
       "millrace-worker");
   app.formatter(std::make_shared<cli::HelpFormatter>());
   app.set_version_flag("--version", MILLRACE_VERSION);
-  worker::add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
+  worker::add_worker_options(app, options);
+  if (const auto status = cli::parse(app, argc, argv)) return *status;
+  if (const auto checked = worker::check_together(options); !checked.ok()) {
+    std::fprintf(stderr, "millrace-worker: %s\n", checked.error().message.c_str());
+    return cli::kUsageStatus;
+  }
   // Rank 0 turns a signal into a stop for all. SIGUSR1 is for mpirun, which passes it on at once; a
   // SIGTERM it passes on only after odls_base_sigkill_timeout, and kills as long after that.
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""What millrace-batch and millrace-worker refuse at start, with which exit status, and what a batch job does to files that are there."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+from service import BIN_DIR, MODEL_DIR, PATIENCE_S, make_prompt
+
+
+def run(program, *options, ranks=1, **environment):
+    """Exit status and what it said."""
+    command = [os.path.join(BIN_DIR, program), "--model", MODEL_DIR, "--crossover-tokens", "0", "--threads", "1", *options]
+    if ranks > 1:
+        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp",
+                   "-n", str(ranks), *command]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **environment})
+    return done.returncode, done.stdout + done.stderr
+
+
+class BatchTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
+        self.addCleanup(directory.cleanup)
+        self.input = os.path.join(directory.name, "prompts.jsonl")
+        self.output = os.path.join(directory.name, "out")
+        self.results = os.path.join(self.output, "results.jsonl")
+        with open(self.input, "w") as file:
+            for i in range(2):
+                file.write(json.dumps({**make_prompt(256, seed=i), "id": f"p{i}"}) + "\n")
+
+    def batch(self, *options, input_path=None, **more):
+        return run("millrace-batch", "--input", input_path or self.input, "--output", self.output, *options, **more)
+
+    def test_a_plan_that_is_none_ends_the_job_before_its_first_prompt(self):
+        for plan in "bogus", "/nonexistent.json":
+            with self.subTest(plan=plan):
+                status, said = self.batch("--head-plan", plan, "--tp", "2", ranks=2)
+                self.assertEqual(status, 2, said)
+                self.assertIn(plan, said)
+                self.assertFalse(os.path.exists(self.results))
+
+    def test_a_job_whose_input_cannot_be_read_ends_with_2(self):
+        for path in os.path.dirname(self.input), "/nonexistent.jsonl", "/proc/self/mem":
+            with self.subTest(path=path):
+                status, said = self.batch(input_path=path)
+                self.assertEqual(status, 2, said)
+                self.assertIn(path, said)
+
+    def test_results_are_resumed_or_left_alone(self):
+        self.assertEqual(self.batch()[0], 0)
+        with open(self.results) as file:
+            first = file.read()
+        for path in self.input, self.results:
+            status, said = self.batch(input_path=path)
+            self.assertEqual(status, 2, said)
+        with open(self.input, "a") as file:
+            file.write(json.dumps({**make_prompt(256, seed=2), "id": "p2"}) + "\n")
+        status, said = self.batch("--resume")
+        self.assertEqual(status, 0, said)
+        self.assertIn("1 prompts done, 0 failed", said)
+        self.assertIn("2 done before", said)
+        with open(self.results) as file:
+            self.assertTrue((second := file.read()).startswith(first))
+        self.assertEqual(json.loads(second[len(first):])["id"], "p2")
+
+    def test_a_wrong_command_line_is_2(self):
+        for options in ["--no-such"], ["--threads", "-1"], ["--layer-timeout-s", "0"], ["--kv", "maybe"]:
+            with self.subTest(options=options):
+                self.assertEqual(self.batch(*options)[0], 2)
+
+    def test_a_timeout_may_have_parts_of_a_second(self):
+        self.assertEqual(self.batch("--layer-timeout-s", "20.5")[0], 0)
+
+    def test_a_log_level_that_is_none_is_said_and_loses_no_errors(self):
+        _, said = self.batch("--head-plan", "bogus", MILLRACE_LOG="verbose")
+        self.assertIn("MILLRACE_LOG: 'verbose' is none of", said)
+        self.assertRegex(said, r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z error batch/0: .*bogus")
+
+
+class WorkerTest(unittest.TestCase):
+    """No coordinator listens: a worker that got as far as registering would stay."""
+
+    def expect_refused(self, options, words, ranks=1):
+        status, said = run("millrace-worker", "--coordinator", "127.0.0.1:1", *options, ranks=ranks)
+        self.assertEqual(status, 2, said)
+        self.assertIn(words, said)
+
+    def test_a_plan_that_is_none_is_refused_at_start(self):
+        self.expect_refused(["--head-plan", "bogus", "--cp", "2"], "bogus", ranks=2)
+        self.expect_refused(["--head-plan", "/nonexistent.json"], "/nonexistent.json")
+
+    def test_pools_without_room_for_a_prompt_are_refused_at_start(self):
+        self.expect_refused(["--device-pool", "0", "--host-pool", "1KiB"], "the pools have room for 0 pages of")
+
+    def test_a_disk_pool_larger_than_the_disk_is_refused_at_start(self):
+        with tempfile.TemporaryDirectory() as directory:
+            self.expect_refused(["--disk-pool", "1048576TiB", "--disk-directory", directory], "are free in")
+
+    def test_a_wrong_command_line_is_2(self):
+        self.expect_refused(["--coordinator", "nocolon"], "HOST:PORT")
+        self.expect_refused(["--disk-pool", "64MiB"], "needs --disk-directory")
+        self.expect_refused(["--group-name", "a\nb"], "control characters")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
