@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/log.h"
 #include "model/plan_for_length.h"
 #include "protocol/errc.h"
 #include "worker/agreement.h"
@@ -78,11 +79,14 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
   }
   // Up to the first boundary: room for the prompt is made, then a layer run.
   expect("the first layer", 2 * options_.layer_timeout);
+  const Stopwatch stopwatch;
   StageClock stages;
   auto finished = prefill(prompt, stages);
   auto described = finished.ok() ? manifest(prompt, &finished->prefill, finished->placement)
                                  : Result<protocol::Manifest>(finished.error());
   inbox_.finish_running();
+  log_end(prompt, finished, described.ok() ? Result<void>() : described.error(),
+          stopwatch.elapsed_s());
   if (!described.ok()) {
     auto met = meet_after(described.error());
     send_failed(prompt.request_id(), met.ok() ? described.error() : met.error());
@@ -90,6 +94,20 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt) {
   }
   send_done(*finished, std::move(*described), stages);
   return {};
+}
+
+// One line a request, where the group's other lines are: rank 0's.
+void GroupService::log_end(const protocol::RunPrompt& prompt, const Result<Finished>& finished,
+                           const Result<void>& outcome, double elapsed_s) const {
+  if (link_ == nullptr) return;
+  const auto head = fmt::format("request {}: {} tokens, ", prompt.request_id(),
+                                prompt.prompt_token_ids().size() / sizeof(int32_t));
+  if (outcome.ok()) {
+    spdlog::info("{}done in {:.2f} s, density {:.3f}", head, elapsed_s, finished->prefill.density);
+  } else {
+    spdlog::info("{}{} after {:.2f} s: {}", head, errc_name(outcome.error().code), elapsed_s,
+                 outcome.error().message);
+  }
 }
 
 void GroupService::send_done(const Finished& finished, protocol::Manifest manifest,

@@ -74,6 +74,8 @@ class GroupService {
   Result<protocol::Manifest> manifest(const protocol::RunPrompt& prompt,
                                       const PrefillResult* result,
                                       const kvstore::Placement& placement);
+  void log_end(const protocol::RunPrompt& prompt, const Result<Finished>& finished,
+               const Result<void>& outcome, double elapsed_s) const;
   void send_done(const Finished& finished, protocol::Manifest manifest, StageClock& stages);
   Result<void> post_metrics();
   void send(const protocol::Envelope& envelope);

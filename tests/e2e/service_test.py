@@ -84,6 +84,13 @@ class ServingTest(ServiceTestCase):
         self.assertEqual(status, 504, body)
         self.assertEqual(self.service.prefill(SHORT)[0], 200)
 
+    def test_the_end_of_a_request_is_one_line_of_the_log_whatever_the_client_wrote(self):
+        self.service.prefill(SHORT, request_id="right")
+        self.service.prefill(SHORT, request_id="wrong", head_plan="zigzag\nforged: line")
+        log = self.service.logs()
+        self.assertRegex(log, r"(?m)^\S+Z info worker/0: request right: 1024 tokens, done in \d+\.\d\d s, density 1\.000$")
+        self.assertRegex(log, r"(?m)^\S+Z info worker/0: request wrong: 1024 tokens, invalid_argument after .*zigzag\\nforged: line")
+
     def test_delete_cancels_at_the_next_layer(self):
         post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="unwanted"))
         self.service.wait_for_layers("unwanted")
