@@ -17,6 +17,8 @@ from service import InBackground, Service, wait_until
 NUM_TOKENS = 131072
 MODEL = "synthetic:llama-3-8b"
 LAYER_TIMEOUT_S = 3
+# Two caches of such a prompt, 16 GiB each, and their books.
+HOST_POOLS_GIB = 40
 # A context of a GPU takes some, and processes that are none of ours may hold it.
 SLACK_MIB = 64
 # The driver takes a dead process's memory apart after the process has gone from sight.
@@ -41,7 +43,7 @@ class Trial:
     def start_group(self):
         begun = time.monotonic()
         self.group = self.service.start_group(
-            "--model", MODEL, "--device", "cuda", "--host-pool", "10GiB", "--device-pool", "0",
+            "--model", MODEL, "--device", "cuda", "--host-pool", f"{HOST_POOLS_GIB // self.num_gpus}GiB", "--device-pool", "0",
             "--layer-timeout-s", LAYER_TIMEOUT_S, "--head-plan", "vertical-slash:1000,6096",
             tp=1, cp=self.num_gpus, sigkill_timeout_s=1)
         self.model = self.service.get("/v1/models")[2]["data"][0]["id"]
