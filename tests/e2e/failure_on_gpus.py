@@ -63,7 +63,10 @@ class Trial:
             self.broken.append(text)
 
     def memory_left_mib(self):
-        return [now - before for now, before in zip(memory_used_mib(), self.idle_mib)]
+        """A GPU's memory beyond the least that was ever in use: at the start another program's may still be on its way back."""
+        used = memory_used_mib()
+        self.idle_mib = [min(pair) for pair in zip(used, self.idle_mib)]
+        return [now - idle for now, idle in zip(used, self.idle_mib)]
 
     def hit(self, name, rank, number, answer_within_s):
         """Rank `rank` gets signal `number` in a layer; then all that is promised of a group's end."""
