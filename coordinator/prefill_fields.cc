@@ -5,6 +5,8 @@
 #include <charconv>
 #include <limits>
 
+#include "common/head_pattern.h"
+
 namespace millrace::coordinator {
 
 namespace {
@@ -81,6 +83,8 @@ Result<void> PrefillFields::set_string(std::string_view value) {
   if (value.size() > limit) {
     return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(), limit);
   }
+  // An empty plan is none: the group's default.
+  if (!is_model && !value.empty()) MR_RETURN_IF_ERROR(check_plan_text(value));
   (is_model ? body_.model : body_.head_plan) = value;
   return {};
 }

@@ -38,7 +38,7 @@ Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& conf
   if (options.allow_files && looks_like_path(spec)) return load_head_plan(spec, config);
 
   HeadPattern everywhere;
-  if (spec == "auto") {
+  if (spec == kAutoPlan) {
     everywhere.pattern = num_tokens < crossover_tokens ? Pattern::kDense : Pattern::kAdaptive;
   } else {
     MR_ASSIGN_OR_RETURN(everywhere, parse_head_pattern(spec));

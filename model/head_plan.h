@@ -1,53 +1,25 @@
 // A head plan: what each query head of each layer attends to, before any request is seen.
 //
-// Written as text on the command line and in requests:
-//   dense | a-shape:S,W | vertical-slash:V,S | block-sparse:K | elastic:ALPHA,BETA |
-//   adaptive[:GAMMA[,ROWS,PAGES]] | auto
-// or as a JSON file: MInference's pattern files as they are (a list over layers of {"head":
-// [pattern, p1, p2, score]}), or our own
+// Written as text on the command line and in requests (common/head_pattern.h), or as a JSON file:
+// MInference's pattern files as they are (a list over layers of {"head": [pattern, p1, p2,
+// score]}), or our own
 //   {"default": "adaptive:0.8", "layers": [{"heads": {"0": "dense", "3": "a-shape:64,1024"}},
 //   ...]}.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "common/head_pattern.h"
 #include "common/result.h"
 #include "model/config.h"
 
 namespace millrace::model {
 
-enum class Pattern : uint8_t {
-  kDense,
-  kAShape,         // sink columns and a window (StreamingLLM; MInference's A-shape)
-  kVerticalSlash,  // MInference
-  kBlockSparse,    // MInference
-  kElastic,        // sink block and a window of alpha + beta * N tokens (MoA)
-  kAdaptive,       // ours: representative mixture per row tile
-};
-
-std::string_view pattern_name(Pattern pattern);  // as in the text form
-
-struct HeadPattern {
-  Pattern pattern = Pattern::kDense;
-  int32_t sink = 0;       // a-shape: leading columns
-  int32_t window = 0;     // a-shape: offsets [0, window)
-  int32_t verticals = 0;  // vertical-slash
-  int32_t slashes = 0;    // vertical-slash
-  int32_t top_k = 0;      // block-sparse: pages a row tile
-  int32_t alpha = 0;      // elastic: tokens, may be negative
-  float beta = 0;         // elastic: share of the prompt, [0, 1]
-  float gamma = 0.8f;     // adaptive: mass to reach, (0, 1]
-  // adaptive: 4 and 4 find what 8 and 4 find, within half a point, on a fifth fewer pages and at
-  // half the cost of estimation; 4 and 2 lose two points
-  // (bench/results/retrieval-outliers-2026-11-21.md)
-  int32_t row_outliers = 4;
-  int32_t page_outliers = 4;
-
-  bool operator==(const HeadPattern&) const = default;
-};
+// Clients, coordinator and workers read patterns as text; plans are the model's.
+using millrace::HeadPattern;
+using millrace::Pattern;
 
 // Dimensions are those of a model: make_head_plan checks them.
 class HeadPlan {
@@ -69,13 +41,6 @@ class HeadPlan {
   std::vector<HeadPattern> patterns_;
   std::string name_;
 };
-
-// One pattern from its text form. kInvalidArgument: says what is wrong and the forms that exist.
-Result<HeadPattern> parse_head_pattern(std::string_view text);
-// The text form; parse_head_pattern gives the same pattern back.
-std::string format_head_pattern(const HeadPattern& pattern);
-// kInvalidArgument when a number is outside its range: what plans from any source go through.
-Result<HeadPattern> checked_head_pattern(HeadPattern pattern);
 
 struct HeadPlanOptions {
   // Whether `spec` may be a path. Off for plans that come with a request: a client must not be able

@@ -103,8 +103,4 @@ std::string quoted(const json::value& value) {
   return text;
 }
 
-std::string quoted(std::string_view text) {
-  return quoted(json::value(json::string_view(text.data(), text.size())));
-}
-
 }  // namespace millrace::model

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/quoted.h"
 #include "common/result.h"
 
 namespace millrace::model {
@@ -16,6 +17,6 @@ Result<boost::json::value> parse_json(std::string_view text, int max_depth);
 
 // For messages: as JSON, so that control characters cannot reach a terminal, and cut when long.
 std::string quoted(const boost::json::value& value);
-std::string quoted(std::string_view text);
+using millrace::quoted;  // of text
 
 }  // namespace millrace::model

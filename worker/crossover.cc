@@ -128,7 +128,7 @@ Result<double> time_pattern(kernels::Device& device, const Sample& sample,
 }  // namespace
 
 Result<int64_t> measure_crossover(kernels::Device& device, const model::ModelWeights& weights) {
-  MR_ASSIGN_OR_RETURN(const auto adaptive, model::parse_head_pattern("adaptive:0.8"));
+  MR_ASSIGN_OR_RETURN(const auto adaptive, parse_head_pattern("adaptive:0.8"));
   for (int64_t tokens = kShortest; tokens <= kLongest; tokens *= 2) {
     MR_ASSIGN_OR_RETURN(const auto sample, make_sample(device, weights, tokens));
     MR_ASSIGN_OR_RETURN(const double dense_s, time_pattern(device, sample, {}));

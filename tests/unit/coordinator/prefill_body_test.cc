@@ -79,6 +79,23 @@ TEST(PrefillBody, RefusesValuesOutOfBounds) {
   EXPECT_TRUE(refusal(parse(long_plan)).starts_with("head_plan: 'head_plan' of 5000"));
 }
 
+TEST(PrefillBody, AHeadPlanIsReadHereInBothForms) {
+  const auto json = [](const std::string& plan) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],"head_plan":")" + plan + "\"}");
+  };
+  const auto binary = [](const std::string& plan) {
+    return parse_prefill_binary("\1\0\0\0"sv, "model=m&head_plan=" + plan, {});
+  };
+  for (const char* plan : {"", "auto", "dense", "adaptive:0.8", "vertical-slash:1000,6096"}) {
+    EXPECT_EQ(accepted(json(plan)).head_plan, plan);
+    EXPECT_EQ(accepted(binary(plan)).head_plan, plan);
+  }
+  for (const char* plan : {"dens", "adaptive:2", "plan.json", "/etc/passwd"}) {
+    EXPECT_TRUE(refusal(json(plan)).starts_with("head_plan: head plan ")) << refusal(json(plan));
+    EXPECT_EQ(refusal(binary(plan)), refusal(json(plan)));
+  }
+}
+
 TEST(PrefillBody, AHandoverIsAtEndOrStreamingInBothForms) {
   const auto json = [](const std::string& rest) {
     return parse(R"({"model":"m","prompt_token_ids":[1],)" + rest + "}");

@@ -73,6 +73,17 @@ TEST_F(ServerTrouble, BadRequestsAreRefusedByName) {
   EXPECT_EQ(model.error_param(), "model");
 }
 
+TEST_F(ServerTrouble, ABadHeadPlanIsRefusedWhileTheGroupIsBusy) {
+  start();
+  const auto group = join();
+  const auto running = begin(prompt("running"));
+  EXPECT_EQ(group->receive_request().request_id(), "running");
+  const RawReply refused = post(prompt("r", R"(,"head_plan":"dens")"));
+  expect_error(refused, 400, "invalid_argument");
+  EXPECT_EQ(refused.error_param(), "head_plan");
+  EXPECT_EQ(get("/v1/prefill/r").status, 404);
+}
+
 TEST_F(ServerTrouble, APromptLongerThanTheModelTakesGives413) {
   start();
   FakeModel model;
@@ -191,14 +202,13 @@ TEST_F(ServerTrouble, ADeadlineThatPassesGives504AndCancelsOnTheGroup) {
 TEST_F(ServerTrouble, AnErrorOfTheGroupReachesTheClient) {
   start();
   const auto group = join();
-  const auto client = begin(prompt("r", R"(,"head_plan":"dens")"));
+  const auto client = begin(prompt("r", R"(,"head_plan":"dense")"));
   const auto request = group->receive_request();
-  EXPECT_EQ(request.head_plan(), "dens");
-  group->send_failed("r", protocol::errc_to_wire(Errc::kInvalidArgument),
-                     "head plan 'dens': unknown pattern");
+  EXPECT_EQ(request.head_plan(), "dense");
+  group->send_failed("r", protocol::errc_to_wire(Errc::kUnsupported), "head_dim 96 is not for it");
   const RawReply reply = client->read_reply();
-  EXPECT_EQ(reply.status, 400);
-  EXPECT_EQ(reply.error_message(), "head plan 'dens': unknown pattern");
+  EXPECT_EQ(reply.status, 501);
+  EXPECT_EQ(reply.error_message(), "head_dim 96 is not for it");
 }
 
 TEST_F(ServerTrouble, AClientThatHangsUpCancels) {

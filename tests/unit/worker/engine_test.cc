@@ -139,7 +139,7 @@ TEST_F(EngineTest, APlanOfAllPatternsGivesTheSameOnAnyGrid) {
   expect_the_same_on_any_grid(plan);
 }
 
-// What model/head_pattern_text.cc accepts, at the ends of its ranges: clients choose these numbers.
+// What common/head_pattern.cc accepts, at the ends of its ranges: clients choose these numbers.
 TEST_F(EngineTest, ComputesEveryPlanThatIsRead) {
   const auto tokens = random_tokens(200, config_.vocab_size);
   for (const std::string plan :

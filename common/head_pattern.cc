@@ -1,12 +1,13 @@
+#include "common/head_pattern.h"
+
 #include <array>
 #include <charconv>
 #include <optional>
 #include <vector>
 
-#include "model/head_plan.h"
-#include "model/json_text.h"
+#include "common/quoted.h"
 
-namespace millrace::model {
+namespace millrace {
 
 namespace {
 
@@ -174,4 +175,10 @@ Result<HeadPattern> checked_head_pattern(HeadPattern head) {
   return head;
 }
 
-}  // namespace millrace::model
+Result<void> check_plan_text(std::string_view text) {
+  if (text == kAutoPlan) return {};
+  MR_RETURN_IF_ERROR(parse_head_pattern(text));
+  return {};
+}
+
+}  // namespace millrace
