@@ -10,8 +10,8 @@
 //   open            where a reader is not to wait for the end: each layer may be pinned as soon
 //                   as it is complete, written and scored
 //   write_page      as each layer finishes: into a device slot, and written through to host as far
-//   as its budget goes, so
-//                   that those device copies are clean and evicting them is a rebind
+//                   as its budget goes, so that those device copies are clean and evicting them is
+//                   a rebind
 //   set_scores      of that layer's pages; decides what stays when the device pool is short
 //   seal            final placement; from now on only pin_pages and pin_digests, until the lease
 //                   ends

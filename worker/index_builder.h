@@ -1,9 +1,8 @@
 // Builds the index of one layer for this rank's heads, sharing the work with the other
 // context-parallel ranks:
 //   closed form (dense, a-shape, elastic)     every rank, arithmetic
-//   vertical-slash                            head by head dealt over the cp ranks, lists gathered:
-//   bands and columns
-//                                             are the same for all rows
+//   vertical-slash                            heads dealt over the cp ranks, lists gathered: bands
+//                                             and columns are the same for all rows
 //   block-sparse, adaptive                    every rank for its own row tiles
 // For the same Q and K the lists do not depend on the number of ranks.
 #pragma once

@@ -78,8 +78,8 @@ inline constexpr int kMassStepsPerOctave = 8;
 // `page_outliers` keys furthest from the page's mean; a row tile its mean query and the
 // `row_outliers` queries furthest from it. For a query representative r the page's mass is
 // estimated as
-//   w(r, P) = max over outlier keys of exp(scale q_r k) and (|P| - page_outliers) exp(scale q_r
-//   k_crowd),
+//   w(r, P) = max over outlier keys k of exp(scale q_r k)
+//             and of (|P| - page_outliers) exp(scale q_r k_crowd),
 // rounded to a power of 2^(1/kMassStepsPerOctave); p = w / sum of w over the causal pages. Kept,
 // per r: the fewest pages whose p sums to gamma; the tile attends to the union over r, the first
 // page, the diagonal and the page before it. The largest of a page's representatives stands for

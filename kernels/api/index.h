@@ -3,11 +3,11 @@
 //
 // Per head three lists:
 //   bands    disjoint closed intervals [lo, hi] of offset = query position - key position,
-//   ascending, the same for
-//            every row. A row tile [r0, r1) attends to keys [r0 - hi, r1 - 1 - lo] of each band.
-//   columns  absolute key positions, ascending, without duplicates; skipped in a tile where an
-//   interval covers them. blocks   per row tile a list of key blocks (block b = keys [64 b, 64 b +
-//   64)), ascending.
+//            ascending, the same for every row. A row tile [r0, r1) attends to the keys
+//            [r0 - hi, r1 - 1 - lo] of each band.
+//   columns  absolute key positions, ascending, without duplicates, the same for every row. A tile
+//            skips a column that one of its intervals covers.
+//   blocks   for each row tile a list of key blocks, ascending. Block b is keys [64 b, 64 b + 64).
 // A tile computes the union of the three, masked only causally: a superset of the exact pattern, as
 // in MInference, in which no key is counted twice (kernels/api/coverage.h is the definition).
 //

@@ -9,9 +9,8 @@
 //   2. Per step of at most kStepKeys keys and per row block:
 //      S^T[key][row] = sum over d of K[key][d] (a broadcast) * Q^T[d][row] (a vector);
 //   3. the running maximum rises, S^T becomes weights exp2(S - max) in place, sums grow;
-//   4. out[row][d] = out * exp2(old max - new max) + sum over keys of weight (a broadcast) *
-//   V[key][d]
-//      (a vector).
+//   4. out[row][d] = out * exp2(old max - new max)
+//                    + sum over keys of weight (a broadcast) * V[key][d] (a vector);
 //   5. Last, out is divided by the sum and written in the caller's dtype.
 #pragma once
 

@@ -3,11 +3,11 @@
 // warpgroup together; the registers of A and of the accumulators must not be touched until
 // wgmma_wait says so.
 //
-// Fragments: lane l of warp w of the warpgroup holds of the accumulator, for columns 8 j + 2 (l %
-// 4)
-// + {0, 1}, row 16 w + l / 4 in elements 4 j + {0, 1} and row 16 w + l / 4 + 8 in 4 j + {2, 3}. Of
-// an A slice of 16 columns it holds 4 registers of two elements: (row, 2 (l % 4)), (row + 8, the
-// same), and both again 8 columns on.
+// Fragments, of lane l of warp w of the warpgroup:
+//   accumulator  columns 8 j + 2 (l % 4) + {0, 1}: of row 16 w + l / 4 in elements 4 j + {0, 1},
+//                of row 16 w + l / 4 + 8 in elements 4 j + {2, 3}.
+//   A            of a slice of 16 columns, 4 registers of two elements: (row, 2 (l % 4)),
+//                (row + 8, the same), and both again 8 columns on.
 #pragma once
 
 #include <cstdint>
