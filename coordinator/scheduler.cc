@@ -244,6 +244,7 @@ void Scheduler::restore_leases(const std::string& group_id) {
       continue;
     }
     request->lease = LeaseState::kActive;
+    table_.reschedule(*request);
   }
 }
 
@@ -282,6 +283,7 @@ Result<void> Scheduler::receive(const std::string& group_id, const protocol::Env
 }
 
 void Scheduler::changed(const Request& request) {
+  table_.reschedule(request);
   on_change_(request);
 }
 

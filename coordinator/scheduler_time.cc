@@ -26,8 +26,7 @@ void Scheduler::tick() {
 }
 
 void Scheduler::expire_deadlines(TimePoint now) {
-  for (const auto& request : table_.all()) {
-    if (request->ended() || now < request->queued_at + request->deadline_after) continue;
+  while (const auto request = table_.first_due(RequestTable::Due::kDeadline, now)) {
     Error passed = error(Errc::kDeadlineExceeded, "deadline of {:.3f} s passed {}",
                          seconds(request->deadline_after), where(*request));
     cancel_on_group(*request);
@@ -36,16 +35,10 @@ void Scheduler::expire_deadlines(TimePoint now) {
 }
 
 void Scheduler::expire_leases(TimePoint now) {
-  int64_t active = 0;
-  for (const auto& request : table_.all()) {
-    if (request->lease != LeaseState::kActive) continue;
-    if (request->lease_ends <= now) {
-      end_lease(*request, LeaseState::kExpired);
-    } else {
-      ++active;
-    }
+  while (const auto request = table_.first_due(RequestTable::Due::kLeaseEnd, now)) {
+    end_lease(*request, LeaseState::kExpired);
   }
-  probes_.active_leases(active);
+  probes_.active_leases(table_.num_leased());
 }
 
 void Scheduler::beat(TimePoint now) {
