@@ -2,12 +2,14 @@
 #include <boost/json.hpp>
 
 #include "coordinator/http_session.h"
+#include "coordinator/query_string.h"
 #include "coordinator/request_json.h"
 
 namespace millrace::coordinator {
 
 awaitable<HttpReply> HttpSession::lease_call(const Request& request, const Route& route) {
   const bool renews = route.endpoint == Endpoint::kLeaseRenew;
+  if (const auto wrong = refuse_query(route.query)) co_return error_reply(*wrong);
   const auto parsed =
       renews ? parse_lease_renewal(request.body(), shared_.options.body.max_duration_ms)
              : parse_lease_release(request.body());

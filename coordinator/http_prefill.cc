@@ -9,7 +9,9 @@
 
 #include "coordinator/disconnect_watch.h"
 #include "coordinator/http_session.h"
+#include "coordinator/media_type.h"
 #include "coordinator/progress_events.h"
+#include "coordinator/query_string.h"
 #include "coordinator/request_id.h"
 #include "coordinator/request_json.h"
 
@@ -27,7 +29,10 @@ HttpReply final_reply(const Request& record) {
 awaitable<ParsedPrefillBody> HttpSession::parse(const Request& request, const Route& route) {
   const PrefillBodyLimits& limits = shared_.options.body;
   const auto type = request[http::field::content_type];
-  const bool binary = type.substr(0, type.find(';')) == "application/octet-stream";
+  const bool binary = is_media_type({type.data(), type.size()}, "application/octet-stream");
+  if (!binary) {
+    if (auto wrong = refuse_query(route.query)) co_return *std::move(wrong);
+  }
   auto work = [&request, &route, &limits, binary]() -> awaitable<ParsedPrefillBody> {
     co_return binary ? parse_prefill_binary(request.body(), route.query, limits)
                      : parse_prefill_json(request.body(), limits);

@@ -12,10 +12,11 @@ struct HttpReply {
   std::string body;
   std::string content_type = "application/json";
   int retry_after_s = 0;  // 0: no such header
+  std::string allow;      // "" : no such header
 };
 
 inline HttpReply error_reply(const ApiError& why) {
-  return {why.http_status(), why.to_json(), "application/json", why.retry_after_s()};
+  return {why.http_status(), why.to_json(), "application/json", why.retry_after_s(), ""};
 }
 
 }  // namespace millrace::coordinator

@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "common/log.h"
+#include "common/quoted.h"
 #include "coordinator/request_json.h"
 
 namespace millrace::coordinator {
@@ -165,12 +166,16 @@ HttpReply HttpSession::simple_reply(const Route& route) {
       return {200, json::serialize(status_json(*scheduler.find(route.id), now))};
     }
     case Endpoint::kWrongMethod: {
-      ApiError wrong(error(Errc::kInvalidArgument, "this path takes another method"));
+      ApiError wrong(error(Errc::kInvalidArgument, "{} does not take {}; it takes {}",
+                           quoted(std::string_view(route.path)), route.method, route.allow));
       wrong.status = 405;
-      return error_reply(wrong);
+      HttpReply reply = error_reply(wrong);
+      reply.allow = route.allow;
+      return reply;
     }
     default:
-      return error_reply(error(Errc::kNotFound, "no such path"));
+      return error_reply(error(Errc::kNotFound, "{} {}: no such path; docs/api.md has them all",
+                               route.method, quoted(std::string_view(route.path))));
   }
 }
 
@@ -185,9 +190,11 @@ awaitable<bool> HttpSession::send(const Request& request, HttpReply reply) {
   if (reply.retry_after_s > 0) {
     response.set(http::field::retry_after, std::to_string(reply.retry_after_s));
   }
+  if (!reply.allow.empty()) response.set(http::field::allow, reply.allow);
   response.keep_alive(request.keep_alive() && !shared_.scheduler.draining());
   response.body() = std::move(reply.body);
   response.prepare_payload();
+  if (request.method() == http::verb::head) response.body().clear();  // its length stays
   stream_.expires_after(shared_.options.http.progress);
   const auto [ec, bytes] = co_await http::async_write(stream_, response, kAwait);
   co_return !ec && response.keep_alive();

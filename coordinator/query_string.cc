@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/quoted.h"
+
 namespace millrace::coordinator {
 
 Result<std::string> percent_decode(std::string_view text) {
@@ -56,6 +58,17 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_query(std::string
     out.emplace_back(std::move(name), std::move(value));
   }
   return out;
+}
+
+std::optional<ApiError> refuse_query(std::string_view query) {
+  const auto parameters = parse_query(query);
+  if (!parameters.ok()) return ApiError(parameters.error());
+  if (parameters->empty()) return std::nullopt;
+  const std::string& name = parameters->front().first;
+  return ApiError(error(Errc::kInvalidArgument,
+                        "{} is in the query: the fields of this request are its JSON body",
+                        quoted(std::string_view(name))),
+                  name);
 }
 
 }  // namespace millrace::coordinator

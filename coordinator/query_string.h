@@ -1,12 +1,13 @@
 // The query of a URL: "model=a%20b&stream=true".
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "common/result.h"
+#include "coordinator/api_error.h"
 
 namespace millrace::coordinator {
 
@@ -17,5 +18,9 @@ std::string percent_encode(std::string_view text);
 
 // In the order given, names not made unique.
 Result<std::vector<std::pair<std::string, std::string>>> parse_query(std::string_view query);
+
+// Of a request whose fields are its JSON body: blames the first parameter, if there is any, so that
+// none is passed over in silence.
+std::optional<ApiError> refuse_query(std::string_view query);
 
 }  // namespace millrace::coordinator

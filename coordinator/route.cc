@@ -45,15 +45,18 @@ bool matches(const Entry& entry, std::string_view path, std::string* id) {
 Route find_route(std::string_view method, std::string_view target) {
   const size_t question = target.find('?');
   Route route;
+  route.method = method;
+  route.path = target.substr(0, question);
   if (question != std::string_view::npos) route.query = target.substr(question + 1);
-  const std::string_view path = target.substr(0, question);
   for (const Entry& entry : kEntries) {
-    if (!matches(entry, path, &route.id)) continue;
-    if (entry.method == method) {
+    if (!matches(entry, route.path, &route.id)) continue;
+    if (entry.method == method || (entry.method == "GET" && method == "HEAD")) {
       route.endpoint = entry.endpoint;
       return route;
     }
     route.endpoint = Endpoint::kWrongMethod;
+    route.allow += route.allow.empty() ? "" : ", ";
+    route.allow += entry.method == "GET" ? "GET, HEAD" : entry.method;
   }
   return route;
 }

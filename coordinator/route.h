@@ -1,4 +1,4 @@
-// Which of our endpoints a method and a request target name. Pure.
+// Which of our endpoints a method and a request target name. Pure. What takes GET takes HEAD.
 #pragma once
 
 #include <string>
@@ -25,8 +25,11 @@ enum class Endpoint {
 
 struct Route {
   Endpoint endpoint = Endpoint::kNone;
+  std::string method;
+  std::string path;
   std::string id;
   std::string query;
+  std::string allow;  // of kWrongMethod: what the path takes, as "GET, HEAD"
 };
 
 Route find_route(std::string_view method, std::string_view target);

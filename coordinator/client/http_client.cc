@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "coordinator/awaitable.h"
+#include "coordinator/media_type.h"
 
 namespace millrace::client {
 
@@ -67,7 +68,7 @@ class Exchange {
     if (header_ec) co_return error(Errc::kPeerLost, "no answer: {}", header_ec.message());
     HttpAnswer answer{static_cast<int>(parser.get().result_int()), {}};
     const auto type = parser.get()[http::field::content_type];
-    const bool streamed = type.starts_with("text/event-stream");
+    const bool streamed = is_media_type({type.data(), type.size()}, "text/event-stream");
     std::array<char, 65536> piece;
     while (!parser.is_done()) {
       parser.get().body().data = piece.data();

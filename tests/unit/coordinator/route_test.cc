@@ -33,5 +33,18 @@ TEST(Route, TellsAWrongMethodFromAnUnknownPath) {
   EXPECT_EQ(find_route("GET", "").endpoint, Endpoint::kNone);
 }
 
+TEST(Route, WhatTakesGetTakesHead) {
+  EXPECT_EQ(find_route("HEAD", "/health").endpoint, Endpoint::kHealth);
+  EXPECT_EQ(find_route("HEAD", "/v1/prefill/r1").endpoint, Endpoint::kStatus);
+  EXPECT_EQ(find_route("HEAD", "/v1/prefill").endpoint, Endpoint::kWrongMethod);
+}
+
+TEST(Route, AWrongMethodComesWithThoseThatAreRight) {
+  EXPECT_EQ(find_route("GET", "/v1/prefill?x=1").allow, "POST");
+  EXPECT_EQ(find_route("PUT", "/v1/prefill/r1").allow, "GET, HEAD, DELETE");
+  EXPECT_EQ(find_route("POST", "/ready").allow, "GET, HEAD");
+  EXPECT_EQ(find_route("GET", "/v1/prefill/r1/lease:renew").allow, "POST");
+}
+
 }  // namespace
 }  // namespace millrace::coordinator

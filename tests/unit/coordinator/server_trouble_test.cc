@@ -170,10 +170,50 @@ TEST_F(ServerTrouble, AConnectionThatFallsSilentIsClosed) {
 
 TEST_F(ServerTrouble, UnknownPathsAndWrongMethods) {
   start();
-  expect_error(get("/nothing"), 404, "not_found");
-  expect_error(get("/v1/prefill"), 405, "invalid_argument");
+  const RawReply nothing = get("/noth\"ing?x=1");
+  expect_error(nothing, 404, "not_found");
+  EXPECT_EQ(nothing.error_message(),
+            "GET \"/noth\\\"ing\": no such path; docs/api.md has them all");
+  const RawReply wrong = get("/v1/prefill");
+  expect_error(wrong, 405, "invalid_argument");
+  EXPECT_EQ(wrong.error_message(), "\"/v1/prefill\" does not take GET; it takes POST");
+  EXPECT_EQ(wrong.headers.at("allow"), "POST");
   EXPECT_EQ(get("/v1/prefill/nobody").status, 404);
   EXPECT_EQ(http_call(server_->http_port(), "DELETE", "/v1/prefill/nobody").status, 404);
+}
+
+TEST_F(ServerTrouble, AHeadIsAnsweredWithoutABody) {
+  start();
+  RawHttp client(server_->http_port());
+  for (const char* target : {"/health", "/ready", "/health"}) {
+    client.send_request("HEAD", target);
+    const RawReply head = client.read_head();
+    EXPECT_EQ(head.status, target == std::string("/ready") ? 503 : 200) << target;
+    EXPECT_NE(head.headers.at("content-length"), "0") << target;
+  }
+}
+
+TEST_F(ServerTrouble, FieldsBesideAJsonBodyAreRefusedAndNotPassedOver) {
+  start();
+  const auto group = join();
+  const RawReply prefill =
+      http_call(server_->http_port(), "POST", "/v1/prefill?stream=true", prompt("r"));
+  expect_error(prefill, 400, "invalid_argument");
+  EXPECT_EQ(prefill.error_param(), "stream");
+  const RawReply release =
+      http_call(server_->http_port(), "POST", "/v1/prefill/r/lease:release?lease_id=l", "{}");
+  expect_error(release, 400, "invalid_argument");
+  EXPECT_EQ(release.error_param(), "lease_id");
+}
+
+TEST_F(ServerTrouble, TheMediaTypeIsReadWithoutCaseAndParameters) {
+  start();
+  const auto group = join();
+  RawHttp client(server_->http_port());
+  client.send_request("POST", "/v1/prefill?model=tiny&request_id=r", std::string("\1\0\0\0", 4),
+                      "Content-Type: Application/Octet-Stream; x=y\r\n");
+  group->serve(group->receive_request());
+  EXPECT_EQ(client.read_reply().status, 200);
 }
 
 TEST_F(ServerTrouble, AFullQueueGives429WithRetryAfter) {
