@@ -18,7 +18,7 @@ int ApiError::retry_after_s() const {
   return error.code == Errc::kExhausted ? 1 : 5;
 }
 
-std::string ApiError::to_json() const {
+std::string ApiError::to_json(std::string_view request_id) const {
   json::object body;
   body["message"] = error.message;
   body["type"] = std::string(errc_name(error.code));
@@ -29,7 +29,9 @@ std::string ApiError::to_json() const {
     body["param"] = param;
   }
   body["retriable"] = protocol::retriable(error.code);
-  return json::serialize(json::object{{"error", std::move(body)}});
+  json::object whole{{"error", std::move(body)}};
+  if (!request_id.empty()) whole["request_id"] = json::string(request_id.data(), request_id.size());
+  return json::serialize(whole);
 }
 
 }  // namespace millrace::coordinator

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "common/result.h"
 
@@ -15,9 +16,9 @@ struct ApiError {
   int http_status() const;
   // Seconds for a Retry-After header; 0 when trying again is no use.
   int retry_after_s() const;
-  // {"error":{"message","type","code","param","retriable"}}: type is the name of the Errc, code the
-  // HTTP status.
-  std::string to_json() const;
+  // {"error":{"message","type","code","param","retriable"},"request_id"}: type is the name of the
+  // Errc, code the HTTP status. Without `request_id` where it is "".
+  std::string to_json(std::string_view request_id = {}) const;
 
   Error error;
   std::string param;  // "" when no single field is to blame

@@ -9,22 +9,22 @@ namespace millrace::coordinator {
 
 awaitable<HttpReply> HttpSession::lease_call(const Request& request, const Route& route) {
   const bool renews = route.endpoint == Endpoint::kLeaseRenew;
-  if (const auto wrong = refuse_query(route.query)) co_return error_reply(*wrong);
+  if (const auto wrong = refuse_query(route.query)) co_return refusal(*wrong);
   const auto parsed =
       renews ? parse_lease_renewal(request.body(), shared_.options.body.max_duration_ms)
              : parse_lease_release(request.body());
-  if (const auto* wrong = std::get_if<ApiError>(&parsed)) co_return error_reply(*wrong);
+  if (const auto* wrong = std::get_if<ApiError>(&parsed)) co_return refusal(*wrong);
   const auto& body = std::get<LeaseBody>(parsed);
   // The record, not its id: by the time a group has answered, the id may name another request.
   const auto record = shared_.scheduler.find(route.id);
-  if (!record) co_return error_reply(error(Errc::kNotFound, "no request '{}'", route.id));
+  if (!record) co_return refusal(error(Errc::kNotFound, "no request '{}'", route.id));
   Result<void> done;
   if (renews) {
     done = co_await renew_lease(record, body);
   } else {
     done = shared_.scheduler.release_lease(route.id, body.lease_id);
   }
-  if (!done.ok()) co_return error_reply(done.error());
+  if (!done.ok()) co_return refusal(done.error());
   namespace json = boost::json;
   const json::object answer{{"request_id", route.id},
                             {"lease", lease_json(*record, Clock::steady().now())}};

@@ -14,13 +14,14 @@
 #include "coordinator/query_string.h"
 #include "coordinator/request_id.h"
 #include "coordinator/request_json.h"
+#include "coordinator/request_log.h"
 
 namespace millrace::coordinator {
 
 namespace {
 
 HttpReply final_reply(const Request& record) {
-  if (record.failure) return error_reply(*record.failure);
+  if (record.failure) return error_reply(*record.failure, record.id);
   return HttpReply{200, boost::json::serialize(done_json(record, Clock::steady().now()))};
 }
 
@@ -41,24 +42,29 @@ awaitable<ParsedPrefillBody> HttpSession::parse(const Request& request, const Ro
 }
 
 awaitable<bool> HttpSession::prefill(const Request& request, const Route& route) {
+  if (request_id_.empty()) request_id_ = make_request_id();
   ParsedPrefillBody parsed = co_await parse(request, route);
-  if (const auto* wrong = std::get_if<ApiError>(&parsed)) {
-    shared_.probes.refused(wrong->error);
-    co_return co_await send(request, error_reply(*wrong));
+  auto* body = std::get_if<PrefillBody>(&parsed);
+  if (body == nullptr) {
+    const auto& wrong = std::get<ApiError>(parsed);
+    shared_.probes.refused(wrong.error);
+    co_return co_await refuse_prefill(request, wrong);
   }
-  auto& body = std::get<PrefillBody>(parsed);
-  if (body.request_id.empty()) {
-    body.request_id = request_id_.empty() ? make_request_id() : request_id_;
-  }
-  const std::string id = request_id_ = body.request_id;
-  const bool stream = body.stream;
-  if (const auto refused = shared_.scheduler.submit(std::move(body))) {
-    co_return co_await send(request, error_reply(*refused));
+  if (body->request_id.empty()) body->request_id = request_id_;
+  const std::string id = request_id_ = body->request_id;
+  const bool stream = body->stream;
+  if (const auto refused = shared_.scheduler.submit(std::move(*body))) {
+    co_return co_await refuse_prefill(request, *refused);
   }
   auto record = shared_.scheduler.find(id);
   // Not one conditional expression: g++ 12 takes the wrong arm of ?: with co_await in both.
   if (stream) co_return co_await stream_prefill(request, std::move(record));
   co_return co_await wait_prefill(request, std::move(record));
+}
+
+awaitable<bool> HttpSession::refuse_prefill(const Request& request, const ApiError& why) {
+  log_refused(request_id_, why.error);
+  co_return co_await send(request, refusal(why));
 }
 
 awaitable<bool> HttpSession::wait_prefill(const Request& request,

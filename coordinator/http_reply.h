@@ -15,8 +15,9 @@ struct HttpReply {
   std::string allow;      // "" : no such header
 };
 
-inline HttpReply error_reply(const ApiError& why) {
-  return {why.http_status(), why.to_json(), "application/json", why.retry_after_s(), ""};
+// `request_id` may be "".
+inline HttpReply error_reply(const ApiError& why, std::string_view request_id) {
+  return {why.http_status(), why.to_json(request_id), "application/json", why.retry_after_s(), ""};
 }
 
 }  // namespace millrace::coordinator

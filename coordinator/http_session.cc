@@ -103,7 +103,7 @@ awaitable<bool> HttpSession::refuse(error_code why) {
     nothing.version(11);
     nothing.keep_alive(false);
     const uint64_t max_header_bytes = shared_.options.http.max_header_bytes;
-    co_await send(nothing, error_reply(unreadable(why, max_header_bytes, max_body_bytes_)));
+    co_await send(nothing, refusal(unreadable(why, max_header_bytes, max_body_bytes_)));
     co_await linger();
   }
   answering_ = false;
@@ -146,9 +146,9 @@ HttpReply HttpSession::simple_reply(const Route& route) {
       return {200, R"({"status":"alive"})"};
     case Endpoint::kReady:
       if (scheduler.ready()) return {200, R"({"status":"ready"})"};
-      return error_reply(Error(Errc::kUnavailable, scheduler.draining()
-                                                       ? "the coordinator is shutting down"
-                                                       : "no worker group is ready"));
+      return refusal(Error(Errc::kUnavailable, scheduler.draining()
+                                                   ? "the coordinator is shutting down"
+                                                   : "no worker group is ready"));
     case Endpoint::kMetrics:
       return {200, shared_.probes.text(), "text/plain; version=0.0.4; charset=utf-8"};
     case Endpoint::kVersion:
@@ -157,25 +157,25 @@ HttpReply HttpSession::simple_reply(const Route& route) {
       return {200, json::serialize(models_json(scheduler.offers()))};
     case Endpoint::kStatus: {
       const auto record = scheduler.find(route.id);
-      if (!record) return error_reply(error(Errc::kNotFound, "no request '{}'", route.id));
+      if (!record) return refusal(error(Errc::kNotFound, "no request '{}'", route.id));
       return {200, json::serialize(status_json(*record, now))};
     }
     case Endpoint::kCancel: {
       const Result<void> cancelled = scheduler.cancel(route.id, "cancelled by DELETE");
-      if (!cancelled.ok()) return error_reply(cancelled.error());
+      if (!cancelled.ok()) return refusal(cancelled.error());
       return {200, json::serialize(status_json(*scheduler.find(route.id), now))};
     }
     case Endpoint::kWrongMethod: {
       ApiError wrong(error(Errc::kInvalidArgument, "{} does not take {}; it takes {}",
                            quoted(std::string_view(route.path)), route.method, route.allow));
       wrong.status = 405;
-      HttpReply reply = error_reply(wrong);
+      HttpReply reply = refusal(wrong);
       reply.allow = route.allow;
       return reply;
     }
     default:
-      return error_reply(error(Errc::kNotFound, "{} {}: no such path; docs/api.md has them all",
-                               route.method, quoted(std::string_view(route.path))));
+      return refusal(error(Errc::kNotFound, "{} {}: no such path; docs/api.md has them all",
+                           route.method, quoted(std::string_view(route.path))));
   }
 }
 

@@ -49,6 +49,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   awaitable<bool> refuse(error_code why);
   awaitable<bool> answer(const Request& request, const Route& route);
   awaitable<bool> prefill(const Request& request, const Route& route);
+  awaitable<bool> refuse_prefill(const Request& request, const ApiError& why);
   awaitable<bool> stream_prefill(const Request& request,
                                  std::shared_ptr<const coordinator::Request> record);
   awaitable<bool> wait_prefill(const Request& request,
@@ -58,6 +59,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   awaitable<Result<void>> renew_lease(std::shared_ptr<const coordinator::Request> record,
                                       const LeaseBody& body);
   HttpReply simple_reply(const Route& route);
+  // With the id of the request being answered.
+  HttpReply refusal(const ApiError& why) const { return error_reply(why, request_id_); }
 
   awaitable<bool> send(const Request& request, HttpReply reply);
   awaitable<bool> send_chunk(const std::string& text);

@@ -39,8 +39,25 @@ metrics::Sample to_sample(const protocol::Metric& metric) {
 
 }  // namespace
 
+Probes::Times::Times(metrics::Registry& registry, const std::string& outcome)
+    : queue_seconds(registry.histogram("millrace_queue_seconds",
+                                       "Time from admission to the start on a group, or to the end "
+                                       "of what never started",
+                                       time_buckets(), {{"outcome", outcome}})),
+      prefill_seconds(registry.histogram("millrace_prefill_seconds",
+                                         "Time from the start on a group to the end",
+                                         time_buckets(), {{"outcome", outcome}})) {}
+
+void Probes::Times::observe(const Request& request) {
+  queue_seconds.observe(request.queue_s(*request.ended_at));
+  if (request.started_at) {
+    prefill_seconds.observe(seconds(*request.ended_at - *request.started_at));
+  }
+}
+
 Probes::Probes(metrics::Registry& registry)
     : registry_(registry),
+      process_(registry),
       queued_requests_(registry.gauge("millrace_queued_requests", "Requests waiting for a group")),
       running_requests_(registry.gauge("millrace_running_requests", "Requests a group works on")),
       connected_groups_(registry.gauge("millrace_connected_groups", "Worker groups connected")),
@@ -48,10 +65,8 @@ Probes::Probes(metrics::Registry& registry)
                                     "Groups whose connection ended or that went silent")),
       active_leases_(registry.gauge("millrace_active_leases", "Leases on finished KV caches")),
       open_connections_(registry.gauge("millrace_http_open_connections", "HTTP connections open")),
-      queue_seconds_(registry.histogram(
-          "millrace_queue_seconds", "Time from admission to the start on a group", time_buckets())),
-      prefill_seconds_(registry.histogram(
-          "millrace_prefill_seconds", "Time from the start on a group to its end", time_buckets())),
+      times_of_done_(registry, "done"),
+      times_of_failed_(registry, "failed"),
       prompt_tokens_(registry.histogram("millrace_prompt_tokens", "Length of admitted prompts",
                                         metrics::exponential_buckets(256, 2, 16))),
       density_ratio_(registry.histogram("millrace_prefill_density_ratio",
@@ -80,11 +95,11 @@ void Probes::admitted(const Request& request) {
 void Probes::ended(const Request& request) {
   if (request.state == RequestState::kFailed) {
     count_outcome("failed", std::string(errc_name(request.failure->code)));
+    times_of_failed_.observe(request);
     return;
   }
   count_outcome("done", "ok");
-  queue_seconds_.observe(request.queue_s(*request.ended_at));
-  prefill_seconds_.observe(seconds(*request.ended_at - *request.started_at));
+  times_of_done_.observe(request);
   density_ratio_.observe(request.result->manifest().density());
   recall_ratio_.observe(request.result->manifest().recall());
   for (const auto& phase : request.result->phases()) {
@@ -144,6 +159,11 @@ void Probes::heartbeat(const std::string& group_name, const protocol::Heartbeat&
 }
 void Probes::group_gone(const std::string& group_name) {
   registry_.retract(group_name);
+}
+
+std::string Probes::text() {
+  process_.update();
+  return registry_.text();
 }
 
 }  // namespace millrace::coordinator

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/metrics/process_metrics.h"
 #include "common/metrics/registry.h"
 #include "coordinator/request.h"
 
@@ -27,20 +28,29 @@ class Probes {
   void heartbeat(const std::string& group_name, const protocol::Heartbeat& heartbeat);
   void group_gone(const std::string& group_name);
 
-  std::string text() const { return registry_.text(); }
+  std::string text();
 
  private:
+  struct Times {
+    Times(metrics::Registry& registry, const std::string& outcome);
+    void observe(const Request& request);
+
+    metrics::Histogram queue_seconds;
+    metrics::Histogram prefill_seconds;  // of those that were started
+  };
+
   void count_outcome(const std::string& outcome, const std::string& reason);
 
   metrics::Registry& registry_;
+  metrics::ProcessMetrics process_;
   metrics::Gauge queued_requests_;
   metrics::Gauge running_requests_;
   metrics::Gauge connected_groups_;
   metrics::Counter groups_lost_;
   metrics::Gauge active_leases_;
   metrics::Gauge open_connections_;
-  metrics::Histogram queue_seconds_;
-  metrics::Histogram prefill_seconds_;
+  Times times_of_done_;
+  Times times_of_failed_;
   metrics::Histogram prompt_tokens_;
   metrics::Histogram density_ratio_;
   metrics::Histogram recall_ratio_;

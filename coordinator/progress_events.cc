@@ -44,7 +44,7 @@ std::string ProgressEvents::take(TimePoint now) {
   if (request.ended() && !std::exchange(finished_, true)) {
     out += request.state == RequestState::kDone
                ? event("done", done_json(request, now))
-               : event("error", ApiError(*request.failure).to_json());
+               : event("error", ApiError(*request.failure).to_json(request.id));
   }
   return out;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "coordinator/request_log.h"
+
 namespace millrace::coordinator {
 
 namespace {
@@ -156,8 +158,7 @@ void Scheduler::fail(const std::shared_ptr<Request>& request, Error why) {
   request->state = RequestState::kFailed;
   request->failure = std::move(why);
   request->ended_at = request->kept_since = clock_.now();
-  probes_.ended(*request);
-  changed(*request);
+  ended(*request);
   count_waiting();
 }
 
@@ -280,6 +281,12 @@ Result<void> Scheduler::receive(const std::string& group_id, const protocol::Env
                    group->description.group_name(), static_cast<int>(envelope.body_case()));
   }
   return {};
+}
+
+void Scheduler::ended(const Request& request) {
+  probes_.ended(request);
+  log_ended(request);
+  changed(request);
 }
 
 void Scheduler::changed(const Request& request) {

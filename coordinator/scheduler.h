@@ -96,6 +96,7 @@ class Scheduler {
   void drop_silent_groups(TimePoint now);
   void fail_orphans(TimePoint now);
   void beat(TimePoint now);
+  void ended(const Request& request);
   void changed(const Request& request);
   void count_waiting();
 

@@ -73,8 +73,7 @@ Result<void> Scheduler::on_prefill_done(Group& group, const protocol::PrefillDon
     request->result = message;
     request->lease = LeaseState::kActive;
     request->lease_ends = clock_.now() + lease;
-    probes_.ended(*request);
-    changed(*request);
+    ended(*request);
   }
   dispatch();
   return {};

@@ -45,7 +45,9 @@ struct Server::Impl {
       : options(server_options),
         probes(registry),
         scheduler(options.scheduler, Clock::steady(), probes,
-                  [this](const Request& request) { changes.changed(request.id); }) {}
+                  [this](const Request& request) { changes.changed(request.id); }) {
+    registry.gauge("millrace_build_info", "Always 1", {{"version", MILLRACE_VERSION}}).set(1);
+  }
 
   awaitable<void> accept_http();
   awaitable<void> serve_http(std::shared_ptr<HttpSession> session);

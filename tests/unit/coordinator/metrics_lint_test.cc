@@ -22,6 +22,14 @@ Request ended_request() {
   return request;
 }
 
+Request failed_request() {
+  Request request;
+  request.state = RequestState::kFailed;
+  request.ended_at = request.queued_at + std::chrono::seconds(3);
+  request.failure = Error(Errc::kCancelled, "x");
+  return request;
+}
+
 std::string everything() {
   metrics::Registry registry;
   Probes probes(registry);
@@ -29,6 +37,7 @@ std::string everything() {
   probes.refused(Error(Errc::kExhausted, "x"));
   probes.admitted(request);
   probes.ended(request);
+  probes.ended(failed_request());
   probes.group_lost();
   probes.lease_ended(LeaseState::kExpired);
   probes.http_answered(200);
@@ -83,6 +92,16 @@ TEST(MetricsLint, EverySeriesHasHelpTypeAGoodNameAndIsThereOnce) {
   EXPECT_EQ(series.count("millrace_group_samples_refused_total"), 1u);
   EXPECT_EQ(series.count("millrace_prefill_stage_seconds_count{stage=\"tail\"}"), 1u);
   EXPECT_EQ(series.count("millrace_prefill_stage_seconds_count{stage=\"other\"}"), 1u);
+}
+
+TEST(MetricsLint, RequestsThatFailHaveTimesToo) {
+  const std::string text = everything();
+  for (const char* line : {"millrace_queue_seconds_sum{outcome=\"failed\"} 3\n",
+                           "millrace_queue_seconds_count{outcome=\"done\"} 1\n",
+                           "millrace_prefill_seconds_count{outcome=\"done\"} 1\n",
+                           "millrace_prefill_seconds_count{outcome=\"failed\"} 0\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
 }
 
 }  // namespace

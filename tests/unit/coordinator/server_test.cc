@@ -95,5 +95,37 @@ TEST(Server, AStreamingRequestsManifestComesBeforeItsLayersAndWithoutAResult) {
   }
 }
 
+TEST(Server, ErrorsNameTheirRequestInBodyHeaderAndEvent) {
+  RunningServer server;
+  const RawReply early = http_call(server.http_port(), "POST", "/v1/prefill", "{");
+  EXPECT_EQ(early.json().at("request_id").as_string(), early.headers.at("x-request-id"));
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  for (const bool stream : {false, true}) {
+    RawHttp client(server.http_port());
+    client.send_request("POST", "/v1/prefill",
+                        fmt::format(R"({{"model":"tiny","request_id":"r1","prompt_token_ids":[1],)"
+                                    R"("stream":{}}})",
+                                    stream));
+    group.receive_request();
+    group.send_failed("r1", protocol::errc_to_wire(Errc::kIo), "disk full");
+    std::string text;
+    if (stream) {
+      client.read_head();
+      while (!text.starts_with("event: error\n")) text = client.read_event();
+    } else {
+      text = client.read_reply().body;
+    }
+    EXPECT_NE(text.find(R"("request_id":"r1")"), std::string::npos) << text;
+  }
+}
+
+TEST(Server, MetricsNameTheVersionAndTheProcess) {
+  RunningServer server;
+  const std::string text = http_call(server.http_port(), "GET", "/metrics").body;
+  EXPECT_NE(text.find("millrace_build_info{version=\""), std::string::npos);
+  EXPECT_NE(text.find("millrace_process_open_descriptors "), std::string::npos);
+}
+
 }  // namespace
 }  // namespace millrace::coordinator

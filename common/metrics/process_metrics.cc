@@ -1,0 +1,63 @@
+#include "common/metrics/process_metrics.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace millrace::metrics {
+
+namespace {
+
+double cpu_s() {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+// 0 where /proc does not tell.
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double total_pages = 0;
+  double resident_pages = 0;
+  file >> total_pages >> resident_pages;
+  return resident_pages * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+double num_descriptors() {
+  std::error_code status;
+  const std::filesystem::directory_iterator entries("/proc/self/fd", status);
+  if (status) return 0;
+  return static_cast<double>(std::distance(begin(entries), end(entries)) - 1);  // but its own
+}
+
+double unix_time_s() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+}  // namespace
+
+ProcessMetrics::ProcessMetrics(Registry& registry)
+    : cpu_seconds_(registry.counter("millrace_process_cpu_seconds_total",
+                                    "Processor time of all threads, user and system")),
+      resident_bytes_(
+          registry.gauge("millrace_process_resident_memory_bytes", "Memory that is resident")),
+      open_descriptors_(
+          registry.gauge("millrace_process_open_descriptors", "File descriptors that are open")) {
+  registry.gauge("millrace_process_start_time_seconds", "Unix time of the start")
+      .set(unix_time_s());
+}
+
+void ProcessMetrics::update() {
+  const double cpu_now_s = cpu_s();
+  cpu_seconds_.add(cpu_now_s - cpu_counted_s_);
+  cpu_counted_s_ = cpu_now_s;
+  resident_bytes_.set(resident_bytes());
+  open_descriptors_.set(num_descriptors());
+}
+
+}  // namespace millrace::metrics

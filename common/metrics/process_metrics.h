@@ -1,0 +1,23 @@
+// What the operating system knows of this process, beside what it measures itself.
+#pragma once
+
+#include "common/metrics/registry.h"
+
+namespace millrace::metrics {
+
+class ProcessMetrics {
+ public:
+  // Early in the life of a process: its start time is now.
+  explicit ProcessMetrics(Registry& registry);
+
+  // To be called before the registry is rendered.
+  void update();
+
+ private:
+  Counter cpu_seconds_;
+  Gauge resident_bytes_;
+  Gauge open_descriptors_;
+  double cpu_counted_s_ = 0;
+};
+
+}  // namespace millrace::metrics
