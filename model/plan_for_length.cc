@@ -9,7 +9,7 @@ namespace millrace::model {
 
 namespace {
 
-// Slashes stand in runs: some 6,000 in 101 to 144 bands (docs/performance.md, "Synthetic models").
+// Slashes stand in runs: some 6,000 in 101 to 144 bands (docs/notebook/synthetic-models.md).
 // A row tile attends to a whole tile more than the run is long.
 constexpr int64_t kSlashesPerBand = 50;
 

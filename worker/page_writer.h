@@ -22,7 +22,7 @@ namespace millrace::worker {
 
 // Threads that keep up with a GPU: four bring the 128 MiB that a layer of 131,072 tokens has on
 // each of four ranks to the store in 10 ms, of the 38 in which it is computed. Eight were no faster
-// (docs/performance.md).
+// (docs/notebook/service.md).
 inline constexpr int kMaxPageWriters = 4;
 
 // A layer's rows and page digests in device memory.

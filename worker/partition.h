@@ -34,7 +34,7 @@ class Partition {
   // Stripes of about `stripe_tokens`, and whole pages in any case, so that pages and row tiles have
   // one owner. Those of at least kernels::kGroupRows are multiples of it but for the first round's,
   // where attention has least to do: other lengths cost a rank of eight 6 to 13 % of its attention
-  // (docs/performance.md, "Several GPUs"). What does not go round evenly is dealt page by page at
+  // (docs/notebook/gpus.md). What does not go round evenly is dealt page by page at
   // the end.
   Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens);
 

@@ -34,7 +34,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     config.blocking = 0;
     // Copy engines where the memory is a Window. A kernel would take multiprocessors from products
     // that fill the GPU to the last one, and each of those would need one more round: measured in
-    // docs/performance.md.
+    // docs/notebook/gpus.md.
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
     return run("init", deadline,
                [&] { return ncclCommInitRankConfig(&comm_, size_, id, rank_, &config); });

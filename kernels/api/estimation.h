@@ -84,8 +84,8 @@ inline constexpr int kMassStepsPerOctave = 8;
 // per r: the fewest pages whose p sums to gamma; the tile attends to the union over r, the first
 // page, the diagonal and the page before it. The largest of a page's representatives stands for
 // their sum, of which it is 1 / (page_outliers + 1) at least; it costs retrieval less than half a
-// point and leaves no exponential to compute (docs/performance.md, where the defaults come from
-// too).
+// point and leaves no exponential to compute (docs/notebook/estimation.md, where the defaults come
+// from too).
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;

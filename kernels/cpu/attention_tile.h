@@ -39,7 +39,8 @@ struct AttentionTile {
 };
 
 // Keys of one step of the online softmax: S of a block of rows (16 KiB in AVX-512) stays in the L1
-// cache. 128 against 64: 1 to 3 % on dense, 3 to 6 % on sparse attention (docs/performance.md).
+// cache. 128 against 64: 1 to 3 % on dense, 3 to 6 % on sparse attention
+// (docs/notebook/cpu-attention.md).
 inline constexpr int64_t kStepKeys = 128;
 // Most rows of one block of any instruction set, and most keys a score micro-kernel rounds up to.
 inline constexpr int64_t kMaxBlockRows = 32;

@@ -128,7 +128,7 @@ void cut_by_keys(TileGroup group, GroupPlan& plan) {
 // where a head has few groups the last ones do not even out what the long first ones of the last
 // head leave: so as many as give a multiprocessor two items, and no odd part of a kv head's.
 // Several kv heads only as far as the L2 cache holds them, or two where query heads have their own
-// (docs/performance.md, "Several GPUs").
+// (docs/notebook/gpus.md).
 int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num_groups,
                         const Context& context) {
   const int64_t enough = ceil_div(2 * int64_t{context.num_sms}, num_groups);

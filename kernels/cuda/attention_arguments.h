@@ -10,7 +10,7 @@ namespace millrace::kernels::cuda {
 
 // Row tiles that one thread block computes side by side, each by a warpgroup of its own, so that a
 // key or value fetched once serves all of them. Three keep the tensor cores busier than two
-// (docs/performance.md).
+// (docs/notebook/attention.md).
 inline constexpr int kGroupTiles = kGroupRows / kTileRows;
 // Where query heads share lists, the rows of one index tile and of all these heads go side by side
 // through two warpgroups, a position's heads next to each other.

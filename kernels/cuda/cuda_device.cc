@@ -34,7 +34,7 @@ bool runs_our_kernels(int index) {
 
 // Buffers up to this come from the pool: of a request's thirty, all but those of a long prompt's
 // rows. Asking the driver for each and giving it back cost 2 of the 30 ms of 1,024 tokens
-// (docs/performance.md, "A request beside its computing").
+// (docs/notebook/service.md).
 constexpr int64_t kPooledBytes = int64_t{16} << 20;
 
 class CudaDevice final : public Device {
