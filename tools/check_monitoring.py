@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Checks that the alerts and the dashboard of deploy/monitoring ask for metrics that there are.
+
+Every metric and label they name must be in the tables of docs/api.md, "Metrics". Prints each offence
+as file: expression: reason; exit status 1 if any.
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MONITORING = ROOT / "deploy" / "monitoring"
+
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+# Of every series: which process was scraped, and a histogram's bounds.
+COMMON_LABELS = {"instance", "job", "le"}
+
+METRIC = re.compile(r"\bmillrace_[a-z_]+")
+BY = re.compile(r"\bby \(([^)]*)\)")
+SELECTOR = re.compile(r"\{([^}]*)\}")
+
+
+def documented():
+    """Name, with a histogram's suffixes, -> the labels of its row; groups' metrics have `group`."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("\n## Metrics\n")[1]
+    metrics = {}
+    of_groups = False
+    for line in text.split("\n## ")[0].splitlines():
+        of_groups = of_groups or line.startswith("Of groups")
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = re.findall(r"`(millrace_[a-z_]+)`", cells[0]) if line.startswith("|") else []
+        for name in names:
+            # A label's values stand in parentheses behind it.
+            labels = set(re.findall(r"`([a-z]+)`", re.sub(r"\([^)]*\)", "", cells[2])))
+            labels |= COMMON_LABELS
+            labels |= {"group"} if of_groups else set()
+            kinds = HISTOGRAM_SUFFIXES if cells[1].startswith("histogram") else ("",)
+            metrics.update({name + kind: labels for kind in kinds})
+    return metrics
+
+
+def expressions():
+    """Pairs of file name and PromQL expression."""
+    dashboard = MONITORING / "dashboard.json"
+    for panel in json.loads(dashboard.read_text(encoding="utf-8"))["panels"]:
+        for target in panel.get("targets", []):
+            yield dashboard.name, target["expr"]
+    alerts = MONITORING / "alerts.yml"
+    # An expression is the rest of its line, or the deeper lines that follow.
+    blocks = re.findall(r"^ +expr: (.*(?:\n {10}.*)*)", alerts.read_text(encoding="utf-8"), re.M)
+    for block in blocks:
+        yield alerts.name, " ".join(block.split())
+
+
+def labels_in(expression):
+    for names in BY.findall(expression):
+        yield from (name.strip() for name in names.split(","))
+    for selector in SELECTOR.findall(expression):
+        yield from re.findall(r"([a-z_]+) *(?:=~|!~|!=|=)", selector)
+
+
+def offences(expression, metrics):
+    names = set(METRIC.findall(expression))
+    known = COMMON_LABELS.union(*(metrics.get(name, ()) for name in names))
+    yield from (f"docs/api.md has no {name}" for name in sorted(names - metrics.keys()))
+    yield from (f"no label {label}" for label in labels_in(expression) if label not in known)
+
+
+def main():
+    metrics = documented()
+    found = [f"{file}: {expression}: {reason}" for file, expression in expressions()
+             for reason in offences(expression, metrics)]
+    print("\n".join(found) or f"{len(list(expressions()))} expressions over documented metrics")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
