@@ -39,7 +39,7 @@ struct DecodeReport {
 // ranks at once: connect() must be thread-safe, as those of comm/ucx and comm/local are.
 Result<DecodeReport> decode(comm::Transport& transport, HandoverFeed& feed,
                             const DecodeOptions& options);
-// Of a request that is done.
+// Pulls and generates from a request that is done.
 Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest& manifest,
                             const DecodeOptions& options);
 

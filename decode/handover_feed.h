@@ -25,7 +25,7 @@ class HandoverFeed {
   enum class Stage { kComputing, kFinishing, kDone };
 
   HandoverFeed() = default;
-  // Of a request that is done.
+  // The feed of a request that is done: all layers are there.
   explicit HandoverFeed(protocol::Manifest manifest);
 
   // Events come in order, of one request; those of other names are passed over. One that cannot be

@@ -154,8 +154,8 @@ class KvStore {
   // `pages`: the prompt's pages this rank holds, ascending, the same for every layer and kv head.
   virtual Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
                                      std::span<const int64_t> pages) = 0;
-  // Of a request that is being written: its complete pages may be read from now on by who names
-  // `lease_id`. That lease has no end of its own until seal() gives it one; abort() ends it.
+  // Opens a request that is being written: whoever names `lease_id` may read its complete pages
+  // from now on. That lease has no end of its own until seal() gives it one; abort() ends it.
   virtual Result<void> open(const std::string& request_id, const std::string& lease_id) = 0;
   // `kv`: geometry.page_bytes() bytes; copied. Each page of the request exactly once.
   virtual Result<void> write_page(const std::string& request_id, const PageKey& key,

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kWindows = 1 << 20;  // places in the table where a row can begin
 constexpr double kResidualGrowth = 0.5;
-// Of the weights' part of Q and K: scores then vary by one or two nats around what biases give.
+// The scale of what weights add to Q and K. Scores then vary by one or two nats around what biases
+// give.
 constexpr double kContentScale = 0.5;
 
 // "model.layers.12.self_attn.q_proj.weight" is {12, "self_attn.q_proj.weight"}; a tensor outside

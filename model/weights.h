@@ -74,7 +74,7 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
                                                          TensorParallel tp, DType compute_dtype,
                                                          kernels::Device& device,
                                                          int num_threads = 1);
-// Of the checkpoint's matrices, told by the embedding table.
+// The dtype of the checkpoint's matrices, told by the embedding table.
 Result<DType> stored_dtype(const std::string& model);
 
 }  // namespace millrace::model

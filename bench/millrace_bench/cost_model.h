@@ -21,7 +21,7 @@ struct PrefillCase {
   int num_ranks() const { return grid.tp * grid.cp; }
 };
 
-// Of one rank, each measured alone. 0: not measured, and not counted.
+// The rates that one rank reaches, each measured alone. 0: not measured, and not counted.
 struct CostRates {
   double product_tflops = 0;
   double attention_tflops = 0;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kTimeout = std::chrono::minutes(30);
 
-// Of one head, from its lists on the host.
+// Pairs that attention of one head computes, counted from its lists on the host.
 int64_t counted_pairs(const SampleLayer& layer, const HostIndex& index, int32_t head) {
   const auto& tiles = layer.tiles();
   const int64_t dense_from = kernels::first_dense_position(layer.shape().num_tokens);

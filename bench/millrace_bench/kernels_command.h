@@ -18,7 +18,7 @@ struct KernelsCommand {
   int64_t product_rows = 0;
   DType dtype = DType::kBFloat16;
   int32_t head_dim = 128;
-  // Of the adaptive case.
+  // What the adaptive case is run with.
   std::vector<float> gammas = {0.8F};
   int32_t row_outliers = AdaptiveSetting().row_outliers;
   int32_t page_outliers = AdaptiveSetting().page_outliers;

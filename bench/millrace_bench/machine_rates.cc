@@ -25,7 +25,7 @@ constexpr int32_t kAttentionHeads = 4;
 constexpr kernels::VerticalSlashBudget kSparseBudget{1000, 6096};
 constexpr TimingOptions kTiming = {.num_samples = 3, .sample_s = 0.02};
 
-// Of the first part that counts operations.
+// The rate of the row's first part that counts operations; 0 if none does.
 double tflops_of(const KernelRow& row) {
   const auto counted =
       std::ranges::find_if(row.parts, [](const auto& part) { return part.flops > 0; });

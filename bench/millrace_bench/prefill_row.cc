@@ -40,7 +40,7 @@ json::object to_json(const worker::Imbalance& imbalance) {
       {"mean", imbalance.mean}, {"worst", imbalance.worst}, {"worst_layer", imbalance.worst_layer}};
 }
 
-// Of phases that took time on any rank.
+// Seconds on the slowest rank of each phase that took time on any.
 json::object slowest_phases(const worker::PrefillResult& result) {
   json::object phases;
   for (size_t i = 0; i < worker::kPhaseNames.size(); ++i) {

@@ -118,7 +118,7 @@ Result<PrefillRuns::TimedRun> PrefillRuns::run_once(const std::vector<int32_t>& 
   return run;
 }
 
-// Of all runs, those that warm up included.
+// The row of all runs, those that warm up included.
 PrefillRow PrefillRuns::row_of(int64_t num_tokens, const std::string& spec,
                                std::vector<TimedRun> runs) const {
   PrefillRow row{.num_tokens = num_tokens, .plan = spec};

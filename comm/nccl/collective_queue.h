@@ -30,7 +30,7 @@ class CollectiveQueue {
   // Around each collective.
   void begin();
   void end();
-  // Of the collectives that are done.
+  // Seconds in which a collective ran, over those that are done.
   double busy_s() const;
 
  private:

@@ -52,8 +52,8 @@ struct DeviceInfo {
   int64_t gemm_rows = 1024;  // rows that a product is best given at a time
 
   bool computes_in(DType dtype) const;
-  // Of products that an element-wise operation reads. Never float16, which ends at 65,504: models
-  // have gates and biased keys beyond that, whose activations and rotations it would hold.
+  // The dtype of products that an element-wise operation reads. Never float16, which ends at
+  // 65,504: models have gates and biased keys beyond that, whose activations and rotations fit.
   DType projection_dtype(DType compute_dtype) const;
 };
 

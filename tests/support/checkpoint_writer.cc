@@ -55,7 +55,7 @@ class TensorMaker {
   CheckpointTensors* tensors_;
 };
 
-// Of a value that float16 holds exactly; a normal one or zero, or a subnormal.
+// The bits of a value that float16 holds exactly: zero, a normal number or a subnormal one.
 uint16_t exact_float16_bits(float value) {
   if (value == 0) return 0;
   int exponent = 0;  // |value| = fraction * 2^exponent, fraction in [0.5, 1)

@@ -31,7 +31,7 @@ class ServedPrompt {
     worker::GridShape grid;
     std::vector<int32_t> tokens;
     DType compute_dtype = DType::kFloat32;
-    // Of the pages, where that is another: what a rank would leave that computes in it.
+    // The dtype of the pages, where that is another: what a rank that computes in it would leave.
     std::optional<DType> cache_dtype = {};
     // Far below what a rank writes, so that every tier holds pages.
     int64_t device_pages = 6;

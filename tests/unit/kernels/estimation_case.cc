@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kStrideSlack = 5;  // token_stride > num_tokens
 
-// Of rank `rank` of `num_ranks` when stripes of `stripe_tiles` tiles are dealt in snake order.
+// The tiles of rank `rank` of `num_ranks` when stripes of `stripe_tiles` tiles are dealt in snake
+// order.
 RankTiles snake_tiles(int64_t num_tokens, int64_t stripe_tiles, int num_ranks, int rank) {
   RankTiles owned;
   const std::vector<RowTile> all = tile_rows(num_tokens);

@@ -10,7 +10,7 @@ namespace millrace::kernels {
 struct ProbeSums {
   ProbeSums(const EstimationCase& c, size_t num_heads_in);
 
-  // Of the `index`-th of num_heads heads alone.
+  // The sums of the `index`-th of num_heads heads alone.
   ProbeSums part_of_head(size_t index) const;
 
   size_t num_heads;

@@ -9,8 +9,8 @@
 namespace millrace::kernels {
 namespace {
 
-// Of what a float32 result of ours differs from the obvious float32 loop by design: exp to 1e-7
-// relative of sums up to 64.
+// How far a float32 result of ours may be from the obvious float32 loop by design: exp is right to
+// 1e-7 relative, of sums up to 64.
 constexpr double kExpError = 64 * 1e-7;
 
 ProbeSums run(EstimationCase& c, std::span<const int32_t> heads, const cpu::Context& context) {

@@ -22,7 +22,7 @@ inline KvGeometry small_geometry() {
           .page_tokens = 64};
 }
 
-// Of a store with these slots.
+// The host budget of a store with these slots, records of all pages included.
 inline int64_t host_bytes_for(int64_t device_slots, int64_t host_slots, int64_t disk_slots,
                               const KvGeometry& geometry) {
   return host_slots * geometry.page_bytes() +

@@ -115,7 +115,7 @@ TEST_P(DeviceGroupsTest, MemoryThatAGpuWasGivenServesWhatNeedsLessAndGivesWayToW
   if (GetParam() != Kind::kGpu) GTEST_SKIP() << "nothing is mapped";
   on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
     constexpr int64_t kBytes = 16 << 20;
-    // Of a request that another rank had no memory for: as if it had never been.
+    // Rank 0 takes memory for a request that another rank has none for: as if it had never been.
     if (cp.rank() == 0) must(cp.allocate(cp.size() * kBytes));
     void* before = nullptr;
     for (const int64_t bytes : {kBytes, kBytes / 64, kBytes, 4 * kBytes, kBytes}) {
