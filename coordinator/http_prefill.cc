@@ -41,9 +41,10 @@ awaitable<ParsedPrefillBody> HttpSession::parse(const Request& request, const Ro
   co_return co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
 }
 
-awaitable<bool> HttpSession::prefill(const Request& request, const Route& route) {
+awaitable<bool> HttpSession::prefill(Request& request, const Route& route) {
   if (request_id_.empty()) request_id_ = make_request_id();
   ParsedPrefillBody parsed = co_await parse(request, route);
+  std::string().swap(request.body());
   auto* body = std::get_if<PrefillBody>(&parsed);
   if (body == nullptr) {
     const auto& wrong = std::get<ApiError>(parsed);
@@ -53,9 +54,9 @@ awaitable<bool> HttpSession::prefill(const Request& request, const Route& route)
   if (body->request_id.empty()) body->request_id = request_id_;
   const std::string id = request_id_ = body->request_id;
   const bool stream = body->stream;
-  if (const auto refused = shared_.scheduler.submit(std::move(*body))) {
-    co_return co_await refuse_prefill(request, *refused);
-  }
+  const auto refused = shared_.scheduler.submit(std::move(*body));
+  body_share_.give_back();  // the prompt is in the queue, which has a limit of its own
+  if (refused) co_return co_await refuse_prefill(request, *refused);
   auto record = shared_.scheduler.find(id);
   // Not one conditional expression: g++ 12 takes the wrong arm of ?: with co_await in both.
   if (stream) co_return co_await stream_prefill(request, std::move(record));

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/quoted.h"
 #include "coordinator/request_json.h"
+#include "coordinator/request_log.h"
 
 namespace millrace::coordinator {
 
@@ -37,10 +38,15 @@ Route route_of(const RequestHeader& header) {
                     {header.target().data(), header.target().size()});
 }
 
+bool is_probe(Endpoint endpoint) {
+  return endpoint == Endpoint::kHealth || endpoint == Endpoint::kReady ||
+         endpoint == Endpoint::kMetrics;
+}
+
 }  // namespace
 
-HttpSession::HttpSession(tcp::socket socket, HttpShared& shared)
-    : shared_(shared), stream_(std::move(socket)) {
+HttpSession::HttpSession(tcp::socket socket, HttpShared& shared, Kind kind)
+    : shared_(shared), kind_(kind), stream_(std::move(socket)), body_share_(shared.bodies) {
   error_code ignored;
   stream_.socket().set_option(tcp::no_delay(true), ignored);
 }
@@ -59,21 +65,56 @@ awaitable<void> HttpSession::run() {
 
 awaitable<bool> HttpSession::serve_one() {
   const HttpLimits& limits = shared_.options.http;
-  http::request_parser<http::string_body> parser;
+  Parser parser;
   parser.header_limit(limits.max_header_bytes);
   parser.body_limit(boost::none);  // until the route is known
   request_id_.clear();
-  stream_.expires_after(limits.idle);
+  stream_.expires_after(kind_ == Kind::kAny ? limits.idle : limits.probe_idle);
   const auto [header_ec, header_bytes] =
       co_await http::async_read_header(stream_, buffer_, parser, kAwait);
   if (header_ec) co_return co_await refuse(header_ec);
   answering_ = true;
   const Route route = route_of(parser.get());
+  bool again = false;
+  if (auto wrong = check_header(parser, route)) {
+    again = co_await turn_away(*std::move(wrong));
+  } else if (co_await read_body(parser)) {
+    // What waits from here on has deadlines of its own.
+    stream_.expires_never();
+    Request request = parser.release();
+    again = co_await answer(request, route);
+  }
+  body_share_.give_back();
+  answering_ = false;
+  co_return again;
+}
+
+// What can be told before a body is read.
+std::optional<ApiError> HttpSession::check_header(const Parser& parser, const Route& route) {
+  const HttpLimits& limits = shared_.options.http;
+  const auto given_id = parser.get()["X-Request-Id"];
+  if (check_request_id({given_id.data(), given_id.size()}).ok()) request_id_ = given_id;
+  if (kind_ == Kind::kProbe && !is_probe(route.endpoint)) {
+    return ApiError(error(Errc::kUnavailable,
+                          "all of the {} HTTP connections are in use: only /health, /ready and "
+                          "/metrics are answered",
+                          limits.max_connections));
+  }
   max_body_bytes_ =
       route.endpoint == Endpoint::kPrefill ? limits.max_body_bytes : limits.max_small_body_bytes;
-  if (parser.content_length().value_or(0) > max_body_bytes_) {
-    co_return co_await refuse(http::error::body_limit);
+  const uint64_t announced_bytes = parser.content_length().value_or(0);
+  if (announced_bytes > max_body_bytes_) {
+    return unreadable(http::error::body_limit, limits.max_header_bytes, max_body_bytes_);
   }
+  // Small bodies are always let in: leases are released while prompts are turned away.
+  if (announced_bytes <= limits.max_small_body_bytes) return std::nullopt;
+  const Result<void> share = body_share_.grow_to(announced_bytes);
+  if (!share.ok()) return ApiError(share.error());
+  return std::nullopt;
+}
+
+awaitable<bool> HttpSession::read_body(Parser& parser) {
+  const HttpLimits& limits = shared_.options.http;
   parser.body_limit(max_body_bytes_);  // for what comes in chunks
   if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -84,13 +125,12 @@ awaitable<bool> HttpSession::serve_one() {
     stream_.expires_after(limits.progress);
     const auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
     if (ec) co_return co_await refuse(ec);
+    const uint64_t body_bytes = parser.get().body().size();
+    if (body_bytes <= limits.max_small_body_bytes) continue;
+    const Result<void> share = body_share_.grow_to(body_bytes);
+    if (!share.ok()) co_return co_await turn_away(share.error());
   }
-  // What waits from here on has deadlines of its own.
-  stream_.expires_never();
-  const Request request = parser.release();
-  const bool again = co_await answer(request, route);
-  answering_ = false;
-  co_return again;
+  co_return true;
 }
 
 // A request that cannot be read: says why if there is anybody left to tell.
@@ -98,15 +138,21 @@ awaitable<bool> HttpSession::refuse(error_code why) {
   // Only errors of the parser can be answered: after a timeout Beast has closed the socket, and
   // after anything else the client has.
   const bool parsed_wrong = why.category() == make_error_code(http::error::bad_method).category();
-  if (parsed_wrong && why != http::error::end_of_stream && why != http::error::partial_message) {
-    Request nothing;
-    nothing.version(11);
-    nothing.keep_alive(false);
-    const uint64_t max_header_bytes = shared_.options.http.max_header_bytes;
-    co_await send(nothing, refusal(unreadable(why, max_header_bytes, max_body_bytes_)));
-    co_await linger();
+  if (!parsed_wrong || why == http::error::end_of_stream || why == http::error::partial_message) {
+    co_return false;
   }
-  answering_ = false;
+  co_return co_await turn_away(
+      unreadable(why, shared_.options.http.max_header_bytes, max_body_bytes_));
+}
+
+// A request that was not read to its end; so the connection ends with the answer.
+awaitable<bool> HttpSession::turn_away(ApiError why) {
+  log_refused(request_id_.empty() ? "without an id" : request_id_, why.error);
+  Request nothing;
+  nothing.version(11);
+  nothing.keep_alive(false);
+  co_await send(nothing, refusal(why));
+  co_await linger();
   co_return false;
 }
 
@@ -121,9 +167,7 @@ awaitable<void> HttpSession::linger() {
   }
 }
 
-awaitable<bool> HttpSession::answer(const Request& request, const Route& route) {
-  const auto given = request["X-Request-Id"];
-  if (check_request_id({given.data(), given.size()}).ok()) request_id_ = std::string(given);
+awaitable<bool> HttpSession::answer(Request& request, const Route& route) {
   switch (route.endpoint) {
     case Endpoint::kPrefill:
       co_return co_await prefill(request, route);
@@ -191,7 +235,7 @@ awaitable<bool> HttpSession::send(const Request& request, HttpReply reply) {
     response.set(http::field::retry_after, std::to_string(reply.retry_after_s));
   }
   if (!reply.allow.empty()) response.set(http::field::allow, reply.allow);
-  response.keep_alive(request.keep_alive() && !shared_.scheduler.draining());
+  response.keep_alive(request.keep_alive() && kind_ == Kind::kAny && !shared_.scheduler.draining());
   response.body() = std::move(reply.body);
   response.prepare_payload();
   if (request.method() == http::verb::head) response.body().clear();  // its length stays

@@ -1,9 +1,13 @@
 // millrace-coordinator: HTTP for clients, TCP for worker groups.
+// Exit status: 0 stopped by a signal; 1 could not listen, or failed; 2 the command line is wrong.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 
+#include "common/cli/check_by.h"
 #include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
 #include "common/log.h"
 #include "common/units.h"
 #include "coordinator/server.h"
@@ -29,9 +33,32 @@ Result<void> write_port_file(const std::string& path, const coordinator::Server&
 struct Arguments {
   coordinator::ServerOptions server;
   std::string max_body = "64MiB";
+  std::string body_pool = "1GiB";
   double shutdown_timeout_s = seconds(server.shutdown_timeout);
   std::string port_file;
 };
+
+void add_limits(CLI::App& app, Arguments& arguments) {
+  coordinator::ServerOptions& server = arguments.server;
+  app.add_option("--queue-limit", server.scheduler.max_queued_requests,
+                 "requests that may wait for a group")
+      ->check(cli::number_range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--max-body-bytes", arguments.max_body,
+                 "largest body of a prefill request, as 64MiB or in bytes")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_option("--body-pool", arguments.body_pool,
+                 "all bodies together that are being received, at least one of the largest")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_option("--max-connections", server.http.max_connections,
+                 "HTTP connections at a time; some more are answered, but only for probes")
+      ->check(cli::number_range(1, 65536))
+      ->capture_default_str();
+}
 
 void add_options(CLI::App& app, Arguments& arguments) {
   coordinator::ServerOptions& server = arguments.server;
@@ -39,23 +66,15 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->type_name("ADDRESS")
       ->capture_default_str();
   app.add_option("--http-port", server.http_port, "port for clients; 0: any free one")
+      ->check(cli::number_range(0, 65535))
       ->capture_default_str();
   app.add_option("--group-port", server.group_port, "port for worker groups; 0: any free one")
+      ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  app.add_option("--queue-limit", server.scheduler.max_queued_requests,
-                 "requests that may wait for a group")
-      ->check(CLI::Range(0, 1000000))
-      ->capture_default_str();
-  app.add_option("--max-body-bytes", arguments.max_body,
-                 "largest body of a prefill request, as 64MiB or in bytes")
-      ->type_name("SIZE")
-      ->capture_default_str();
-  app.add_option("--max-connections", server.http.max_connections, "HTTP connections at a time")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  add_limits(app, arguments);
   app.add_option("--shutdown-timeout", arguments.shutdown_timeout_s,
                  "seconds that running requests get after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(cli::number_range(0.0, 86400.0))
       ->capture_default_str();
   app.add_option("--port-file", arguments.port_file, "write the chosen ports here, as JSON")
       ->type_name("FILE");
@@ -63,13 +82,15 @@ void add_options(CLI::App& app, Arguments& arguments) {
 
 Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   coordinator::ServerOptions options = arguments.server;
-  const auto body_bytes = parse_bytes(arguments.max_body);
-  if (!body_bytes.ok()) {
-    return error(body_bytes.error().code, "--max-body-bytes: {}", body_bytes.error().message);
+  MR_ASSIGN_OR_RETURN(const int64_t body_bytes, parse_bytes(arguments.max_body));
+  MR_ASSIGN_OR_RETURN(const int64_t pool_bytes, parse_bytes(arguments.body_pool));
+  if (pool_bytes < body_bytes) {
+    return error(Errc::kInvalidArgument, "--body-pool {}: less than --max-body-bytes {}",
+                 arguments.body_pool, arguments.max_body);
   }
-  options.http.max_body_bytes = static_cast<uint64_t>(*body_bytes);
-  options.shutdown_timeout =
-      std::chrono::milliseconds(static_cast<int64_t>(arguments.shutdown_timeout_s * 1000));
+  options.http.max_body_bytes = static_cast<uint64_t>(body_bytes);
+  options.http.body_pool_bytes = static_cast<uint64_t>(pool_bytes);
+  options.shutdown_timeout = cli::from_seconds(arguments.shutdown_timeout_s);
   return options;
 }
 
@@ -94,14 +115,13 @@ int main(int argc, char** argv) {
   Arguments arguments;
   add_options(app, arguments);
   app.set_version_flag("--version", MILLRACE_VERSION);
-  CLI11_PARSE(app, argc, argv);
-  init_logging("coordinator");
-
+  if (const auto status = cli::parse(app, argc, argv)) return *status;
   const auto options = server_options(arguments);
   if (!options.ok()) {
-    spdlog::error("{}", options.error().message);
-    return 2;
+    std::fprintf(stderr, "millrace-coordinator: %s\n", options.error().message.c_str());
+    return cli::kUsageStatus;
   }
+  init_logging("coordinator");
   if (const auto ran = run(*options, arguments.port_file); !ran.ok()) {
     spdlog::error("{}", ran.error().message);
     return 1;

@@ -56,6 +56,7 @@ struct Server::Impl {
   awaitable<void> tick();
   awaitable<void> handle_signals();
   awaitable<void> drain();
+  bool full(HttpSession::Kind kind) const;
   bool answering() const;
   void begin_shutdown();
   void close_all();
@@ -67,11 +68,13 @@ struct Server::Impl {
   Scheduler scheduler;
   asio::thread_pool parsers{1};
   asio::io_context io{1};
-  HttpShared shared{options, scheduler, changes, probes, parsers};
+  BodyBudget bodies{options.http.body_pool_bytes};
+  HttpShared shared{options, scheduler, changes, probes, bodies, parsers};
   tcp::acceptor http_acceptor{io};
   tcp::acceptor group_acceptor{io};
   asio::signal_set signals{io};
   Notifier ticking{io.get_executor()};
+  Notifier http_ended{io.get_executor()};
   Sessions<HttpSession> http_sessions;
   Sessions<GroupSession> group_sessions;
   bool stopping = false;
@@ -114,6 +117,11 @@ void Server::shut_down() {
 
 awaitable<void> Server::Impl::accept_http() {
   while (http_acceptor.is_open()) {
+    // Who comes now waits in the listener's queue. Probes take milliseconds, or end by deadlines.
+    if (full(HttpSession::Kind::kAny) && full(HttpSession::Kind::kProbe)) {
+      co_await http_ended.wait(Deadline::after(std::chrono::seconds(1)));
+      continue;
+    }
     auto [ec, socket] = co_await http_acceptor.async_accept(kAwait);
     if (ec == asio::error::operation_aborted) break;
     if (ec) {
@@ -123,22 +131,27 @@ awaitable<void> Server::Impl::accept_http() {
       co_await pause.async_wait(kAwait);
       continue;
     }
-    if (static_cast<int>(http_sessions.size()) >= options.http.max_connections) {
-      spdlog::warn("{} HTTP connections are open, the limit: one more refused",
-                   http_sessions.size());
-      continue;  // closes the socket
-    }
-    auto session = std::make_shared<HttpSession>(std::move(socket), shared);
+    const auto kind =
+        full(HttpSession::Kind::kAny) ? HttpSession::Kind::kProbe : HttpSession::Kind::kAny;
+    auto session = std::make_shared<HttpSession>(std::move(socket), shared, kind);
+    http_sessions.insert(session);
     asio::co_spawn(io, serve_http(std::move(session)), asio::detached);
   }
 }
 
 awaitable<void> Server::Impl::serve_http(std::shared_ptr<HttpSession> session) {
-  http_sessions.insert(session);
-  probes.http_connections(static_cast<int64_t>(http_sessions.size()));
+  probes.http_connections(std::ssize(http_sessions));
   co_await session->run();
   http_sessions.erase(session);
-  probes.http_connections(static_cast<int64_t>(http_sessions.size()));
+  probes.http_connections(std::ssize(http_sessions));
+  http_ended.notify();
+}
+
+bool Server::Impl::full(HttpSession::Kind kind) const {
+  const auto open = std::count_if(http_sessions.begin(), http_sessions.end(),
+                                  [kind](const auto& session) { return session->kind() == kind; });
+  const bool any = kind == HttpSession::Kind::kAny;
+  return open >= (any ? options.http.max_connections : options.http.probe_connections);
 }
 
 awaitable<void> Server::Impl::accept_groups() {
@@ -225,6 +238,7 @@ void Server::Impl::close_all() {
   for (const auto& session : http_sessions) session->close();
   for (const auto& session : group_sessions) session->close("the coordinator shuts down");
   ticking.notify();
+  http_ended.notify();
 }
 
 }  // namespace millrace::coordinator

@@ -14,8 +14,13 @@ struct HttpLimits {
   // Of every other request. Only prompts are large, and only they are parsed off the thread that
   // decides and beats: what it parses itself has to be small.
   uint64_t max_small_body_bytes = 4 << 10;
+  // Of all bodies that are being received and parsed, but for small ones.
+  uint64_t body_pool_bytes = 1ull << 30;
   int max_connections = 1024;
+  // Beyond these: for /health, /ready and /metrics, and to tell all others that there is no room.
+  int probe_connections = 32;
   Duration idle = std::chrono::seconds(75);         // between requests, and for a whole header
+  Duration probe_idle = std::chrono::seconds(5);    // the same, beyond max_connections
   Duration progress = std::chrono::seconds(20);     // for the next piece of a body or a response
   Duration keep_alive = std::chrono::seconds(10);   // between ": ping" comments of a stream
   Duration lease_answer = std::chrono::seconds(5);  // of a group, to a renewal

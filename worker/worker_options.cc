@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
 #include "common/units.h"
@@ -13,15 +14,6 @@ namespace millrace::worker {
 namespace {
 
 constexpr size_t kMaxNameChars = 128;  // as in the coordinator
-
-// A check by a function of ours: its message, empty where the text is right.
-template <typename T>
-auto check_by(Result<T> (*parse)(std::string_view)) {
-  return [parse](const std::string& text) {
-    const auto parsed = parse(text);
-    return parsed.ok() ? std::string() : parsed.error().message;
-  };
-}
 
 // A name stands in metrics and logs, a line each.
 std::string check_name(const std::string& name) {
@@ -36,18 +28,18 @@ void add_pool_options(CLI::App& app, WorkerOptions& options) {
   app.add_option("--device-pool", options.device_pool,
                  "device memory of this rank for KV pages, as 256MiB")
       ->type_name("SIZE")
-      ->check(check_by(parse_bytes))
+      ->check(cli::check_by(parse_bytes))
       ->default_str("1/16 of the free memory; on a GPU none");
   app.add_option("--host-pool", options.host_pool,
                  "host memory of this rank for KV pages, and for the digests of the pages of all "
                  "pools: a twentieth of 16-bit pages")
       ->type_name("SIZE")
-      ->check(check_by(parse_bytes))
+      ->check(cli::check_by(parse_bytes))
       ->default_str("1/8 of the free memory; with a GPU 1/2");
   app.add_option("--disk-pool", options.disk_pool,
                  "disk space of this rank for KV pages; needs --disk-directory")
       ->type_name("SIZE")
-      ->check(check_by(parse_bytes))
+      ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
   app.add_option("--disk-directory", options.disk_directory, "where the disk pool's file lives")
       ->type_name("DIR");
@@ -72,7 +64,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
   add_rank_options(app, options.rank);
   app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
       ->option_text("HOST:PORT")
-      ->check(check_by(parse_host_port))
+      ->check(cli::check_by(parse_host_port))
       ->capture_default_str();
   app.add_option("--group-name", options.group_name, "label of this group in metrics")
       ->type_name("NAME")
