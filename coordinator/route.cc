@@ -3,6 +3,7 @@
 #include <array>
 
 #include "coordinator/prefill_body.h"
+#include "coordinator/query_string.h"
 
 namespace millrace::coordinator {
 
@@ -36,8 +37,11 @@ bool matches(const Entry& entry, std::string_view path, std::string* id) {
     return false;
   }
   const size_t length = path.size() - entry.before_id.size() - entry.after_id.size();
-  *id = path.substr(entry.before_id.size(), length);
-  return check_request_id(*id).ok();
+  // Some clients write ':' as %3A.
+  auto decoded = percent_decode(path.substr(entry.before_id.size(), length));
+  if (!decoded.ok() || !check_request_id(*decoded).ok()) return false;
+  *id = *std::move(decoded);
+  return true;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // from it.
 //   millrace-decode --manifest FILE | --events FILE --model DIR [--max-tokens N] [--tp T]
 //   [--transport auto|shm|tcp] [--output FILE]
+// Exit status: 0 tokens generated; 1 an error; 2 the command line is wrong.
 // Prints a JSON object: the tokens, how much came over which transport from which tier, and how
 // much of it before the prefill was done.
 
@@ -10,14 +11,16 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
-#include <fstream>
-#include <iostream>
+#include <cstdio>
 #include <system_error>
 
 #include "comm/ucx/ucx_transport.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
 #include "common/log.h"
+#include "common/output_file.h"
 #include "common/usable_cores.h"
 #include "decode/decode_node.h"
 #include "decode/event_reader.h"
@@ -51,15 +54,15 @@ void add_options(CLI::App& app, Options& options) {
       ->type_name("DIR")
       ->required();
   app.add_option("--max-tokens", options.decode.max_tokens, "tokens to generate")
-      ->check(CLI::Range(1, 65536))
+      ->check(cli::number_range(1, 65536))
       ->capture_default_str();
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
-      ->check(CLI::Range(1, 64))
+      ->check(cli::number_range(1, 64))
       ->capture_default_str();
   cli::add_choice<comm::UcxTransports>(app, "--transport", options.transports,
                                        comm::ucx_transport_names(), "how pages come");
   app.add_option("--timeout-s", options.timeout_s, "seconds for pull and generation together")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::positive_seconds())
       ->capture_default_str();
   app.add_option("--output", options.output_path, "write the JSON here")
       ->type_name("FILE")
@@ -118,27 +121,15 @@ Result<DecodeReport> decode_events(comm::Transport& transport, const Options& op
 }
 
 Result<void> run(Options& options) {
-  if (options.manifest_path.empty() && options.events_path.empty()) {
-    return Error(Errc::kInvalidArgument, "neither --manifest nor --events is given");
-  }
+  MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(options.output_path));
   options.decode.threads_per_rank = std::max(1, usable_cores() / options.decode.tp);
-  options.decode.timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s));
+  options.decode.timeout = cli::from_seconds(options.timeout_s);
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
   MR_ASSIGN_OR_RETURN(const auto report, options.events_path.empty()
                                              ? decode_finished(*transport, options)
                                              : decode_events(*transport, options));
-  const std::string text = json::serialize(to_json(report)) + "\n";
-  if (options.output_path.empty()) {
-    std::cout << text;
-    return {};
-  }
-  std::ofstream file(options.output_path);
-  file << text;
-  file.close();
-  if (!file) return error(Errc::kIo, "{}: cannot be written", options.output_path);
-  return {};
+  return output.write(json::serialize(to_json(report)) + "\n");
 }
 
 }  // namespace
@@ -154,7 +145,11 @@ int main(int argc, char** argv) {
   app.formatter(std::make_shared<millrace::cli::HelpFormatter>());
   app.set_version_flag("--version", MILLRACE_VERSION);
   millrace::decode::add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = millrace::cli::parse(app, argc, argv)) return *status;
+  if (options.manifest_path.empty() && options.events_path.empty()) {
+    std::fputs("millrace-decode: neither --manifest nor --events is given\n", stderr);
+    return millrace::cli::kUsageStatus;
+  }
   millrace::init_logging("decode");
   const auto done = millrace::decode::run(options);
   if (done.ok()) return 0;

@@ -1,18 +1,23 @@
 // millrace-client: sends prompts to a coordinator and looks after what came of them.
+// Exit status: 0 the answer came; 1 an error, or no answer; 2 the command line is wrong.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <thread>
 
+#include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
+#include "common/output_file.h"
 #include "coordinator/client/http_client.h"
 #include "coordinator/client/progress_view.h"
 #include "coordinator/client/prompt_file.h"
+#include "coordinator/prefill_body.h"
 #include "coordinator/query_string.h"
 
 namespace {
@@ -38,6 +43,17 @@ struct Arguments {
   double timeout_s = 60;
 };
 
+const int64_t kMaxDurationMs = coordinator::PrefillBodyLimits().max_duration_ms;
+
+// HOST, or HOST:PORT.
+std::string check_server(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return {};
+  std::string port = text.substr(colon + 1);
+  const std::string wrong = cli::number_range(1, 65535)(port);
+  return wrong.empty() ? "" : "the port " + wrong;
+}
+
 HttpClient client_for(const Arguments& arguments) {
   const size_t colon = arguments.server.rfind(':');
   if (colon == std::string::npos) return HttpClient(arguments.server, "8000");
@@ -58,29 +74,26 @@ std::string describe_error(int status, const std::string& body) {
   };
   const json::value* retriable = error.if_contains("retriable");
   const bool again = retriable && retriable->is_bool() && retriable->get_bool();
-  return fmt::format("{}: {}{}", text("type"), text("message"),
-                     again ? " (trying again may help)" : "");
-}
-
-Result<void> write_output(const Arguments& arguments, const std::string& text) {
-  if (arguments.output.empty()) {
-    std::cout << text << std::endl;
-    return {};
-  }
-  std::ofstream file(arguments.output);
-  file << text << '\n';
-  file.close();
-  if (!file) return error(Errc::kIo, "cannot write {}", arguments.output);
-  return {};
+  const json::value* id = top->if_contains("request_id");
+  const bool named = id && id->is_string();
+  return fmt::format("{}{}: {}{}",
+                     named ? fmt::format("request {}: ", std::string(id->get_string())) : "",
+                     text("type"), text("message"), again ? " (trying again may help)" : "");
 }
 
 Result<void> call_and_print(const Arguments& arguments, const HttpCall& call) {
+  MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(arguments.output));
   MR_ASSIGN_OR_RETURN(const HttpAnswer answer,
                       client_for(arguments).call(call, std::chrono::seconds(30)));
   if (answer.status != 200) {
     return Error(Errc::kInternal, describe_error(answer.status, answer.body));
   }
-  return write_output(arguments, answer.body);
+  return output.write(answer.body + '\n');
+}
+
+// Valid ids have no characters that would need escaping; check_request_id sees to that.
+std::string request_path(const Arguments& arguments) {
+  return "/v1/prefill/" + arguments.request_id;
 }
 
 std::string prefill_target(const Arguments& arguments) {
@@ -96,16 +109,15 @@ std::string prefill_target(const Arguments& arguments) {
 
 Result<void> prefill(const Arguments& arguments) {
   MR_ASSIGN_OR_RETURN(std::string prompt, read_prompt(arguments.prompt_file, arguments.line));
+  MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(arguments.output));
   const HttpCall call{"POST", prefill_target(arguments), "application/octet-stream",
                       std::move(prompt)};
   ProgressView view(::isatty(STDERR_FILENO) != 0);
-  std::ofstream file;
-  if (arguments.events && !arguments.output.empty()) file.open(arguments.output);
-  std::ostream& events = file.is_open() ? file : std::cout;
   protocol::SseEvent last;
+  Result<void> written;
   const auto on_event = [&](const protocol::SseEvent& event) {
     view.show(event);
-    if (arguments.events) events << protocol::to_text(event) << std::flush;
+    if (arguments.events && written.ok()) written = output.write(protocol::to_text(event));
     last = event;
   };
   MR_ASSIGN_OR_RETURN(const HttpAnswer answer,
@@ -115,36 +127,38 @@ Result<void> prefill(const Arguments& arguments) {
   }
   if (last.name == "error") return Error(Errc::kInternal, describe_error(200, last.data));
   if (last.name != "done") return Error(Errc::kPeerLost, "the stream ended without a result");
-  if (!arguments.events) return write_output(arguments, last.data);
-  if (!events) return error(Errc::kIo, "cannot write {}", arguments.output);
-  return {};
+  return arguments.events ? written : output.write(last.data + '\n');
 }
 
+// Asks at least once, whatever the timeout.
 Result<void> wait_ready(const Arguments& arguments) {
-  const auto timeout = std::chrono::duration<double>(arguments.timeout_s);
-  const Deadline deadline = Deadline::after(std::chrono::duration_cast<Duration>(timeout));
-  std::string last = "not tried";
+  using std::chrono::seconds;
+  const Deadline deadline = Deadline::after(cli::from_seconds(arguments.timeout_s));
   const HttpClient client = client_for(arguments);
-  while (!deadline.passed()) {
-    const auto answer = client.call({"GET", "/ready", "", ""}, std::chrono::seconds(5));
+  for (;;) {
+    const auto patience = std::clamp<Duration>(deadline.left(), seconds(1), seconds(5));
+    const auto answer = client.call({"GET", "/ready", "", ""}, patience);
     if (answer.ok() && answer->status == 200) return {};
-    last = answer.ok() ? describe_error(answer->status, answer->body) : answer.error().message;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (deadline.passed()) {
+      return error(
+          Errc::kDeadlineExceeded, "not ready after {:.1f} s: {}", arguments.timeout_s,
+          answer.ok() ? describe_error(answer->status, answer->body) : answer.error().message);
+    }
+    std::this_thread::sleep_for(
+        std::clamp<Duration>(deadline.left(), Duration::zero(), std::chrono::milliseconds(100)));
   }
-  return error(Errc::kDeadlineExceeded, "not ready after {:.1f} s: {}", arguments.timeout_s, last);
 }
 
 Result<void> renew(const Arguments& arguments) {
   const json::object body{{"lease_id", arguments.lease_id}, {"lease_ms", arguments.lease_ms}};
-  return call_and_print(arguments, {"POST", "/v1/prefill/" + arguments.request_id + "/lease:renew",
+  return call_and_print(arguments, {"POST", request_path(arguments) + "/lease:renew",
                                     "application/json", json::serialize(body)});
 }
 
 Result<void> release(const Arguments& arguments) {
   const json::object body{{"lease_id", arguments.lease_id}};
-  return call_and_print(arguments,
-                        {"POST", "/v1/prefill/" + arguments.request_id + "/lease:release",
-                         "application/json", json::serialize(body)});
+  return call_and_print(arguments, {"POST", request_path(arguments) + "/lease:release",
+                                    "application/json", json::serialize(body)});
 }
 
 // What the subcommand on the command line is to do.
@@ -158,13 +172,14 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
       ->type_name("FILE")
       ->required();
   command->add_option("--line", arguments.line, "which line of JSON lines, from 1")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::number_range(int64_t{1}))
       ->capture_default_str();
   command->add_option("--model", arguments.model, "one of GET /v1/models")
       ->type_name("NAME")
       ->required();
   command->add_option("--request-id", arguments.request_id, "name of the request")
       ->type_name("ID")
+      ->check(cli::check_by(coordinator::check_request_id))
       ->default_str("a random one");
   command->add_option("--head-plan", arguments.head_plan, "which attention to compute")
       ->type_name("PLAN")
@@ -172,10 +187,10 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
   command
       ->add_option("--deadline-ms", arguments.deadline_ms,
                    "milliseconds for queue and prefill together")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
       ->default_str("600000");
   command->add_option("--lease-ms", arguments.lease_ms, "milliseconds that the KV cache is kept")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
       ->default_str("60000");
   cli::add_choice<std::string>(*command, "--handover", arguments.handover,
                                {{"at-end", "at-end"}, {"streaming", "streaming"}},
@@ -191,6 +206,7 @@ CLI::App* add_by_id(CLI::App& app, const char* name, const char* help, Arguments
   auto* command = app.add_subcommand(name, help);
   command->add_option("request_id", arguments.request_id, "as in the response")
       ->type_name("ID")
+      ->check(cli::check_by(coordinator::check_request_id))
       ->required();
   command->callback([&action, run = std::move(run)] { action = run; });
   return command;
@@ -204,16 +220,16 @@ void add_lease_id(CLI::App& command, Arguments& arguments) {
 
 void add_request_commands(CLI::App& app, Arguments& arguments, Action& action) {
   add_by_id(app, "status", "what became of a request", arguments, action, [&] {
-    return call_and_print(arguments, {"GET", "/v1/prefill/" + arguments.request_id, "", ""});
+    return call_and_print(arguments, {"GET", request_path(arguments), "", ""});
   });
   add_by_id(app, "cancel", "end a request, or release what it left", arguments, action, [&] {
-    return call_and_print(arguments, {"DELETE", "/v1/prefill/" + arguments.request_id, "", ""});
+    return call_and_print(arguments, {"DELETE", request_path(arguments), "", ""});
   });
   auto* renewal = add_by_id(app, "renew", "prolong a lease", arguments, action,
                             [&] { return renew(arguments); });
   add_lease_id(*renewal, arguments);
   renewal->add_option("--lease-ms", arguments.lease_ms, "milliseconds from now")
-      ->check(CLI::PositiveNumber)
+      ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
       ->required();
   auto* giving_back = add_by_id(app, "release", "give a lease back", arguments, action,
                                 [&] { return release(arguments); });
@@ -223,7 +239,7 @@ void add_request_commands(CLI::App& app, Arguments& arguments, Action& action) {
 void add_wait_ready(CLI::App& app, Arguments& arguments, Action& action) {
   auto* command = app.add_subcommand("wait-ready", "wait until a group is ready");
   command->add_option("--timeout", arguments.timeout_s, "seconds to wait at most")
-      ->check(CLI::NonNegativeNumber)
+      ->check(cli::number_range(0.0, cli::kMaxSeconds))
       ->capture_default_str();
   command->callback([&] { action = [&] { return wait_ready(arguments); }; });
 }
@@ -240,6 +256,7 @@ int main(int argc, char** argv) {
   Arguments arguments;
   app.add_option("--server", arguments.server, "the coordinator's HTTP port")
       ->option_text("HOST:PORT")
+      ->check(check_server)
       ->capture_default_str();
   app.add_option("--output", arguments.output, "write the JSON result here")
       ->type_name("FILE")
@@ -248,7 +265,7 @@ int main(int argc, char** argv) {
   add_prefill(app, arguments, action);
   add_request_commands(app, arguments, action);
   add_wait_ready(app, arguments, action);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = cli::parse(app, argc, argv)) return *status;
 
   if (const Result<void> done = action(); !done.ok()) {
     std::cerr << "millrace-client: " << done.error().message << '\n';

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What millrace-batch and millrace-worker refuse at start, with which exit status, and what a batch job does to files that are there."""
+"""What programs refuse at start, with which exit status, and what they do to files that are there."""
 import json
 import os
 import subprocess
@@ -103,6 +103,77 @@ class WorkerTest(unittest.TestCase):
         self.expect_refused(["--coordinator", "nocolon"], "HOST:PORT")
         self.expect_refused(["--disk-pool", "64MiB"], "needs --disk-directory")
         self.expect_refused(["--group-name", "a\nb"], "control characters")
+
+
+class ServiceProgramsTest(unittest.TestCase):
+    """Coordinator, client and decode node; nobody listens where the client asks."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        self.output = os.path.join(self.directory, "out.json")
+        self.prompt = os.path.join(self.directory, "prompt.bin")
+        with open(self.prompt, "wb") as file:
+            file.write(bytes(16))
+
+    def run_program(self, program, *options):
+        done = subprocess.run([os.path.join(BIN_DIR, f"millrace-{program}"), *options], capture_output=True, text=True,
+                              timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout + done.stderr
+
+    def client(self, *options):
+        return self.run_program("client", "--server", "127.0.0.1:1", "--output", self.output, *options)
+
+    def test_a_wrong_command_line_is_2(self):
+        for program, options, words in (
+                ("coordinator", ["--http-port", "65536"], "from 0 to 65535; not '65536'"),
+                ("coordinator", ["--max-body-bytes", "5x"], "unknown unit"),
+                ("coordinator", ["--body-pool", "1MiB"], "less than --max-body-bytes"),
+                ("client", [], "subcommand"),
+                ("client", ["wait-ready", "--timeout", "-1"], "must be a number from 0"),
+                ("client", ["status", "a/b"], "a request id is 1 to 128 of letters"),
+                ("client", ["renew", "r", "--lease-id", "l", "--lease-ms", "0"], "from 1 to 86400000; not '0'"),
+                ("client", ["--server", "host:http", "status", "r"], "the port must be a whole number"),
+                ("decode", ["--model", MODEL_DIR], "neither --manifest nor --events"),
+                ("decode", ["--model", MODEL_DIR, "--manifest", "x", "--max-tokens", "0"], "from 1 to 65536; not '0'")):
+            with self.subTest(program=program, options=options):
+                status, said = self.run_program(program, *options)
+                self.assertEqual(status, 2, said)
+                self.assertIn(words, said)
+
+    def test_help_and_version_are_0_and_failures_1(self):
+        for program in "coordinator", "client", "decode":
+            for option in "--help", "--version":
+                self.assertEqual(self.run_program(program, option)[0], 0)
+        self.assertEqual(self.run_program("coordinator", "--host", "nowhere")[0], 1)
+        self.assertEqual(self.client("status", "r")[0], 1)
+
+    def test_an_output_that_cannot_be_written_is_said_before_anything_is_asked(self):
+        self.output = os.path.join(self.directory, "missing", "out.json")
+        for command in (["status", "r"], ["prefill", "--prompt", self.prompt, "--model", "m"],
+                        ["prefill", "--prompt", self.prompt, "--model", "m", "--events"]):
+            with self.subTest(command=command):
+                status, said = self.client(*command)
+                self.assertEqual(status, 1, said)
+                self.assertIn(f"{self.output}: cannot be written", said)
+        status, said = self.run_program("decode", "--model", MODEL_DIR, "--manifest", "/nonexistent", "--output", self.output)
+        self.assertEqual(status, 1, said)
+        self.assertIn(f"{self.output}: cannot be written", said)
+
+    def test_an_output_is_replaced_by_a_result_only(self):
+        self.assertEqual(self.client("status", "r")[0], 1)
+        self.assertFalse(os.path.exists(self.output))
+        with open(self.output, "w") as file:
+            file.write("earlier")
+        self.assertEqual(self.client("prefill", "--prompt", self.prompt, "--model", "m", "--events")[0], 1)
+        with open(self.output) as file:
+            self.assertEqual(file.read(), "earlier")
+
+    def test_waiting_for_no_time_asks_once(self):
+        status, said = self.client("wait-ready", "--timeout", "0")
+        self.assertEqual(status, 1, said)
+        self.assertIn("connect to 127.0.0.1:1", said)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,14 @@ TEST(Route, TakesIdAndQueryApart) {
   EXPECT_EQ(route.query, "x=1&y=2");
 }
 
+TEST(Route, AnIdMayBePercentEncoded) {
+  EXPECT_EQ(find_route("GET", "/v1/prefill/a%3Ab").id, "a:b");
+  EXPECT_EQ(find_route("POST", "/v1/prefill/a%3ab/lease:renew").id, "a:b");
+  for (const char* path : {"/v1/prefill/a%2Fb", "/v1/prefill/a+b", "/v1/prefill/a%3"}) {
+    EXPECT_EQ(find_route("GET", path).endpoint, Endpoint::kNone) << path;
+  }
+}
+
 TEST(Route, TellsAWrongMethodFromAnUnknownPath) {
   EXPECT_EQ(find_route("GET", "/v1/prefill").endpoint, Endpoint::kWrongMethod);
   EXPECT_EQ(find_route("POST", "/health").endpoint, Endpoint::kWrongMethod);

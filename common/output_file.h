@@ -1,0 +1,41 @@
+// Where a program's result goes. Opened before the work begins, so that a path that cannot be
+// written is told before anything was asked of others; what the file held is replaced by the first
+// write, so a failure leaves it as it was.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/result.h"
+
+namespace millrace {
+
+class OutputFile {
+ public:
+  // "" : standard output. kIo with the path.
+  static Result<OutputFile> open(const std::string& path);
+
+  OutputFile(OutputFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        descriptor_(std::exchange(other.descriptor_, -1)),
+        made_(other.made_),
+        written_(other.written_) {}
+  OutputFile& operator=(OutputFile&&) = delete;
+  // Takes a file away that open() made and nobody wrote to.
+  ~OutputFile();
+
+  // All of `text`, behind what was written before.
+  Result<void> write(std::string_view text);
+
+ private:
+  OutputFile(std::string path, int descriptor, bool made)
+      : path_(std::move(path)), descriptor_(descriptor), made_(made) {}
+
+  std::string path_;
+  int descriptor_;
+  bool made_;
+  bool written_ = false;
+};
+
+}  // namespace millrace
