@@ -115,9 +115,10 @@ Error GroupService::broken(const Error& failure) const {
 }
 
 // A rank that is busy looks up at every command and every layer; it need not look up less often
-// between requests than within them.
+// between requests than within them. Rank 0, idle, lets the others wait for kCommandInterval.
 Duration GroupService::command_timeout() const {
-  return std::min<Duration>(kCommandTimeout, options_.layer_timeout);
+  return std::max<Duration>(4 * kCommandInterval,
+                            std::min<Duration>(kCommandTimeout, options_.layer_timeout));
 }
 
 // A single rank on a CPU waits for nobody and may take its time.
@@ -154,6 +155,11 @@ Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
   }
   const auto agreed = agree(world, own, Deadline::after(command_timeout()));
   if (!agreed.ok()) {
+    // Leases end a moment apart on the ranks. A renewal in that moment is granted by some, whose
+    // pages would stay for a lease that nobody has. One that is over again is the sweep's.
+    if (change.has_renew() && own.ok() && stores) {
+      (void)store_.release_lease(change.renew().request_id(), change.renew().lease_id());
+    }
     MR_RETURN_IF_ERROR(meet_after(agreed.error()));
     reply.mutable_error()->set_code(protocol::errc_to_wire(agreed.error().code));
     reply.mutable_error()->set_message(agreed.error().message);

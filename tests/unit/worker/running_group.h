@@ -2,6 +2,8 @@
 // GroupService, behind a ScriptedLink.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -15,6 +17,18 @@
 
 namespace millrace::test {
 
+// The clock of a group, and how far this rank's is ahead of it.
+class RankClock final : public Clock {
+ public:
+  explicit RankClock(const Clock& group) : group_(group) {}
+  TimePoint now() const override { return group_.now() + Duration(ahead_.load()); }
+  void advance(Duration by) { ahead_.fetch_add(by.count()); }
+
+ private:
+  const Clock& group_;
+  std::atomic<Duration::rep> ahead_{0};
+};
+
 class RunningGroup {
  public:
   struct Options {
@@ -22,12 +36,15 @@ class RunningGroup {
     worker::GridShape grid{1, 2};
     int64_t device_pages = 16;
     int64_t host_pages = 48;
+    Duration layer_timeout = std::chrono::seconds(60);
     Duration drain_timeout = std::chrono::minutes(10);
   };
 
   explicit RunningGroup(Options options)
       : options_(std::move(options)),
-        outcomes_(static_cast<size_t>(num_ranks()), Error(Errc::kInternal, "did not run")) {}
+        outcomes_(static_cast<size_t>(num_ranks()), Error(Errc::kInternal, "did not run")) {
+    for (int rank = 0; rank < num_ranks(); ++rank) rank_clocks_.emplace_back(clock_);
+  }
   ~RunningGroup() {
     clock_.advance(std::chrono::hours(24));  // past every lease: a drain has nothing to wait for
     stop();
@@ -52,6 +69,7 @@ class RunningGroup {
   ScriptedLink& link() { return link_; }
   comm::LocalTransport& transport() { return transport_; }
   ::millrace::testing::FakeClock& clock() { return clock_; }
+  RankClock& clock_of(int rank) { return rank_clocks_[static_cast<size_t>(rank)]; }
   worker::MetricsBoard& board() { return board_; }
 
  private:
@@ -64,6 +82,7 @@ class RunningGroup {
 
   Result<void> run(std::unique_ptr<comm::Communicator> world) {
     const bool root = world->rank() == 0;
+    const RankClock& clock = clock_of(world->rank());
     MR_ASSIGN_OR_RETURN(
         auto runtime, worker::RankRuntime::create(
                           std::move(world), rank_options(options_.model_directory, options_.grid)));
@@ -79,12 +98,12 @@ class RunningGroup {
              .host_bytes = options_.host_pages * geometry.page_bytes() +
                            (options_.device_pages + options_.host_pages) * geometry.record_bytes(),
              .geometry = geometry},
-            clock_));
+            clock));
     MR_ASSIGN_OR_RETURN(const auto server,
                         worker::KvServer::start(transport_, *store, "epoch-1", "127.0.0.1", 0));
     const worker::GroupOptions group{.epoch = "epoch-1",
                                      .head_plan = "dense",
-                                     .layer_timeout = std::chrono::seconds(60),
+                                     .layer_timeout = options_.layer_timeout,
                                      .drain_timeout = options_.drain_timeout};
     worker::GroupService service(*runtime, *store, *server, root ? &link_ : nullptr, board_,
                                  /*watch=*/nullptr, group);
@@ -93,6 +112,7 @@ class RunningGroup {
 
   const Options options_;
   ::millrace::testing::FakeClock clock_;
+  std::deque<RankClock> rank_clocks_;
   comm::LocalTransport transport_;
   ScriptedLink link_;
   worker::MetricsBoard board_;

@@ -36,7 +36,19 @@ class ScriptedLink final : public worker::ControlLink {
   }
 
   std::optional<worker::ControlEvent> wait(Deadline deadline) override {
-    return inbox_.wait(hurried_ ? Deadline::after(Duration::zero()) : deadline);
+    auto event = inbox_.wait(hurried_ ? Deadline::after(Duration::zero()) : deadline);
+    if (!event.has_value()) {
+      const std::lock_guard lock(mutex_);
+      ++num_idle_waits_;
+      changed_.notify_all();
+    }
+    return event;
+  }
+  // Until the group has waited this often and nothing came; false after a minute.
+  bool wait_for_idle_waits(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(60),
+                             [&] { return num_idle_waits_ >= count; });
   }
   Result<void> send(const protocol::Envelope& envelope) override {
     if (on_send_) on_send_(envelope);
@@ -73,6 +85,7 @@ class ScriptedLink final : public worker::ControlLink {
   std::condition_variable changed_;
   std::vector<protocol::Envelope> sent_;
   size_t next_ = 0;
+  int num_idle_waits_ = 0;
 };
 
 }  // namespace millrace::test
