@@ -1,5 +1,6 @@
 // Owner of uninitialised host memory, aligned to 64 bytes or, where it is large, to huge pages,
-// which it asks for: memory that is new costs a page fault each 4 KiB otherwise.
+// which it asks for: memory that is new costs a page fault each 4 KiB otherwise. Throws
+// std::bad_alloc as containers do.
 #pragma once
 
 #include <sys/mman.h>
@@ -7,9 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <new>
 #include <utility>
-
-#include "common/check.h"
 
 namespace millrace {
 
@@ -22,7 +22,7 @@ class AlignedBuffer {
     const size_t alignment = large ? kHugePageBytes : 64;
     const auto rounded = (static_cast<size_t>(num_bytes) + alignment - 1) / alignment * alignment;
     data_ = std::aligned_alloc(alignment, rounded);
-    MR_CHECK(data_ != nullptr, "out of memory: {} bytes", num_bytes);
+    if (data_ == nullptr) throw std::bad_alloc();
     if (large) madvise(data_, rounded, MADV_HUGEPAGE);  // a kernel without them just says no
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept

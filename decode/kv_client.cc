@@ -1,6 +1,7 @@
 #include "decode/kv_client.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "common/checksum.h"
 #include "common/clock.h"
@@ -10,6 +11,9 @@
 namespace millrace::decode {
 
 namespace {
+
+// Before a rank is asked again that had no memory to read into: a few replies' time.
+constexpr std::chrono::milliseconds kFullPause{20};
 
 int64_t element_bytes(const std::string& dtype) {
   return dtype == "float32" ? 4 : 2;
@@ -95,6 +99,18 @@ Result<comm::TransportConnection*> KvClient::connection(const std::string& addre
 Result<std::vector<PulledPage>> KvClient::fetch(const Run& run, int32_t layer, int32_t kv_head,
                                                 bool digests, std::span<std::byte> destination,
                                                 Deadline deadline) {
+  while (true) {
+    auto fetched = fetch_once(run, layer, kv_head, digests, destination, deadline);
+    if (fetched.ok() || fetched.error().code != Errc::kExhausted || deadline.left() < kFullPause) {
+      return fetched;
+    }
+    std::this_thread::sleep_for(kFullPause);
+  }
+}
+
+Result<std::vector<PulledPage>> KvClient::fetch_once(const Run& run, int32_t layer, int32_t kv_head,
+                                                     bool digests, std::span<std::byte> destination,
+                                                     Deadline deadline) {
   const std::string& address = run.shard->address();
   protocol::PageRequest request;
   request.set_request_id(manifest_.request_id());

@@ -5,7 +5,8 @@
 //   client.pull(layer, kv_head, 0, client.num_pages(), destination, Deadline::after(10s));
 //
 // Every page is checked against the checksum taken when it was written; one that differs is fetched
-// again, up to `max_refetches` times, then kCorrupt. One thread at a time.
+// again, up to `max_refetches` times, then kCorrupt. A rank that has no memory to read pages for
+// one more reader is asked again until the deadline. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,7 @@ class KvClient {
   // Pages [first_page, first_page + num_pages) of one layer and kv head, in order, into
   // `destination` (num_pages * page_bytes()). Errors: kInvalidArgument (outside the manifest),
   // kNotFound (lease over or foreign), kUnavailable (not there yet), kCorrupt, kPeerLost,
-  // kDeadlineExceeded.
+  // kExhausted (to the end), kDeadlineExceeded.
   Result<std::vector<PulledPage>> pull(int32_t layer, int32_t kv_head, int64_t first_page,
                                        int64_t num_pages, std::span<std::byte> destination,
                                        Deadline deadline);
@@ -83,6 +84,9 @@ class KvClient {
   Result<std::vector<PulledPage>> fetch(const Run& run, int32_t layer, int32_t kv_head,
                                         bool digests, std::span<std::byte> destination,
                                         Deadline deadline);
+  Result<std::vector<PulledPage>> fetch_once(const Run& run, int32_t layer, int32_t kv_head,
+                                             bool digests, std::span<std::byte> destination,
+                                             Deadline deadline);
   Result<void> fetch_checked(const Run& run, int32_t layer, int32_t kv_head,
                              std::span<std::byte> destination, std::vector<PulledPage>& pages,
                              Deadline deadline);

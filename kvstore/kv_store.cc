@@ -84,8 +84,8 @@ Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, cons
   } else {
     device.memory = std::move(device_memory);
   }
-  return std::unique_ptr<KvStore>(
-      std::make_unique<TieredKvStore>(config.geometry, std::move(tiers), clock, config.promotes));
+  return std::unique_ptr<KvStore>(std::make_unique<TieredKvStore>(
+      config.geometry, std::move(tiers), clock, config.promotes, config.read_bytes));
 }
 
 }  // namespace millrace::kvstore

@@ -23,7 +23,8 @@
 //
 // Threads: every method may be called from any thread. pin_pages may read the disk; pin_digests
 // reads nothing.
-// Errors: kExhausted (begin_request), kNotFound (unknown request, page outside it, expired or
+// Errors: kExhausted (begin_request; pin_pages, while other readers hold the memory to read into),
+// kNotFound (unknown request, page outside it, expired or
 // foreign lease: the message says which), kUnavailable (a page of an open request that is not
 // complete yet), kCorrupt (a page read back from disk that does not match its checksum), kIo.
 #pragma once
@@ -77,6 +78,9 @@ struct KvGeometry {
   bool operator==(const KvGeometry&) const = default;
 };
 
+// Eight of the largest replies of a KV server.
+inline constexpr int64_t kDefaultReadBytes = int64_t{512} << 20;
+
 // Budgets of the tiers, taken once, at construction (disk: as it is used).
 struct KvStoreConfig {
   int64_t device_bytes = 0;
@@ -85,6 +89,9 @@ struct KvStoreConfig {
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
   std::string disk_directory;  // empty: no disk tier
+  // Host memory beside the pools, for pinned pages that had to be read: those on disk, and
+  // those of a device whose memory is not the host's.
+  int64_t read_bytes = kDefaultReadBytes;
   // Whether seal() moves the best pages to the device. Not where pages leave for decode nodes
   // through host memory: a GPU's are then no faster, and each move crosses the bus.
   bool promotes = true;
@@ -131,7 +138,8 @@ struct TierUse {
 
 struct KvStoreStats {
   TierUse tiers[kNumTiers];
-  int64_t requests = 0;  // held
+  int64_t pages_available = 0;  // that a request which begins now may have
+  int64_t requests = 0;         // held
   int64_t leases_active = 0;
   int64_t leases_expired = 0;  // since start
   int64_t pages_written = 0;

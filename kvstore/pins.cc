@@ -15,15 +15,15 @@ void Pins::describe() {
   }
 }
 
-Result<void> Pins::load(const PageIo& io) {
+Result<void> Pins::load(const PageIo& io, ReadBudget& budget) {
   std::vector<size_t> to_read;
   for (size_t i = 0; i < pages_.size(); ++i) {
     pages_[i].bytes = io.address(pages_[i].tier, slots_[i]);
     if (pages_[i].bytes.empty()) to_read.push_back(i);
   }
   const auto page_bytes = static_cast<size_t>(io.page_bytes());
-  read_ = AlignedBuffer(static_cast<int64_t>(to_read.size() * page_bytes));
-  std::byte* next = read_.as<std::byte>();
+  MR_ASSIGN_OR_RETURN(read_, budget.take(static_cast<int64_t>(to_read.size() * page_bytes)));
+  std::byte* next = read_.data();
   for (const size_t i : to_read) {
     const std::span bytes(next, page_bytes);
     MR_RETURN_IF_ERROR(io.read(pages_[i].tier, slots_[i], entries_[i], bytes));

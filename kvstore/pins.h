@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "common/aligned_buffer.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/page_io.h"
 #include "kvstore/page_table.h"
+#include "kvstore/read_budget.h"
 
 namespace millrace::kvstore {
 
@@ -22,14 +22,17 @@ class Pins final : public PinnedPages {
         entries_(entries),
         unpin_(std::move(unpin)),
         pages_(entries.size()) {}
-  ~Pins() override { unpin_(); }
+  ~Pins() override {
+    read_ = {};  // with the last pin the store may go, and its budget
+    unpin_();
+  }
 
   std::span<const PinnedPage> pages() const override { return pages_; }
 
   // Under the store's lock: what may change later is copied now.
   void describe();
   // Outside the lock.
-  Result<void> load(const PageIo& io);
+  Result<void> load(const PageIo& io, ReadBudget& budget);
 
  private:
   std::shared_ptr<PageTable> table_;
@@ -37,7 +40,7 @@ class Pins final : public PinnedPages {
   std::function<void()> unpin_;
   std::vector<int32_t> slots_;
   std::vector<PinnedPage> pages_;
-  AlignedBuffer read_;
+  ReadMemory read_;
 };
 
 }  // namespace millrace::kvstore

@@ -1,6 +1,7 @@
 #include "kvstore/tiered_kv_store.h"
 
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "common/checksum.h"
@@ -18,10 +19,11 @@ constexpr int64_t kDiskGrowthSlots = 64;
 }  // namespace
 
 TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
-                             bool promotes)
+                             bool promotes, int64_t read_bytes)
     : geometry_(geometry),
       promotes_(promotes),
       io_(std::move(tiers), geometry.page_bytes()),
+      read_budget_(read_bytes),
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
       leases_(clock) {}
@@ -52,7 +54,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
     sequence = next_sequence_++;
   }
   MR_RETURN_IF_ERROR(grow_disk_for(request_id, num_pages));
-  auto table = std::make_shared<PageTable>(request_id, geometry_, num_tokens, pages, sequence);
+  MR_ASSIGN_OR_RETURN(auto table, make_table(request_id, num_tokens, pages, sequence));
   std::lock_guard lock(mutex_);
   // Copies in flight of other requests may hold the last slots for a moment.
   if (residency_.disk_shortfall(num_pages) > 0) return no_room(request_id, num_pages);
@@ -60,6 +62,21 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   leases_.forget_end(request_id);
   tables_.emplace(request_id, std::move(table));
   return {};
+}
+
+// Records of a long prompt are gigabytes.
+Result<std::shared_ptr<PageTable>> TieredKvStore::make_table(const std::string& request_id,
+                                                             int64_t num_tokens,
+                                                             std::span<const int64_t> pages,
+                                                             int64_t sequence) const {
+  try {
+    return std::make_shared<PageTable>(request_id, geometry_, num_tokens, pages, sequence);
+  } catch (const std::bad_alloc&) {
+    const int64_t num_pages =
+        std::ssize(pages) * int64_t{geometry_.num_layers} * geometry_.num_kv_heads;
+    return error(Errc::kExhausted, "request '{}': no memory for the records of {} pages, {} each",
+                 request_id, num_pages, format_bytes(geometry_.record_bytes()));
+  }
 }
 
 Result<void> TieredKvStore::grow_disk_for(const std::string& request_id, int64_t num_pages) {
@@ -234,7 +251,7 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
                                                               int64_t first_page,
                                                               int64_t num_pages) {
   MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, first_page, num_pages));
-  MR_RETURN_IF_ERROR(pins->load(io_));
+  MR_RETURN_IF_ERROR(pins->load(io_, read_budget_));
   count_hits(pins->pages());
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
@@ -332,6 +349,7 @@ KvStoreStats TieredKvStore::stats() const {
                       .slot_bytes = io_.page_bytes()};
     stats.page_hits[i] = page_hits_[i];
   }
+  stats.pages_available = residency_.available();
   stats.requests = static_cast<int64_t>(tables_.size());
   stats.leases_active = leases_.active();
   stats.leases_expired = leases_.expired();

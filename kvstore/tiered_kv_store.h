@@ -18,6 +18,7 @@
 #include "kvstore/page_mover.h"
 #include "kvstore/page_table.h"
 #include "kvstore/pins.h"
+#include "kvstore/read_budget.h"
 #include "kvstore/residency.h"
 
 namespace millrace::kvstore {
@@ -25,7 +26,7 @@ namespace millrace::kvstore {
 class TieredKvStore final : public KvStore {
  public:
   TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
-                bool promotes = true);
+                bool promotes = true, int64_t read_bytes = kDefaultReadBytes);
   // All pins are gone by then.
   ~TieredKvStore() override;
 
@@ -69,6 +70,9 @@ class TieredKvStore final : public KvStore {
   // one takes its time.
   std::shared_ptr<PageTable> forget(const std::string& request_id, LeaseEnd why);
 
+  Result<std::shared_ptr<PageTable>> make_table(const std::string& request_id, int64_t num_tokens,
+                                                std::span<const int64_t> pages,
+                                                int64_t sequence) const;
   Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
   void shrink_disk();
 
@@ -85,6 +89,7 @@ class TieredKvStore final : public KvStore {
   const KvGeometry geometry_;
   const bool promotes_;
   PageIo io_;
+  ReadBudget read_budget_;
 
   std::mutex growth_mutex_;
   mutable std::mutex mutex_;

@@ -65,7 +65,8 @@ struct TransportStats {
 };
 
 // Answers requests on a thread of its own from construction to destruction. The handler runs on
-// that thread and must not wait; it sees headers from the network: they may hold anything.
+// that thread: other requests wait while it reads what it answers with, and it must not wait for
+// anything else. It sees headers from the network: they may hold anything.
 class TransportServer {
  public:
   using Handler = std::function<TransportReply(std::string_view request_header)>;

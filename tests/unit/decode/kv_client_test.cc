@@ -9,6 +9,7 @@
 
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
+#include "protocol/errc.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/decode/served_prompt.h"
@@ -165,6 +166,21 @@ TEST_F(KvClientTest, ARankAskedForPagesItDoesNotHoldSaysSo) {
   auto manifest = served_.manifest();
   manifest.mutable_shards(1)->set_address(manifest.shards(0).address());
   expect_refused(manifest, Errc::kNotFound, "kv head");
+}
+
+TEST_F(KvClientTest, ARankWithoutMemoryToReadIntoIsAskedAgain) {
+  int num_asked = 0;
+  protocol::PageReply full, gone;
+  full.mutable_error()->set_code(protocol::errc_to_wire(Errc::kExhausted));
+  gone.mutable_error()->set_code(protocol::errc_to_wire(Errc::kNotFound));
+  const auto server = *transport_.listen("127.0.0.1", 0, [&](std::string_view) {
+    return comm::TransportReply{.header = (++num_asked < 3 ? full : gone).SerializeAsString()};
+  });
+  auto manifest = served_.manifest();
+  for (auto& shard : *manifest.mutable_shards()) shard.set_address(server->address());
+  KvClient client(transport_, manifest, {});
+  EXPECT_EQ(pull(client, 0, 1).error().code, Errc::kNotFound);
+  EXPECT_EQ(num_asked, 3);
 }
 
 class CheckManifestTest : public KvClientTest {

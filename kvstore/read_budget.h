@@ -1,0 +1,56 @@
+// Host memory for pages that are read for a reader, from disk or a device that has its own: it is
+// taken per read and held until the pages are unpinned, which a slow reader decides.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "common/aligned_buffer.h"
+#include "common/result.h"
+
+namespace millrace::kvstore {
+
+class ReadBudget;
+
+// Memory that counts against a budget, which outlives it.
+class ReadMemory {
+ public:
+  ReadMemory() = default;
+  ReadMemory(ReadMemory&& other) noexcept { *this = std::move(other); }
+  ReadMemory& operator=(ReadMemory&& other) noexcept {
+    std::swap(budget_, other.budget_);
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+  ~ReadMemory();
+
+  std::byte* data() { return buffer_.as<std::byte>(); }
+
+ private:
+  friend class ReadBudget;
+  ReadMemory(ReadBudget& budget, AlignedBuffer buffer)
+      : budget_(&budget), buffer_(std::move(buffer)) {}
+
+  ReadBudget* budget_ = nullptr;
+  AlignedBuffer buffer_;
+};
+
+// Thread-safe.
+class ReadBudget {
+ public:
+  explicit ReadBudget(int64_t num_bytes) : num_bytes_(num_bytes) {}
+
+  // kExhausted: those that read now hold what there is; kTooLarge: more than there ever is.
+  Result<ReadMemory> take(int64_t num_bytes);
+
+ private:
+  friend class ReadMemory;
+  Result<void> reserve(int64_t num_bytes);
+  void give_back(int64_t num_bytes);
+
+  const int64_t num_bytes_;
+  std::mutex mutex_;
+  int64_t taken_bytes_ = 0;
+};
+
+}  // namespace millrace::kvstore
