@@ -52,10 +52,10 @@ int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes) {
 }
 
 // A rank has its share of the prompt's pages, rounded up (worker/partition.h).
-int64_t max_stored_tokens(const RankLayout& layout, int64_t num_slots) {
-  const int64_t slots_a_page =
+int64_t max_stored_tokens(const RankLayout& layout, int64_t num_pages) {
+  const int64_t rows =  // a page each
       int64_t{layout.config.num_layers} * std::max(layout.shard.num_kv_heads, 1);
-  return num_slots / slots_a_page * layout.grid.cp * kernels::kPageTokens;
+  return num_pages / rows * layout.grid.cp * kernels::kPageTokens;
 }
 
 }  // namespace millrace::worker

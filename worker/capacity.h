@@ -26,7 +26,8 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens);
 // max_position_embeddings.
 int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes);
 
-// The longest prompt whose pages fit a store of `num_slots` on every rank, if it held nothing else.
-int64_t max_stored_tokens(const RankLayout& layout, int64_t num_slots);
+// The longest prompt whose pages fit a store with room for `num_pages` on every
+// rank.
+int64_t max_stored_tokens(const RankLayout& layout, int64_t num_pages);
 
 }  // namespace millrace::worker

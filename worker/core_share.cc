@@ -21,6 +21,7 @@ Result<CoreShare> core_share(comm::Communicator& world, Deadline deadline) {
   CoreShare share{.ranks_here = 0};
   for (int rank = 0; rank < world.size(); ++rank) {
     if (std::strcmp(names[static_cast<size_t>(rank)].data(), name.data()) != 0) continue;
+    if (share.ranks_here == 0) share.first_rank = rank;
     if (rank < world.rank()) ++share.local_rank;
     ++share.ranks_here;
   }

@@ -58,11 +58,12 @@ Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline dea
 // Of a machine's memory, half of what is free: the other half is for the KV store, the page cache
 // and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and an
 // eighth for what operations take for a moment; and no pool unless one is asked for, because pages
-// leave for decode nodes through host memory.
+// leave for decode nodes through host memory. Nor where another rank stores the same kv heads.
 int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   const bool own_memory = !device_->info().host_memory;
   const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
   device_pool_bytes_ = options.device_pool_bytes.value_or(own_memory ? 0 : free_bytes / 16);
+  if (weights_->shard.kv_replica != 0) device_pool_bytes_ = 0;
   if (!own_memory) return free_bytes / 2;
   return free_bytes - free_bytes / 8 - device_pool_bytes_;
 }
@@ -82,9 +83,9 @@ Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadl
 }
 
 // Ranks that hold another's kv heads store nothing.
-Result<void> RankRuntime::limit_to_store(int64_t num_slots, Deadline deadline) {
+Result<void> RankRuntime::limit_to_store(int64_t num_pages, Deadline deadline) {
   int64_t own = limits_.max_prompt_tokens;
-  if (weights_->shard.kv_replica == 0) own = std::min(own, max_stored_tokens(layout(), num_slots));
+  if (weights_->shard.kv_replica == 0) own = std::min(own, max_stored_tokens(layout(), num_pages));
   return agree_on_max_prompt_tokens(own, deadline);
 }
 

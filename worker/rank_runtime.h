@@ -41,7 +41,7 @@ class RankRuntime {
 
   // Collective: prompts of more tokens than a rank's store has room for, on the rank with least,
   // are refused from here on, and not told to try again.
-  Result<void> limit_to_store(int64_t num_slots, Deadline deadline);
+  Result<void> limit_to_store(int64_t num_pages, Deadline deadline);
 
   // Collective. Whether `spec` is a plan for this model on all ranks: said at start, not by the
   // first request that needs it.

@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 
 #include "comm/mpi/mpi_session.h"
 #include "comm/ucx/ucx_transport.h"
@@ -25,6 +24,7 @@
 #include "worker/group_service.h"
 #include "worker/group_watch.h"
 #include "worker/rank_end.h"
+#include "worker/store_pools.h"
 #include "worker/worker_options.h"
 
 namespace millrace::worker {
@@ -45,29 +45,31 @@ Result<std::unique_ptr<kvstore::KvStore>> make_store(const kvstore::KvStoreConfi
   return kvstore::make_kv_store(config, Clock::steady(), std::move(device_memory));
 }
 
-int64_t total_slots(const kvstore::KvStoreStats& stats) {
-  int64_t slots = 0;
-  for (const auto& tier : stats.tiers) slots += tier.slots_total;
-  return slots;
+Result<PoolOptions> pool_options(const WorkerOptions& options, const RankRuntime& runtime,
+                                 int rank) {
+  PoolOptions pools{.device_bytes = runtime.device_pool_bytes()};
+  if (!options.host_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(pools.host_bytes, parse_bytes(options.host_pool));
+  }
+  MR_ASSIGN_OR_RETURN(pools.disk_bytes, parse_bytes(options.disk_pool));
+  if (!options.disk_directory.empty()) {
+    pools.disk_directory = fmt::format("{}/rank-{}", options.disk_directory, rank);
+  }
+  return pools;
 }
 
-Result<kvstore::KvStoreConfig> store_config(const WorkerOptions& options, RankRuntime& runtime,
-                                            int rank) {
+// A rank whose kv heads another stores has no pools.
+Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRuntime& runtime,
+                                            MachineRoom room) {
   const auto& weights = runtime.weights();
-  const int64_t free_bytes = available_memory_bytes() / runtime.cores().ranks_here;
-  const bool host_device = runtime.device().info().host_memory;
-  kvstore::KvStoreConfig config{.device_bytes = runtime.device_pool_bytes(),
-                                .host_bytes = free_bytes / (host_device ? 8 : 2),
-                                .promotes = host_device};
-  if (!options.host_pool.empty()) {
-    MR_ASSIGN_OR_RETURN(config.host_bytes, parse_bytes(options.host_pool));
-  }
-  MR_ASSIGN_OR_RETURN(config.disk_bytes, parse_bytes(options.disk_pool));
-  if (!options.disk_directory.empty()) {
-    config.disk_directory = fmt::format("{}/rank-{}", options.disk_directory, rank);
-    std::error_code status;
-    std::filesystem::create_directories(config.disk_directory, status);
-    if (status) return error(Errc::kIo, "{}: {}", config.disk_directory, status.message());
+  kvstore::KvStoreConfig config;
+  if (weights.shard.kv_replica == 0) {
+    room.device_is_host = runtime.device().info().host_memory;
+    room.memory_bytes = available_memory_bytes();
+    if (!options.disk_directory.empty()) {
+      MR_ASSIGN_OR_RETURN(room.disk_bytes, free_disk_bytes(options.disk_directory));
+    }
+    MR_ASSIGN_OR_RETURN(config, pool_sizes(options, room));
   }
   config.geometry = {.num_layers = weights.config.num_layers,
                      .num_kv_heads = weights.shard.num_kv_heads,
@@ -77,40 +79,41 @@ Result<kvstore::KvStoreConfig> store_config(const WorkerOptions& options, RankRu
   return config;
 }
 
-Result<void> check_disk(const kvstore::KvStoreConfig& config) {
-  if (config.disk_bytes == 0) return {};
-  std::error_code status;
-  const auto free_bytes = std::filesystem::space(config.disk_directory, status).available;
-  if (status) return error(Errc::kIo, "{}: {}", config.disk_directory, status.message());
-  if (static_cast<uintmax_t>(config.disk_bytes) <= free_bytes) return {};
-  return error(Errc::kInvalidArgument, "--disk-pool {}: {} are free in {}",
-               format_bytes(config.disk_bytes), format_bytes(static_cast<int64_t>(free_bytes)),
-               config.disk_directory);
-}
-
 struct Rank {
   std::unique_ptr<RankRuntime> runtime;
   std::unique_ptr<kvstore::KvStore> store;
 };
 
-Result<std::unique_ptr<kvstore::KvStore>> start_store(const WorkerOptions& options,
-                                                      RankRuntime& runtime) {
-  MR_ASSIGN_OR_RETURN(const auto config,
-                      store_config(options, runtime, runtime.grid().world().rank()));
-  MR_RETURN_IF_ERROR(check_disk(config));
+Result<std::unique_ptr<kvstore::KvStore>> make_own_store(const PoolOptions& options,
+                                                         RankRuntime& runtime,
+                                                         const MachineRoom& room) {
+  MR_ASSIGN_OR_RETURN(const auto config, store_config(options, runtime, room));
   return make_store(config, runtime.device());
+}
+
+// On all ranks or none.
+Result<std::unique_ptr<kvstore::KvStore>> start_store(const WorkerOptions& options,
+                                                      RankRuntime& runtime, Deadline deadline) {
+  auto& world = runtime.grid().world();
+  MR_ASSIGN_OR_RETURN(const auto pools, pool_options(options, runtime, world.rank()));
+  const auto place = store_place(runtime.cores().first_rank,
+                                 runtime.weights().shard.kv_replica == 0, pools.disk_directory);
+  MR_ASSIGN_OR_RETURN(const auto room, count_neighbours(world, place, deadline));
+  auto store = make_own_store(pools, runtime, room);
+  MR_RETURN_IF_ERROR(agree(world, store.ok() ? Result<void>() : store.error(), deadline));
+  return store;
 }
 
 // A group whose pools hold no prompt would refuse every request.
 Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
                             Deadline deadline) {
   const auto stats = store.stats();
-  MR_RETURN_IF_ERROR(runtime.limit_to_store(total_slots(stats), deadline));
+  MR_RETURN_IF_ERROR(runtime.limit_to_store(stats.pages_available, deadline));
   if (runtime.limits().max_prompt_tokens > 0) return {};
   return error(Errc::kInvalidArgument,
                "the pools have room for {} pages of {}, and the shortest prompt takes {} on a "
                "rank, of each layer and kv head one; see --device-pool, --host-pool, --disk-pool",
-               total_slots(stats), format_bytes(stats.tiers[0].slot_bytes),
+               stats.pages_available, format_bytes(stats.tiers[0].slot_bytes),
                runtime.weights().config.num_layers * runtime.weights().shard.num_kv_heads);
 }
 
@@ -120,10 +123,7 @@ Result<Rank> start_rank(std::unique_ptr<comm::Communicator> world, const WorkerO
   MR_ASSIGN_OR_RETURN(rank.runtime, RankRuntime::create(std::move(world), options.rank));
   const auto deadline = Deadline::after(options.rank.startup_timeout);
   MR_RETURN_IF_ERROR(rank.runtime->check_head_plan(options.group.head_plan));
-  auto store = start_store(options, *rank.runtime);
-  MR_RETURN_IF_ERROR(
-      agree(rank.runtime->grid().world(), store.ok() ? Result<void>() : store.error(), deadline));
-  rank.store = *std::move(store);
+  MR_ASSIGN_OR_RETURN(rank.store, start_store(options, *rank.runtime, deadline));
   MR_RETURN_IF_ERROR(limit_to_store(*rank.runtime, *rank.store, deadline));
   return rank;
 }
@@ -174,6 +174,9 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   auto world = session.world();
   const int rank = world->rank();
   init_logging(fmt::format("worker/{}", rank));
+  // It writes to the environment, which the threads that come later read.
+  MR_ASSIGN_OR_RETURN(const auto transport,
+                      comm::UcxTransport::create({.transports = options.transports}));
   options.rank.device_pool_bytes = std::nullopt;
   if (!options.device_pool.empty()) {
     MR_ASSIGN_OR_RETURN(options.rank.device_pool_bytes, parse_bytes(options.device_pool));
@@ -191,8 +194,6 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   options.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   options.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
 
-  MR_ASSIGN_OR_RETURN(const auto transport,
-                      comm::UcxTransport::create({.transports = options.transports}));
   // Ranks of one host must not collide, so each has a port of its own; 0 leaves it to the system.
   const int port = options.kv_port == 0 ? 0 : options.kv_port + rank;
   MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,

@@ -95,6 +95,16 @@ class WorkerTest(unittest.TestCase):
     def test_pools_without_room_for_a_prompt_are_refused_at_start(self):
         self.expect_refused(["--device-pool", "0", "--host-pool", "1KiB"], "the pools have room for 0 pages of")
 
+    def test_a_host_pool_larger_than_the_free_memory_is_refused_at_start(self):
+        self.expect_refused(["--host-pool", "1024TiB", "--tp", "2"], "on each of 2 ranks", ranks=2)
+
+    def test_ranks_that_store_nothing_take_no_pools(self):
+        with tempfile.TemporaryDirectory() as directory:
+            # The model has two kv heads.
+            self.expect_refused(["--tp", "4", "--host-pool", "1024TiB", "--disk-pool", "1MiB", "--disk-directory", directory],
+                                "on each of 2 ranks", ranks=4)
+            self.assertEqual(sorted(os.listdir(directory)), ["rank-0", "rank-2"])
+
     def test_a_disk_pool_larger_than_the_disk_is_refused_at_start(self):
         with tempfile.TemporaryDirectory() as directory:
             self.expect_refused(["--disk-pool", "1048576TiB", "--disk-directory", directory], "are free in")

@@ -1,0 +1,53 @@
+// How large the pools of a rank's KV store are: its part of what its machine has, beside the other
+// ranks there that store pages.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "comm/api/communicator.h"
+#include "common/result.h"
+#include "kvstore/kv_store.h"
+
+namespace millrace::worker {
+
+struct PoolOptions {
+  int64_t device_bytes = 0;
+  std::optional<int64_t> host_bytes;  // none: a part of the free memory
+  int64_t disk_bytes = 0;
+  std::string disk_directory;  // of this rank alone; empty: no disk
+};
+
+// Where a rank's pages are.
+struct StorePlace {
+  int32_t machine = 0;  // the number of the first rank there
+  bool stores = true;   // not where another rank has the same kv heads
+  uint64_t disk = 0;    // as the machine tells its file systems apart
+};
+
+// What a machine has for the ranks there that store.
+struct MachineRoom {
+  int64_t memory_bytes = 0;
+  int num_ranks = 1;
+  int64_t disk_bytes = 0;
+  int num_ranks_on_disk = 1;
+  bool device_is_host = false;  // the device pool is host memory too
+};
+
+// Makes the directory, where there is one.
+Result<StorePlace> store_place(int machine, bool stores, const std::string& disk_directory);
+
+Result<int64_t> free_disk_bytes(const std::string& directory);
+
+// Collective. The ranks that a rank shares memory and disk with, itself among them, counted into
+// the room: of a rank that stores nothing, not to be used. An error of one is the same on all.
+Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<StorePlace>& own,
+                                     Deadline deadline);
+
+// Budgets of a rank's store. kInvalidArgument, with the numbers, where the ranks together would
+// take more than is free: pools are not touched before pages come, and a process that then takes
+// more than there is is ended in the middle of a request.
+Result<kvstore::KvStoreConfig> pool_sizes(const PoolOptions& options, const MachineRoom& room);
+
+}  // namespace millrace::worker
