@@ -96,10 +96,16 @@ class Engine {
   // collective (`comm_timeout` a layer) do not.
   Result<PrefillResult> prefill(const PrefillTask& task, Duration comm_timeout);
 
+  // Collective, before the first prompt, with prompts of its own up to `max_tokens`. Where the
+  // device has memory of its own, a first prompt would wait for what is made once: kernels loaded,
+  // buffers of collectives mapped, algorithms chosen for products of a row tile, of half of one and
+  // so on, which last row tiles are near to. Nothing on a device whose memory is the host's.
+  Result<void> warm_up(int64_t max_tokens, Duration comm_timeout);
+
  private:
-  // What all layers come to: their pairs.
   // Collective. Returns whether layers may be enqueued ahead (PrefillRun::may_enqueue_ahead).
   Result<bool> connect(const Result<std::unique_ptr<PrefillRun>>& created, Duration comm_timeout);
+  // What all layers come to: their pairs.
   Result<PairTally> run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
                                Duration comm_timeout);
   // The layer's end on this rank, unless `own` is an error already, then on all.

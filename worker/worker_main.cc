@@ -125,6 +125,8 @@ Result<Rank> start_rank(std::unique_ptr<comm::Communicator> world, const WorkerO
   MR_RETURN_IF_ERROR(rank.runtime->check_head_plan(options.group.head_plan));
   MR_ASSIGN_OR_RETURN(rank.store, start_store(options, *rank.runtime, deadline));
   MR_RETURN_IF_ERROR(limit_to_store(*rank.runtime, *rank.store, deadline));
+  MR_RETURN_IF_ERROR(rank.runtime->engine().warm_up(rank.runtime->limits().max_prompt_tokens,
+                                                    cli::from_seconds(options.layer_timeout_s)));
   return rank;
 }
 

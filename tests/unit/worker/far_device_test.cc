@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "common/clock.h"
 #include "kernels/cpu/cpu_device.h"
@@ -526,6 +527,55 @@ TEST(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
       }
       EXPECT_EQ(failure, "failure 1");
     });
+  }
+}
+
+// Of each rank: the device memory that warming up took, what of it is still taken, and the tokens
+// of a prompt after it.
+struct Warmed {
+  int64_t peak_bytes = 0;
+  int64_t left_bytes = 0;
+  std::vector<std::pair<int32_t, float>> top_tokens;  // and their logits; of rank 0
+};
+
+std::vector<Warmed> warmed_ranks(const std::string& model, int64_t max_tokens) {
+  std::vector<Warmed> ranks(4);
+  test::run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
+    Rank rank(model, {2, 2}, std::move(world), /*far=*/true);
+    auto& device = dynamic_cast<test::FarDevice&>(*rank.device);
+    const int64_t before_bytes = device.allocated_bytes();
+    device.reset_peak();
+    if (max_tokens > 0) {
+      const auto done = rank.engine.warm_up(max_tokens, kTimeout);
+      MR_CHECK(done.ok(), "{}", done.error().to_string());
+    }
+    auto& warmed = ranks[static_cast<size_t>(rank.grid.world().rank())];
+    warmed = {.peak_bytes = device.peak_bytes() - before_bytes,
+              .left_bytes = device.allocated_bytes() - before_bytes};
+    const auto plan =
+        Rank::must(model::make_head_plan("adaptive:0.6", rank.weights->config, kPromptTokens, 0));
+    const auto result =
+        Rank::must(rank.engine.prefill({.token_ids = token_ids(), .plan = &plan}, kTimeout));
+    for (const auto& token : result.top_tokens) {
+      warmed.top_tokens.emplace_back(token.token_id, token.logit);
+    }
+  });
+  return ranks;
+}
+
+TEST(FarDeviceEngine, WarmsUpWithPromptsThatLeaveNothingBehind) {
+  test::TempDirectory model;
+  write_model(model.path());
+  const auto cold = warmed_ranks(model.path(), 0);
+  ASSERT_EQ(cold[0].top_tokens.size(), 10U);
+  for (const int64_t max_tokens : {1, 70, 1000}) {
+    const auto warm = warmed_ranks(model.path(), max_tokens);
+    for (size_t rank = 0; rank < warm.size(); ++rank) {
+      SCOPED_TRACE(fmt::format("up to {} tokens, rank {}", max_tokens, rank));
+      EXPECT_GT(warm[rank].peak_bytes, 0);
+      EXPECT_EQ(warm[rank].left_bytes, 0);
+      EXPECT_EQ(warm[rank].top_tokens, cold[rank].top_tokens);
+    }
   }
 }
 
