@@ -297,7 +297,18 @@ class AttentionConsumer {
   // divergent branch.
   __device__ bool weigh(float (&rescale)[2]) {
     constexpr float kSlackLog2 = WeightRange<Element>::kSlackLog2;
-    constexpr float kLiftLog2 = WeightRange<Element>::kLiftLog2;
+    float most[2];
+    find_largest(most);
+    const bool grown =
+        __any_sync(~0u, most[0] > base_[0] + kSlackLog2 || most[1] > base_[1] + kSlackLog2);
+    rescale[0] = rescale[1] = 1;
+    if (grown) raise_bases(most, rescale);
+    take_powers();
+    return grown;
+  }
+
+  // Of both rows, over the four threads that share them, in powers of two.
+  __device__ void find_largest(float (&most)[2]) const {
     // In four chains a row: one alone is as slow as the latency of its steps.
     constexpr int kChains = 4;
     float chains[2][kChains];
@@ -310,7 +321,6 @@ class AttentionConsumer {
         chain = j < kChains ? more : fmaxf(chain, more);
       }
     }
-    float most[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       most[half] =
@@ -321,19 +331,20 @@ class AttentionConsumer {
       most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
       most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2)) * arguments_.scale_log2;
     }
-    const bool grown =
-        __any_sync(~0u, most[0] > base_[0] + kSlackLog2 || most[1] > base_[1] + kSlackLog2);
-    rescale[0] = rescale[1] = 1;
-    if (grown) {
+  }
+
+  __device__ void raise_bases(const float (&most)[2], float (&rescale)[2]) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float base = fmaxf(base_[half], most[half] - kLiftLog2);
-        // A row that has seen nothing yet: any finite number keeps NaN away.
-        rescale[half] = base == -INFINITY ? 1 : ptx::exp2_approx(base_[half] - base);
-        base_[half] = base;
-        sum_[half] *= rescale[half];
-      }
+    for (int half = 0; half < 2; ++half) {
+      const float base = fmaxf(base_[half], most[half] - WeightRange<Element>::kLiftLog2);
+      // A row that has seen nothing yet: any finite number keeps NaN away.
+      rescale[half] = base == -INFINITY ? 1 : ptx::exp2_approx(base_[half] - base);
+      base_[half] = base;
+      sum_[half] *= rescale[half];
     }
+  }
+
+  __device__ void take_powers() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float base = base_[half] == -INFINITY ? 0 : base_[half];
@@ -349,7 +360,6 @@ class AttentionConsumer {
       }
       sum_[half] += sums[0] + sums[1];
     }
-    return grown;
   }
 
   __device__ void scale_outputs(const float (&rescale)[2]) {

@@ -94,18 +94,91 @@ struct DecodeProblem {
   float scale_log2;
 };
 
+// A thread's place in its block: `lanes` threads hold a key's elements, kVector each, and `slots`
+// keys are taken at once.
+struct KeyLanes {
+  __device__ explicit KeyLanes(int head_dim)
+      : lanes(head_dim / kVector),
+        slots(kThreads / lanes),
+        slot(static_cast<int>(threadIdx.x) / lanes),
+        element(static_cast<int>(threadIdx.x) % lanes * kVector) {}
+  int lanes;
+  int slots;
+  int slot;
+  int element;
+};
+
+// The states of a block's warps.
+struct DecodeShared {
+  float maximum[kWarps][kHeads];
+  float mass[kWarps][kHeads];
+  __align__(16) float sum[kWarps][kHeads][kMaxHeadDim];
+};
+
+// This split's keys, under the chunk's queries.
+template <typename Element>
+__device__ void add_split(const DecodeProblem<Element>& p, const KeyLanes& place,
+                          const Vector8 (&q)[kHeads], SoftmaxState (&states)[kHeads]) {
+  const int64_t begin = blockIdx.x * p.split_tokens;
+  const int64_t end = min(begin + p.split_tokens, p.num_tokens);
+  const int64_t rows = blockIdx.y * p.token_stride;
+  // The trip count is the same for all slots, because lanes of a warp exchange their products.
+  for (int64_t base = begin; base < end; base += place.slots) {
+    const bool valid = base + place.slot < end;
+    const int64_t key = valid ? base + place.slot : begin;
+    const Vector8 k = load8(p.k + (rows + key) * p.head_dim + place.element);
+    const Vector8 v = load8(p.v + (rows + key) * p.head_dim + place.element);
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      float product = 0;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) product += q[h][e] * k[e];
+      for (int mask = place.lanes / 2; mask > 0; mask /= 2) {
+        product += __shfl_xor_sync(0xffffffffu, product, mask);
+      }
+      if (valid) states[h].add_key(product * p.scale_log2, v);
+    }
+  }
+}
+
+// The slots of each warp into its first, and those of all warps into shared memory.
+__device__ void share_states(const KeyLanes& place, SoftmaxState (&states)[kHeads],
+                             DecodeShared& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+  const bool first_slot = static_cast<int>(threadIdx.x) % kWarpThreads < place.lanes;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    for (int mask = place.lanes; mask < kWarpThreads; mask *= 2) {
+      states[h].merge(states[h].from_lane(mask));
+    }
+    if (!first_slot) continue;
+    shared.maximum[warp][h] = states[h].maximum;
+    shared.mass[warp][h] = states[h].mass;
+    store8(states[h].sum, &shared.sum[warp][h][place.element]);
+  }
+  __syncthreads();
+}
+
+// The first warp's state of a head and those of the others: the split's.
+__device__ SoftmaxState merge_warps(SoftmaxState state, const DecodeShared& shared, int head,
+                                    int element) {
+  for (int w = 1; w < kWarps; ++w) {
+    state.merge({.maximum = shared.maximum[w][head],
+                 .mass = shared.mass[w][head],
+                 .sum = load8(&shared.sum[w][head][element])});
+  }
+  return state;
+}
+
 // blockIdx: split, kv head, chunk of kHeads query heads of its group.
 template <typename Element>
 __global__ void __launch_bounds__(kThreads)
     decode_split_kernel(const DecodeProblem<Element> p, const Parts parts) {
-  const int lanes = p.head_dim / kVector;
-  const int slots = kThreads / lanes;
-  const int slot = threadIdx.x / lanes;
-  const int at = threadIdx.x % lanes * kVector;
-  const int64_t kv_head = blockIdx.y;
+  __shared__ DecodeShared shared;
+  const KeyLanes place(p.head_dim);
   const int first_head = static_cast<int>(blockIdx.z) * kHeads;
   const int num_heads = min(kHeads, p.group - first_head);
-  const int64_t query_head = kv_head * p.group + first_head;
+  const int64_t query_head = int64_t{blockIdx.y} * p.group + first_head;
 
   Vector8 q[kHeads];
   SoftmaxState states[kHeads];
@@ -113,61 +186,20 @@ __global__ void __launch_bounds__(kThreads)
   for (int h = 0; h < kHeads; ++h) {
     // Heads past the group's end repeat its last one and are not written.
     const int64_t head = query_head + min(h, num_heads - 1);
-    q[h] = load8(p.q + head * p.head_dim + at);
+    q[h] = load8(p.q + head * p.head_dim + place.element);
   }
+  add_split(p, place, q, states);
+  share_states(place, states, shared);
 
-  const int64_t begin = blockIdx.x * p.split_tokens;
-  const int64_t end = min(begin + p.split_tokens, p.num_tokens);
-  const int64_t rows = kv_head * p.token_stride;
-  // The trip count is the same for all slots, because lanes of a warp exchange their products.
-  for (int64_t base = begin; base < end; base += slots) {
-    const bool valid = base + slot < end;
-    const int64_t key = valid ? base + slot : begin;
-    const Vector8 k = load8(p.k + (rows + key) * p.head_dim + at);
-    const Vector8 v = load8(p.v + (rows + key) * p.head_dim + at);
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      float product = 0;
-#pragma unroll
-      for (int e = 0; e < kVector; ++e) product += q[h][e] * k[e];
-      for (int mask = lanes / 2; mask > 0; mask /= 2) {
-        product += __shfl_xor_sync(0xffffffffu, product, mask);
-      }
-      if (valid) states[h].add_key(product * p.scale_log2, v);
-    }
-  }
-
-  __shared__ float shared_maximum[kWarps][kHeads];
-  __shared__ float shared_mass[kWarps][kHeads];
-  __shared__ __align__(16) float shared_sum[kWarps][kHeads][kMaxHeadDim];
-  const int warp = threadIdx.x / kWarpThreads;
-  const bool first_slot = threadIdx.x % kWarpThreads < lanes;
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    for (int mask = lanes; mask < kWarpThreads; mask *= 2) {
-      states[h].merge(states[h].from_lane(mask));
-    }
-    if (!first_slot) continue;
-    shared_maximum[warp][h] = states[h].maximum;
-    shared_mass[warp][h] = states[h].mass;
-    store8(states[h].sum, &shared_sum[warp][h][at]);
-  }
-  __syncthreads();
-
-  if (threadIdx.x >= lanes) return;
+  if (threadIdx.x >= place.lanes) return;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h >= num_heads) break;
-    SoftmaxState state = states[h];
-    for (int w = 1; w < kWarps; ++w) {
-      state.merge({.maximum = shared_maximum[w][h],
-                   .mass = shared_mass[w][h],
-                   .sum = load8(&shared_sum[w][h][at])});
-    }
+    const SoftmaxState state = merge_warps(states[h], shared, h, place.element);
     const int64_t part = (query_head + h) * p.num_splits + blockIdx.x;
     parts.maximum[part] = state.maximum;
     parts.mass[part] = state.mass;
-    store8(state.sum, parts.sum + part * p.head_dim + at);
+    store8(state.sum, parts.sum + part * p.head_dim + place.element);
   }
 }
 

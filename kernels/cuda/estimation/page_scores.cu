@@ -90,6 +90,23 @@ struct PageScoreShared {
   RecallMass recall[kGroupHeads][kWarpsPerGroup];
 };
 
+__device__ void write_page_score(const PageScoreArguments& arguments, const ChunkOfHead& chunk,
+                                 int64_t page, const float (&mass)[kWarpsPerGroup]) {
+  static_assert(kWarpsPerGroup == 4);
+  arguments.page_scores[chunk.number * arguments.num_pages + page] =
+      (mass[0] + mass[1] + mass[2] + mass[3]) / static_cast<float>(chunk.num_rows);
+}
+
+__device__ void write_recall(const PageScoreArguments& arguments, const ChunkOfHead& chunk,
+                             const RecallMass (&warps)[kWarpsPerGroup]) {
+  RecallMass block = {0, 0};
+  for (const RecallMass& warp : warps) {
+    block.total += warp.total;
+    block.covered += warp.covered;
+  }
+  arguments.recall[int64_t{chunk.number} * gridDim.y + chunk.chunk] = block;
+}
+
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMaxGroupThreads, 2)
     page_score_kernel(const __grid_constant__ PageScoreArguments arguments,
@@ -131,17 +148,10 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
   if (chunk.num_rows == 0) return;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (thread < chunk.num_tiles) {
-    const float(&parts)[kWarpsPerGroup] = shared.mass[warpgroup][thread];
-    arguments.page_scores[chunk.number * arguments.num_pages + first_page + thread] =
-        (parts[0] + parts[1] + parts[2] + parts[3]) / static_cast<float>(chunk.num_rows);
+    write_page_score(arguments, chunk, first_page + thread, shared.mass[warpgroup][thread]);
   }
   if (thread == 0 && arguments.num_recall_tiles > 0) {
-    RecallMass block = {0, 0};
-    for (const RecallMass& warp : shared.recall[warpgroup]) {
-      block.total += warp.total;
-      block.covered += warp.covered;
-    }
-    arguments.recall[int64_t{chunk.number} * gridDim.y + chunk.chunk] = block;
+    write_recall(arguments, chunk, shared.recall[warpgroup]);
   }
 }
 
