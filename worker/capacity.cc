@@ -1,10 +1,23 @@
 #include "worker/capacity.h"
 
+#include <algorithm>
+
 #include "common/units.h"
 #include "kernels/api/tiling.h"
-#include "worker/layer_index.h"
 
 namespace millrace::worker {
+
+namespace {
+
+// The sum of kernels::most_listed_blocks(n) for n from 1 to num_tiles: n / 2, and beside it the
+// less of n / 4 and 128.
+int64_t most_listed_blocks_of_all_tiles(int64_t num_tiles) {
+  const int64_t short_tiles = std::min<int64_t>(num_tiles, 512);
+  return num_tiles * (num_tiles + 1) / 4 + short_tiles * (short_tiles + 1) / 8 +
+         (num_tiles - short_tiles) * 128;
+}
+
+}  // namespace
 
 int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   const auto& [config, shard, grid, dtype, sets_layers_aside] = layout;
@@ -28,8 +41,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   }
   per_token += 2 * 4 * ceil_div(shard.num_query_heads, grid.cp);  // probe sums
   const int64_t pages = ceil_div(num_tokens, kernels::kPageTokens);
-  const auto blocks = static_cast<int64_t>(kBlockShare * static_cast<double>(pages) *
-                                           static_cast<double>(pages + 1) / 2 / grid.cp);
+  const int64_t blocks = ceil_div(most_listed_blocks_of_all_tiles(pages), grid.cp);
   // Dense rows, whose number does not grow with the prompt: queries of all heads and, dealt out,
   // again those of own heads, and what comes out of every rank's.
   int64_t dense_heads = shard.num_query_heads;

@@ -56,10 +56,10 @@ Result<LayerIndex> LayerIndex::create(kernels::Device& device, const model::Head
     }
   }
   if (blocks) {
-    int64_t causal_blocks = 0;
-    for (const auto& tile : tiles) causal_blocks += tile.position / kernels::kTileRows + 1;
     shape.num_tiles = static_cast<int64_t>(tiles.size());
-    shape.max_blocks = static_cast<int64_t>(kBlockShare * static_cast<double>(causal_blocks)) + 16;
+    for (const auto& tile : tiles) {
+      shape.max_blocks += kernels::most_listed_blocks(tile.position / kernels::kPageTokens + 1);
+    }
   }
 
   LayerIndex index;

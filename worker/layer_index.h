@@ -14,8 +14,8 @@ namespace millrace::worker {
 class LayerIndex {
  public:
   // Capacities for the neediest layer of `plan` for `num_heads` query heads from `first_head` on.
-  // Block lists get room for kBlockShare of a head's causal blocks; tiles beyond that run densely
-  // (kernels/api/index.h).
+  // Block lists get room for the longest of each tile (kernels::most_listed_blocks), so that none
+  // runs densely for others' sake.
   static Result<LayerIndex> create(kernels::Device& device, const model::HeadPlan& plan,
                                    int32_t first_head, int32_t num_heads, int64_t num_tokens,
                                    const std::vector<kernels::RowTile>& tiles);
@@ -32,9 +32,5 @@ class LayerIndex {
 // the closest merge. 32 heads with MInference's budgets take less than a megabyte a layer, at any
 // length.
 inline constexpr int32_t kMostBands = 2048;
-
-// A head whose tiles want more than this share of their causal blocks gains little from being
-// sparse. At 1M tokens on 8 ranks it is 4.2M entries, 17 MB, a head.
-inline constexpr double kBlockShare = 0.5;
 
 }  // namespace millrace::worker

@@ -23,8 +23,8 @@ class BlockListWriter {
  public:
   BlockListWriter(const IndexView& index, int32_t head);
 
-  // `pages`: ascending, without duplicates. A list of all causal pages, and one that does not fit
-  // into what is left, become kDenseTile.
+  // `pages`: ascending, without duplicates. A list longer than most_listed_blocks, and one that
+  // does not fit into what is left, become kDenseTile.
   void append(int64_t tile_number, const RowTile& tile, const std::vector<int32_t>& pages);
 
  private:

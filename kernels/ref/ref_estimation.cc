@@ -155,7 +155,9 @@ void write_lists(const IndexView& index, int32_t head, std::span<const RowTile> 
     const auto count = static_cast<int64_t>(lists[t].size());
     index.block_begin[tile] = used;
     index.block_count[tile] = kDenseTile;
-    if (count == causal_pages(tiles[t]) || used + count > index.shape.max_blocks) continue;
+    const int64_t causal = causal_pages(tiles[t]);
+    const bool too_long = 4 * count > 3 * causal || count > causal / 2 + 128;
+    if (too_long || used + count > index.shape.max_blocks) continue;
     index.block_count[tile] = static_cast<int32_t>(count);
     std::copy(lists[t].begin(), lists[t].end(),
               index.blocks + head * index.shape.max_blocks + used);

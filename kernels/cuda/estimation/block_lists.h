@@ -25,8 +25,8 @@ struct BlockListArguments {
   int64_t* used = nullptr;
 };
 
-// A list of all causal pages, and one that does not fit into what is left, become kDenseTile; a
-// later one may still fit.
+// A list longer than most_listed_blocks, and one that does not fit into what is left, become
+// kDenseTile; a later one may still fit.
 void launch_block_lists(const BlockListArguments& arguments, cudaStream_t stream);
 
 // All tiles of `heads`, [num_heads] in device memory, attend to everything.

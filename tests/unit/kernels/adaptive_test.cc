@@ -94,6 +94,7 @@ TEST(Adaptive, FollowsTheReferenceForAnyNumberOfRepresentatives) {
 
 TEST(Adaptive, ListsAreAscendingAndHoldTheForcedPages) {
   EstimationCase c({.num_tokens = 1920}, 34);
+  scale_queries(c, 8.0F);  // a few pages hold most of the mass, so that lists are short
   const HeadLists lists = build(c, 0.3F);
   int num_lists = 0;
   for (int32_t tile = 3; tile < 30; ++tile) {
@@ -114,6 +115,26 @@ TEST(Adaptive, FirstThreeTilesHoldOnlyForcedPagesAndAreDense) {
   for (size_t tile = 0; tile < 3; ++tile) {
     EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
   }
+}
+
+TEST(Adaptive, ATileWhoseListIsOverThreeQuartersOfItsPagesIsDense) {
+  EstimationCase c({.num_tokens = 1920}, 38);
+  scale_queries(c, 0.01F);  // nearly equal pages: as many as gamma of them
+  const HeadLists fewer = build(c, 0.6F);
+  const HeadLists more = build(c, 0.9F);
+  for (size_t tile = 20; tile < 30; ++tile) {
+    EXPECT_LE(4 * fewer.blocks[tile].size(), 3 * (tile + 1)) << tile;
+    EXPECT_GE(2 * fewer.blocks[tile].size(), tile + 1) << tile;
+    EXPECT_EQ(more.blocks[tile], std::vector<int32_t>{kDenseTile}) << tile;
+  }
+}
+
+TEST(Index, LongestListsOfTilesOfShortAndLongPrompts) {
+  EXPECT_EQ(most_listed_blocks(1), 0);
+  EXPECT_EQ(most_listed_blocks(4), 3);
+  EXPECT_EQ(most_listed_blocks(5), 3);
+  EXPECT_EQ(most_listed_blocks(512), 384);
+  EXPECT_EQ(most_listed_blocks(1024), 640);
 }
 
 TEST(Adaptive, GammaOneIsEverything) {

@@ -39,13 +39,16 @@ TEST(LayerIndex, ShortPromptsTakeWhatTheyCanFill) {
   EXPECT_LE(bytes_of(plan, 4096), 65 * 8 + 1000 * 4 + 1024);
 }
 
-TEST(LayerIndex, BlocksTakeHalfOfTheCausalBlocks) {
+TEST(LayerIndex, BlocksTakeThreeQuartersOfTheCausalBlocksAndHalfOfThoseOfLongPrompts) {
   const model::HeadPlan plan(1, 2, HeadPattern{.pattern = Pattern::kAdaptive});
-  const int64_t num_tiles = 8192 / 64;
-  const int64_t half = num_tiles * (num_tiles + 1) / 4;
-  const int64_t bytes = bytes_of(plan, 8192);
-  EXPECT_GE(bytes, 2 * half * 4);
-  EXPECT_LE(bytes, 2 * (half * 4 + num_tiles * 12) + 1024);
+  for (const auto& [num_tokens, share] :
+       {std::pair(int64_t{8192}, 0.75), {int64_t{1} << 20, 0.5}}) {
+    const double num_tiles = static_cast<double>(num_tokens) / 64;
+    const double bytes = 2 * share * num_tiles * (num_tiles + 1) / 2 * 4;
+    EXPECT_GE(static_cast<double>(bytes_of(plan, num_tokens)), 0.99 * bytes) << num_tokens;
+    // Counts and places of the tiles too; and 128 blocks more a tile of the long prompt.
+    EXPECT_LE(static_cast<double>(bytes_of(plan, num_tokens)), 1.1 * bytes) << num_tokens;
+  }
 }
 
 }  // namespace
