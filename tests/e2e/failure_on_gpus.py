@@ -40,12 +40,15 @@ class Trial:
         self.prompt = {"prompt_token_ids": [tokens.randrange(1000) for _ in range(NUM_TOKENS)]}
         self.broken = []
 
-    def start_group(self):
-        begun = time.monotonic()
-        self.group = self.service.start_group(
+    def launch(self, wait=True):
+        return self.service.start_group(
             "--model", MODEL, "--device", "cuda", "--host-pool", f"{HOST_POOLS_GIB // self.num_gpus}GiB", "--device-pool", "0",
             "--layer-timeout-s", LAYER_TIMEOUT_S, "--head-plan", "vertical-slash:1000,6096",
-            tp=1, cp=self.num_gpus, sigkill_timeout_s=1)
+            tp=1, cp=self.num_gpus, sigkill_timeout_s=1, wait=wait)
+
+    def start_group(self):
+        begun = time.monotonic()
+        self.group = self.launch()
         self.model = self.service.get("/v1/models")[2]["data"][0]["id"]
         print(f"  a group is ready after {time.monotonic() - begun:.1f} s", flush=True)
 
@@ -68,29 +71,52 @@ class Trial:
         self.idle_mib = [min(pair) for pair in zip(used, self.idle_mib)]
         return [now - idle for now, idle in zip(used, self.idle_mib)]
 
-    def hit(self, name, rank, number, answer_within_s):
-        """Rank `rank` gets signal `number` in a layer; then all that is promised of a group's end."""
-        print(f"{name} of rank {rank}", flush=True)
-        request_id = f"{name}-{rank}"
+    def hit(self, name, rank, number, answer_within_s, layer=8):
+        """Rank `rank` gets signal `number` once `layer` layers are done; then all that is promised of a group's end."""
+        print(f"{name} of rank {rank} after layer {layer}", flush=True)
+        request_id = f"{name}-{rank}-{layer}"
         post = InBackground(lambda: self.prefill(request_id=request_id))
-        wait_until("a layer in the middle", lambda: self.service.layers_done(request_id) >= 8, 60)
+        wait_until("a layer in the middle", lambda: self.service.layers_done(request_id) >= layer, 60)
         os.kill(self.service.ranks()[rank], number)
         hit_at = time.monotonic()
         status, _, body = post.wait(60)
         answered_s = post.ended_at - hit_at
         self.expect(status == 503 and body["error"]["retriable"], f"answered with {status}: {body['error']['message']}")
         self.expect(answered_s < answer_within_s, f"after {answered_s:.2f} s")
+        if number == signal.SIGSTOP:
+            wait_until("the word of a silent rank", lambda: f"rank {rank} is silent" in self.service.logs(), 60)
+        self.expect_end(hit_at)
+        self.start_group()
+        self.expect_served()
+
+    def hit_idle(self, rank):
+        print(f"SIGKILL of rank {rank} with nothing to do", flush=True)
+        os.kill(self.service.ranks()[rank], signal.SIGKILL)
+        hit_at = time.monotonic()
+        wait_until("no group", lambda: self.service.get("/ready")[0] != 200, 60)
+        noticed_s = time.monotonic() - hit_at
+        self.expect(noticed_s < 2, f"the service is not ready after {noticed_s:.2f} s")
+        self.expect_end(hit_at)
+
+    def hit_starting(self, rank):
+        """In the middle of the start: weights on their way, or later, whatever a GPU holds half of its weights in."""
+        print(f"SIGKILL of rank {rank} while it starts", flush=True)
+        self.group = self.launch(wait=False)
+        wait_until("weights on a GPU", lambda: max(self.memory_left_mib()) > 8192, 60)
+        os.kill(self.service.ranks()[rank], signal.SIGKILL)
+        self.expect_end(time.monotonic())
+        self.start_group()
+        self.expect_served()
+
+    def expect_end(self, hit_at):
+        """All ranks and the launcher are gone, and what they had on the GPUs."""
         wait_until("the end of all ranks", lambda: not self.service.ranks(), 60)
         print(f"  ranks gone after {time.monotonic() - hit_at:.2f} s", flush=True)
         self.expect(self.group.wait(60) != 0, f"mpirun gone after {time.monotonic() - hit_at:.2f} s")
-        if number == signal.SIGSTOP:
-            self.expect(f"rank {rank} is silent" in self.service.logs(), "the logs say which rank hung")
         while max(left := self.memory_left_mib()) > SLACK_MIB and time.monotonic() - hit_at < MEMORY_BACK_S:
             pass
         self.expect(max(left) <= SLACK_MIB,
                     f"GPU memory left behind after {time.monotonic() - hit_at:.2f} s, MiB: {left}")
-        self.start_group()
-        self.expect_served()
 
 
 def main():
@@ -104,6 +130,10 @@ def main():
         trial.hit("SIGKILL", num_gpus // 2, signal.SIGKILL, answer_within_s=2)
         trial.hit("SIGSTOP", 1, signal.SIGSTOP, answer_within_s=LAYER_TIMEOUT_S + 2)
         trial.hit("SIGKILL", 0, signal.SIGKILL, answer_within_s=2)
+        trial.hit("SIGKILL", 1, signal.SIGKILL, answer_within_s=2, layer=1)
+        trial.hit("SIGKILL", 1, signal.SIGKILL, answer_within_s=2, layer=31)
+        trial.hit_idle(1)
+        trial.hit_starting(1)
         trial.hit("SIGSTOP", 0, signal.SIGSTOP, answer_within_s=LAYER_TIMEOUT_S + 2)
     except Exception:
         print(service.logs())
