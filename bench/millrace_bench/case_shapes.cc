@@ -42,15 +42,15 @@ IndexShape list_shape(const LayerShape& shape, VerticalSlashBudget budget) {
 }
 
 IndexShape block_shape(const SampleLayer& layer) {
-  int64_t causal_blocks = 0;
+  int64_t max_blocks = 0;
   for (const auto& tile : layer.tiles()) {
-    causal_blocks += tile.position / kernels::kTileRows + 1;
+    max_blocks += kernels::most_listed_blocks(tile.position / kernels::kTileRows + 1);
   }
   return {.num_heads = layer.shape().num_query_heads,
           .max_bands = 1,
           .max_columns = 1,
           .num_tiles = std::ssize(layer.tiles()),
-          .max_blocks = std::max<int64_t>(causal_blocks / 2, 1)};
+          .max_blocks = std::max<int64_t>(max_blocks, 1)};
 }
 
 }  // namespace millrace::bench
