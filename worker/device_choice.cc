@@ -1,9 +1,9 @@
 #include "worker/device_choice.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
-#include "common/units.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_device.h"
 
@@ -13,14 +13,11 @@ namespace {
 
 constexpr std::string_view kCudaPrefix = "cuda:";
 
-Result<RankDevice> make_gpu(const DeviceChoice& choice, const CoreShare& cores) {
+Result<std::unique_ptr<kernels::Device>> make_gpu(const DeviceChoice& choice,
+                                                  const CoreShare& cores) {
   const int num_gpus = std::max(1, kernels::num_cuda_devices());
-  const bool by_turns = choice.index < 0;
-  const int index = by_turns ? cores.local_rank % num_gpus : choice.index;
-  MR_ASSIGN_OR_RETURN(auto device, kernels::make_cuda_device({.index = index}));
-  const int num_ranks =
-      by_turns ? static_cast<int>(ceil_div(cores.ranks_here, num_gpus)) : cores.ranks_here;
-  return RankDevice{.device = std::move(device), .num_ranks = num_ranks};
+  return kernels::make_cuda_device(
+      {.index = choice.index < 0 ? cores.local_rank % num_gpus : choice.index});
 }
 
 }  // namespace
@@ -42,8 +39,9 @@ Result<DeviceChoice> parse_device_choice(std::string_view text) {
   return error(Errc::kInvalidArgument, "device '{}': write auto, cpu, cuda or cuda:N", text);
 }
 
-Result<RankDevice> make_rank_device(const DeviceChoice& choice, std::optional<DType> dtype,
-                                    const CoreShare& cores) {
+Result<std::unique_ptr<kernels::Device>> make_rank_device(const DeviceChoice& choice,
+                                                          std::optional<DType> dtype,
+                                                          const CoreShare& cores) {
   using Kind = DeviceChoice::Kind;
   const bool gpu_can = dtype != DType::kFloat32;
   const bool cpu_can = dtype != DType::kFloat16;
@@ -58,8 +56,7 @@ Result<RankDevice> make_rank_device(const DeviceChoice& choice, std::optional<DT
                  "a CPU computes in float32 or bfloat16, not in float16; this process sees {} GPUs",
                  kernels::num_cuda_devices());
   }
-  return RankDevice{.device = kernels::make_cpu_device({.num_threads = cores.num_threads}),
-                    .num_ranks = cores.ranks_here};
+  return kernels::make_cpu_device({.num_threads = cores.num_threads});
 }
 
 DType compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted, DType stored) {

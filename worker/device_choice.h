@@ -24,14 +24,10 @@ struct DeviceChoice {
 // "auto", "cpu", "cuda" or "cuda:N".
 Result<DeviceChoice> parse_device_choice(std::string_view text);
 
-struct RankDevice {
-  std::unique_ptr<kernels::Device> device;
-  int num_ranks = 1;  // that share it, this one included
-};
-
 // `dtype`: what the rank is told to compute in, if anything. kUnsupported where the device cannot.
-Result<RankDevice> make_rank_device(const DeviceChoice& choice, std::optional<DType> dtype,
-                                    const CoreShare& cores);
+Result<std::unique_ptr<kernels::Device>> make_rank_device(const DeviceChoice& choice,
+                                                          std::optional<DType> dtype,
+                                                          const CoreShare& cores);
 
 // What a rank computes in: `wanted`, or float32 on a CPU, and on a GPU what the checkpoint's
 // matrices are `stored` in, float16 or bfloat16 (bfloat16 for float32 ones).

@@ -7,6 +7,7 @@
 #include "worker/agreement.h"
 #include "worker/capacity.h"
 #include "worker/crossover.h"
+#include "worker/device_share.h"
 #include "worker/rank_values.h"
 
 namespace millrace::worker {
@@ -28,15 +29,16 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
   const Result<void> loaded = runtime->load(options);
   MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
+  MR_ASSIGN_OR_RETURN(
+      runtime->ranks_on_device_,
+      num_ranks_on_device(runtime->grid_->world(), runtime->device_->info(), deadline));
   MR_RETURN_IF_ERROR(runtime->make_engine(options.engine, deadline));
   MR_RETURN_IF_ERROR(runtime->agree_on_limits(options));
   return runtime;
 }
 
 Result<void> RankRuntime::load(const RankOptions& options) {
-  MR_ASSIGN_OR_RETURN(auto made, make_rank_device(options.device, options.compute_dtype, cores_));
-  device_ = std::move(made.device);
-  ranks_on_device_ = made.num_ranks;
+  MR_ASSIGN_OR_RETURN(device_, make_rank_device(options.device, options.compute_dtype, cores_));
   MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(options.model_directory));
   const DType dtype = compute_dtype_on(device_->info(), options.compute_dtype, stored);
   MR_ASSIGN_OR_RETURN(

@@ -203,10 +203,12 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   MetricsBoard board;
   std::unique_ptr<ControlClient> control;
   if (rank == 0) {
-    spdlog::info("group {} of {} ranks, tp {} x cp {}, {}, prompts up to {} tokens, crossover {}",
-                 options.group.epoch, options.rank.grid.tp * options.rank.grid.cp,
-                 options.rank.grid.tp, options.rank.grid.cp, runtime->device().info().name,
-                 runtime->limits().max_prompt_tokens, runtime->crossover_tokens());
+    spdlog::info(
+        "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
+        "crossover {}",
+        options.group.epoch, options.rank.grid.tp * options.rank.grid.cp, options.rank.grid.tp,
+        options.rank.grid.cp, runtime->device().info().name, runtime->engine().groups().transport,
+        runtime->limits().max_prompt_tokens, runtime->crossover_tokens());
     MR_ASSIGN_OR_RETURN(auto control_settings, control_options(options, *runtime));
     control = std::make_unique<ControlClient>(std::move(control_settings),
                                               [&board] { return board.read(); });

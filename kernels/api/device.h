@@ -31,7 +31,10 @@
 namespace millrace::kernels {
 
 struct DeviceInfo {
-  std::string name;            // "cpu (2 threads, avx512_bf16)"
+  std::string name;  // "cpu (2 threads, avx512_bf16)"
+  // The same for all processes of a machine that compute on this device, whatever number each sees
+  // it under; empty on a CPU, of which a machine has one.
+  std::string id;
   int num_threads = 0;         // CPU only
   bool fast_bfloat16 = false;  // bf16 products faster than float32 ones
   // What weights, K and V may be besides bfloat16.

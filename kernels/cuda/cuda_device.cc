@@ -37,11 +37,21 @@ bool runs_our_kernels(int index) {
 // (docs/notebook/service.md).
 constexpr int64_t kPooledBytes = int64_t{16} << 20;
 
+// Of the GPU, or of its instance where it is divided: what nvidia-smi shows, without the dashes.
+std::string uuid_of(const cudaDeviceProp& properties) {
+  std::string text;
+  for (const char byte : properties.uuid.bytes) {
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
+}
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int index, const cudaDeviceProp& properties)
       : index_(index),
         name_(fmt::format("cuda:{} ({})", index, properties.name)),
+        id_(uuid_of(properties)),
         num_sms_(properties.multiProcessorCount),
         l2_bytes_(properties.l2CacheSize),
         total_bytes_(static_cast<int64_t>(properties.totalGlobalMem)),
@@ -50,6 +60,7 @@ class CudaDevice final : public Device {
 
   DeviceInfo info() const override {
     return {.name = name_,
+            .id = id_,
             .fast_bfloat16 = true,
             .float32_compute = false,
             .float16_compute = true,
@@ -199,6 +210,7 @@ class CudaDevice final : public Device {
 
   int index_;
   std::string name_;
+  std::string id_;
   int num_sms_;
   int64_t l2_bytes_;
   int64_t total_bytes_;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_device.h"
+#include "tests/unit/worker/rank_threads.h"
+#include "worker/device_share.h"
 
 namespace millrace::worker {
 namespace {
@@ -29,12 +31,33 @@ TEST(DeviceChoice, RefusesWhatIsNoneAndSaysWhatIs) {
   }
 }
 
-TEST(RankDevice, CpuHasTheRanksThreadsAndIsSharedByTheMachinesRanks) {
+TEST(RankDevice, CpuHasTheRanksThreads) {
   const auto made =
       make_rank_device({.kind = Kind::kCpu}, std::nullopt, {.ranks_here = 3, .num_threads = 2});
   ASSERT_TRUE(made.ok()) << made.error().to_string();
-  EXPECT_EQ(made->device->info().num_threads, 2);
-  EXPECT_EQ(made->num_ranks, 3);
+  EXPECT_EQ((*made)->info().num_threads, 2);
+}
+
+std::vector<int> sharers(const std::vector<std::string>& ids) {
+  std::vector<int> counts(ids.size());
+  test::run_ranks(static_cast<int>(ids.size()), [&](std::unique_ptr<comm::Communicator> world) {
+    const auto rank = static_cast<size_t>(world->rank());
+    kernels::DeviceInfo info;
+    info.id = ids[rank];
+    const auto count = num_ranks_on_device(*world, info, Deadline::after(std::chrono::seconds(60)));
+    counts[rank] = count.ok() ? *count : -1;
+  });
+  return counts;
+}
+
+// Each process may see a GPU of its own under number 0, or all see all of them.
+TEST(RanksOnADevice, AreThoseThatSeeTheSameOne) {
+  EXPECT_EQ(sharers({"a", "b", "c"}), (std::vector{1, 1, 1}));
+  EXPECT_EQ(sharers({"a", "b", "a", "b", "a"}), (std::vector{3, 2, 3, 2, 3}));
+}
+
+TEST(RanksOnADevice, AreAllOfAMachineOnItsCpu) {
+  EXPECT_EQ(sharers({"", "", ""}), (std::vector{3, 3, 3}));
 }
 
 DType chosen(bool gpu, std::optional<DType> wanted, DType stored) {
@@ -73,10 +96,10 @@ TEST(RankDevice, CpuIsRefusedInFloat16) {
 TEST(RankDevice, AutoIsTheCpuInFloat32OrWithoutAGpu) {
   const auto exact = make_rank_device({}, DType::kFloat32, {});
   ASSERT_TRUE(exact.ok());
-  EXPECT_TRUE(exact->device->info().host_memory);
+  EXPECT_TRUE((*exact)->info().host_memory);
   const auto any = make_rank_device({}, std::nullopt, {});
   ASSERT_TRUE(any.ok());
-  EXPECT_EQ(any->device->info().host_memory, kernels::num_cuda_devices() == 0);
+  EXPECT_EQ((*any)->info().host_memory, kernels::num_cuda_devices() == 0);
 }
 
 TEST(RankDevice, CudaIsRefusedInFloat32AndWhereThereIsNone) {
