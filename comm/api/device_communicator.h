@@ -65,6 +65,10 @@ class DeviceCommunicator {
   // Element-wise sum in place; all ranks get the same bits, in every run.
   virtual Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) = 0;
 
+  // Whether all that was called so far may still end well; kPeerLost says what failed. Collective in
+  // nothing: asked while the device is waited for.
+  virtual Result<void> check() const = 0;
+
   // Seconds are those in which a collective ran or waited for other ranks.
   virtual CommStats stats() const = 0;
 };

@@ -17,10 +17,6 @@ CollectiveQueue::CollectiveQueue(int gpu, cudaStream_t operations)
   for (cudaEvent_t& mark : marks_) {
     check(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   }
-  for (Stretch& stretch : stretches_) {
-    check(cudaEventCreate(&stretch.begin), "cudaEventCreate");
-    check(cudaEventCreate(&stretch.end), "cudaEventCreate");
-  }
 }
 
 CollectiveQueue::~CollectiveQueue() {
@@ -59,34 +55,44 @@ void CollectiveQueue::join(CollectiveMark mark) {
       "cudaStreamWaitEvent");
 }
 
+CollectiveQueue::Stretch CollectiveQueue::make_stretch() {
+  Stretch stretch;
+  check(cudaEventCreate(&stretch.begin), "cudaEventCreate");
+  check(cudaEventCreate(&stretch.end), "cudaEventCreate");
+  return stretch;
+}
+
 void CollectiveQueue::begin() {
   use();
-  Stretch& stretch = stretches_[next_stretch_];
-  settle(stretch, /*wait=*/true);
-  check(cudaEventRecord(stretch.begin, stream_), "cudaEventRecord");
+  if (next_stretch_ == stretches_.size()) next_stretch_ = 0;
+  if (stretches_.empty() || !settle(stretches_[next_stretch_])) {
+    stretches_.insert(stretches_.begin() + static_cast<std::ptrdiff_t>(next_stretch_),
+                      make_stretch());
+  }
+  check(cudaEventRecord(stretches_[next_stretch_].begin, stream_), "cudaEventRecord");
 }
 
 void CollectiveQueue::end() {
   Stretch& stretch = stretches_[next_stretch_];
   check(cudaEventRecord(stretch.end, stream_), "cudaEventRecord");
   stretch.running = true;
-  next_stretch_ = (next_stretch_ + 1) % kStretches;
+  ++next_stretch_;
 }
 
 double CollectiveQueue::busy_s() const {
-  for (Stretch& stretch : stretches_) settle(stretch, /*wait=*/false);
+  for (Stretch& stretch : stretches_) settle(stretch);
   return busy_s_;
 }
 
-void CollectiveQueue::settle(Stretch& stretch, bool wait) const {
-  if (!stretch.running) return;
-  if (wait) check(cudaEventSynchronize(stretch.end), "cudaEventSynchronize");
+bool CollectiveQueue::settle(Stretch& stretch) const {
+  if (!stretch.running) return true;
   float elapsed_ms = 0;
   const cudaError_t status = cudaEventElapsedTime(&elapsed_ms, stretch.begin, stretch.end);
-  if (status == cudaErrorNotReady) return;
+  if (status == cudaErrorNotReady) return false;
   check(status, "cudaEventElapsedTime");
   stretch.running = false;
   busy_s_ += double{elapsed_ms} * 1e-3;
+  return true;
 }
 
 }  // namespace millrace::comm::nccl

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "comm/api/device_communicator.h"
 
@@ -39,11 +40,9 @@ class CollectiveQueue {
     cudaEvent_t end = nullptr;
     bool running = false;
   };
-  // The oldest is waited for when all are running. Two layers, which the host may be ahead, have
-  // fewer up to 120 row tiles a rank (a million tokens): a tile has its K and V, or two sums.
-  static constexpr size_t kStretches = 512;
-
-  void settle(Stretch& stretch, bool wait) const;
+  static Stretch make_stretch();
+  // Adds it to busy_s_ if it is done; whether it is free.
+  bool settle(Stretch& stretch) const;
 
   int gpu_;
   cudaStream_t operations_;
@@ -51,7 +50,9 @@ class CollectiveQueue {
   cudaEvent_t followed_ = nullptr;
   std::array<cudaEvent_t, kCollectiveMarksKept> marks_{};
   CollectiveMark next_mark_ = 0;
-  mutable std::array<Stretch, kStretches> stretches_{};
+  // In turn. One more where the next is still running: as many as the host is ahead by, two layers of
+  // collectives.
+  mutable std::vector<Stretch> stretches_;
   size_t next_stretch_ = 0;
   mutable double busy_s_ = 0;
 };

@@ -14,7 +14,10 @@
 namespace millrace::comm {
 namespace {
 
-// While NCCL sets up connections; nothing a layer waits for.
+// A communicator that does not block has a thread of its own put each call into the stream, some
+// tens of microseconds later, and the host has a next layer to enqueue: so it looks again at once,
+// until it is clear that NCCL sets up connections.
+constexpr auto kLookTime = std::chrono::microseconds(500);
 constexpr auto kPause = std::chrono::microseconds(100);
 
 class NcclCommunicator final : public DeviceCommunicator {
@@ -82,6 +85,14 @@ class NcclCommunicator final : public DeviceCommunicator {
       return ncclAllReduce(data, data, static_cast<size_t>(count), ncclFloat32, ncclSum, comm_,
                            queue_.stream());
     });
+  }
+
+  Result<void> check() const override {
+    ncclResult_t status = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
+    if (asked != ncclSuccess) status = asked;
+    if (status == ncclSuccess || status == ncclInProgress) return {};
+    return failure("collective under way", status);
   }
 
   CommStats stats() const override {
@@ -160,6 +171,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   template <typename Call>
   Result<void> run(const char* name, Deadline deadline, Call&& call) {
     ncclResult_t status = call();
+    const auto looking = Deadline::after(kLookTime);
     while (status == ncclSuccess || status == ncclInProgress) {
       const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
       if (asked != ncclSuccess) status = asked;
@@ -167,9 +179,17 @@ class NcclCommunicator final : public DeviceCommunicator {
       if (deadline.passed()) {
         return error(Errc::kPeerLost, "NCCL {}: not all of {} ranks came", name, size_);
       }
-      std::this_thread::sleep_for(kPause);
+      if (looking.passed()) {
+        std::this_thread::sleep_for(kPause);
+      } else {
+        std::this_thread::yield();
+      }
     }
     if (status == ncclSuccess) return {};
+    return failure(name, status);
+  }
+
+  Error failure(const char* name, ncclResult_t status) const {
     return error(Errc::kPeerLost, "NCCL {}, rank {} of {}: {} ({})", name, rank_, size_,
                  ncclGetErrorString(status), ncclGetLastError(comm_));
   }

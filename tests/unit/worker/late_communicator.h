@@ -51,6 +51,7 @@ class LateCommunicator final : public comm::DeviceCommunicator {
   Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) override {
     return later([=, this] { return at_once_->all_reduce_sum(data, count, deadline); });
   }
+  Result<void> check() const override { return at_once_->check(); }
   comm::CommStats stats() const override { return at_once_->stats(); }
 
  private:
