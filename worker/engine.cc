@@ -131,7 +131,8 @@ Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
   auto& world = grid_->world();
   auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, forward_,
-                                    partition(static_cast<int64_t>(task.token_ids.size())), task);
+                                    partition(static_cast<int64_t>(task.token_ids.size())), task,
+                                    comm_timeout);
   MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));
   PrefillRun& run = **created;
   enter(task, Stage::kLayers);

@@ -2,7 +2,7 @@
 // goes through l + 1. The same on every rank of a TP x CP grid, in the service, in batch jobs and
 // in tests with ranks as threads.
 //
-// Per layer: project this rank's rows to Q, K, V; exchange K and V by kv head; estimate the index;
+// Per layer: project this rank's rows to Q, K, V; exchange K and V by row tile; estimate the index;
 // attend; finish the rows (output projection, MLP); score pages with the dense last rows; hand K
 // and V to the sink. Then all ranks meet at the layer's boundary, where errors, cancellation and
 // deadlines are decided for all. A GPU computes the next layer meanwhile, so what is decided there

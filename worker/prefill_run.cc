@@ -16,15 +16,17 @@ namespace {
 // Rows whose logits are computed at a time: bounds [rows, vocabulary] float32, 32 MiB at a
 // vocabulary of 128K.
 constexpr int64_t kLogitRows = 64;
-// For what is on its way when a request ends, beyond the time that its last layer has anyway.
-constexpr auto kSettleTimeout = std::chrono::seconds(2);
+// How often collectives are asked whether they failed, while the device is waited for.
+constexpr auto kCollectivesCheck = std::chrono::milliseconds(100);
+// What a group that broke leaves on its way, after the timeout in which that was found out.
+constexpr auto kBrokenTimeout = std::chrono::seconds(2);
 
 }  // namespace
 
 PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weights,
                        const RankGrid& grid, const DeviceGroups& groups,
                        const EngineOptions& options, model::LayerForward& forward,
-                       Partition partition, const PrefillTask& task)
+                       Partition partition, const PrefillTask& task, Duration layer_timeout)
     : device_(device),
       weights_(weights),
       grid_(grid),
@@ -33,6 +35,7 @@ PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weigh
       forward_(forward),
       partition_(std::move(partition)),
       task_(task),
+      layer_timeout_(layer_timeout),
       num_rows_(partition_.num_tokens(grid.cp().rank())),
       positions_(partition_.positions(grid.cp().rank())),
       tiles_(partition_.tiles(grid.cp().rank())),
@@ -47,9 +50,9 @@ PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weigh
 Result<std::unique_ptr<PrefillRun>> PrefillRun::create(
     kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
     const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
-    Partition partition, const PrefillTask& task) {
-  std::unique_ptr<PrefillRun> run(
-      new PrefillRun(device, weights, grid, groups, options, forward, std::move(partition), task));
+    Partition partition, const PrefillTask& task, Duration layer_timeout) {
+  std::unique_ptr<PrefillRun> run(new PrefillRun(device, weights, grid, groups, options, forward,
+                                                 std::move(partition), task, layer_timeout));
   MR_RETURN_IF_ERROR(run->allocate());
   return run;
 }
@@ -128,14 +131,16 @@ Result<void> PrefillRun::allocate_logits() {
 }
 
 // A request that ends early may have enqueued a layer and sent what nobody waits for; its memory
-// stays until that is done. On a device that failed nothing is on its way any more. Its first error
-// is what ends the request and must not be lost to this one, which says the same again.
+// stays until that is done. The layer has begun no sooner than the one before it was closed, and has
+// from here on the time that any layer has. On a device that failed nothing is on its way any more.
+// Its first error is what ends the request and must not be lost to this one, which says the same
+// again.
 PrefillRun::~PrefillRun() {
   if (exchange_ == nullptr) return;
   try {
     exchange_->settle();
     const auto settled =
-        device_.synchronize(in_flight_until_.later_of(Deadline::after(kSettleTimeout)));
+        device_.synchronize(Deadline::after(group_broke_ ? kBrokenTimeout : layer_timeout_));
     if (!settled.ok()) end_rank(settled.error());
   } catch (const std::exception& failure) {
     spdlog::error("the end of a prompt on {}: {}", device_.info().name, failure.what());
@@ -187,7 +192,6 @@ bool PrefillRun::may_enqueue_ahead() const {
 }
 
 Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
-  in_flight_until_ = deadline;
   const bool projected = layer > 0 && projects_ahead();
   if (!projected) {
     MR_RETURN_IF_ERROR(
@@ -338,11 +342,20 @@ Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
 // no way out of that: what it holds cannot be freed, and neither kernels nor copy engines look up
 // reliably (docs/adr/0010-nccl-and-copy-engines.md).
 Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
-  auto done = device_.wait_for(in_flight(layer).end, deadline);
   const bool waits_for_ranks = device_.gpu_stream() && grid_.world().size() > 1;
-  if (done.ok() || !waits_for_ranks) return done;
-  end_rank(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
-                 grid_.world().rank(), done.error().message));
+  if (!waits_for_ranks) return device_.wait_for(in_flight(layer).end, deadline);
+  while (true) {
+    const auto done = device_.wait_for(in_flight(layer).end,
+                                       deadline.earlier_of(Deadline::after(kCollectivesCheck)));
+    if (done.ok()) return {};
+    for (const auto* group : {groups_.tp.get(), groups_.cp.get()}) {
+      const auto failed = group->check();
+      if (!failed.ok()) end_rank(failed.error());
+    }
+    if (!deadline.passed()) continue;
+    end_rank(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
+                   grid_.world().rank(), done.error().message));
+  }
 }
 
 // [positions.size(), vocabulary] on the ranks of the root's tensor-parallel row; empty elsewhere.

@@ -21,10 +21,11 @@ namespace millrace::worker {
 class PrefillRun {
  public:
   // Takes the memory of the whole request; kExhausted with the numbers when it does not fit.
+  // `layer_timeout`: for what is under way when the run ends.
   static Result<std::unique_ptr<PrefillRun>> create(
       kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
       const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
-      Partition partition, const PrefillTask& task);
+      Partition partition, const PrefillTask& task, Duration layer_timeout);
 
   PrefillRun(const PrefillRun&) = delete;
   PrefillRun& operator=(const PrefillRun&) = delete;
@@ -49,7 +50,7 @@ class PrefillRun {
   // pairs: over all ranks both are of the same rows.
   Result<RankPairs> close_layer(int32_t layer, Deadline deadline);
   // Another rank is gone: what the device was given may wait for it, and is not worth waiting for.
-  void group_broke() { in_flight_until_ = Deadline::after(Duration::zero()); }
+  void group_broke() { group_broke_ = true; }
 
   // Fills the tokens of the result. Collective.
   Result<void> finish(PrefillResult& result, Deadline deadline);
@@ -64,7 +65,7 @@ class PrefillRun {
  private:
   PrefillRun(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
              const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
-             Partition partition, const PrefillTask& task);
+             Partition partition, const PrefillTask& task, Duration layer_timeout);
 
   // A row tile of all ranks, and this rank's rows in it.
   struct RowRange {
@@ -99,6 +100,7 @@ class PrefillRun {
   model::LayerForward& forward_;
   Partition partition_;
   const PrefillTask& task_;
+  Duration layer_timeout_;
 
   int64_t num_rows_;  // of this rank
   std::vector<int32_t> positions_;
@@ -124,7 +126,7 @@ class PrefillRun {
   InFlight& in_flight(int32_t layer) {
     return in_flight_[static_cast<size_t>(layer % kLayersInFlight)];
   }
-  Deadline in_flight_until_ = Deadline::after(Duration::zero());  // of the layer enqueued last
+  bool group_broke_ = false;
   std::unique_ptr<KvExchange> exchange_;
   // After the exchange, so that its shared memory is the first to be given back as it was the last
   // to be taken: the next request finds what it asks for (comm/nccl).

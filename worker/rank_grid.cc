@@ -17,10 +17,4 @@ Result<RankGrid> RankGrid::create(std::unique_ptr<comm::Communicator> world, Gri
   return grid;
 }
 
-void RankGrid::abort() noexcept {
-  world_->abort();
-  tp_->abort();
-  cp_->abort();
-}
-
 }  // namespace millrace::worker

@@ -28,8 +28,6 @@ class RankGrid {
   bool is_root() const { return world_->rank() == 0; }
   model::TensorParallel tensor_parallel() const { return {tp_->rank(), tp_->size()}; }
 
-  void abort() noexcept;
-
  private:
   RankGrid() = default;
   GridShape shape_;

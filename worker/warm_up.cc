@@ -24,7 +24,7 @@ Result<model::HeadPlan> plan_of_all_patterns(const model::ModelConfig& config) {
   for (int32_t head = 0; head < plan.num_heads(); ++head) {
     MR_ASSIGN_OR_RETURN(
         const auto pattern,
-        model::parse_head_pattern(kPatterns[static_cast<size_t>(head) % kPatterns.size()]));
+        parse_head_pattern(kPatterns[static_cast<size_t>(head) % kPatterns.size()]));
     for (int32_t layer = 0; layer < plan.num_layers(); ++layer) plan.at(layer, head) = pattern;
   }
   return plan;
