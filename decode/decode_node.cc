@@ -62,7 +62,7 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
                           .num_prompt_tokens = static_cast<int64_t>(manifest.num_tokens()),
                           .first_token = result.first_token_id(),
                           .max_tokens = options.max_tokens},
-                         deadline));
+                         [deadline] { return deadline; }));
   report.generate_s = watch.elapsed_s();
   return report;
 }

@@ -67,11 +67,12 @@ Result<Generator> Generator::create(kernels::Device& device, const ModelWeights&
 }
 
 Result<std::vector<int32_t>> Generator::generate(const GenerateRequest& request,
-                                                 Deadline deadline) {
+                                                 const std::function<Deadline()>& next_deadline) {
   MR_CHECK(request.max_tokens - 1 <= max_new_tokens_, "{} tokens asked, room for {}",
            request.max_tokens, max_new_tokens_ + 1);
   std::vector<int32_t> tokens = {request.first_token};
   while (static_cast<int32_t>(tokens.size()) < request.max_tokens) {
+    const Deadline deadline = next_deadline();
     if (deadline.passed()) {
       return error(Errc::kDeadlineExceeded, "generation stopped after {} of {} tokens",
                    tokens.size(), request.max_tokens);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -35,8 +36,10 @@ class Generator {
                                   int32_t max_new_tokens);
 
   // The first token and those after it. Collective over tp and cp: all ranks pass equal requests
-  // but for the slabs. The deadline is for the whole generation.
-  Result<std::vector<int32_t>> generate(const GenerateRequest& request, Deadline deadline);
+  // but for the slabs. `next_deadline` is called before each token, and says by when it must be
+  // there.
+  Result<std::vector<int32_t>> generate(const GenerateRequest& request,
+                                        const std::function<Deadline()>& next_deadline);
 
  private:
   Generator(kernels::Device& device, const ModelWeights& weights, comm::Communicator& tp,

@@ -1,9 +1,6 @@
 #include "worker/batch_job.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "worker/command_channel.h"
@@ -25,7 +22,7 @@ bool is_file_name(const std::string& id) {
 }
 
 // Never the file that the results go to, whatever it is called.
-Result<std::ifstream> open_input(const BatchOptions& options) {
+Result<std::unique_ptr<InputLines>> open_input(const BatchOptions& options) {
   const std::string& path = options.input_path;
   std::error_code ignored;
   if (fs::is_directory(path, ignored))
@@ -35,9 +32,7 @@ Result<std::ifstream> open_input(const BatchOptions& options) {
     return error(Errc::kInvalidArgument, "--input {} is what the results go to, {}", path,
                  results_path);
   }
-  std::ifstream input(path);
-  if (!input) return error(Errc::kIo, "{}: open: {}", path, std::strerror(errno));
-  return input;
+  return InputLines::open(path, options.max_line_bytes);
 }
 
 BatchPrompt from_command(const protocol::RunPrompt& run) {
@@ -77,18 +72,18 @@ Result<BatchSummary> BatchJob::run() {
 
 Result<void> BatchJob::follow() {
   while (true) {
-    // Rank 0 may be reading a long line or writing results: minutes, not seconds.
     expect("waiting for the next prompt");
-    const auto command = share_command(grid_.world(), {}, Deadline::after(options_.layer_timeout));
+    const auto command = share_command(grid_.world(), {}, Deadline::after(command_timeout()));
     if (!command.ok()) return error(Errc::kPeerLost, "{}", command.error().message);
     if (command->stop()) return {};
+    if (!command->has_run()) continue;
     const auto result = run_prompt(from_command(command->run()));
     if (!result.ok()) MR_RETURN_IF_ERROR(meet_after(result.error()));
   }
 }
 
 Result<BatchSummary> BatchJob::lead() {
-  MR_ASSIGN_OR_RETURN(auto input, open_input(options_));
+  MR_ASSIGN_OR_RETURN(const auto input, open_input(options_));
   MR_ASSIGN_OR_RETURN(auto results, BatchResults::open({.directory = options_.output_directory,
                                                         .resume = options_.resume}));
   std::error_code status;
@@ -96,32 +91,38 @@ Result<BatchSummary> BatchJob::lead() {
   bar.start(static_cast<int64_t>(fs::file_size(options_.input_path, status)));
   BatchSummary summary;
   Stopwatch watch;
-  std::string line;
-  int64_t line_number = 0;
   int64_t bytes_read = 0;
-  while (std::getline(input, line)) {
-    ++line_number;
-    bytes_read += static_cast<int64_t>(line.size()) + 1;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    MR_RETURN_IF_ERROR(run_line(line, line_number, results, summary));
+  while (!input->at_end()) {
+    MR_ASSIGN_OR_RETURN(const auto line, next_line(*input));
+    if (!line) continue;
+    bytes_read += line->num_bytes + 1;
+    const bool blank = line->text.find_first_not_of(" \t\r") == std::string::npos;
+    if (blank && line->num_bytes <= options_.max_line_bytes) continue;
+    MR_RETURN_IF_ERROR(run_line(*line, results, summary));
     bar.update(bytes_read, fmt::format("{} done, {} failed", summary.num_ok, summary.num_failed));
     // Who writes the input may take as long as it takes.
     if (watch_ != nullptr) watch_->expect_nothing();
-  }
-  if (input.bad()) {
-    return error(Errc::kIo, "{}: read, after line {}: {}", options_.input_path, line_number,
-                 std::strerror(errno));
   }
   bar.finish();
   summary.total_s = watch.elapsed_s();
   return summary;
 }
 
-Result<void> BatchJob::run_line(const std::string& line, int64_t line_number, BatchResults& results,
+// The other ranks wait for a command, and take rank 0 for lost when none comes.
+Result<std::optional<InputLine>> BatchJob::next_line(InputLines& input) {
+  auto line = input.next(Deadline::after(kCommandInterval));
+  if (!line.ok() || line->has_value() || input.at_end()) return line;
+  const auto shared = share_command(grid_.world(), {}, Deadline::after(command_timeout()));
+  if (!shared.ok()) return error(Errc::kPeerLost, "{}", shared.error().message);
+  return line;
+}
+
+Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results,
                                 BatchSummary& summary) {
-  std::string id = batch_prompt_id(line);
-  if (id.empty()) id = fmt::format("line-{}", line_number);
-  if (results.has_done(id)) {
+  std::string id = batch_prompt_id(line.text);
+  if (id.empty()) id = fmt::format("line-{}", line.number);
+  if (results.take_done(id)) {
+    seen_ids_.insert(std::move(id));
     ++summary.num_done_before;
     return {};
   }
@@ -130,18 +131,19 @@ Result<void> BatchJob::run_line(const std::string& line, int64_t line_number, Ba
   if (prompt.ok() && !result.ok()) MR_RETURN_IF_ERROR(meet_after(result.error()));
   if (!result.ok()) {
     ++summary.num_failed;
-    return results.append(batch_error_line(id, result.error()), line_number);
+    return results.append(batch_error_line(id, result.error()), line.number);
   }
   ++summary.num_ok;
   summary.num_tokens += result->num_tokens;
-  return results.append(batch_result_line(id, *result), line_number);
+  return results.append(batch_result_line(id, *result), line.number);
 }
 
-Result<BatchPrompt> BatchJob::admit(const std::string& line) {
-  if (static_cast<int64_t>(line.size()) > kMaxBatchLineBytes) {
-    return error(Errc::kTooLarge, "line of {} bytes, limit {}", line.size(), kMaxBatchLineBytes);
+Result<BatchPrompt> BatchJob::admit(const InputLine& line) {
+  if (line.num_bytes > options_.max_line_bytes) {
+    return error(Errc::kTooLarge, "line of {} bytes, limit {}", line.num_bytes,
+                 options_.max_line_bytes);
   }
-  MR_ASSIGN_OR_RETURN(auto prompt, parse_batch_prompt(line));
+  MR_ASSIGN_OR_RETURN(auto prompt, parse_batch_prompt(line.text));
   MR_RETURN_IF_ERROR(check_prompt(prompt.token_ids, limits_));
   if (options_.save_kv) {
     if (!is_file_name(prompt.id)) {
@@ -174,11 +176,16 @@ Result<void> BatchJob::meet_after(const Error& failure) {
   return error(Errc::kPeerLost, "{}", failure.message);
 }
 
-// Every wait of the host within a step has the layer timeout; those of a GPU for its peers may have
-// none. A single rank on a CPU waits for nobody and may take its time.
+// Rank 0, idle, lets the others wait for kCommandInterval; it may also be reading a long line or
+// writing results.
+Duration BatchJob::command_timeout() const {
+  return std::max<Duration>(4 * kCommandInterval, options_.layer_timeout);
+}
+
+// Every wait of the host within a step has a timeout; those of a GPU for its peers may have none. A single rank on a CPU waits for nobody and may take its time.
 void BatchJob::expect(const std::string& step) {
   const bool waits = grid_.world().size() > 1 || !device_.info().host_memory;
-  if (watch_ != nullptr && waits) watch_->expect_step(step, 2 * options_.layer_timeout);
+  if (watch_ != nullptr && waits) watch_->expect_step(step, 2 * command_timeout());
 }
 
 }  // namespace millrace::worker

@@ -10,6 +10,7 @@
 #include "worker/batch_results.h"
 #include "worker/engine.h"
 #include "worker/group_watch.h"
+#include "worker/input_lines.h"
 #include "worker/prompt.h"
 #include "worker/retain_sink.h"
 
@@ -22,6 +23,7 @@ struct BatchOptions {
   bool resume = false;  // an earlier job's results stay, and what they have is not computed again
   bool save_kv = false;
   int64_t crossover_tokens = 0;
+  int64_t max_line_bytes = kMaxBatchLineBytes;
   Duration layer_timeout = std::chrono::minutes(30);
   bool show_progress = false;
 };
@@ -57,9 +59,9 @@ class BatchJob {
  private:
   Result<BatchSummary> lead();
   Result<void> follow();
-  Result<void> run_line(const std::string& line, int64_t line_number, BatchResults& results,
-                        BatchSummary& summary);
-  Result<BatchPrompt> admit(const std::string& line);
+  Result<std::optional<InputLine>> next_line(InputLines& input);
+  Result<void> run_line(const InputLine& line, BatchResults& results, BatchSummary& summary);
+  Result<BatchPrompt> admit(const InputLine& line);
   Result<BatchResult> lead_prompt(const BatchPrompt& prompt);
   Result<void> meet_after(const Error& failure);
   Result<BatchResult> run_prompt(const BatchPrompt& prompt);
@@ -69,6 +71,7 @@ class BatchJob {
                                         const RetainSink& retained);
   Result<void> save_manifest(const BatchPrompt& prompt, const Partition& partition,
                              const PrefillResult& result);
+  Duration command_timeout() const;
   void expect(const std::string& step);
   std::string kv_directory(const std::string& id) const;
 

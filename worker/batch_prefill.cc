@@ -124,7 +124,6 @@ Result<BatchResult> BatchJob::run_checked(const BatchPrompt& prompt, const model
 
 Result<std::vector<int32_t>> BatchJob::generate(const BatchPrompt& prompt, int32_t first_token,
                                                 const RetainSink& retained) {
-  expect("generating");
   auto generator =
       model::Generator::create(device_, weights_, grid_.tp(), grid_.cp(), prompt.max_tokens);
   MR_RETURN_IF_ERROR(agree(grid_.world(), generator.ok() ? Result<void>() : generator.error(),
@@ -133,7 +132,10 @@ Result<std::vector<int32_t>> BatchJob::generate(const BatchPrompt& prompt, int32
                               .num_prompt_tokens = std::ssize(prompt.token_ids),
                               .first_token = first_token,
                               .max_tokens = prompt.max_tokens},
-                             Deadline::after(options_.layer_timeout));
+                             [this] {
+                               expect("the next token");
+                               return Deadline::after(options_.layer_timeout);
+                             });
 }
 
 Result<void> BatchJob::save_manifest(const BatchPrompt& prompt, const Partition& partition,

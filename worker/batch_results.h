@@ -2,7 +2,7 @@
 #pragma once
 
 #include <fstream>
-#include <set>
+#include <map>
 #include <string>
 
 #include "common/result.h"
@@ -21,8 +21,9 @@ class BatchResults {
   static Result<BatchResults> open(const BatchResultsOptions& options);
   static std::string path_in(const std::string& directory) { return directory + "/results.jsonl"; }
 
-  // Whether an earlier job's line says that this prompt went well.
-  bool has_done(const std::string& id) const { return done_.contains(id); }
+  // Whether an earlier job's line says that this prompt went well. Each line counts once: prompts
+  // that share an id are as many prompts.
+  bool take_done(const std::string& id);
   // Whole lines. `line_number`: of the input, for the error.
   Result<void> append(const std::string& lines, int64_t line_number);
 
@@ -32,7 +33,7 @@ class BatchResults {
 
   std::string path_;
   std::ofstream file_;
-  std::set<std::string> done_;
+  std::map<std::string, int64_t> done_;  // lines by id
 };
 
 }  // namespace millrace::worker

@@ -1,0 +1,56 @@
+#include "model/generator.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/local/local_group.h"
+#include "kernels/cpu/cpu_device.h"
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/temp_directory.h"
+
+namespace millrace::model {
+namespace {
+
+class GeneratorTest : public ::testing::Test {
+ protected:
+  // Five tokens after one, with nothing in the cache before it.
+  Result<std::vector<int32_t>> generate(const std::function<Deadline()>& next_deadline) {
+    const test::TempDirectory model;
+    test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+    const auto device = kernels::make_cpu_device({.num_threads = 1});
+    MR_ASSIGN_OR_RETURN(const auto weights,
+                        load_model_weights(model.path(), {}, DType::kFloat32, *device, 1));
+    const auto tp = std::move(comm::LocalGroup::create(1).front());
+    const auto cp = std::move(comm::LocalGroup::create(1).front());
+    MR_ASSIGN_OR_RETURN(auto generator, Generator::create(*device, *weights, *tp, *cp, 6));
+    const kernels::KvSlab empty{.dtype = DType::kFloat32,
+                                .num_kv_heads = weights->shard.num_kv_heads,
+                                .head_dim = weights->config.head_dim};
+    const std::vector slabs(static_cast<size_t>(weights->config.num_layers), empty);
+    return generator.generate({.prompt = slabs, .first_token = 7, .max_tokens = 6}, next_deadline);
+  }
+};
+
+TEST_F(GeneratorTest, EachTokenHasADeadlineOfItsOwn) {
+  int num_deadlines = 0;
+  const auto tokens = generate([&] {
+    ++num_deadlines;
+    return Deadline::after(std::chrono::seconds(60));
+  });
+  ASSERT_TRUE(tokens.ok()) << tokens.error().to_string();
+  EXPECT_EQ(tokens->size(), 6u);
+  EXPECT_EQ(num_deadlines, 5);
+}
+
+TEST_F(GeneratorTest, ATokenWhoseDeadlineHasPassedEndsIt) {
+  int num_deadlines = 0;
+  const auto tokens = generate([&] {
+    const std::chrono::seconds left(++num_deadlines < 3 ? 60 : 0);
+    return Deadline::after(left);
+  });
+  ASSERT_FALSE(tokens.ok());
+  EXPECT_EQ(tokens.error().code, Errc::kDeadlineExceeded);
+  EXPECT_EQ(tokens.error().message, "generation stopped after 3 of 6 tokens");
+}
+
+}  // namespace
+}  // namespace millrace::model
