@@ -27,8 +27,9 @@ Result<void> check(const protocol::Register& description) {
                  description.protocol_version(), protocol::kProtocolVersion);
   }
   if (!is_name(description.group_id()) || !is_name(description.group_name())) {
-    return error(Errc::kInvalidArgument, "group id and name must have 1 to {} characters",
-                 kMaxNameChars);
+    return error(Errc::kInvalidArgument,
+                 "group id and name must have 1 to {} characters, not {} and {}", kMaxNameChars,
+                 description.group_id().size(), description.group_name().size());
   }
   const auto& model = description.model();
   if (!is_name(model.name()) || model.vocab_size() == 0 || model.num_layers() == 0 ||
@@ -56,7 +57,9 @@ Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLi
   MR_RETURN_IF_ERROR(check(description));
   for (const auto& [id, group] : groups_) {
     if (group->description.group_name() == description.group_name()) {
-      return error(Errc::kUnavailable, "a group named '{}' (id {}) is already connected",
+      return error(Errc::kUnavailable,
+                   "a group named '{}' (id {}) is connected already: one that runs beside it needs "
+                   "another --group-name, one that replaces it is let in once it is gone",
                    description.group_name(), id);
     }
   }

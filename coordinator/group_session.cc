@@ -7,6 +7,8 @@
 #include <boost/asio/write.hpp>
 
 #include "common/log.h"
+#include "common/units.h"
+#include "coordinator/endpoint_name.h"
 #include "protocol/codec.h"
 #include "protocol/errc.h"
 
@@ -18,12 +20,6 @@ namespace {
 constexpr int64_t kMaxRegisterBytes = 64 << 10;
 // Two of the largest messages: a group that lets more pile up does not read.
 constexpr int64_t kMaxOutboxBytes = 2 * protocol::kMaxFrameBytes;
-
-std::string endpoint_name(const tcp::socket& socket) {
-  error_code ec;
-  const auto endpoint = socket.remote_endpoint(ec);
-  return ec ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
-}
 
 }  // namespace
 
@@ -39,9 +35,10 @@ GroupSession::GroupSession(tcp::socket socket, Scheduler& scheduler)
 awaitable<void> GroupSession::run(Duration patience) {
   const auto self = shared_from_this();
   asio::steady_timer handshake(socket_.get_executor(), patience);
-  handshake.async_wait([weak = weak_from_this()](error_code ec) {
+  handshake.async_wait([weak = weak_from_this(), patience](error_code ec) {
     const auto session = weak.lock();
-    if (!ec && session && session->group_id_.empty()) session->close("it did not register in time");
+    if (ec || !session || !session->group_id_.empty()) return;
+    session->close(fmt::format("it did not register in {:.1f} s", seconds(patience)));
   });
   const Result<void> ended = co_await serve();
   const std::string why = closed_because_.empty() ? ended.error().message : closed_because_;
@@ -120,7 +117,10 @@ void GroupSession::send(const protocol::Envelope& envelope) {
   MR_CHECK(frame.ok(), "{}", frame.error().message);
   outbox_bytes_ += static_cast<int64_t>(frame->size());
   outbox_.push_back(*std::move(frame));
-  if (outbox_bytes_ > kMaxOutboxBytes) return close("it does not read what it is sent");
+  if (outbox_bytes_ > kMaxOutboxBytes) {
+    return close(fmt::format("it does not read: {} wait for it, limit {}",
+                             format_bytes(outbox_bytes_), format_bytes(kMaxOutboxBytes)));
+  }
   if (std::exchange(writing_, true)) return;
   asio::co_spawn(socket_.get_executor(), write_outbox(shared_from_this()), asio::detached);
 }

@@ -9,6 +9,7 @@
 
 #include "common/log.h"
 #include "common/quoted.h"
+#include "coordinator/endpoint_name.h"
 #include "coordinator/request_json.h"
 #include "coordinator/request_log.h"
 
@@ -21,10 +22,12 @@ constexpr std::string_view kServer = "millrace";
 // What was wrong with a request that could not be read.
 ApiError unreadable(error_code why, uint64_t max_header_bytes, uint64_t max_body_bytes) {
   if (why == http::error::body_limit) {
-    return ApiError(error(Errc::kTooLarge, "body over the limit of {} bytes", max_body_bytes));
+    return ApiError(
+        error(Errc::kTooLarge, "body of more than {} bytes, the limit", max_body_bytes));
   }
   if (why == http::error::header_limit) {
-    ApiError refusal(error(Errc::kTooLarge, "header over the limit of {} bytes", max_header_bytes));
+    ApiError refusal(
+        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes));
     refusal.status = 431;
     return refusal;
   }
@@ -104,7 +107,8 @@ std::optional<ApiError> HttpSession::check_header(const Parser& parser, const Ro
       route.endpoint == Endpoint::kPrefill ? limits.max_body_bytes : limits.max_small_body_bytes;
   const uint64_t announced_bytes = parser.content_length().value_or(0);
   if (announced_bytes > max_body_bytes_) {
-    return unreadable(http::error::body_limit, limits.max_header_bytes, max_body_bytes_);
+    return ApiError(
+        error(Errc::kTooLarge, "body of {} bytes, limit {}", announced_bytes, max_body_bytes_));
   }
   // Small bodies are always let in: leases are released while prompts are turned away.
   if (announced_bytes <= limits.max_small_body_bytes) return std::nullopt;
@@ -147,7 +151,8 @@ awaitable<bool> HttpSession::refuse(error_code why) {
 
 // A request that was not read to its end; so the connection ends with the answer.
 awaitable<bool> HttpSession::turn_away(ApiError why) {
-  log_refused(request_id_.empty() ? "without an id" : request_id_, why.error);
+  log_refused(request_id_.empty() ? "from " + endpoint_name(stream_.socket()) : request_id_,
+              why.error);
   Request nothing;
   nothing.version(11);
   nothing.keep_alive(false);

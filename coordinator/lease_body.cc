@@ -42,8 +42,10 @@ std::variant<LeaseBody, ApiError> parse_lease_renewal(std::string_view body, int
   const json::value* lease_ms = field(value, "lease_ms");
   if (lease_ms == nullptr || !lease_ms->is_int64() || lease_ms->get_int64() <= 0 ||
       lease_ms->get_int64() > max_lease_ms) {
-    return ApiError(error(Errc::kInvalidArgument, "'lease_ms' must be 1 to {}", max_lease_ms),
-                    "lease_ms");
+    return ApiError(
+        error(Errc::kInvalidArgument, "'lease_ms' is {:.40}; 1 to {} are possible",
+              lease_ms == nullptr ? "missing" : json::serialize(*lease_ms), max_lease_ms),
+        "lease_ms");
   }
   renewal->lease_ms = lease_ms->get_int64();
   return parsed;

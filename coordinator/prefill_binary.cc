@@ -28,6 +28,7 @@ Result<void> read_tokens(std::string_view body, PrefillFields& fields) {
   if (body.size() % sizeof(int32_t) != 0) {
     return error(Errc::kInvalidArgument, "a body of {} bytes is no array of int32", body.size());
   }
+  MR_RETURN_IF_ERROR(fields.expect_tokens(body.size() / sizeof(int32_t)));
   for (size_t at = 0; at < body.size(); at += sizeof(int32_t)) {
     int32_t token = 0;
     std::memcpy(&token, body.data() + at, sizeof token);

@@ -131,13 +131,23 @@ Result<void> PrefillFields::set_text(std::string_view value) {
 Result<void> PrefillFields::add_token(int64_t token) {
   const size_t position = body_.prompt_token_ids.size();
   if (static_cast<int64_t>(position) >= limits_.max_prompt_tokens) {
-    return error(Errc::kTooLarge, "prompt of more than {} tokens", limits_.max_prompt_tokens);
+    return error(Errc::kTooLarge, "prompt of more than {} tokens, the limit",
+                 limits_.max_prompt_tokens);
   }
   if (token < 0 || token > std::numeric_limits<int32_t>::max()) {
     return error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {}, which is no token id",
                  position, token);
   }
   body_.prompt_token_ids.push_back(static_cast<int32_t>(token));
+  return {};
+}
+
+Result<void> PrefillFields::expect_tokens(size_t count) {
+  if (static_cast<int64_t>(count) > limits_.max_prompt_tokens) {
+    return error(Errc::kTooLarge, "prompt of {} tokens, limit {}", count,
+                 limits_.max_prompt_tokens);
+  }
+  body_.prompt_token_ids.reserve(count);
   return {};
 }
 

@@ -23,6 +23,8 @@ class PrefillFields {
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
   Result<void> add_token(int64_t token);
+  // Before the first one, where their number is known.
+  Result<void> expect_tokens(size_t count);
   // The value has a type that no field has, e.g. "null".
   Error wrong_type(std::string_view got) const;
 

@@ -13,8 +13,9 @@ Result<void> RequestQueue::push(std::shared_ptr<Request> request) {
   }
   const auto bytes = static_cast<int64_t>(request->prompt.size());
   if (bytes_ + bytes > max_bytes_) {
-    return error(Errc::kExhausted, "the queue is full: {} of prompts wait, limit {}",
-                 format_bytes(bytes_), format_bytes(max_bytes_));
+    return error(Errc::kExhausted,
+                 "the queue is full: {} of prompts wait, this one has {}, limit {}",
+                 format_bytes(bytes_), format_bytes(bytes), format_bytes(max_bytes_));
   }
   bytes_ += bytes;
   waiting_.push_back(std::move(request));

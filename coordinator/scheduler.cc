@@ -59,8 +59,8 @@ std::optional<ApiError> Scheduler::check(const PrefillBody& body) const {
   }
   const ModelOffer& offer = found->second;
   if (offer.num_ready == 0) {
-    return ApiError(
-        error(Errc::kUnavailable, "all worker groups of model '{}' are draining", body.model));
+    return ApiError(error(Errc::kUnavailable, "all {} worker groups of model '{}' are draining",
+                          offer.num_groups, body.model));
   }
   const auto num_tokens = static_cast<int64_t>(body.prompt_token_ids.size());
   if (num_tokens > offer.max_prompt_tokens) {

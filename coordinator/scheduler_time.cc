@@ -67,7 +67,8 @@ void Scheduler::drop_silent_groups(TimePoint now) {
     if (!group->cancelled_at) continue;
     const Duration patience_to_end = group->longest_step() + settings_.cancel_patience;
     if (now - *group->cancelled_at < patience_to_end) continue;
-    const std::string why = "it did not end a cancelled request";
+    const std::string why = fmt::format("it did not end a cancelled request in {:.0f} s",
+                                        seconds(now - *group->cancelled_at));
     group->link->close(why);
     lose(groups_.remove(group->description.group_id()), why);
   }

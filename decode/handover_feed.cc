@@ -107,13 +107,14 @@ bool HandoverFeed::ended() const {
 
 template <typename Condition>
 Result<void> HandoverFeed::wait(const char* what, Deadline deadline, Condition condition) {
+  const Stopwatch waited;
   std::unique_lock lock(mutex_);
   const bool came = changed_.wait_until(lock, deadline.when(),
                                         [&] { return failure_.has_value() || condition(); });
   if (failure_) return *failure_;
   if (came) return {};
-  return error(Errc::kDeadlineExceeded, "request '{}': {} did not come in time; {} layers did",
-               request_id_, what, num_layers_ready_);
+  return error(Errc::kDeadlineExceeded, "request '{}': {} did not come in {:.1f} s; {} layers did",
+               request_id_, what, waited.elapsed_s(), num_layers_ready_);
 }
 
 Result<protocol::Manifest> HandoverFeed::wait_for_manifest(Deadline deadline) {

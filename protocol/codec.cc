@@ -1,6 +1,7 @@
 #include "protocol/codec.h"
 
 #include <cstring>
+#include <string_view>
 
 namespace millrace::protocol {
 
@@ -18,10 +19,26 @@ Result<std::string> encode_frame(const Envelope& envelope) {
   return frame;
 }
 
+namespace {
+
+// How HTTP begins, in either direction. Read as a length, each is above the limit.
+bool speaks_http(std::span<const std::byte, kFrameHeaderBytes> header) {
+  const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
+  return text == "HTTP" || text == "GET " || text == "HEAD" || text == "POST" || text == "DELE";
+}
+
+}  // namespace
+
 Result<int64_t> decode_frame_length(std::span<const std::byte, kFrameHeaderBytes> header) {
   int64_t bytes = 0;
   for (size_t i = 0; i < header.size(); ++i) {
     bytes |= int64_t{std::to_integer<uint8_t>(header[i])} << (8 * i);
+  }
+  if (bytes > kMaxFrameBytes && speaks_http(header)) {
+    return error(
+        Errc::kInvalidArgument,
+        "the other side speaks HTTP: clients use the coordinator's --http-port, groups its "
+        "--group-port");
   }
   if (bytes > kMaxFrameBytes) {
     return error(Errc::kTooLarge, "frame of {} bytes announced, limit {}", bytes, kMaxFrameBytes);

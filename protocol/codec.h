@@ -21,7 +21,7 @@ inline constexpr int64_t kMaxFrameBytes = 64ll << 20;
 Result<std::string> encode_frame(const Envelope& envelope);
 
 // Length of the body that follows a frame header; kTooLarge above kMaxFrameBytes, before any memory
-// is taken.
+// is taken; kInvalidArgument where the bytes are those of HTTP.
 Result<int64_t> decode_frame_length(std::span<const std::byte, kFrameHeaderBytes> header);
 Result<Envelope> decode_frame_body(std::span<const std::byte> body);
 

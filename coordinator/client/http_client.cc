@@ -45,7 +45,7 @@ class Exchange {
     stream_.expires_after(silence_);
     auto [connect_ec, endpoint] = co_await stream_.async_connect(endpoints, kAwait);
     if (connect_ec) {
-      co_return error(Errc::kUnavailable, "connect to {}:{}: {}", host, port, connect_ec.message());
+      co_return error(Errc::kUnavailable, "connect to {}:{}: {}", host, port, text(connect_ec));
     }
     http::request<http::string_body> request(http::string_to_verb(call_.method), call_.target, 11,
                                              call_.body);
@@ -59,13 +59,18 @@ class Exchange {
     co_return co_await read();
   }
 
+  std::string text(error_code ec) const {
+    if (ec != beast::error::timeout) return ec.message();
+    return fmt::format("nothing came in {:.1f} s", seconds(silence_));
+  }
+
   awaitable<Result<HttpAnswer>> read() {
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
     stream_.expires_after(silence_);
     auto [header_ec, header_bytes] =
         co_await http::async_read_header(stream_, buffer_, parser, kAwait);
-    if (header_ec) co_return error(Errc::kPeerLost, "no answer: {}", header_ec.message());
+    if (header_ec) co_return error(Errc::kPeerLost, "no answer: {}", text(header_ec));
     HttpAnswer answer{static_cast<int>(parser.get().result_int()), {}};
     const auto type = parser.get()[http::field::content_type];
     const bool streamed = is_media_type({type.data(), type.size()}, "text/event-stream");
@@ -77,7 +82,7 @@ class Exchange {
       // Some, not all that fits: an event is shown when it comes.
       auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
       if (ec && ec != http::error::need_buffer) {
-        co_return error(Errc::kPeerLost, "the answer breaks off: {}", ec.message());
+        co_return error(Errc::kPeerLost, "the answer breaks off: {}", text(ec));
       }
       const std::string_view got(piece.data(), piece.size() - parser.get().body().size);
       if (Result<void> taken = take_bytes(got, streamed, answer); !taken.ok()) {

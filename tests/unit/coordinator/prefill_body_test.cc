@@ -149,7 +149,15 @@ TEST(PrefillBody, StopsAtTheTokenLimitWithoutReadingOn) {
   limits.max_prompt_tokens = 2;
   const auto parsed =
       parse(R"({"model":"m","prompt_token_ids":[1,2,3, this is not even JSON)", limits);
-  EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of more than 2 tokens");
+  EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of more than 2 tokens, the limit");
+  EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
+}
+
+TEST(PrefillBody, ABinaryPromptOverTheLimitIsRefusedWithBothNumbers) {
+  PrefillBodyLimits limits;
+  limits.max_prompt_tokens = 2;
+  const auto parsed = parse_prefill_binary(std::string(12, '\0'), "model=m", limits);
+  EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of 3 tokens, limit 2");
   EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
 }
 

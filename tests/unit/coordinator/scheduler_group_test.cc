@@ -24,7 +24,7 @@ TEST_F(SchedulerGroups, AGroupMayEndACancelledRequestAfterAStepOfThreeLayerTimeo
   pass(seconds(3 * 7 + 59), {"g0"});
   EXPECT_TRUE(scheduler_->ready());
   pass(seconds(1), {"g0"});
-  EXPECT_EQ(link.log.back(), "closed: it did not end a cancelled request");
+  EXPECT_EQ(link.log.back(), "closed: it did not end a cancelled request in 81 s");
   EXPECT_FALSE(scheduler_->ready());
 }
 
@@ -129,7 +129,10 @@ TEST_F(SchedulerGroups, RefusesGroupsOfAnotherVersionOrWithATakenName) {
   EXPECT_EQ(scheduler_->add_group(other, link).error().code, Errc::kUnsupported);
   join(link);
   RecordingLink second;
-  EXPECT_EQ(scheduler_->add_group(group("g1", "group-0"), second).error().code, Errc::kUnavailable);
+  const auto taken = scheduler_->add_group(group("g1", "group-0"), second);
+  EXPECT_EQ(taken.error().code, Errc::kUnavailable);
+  EXPECT_THAT(taken.error().message, HasSubstr("'group-0' (id g0) is connected already"));
+  EXPECT_THAT(taken.error().message, HasSubstr("--group-name"));
   EXPECT_EQ(scheduler_->add_group(group("", "x"), second).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(scheduler_->add_group(group("g2", "x", 0), second).error().code,
             Errc::kInvalidArgument);

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "coordinator/server.h"
+#include "protocol/codec.h"
 #include "protocol/errc.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/raw_http.h"
@@ -359,6 +360,15 @@ TEST_F(ServerTrouble, AGroupThatTalksNonsenseIsRefused) {
   auto registered = join();
   registered->send_bytes(std::string("\4\0\0\0\xff\xff\xff\xff", 8));
   EXPECT_TRUE(registered->closed_by_peer());
+}
+
+TEST_F(ServerTrouble, AGroupAtTheHttpPortGetsAnAnswerOfHttp) {
+  start();
+  protocol::Envelope envelope;
+  *envelope.mutable_register_() = FakeGroup::description("group-0", "g0");
+  RawHttp group(server_->http_port());
+  group.send(*protocol::encode_frame(envelope));
+  EXPECT_EQ(group.read_reply().status, 400);
 }
 
 TEST_F(ServerTrouble, AGroupOfAnotherVersionIsToldSo) {

@@ -53,6 +53,14 @@ TEST(Codec, RefusesALengthOverTheLimitBeforeReadingOn) {
   EXPECT_EQ(decode_frame_length(bytes_of(all_ones).first<4>()).error().code, Errc::kTooLarge);
 }
 
+TEST(Codec, TellsHttpFromAFrame) {
+  for (const std::string text : {"HTTP", "GET ", "POST"}) {
+    const auto length = decode_frame_length(bytes_of(text).first<4>());
+    EXPECT_EQ(length.error().code, Errc::kInvalidArgument);
+    EXPECT_NE(length.error().message.find("speaks HTTP"), std::string::npos);
+  }
+}
+
 TEST(Codec, RefusesToEncodeMoreThanAFrame) {
   Envelope envelope;
   envelope.mutable_prefill_request()->set_prompt_token_ids(
