@@ -89,7 +89,8 @@ class ServingTest(ServiceTestCase):
         self.service.prefill(SHORT, request_id="wrong", head_plan="zigzag\nforged: line")
         log = self.service.logs()
         self.assertRegex(log, r"(?m)^\S+Z info worker/0: request right: 1024 tokens, done in \d+\.\d\d s, density 1\.000$")
-        self.assertRegex(log, r"(?m)^\S+Z info worker/0: request wrong: 1024 tokens, invalid_argument after .*zigzag\\nforged: line")
+        self.assertRegex(log, r"(?m)^\S+Z info coordinator: request right: 1024 tokens, done on group 'group-0': queue .* density 1\.000$")
+        self.assertRegex(log, r"(?m)^\S+Z info coordinator: request req-\w+: refused, invalid_argument: .*zigzag\\nforged: line")
 
     def test_delete_cancels_at_the_next_layer(self):
         post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="unwanted"))
