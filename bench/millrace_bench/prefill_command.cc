@@ -6,6 +6,7 @@
 
 #include "bench/millrace_bench/bench_device.h"
 #include "bench/millrace_bench/prefill_runs.h"
+#include "common/units.h"
 #include "worker/rank_cli.h"
 
 namespace millrace::bench {
@@ -46,6 +47,16 @@ void add_prefill_command(CLI::App& app, PrefillCommand& command) {
       ->check(CLI::Range(0, 100));
   app.add_option("--product-rows", command.product_rows, "of the products that give the roof");
   app.add_option("--seed", command.seed, "of the prompt");
+  app.add_option_function<std::string>(
+         "--host-pool",
+         [&command](const std::string& text) {
+           const auto bytes = parse_bytes(text);
+           if (!bytes.ok()) throw CLI::ValidationError("--host-pool", bytes.error().message);
+           command.host_bytes = *bytes;
+         },
+         "host memory of each rank that pages leave for, as in a service; none: they are not "
+         "stored")
+      ->type_name("SIZE");
   app.add_option("--baseline", command.baseline_path,
                  "results of fewer ranks, as --json wrote them, to be efficient against");
   app.add_option("--commit", command.commit, "what the results say they are of");

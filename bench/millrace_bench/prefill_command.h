@@ -18,6 +18,7 @@ struct PrefillCommand {
   int num_warm_ups = 1;
   int64_t product_rows = 0;   // 0: by device
   uint64_t seed = 1;          // of the prompt
+  int64_t host_bytes = 0;     // of a rank, for pages; 0: they are not stored
   std::string baseline_path;  // of earlier results; empty: none
   std::string commit;
   std::string json_path;

@@ -144,6 +144,10 @@ json::object to_json(const PrefillRow& row, const PrefillContext& context) {
     object["predicted"] = to_json(prediction_of(row, context));
     object["predicted_attention_tflops"] = cost_rates(row, context).attention_tflops;
   }
+  if (row.stored.total > 0) {
+    object["stored"] = {{"bytes", row.stored.total},
+                        {"while_computing", row.stored.while_computing}};
+  }
   if (context.dense_s > 0) object["speedup_over_dense"] = context.dense_s / row.median_s();
   if (context.baseline != nullptr) {
     object["baseline_s"] = context.baseline->total_s;

@@ -10,6 +10,7 @@
 #include "bench/millrace_bench/group_traffic.h"
 #include "bench/millrace_bench/machine_rates.h"
 #include "worker/engine.h"
+#include "worker/store_sink.h"
 
 namespace millrace::bench {
 
@@ -21,8 +22,9 @@ struct PrefillRow {
   std::vector<double> layer_s;   // of that run, on rank 0
   std::vector<double> layer_density;
   std::vector<double> layer_imbalance;
-  RankTraffic traffic;     // of that run, a rank in the mean
-  bool repeatable = true;  // all runs gave the same first token, density and recall
+  RankTraffic traffic;         // of that run, a rank in the mean
+  worker::StoredBytes stored;  // of that run, by all ranks; none without a store
+  bool repeatable = true;      // all runs gave the same first token, density and recall
 
   double median_s() const { return totals_s[totals_s.size() / 2]; }
 };

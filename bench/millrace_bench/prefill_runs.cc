@@ -11,6 +11,7 @@
 #include "bench/millrace_bench/rank_lines.h"
 #include "model/plan_for_length.h"
 #include "model/synthetic_model.h"
+#include "worker/agreement.h"
 #include "worker/rank_values.h"
 
 namespace millrace::bench {
@@ -33,10 +34,12 @@ struct PrefillRuns::TimedRun {
   worker::PrefillResult result;
   std::vector<double> layer_s, layer_density, layer_imbalance;
   RankTraffic traffic;
+  worker::StoredBytes stored;
 };
 
 Result<void> PrefillRuns::all() {
   MR_RETURN_IF_ERROR(load_baseline());
+  MR_RETURN_IF_ERROR(make_store());
   MR_RETURN_IF_ERROR(measure_machine());
   if (root()) fmt::print("{}", prefill_header());
   for (const int64_t tokens : command_->tokens) MR_RETURN_IF_ERROR(run_length(tokens));
@@ -47,6 +50,16 @@ Result<void> PrefillRuns::all() {
 Result<void> PrefillRuns::load_baseline() {
   if (command_->baseline_path.empty()) return {};
   MR_ASSIGN_OR_RETURN(baseline_, Baseline::load(command_->baseline_path));
+  return {};
+}
+
+Result<void> PrefillRuns::make_store() {
+  if (command_->host_bytes == 0) return {};
+  auto made = PageStore::create(*runtime_, command_->host_bytes);
+  MR_RETURN_IF_ERROR(worker::agree(runtime_->grid().world(),
+                                   made.ok() ? Result<void>() : made.error(),
+                                   Deadline::after(kLayerTimeout)));
+  store_ = *std::move(made);
   return {};
 }
 
@@ -106,10 +119,16 @@ Result<PrefillRuns::TimedRun> PrefillRuns::run_once(const std::vector<int32_t>& 
     passed_s = watch.elapsed_s();
     return {};
   };
-  MR_ASSIGN_OR_RETURN(
-      run.result, engine.prefill({.token_ids = prompt, .plan = &plan, .at_boundary = at_boundary},
-                                 kLayerTimeout));
-  run.total_s = watch.elapsed_s();
+  const worker::PrefillTask task{.token_ids = prompt, .plan = &plan, .at_boundary = at_boundary};
+  if (store_ == nullptr) {
+    MR_ASSIGN_OR_RETURN(run.result, engine.prefill(task, kLayerTimeout));
+    run.total_s = watch.elapsed_s();
+  } else {
+    MR_ASSIGN_OR_RETURN(auto stored, store_->prefill(task, kLayerTimeout));
+    run.result = std::move(stored.result);
+    run.total_s = stored.total_s;
+    run.stored = stored.bytes;
+  }
   MR_ASSIGN_OR_RETURN(
       const auto traffic,
       worker::gather_values(runtime_->grid().world(), traffic_so_far(engine.groups()) - before,
@@ -134,6 +153,7 @@ PrefillRow PrefillRuns::row_of(int64_t num_tokens, const std::string& spec,
   row.layer_density = std::move(middle.layer_density);
   row.layer_imbalance = std::move(middle.layer_imbalance);
   row.traffic = middle.traffic;
+  row.stored = middle.stored;
   return row;
 }
 
@@ -143,6 +163,7 @@ void PrefillRuns::take(PrefillRow row) {
   const auto context = context_of(rows_.back());
   fmt::print("{}", prefill_line(rows_.back(), context));
   if (runtime_->grid().world().size() > 1) fmt::print("{}", rank_lines(rows_.back(), context));
+  fmt::print("{}", stored_line(rows_.back()));
   std::fflush(stdout);
 }
 

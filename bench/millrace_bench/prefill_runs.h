@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/millrace_bench/baseline.h"
+#include "bench/millrace_bench/page_store.h"
 #include "bench/millrace_bench/prefill_row.h"
 #include "model/head_plan.h"
 #include "worker/rank_runtime.h"
@@ -34,6 +35,7 @@ class PrefillRuns {
 
   bool root() const { return runtime_->grid().is_root(); }
   Result<void> load_baseline();
+  Result<void> make_store();
   Result<void> measure_machine();
   Result<void> run_length(int64_t num_tokens);
   Result<std::vector<model::HeadPlan>> plans_for(int64_t num_tokens) const;
@@ -44,6 +46,7 @@ class PrefillRuns {
 
   worker::RankRuntime* runtime_;
   const PrefillCommand* command_;
+  std::unique_ptr<PageStore> store_;  // null: pages are not stored
   MachineRates rates_;
   std::optional<Baseline> baseline_;
   std::vector<PrefillRow> rows_;

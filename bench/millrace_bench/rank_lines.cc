@@ -80,4 +80,13 @@ std::string rank_lines(const PrefillRow& row, const PrefillContext& context) {
          prediction_line(row, context) + efficiency_line(row, context);
 }
 
+std::string stored_line(const PrefillRow& row) {
+  const auto& [total, while_computing] = row.stored;
+  if (total == 0) return {};
+  return fmt::format(
+      "  stored in host memory: {:.3g} GB, {:.2f} of it while later layers were computed\n",
+      1e-9 * static_cast<double>(total),
+      static_cast<double>(while_computing) / static_cast<double>(total));
+}
+
 }  // namespace millrace::bench

@@ -1,4 +1,5 @@
-// What several ranks add to a row: phases over the ranks, links, balance, prediction, efficiency.
+// What follows a row: with several ranks phases over the ranks, links, balance, prediction,
+// efficiency; where pages were stored, how many.
 #pragma once
 
 #include <string>
@@ -8,5 +9,7 @@
 namespace millrace::bench {
 
 std::string rank_lines(const PrefillRow& row, const PrefillContext& context);
+// "  stored in host memory: 17.2 GB, 0.92 of it while later layers were computed\n", or nothing.
+std::string stored_line(const PrefillRow& row);
 
 }  // namespace millrace::bench

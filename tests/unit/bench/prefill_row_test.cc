@@ -51,6 +51,17 @@ TEST_F(PrefillRowTest, SaysEachRanksPhasesAndTheSlowest) {
   EXPECT_FALSE(json.at("rank_phases_s").as_object().contains("mlp"));
 }
 
+TEST_F(PrefillRowTest, SaysWhatWasStoredAndHowMuchOfItBesideLaterLayers) {
+  auto row = row_of(4096, 1);
+  EXPECT_EQ(stored_line(row), "");
+  EXPECT_FALSE(to_json(row, context()).contains("stored"));
+  row.stored = {.total = 4'000'000'000, .while_computing = 3'000'000'000};
+  EXPECT_EQ(stored_line(row),
+            "  stored in host memory: 4 GB, 0.75 of it while later layers were computed\n");
+  const auto stored = to_json(row, context()).at("stored").as_object();
+  EXPECT_EQ(stored.at("while_computing").as_int64(), 3'000'000'000);
+}
+
 TEST_F(PrefillRowTest, AttentionIsPredictedFromTheBaselineElseFromTheKernelOfItsKind) {
   auto measured = context();
   measured.rates = {.product_tflops = 700, .dense_tflops = 550, .sparse_tflops = 400};
