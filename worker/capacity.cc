@@ -9,6 +9,14 @@ namespace millrace::worker {
 
 namespace {
 
+// An allowance for the buffers that NCCL takes with the first call of a group: some 30 channels,
+// each with one of 4 MiB and smaller ones for short messages, to and from a peer.
+constexpr int64_t kNcclBytes = int64_t{256} << 20;
+
+}  // namespace
+
+namespace {
+
 // The sum of kernels::most_listed_blocks(n) for n from 1 to num_tiles: n / 2, and beside it the
 // less of n / 4 and 128.
 int64_t most_listed_blocks_of_all_tiles(int64_t num_tiles) {
@@ -51,6 +59,15 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   }
   return rows * per_row + num_tokens * per_token + shard.num_query_heads * blocks * 4 +
          2 * kernels::kTileRows * dense_heads * head_bytes;
+}
+
+int64_t fixed_bytes(const RankLayout& layout, const FixedMemory& memory) {
+  const int64_t hidden_bytes = int64_t{layout.config.hidden_size} * 4;
+  const bool sums = layout.grid.tp > 1;
+  const int num_groups = (sums ? 1 : 0) + (layout.grid.cp > 1 ? 1 : 0);
+  return memory.scratch_bytes + (sums ? memory.row_tile_tokens * hidden_bytes : 0) +
+         kLogitRows * (hidden_bytes + memory.logit_columns * 4) +
+         (memory.nccl ? num_groups * kNcclBytes : 0);
 }
 
 int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes) {

@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "kernels/api/coverage.h"
+#include "worker/capacity.h"
 #include "worker/rank_end.h"
 #include "worker/row_gather.h"
 
@@ -13,9 +14,6 @@ namespace millrace::worker {
 
 namespace {
 
-// Rows whose logits are computed at a time: bounds [rows, vocabulary] float32, 32 MiB at a
-// vocabulary of 128K.
-constexpr int64_t kLogitRows = 64;
 // How often collectives are asked whether they failed, while the device is waited for.
 constexpr auto kCollectivesCheck = std::chrono::milliseconds(100);
 // What a group that broke leaves on its way, after the timeout in which that was found out.

@@ -1,8 +1,10 @@
 #include "worker/rank_runtime.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
+#include "common/units.h"
 #include "model/head_plan.h"
 #include "worker/agreement.h"
 #include "worker/capacity.h"
@@ -58,16 +60,24 @@ Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline dea
 }
 
 // Of a machine's memory, half of what is free: the other half is for the KV store, the page cache
-// and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and an
-// eighth for what operations take for a moment; and no pool unless one is asked for, because pages
-// leave for decode nodes through host memory. Nor where another rank stores the same kv heads.
+// and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and what a
+// prompt of any length takes, or an eighth where that is more, as memory comes in pieces; and no
+// pool unless one is asked for, because pages leave for decode nodes through host memory. Nor where
+// another rank stores the same kv heads.
 int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   const bool own_memory = !device_->info().host_memory;
   const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
   device_pool_bytes_ = options.device_pool_bytes.value_or(own_memory ? 0 : free_bytes / 16);
   if (weights_->shard.kv_replica != 0) device_pool_bytes_ = 0;
   if (!own_memory) return free_bytes / 2;
-  return free_bytes - free_bytes / 8 - device_pool_bytes_;
+  const auto& info = device_->info();
+  const int64_t tile_tokens = options.engine.row_tile_tokens;
+  const int64_t fixed =
+      fixed_bytes(layout(), {.scratch_bytes = info.scratch_bytes,
+                             .row_tile_tokens = tile_tokens > 0 ? tile_tokens : info.gemm_rows,
+                             .logit_columns = weights_->lm_head.rows,
+                             .nccl = engine_->groups().transport == std::string_view("nccl")});
+  return free_bytes - std::max(free_bytes / 8, fixed) - device_pool_bytes_;
 }
 
 RankLayout RankRuntime::layout() const {
@@ -99,6 +109,10 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
                                device_->info().max_tokens);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   MR_RETURN_IF_ERROR(agree_on_max_prompt_tokens(own_limit, deadline));
+  if (limits_.max_prompt_tokens == 0) {
+    return error(Errc::kExhausted, "{}: {} free beside the weights, too little for any prompt",
+                 device_->info().name, format_bytes(device_->free_bytes()));
+  }
 
   crossover_tokens_ = options.crossover_tokens;
   if (crossover_tokens_ >= 0) return {};

@@ -53,6 +53,9 @@ struct DeviceInfo {
   int32_t max_hidden_size = 1 << 20;
   int64_t max_tokens = int64_t{1} << 30;
   int64_t gemm_rows = 1024;  // rows that a product is best given at a time
+  // The most that an operation takes of the device's memory for a moment, at any length, where that
+  // is much.
+  int64_t scratch_bytes = 0;
 
   bool computes_in(DType dtype) const;
   // The dtype of products that an element-wise operation reads. Never float16, which ends at

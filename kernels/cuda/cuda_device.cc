@@ -9,6 +9,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/copy_rows_async.h"
 #include "kernels/cuda/cuda_copy_lane.h"
+#include "kernels/cuda/estimation/page_lists.h"
 #include "kernels/cuda/event_ring.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/memory_pool.h"
@@ -72,7 +73,8 @@ class CudaDevice final : public Device {
             .width_step = 8,
             .max_hidden_size = 16384,
             .max_tokens = int64_t{4} << 20,
-            .gemm_rows = kGemmRows};
+            .gemm_rows = kGemmRows,
+            .scratch_bytes = cuda::kPageListBytes};
   }
 
   int64_t free_bytes() const override {

@@ -14,6 +14,11 @@ namespace millrace::kernels::cuda {
 // operation holds the representatives of all pages, (page_outliers + 1) / 64 of K.
 inline constexpr int64_t kScoreBytes = int64_t{768} << 20;
 
+// All that the lists of a layer take for a moment. Beside the scores an eighth of them for the
+// groups of masses; 80 MiB for the representatives of a batch's rows and, at 300,000 tokens of 8 kv
+// heads, 50 MiB for those of the pages, both at the usual 4 outliers of 128 channels.
+inline constexpr int64_t kPageListBytes = int64_t{1} << 30;
+
 struct PageListProblem {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;

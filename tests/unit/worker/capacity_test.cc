@@ -104,6 +104,23 @@ TEST(Capacity, TheLongestPromptIsTheLastThatFits) {
   EXPECT_EQ(max_prompt_tokens(layout, int64_t{1} << 60), config.max_position_embeddings);
 }
 
+TEST(Capacity, WhatAPromptOfAnyLengthTakesIsTheSumOfItsParts) {
+  auto config = test::tiny_model_config();
+  config.hidden_size = 1000;
+  const auto shard = *model::shard_shape(config, {});
+  const RankLayout alone{.config = config, .shard = shard};
+  const FixedMemory memory{
+      .scratch_bytes = 1 << 20, .row_tile_tokens = 10, .logit_columns = 500, .nccl = true};
+  const int64_t one_rank = (1 << 20) + 64 * (1000 + 500) * 4;
+  EXPECT_EQ(fixed_bytes(alone, memory), one_rank);
+  // The tile that is summed, and buffers of the groups over tp and over cp.
+  const RankLayout grid{.config = config, .shard = shard, .grid = {.tp = 2, .cp = 2}};
+  EXPECT_EQ(fixed_bytes(grid, memory), one_rank + 10 * 1000 * 4 + 2 * (int64_t{256} << 20));
+  FixedMemory by_host = memory;
+  by_host.nccl = false;
+  EXPECT_EQ(fixed_bytes(grid, by_host), one_rank + 10 * 1000 * 4);
+}
+
 TEST(StoreCapacity, TheLongestPromptFillsARanksStoreAndOneTokenMoreDoesNotFit) {
   auto config = test::tiny_model_config();
   const model::ShardShape shard{.num_kv_heads = 2};
