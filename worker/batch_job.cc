@@ -72,7 +72,7 @@ Result<BatchSummary> BatchJob::run() {
 
 Result<void> BatchJob::follow() {
   while (true) {
-    expect("waiting for the next prompt");
+    expect("waiting for the next prompt", 2 * command_timeout());
     const auto command = share_command(grid_.world(), {}, Deadline::after(command_timeout()));
     if (!command.ok()) return error(Errc::kPeerLost, "{}", command.error().message);
     if (command->stop()) return {};
@@ -182,10 +182,16 @@ Duration BatchJob::command_timeout() const {
   return std::max<Duration>(4 * kCommandInterval, options_.layer_timeout);
 }
 
-// Every wait of the host within a step has a timeout; those of a GPU for its peers may have none. A single rank on a CPU waits for nobody and may take its time.
+// Every wait of the host within a step has the layer timeout; those of a GPU for its peers may have
+// none.
 void BatchJob::expect(const std::string& step) {
+  expect(step, 2 * options_.layer_timeout);
+}
+
+// A single rank on a CPU waits for nobody and may take its time.
+void BatchJob::expect(const std::string& step, Duration allowed) {
   const bool waits = grid_.world().size() > 1 || !device_.info().host_memory;
-  if (watch_ != nullptr && waits) watch_->expect_step(step, 2 * command_timeout());
+  if (watch_ != nullptr && waits) watch_->expect_step(step, allowed);
 }
 
 }  // namespace millrace::worker

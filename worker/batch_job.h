@@ -73,6 +73,7 @@ class BatchJob {
                              const PrefillResult& result);
   Duration command_timeout() const;
   void expect(const std::string& step);
+  void expect(const std::string& step, Duration allowed);
   std::string kv_directory(const std::string& id) const;
 
   Engine& engine_;
