@@ -79,6 +79,8 @@ Result<BatchResult> BatchJob::run_checked(const BatchPrompt& prompt, const model
     }
   }
   if (prompt.max_tokens > 1) {
+    // All layers' K and V stay on the device: nothing of an earlier prompt's may.
+    engine_.groups().cp->trim();
     auto created = RetainSink::create(device_, weights_, partition.num_tokens(grid_.cp().rank()));
     if (created.ok()) {
       sinks.add(retained.emplace(std::move(*created)));

@@ -120,8 +120,8 @@ Result<void> DenseRows::send_queries(const void* q, Deadline deadline) {
   if (cp_->size() > 1) {
     cp_->follow();
     for (const auto& run : partition_->owned_runs({first_position_, partition_->num_tokens()})) {
-      MR_RETURN_IF_ERROR(
-          cp_->broadcast(query(run.position), run.num_tokens * row_bytes(), run.owner, deadline));
+      MR_RETURN_IF_ERROR(cp_->broadcast("queries", query(run.position),
+                                        run.num_tokens * row_bytes(), run.owner, deadline));
     }
   }
   queries_arrived_ = cp_->mark();
@@ -179,7 +179,7 @@ Result<void> DenseRows::attend(const kernels::KvSlab& kv, int64_t* covered_pairs
                         .covered_pairs = covered_pairs});
   }
   cp_->follow();
-  MR_RETURN_IF_ERROR(cp_->all_gather(gathered_->data(), block_bytes_, deadline));
+  MR_RETURN_IF_ERROR(cp_->all_gather("dense rows", gathered_->data(), block_bytes_, deadline));
   gathered_all_ = cp_->mark();
   return {};
 }

@@ -173,8 +173,8 @@ Result<void> GroupService::post_metrics() {
   auto& grid = runtime_.grid();
   const RankStats own{.store = store_.stats(),
                       .transport = server_.stats(),
-                      .tp = runtime_.engine().groups().tp->stats(),
-                      .cp = runtime_.engine().groups().cp->stats(),
+                      .tp = comm::sum_of(runtime_.engine().groups().tp->stats()),
+                      .cp = comm::sum_of(runtime_.engine().groups().cp->stats()),
                       .attention_imbalance = attention_imbalance_};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(grid.world(), own, Deadline::after(command_timeout())));

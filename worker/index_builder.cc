@@ -198,7 +198,7 @@ Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
     device_->copy_pieces({.destination = packed_.data(), .source = list.data, .pieces = pieces});
   }
   cp_->follow();
-  MR_RETURN_IF_ERROR(cp_->all_gather(packed_.data(), packed_bytes_, deadline));
+  MR_RETURN_IF_ERROR(cp_->all_gather("lists", packed_.data(), packed_bytes_, deadline));
   cp_->join(cp_->mark());
   for (const auto& list : lists) {
     std::vector<kernels::CopyPiece> pieces;

@@ -108,9 +108,9 @@ Result<void> KvExchange::send(Side& side, int64_t number, Deadline deadline) {
   if (alone()) return {};
   const auto& tile = tiles_[static_cast<size_t>(number)];
   cp_->follow();
-  MR_RETURN_IF_ERROR(
-      cp_->all_gather(static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile),
-                      tile.num_rows * shape_.num_kv_heads * shape_.row_bytes(), deadline));
+  MR_RETURN_IF_ERROR(cp_->all_gather(
+      side.name, static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile),
+      tile.num_rows * shape_.num_kv_heads * shape_.row_bytes(), deadline));
   if (number + 1 == num_tiles()) side.arrived = cp_->mark();
   return {};
 }

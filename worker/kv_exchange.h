@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "comm/api/device_communicator.h"
@@ -86,6 +87,7 @@ class KvExchange {
   // all ranks (dense_rows.h); each rank sends these after its own finish_v() of l, the last to read
   // `gathered`.
   struct Side {
+    std::string_view name;
     kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]
     // With several ranks:
     std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
@@ -121,7 +123,7 @@ class KvExchange {
   KvShape shape_;
   int64_t most_rows_ = 0;  // of any rank
   std::vector<Tile> tiles_;
-  Side k_, v_;
+  Side k_{.name = "keys"}, v_{.name = "values"};
 };
 
 }  // namespace millrace::worker

@@ -95,8 +95,8 @@ Result<void> PageScorer::enqueue(int32_t layer, const LastLse& lse, const kernel
   device_->copy(on_host(layer).recall.as<float>(), recall_.data(), num_own * kFloatBytes);
   if (cp_->size() == 1) return {};
   cp_->follow();
-  MR_RETURN_IF_ERROR(
-      cp_->all_gather(scores_.data(), most_heads_ * num_pages_ * kFloatBytes, deadline));
+  MR_RETURN_IF_ERROR(cp_->all_gather("page scores", scores_.data(),
+                                     most_heads_ * num_pages_ * kFloatBytes, deadline));
   scores_arrived_ = cp_->mark();
   return {};
 }

@@ -281,7 +281,7 @@ Result<void> PrefillRun::add_over_tp(const RowRange& rows, Deadline deadline) {
   const int64_t count = rows.count * weights_.config.hidden_size;
   auto& tp = *groups_.tp;
   tp.follow();
-  MR_RETURN_IF_ERROR(tp.all_reduce_sum(partial_.as<float>(), count, deadline));
+  MR_RETURN_IF_ERROR(tp.all_reduce_sum("sums", partial_.as<float>(), count, deadline));
   tp.join(tp.mark());
   device_.add({.x = hidden_.as<float>() + rows.first * weights_.config.hidden_size,
                .y = partial_.as<float>(),

@@ -30,13 +30,14 @@ Result<kernels::HostWindow*> StagedCommunicator::Window::of(int64_t bytes, Deadl
 }
 
 template <typename Body>
-Result<void> StagedCommunicator::counted(Body&& body) {
+Result<void> StagedCommunicator::counted(std::string_view what, Body&& body) {
   const auto before = ranks_.stats();
   MR_RETURN_IF_ERROR(body());
   const auto after = ranks_.stats();
-  ++stats_.calls;
-  stats_.bytes_received += after.bytes_received - before.bytes_received;
-  stats_.seconds += after.seconds - before.seconds;
+  comm::CommStats& stats = stats_[std::string(what)];
+  ++stats.calls;
+  stats.bytes_received += after.bytes_received - before.bytes_received;
+  stats.seconds += after.seconds - before.seconds;
   return {};
 }
 
@@ -45,8 +46,9 @@ Result<std::unique_ptr<comm::CollectiveBuffer>> StagedCommunicator::allocate(int
   return std::unique_ptr<comm::CollectiveBuffer>(std::make_unique<Buffer>(std::move(memory)));
 }
 
-Result<void> StagedCommunicator::all_gather(void* data, int64_t bytes, Deadline deadline) {
-  return counted([&]() -> Result<void> {
+Result<void> StagedCommunicator::all_gather(std::string_view what, void* data, int64_t bytes,
+                                            Deadline deadline) {
+  return counted(what, [&]() -> Result<void> {
     MR_ASSIGN_OR_RETURN(auto* out, sent_.of(bytes, deadline));
     MR_ASSIGN_OR_RETURN(auto* in, received_.of(size() * bytes, deadline));
     MR_ASSIGN_OR_RETURN(const auto own,
@@ -59,8 +61,9 @@ Result<void> StagedCommunicator::all_gather(void* data, int64_t bytes, Deadline 
   });
 }
 
-Result<void> StagedCommunicator::broadcast(void* data, int64_t bytes, int root, Deadline deadline) {
-  return counted([&]() -> Result<void> {
+Result<void> StagedCommunicator::broadcast(std::string_view what, void* data, int64_t bytes,
+                                           int root, Deadline deadline) {
+  return counted(what, [&]() -> Result<void> {
     MR_ASSIGN_OR_RETURN(auto* window, received_.of(bytes, deadline));
     MR_ASSIGN_OR_RETURN(const auto view, rank() == root ? window->read(data, bytes, deadline)
                                                         : window->fill(data, bytes, deadline));
@@ -70,8 +73,9 @@ Result<void> StagedCommunicator::broadcast(void* data, int64_t bytes, int root, 
   });
 }
 
-Result<void> StagedCommunicator::all_reduce_sum(float* data, int64_t count, Deadline deadline) {
-  return counted([&]() -> Result<void> {
+Result<void> StagedCommunicator::all_reduce_sum(std::string_view what, float* data, int64_t count,
+                                                Deadline deadline) {
+  return counted(what, [&]() -> Result<void> {
     const int64_t bytes = count * int64_t{sizeof(float)};
     MR_ASSIGN_OR_RETURN(auto* window, received_.of(bytes, deadline));
     MR_ASSIGN_OR_RETURN(const auto view, window->read(data, bytes, deadline));

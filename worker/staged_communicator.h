@@ -24,11 +24,15 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
 
   Result<std::unique_ptr<comm::CollectiveBuffer>> allocate(int64_t bytes) override;
   Result<void> connect(comm::CollectiveBuffer&, Deadline) override { return {}; }
-  Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) override;
-  Result<void> broadcast(void* data, int64_t bytes, int root, Deadline deadline) override;
-  Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) override;
+  void trim() override {}
+  Result<void> all_gather(std::string_view what, void* data, int64_t bytes,
+                          Deadline deadline) override;
+  Result<void> broadcast(std::string_view what, void* data, int64_t bytes, int root,
+                         Deadline deadline) override;
+  Result<void> all_reduce_sum(std::string_view what, float* data, int64_t count,
+                              Deadline deadline) override;
   Result<void> check() const override { return {}; }
-  comm::CommStats stats() const override { return stats_; }
+  comm::CommStatsByName stats() const override { return stats_; }
 
  private:
   // A HostWindow that grows with what is asked of it.
@@ -44,12 +48,12 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
 
   // What the ranks' own communicator did meanwhile is what these collectives cost.
   template <typename Body>
-  Result<void> counted(Body&& body);
+  Result<void> counted(std::string_view what, Body&& body);
 
   kernels::Device& device_;
   comm::Communicator& ranks_;
   Window sent_, received_;
-  comm::CommStats stats_;
+  comm::CommStatsByName stats_;
 };
 
 }  // namespace millrace::worker

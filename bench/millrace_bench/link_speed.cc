@@ -30,9 +30,9 @@ Result<double> gbytes_per_s(kernels::Device& device, comm::DeviceCommunicator& g
   MR_RETURN_IF_ERROR(run_sample(device, group, collective));
   double fastest = 0;
   for (int sample = 0; sample < kSamples; ++sample) {
-    const auto before = group.stats();
+    const auto before = comm::sum_of(group.stats());
     MR_RETURN_IF_ERROR(run_sample(device, group, collective));
-    const auto after = group.stats();
+    const auto after = comm::sum_of(group.stats());
     const auto bytes = static_cast<double>(after.bytes_received - before.bytes_received);
     fastest = std::max(fastest, 1e-9 * bytes / (after.seconds - before.seconds));
   }
@@ -55,11 +55,11 @@ Result<LinkSpeed> measure_link(kernels::Device& device, comm::DeviceCommunicator
   LinkSpeed speed;
   MR_ASSIGN_OR_RETURN(speed.all_gather_gbytes_per_s,
                       gbytes_per_s(device, group, [&](Deadline deadline) {
-                        return group.all_gather(gathered->data(), rank_bytes, deadline);
+                        return group.all_gather("link", gathered->data(), rank_bytes, deadline);
                       }));
   MR_ASSIGN_OR_RETURN(
       speed.all_reduce_gbytes_per_s, gbytes_per_s(device, group, [&](Deadline deadline) {
-        return group.all_reduce_sum(summed.as<float>(), group.size() * count, deadline);
+        return group.all_reduce_sum("link", summed.as<float>(), group.size() * count, deadline);
       }));
   return speed;
 }

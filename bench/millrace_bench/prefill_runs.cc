@@ -12,7 +12,6 @@
 #include "model/plan_for_length.h"
 #include "model/synthetic_model.h"
 #include "worker/agreement.h"
-#include "worker/rank_values.h"
 
 namespace millrace::bench {
 
@@ -129,11 +128,9 @@ Result<PrefillRuns::TimedRun> PrefillRuns::run_once(const std::vector<int32_t>& 
     run.total_s = stored.total_s;
     run.stored = stored.bytes;
   }
-  MR_ASSIGN_OR_RETURN(
-      const auto traffic,
-      worker::gather_values(runtime_->grid().world(), traffic_so_far(engine.groups()) - before,
-                            Deadline::after(kLayerTimeout)));
-  run.traffic = mean(traffic);
+  MR_ASSIGN_OR_RETURN(run.traffic,
+                      mean_over(runtime_->grid().world(), traffic_so_far(engine.groups()) - before,
+                                Deadline::after(kLayerTimeout)));
   return run;
 }
 
@@ -152,7 +149,7 @@ PrefillRow PrefillRuns::row_of(int64_t num_tokens, const std::string& spec,
   row.layer_s = std::move(middle.layer_s);
   row.layer_density = std::move(middle.layer_density);
   row.layer_imbalance = std::move(middle.layer_imbalance);
-  row.traffic = middle.traffic;
+  row.traffic = std::move(middle.traffic);
   row.stored = middle.stored;
   return row;
 }

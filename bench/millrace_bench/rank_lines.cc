@@ -75,9 +75,10 @@ std::string efficiency_line(const PrefillRow& row, const PrefillContext& context
 }  // namespace
 
 std::string rank_lines(const PrefillRow& row, const PrefillContext& context) {
-  return phase_table(row.result) + traffic_line("tp", row.traffic.tp, context.rates.tp) +
-         traffic_line("cp", row.traffic.cp, context.rates.cp) + balance_line(row.result.imbalance) +
-         prediction_line(row, context) + efficiency_line(row, context);
+  return phase_table(row.result) + traffic_lines("tp", row.traffic.tp, context.rates.tp) +
+         traffic_lines("cp", row.traffic.cp, context.rates.cp) +
+         balance_line(row.result.imbalance) + prediction_line(row, context) +
+         efficiency_line(row, context);
 }
 
 std::string stored_line(const PrefillRow& row) {

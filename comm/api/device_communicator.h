@@ -19,7 +19,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "comm/api/communicator.h"
 #include "common/clock.h"
@@ -29,6 +33,9 @@ namespace millrace::comm {
 
 // A point in the order of collectives.
 using CollectiveMark = int64_t;
+
+using CommStatsByName = std::map<std::string, CommStats, std::less<>>;
+CommStats sum_of(const CommStatsByName& stats);
 
 // Device memory that a communicator moves best. Ends before the communicator and its device.
 class CollectiveBuffer {
@@ -54,23 +61,33 @@ class DeviceCommunicator {
   // All ranks ask for the same sizes in the same order, but wait for none: kExhausted with the
   // numbers where it does not fit may be one rank's alone, which asks for the rest all the same.
   virtual Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes) = 0;
+  // What was given back and is kept for later allocate()s, goes. All ranks ask for it at the same
+  // point, and wait for none.
+  virtual void trim() = 0;
   // Collective, once all ranks have theirs: the buffer of the same size and order may be used.
   virtual Result<void> connect(CollectiveBuffer& buffer, Deadline deadline) = 0;
 
+  // `what` a collective moves is what its bytes and seconds are counted under, and is named in its
+  // errors.
+  //
   // data[r * bytes ...] = rank r's `bytes`; this rank's are in their place. Of memory from
   // allocate() on GPUs it takes none of their processors.
-  virtual Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) = 0;
+  virtual Result<void> all_gather(std::string_view what, void* data, int64_t bytes,
+                                  Deadline deadline) = 0;
   // The root's bytes everywhere.
-  virtual Result<void> broadcast(void* data, int64_t bytes, int root, Deadline deadline) = 0;
+  virtual Result<void> broadcast(std::string_view what, void* data, int64_t bytes, int root,
+                                 Deadline deadline) = 0;
   // Element-wise sum in place; all ranks get the same bits, in every run.
-  virtual Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) = 0;
+  virtual Result<void> all_reduce_sum(std::string_view what, float* data, int64_t count,
+                                      Deadline deadline) = 0;
 
   // Whether all that was called so far may still end well; kPeerLost says what failed. Collective in
   // nothing: asked while the device is waited for.
   virtual Result<void> check() const = 0;
 
-  // Seconds are those in which a collective ran or waited for other ranks.
-  virtual CommStats stats() const = 0;
+  // By what was moved, of the collectives that are done. Seconds are those in which one ran or
+  // waited for other ranks.
+  virtual CommStatsByName stats() const = 0;
 };
 
 inline constexpr int64_t kCollectiveMarksKept = 64;

@@ -62,14 +62,16 @@ CollectiveQueue::Stretch CollectiveQueue::make_stretch() {
   return stretch;
 }
 
-void CollectiveQueue::begin() {
+void CollectiveQueue::begin(double& busy_s) {
   use();
   if (next_stretch_ == stretches_.size()) next_stretch_ = 0;
   if (stretches_.empty() || !settle(stretches_[next_stretch_])) {
     stretches_.insert(stretches_.begin() + static_cast<std::ptrdiff_t>(next_stretch_),
                       make_stretch());
   }
-  check(cudaEventRecord(stretches_[next_stretch_].begin, stream_), "cudaEventRecord");
+  Stretch& stretch = stretches_[next_stretch_];
+  stretch.busy_s = &busy_s;
+  check(cudaEventRecord(stretch.begin, stream_), "cudaEventRecord");
 }
 
 void CollectiveQueue::end() {
@@ -79,19 +81,18 @@ void CollectiveQueue::end() {
   ++next_stretch_;
 }
 
-double CollectiveQueue::busy_s() const {
+void CollectiveQueue::settle() const {
   for (Stretch& stretch : stretches_) settle(stretch);
-  return busy_s_;
 }
 
-bool CollectiveQueue::settle(Stretch& stretch) const {
+bool CollectiveQueue::settle(Stretch& stretch) {
   if (!stretch.running) return true;
   float elapsed_ms = 0;
   const cudaError_t status = cudaEventElapsedTime(&elapsed_ms, stretch.begin, stretch.end);
   if (status == cudaErrorNotReady) return false;
   check(status, "cudaEventElapsedTime");
   stretch.running = false;
-  busy_s_ += double{elapsed_ms} * 1e-3;
+  *stretch.busy_s += double{elapsed_ms} * 1e-3;
   return true;
 }
 

@@ -28,21 +28,22 @@ class CollectiveQueue {
   CollectiveMark mark();
   void join(CollectiveMark mark);
 
-  // Around each collective.
-  void begin();
+  // Around each collective. `busy_s` stays where it is, and grows by the seconds that it took once
+  // it is done: at the next settle(), or when the queue comes to its events again.
+  void begin(double& busy_s);
   void end();
-  // Seconds in which a collective ran, over those that are done.
-  double busy_s() const;
+  void settle() const;
 
  private:
   struct Stretch {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
+    double* busy_s = nullptr;
     bool running = false;
   };
   static Stretch make_stretch();
-  // Adds it to busy_s_ if it is done; whether it is free.
-  bool settle(Stretch& stretch) const;
+  // Counts it if it is done; whether it is free.
+  static bool settle(Stretch& stretch);
 
   int gpu_;
   cudaStream_t operations_;
@@ -54,7 +55,6 @@ class CollectiveQueue {
   // collectives.
   mutable std::vector<Stretch> stretches_;
   size_t next_stretch_ = 0;
-  mutable double busy_s_ = 0;
 };
 
 }  // namespace millrace::comm::nccl

@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -63,25 +64,28 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
-  Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) override {
-    stats_.bytes_received += (size_ - 1) * bytes;
-    return timed("all_gather", deadline, [&] {
+  void trim() override { kept_.clear(); }
+
+  Result<void> all_gather(std::string_view what, void* data, int64_t bytes,
+                          Deadline deadline) override {
+    return counted(what, (size_ - 1) * bytes, deadline, [&] {
       return ncclAllGather(static_cast<std::byte*>(data) + rank_ * bytes, data,
                            static_cast<size_t>(bytes), ncclInt8, comm_, queue_.stream());
     });
   }
 
-  Result<void> broadcast(void* data, int64_t bytes, int root, Deadline deadline) override {
-    if (rank_ != root) stats_.bytes_received += bytes;
-    return timed("broadcast", deadline, [&] {
+  Result<void> broadcast(std::string_view what, void* data, int64_t bytes, int root,
+                         Deadline deadline) override {
+    return counted(what, rank_ == root ? 0 : bytes, deadline, [&] {
       return ncclBroadcast(data, data, static_cast<size_t>(bytes), ncclInt8, root, comm_,
                            queue_.stream());
     });
   }
 
-  Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) override {
-    stats_.bytes_received += 2 * (size_ - 1) * count * int64_t{sizeof(float)} / size_;
-    return timed("all_reduce", deadline, [&] {
+  Result<void> all_reduce_sum(std::string_view what, float* data, int64_t count,
+                              Deadline deadline) override {
+    const int64_t bytes = 2 * (size_ - 1) * count * int64_t{sizeof(float)} / size_;
+    return counted(what, bytes, deadline, [&] {
       return ncclAllReduce(data, data, static_cast<size_t>(count), ncclFloat32, ncclSum, comm_,
                            queue_.stream());
     });
@@ -95,10 +99,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     return failure("collective under way", status);
   }
 
-  CommStats stats() const override {
-    CommStats stats = stats_;
-    stats.seconds = queue_.busy_s();
-    return stats;
+  CommStatsByName stats() const override {
+    queue_.settle();
+    return stats_;
   }
 
  private:
@@ -158,10 +161,15 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   template <typename Call>
-  Result<void> timed(const char* name, Deadline deadline, Call&& call) {
-    ++stats_.calls;
-    queue_.begin();
-    MR_RETURN_IF_ERROR(run(name, deadline, std::forward<Call>(call)));
+  Result<void> counted(std::string_view what, int64_t bytes_received, Deadline deadline,
+                       Call&& call) {
+    auto found = stats_.find(what);
+    if (found == stats_.end()) found = stats_.emplace(what, CommStats()).first;
+    CommStats& stats = found->second;
+    ++stats.calls;
+    stats.bytes_received += bytes_received;
+    queue_.begin(stats.seconds);
+    MR_RETURN_IF_ERROR(run(what, deadline, std::forward<Call>(call)));
     queue_.end();
     return {};
   }
@@ -169,7 +177,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   // A call may return before it is in the stream, the first time that ranks talk for instance; not
   // all of them say so (ncclCommWindowRegister of 2.28.3), so the communicator is always asked.
   template <typename Call>
-  Result<void> run(const char* name, Deadline deadline, Call&& call) {
+  Result<void> run(std::string_view name, Deadline deadline, Call&& call) {
     ncclResult_t status = call();
     const auto looking = Deadline::after(kLookTime);
     while (status == ncclSuccess || status == ncclInProgress) {
@@ -189,7 +197,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     return failure(name, status);
   }
 
-  Error failure(const char* name, ncclResult_t status) const {
+  Error failure(std::string_view name, ncclResult_t status) const {
     return error(Errc::kPeerLost, "NCCL {}, rank {} of {}: {} ({})", name, rank_, size_,
                  ncclGetErrorString(status), ncclGetLastError(comm_));
   }
@@ -198,7 +206,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   int size_;
   nccl::CollectiveQueue queue_;
   ncclComm_t comm_ = nullptr;
-  CommStats stats_;
+  CommStatsByName stats_;
   std::vector<std::unique_ptr<Window>> kept_;
 };
 

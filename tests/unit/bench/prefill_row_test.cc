@@ -77,13 +77,15 @@ TEST_F(PrefillRowTest, AttentionIsPredictedFromTheBaselineElseFromTheKernelOfIts
 
 TEST_F(PrefillRowTest, LinesOfSeveralRanksNameLeastMeanAndMost) {
   auto row = row_of(4096, 1);
-  row.traffic.cp = {.calls = 2, .bytes_received = 3e9, .seconds = 0.01};
+  row.traffic.cp["keys"] = {.calls = 2, .bytes_received = 3e9, .seconds = 0.01};
+  row.traffic.cp["lists"] = {.calls = 1, .bytes_received = 2e6, .seconds = 0.001};
   const auto lines = rank_lines(row, context());
-  for (const char* text : {"4.000", "6.000", "8.000", "cp: 3 GB received a rank in 0.010 s, 300",
-                           "1.250; 1.500 in layer 3"}) {
+  for (const char* text :
+       {"4.000", "6.000", "8.000", "cp keys: 3 GB received a rank in 0.010 s, 300",
+        "cp lists: 0.002 GB", "1.250; 1.500 in layer 3"}) {
     EXPECT_NE(lines.find(text), std::string::npos) << text << "\n" << lines;
   }
-  EXPECT_EQ(lines.find("tp:"), std::string::npos) << lines;  // silent
+  EXPECT_EQ(lines.find("tp "), std::string::npos) << lines;  // silent
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <bit>
 #include <functional>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "comm/nccl/nccl_communicator.h"
@@ -95,7 +96,8 @@ TEST_P(DeviceGroupsTest, AllGatherBringsWhatTheDeviceWroteBeforeInRankOrder) {
         device.copy(static_cast<std::byte*>(data) + cp.rank() * count * 4, values.data(),
                     count * 4);
         cp.follow();
-        ASSERT_TRUE(cp.all_gather(data, count * 4, ample()).ok());
+        const auto* what = count == kLong ? "long" : "short";
+        ASSERT_TRUE(cp.all_gather(what, data, count * 4, ample()).ok());
         cp.join(cp.mark());
         std::vector<int32_t> all(static_cast<size_t>(cp.size() * count));
         device.copy(all.data(), data, cp.size() * count * 4);
@@ -105,8 +107,11 @@ TEST_P(DeviceGroupsTest, AllGatherBringsWhatTheDeviceWroteBeforeInRankOrder) {
         }
       }
     }
-    EXPECT_EQ(cp.stats().calls, 6);
-    EXPECT_EQ(cp.stats().bytes_received, 3 * (cp.size() - 1) * 4 * (kLong + kShort));
+    const auto stats = cp.stats();
+    EXPECT_EQ(stats.at("long").calls, 3);
+    EXPECT_EQ(stats.at("long").bytes_received, 3 * (cp.size() - 1) * 4 * kLong);
+    EXPECT_EQ(comm::sum_of(stats).calls, 6);
+    EXPECT_EQ(comm::sum_of(stats).bytes_received, 3 * (cp.size() - 1) * 4 * (kLong + kShort));
   });
 }
 
@@ -127,7 +132,7 @@ TEST_P(DeviceGroupsTest, MemoryThatAGpuWasGivenServesWhatNeedsLessAndGivesWayToW
       const std::vector<int32_t> values(static_cast<size_t>(bytes / 4), cp.rank() + 1);
       device.copy(static_cast<std::byte*>(before) + cp.rank() * bytes, values.data(), bytes);
       cp.follow();
-      ASSERT_TRUE(cp.all_gather(before, bytes, ample()).ok());
+      ASSERT_TRUE(cp.all_gather("test", before, bytes, ample()).ok());
       cp.join(cp.mark());
       int32_t last = 0;
       device.copy(&last, static_cast<std::byte*>(before) + cp.size() * bytes - 4, 4);
@@ -144,7 +149,7 @@ TEST_P(DeviceGroupsTest, BroadcastBringsTheRootsBytes) {
     std::vector<int32_t> values(1000, cp.rank());
     device.copy(data.data(), values.data(), data.bytes());
     cp.follow();
-    ASSERT_TRUE(cp.broadcast(data.data(), data.bytes(), root, ample()).ok());
+    ASSERT_TRUE(cp.broadcast("test", data.data(), data.bytes(), root, ample()).ok());
     cp.join(cp.mark());
     EXPECT_EQ(on_host(device, data), std::vector<int32_t>(1000, root));
   });
@@ -161,7 +166,7 @@ TEST_P(DeviceGroupsTest, AllReduceSumsToTheSameBitsOnAllRanks) {
     }
     device.copy(data.data(), values.data(), data.bytes());
     cp.follow();
-    ASSERT_TRUE(cp.all_reduce_sum(data.as<float>(), kCount, ample()).ok());
+    ASSERT_TRUE(cp.all_reduce_sum("test", data.as<float>(), kCount, ample()).ok());
     cp.join(cp.mark());
     bits[static_cast<size_t>(cp.rank())] = on_host(device, data);
   });
@@ -176,6 +181,26 @@ TEST_P(DeviceGroupsTest, AllReduceSumsToTheSameBitsOnAllRanks) {
                 num_ranks_ * 1.2e-7 * sum)
         << i;
   }
+}
+
+// What is given back stays mapped among the ranks for the next request, until it is in the way.
+TEST_P(DeviceGroupsTest, TrimGivesAGpusKeptMemoryBack) {
+  if (GetParam() != Kind::kGpu) GTEST_SKIP() << "nothing is kept";
+  on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
+    constexpr int64_t kBytes = int64_t{1} << 30;
+    shared_memory(cp, 1 << 20).reset();  // connections take memory of their own, once
+    cp.trim();
+    const int64_t before_bytes = device.free_bytes();
+    shared_memory(cp, kBytes).reset();
+    EXPECT_LE(device.free_bytes(), before_bytes - kBytes);
+    cp.trim();
+    // A GPU's memory comes back when the last rank has let go of it.
+    const auto until = ample();
+    while (device.free_bytes() < before_bytes - kBytes / 8 && !until.passed()) {
+      std::this_thread::yield();
+    }
+    EXPECT_GE(device.free_bytes(), before_bytes - kBytes / 8);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceGroupsTest,

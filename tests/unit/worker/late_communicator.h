@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "comm/api/device_communicator.h"
@@ -42,17 +43,21 @@ class LateCommunicator final : public comm::DeviceCommunicator {
   Result<void> connect(comm::CollectiveBuffer& buffer, Deadline deadline) override {
     return at_once_->connect(buffer, deadline);
   }
-  Result<void> all_gather(void* data, int64_t bytes, Deadline deadline) override {
-    return later([=, this] { return at_once_->all_gather(data, bytes, deadline); });
+  Result<void> all_gather(std::string_view what, void* data, int64_t bytes,
+                          Deadline deadline) override {
+    return later([=, this] { return at_once_->all_gather(what, data, bytes, deadline); });
   }
-  Result<void> broadcast(void* data, int64_t bytes, int root, Deadline deadline) override {
-    return later([=, this] { return at_once_->broadcast(data, bytes, root, deadline); });
+  Result<void> broadcast(std::string_view what, void* data, int64_t bytes, int root,
+                         Deadline deadline) override {
+    return later([=, this] { return at_once_->broadcast(what, data, bytes, root, deadline); });
   }
-  Result<void> all_reduce_sum(float* data, int64_t count, Deadline deadline) override {
-    return later([=, this] { return at_once_->all_reduce_sum(data, count, deadline); });
+  Result<void> all_reduce_sum(std::string_view what, float* data, int64_t count,
+                              Deadline deadline) override {
+    return later([=, this] { return at_once_->all_reduce_sum(what, data, count, deadline); });
   }
+  void trim() override { at_once_->trim(); }
   Result<void> check() const override { return at_once_->check(); }
-  comm::CommStats stats() const override { return at_once_->stats(); }
+  comm::CommStatsByName stats() const override { return at_once_->stats(); }
 
  private:
   Result<void> later(std::function<Result<void>()> collective) {
