@@ -21,6 +21,9 @@ namespace {
 constexpr auto kLookTime = std::chrono::microseconds(500);
 constexpr auto kPause = std::chrono::microseconds(100);
 
+// Before main: by the time that a communicator is made there are threads that read the environment.
+[[maybe_unused]] const int kMulticastOff = setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(int rank, int size, const NcclOptions& options)
@@ -219,7 +222,6 @@ bool built_with_nccl() {
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator& bootstrap,
                                                                    const NcclOptions& options,
                                                                    Deadline deadline) {
-  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
   struct Invitation {
     ncclUniqueId id{};
     ncclResult_t status = ncclSuccess;
