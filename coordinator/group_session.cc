@@ -6,11 +6,11 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
+#include "common/errc_wire.h"
 #include "common/log.h"
 #include "common/units.h"
 #include "coordinator/endpoint_name.h"
 #include "protocol/codec.h"
-#include "protocol/errc.h"
 
 namespace millrace::coordinator {
 
@@ -98,7 +98,7 @@ Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
   if (!added.ok()) {
     protocol::Envelope refusal;
     auto& info = *refusal.mutable_register_reply()->mutable_error();
-    info.set_code(protocol::errc_to_wire(added.error().code));
+    info.set_code(errc_to_wire(added.error().code));
     info.set_message(added.error().message);
     send(refusal);
     return added;

@@ -1,6 +1,6 @@
 // What groups say about their requests, and leases.
+#include "common/errc_wire.h"
 #include "coordinator/scheduler.h"
-#include "protocol/errc.h"
 
 namespace millrace::coordinator {
 
@@ -20,7 +20,7 @@ Result<Duration> lease_from_wire(const Group& group, const Request& request, uin
 }
 
 Error from_wire(const protocol::ErrorInfo& info) {
-  return Error(protocol::errc_from_wire(info.code()), info.message());
+  return Error(errc_from_wire(info.code()), info.message());
 }
 
 }  // namespace

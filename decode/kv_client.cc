@@ -5,8 +5,8 @@
 
 #include "common/checksum.h"
 #include "common/clock.h"
+#include "common/errc_wire.h"
 #include "common/units.h"
-#include "protocol/errc.h"
 
 namespace millrace::decode {
 
@@ -20,7 +20,7 @@ int64_t element_bytes(const std::string& dtype) {
 }
 
 Error reply_error(const protocol::ErrorInfo& info, const std::string& address) {
-  return error(protocol::errc_from_wire(info.code()), "{}: {}", address, info.message());
+  return error(errc_from_wire(info.code()), "{}: {}", address, info.message());
 }
 
 }  // namespace

@@ -2,13 +2,6 @@
 
 namespace millrace::protocol {
 
-Errc errc_from_wire(int code) {
-  if (code < errc_to_wire(Errc::kInvalidArgument) || code > errc_to_wire(Errc::kInternal)) {
-    return Errc::kInternal;
-  }
-  return static_cast<Errc>(code);
-}
-
 int http_status(Errc code) {
   switch (code) {
     case Errc::kInvalidArgument:

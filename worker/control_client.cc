@@ -16,9 +16,9 @@
 #include <boost/asio/write.hpp>
 #include <thread>
 
+#include "common/errc_wire.h"
 #include "common/log.h"
 #include "protocol/codec.h"
-#include "protocol/errc.h"
 #include "worker/control_inbox.h"
 
 namespace millrace::worker {
@@ -165,7 +165,7 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   if (reply.has_error()) {
     // kUnavailable is a matter of time: the coordinator has not yet noticed that the group's
     // predecessor of the same name is dead.
-    const Errc code = protocol::errc_from_wire(reply.error().code());
+    const Errc code = errc_from_wire(reply.error().code());
     refused_ = code != Errc::kUnavailable;
     co_return Error(code, "refused: " + reply.error().message());
   }

@@ -3,9 +3,9 @@
 #include <optional>
 #include <utility>
 
+#include "common/errc_wire.h"
 #include "common/log.h"
 #include "model/plan_for_length.h"
-#include "protocol/errc.h"
 #include "worker/agreement.h"
 #include "worker/command_channel.h"
 #include "worker/group_service.h"
@@ -42,7 +42,7 @@ bool streams(const protocol::RunPrompt& prompt) {
 
 protocol::ErrorInfo to_wire(const Error& error) {
   protocol::ErrorInfo info;
-  info.set_code(protocol::errc_to_wire(error.code));
+  info.set_code(errc_to_wire(error.code));
   info.set_message(error.message);
   return info;
 }
@@ -278,8 +278,7 @@ Result<void> GroupService::at_boundary(Running& running, const LayerReport& repo
              : "the logits",
          options_.layer_timeout);
   if (!command.has_end_running()) return {};
-  return Error(protocol::errc_from_wire(command.end_running().code()),
-               command.end_running().message());
+  return Error(errc_from_wire(command.end_running().code()), command.end_running().message());
 }
 
 Result<protocol::Manifest> GroupService::manifest(const protocol::RunPrompt& prompt,

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/errc_wire.h"
 #include "common/log.h"
 #include "common/random_id.h"
-#include "protocol/errc.h"
 #include "worker/agreement.h"
 #include "worker/command_channel.h"
 
@@ -161,7 +161,7 @@ Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
       (void)store_.release_lease(change.renew().request_id(), change.renew().lease_id());
     }
     MR_RETURN_IF_ERROR(meet_after(agreed.error()));
-    reply.mutable_error()->set_code(protocol::errc_to_wire(agreed.error().code));
+    reply.mutable_error()->set_code(errc_to_wire(agreed.error().code));
     reply.mutable_error()->set_message(agreed.error().message);
     reply.set_expires_in_ms(0);
   }
@@ -193,7 +193,7 @@ void GroupService::send_failed(const std::string& request_id, const Error& failu
   protocol::Envelope envelope;
   auto& failed = *envelope.mutable_prefill_failed();
   failed.set_request_id(request_id);
-  failed.mutable_error()->set_code(protocol::errc_to_wire(failure.code));
+  failed.mutable_error()->set_code(errc_to_wire(failure.code));
   failed.mutable_error()->set_message(failure.message);
   send(envelope);
 }

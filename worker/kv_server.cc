@@ -1,6 +1,6 @@
 #include "worker/kv_server.h"
 
-#include "protocol/errc.h"
+#include "common/errc_wire.h"
 
 namespace millrace::worker {
 
@@ -11,7 +11,7 @@ constexpr uint32_t kMaxPagesPerRequest = 2048;
 
 comm::TransportReply error_reply(const Error& error) {
   protocol::PageReply reply;
-  reply.mutable_error()->set_code(protocol::errc_to_wire(error.code));
+  reply.mutable_error()->set_code(errc_to_wire(error.code));
   reply.mutable_error()->set_message(error.message);
   return {.header = reply.SerializeAsString()};
 }

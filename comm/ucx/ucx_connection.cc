@@ -7,18 +7,10 @@
 #include "comm/ucx/outgoing_message.h"
 #include "comm/ucx/ucx_error.h"
 #include "comm/ucx/wire_frame.h"
+#include "common/errc_wire.h"
 #include "common/log.h"
 
 namespace millrace::comm {
-namespace {
-
-Errc errc_from_wire(int32_t code) {
-  const bool known =
-      code >= static_cast<int>(Errc::kInvalidArgument) && code <= static_cast<int>(Errc::kInternal);
-  return known ? static_cast<Errc>(code) : Errc::kInternal;
-}
-
-}  // namespace
 
 bool UcxConnection::Call::done() const {
   if (failure) return true;

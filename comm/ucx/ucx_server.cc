@@ -6,6 +6,7 @@
 #include "comm/ucx/outgoing_message.h"
 #include "comm/ucx/ucx_error.h"
 #include "comm/ucx/wire_frame.h"
+#include "common/errc_wire.h"
 #include "common/log.h"
 
 namespace millrace::comm {
@@ -164,9 +165,9 @@ Result<void> UcxServer::send_reply(Client& client, const Request& request, Trans
     spdlog::error("UCX server {}: reply of {} + {} bytes, limits {} + {}", address_,
                   reply.header.size(), payload_bytes, kMaxTransportHeaderBytes,
                   kMaxTransportPayloadBytes);
-    frame.errc = static_cast<int32_t>(Errc::kInternal);
+    frame.errc = errc_to_wire(Errc::kInternal);
   } else if (payload_bytes > request.destination_bytes) {
-    frame.errc = static_cast<int32_t>(Errc::kTooLarge);
+    frame.errc = errc_to_wire(Errc::kTooLarge);
   }
   const bool refused = frame.errc != 0;
   if (refused) {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "common/errc_wire.h"
 #include "coordinator/scheduler.h"
 #include "protocol/codec.h"
-#include "protocol/errc.h"
 #include "tests/support/fake_clock.h"
 
 namespace millrace::coordinator {
@@ -100,7 +100,7 @@ class SchedulerTest : public ::testing::Test {
   void failed(const std::string& id, Errc code, const std::string& why) {
     protocol::Envelope envelope;
     envelope.mutable_prefill_failed()->set_request_id(id);
-    envelope.mutable_prefill_failed()->mutable_error()->set_code(protocol::errc_to_wire(code));
+    envelope.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(code));
     envelope.mutable_prefill_failed()->mutable_error()->set_message(why);
     receive(envelope);
   }

@@ -1,8 +1,8 @@
 // The whole coordinator over loopback sockets, with groups played by the test.
 #include <boost/json.hpp>
 
+#include "common/errc_wire.h"
 #include "coordinator/server.h"
-#include "protocol/errc.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/running_server.h"
@@ -108,7 +108,7 @@ TEST(Server, ErrorsNameTheirRequestInBodyHeaderAndEvent) {
                                     R"("stream":{}}})",
                                     stream));
     group.receive_request();
-    group.send_failed("r1", protocol::errc_to_wire(Errc::kIo), "disk full");
+    group.send_failed("r1", errc_to_wire(Errc::kIo), "disk full");
     std::string text;
     if (stream) {
       client.read_head();

@@ -2,9 +2,9 @@
 #include <boost/json.hpp>
 #include <csignal>
 
+#include "common/errc_wire.h"
 #include "coordinator/server.h"
 #include "protocol/codec.h"
-#include "protocol/errc.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/running_server.h"
@@ -246,7 +246,7 @@ TEST_F(ServerTrouble, AnErrorOfTheGroupReachesTheClient) {
   const auto client = begin(prompt("r", R"(,"head_plan":"dense")"));
   const auto request = group->receive_request();
   EXPECT_EQ(request.head_plan(), "dense");
-  group->send_failed("r", protocol::errc_to_wire(Errc::kUnsupported), "head_dim 96 is not for it");
+  group->send_failed("r", errc_to_wire(Errc::kUnsupported), "head_dim 96 is not for it");
   const RawReply reply = client->read_reply();
   EXPECT_EQ(reply.status, 501);
   EXPECT_EQ(reply.error_message(), "head_dim 96 is not for it");
@@ -379,7 +379,7 @@ TEST_F(ServerTrouble, AGroupOfAnotherVersionIsToldSo) {
   envelope.mutable_register_()->set_protocol_version(99);
   group.send(envelope);
   const auto reply = group.receive();
-  EXPECT_EQ(reply.register_reply().error().code(), protocol::errc_to_wire(Errc::kUnsupported));
+  EXPECT_EQ(reply.register_reply().error().code(), errc_to_wire(Errc::kUnsupported));
   EXPECT_TRUE(group.closed_by_peer());
 }
 

@@ -9,7 +9,7 @@
 
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
-#include "protocol/errc.h"
+#include "common/errc_wire.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/decode/served_prompt.h"
@@ -171,8 +171,8 @@ TEST_F(KvClientTest, ARankAskedForPagesItDoesNotHoldSaysSo) {
 TEST_F(KvClientTest, ARankWithoutMemoryToReadIntoIsAskedAgain) {
   int num_asked = 0;
   protocol::PageReply full, gone;
-  full.mutable_error()->set_code(protocol::errc_to_wire(Errc::kExhausted));
-  gone.mutable_error()->set_code(protocol::errc_to_wire(Errc::kNotFound));
+  full.mutable_error()->set_code(errc_to_wire(Errc::kExhausted));
+  gone.mutable_error()->set_code(errc_to_wire(Errc::kNotFound));
   const auto server = *transport_.listen("127.0.0.1", 0, [&](std::string_view) {
     return comm::TransportReply{.header = (++num_asked < 3 ? full : gone).SerializeAsString()};
   });

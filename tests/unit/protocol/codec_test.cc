@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/errc_wire.h"
 #include "protocol/errc.h"
 
 namespace millrace::protocol {
@@ -76,16 +77,11 @@ TEST(Codec, RefusesATruncatedMessage) {
   EXPECT_FALSE(decode_frame_body(body.first(body.size() - 1)).ok());
 }
 
-TEST(Errc, EveryCodeSurvivesTheWireAndHasAnHttpStatus) {
+TEST(Errc, EveryCodeHasAnHttpStatus) {
   for (int code = errc_to_wire(Errc::kInvalidArgument); code <= errc_to_wire(Errc::kInternal);
        ++code) {
-    EXPECT_EQ(errc_to_wire(errc_from_wire(code)), code);
-    EXPECT_GE(http_status(errc_from_wire(code)), 400);
+    EXPECT_GE(http_status(errc_from_wire(code)), 400) << code;
   }
-}
-
-TEST(Errc, CodesOfANewerPeerBecomeInternal) {
-  for (const int code : {0, -1, 13, 1 << 30}) EXPECT_EQ(errc_from_wire(code), Errc::kInternal);
 }
 
 TEST(Errc, OnlyPassingTroubleIsRetriable) {

@@ -1,0 +1,11 @@
+#include "common/errc_wire.h"
+
+namespace millrace {
+
+Errc errc_from_wire(int code) {
+  const bool known =
+      code >= errc_to_wire(Errc::kInvalidArgument) && code <= errc_to_wire(Errc::kInternal);
+  return known ? static_cast<Errc>(code) : Errc::kInternal;
+}
+
+}  // namespace millrace
