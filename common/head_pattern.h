@@ -22,6 +22,11 @@ enum class Pattern : uint8_t {
 
 std::string_view pattern_name(Pattern pattern);  // as in the text form
 
+// Whether it lists blocks row tile by row tile. The lists of other patterns serve all rows alike.
+inline bool uses_blocks(Pattern pattern) {
+  return pattern == Pattern::kBlockSparse || pattern == Pattern::kAdaptive;
+}
+
 struct HeadPattern {
   Pattern pattern = Pattern::kDense;
   int32_t sink = 0;       // a-shape: leading columns

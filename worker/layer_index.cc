@@ -11,10 +11,6 @@ namespace {
 using kernels::IndexShape;
 using model::Pattern;
 
-bool uses_blocks(Pattern pattern) {
-  return pattern == Pattern::kBlockSparse || pattern == Pattern::kAdaptive;
-}
-
 // Bands and columns that one head can need at most.
 void widen(IndexShape& shape, const model::HeadPattern& head, int64_t num_tokens) {
   const auto tokens = static_cast<int32_t>(num_tokens);

@@ -13,10 +13,6 @@ namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
-bool uses_blocks(Pattern pattern) {
-  return pattern == Pattern::kBlockSparse || pattern == Pattern::kAdaptive;
-}
-
 // Of heads without block lists, whose tiles may be another rank's: their numbers mean nothing here.
 kernels::IndexView without_blocks(kernels::IndexView index) {
   index.shape.num_tiles = 0;
