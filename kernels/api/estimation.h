@@ -36,13 +36,14 @@ struct ProbeParams {
   float* lse = nullptr;  // [heads.size(), last.num_rows] natural log
 };
 
-// MInference's vertical-slash: the top `verticals` columns (the first kForcedColumns always) and
-// the top `slashes` offsets (the first kForcedOffsets always, 0 among them). Slashes become bands:
-// sorted, those closer than kTileRows merged. Budgets are clamped to num_tokens and raised to the
-// forced counts (verticals >= 30, slashes >= 50 as in MInference; the forced offsets come first
-// within the slash budget).
+// MInference's vertical-slash: the top `verticals` columns, the first kForcedColumns before all
+// others, and the top `slashes` offsets, the first kForcedOffsets before all others. Slashes become
+// bands: sorted, those at most kTileRows apart merged. Budgets are raised to kForcedColumns and
+// kFewestSlashes, then clamped to num_tokens; so all forced columns are always among the chosen,
+// while of fewer slashes than kForcedOffsets all are forced, from offset 0 on.
 inline constexpr int32_t kForcedColumns = 30;   // MInference: attention sinks
 inline constexpr int32_t kForcedOffsets = 100;  // MInference: last 100 diagonals
+inline constexpr int32_t kFewestSlashes = 50;   // MInference
 
 struct VerticalSlashBudget {
   int32_t verticals = 0;

@@ -30,6 +30,11 @@ struct RowTile {
   int64_t num_rows = 0;
 };
 
+// Pages that hold a key which some row of the tile may see.
+inline constexpr int64_t causal_pages(const RowTile& tile) {
+  return (tile.position + tile.num_rows - 1) / kPageTokens + 1;
+}
+
 // Height of tiles whose lists the `heads_per_list` query heads of a kv head share: with the rows of
 // all these heads such a tile fills the 128 rows of a GPU's matrix tile. kTileRows where nothing is
 // shared or no power of two comes out.

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "kernels/api/estimation_checks.h"
 #include "kernels/cpu/block_lists.h"
 #include "kernels/cpu/estimation_kernels.h"
 #include "kernels/cpu/float_rows.h"

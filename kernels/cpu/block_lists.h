@@ -13,11 +13,6 @@
 
 namespace millrace::kernels::cpu {
 
-// Pages that hold a key which some row of the tile may see.
-inline int64_t causal_pages(const RowTile& tile) {
-  return (tile.position + tile.num_rows - 1) / kPageTokens + 1;
-}
-
 // Writes one head's lists, tile after tile, within the index's capacity.
 class BlockListWriter {
  public:
@@ -69,9 +64,5 @@ void write_block_lists(const IndexView& index, int32_t head, std::span<const Row
     }
   }
 }
-
-// Shapes that do not fit are a bug of the caller.
-void check_block_index(const IndexView& index, std::span<const RowTile> tiles,
-                       std::span<const int32_t> heads, size_t num_settings);
 
 }  // namespace millrace::kernels::cpu

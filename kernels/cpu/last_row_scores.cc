@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/check.h"
-
 namespace millrace::kernels::cpu {
 
 LastRowScores::LastRowScores(const LastRows& last, const KvSlab& kv, int32_t head,
@@ -43,13 +41,6 @@ std::array<float, kScoreRows> padded_lse(const float* lse, int64_t num_rows) {
   padded.fill(std::numeric_limits<float>::infinity());
   std::copy_n(lse, num_rows, padded.begin());
   return padded;
-}
-
-void check_last_rows(const LastRows& last, const KvSlab& kv) {
-  MR_CHECK(last.num_rows == std::min(kLastRows, kv.num_tokens) && last.num_rows > 0,
-           "{} last rows of {} tokens", last.num_rows, kv.num_tokens);
-  MR_CHECK(last.first_position == kv.num_tokens - last.num_rows, "last rows at {} of {} tokens",
-           last.first_position, kv.num_tokens);
 }
 
 }  // namespace millrace::kernels::cpu

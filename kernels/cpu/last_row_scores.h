@@ -52,7 +52,4 @@ class LastRowScores {
 // lse[num_rows], and +inf in the padding lanes: their probabilities are then 0.
 std::array<float, kScoreRows> padded_lse(const float* lse, int64_t num_rows);
 
-// Shapes that do not fit are a bug of the caller.
-void check_last_rows(const LastRows& last, const KvSlab& kv);
-
 }  // namespace millrace::kernels::cpu

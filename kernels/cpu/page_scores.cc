@@ -3,9 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include "common/check.h"
 #include "common/units.h"
 #include "kernels/api/coverage.h"
+#include "kernels/api/estimation_checks.h"
 #include "kernels/cpu/last_row_scores.h"
 #include "kernels/cpu/operations.h"
 #include "kernels/cpu/parallel_tasks.h"
@@ -115,18 +115,6 @@ void score_head(const PageScoresParams& params, size_t number, const Context& co
     covered += recall->covered();
   }
   params.recall[number] = static_cast<float>(covered / total);
-}
-
-void check_recall_tiles(const PageScoresParams& params) {
-  MR_CHECK(params.recall_tiles.size() == params.recall_tile_numbers.size(),
-           "{} recall tiles with {} numbers", params.recall_tiles.size(),
-           params.recall_tile_numbers.size());
-  for (const RowTile& tile : params.recall_tiles) {
-    MR_CHECK(tile.local_row >= 0 && tile.local_row + tile.num_rows <= params.last.num_rows &&
-                 tile.position == params.last.first_position + tile.local_row,
-             "recall tile at {} with {} rows from row {} of the last {}", tile.position,
-             tile.num_rows, tile.local_row, params.last.num_rows);
-  }
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "common/check.h"
 #include "common/units.h"
+#include "kernels/api/estimation_checks.h"
 #include "kernels/cpu/last_row_scores.h"
 #include "kernels/cpu/operations.h"
 #include "kernels/cpu/parallel_tasks.h"

@@ -1,16 +1,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/check.h"
+#include "kernels/api/estimation_checks.h"
 #include "kernels/cpu/operations.h"
 #include "kernels/cpu/parallel_tasks.h"
 #include "kernels/cpu/ranking.h"
 
 namespace millrace::kernels::cpu {
 namespace {
-
-// MInference raises a slash budget to this, a vertical one to kForcedColumns.
-constexpr int64_t kFewestSlashes = 50;
 
 // The best `count` of values[0, num_tokens), positions below `num_forced` first; ascending.
 std::vector<int32_t> select(const float* values, int64_t num_tokens, int64_t count,
@@ -75,23 +72,16 @@ void build_head(const VerticalSlashParams& params, size_t number, Ranking& ranki
   const IndexShape& shape = params.index.shape;
   const int64_t num_tokens = params.num_tokens;
   const int32_t head = params.heads[number];
-  const VerticalSlashBudget budget = params.budgets[number];
-  MR_CHECK(head >= 0 && head < shape.num_heads, "head {} of {} in the index", head,
-           shape.num_heads);
+  const VerticalSlashBudget budget = checked_budget(params, number);
 
-  const int64_t verticals =
-      std::min<int64_t>(std::max(budget.verticals, kForcedColumns), num_tokens);
-  MR_CHECK(verticals <= shape.max_columns, "{} verticals into {} columns", verticals,
-           shape.max_columns);
   const float* column_sums = params.column_sums + static_cast<int64_t>(number) * num_tokens;
-  const auto columns = select(column_sums, num_tokens, verticals, kForcedColumns, ranking);
+  const auto columns = select(column_sums, num_tokens, budget.verticals, kForcedColumns, ranking);
   std::copy(columns.begin(), columns.end(),
             params.index.columns + int64_t{head} * shape.max_columns);
   params.index.num_columns[head] = static_cast<int32_t>(columns.size());
 
-  const int64_t slashes = std::min(std::max<int64_t>(budget.slashes, kFewestSlashes), num_tokens);
   const float* diagonal_sums = params.diagonal_sums + static_cast<int64_t>(number) * num_tokens;
-  auto bands = bands_of(select(diagonal_sums, num_tokens, slashes, kForcedOffsets, ranking));
+  auto bands = bands_of(select(diagonal_sums, num_tokens, budget.slashes, kForcedOffsets, ranking));
   merge_closest(static_cast<size_t>(shape.max_bands), ranking, bands);
   std::copy(bands.begin(), bands.end(), params.index.bands + int64_t{head} * shape.max_bands);
   params.index.num_bands[head] = static_cast<int32_t>(bands.size());
@@ -100,10 +90,7 @@ void build_head(const VerticalSlashParams& params, size_t number, Ranking& ranki
 }  // namespace
 
 void build_vertical_slash(const VerticalSlashParams& params, const Context& context) {
-  MR_CHECK(params.num_tokens > 0 && params.budgets.size() == params.heads.size(),
-           "{} tokens, {} budgets for {} heads", params.num_tokens, params.budgets.size(),
-           params.heads.size());
-  MR_CHECK(params.index.shape.max_bands > 0, "no room for a band");
+  check_vertical_slash(params);
   parallel_tasks(static_cast<int64_t>(params.heads.size()), context.num_threads, [&] {
     return [&, ranking = Ranking()](int64_t number) mutable {
       build_head(params, static_cast<size_t>(number), ranking);

@@ -142,7 +142,7 @@ std::vector<Band> bands_of(const std::vector<int32_t>& offsets, int32_t max_band
   return bands;
 }
 
-int64_t causal_pages(const RowTile& tile) {
+int64_t num_causal_pages(const RowTile& tile) {
   return (tile.position + tile.num_rows + kPageTokens - 1) / kPageTokens;
 }
 
@@ -155,7 +155,7 @@ void write_lists(const IndexView& index, int32_t head, std::span<const RowTile> 
     const auto count = static_cast<int64_t>(lists[t].size());
     index.block_begin[tile] = used;
     index.block_count[tile] = kDenseTile;
-    const int64_t causal = causal_pages(tiles[t]);
+    const int64_t causal = num_causal_pages(tiles[t]);
     const bool too_long = 4 * count > 3 * causal || count > causal / 2 + 128;
     if (too_long || used + count > index.shape.max_blocks) continue;
     index.block_count[tile] = static_cast<int32_t>(count);
@@ -244,7 +244,6 @@ void probe(const ProbeParams& params) {
 }
 
 void build_vertical_slash(const VerticalSlashParams& params) {
-  constexpr int32_t kFewestSlashes = 50;
   const int64_t num_tokens = params.num_tokens;
   const IndexShape& shape = params.index.shape;
   for (size_t h = 0; h < params.heads.size(); ++h) {
@@ -278,7 +277,7 @@ void build_block_sparse(const BlockSparseParams& params) {
     std::vector<std::set<int32_t>> lists;
     for (const RowTile& tile : params.tiles) {
       const Vector q = mean(query_rows(params.q, params.kv, params.num_query_heads, head, tile));
-      const int64_t num_pages = causal_pages(tile);
+      const int64_t num_pages = num_causal_pages(tile);
       Vector scores;
       for (int64_t p = 0; p < num_pages; ++p) {
         scores.push_back(dot(q, page_means[static_cast<size_t>(p)]));
@@ -304,7 +303,7 @@ void build_adaptive(const AdaptiveParams& params) {
       const Vectors rows = query_rows(params.q, params.kv, params.num_query_heads, head, tile);
       Vectors representatives = split_outliers(rows, params.row_outliers).outliers;
       representatives.push_back(mean(rows));
-      const auto num_pages = static_cast<int32_t>(causal_pages(tile));
+      const auto num_pages = static_cast<int32_t>(num_causal_pages(tile));
       const auto causal = std::span(pages).first(static_cast<size_t>(num_pages));
       std::set<int32_t> chosen = {0, std::max(num_pages - 2, 0), num_pages - 1};
       for (Vector& q : representatives) {

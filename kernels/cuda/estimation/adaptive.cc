@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "kernels/api/estimation_checks.h"
 #include "kernels/cuda/estimation/block_lists.h"
 #include "kernels/cuda/estimation/page_lists.h"
 #include "kernels/cuda/operations.h"

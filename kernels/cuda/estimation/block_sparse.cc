@@ -1,3 +1,4 @@
+#include "kernels/api/estimation_checks.h"
 #include "kernels/cuda/estimation/page_lists.h"
 #include "kernels/cuda/operations.h"
 

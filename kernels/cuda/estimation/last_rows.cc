@@ -33,14 +33,6 @@ int32_t most_heads(std::span<const HeadGroup> groups) {
   return most;
 }
 
-void check_last_rows(const LastRows& last, const KvSlab& kv) {
-  check_slab(kv, last.num_query_heads);
-  MR_CHECK(last.num_rows == std::min(kLastRows, kv.num_tokens) && last.num_rows > 0,
-           "{} last rows of {} tokens", last.num_rows, kv.num_tokens);
-  MR_CHECK(last.first_position == kv.num_tokens - last.num_rows, "last rows at {} of {} tokens",
-           last.first_position, kv.num_tokens);
-}
-
 void check_slab(const KvSlab& kv, int32_t num_query_heads) {
   MR_CHECK(kv.dtype != DType::kFloat32, "estimation of {} on cuda", dtype_name(kv.dtype));
   MR_CHECK(kv.head_dim == 64 || kv.head_dim == 128, "estimation: head_dim {} on cuda", kv.head_dim);

@@ -33,7 +33,6 @@ std::vector<HeadGroup> group_heads(std::span<const int32_t> heads, int32_t num_q
 int32_t most_heads(std::span<const HeadGroup> groups);
 
 // Shapes that do not fit are a bug of the caller.
-void check_last_rows(const LastRows& last, const KvSlab& kv);
 void check_slab(const KvSlab& kv, int32_t num_query_heads);
 
 }  // namespace millrace::kernels::cuda

@@ -20,13 +20,9 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-int32_t causal_pages(const RowTile& tile) {
-  return static_cast<int32_t>((tile.position + tile.num_rows - 1) / kPageTokens + 1);
-}
-
 std::vector<int32_t> pages_of_tiles(std::span<const RowTile> tiles) {
   std::vector<int32_t> pages;
-  for (const RowTile& tile : tiles) pages.push_back(causal_pages(tile));
+  for (const RowTile& tile : tiles) pages.push_back(static_cast<int32_t>(causal_pages(tile)));
   return pages;
 }
 
@@ -270,17 +266,6 @@ void build_page_lists(const PageListProblem& problem, Context& context) {
            problem.kv.num_tokens);
   if (problem.heads.empty() || problem.tiles.empty()) return;
   PageListBuilder(problem, context).build();
-}
-
-void check_block_index(const IndexView& index, std::span<const RowTile> tiles,
-                       std::span<const int32_t> heads, size_t num_settings) {
-  MR_CHECK(static_cast<int64_t>(tiles.size()) == index.shape.num_tiles,
-           "{} row tiles, {} in the index", tiles.size(), index.shape.num_tiles);
-  MR_CHECK(heads.size() == num_settings, "{} heads, {} settings", heads.size(), num_settings);
-  for (const int32_t head : heads) {
-    MR_CHECK(head >= 0 && head < index.shape.num_heads, "head {} of {} in the index", head,
-             index.shape.num_heads);
-  }
 }
 
 }  // namespace millrace::kernels::cuda

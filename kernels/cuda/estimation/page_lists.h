@@ -37,8 +37,4 @@ struct PageListProblem {
 
 void build_page_lists(const PageListProblem& problem, Context& context);
 
-// Shapes that do not fit are a bug of the caller.
-void check_block_index(const IndexView& index, std::span<const RowTile> tiles,
-                       std::span<const int32_t> heads, size_t num_settings);
-
 }  // namespace millrace::kernels::cuda

@@ -8,6 +8,7 @@
 // Nothing is added atomically: every sum has one order, given by the prompt's length.
 #include <cfloat>
 
+#include "kernels/api/estimation_checks.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/estimation/head_dim.h"
 #include "kernels/cuda/estimation/last_row_scores.cuh"
@@ -348,6 +349,7 @@ void launch_passes(const LastRowsArguments& arguments, const CUtensorMap& k_map,
 }  // namespace
 
 void probe(const ProbeParams& params, Context& context) {
+  check_slab(params.kv, params.last.num_query_heads);
   check_last_rows(params.last, params.kv);
   if (params.heads.empty()) return;
   const LastRows& last = params.last;
