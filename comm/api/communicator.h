@@ -1,5 +1,6 @@
-// Collectives among a fixed set of ranks. Implementations: comm/mpi (processes), comm/local
-// (threads of one process, for tests), comm/nccl (GPUs, later).
+// Collectives among a fixed set of ranks, over host memory. Implementations: comm/mpi (processes),
+// comm/local (threads of one process, for tests). Those over the memory of devices are a
+// DeviceCommunicator's.
 //
 // Every call is collective: all ranks of the communicator make the same calls in the same order.
 // Every call has a deadline; when it passes, or abort() is called, or a peer is known to be dead,

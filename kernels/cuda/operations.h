@@ -2,9 +2,9 @@
 // them; tests call them with a Context of their own. The matrix product keeps plans between calls
 // and is therefore an object: kernels/cuda/gemm.h.
 //
-// Each function enqueues its work on context.stream and returns; none waits for the device. Host
-// arrays in the parameters are read before it returns. The same input gives the same bits in every
-// run.
+// Each function enqueues its work on context.stream and returns. Host arrays in the parameters are
+// read before it returns; for room to copy them to, it waits for the device where the host is far
+// ahead (kernels/cuda/upload_ring.h). The same input gives the same bits in every run.
 #pragma once
 
 #include "kernels/api/attention.h"

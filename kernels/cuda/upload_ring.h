@@ -1,5 +1,5 @@
 // Small host arrays on their way to the device: copied into pinned memory at once, so that the
-// caller's array may go, and from there to the device in stream order without a wait.
+// caller's array may go, and from there to the device in stream order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,9 +10,9 @@
 
 namespace millrace::kernels::cuda {
 
-// One stream, one thread. The pinned memory is a ring of chunks; a chunk that comes round again
-// waits for the copies that left from it, which only happens when the host runs far ahead of the
-// device.
+// One stream, one thread. The pinned memory is a ring of chunks; before a chunk that comes round
+// again is written, the host waits for the copies out of it, so it is ahead of the device by the
+// ring's bytes at most.
 class UploadRing {
  public:
   explicit UploadRing(cudaStream_t stream);
@@ -24,7 +24,8 @@ class UploadRing {
   void upload(void* device, const void* source, int64_t bytes);
 
  private:
-  // The row tiles of a million tokens are 384 KiB, the largest array an operation is given.
+  // Holds the row tiles of a million tokens, 384 KiB, with the arrays that go along. A longer array
+  // goes in parts.
   static constexpr int64_t kChunkBytes = 1 << 20;
   static constexpr int kNumChunks = 4;
 
