@@ -82,10 +82,9 @@ EstimationShape shape_of(int64_t num_tokens, int32_t head_dim = 64) {
 }
 
 // Means in float16 are off by up to 2^-12 and powers of two by 2^-22, so a page whose mass decides
-// whether gamma is reached may flip. On random data with nearly equal pages that is at most one row
-// in a hundred.
+// whether gamma is reached may flip. On random data with nearly equal pages that is at most one
+// block in two hundred.
 void expect_few_flips(const ListDifference& found) {
-  std::printf("flips: %ld of %ld blocks\n", found.different, found.total);
   EXPECT_LE(found.different * 200, found.total);
 }
 

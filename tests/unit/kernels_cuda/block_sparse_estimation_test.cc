@@ -75,7 +75,6 @@ TEST_P(BlockSparseEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding
   }
   // Means in float16 are off by up to 2^-12: two pages whose scores differ by less may change
   // places.
-  std::printf("flips: %ld of %ld blocks\n", all.different, all.total);
   EXPECT_LE(all.different * 200, all.total);
 }
 
