@@ -11,6 +11,7 @@
 #include "worker/engine.h"
 #include "worker/group_watch.h"
 #include "worker/input_lines.h"
+#include "worker/kv_directory.h"
 #include "worker/prompt.h"
 #include "worker/retain_sink.h"
 
@@ -65,16 +66,24 @@ class BatchJob {
   Result<BatchResult> lead_prompt(const BatchPrompt& prompt);
   Result<void> meet_after(const Error& failure);
   Result<BatchResult> run_prompt(const BatchPrompt& prompt);
+  // What takes the layers of a prompt on this rank.
+  struct Sinks;
+  Result<Sinks> make_sinks(const BatchPrompt& prompt, int64_t num_rows);
   Result<BatchResult> run_checked(const BatchPrompt& prompt, const model::HeadPlan& plan,
                                   const Partition& partition);
+  Result<PrefillResult> prefill(const BatchPrompt& prompt, const model::HeadPlan& plan,
+                                Sinks& sinks);
   Result<std::vector<int32_t>> generate(const BatchPrompt& prompt, int32_t first_token,
                                         const RetainSink& retained);
+  Result<void> finish_files(const BatchPrompt& prompt, const Partition& partition,
+                            const PrefillResult& result, Sinks& sinks);
   Result<void> save_manifest(const BatchPrompt& prompt, const Partition& partition,
                              const PrefillResult& result);
   Duration command_timeout() const;
+  Result<void> agree_here(const Result<void>& own);
   void expect(const std::string& step);
   void expect(const std::string& step, Duration allowed);
-  std::string kv_directory(const std::string& id) const;
+  KvDirectory kv_directory(const std::string& id) const;
 
   Engine& engine_;
   kernels::Device& device_;

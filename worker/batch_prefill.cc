@@ -1,9 +1,5 @@
 // One prompt of a batch job, on all ranks: prefill, its KV files, generation.
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <optional>
+#include <memory>
 #include <utility>
 
 #include "model/generator.h"
@@ -15,17 +11,7 @@
 
 namespace millrace::worker {
 
-namespace fs = std::filesystem;
-
 namespace {
-
-Result<void> write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return error(Errc::kIo, "{}: write: {}", path, std::strerror(errno));
-  return {};
-}
 
 std::string step_after(const LayerReport& report) {
   if (report.layer + 1 == report.num_layers) return "the logits";
@@ -34,8 +20,18 @@ std::string step_after(const LayerReport& report) {
 
 }  // namespace
 
-std::string BatchJob::kv_directory(const std::string& id) const {
-  return options_.output_directory + "/kv/" + id;
+struct BatchJob::Sinks {
+  std::unique_ptr<KvFileSink> file;      // where KV is saved, by one of the ranks that have it
+  std::unique_ptr<RetainSink> retained;  // where more tokens are generated
+  FanOutSink all;
+};
+
+KvDirectory BatchJob::kv_directory(const std::string& id) const {
+  return KvDirectory(options_.output_directory + "/kv/" + id);
+}
+
+Result<void> BatchJob::agree_here(const Result<void>& own) {
+  return agree(grid_.world(), own, Deadline::after(options_.layer_timeout));
 }
 
 Result<BatchResult> BatchJob::run_prompt(const BatchPrompt& prompt) {
@@ -45,91 +41,83 @@ Result<BatchResult> BatchJob::run_prompt(const BatchPrompt& prompt) {
                                     options_.crossover_tokens);
   if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
   Result<void> own = plan.ok() ? Result<void>() : plan.error();
-  if (own.ok() && options_.save_kv) {
-    std::error_code status;
-    fs::create_directories(kv_directory(prompt.id), status);
-    if (status) own = error(Errc::kIo, "{}: {}", kv_directory(prompt.id), status.message());
-  }
-  MR_RETURN_IF_ERROR(agree(grid_.world(), own, Deadline::after(options_.layer_timeout)));
+  if (own.ok() && options_.save_kv) own = kv_directory(prompt.id).begin();
+  MR_RETURN_IF_ERROR(agree_here(own));
   auto result = run_checked(prompt, *plan, engine_.partition(num_tokens));
   if (!result.ok() && options_.save_kv && grid_.is_root()) {
-    std::error_code ignored;
-    fs::remove_all(kv_directory(prompt.id), ignored);  // half a cache is worse than none
+    kv_directory(prompt.id).remove();  // half a cache is worse than none
   }
   return result;
+}
+
+Result<BatchJob::Sinks> BatchJob::make_sinks(const BatchPrompt& prompt, int64_t num_rows) {
+  Sinks sinks;
+  if (options_.save_kv && weights_.shard.kv_replica == 0) {
+    const std::string path = kv_directory(prompt.id).rank_file(grid_.world().rank());
+    MR_ASSIGN_OR_RETURN(sinks.file, KvFileSink::create(device_, path, weights_, num_rows));
+    sinks.all.add(*sinks.file);
+  }
+  if (prompt.max_tokens > 1) {
+    MR_ASSIGN_OR_RETURN(auto retained, RetainSink::create(device_, weights_, num_rows));
+    sinks.retained = std::make_unique<RetainSink>(std::move(retained));
+    sinks.all.add(*sinks.retained);
+  }
+  return sinks;
 }
 
 Result<BatchResult> BatchJob::run_checked(const BatchPrompt& prompt, const model::HeadPlan& plan,
                                           const Partition& partition) {
   Stopwatch watch;
-  auto& world = grid_.world();
-  FanOutSink sinks;
-  std::unique_ptr<KvFileSink> file;
-  std::optional<RetainSink> retained;
-  Result<void> own;
-  if (options_.save_kv && weights_.shard.kv_replica == 0) {
-    auto created =
-        KvFileSink::create(device_, kv_directory(prompt.id) + "/" + kv_file_name(world.rank()),
-                           weights_, partition.num_tokens(grid_.cp().rank()));
-    if (created.ok()) {
-      file = std::move(*created);
-      sinks.add(*file);
-    } else {
-      own = created.error();
-    }
-  }
-  if (prompt.max_tokens > 1) {
-    // All layers' K and V stay on the device: nothing of an earlier prompt's may.
-    engine_.groups().cp->trim();
-    auto created = RetainSink::create(device_, weights_, partition.num_tokens(grid_.cp().rank()));
-    if (created.ok()) {
-      sinks.add(retained.emplace(std::move(*created)));
-    } else if (own.ok()) {
-      own = created.error();
-    }
-  }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-
-  MR_ASSIGN_OR_RETURN(const auto prefill,
-                      engine_.prefill({.token_ids = prompt.token_ids,
-                                       .plan = &plan,
-                                       .probe_positions = prompt.probe_positions,
-                                       .sink = sinks.empty() ? nullptr : &sinks,
-                                       .at_boundary =
-                                           [this](const LayerReport& report) {
-                                             expect(step_after(report));
-                                             return Result<void>();
-                                           }},
-                                      options_.layer_timeout));
-  expect("saving the cache");
-  if (file != nullptr) own = file->close();
-  if (own.ok() && options_.save_kv && grid_.is_root()) {
-    own = save_manifest(prompt, partition, prefill);
-  }
-  MR_RETURN_IF_ERROR(agree(world, own, Deadline::after(options_.layer_timeout)));
-
+  // All layers' K and V stay on the device then: nothing of an earlier prompt's may.
+  if (prompt.max_tokens > 1) engine_.groups().cp->trim();
+  auto sinks = make_sinks(prompt, partition.num_tokens(grid_.cp().rank()));
+  MR_RETURN_IF_ERROR(agree_here(sinks.ok() ? Result<void>() : sinks.error()));
+  MR_ASSIGN_OR_RETURN(const auto prefilled, prefill(prompt, plan, *sinks));
+  MR_RETURN_IF_ERROR(finish_files(prompt, partition, prefilled, *sinks));
   BatchResult result{.num_tokens = partition.num_tokens(),
-                     .generated_token_ids = {prefill.first_token},
-                     .top_tokens = prefill.top_tokens,
-                     .probe_token_ids = prefill.probe_token_ids,
-                     .density = prefill.density,
-                     .recall = prefill.recall,
-                     .phases = prefill.phases};
+                     .generated_token_ids = {prefilled.first_token},
+                     .top_tokens = prefilled.top_tokens,
+                     .probe_token_ids = prefilled.probe_token_ids,
+                     .density = prefilled.density,
+                     .recall = prefilled.recall,
+                     .phases = prefilled.phases};
   if (prompt.max_tokens > 1) {
     PhaseTimes::Span span(result.phases, Phase::kGenerate);
     MR_ASSIGN_OR_RETURN(result.generated_token_ids,
-                        generate(prompt, prefill.first_token, *retained));
+                        generate(prompt, prefilled.first_token, *sinks->retained));
   }
   result.total_s = watch.elapsed_s();
   return result;
+}
+
+Result<PrefillResult> BatchJob::prefill(const BatchPrompt& prompt, const model::HeadPlan& plan,
+                                        Sinks& sinks) {
+  const auto at_boundary = [this](const LayerReport& report) {
+    expect(step_after(report));
+    return Result<void>();
+  };
+  return engine_.prefill({.token_ids = prompt.token_ids,
+                          .plan = &plan,
+                          .probe_positions = prompt.probe_positions,
+                          .sink = sinks.all.empty() ? nullptr : &sinks.all,
+                          .at_boundary = at_boundary},
+                         options_.layer_timeout);
+}
+
+// The manifest says that the files are whole, so all ranks have closed theirs before.
+Result<void> BatchJob::finish_files(const BatchPrompt& prompt, const Partition& partition,
+                                    const PrefillResult& result, Sinks& sinks) {
+  expect("saving the cache");
+  MR_RETURN_IF_ERROR(agree_here(sinks.file != nullptr ? sinks.file->close() : Result<void>()));
+  if (!options_.save_kv) return {};
+  return agree_here(grid_.is_root() ? save_manifest(prompt, partition, result) : Result<void>());
 }
 
 Result<std::vector<int32_t>> BatchJob::generate(const BatchPrompt& prompt, int32_t first_token,
                                                 const RetainSink& retained) {
   auto generator =
       model::Generator::create(device_, weights_, grid_.tp(), grid_.cp(), prompt.max_tokens);
-  MR_RETURN_IF_ERROR(agree(grid_.world(), generator.ok() ? Result<void>() : generator.error(),
-                           Deadline::after(options_.layer_timeout)));
+  MR_RETURN_IF_ERROR(agree_here(generator.ok() ? Result<void>() : generator.error()));
   return generator->generate({.prompt = retained.slabs(),
                               .num_prompt_tokens = std::ssize(prompt.token_ids),
                               .first_token = first_token,
@@ -148,7 +136,7 @@ Result<void> BatchJob::save_manifest(const BatchPrompt& prompt, const Partition&
                                                          .density = result.density},
                                                         weights_.config, weights_.compute_dtype,
                                                         partition, grid_.shape()));
-  return write_text(kv_directory(prompt.id) + "/manifest.json", text);
+  return kv_directory(prompt.id).write_manifest(text);
 }
 
 }  // namespace millrace::worker

@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <latch>
 
 #include "tests/support/checkpoint_writer.h"
@@ -148,9 +150,32 @@ TEST_F(BatchJobTest, SavedKvCoversEveryTokenAndHeadOnce) {
   for (const auto& [key, count] : owners) EXPECT_EQ(count, 1);
 }
 
+// The file of the only rank is a FIFO: the job stays in the middle of the cache until it is read.
+TEST_F(BatchJobTest, ACacheHasAManifestOnlyWhileItIsWhole) {
+  const std::string directory = work_.file("out") + "/kv/x";
+  const std::string manifest = directory + "/manifest.json";
+  const std::string file = directory + "/rank-0.safetensors";
+  std::filesystem::create_directories(directory);
+  std::ofstream(manifest) << "of the cache that is written over";
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  auto job = std::async(std::launch::async, [&] {
+    return run({prompt_line("x", 300)}, {1, 1}, {.head_plan = "dense", .save_kv = true});
+  });
+  std::ifstream fifo(file, std::ios::binary);  // opens when the job has opened it
+  EXPECT_FALSE(std::filesystem::exists(manifest));
+  const std::string bytes(std::istreambuf_iterator<char>(fifo), {});
+  const auto summary = job.get();
+  ASSERT_TRUE(summary.ok()) << summary.error().to_string();
+  EXPECT_EQ(summary->num_ok, 1);
+  std::ifstream text(manifest);
+  const std::string written(std::istreambuf_iterator<char>(text), {});
+  EXPECT_EQ(json::parse(written).as_object().at("num_tokens"), 300);
+  EXPECT_FALSE(std::filesystem::exists(manifest + ".partial"));
+}
+
 // /dev/full accepts an open and refuses every write with ENOSPC.
 TEST_F(BatchJobTest, FullDiskFailsThePromptAndLeavesNoHalfCache) {
-  for (const std::string name : {"rank-1.safetensors", "manifest.json"}) {
+  for (const std::string name : {"rank-1.safetensors", "manifest.json.partial"}) {
     SCOPED_TRACE(name);
     std::filesystem::create_directories(work_.file("out") + "/kv/full");
     std::filesystem::create_symlink("/dev/full", work_.file("out") + "/kv/full/" + name);
