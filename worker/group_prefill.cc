@@ -246,7 +246,7 @@ Result<void> GroupService::may_go_on(const protocol::RunPrompt& prompt,
     return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}",
                  prompt.request_id(), report.layer + 1, report.num_layers);
   }
-  if (running_deadline_.passed()) {
+  if (clock_.now() >= running_deadline_) {
     return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
                  prompt.request_id(), report.layer + 1, report.num_layers);
   }

@@ -79,8 +79,9 @@ void GroupService::look_for_drain() {
 
 // Nothing runs and nothing waits; leases do.
 bool GroupService::may_stop() {
-  if (!drain_deadline_) drain_deadline_ = Deadline::after(options_.drain_timeout);
-  return store_.stats().leases_active == 0 || drain_deadline_->passed();
+  const TimePoint now = clock_.now();
+  if (!drain_deadline_) drain_deadline_ = now + options_.drain_timeout;
+  return store_.stats().leases_active == 0 || now >= *drain_deadline_;
 }
 
 void GroupService::read_link(Duration longest_wait) {

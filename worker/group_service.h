@@ -32,16 +32,19 @@ struct GroupOptions {
 class GroupService {
  public:
   // All arguments outlive the service. `link`: rank 0's, null elsewhere. `board`: written on rank
-  // 0. `watch`: null where nobody watches.
+  // 0. `watch`: null where nobody watches. `clock`: of the deadlines of requests and of a drain.
   GroupService(RankRuntime& runtime, kvstore::KvStore& store, KvServer& server, ControlLink* link,
-               MetricsBoard& board, GroupWatch* watch, const GroupOptions& options)
+               MetricsBoard& board, GroupWatch* watch, const GroupOptions& options,
+               const Clock& clock = Clock::steady())
       : runtime_(runtime),
         store_(store),
         server_(server),
         link_(link),
         board_(board),
         watch_(watch),
-        options_(options) {}
+        options_(options),
+        clock_(clock),
+        inbox_(clock) {}
 
   // Until rank 0 sees `stop` or is told to drain, and then has finished what runs and seen the
   // leases end (at most drain_timeout). kPeerLost: the group is broken, the process should end; any
@@ -93,15 +96,16 @@ class GroupService {
   MetricsBoard& board_;
   GroupWatch* watch_;
   const GroupOptions& options_;
+  const Clock& clock_;
   std::unique_ptr<PageWriter> writer_;  // from run() on
 
   // Rank 0 only:
   RequestInbox inbox_;
-  Deadline running_deadline_ = Deadline::after(Duration::zero());
+  TimePoint running_deadline_;
   double attention_imbalance_ = 1;           // of the last prompt
   const std::atomic<bool>* stop_ = nullptr;  // from run() on
   bool drain_announced_ = false;
-  std::optional<Deadline> drain_deadline_;  // from when nothing runs any more
+  std::optional<TimePoint> drain_deadline_;  // from when nothing runs any more
 };
 
 }  // namespace millrace::worker

@@ -40,7 +40,7 @@ void RequestInbox::take_message(protocol::Envelope message) {
       const Duration left = request.deadline_ms() > 0
                                 ? Duration(std::chrono::milliseconds(request.deadline_ms()))
                                 : Duration(kNoDeadline);
-      pending_.push_back({std::move(request), Deadline::after(left)});
+      pending_.push_back({std::move(request), clock_.now() + left});
       break;
     }
     case protocol::Envelope::kCancel:
@@ -89,8 +89,9 @@ std::vector<std::string> RequestInbox::take_cancelled() {
 
 std::vector<std::string> RequestInbox::take_expired() {
   std::vector<std::string> expired;
+  const TimePoint now = clock_.now();
   std::erase_if(pending_, [&](const Pending& pending) {
-    if (!pending.deadline.passed()) return false;
+    if (now < pending.deadline) return false;
     expired.push_back(pending.request.request_id());
     return true;
   });

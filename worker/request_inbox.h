@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
 #include "protocol/control_messages.pb.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control_link.h"
@@ -16,8 +17,11 @@ class RequestInbox {
  public:
   struct Pending {
     protocol::PrefillRequest request;
-    Deadline deadline;
+    TimePoint deadline;
   };
+
+  // `clock`: by which deadlines pass; outlives the inbox.
+  explicit RequestInbox(const Clock& clock) : clock_(clock) {}
 
   void take(ControlEvent event);
 
@@ -43,6 +47,7 @@ class RequestInbox {
   void take_message(protocol::Envelope message);
   void cancel(const std::string& request_id);
 
+  const Clock& clock_;
   std::deque<Pending> pending_;
   std::vector<protocol::LeaseChange> lease_changes_;
   std::vector<std::string> cancelled_;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "tests/support/fake_clock.h"
+
 namespace millrace::worker {
 namespace {
 
@@ -37,7 +39,7 @@ std::string start(RequestInbox& inbox) {
 }
 
 TEST(RequestInbox, RequestsStartInArrivalOrder) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   EXPECT_TRUE(inbox.empty());
   for (const char* id : {"a", "b", "c"}) inbox.take(request(id));
   EXPECT_FALSE(inbox.empty());
@@ -50,7 +52,7 @@ TEST(RequestInbox, RequestsStartInArrivalOrder) {
 }
 
 TEST(RequestInbox, CancellingTheRunningRequestTouchesNoOther) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   inbox.take(request("a"));
   inbox.take(request("b"));
   start(inbox);
@@ -65,7 +67,7 @@ TEST(RequestInbox, CancellingTheRunningRequestTouchesNoOther) {
 }
 
 TEST(RequestInbox, AWaitingRequestThatIsCancelledIsReportedOnceAndNeverStarts) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   for (const char* id : {"a", "b", "c"}) inbox.take(request(id));
   inbox.take(cancel("b"));
   inbox.take(cancel("b"));
@@ -76,7 +78,7 @@ TEST(RequestInbox, AWaitingRequestThatIsCancelledIsReportedOnceAndNeverStarts) {
 }
 
 TEST(RequestInbox, ACancelThatComesTooLateIsForgotten) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   inbox.take(request("a"));
   start(inbox);
   inbox.finish_running();
@@ -88,13 +90,14 @@ TEST(RequestInbox, ACancelThatComesTooLateIsForgotten) {
 }
 
 TEST(RequestInbox, RequestsWhoseDeadlinePassedAreTakenOut) {
-  RequestInbox inbox;
+  millrace::testing::FakeClock clock;
+  RequestInbox inbox(clock);
   inbox.take(request("a"));
-  inbox.take(request("b", 1));
-  inbox.take(request("c", 3'600'000));
-  const auto passed = Deadline::after(std::chrono::milliseconds(1));
-  while (!passed.passed()) {
-  }
+  inbox.take(request("b", 100));
+  inbox.take(request("c", 101));
+  clock.advance(std::chrono::milliseconds(99));
+  EXPECT_THAT(inbox.take_expired(), IsEmpty());
+  clock.advance(std::chrono::milliseconds(1));
   EXPECT_THAT(inbox.take_expired(), ElementsAre("b"));
   EXPECT_THAT(inbox.take_expired(), IsEmpty());
   EXPECT_EQ(start(inbox), "a");
@@ -102,7 +105,7 @@ TEST(RequestInbox, RequestsWhoseDeadlinePassedAreTakenOut) {
 }
 
 TEST(RequestInbox, LeaseChangesAreTakenOnceInOrder) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   inbox.take(renewal("a"));
   ControlEvent release;
   release.message.mutable_lease_release()->set_request_id("b");
@@ -115,7 +118,7 @@ TEST(RequestInbox, LeaseChangesAreTakenOnceInOrder) {
 }
 
 TEST(RequestInbox, ADisconnectCancelsWhatRunsAndForgetsWhatWaits) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   inbox.take(request("a"));
   inbox.take(request("b"));
   inbox.take(renewal("c"));
@@ -129,7 +132,7 @@ TEST(RequestInbox, ADisconnectCancelsWhatRunsAndForgetsWhatWaits) {
 }
 
 TEST(RequestInbox, ADisconnectWithNothingRunningCancelsNothing) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   inbox.take({.kind = Kind::kDisconnected, .why = "reset"});
   EXPECT_FALSE(inbox.running_cancelled());
   inbox.take({.kind = Kind::kConnected});
@@ -139,7 +142,7 @@ TEST(RequestInbox, ADisconnectWithNothingRunningCancelsNothing) {
 }
 
 TEST(RequestInbox, ARefusalIsKeptWithItsReason) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   inbox.take(request("a"));
   inbox.take({.kind = Kind::kRefused, .why = "unknown model"});
   EXPECT_EQ(inbox.refusal(), "unknown model");
@@ -147,7 +150,7 @@ TEST(RequestInbox, ARefusalIsKeptWithItsReason) {
 }
 
 TEST(RequestInbox, ADrainStillFinishesWhatWaits) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   inbox.take(request("a"));
   ControlEvent drain;
   drain.message.mutable_drain();
@@ -157,7 +160,7 @@ TEST(RequestInbox, ADrainStillFinishesWhatWaits) {
 }
 
 TEST(RequestInbox, MessagesThatAreNotForAGroupChangeNothing) {
-  RequestInbox inbox;
+  RequestInbox inbox(Clock::steady());
   ControlEvent stray;
   stray.message.mutable_prefill_done();
   inbox.take(std::move(stray));

@@ -106,7 +106,7 @@ class RunningGroup {
                                      .layer_timeout = options_.layer_timeout,
                                      .drain_timeout = options_.drain_timeout};
     worker::GroupService service(*runtime, *store, *server, root ? &link_ : nullptr, board_,
-                                 /*watch=*/nullptr, group);
+                                 /*watch=*/nullptr, group, clock);
     return service.run(stop_);
   }
 
