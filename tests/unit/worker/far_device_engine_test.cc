@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "tests/unit/worker/far_device_case.h"
 #include "worker/crossover.h"
@@ -117,6 +118,61 @@ TEST_F(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
       }
       EXPECT_EQ(failure, "failure 1");
     });
+  }
+}
+
+class FarDeviceWarmUp : public FarDeviceTest {
+ protected:
+  // Of each rank: the device memory that warming up took, what of it is still taken, and the tokens
+  // of a prompt after it.
+  struct Warmed {
+    int64_t peak_bytes = 0;
+    int64_t left_bytes = 0;
+    std::vector<std::pair<int32_t, float>> top_tokens;  // and their logits; of rank 0
+  };
+
+  // Not warmed up at all with max_tokens 0.
+  std::vector<Warmed> warmed_ranks(int64_t max_tokens) const {
+    std::vector<Warmed> ranks(4);
+    on_ranks({2, 2}, Memory::kFarLate, [&](DeviceRank& rank) {
+      ranks[static_cast<size_t>(rank.number())] = warmed(rank, max_tokens);
+    });
+    return ranks;
+  }
+
+ private:
+  static Warmed warmed(DeviceRank& rank, int64_t max_tokens) {
+    auto& device = rank.far_device();
+    const int64_t before_bytes = device.allocated_bytes();
+    device.reset_peak();
+    if (max_tokens > 0) {
+      const auto done = rank.engine.warm_up(max_tokens, kTimeout);
+      MR_CHECK(done.ok(), "{}", done.error().to_string());
+    }
+    Warmed warmed = {.peak_bytes = device.peak_bytes() - before_bytes,
+                     .left_bytes = device.allocated_bytes() - before_bytes};
+    const auto plan = must(model::make_head_plan("adaptive:0.6", rank.weights->config,
+                                                 kPromptTokens, /*crossover_tokens=*/0));
+    const auto result =
+        must(rank.engine.prefill({.token_ids = token_ids(), .plan = &plan}, kTimeout));
+    for (const auto& token : result.top_tokens) {
+      warmed.top_tokens.emplace_back(token.token_id, token.logit);
+    }
+    return warmed;
+  }
+};
+
+TEST_F(FarDeviceWarmUp, PromptsLeaveNothingBehind) {
+  const auto cold = warmed_ranks(0);
+  ASSERT_EQ(cold[0].top_tokens.size(), 10U);
+  for (const int64_t max_tokens : {1, 70, 1000}) {
+    const auto warm = warmed_ranks(max_tokens);
+    for (size_t rank = 0; rank < warm.size(); ++rank) {
+      SCOPED_TRACE(fmt::format("up to {} tokens, rank {}", max_tokens, rank));
+      EXPECT_GT(warm[rank].peak_bytes, 0);
+      EXPECT_EQ(warm[rank].left_bytes, 0);
+      EXPECT_EQ(warm[rank].top_tokens, cold[rank].top_tokens);
+    }
   }
 }
 

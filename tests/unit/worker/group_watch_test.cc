@@ -105,7 +105,7 @@ TEST(GroupWatch, AWatchOfItsOwnEndsTheRankThatIsStuckNow) {
 
 // A rank that connects and never says a word, as a stopped process.
 TEST(GroupWatch, ASilentRankIsNamed) {
-  std::string silent;
+  Reason reason;
   test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
     if (world->rank() == 1) {
       WatchEndpoint endpoint;
@@ -119,14 +119,13 @@ TEST(GroupWatch, ASilentRankIsNamed) {
       meet(*world);
       return;
     }
-    auto watch = start(*world, ignore);
-    const auto deadline = Deadline::after(kTimeout);
-    while ((silent = watch->silent_ranks()).empty() && !deadline.passed()) {
-      std::this_thread::yield();
-    }
+    auto watch = start(*world, reason.setter());
+    watch->expect_step("layer 3 of 5", Duration::zero());
+    reason.wait();
     meet(*world);
   });
-  EXPECT_THAT(silent, StartsWith("rank 1 silent for "));
+  EXPECT_THAT(reason.get(), StartsWith("stuck in layer 3 of 5: not done within 0.0 s; "
+                                       "rank 1 silent for "));
 }
 
 }  // namespace
