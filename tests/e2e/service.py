@@ -123,6 +123,8 @@ class Service:
 
     def __init__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
+        # What ranks share memory by: an mpirun that is killed does not remove it.
+        self.shared_memory = tempfile.TemporaryDirectory(prefix="millrace-e2e-", dir="/dev/shm")
         self.groups = []
         atexit.register(self.close)  # for a run that is ended in the middle of a test
         ports_path = os.path.join(self.directory.name, "ports.json")
@@ -146,7 +148,8 @@ class Service:
         """mpirun with a grid of ranks; returns once the coordinator takes prompts for them, or at once. `options` are
         names and values in turn."""
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(tp * cp), "--mca", "pml", "ob1", "--mca", "btl",
-                   "self,vader,tcp", "--mca", "odls_base_sigkill_timeout", str(sigkill_timeout_s)]
+                   "self,vader,tcp", "--mca", "btl_vader_backing_directory", self.shared_memory.name,
+                   "--mca", "odls_base_sigkill_timeout", str(sigkill_timeout_s)]
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
         # Not through mpirun, which drops what its ranks print after it got a SIGTERM.
@@ -259,6 +262,7 @@ class Service:
                 os.kill(pid, signal.SIGKILL)
         wait_until("the end of all ranks", lambda: not self.ranks(), 20)
         self.directory.cleanup()
+        self.shared_memory.cleanup()
         atexit.unregister(self.close)
 
 
