@@ -13,7 +13,8 @@ Result<void> check_request(const std::string& request_id, int64_t num_tokens,
                  request_id.size(), kMaxIdBytes);
   }
   if (num_tokens <= 0) {
-    return error(Errc::kInvalidArgument, "request '{}' of {} tokens", request_id, num_tokens);
+    return error(Errc::kInvalidArgument, "request '{}' of {} tokens, must be 1 at least",
+                 request_id, num_tokens);
   }
   const int64_t num_prompt_pages = ceil_div(num_tokens, geometry.page_tokens);
   int64_t previous = -1;
@@ -45,13 +46,15 @@ Result<void> check_page(const std::string& request_id, std::span<const std::byte
 Result<void> check_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                           std::span<const float> scores, int64_t num_pages) {
   if (std::ssize(scores) != num_pages) {
-    return error(Errc::kInvalidArgument, "request '{}': {} scores of {} pages", request_id,
-                 scores.size(), num_pages);
+    return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {}: {} scores of {} pages",
+                 request_id, layer, kv_head, scores.size(), num_pages);
   }
   for (const float score : scores) {
     if (std::isfinite(score) && score >= 0) continue;
-    return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} has a score of {}",
-                 request_id, layer, kv_head, score);
+    return error(
+        Errc::kInvalidArgument,
+        "request '{}': layer {} kv head {} has a score of {}, must be finite and 0 at least",
+        request_id, layer, kv_head, score);
   }
   return {};
 }

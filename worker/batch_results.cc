@@ -25,7 +25,7 @@ bool has_content(const std::string& path) {
 Result<BatchResults> BatchResults::open(const BatchResultsOptions& options) {
   std::error_code status;
   fs::create_directories(options.directory, status);
-  if (status) return error(Errc::kIo, "{}: {}", options.directory, status.message());
+  if (status) return error(Errc::kIo, "making {}: {}", options.directory, status.message());
   BatchResults results(path_in(options.directory));
   if (has_content(results.path_)) {
     if (!options.resume) {
@@ -56,7 +56,9 @@ Result<void> BatchResults::read_earlier() {
                  size - whole_bytes);
     fs::resize_file(path_, whole_bytes, status);
   }
-  if (status) return error(Errc::kIo, "{}: {}", path_, status.message());
+  if (status) {
+    return error(Errc::kIo, "{}: cutting it to {} bytes: {}", path_, whole_bytes, status.message());
+  }
   return {};
 }
 

@@ -140,13 +140,13 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   socket_ = tcp::socket(io_);
   asio::steady_timer timeout(io_, options_.connect_timeout);
   timeout.async_wait([this](error_code ec) {
-    if (!ec) drop("no answer in time");
+    if (!ec) drop(fmt::format("no answer within {:.1f} s", seconds(options_.connect_timeout)));
   });
   auto [resolve_ec, endpoints] =
       co_await resolver_.async_resolve(options_.host, std::to_string(options_.port), kAwait);
-  if (resolve_ec) co_return error(Errc::kUnavailable, "{}", resolve_ec.message());
+  if (resolve_ec) co_return error(Errc::kUnavailable, "looking it up: {}", resolve_ec.message());
   auto [connect_ec, endpoint] = co_await asio::async_connect(socket_, endpoints, kAwait);
-  if (connect_ec) co_return error(Errc::kUnavailable, "{}", connect_ec.message());
+  if (connect_ec) co_return error(Errc::kUnavailable, "connecting: {}", connect_ec.message());
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
 
@@ -155,7 +155,7 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   Result<std::string> frame = protocol::encode_frame(hello);
   if (!frame.ok()) co_return frame.error();
   auto [write_ec, written] = co_await asio::async_write(socket_, asio::buffer(*frame), kAwait);
-  if (write_ec) co_return error(Errc::kPeerLost, "{}", write_ec.message());
+  if (write_ec) co_return error(Errc::kPeerLost, "registering: {}", write_ec.message());
   const Result<protocol::Envelope> answer = co_await read();
   if (!answer.ok()) co_return answer.error();
   const protocol::RegisterReply& reply = answer->register_reply();

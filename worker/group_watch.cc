@@ -44,7 +44,9 @@ Result<std::unique_ptr<GroupWatch>> GroupWatch::start(comm::Communicator& world,
   MR_RETURN_IF_ERROR(
       world.broadcast(std::as_writable_bytes(std::span(&endpoint, 1)), /*root=*/0, deadline));
   if (!listener.ok()) return listener.error();
-  if (endpoint.port[0] == 0) return error(Errc::kPeerLost, "rank 0 cannot watch the group");
+  if (endpoint.port[0] == 0)
+    return error(Errc::kPeerLost,
+                 "rank 0 cannot listen for the group's watch; its own error says why");
   if (world.rank() != 0) {
     MR_ASSIGN_OR_RETURN(auto socket, connect_to_rank_0(endpoint, epoch, world.rank(), deadline));
     peers.push_back({.rank = 0, .socket = std::move(socket)});

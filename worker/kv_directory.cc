@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 Result<void> KvDirectory::begin() const {
   std::error_code status;
   fs::create_directories(path_, status);
-  if (status) return error(Errc::kIo, "{}: {}", path_, status.message());
+  if (status) return error(Errc::kIo, "making {}: {}", path_, status.message());
   fs::remove(manifest(), status);
   if (status) return error(Errc::kIo, "{}: remove: {}", manifest(), status.message());
   return {};

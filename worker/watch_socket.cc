@@ -119,10 +119,15 @@ Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& end
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   auto* address = reinterpret_cast<sockaddr*>(&bound);
-  if (getsockname(listener.fd(), address, &size) != 0 ||
+  if (getsockname(listener.fd(), address, &size) != 0) {
+    return system_error(fmt::format("the port of the group's watch on '{}'", host));
+  }
+  const int status =
       getnameinfo(address, size, endpoint.host.data(), endpoint.host.size(), endpoint.port.data(),
-                  endpoint.port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return error(Errc::kInvalidArgument, "watching the group on '{}'", host);
+                  endpoint.port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+  if (status != 0) {
+    return error(Errc::kInvalidArgument, "the address of the group's watch on '{}': {}", host,
+                 gai_strerror(status));
   }
   return listener;
 }

@@ -25,7 +25,9 @@ Result<SocketAddress> SocketAddress::parse(const std::string& text) {
 }
 
 Result<SocketAddress> SocketAddress::resolve(const std::string& host, int port) {
-  if (port < 0 || port > 65535) return error(Errc::kInvalidArgument, "port {}", port);
+  if (port < 0 || port > 65535) {
+    return error(Errc::kInvalidArgument, "port {} of host \"{}\", must be 0 to 65535", port, host);
+  }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);

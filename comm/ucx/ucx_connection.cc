@@ -22,17 +22,21 @@ Result<std::unique_ptr<UcxConnection>> UcxConnection::open(std::shared_ptr<UcxCo
                                                            const SocketAddress& address,
                                                            Deadline deadline) {
   MR_ASSIGN_OR_RETURN(auto worker, UcxWorker::create(std::move(context)));
-  std::unique_ptr<UcxConnection> connection(new UcxConnection(std::move(worker)));
-  MR_RETURN_IF_ERROR(connection->connect(address, deadline));
+  std::unique_ptr<UcxConnection> connection(new UcxConnection(std::move(worker), address));
+  MR_RETURN_IF_ERROR(connection->connect(deadline));
   return connection;
 }
 
-Result<void> UcxConnection::connect(const SocketAddress& address, Deadline deadline) {
+Error UcxConnection::failed(const Error& why) const {
+  return Error(why.code, fmt::format("{}: {}", address_.to_string(), why.message), why.where);
+}
+
+Result<void> UcxConnection::connect(Deadline deadline) {
   MR_RETURN_IF_ERROR(worker_->set_handler(kReplyMessage, &UcxConnection::on_reply, this));
   MR_RETURN_IF_ERROR(worker_->set_handler(kPayloadMessage, &UcxConnection::on_payload, this));
-  MR_ASSIGN_OR_RETURN(endpoint_, UcxEndpoint::connect(*worker_, address));
+  MR_ASSIGN_OR_RETURN(endpoint_, UcxEndpoint::connect(*worker_, address_));
   if (auto ready = endpoint_->flush(deadline); !ready.ok()) {
-    return error(ready.error().code, "connecting to {}: {}", address.to_string(),
+    return error(ready.error().code, "connecting to {}: {}", address_.to_string(),
                  ready.error().message);
   }
   return {};
@@ -66,18 +70,19 @@ Result<TransportConnection::Reply> UcxConnection::call(std::string_view request_
   auto result = exchange(request_header, deadline);
   if (!result.ok()) {
     ++stats_.failures;
-    broken_ = result.error();
-    return result;
+    broken_ = failed(result.error());
+    return *broken_;
   }
   if (call_.reply_errc == 0) return result;
   ++stats_.failures;
-  return error(errc_from_wire(call_.reply_errc),
-               "the server refused: payload of {} bytes, destination of {}",
-               call_.reply->payload_bytes, destination.size());
+  return failed(error(errc_from_wire(call_.reply_errc),
+                      "the server refused: payload of {} bytes, destination of {}",
+                      call_.reply->payload_bytes, destination.size()));
 }
 
 Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view request_header,
                                                            Deadline deadline) {
+  const Stopwatch watch;
   const RequestFrame frame{.call = call_.id,
                            .destination_bytes = static_cast<int64_t>(call_.destination.size())};
   MR_RETURN_IF_ERROR(
@@ -97,7 +102,11 @@ Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view requ
     return *call_.reply;
   }
   if (in_time) return ucx_error(endpoint_->status(), "waiting for a reply");
-  return error(Errc::kDeadlineExceeded, "no {} from the server", call_.reply ? "payload" : "reply");
+  if (!call_.reply) {
+    return error(Errc::kDeadlineExceeded, "no reply after {:.3f} s", watch.elapsed_s());
+  }
+  return error(Errc::kDeadlineExceeded, "a reply, but not its payload of {} bytes, after {:.3f} s",
+               call_.reply->payload_bytes, watch.elapsed_s());
 }
 
 ucs_status_t UcxConnection::on_reply(void* self, const void* frame_data, size_t frame_bytes,
@@ -109,7 +118,8 @@ ucs_status_t UcxConnection::on_reply(void* self, const void* frame_data, size_t 
                      static_cast<int64_t>(text_bytes) <= kMaxTransportHeaderBytes &&
                      frame->payload_bytes >= 0;
   if (!valid) {
-    call.failure = Error(Errc::kCorrupt, "the server's reply is malformed");
+    call.failure = error(Errc::kCorrupt, "no reply: a frame of {} bytes with a header of {}",
+                         frame_bytes, text_bytes);
     return UCS_OK;
   }
   if (frame->call != call.id || call.reply) return UCS_OK;
@@ -124,7 +134,9 @@ ucs_status_t UcxConnection::on_payload(void* self, const void* frame_data, size_
   auto& connection = *static_cast<UcxConnection*>(self);
   const auto frame = read_frame<PayloadFrame>(frame_data, frame_bytes);
   if (!frame) {
-    connection.call_.failure = Error(Errc::kCorrupt, "the server's payload is malformed");
+    connection.call_.failure =
+        error(Errc::kCorrupt, "no payload: a frame of {} bytes with {} behind it", frame_bytes,
+              num_bytes);
     return UCS_OK;
   }
   // After a deadline the destination is out of bounds, even for a payload that comes late.

@@ -37,8 +37,11 @@ class UcxConnection final : public TransportConnection {
     bool done() const;
   };
 
-  explicit UcxConnection(std::unique_ptr<UcxWorker> worker) : worker_(std::move(worker)) {}
-  Result<void> connect(const SocketAddress& address, Deadline deadline);
+  UcxConnection(std::unique_ptr<UcxWorker> worker, const SocketAddress& address)
+      : address_(address), worker_(std::move(worker)) {}
+  Result<void> connect(Deadline deadline);
+  // With the server's address in front.
+  Error failed(const Error& why) const;
   Result<Reply> exchange(std::string_view request_header, Deadline deadline);
 
   static ucs_status_t on_reply(void* self, const void* frame, size_t frame_bytes, void* text,
@@ -48,6 +51,7 @@ class UcxConnection final : public TransportConnection {
   static void on_received(void* request, ucs_status_t status, size_t num_bytes, void* self);
   ucs_status_t take_payload(void* data, size_t num_bytes, bool rendezvous);
 
+  const SocketAddress address_;
   Call call_;
   std::shared_ptr<int> num_sends_ = std::make_shared<int>(0);
   bool receiving_ = false;

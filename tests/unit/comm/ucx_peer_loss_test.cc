@@ -114,10 +114,11 @@ TEST_P(UcxPeerLoss, DeathBetweenCallsIsPeerLost) {
   EXPECT_EQ(reply.error().code, Errc::kPeerLost) << reply.error().to_string();
 }
 
-TEST_P(UcxPeerLoss, DeathDuringACallIsPeerLost) {
+TEST_P(UcxPeerLoss, DeathDuringACallIsPeerLostAndNamesThePeer) {
   auto reply = connection_->call("die", destination_, ample());
   ASSERT_FALSE(reply.ok());
   EXPECT_EQ(reply.error().code, Errc::kPeerLost) << reply.error().to_string();
+  EXPECT_TRUE(reply.error().message.starts_with(peer_.address())) << reply.error().message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, UcxPeerLoss,
