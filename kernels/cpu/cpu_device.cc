@@ -1,26 +1,14 @@
 #include "kernels/cpu/cpu_device.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <cstring>
-
-#include "common/available_memory.h"
 #include "common/check.h"
-#include "common/units.h"
+#include "kernels/api/host_memory_device.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/operations.h"
 
 namespace millrace::kernels {
 namespace {
 
-constexpr int64_t kAlignmentBytes = 64;  // a cache line, and the widest vector
-
-int64_t physical_memory_bytes() {
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-}
-
-class CpuDevice final : public Device {
+class CpuDevice final : public HostMemoryDevice {
  public:
   explicit CpuDevice(const cpu::Context& context) : context_(context), gemm_(context) {}
 
@@ -31,28 +19,6 @@ class CpuDevice final : public Device {
             .num_threads = context_.num_threads,
             .fast_bfloat16 = context_.simd >= cpu::SimdLevel::kAvx512Bf16};
   }
-
-  int64_t free_bytes() const override { return available_memory_bytes(); }
-
-  Result<DeviceBuffer> allocate(int64_t bytes) override {
-    MR_ASSIGN_OR_RETURN(void* data, allocate_bytes(bytes));
-    return DeviceBuffer(this, data, bytes);
-  }
-  Result<HostBuffer> allocate_host(int64_t bytes) override {
-    MR_ASSIGN_OR_RETURN(void* data, allocate_bytes(bytes));
-    return HostBuffer(this, data, bytes);
-  }
-
-  void copy(void* destination, const void* source, int64_t bytes) override {
-    if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
-  }
-  void copy_rows(const CopyRowsParams& params) override { copy_host_rows(params); }
-  void copy_pieces(const CopyPiecesParams& params) override { copy_host_pieces(params); }
-  Result<void> synchronize(Deadline) override { return {}; }
-  std::unique_ptr<CopyLane> make_copy_lane() override { return std::make_unique<HostCopyLane>(); }
-  TimeMark mark() override { return host_time_mark(); }
-  Result<void> wait_for(TimeMark, Deadline) override { return {}; }
-  double elapsed_s(TimeMark from, TimeMark to) const override { return host_elapsed_s(from, to); }
 
   void embed(const EmbedParams& params) override { cpu::embed(params, context_); }
   void rms_norm(const RmsNormParams& params) override { cpu::rms_norm(params, context_); }
@@ -72,7 +38,6 @@ class CpuDevice final : public Device {
     cpu::decode_attention(params, context_);
   }
 
-  void build_closed_form(const ClosedFormParams& params) override { write_closed_forms(params); }
   void probe(const ProbeParams& params) override { cpu::probe(params, context_); }
   void build_vertical_slash(const VerticalSlashParams& params) override {
     cpu::build_vertical_slash(params, context_);
@@ -89,26 +54,6 @@ class CpuDevice final : public Device {
   }
 
  private:
-  static Result<void*> allocate_bytes(int64_t bytes) {
-    MR_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
-    // The kernel overcommits: what is larger than the machine would only fail when touched, and
-    // then by a signal.
-    const int64_t limit = physical_memory_bytes();
-    if (bytes > limit) {
-      return error(Errc::kExhausted, "cpu device: {} asked for, the machine has {}",
-                   format_bytes(bytes), format_bytes(limit));
-    }
-    if (bytes == 0) return nullptr;
-    void* data = std::aligned_alloc(kAlignmentBytes, round_up(bytes, kAlignmentBytes));
-    if (data == nullptr) {
-      return error(Errc::kExhausted, "cpu device: no memory for {}", format_bytes(bytes));
-    }
-    return data;
-  }
-
-  void free(void* data, int64_t) noexcept override { std::free(data); }
-  void free_host(void* data) noexcept override { std::free(data); }
-
   cpu::Context context_;
   cpu::Gemm gemm_;
 };

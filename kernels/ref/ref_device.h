@@ -1,6 +1,6 @@
 // Naive implementation of every operation in double precision, for tests only: no blocking, no
-// vectors, no cleverness, and no code shared with the devices it judges (coverage.h excepted, which
-// has tests of its own against the definition).
+// vectors, no cleverness, and no code shared with the devices it judges but for their memory and
+// what has tests of its own against the definition: coverage.h and closed_form.h.
 #pragma once
 
 #include <memory>
