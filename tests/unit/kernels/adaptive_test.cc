@@ -5,8 +5,7 @@
 
 #include "kernels/cpu/operations.h"
 #include "kernels/ref/operations.h"
-#include "tests/unit/kernels/contexts.h"
-#include "tests/unit/kernels/estimation_case.h"
+#include "tests/unit/kernels/block_list_case.h"
 #include "tests/unit/kernels/needle_layer.h"
 
 namespace millrace::kernels {
@@ -27,10 +26,6 @@ AdaptiveParams params(EstimationCase& c, std::span<const RowTile> tiles,
           .index = index.view()};
 }
 
-IndexShape shape_for(const EstimationCase& c, int64_t num_tiles, int64_t max_blocks = 1 << 20) {
-  return {.num_heads = c.shape().num_query_heads, .num_tiles = num_tiles, .max_blocks = max_blocks};
-}
-
 HeadLists build(EstimationCase& c, float gamma, int64_t max_blocks = 1 << 20) {
   const std::vector<RowTile> tiles = tile_rows(c.shape().num_tokens);
   IndexStorage index(shape_for(c, static_cast<int64_t>(tiles.size()), max_blocks));
@@ -49,28 +44,12 @@ size_t num_blocks(const HeadLists& lists) {
 }
 
 TEST(Adaptive, ListsAreThoseOfTheReference) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const int64_t num_tokens : {1, 2, 66, 130, 1000, 1536}) {
-      EstimationCase c({.num_tokens = num_tokens,
-                        .num_query_heads = 4,
-                        .num_kv_heads = 2,
-                        .head_dim = 40,
-                        .dtype = dtype},
-                       32);
-      const std::vector<RowTile> tiles = tile_rows(num_tokens);
-      const std::vector<int32_t> heads = {3, 0, 2};
-      const std::vector<float> gamma = {0.5F, 0.9F, 1.0F};
-      const IndexShape shape = shape_for(c, static_cast<int64_t>(tiles.size()));
-      IndexStorage expected(shape);
-      ref::build_adaptive(params(c, tiles, heads, gamma, expected));
-      for (const cpu::Context& context : test::contexts()) {
-        IndexStorage actual(shape);
-        cpu::build_adaptive(params(c, tiles, heads, gamma, actual), context);
-        for (const int32_t head : heads) EXPECT_EQ(actual.lists(head), expected.lists(head));
-        EXPECT_TRUE(actual.guards_intact());
-      }
-    }
-  }
+  const std::vector<int32_t> heads = {3, 0, 2};
+  const std::vector<float> gamma = {0.5F, 0.9F, 1.0F};
+  const auto params_of = [&](EstimationCase& c, std::span<const RowTile> tiles,
+                             IndexStorage& index) { return params(c, tiles, heads, gamma, index); };
+  expect_lists_of_the_reference({1, 2, 66, 130, 1000, 1536}, heads, /*seed=*/32, params_of,
+                                ref::build_adaptive, cpu::build_adaptive);
 }
 
 TEST(Adaptive, FollowsTheReferenceForAnyNumberOfRepresentatives) {

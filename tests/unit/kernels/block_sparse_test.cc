@@ -2,8 +2,7 @@
 
 #include "kernels/cpu/operations.h"
 #include "kernels/ref/operations.h"
-#include "tests/unit/kernels/contexts.h"
-#include "tests/unit/kernels/estimation_case.h"
+#include "tests/unit/kernels/block_list_case.h"
 
 namespace millrace::kernels {
 namespace {
@@ -20,10 +19,6 @@ BlockSparseParams params(EstimationCase& c, std::span<const RowTile> tiles,
           .index = index.view()};
 }
 
-IndexShape shape_for(const EstimationCase& c, int64_t num_tiles, int64_t max_blocks = 1 << 20) {
-  return {.num_heads = c.shape().num_query_heads, .num_tiles = num_tiles, .max_blocks = max_blocks};
-}
-
 HeadLists build(EstimationCase& c, int32_t top_k, int64_t max_blocks = 1 << 20) {
   const std::vector<RowTile> tiles = tile_rows(c.shape().num_tokens);
   IndexStorage index(shape_for(c, static_cast<int64_t>(tiles.size()), max_blocks));
@@ -36,28 +31,12 @@ HeadLists build(EstimationCase& c, int32_t top_k, int64_t max_blocks = 1 << 20) 
 }
 
 TEST(BlockSparse, ListsAreThoseOfTheReference) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const int64_t num_tokens : {1, 64, 65, 1000, 2048}) {
-      EstimationCase c({.num_tokens = num_tokens,
-                        .num_query_heads = 4,
-                        .num_kv_heads = 2,
-                        .head_dim = 40,
-                        .dtype = dtype},
-                       21);
-      const std::vector<RowTile> tiles = tile_rows(num_tokens);
-      const std::vector<int32_t> heads = {3, 0, 1};
-      const std::vector<int32_t> top_k = {4, 1, 9};
-      const IndexShape shape = shape_for(c, static_cast<int64_t>(tiles.size()));
-      IndexStorage expected(shape);
-      ref::build_block_sparse(params(c, tiles, heads, top_k, expected));
-      for (const cpu::Context& context : test::contexts()) {
-        IndexStorage actual(shape);
-        cpu::build_block_sparse(params(c, tiles, heads, top_k, actual), context);
-        for (const int32_t head : heads) EXPECT_EQ(actual.lists(head), expected.lists(head));
-        EXPECT_TRUE(actual.guards_intact());
-      }
-    }
-  }
+  const std::vector<int32_t> heads = {3, 0, 1};
+  const std::vector<int32_t> top_k = {4, 1, 9};
+  const auto params_of = [&](EstimationCase& c, std::span<const RowTile> tiles,
+                             IndexStorage& index) { return params(c, tiles, heads, top_k, index); };
+  expect_lists_of_the_reference({1, 64, 65, 1000, 2048}, heads, /*seed=*/21, params_of,
+                                ref::build_block_sparse, cpu::build_block_sparse);
 }
 
 TEST(BlockSparse, HoldsTheFirstPageTheDiagonalAndTheBestOfTheRest) {
