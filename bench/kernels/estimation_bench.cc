@@ -163,94 +163,137 @@ void print_line(const char* what, double ms, double density) {
   fmt::print("  {:<46} {:>9.2f} ms   density {:.3f}\n", what, ms, density);
 }
 
-void run(const Options& options, const cpu::Context& context, DType dtype, bool peaked) {
-  fmt::print("{}, {} attention\n", dtype_name(dtype), peaked ? "peaked" : "even");
-  const Layer layer(options, dtype, peaked);
-  const std::vector<RowTile> tiles = tile_rows(options.num_tokens);
-  std::vector<int32_t> heads(static_cast<size_t>(options.num_query_heads));
-  std::iota(heads.begin(), heads.end(), 0);
-  std::vector<float> column_sums(heads.size() * static_cast<size_t>(options.num_tokens));
-  std::vector<float> diagonal_sums(column_sums.size());
-  std::vector<float> lse(heads.size() * static_cast<size_t>(kLastRows));
+// The operations of estimation on one layer, each timed; later ones read what earlier ones left.
+class Estimation {
+ public:
+  Estimation(const Options& options, const cpu::Context& context, DType dtype, bool peaked)
+      : options_(options),
+        context_(context),
+        layer_(options, dtype, peaked),
+        tiles_(tile_rows(options.num_tokens)),
+        heads_(static_cast<size_t>(options.num_query_heads)),
+        column_sums_(heads_.size() * static_cast<size_t>(options.num_tokens)),
+        diagonal_sums_(column_sums_.size()),
+        lse_(heads_.size() * static_cast<size_t>(kLastRows)),
+        adaptive_(options, num_tiles()) {
+    std::iota(heads_.begin(), heads_.end(), 0);
+  }
 
-  const double probe_ms = fastest_ms(options, [&] {
-    cpu::probe({.last = layer.last(),
-                .kv = layer.kv(),
-                .heads = heads,
-                .column_sums = column_sums.data(),
-                .diagonal_sums = diagonal_sums.data(),
-                .lse = lse.data()},
-               context);
+  void time_probe();
+  void time_vertical_slash();
+  void time_block_sparse();
+  void time_adaptive();
+  void time_page_scores();
+
+ private:
+  int64_t num_tiles() const { return std::ssize(tiles_); }
+
+  const Options& options_;
+  const cpu::Context& context_;
+  const Layer layer_;
+  const std::vector<RowTile> tiles_;
+  std::vector<int32_t> heads_;
+  std::vector<float> column_sums_, diagonal_sums_, lse_;
+  Index adaptive_;
+};
+
+void Estimation::time_probe() {
+  const double ms = fastest_ms(options_, [&] {
+    cpu::probe({.last = layer_.last(),
+                .kv = layer_.kv(),
+                .heads = heads_,
+                .column_sums = column_sums_.data(),
+                .diagonal_sums = diagonal_sums_.data(),
+                .lse = lse_.data()},
+               context_);
   });
-  const double probe_gflop = 4e-9 * static_cast<double>(kLastRows * options.num_tokens) *
-                             options.head_dim * options.num_query_heads;
-  fmt::print("  {:<46} {:>9.2f} ms   {:.0f} GFLOP/s\n", "probe, last 64 rows, two passes", probe_ms,
-             probe_gflop / probe_ms * 1e3);
+  const double gflop = 4e-9 * static_cast<double>(kLastRows * options_.num_tokens) *
+                       options_.head_dim * options_.num_query_heads;
+  fmt::print("  {:<46} {:>9.2f} ms   {:.0f} GFLOP/s\n", "probe, last 64 rows, two passes", ms,
+             gflop / ms * 1e3);
+}
 
-  const auto num_tiles = static_cast<int64_t>(tiles.size());
-  Index vertical_slash(options, num_tiles);
-  const std::vector budgets(heads.size(), options.vertical_slash);
-  const double index_ms = fastest_ms(options, [&] {
-    cpu::build_vertical_slash({.column_sums = column_sums.data(),
-                               .diagonal_sums = diagonal_sums.data(),
-                               .num_tokens = options.num_tokens,
-                               .heads = heads,
+void Estimation::time_vertical_slash() {
+  Index index(options_, num_tiles());
+  const std::vector budgets(heads_.size(), options_.vertical_slash);
+  const double ms = fastest_ms(options_, [&] {
+    cpu::build_vertical_slash({.column_sums = column_sums_.data(),
+                               .diagonal_sums = diagonal_sums_.data(),
+                               .num_tokens = options_.num_tokens,
+                               .heads = heads_,
                                .budgets = budgets,
-                               .index = vertical_slash.view()},
-                              context);
+                               .index = index.view()},
+                              context_);
   });
-  print_line("vertical-slash index (without the probe)", index_ms, vertical_slash.density(tiles));
+  print_line("vertical-slash index (without the probe)", ms, index.density(tiles_));
+}
 
-  Index block_sparse(options, num_tiles);
-  const std::vector<int32_t> top_k(heads.size(), options.top_k);
-  const double block_sparse_ms = fastest_ms(options, [&] {
-    cpu::build_block_sparse({.q = layer.q(),
-                             .num_query_heads = options.num_query_heads,
-                             .kv = layer.kv(),
-                             .tiles = tiles,
-                             .heads = heads,
+void Estimation::time_block_sparse() {
+  Index index(options_, num_tiles());
+  const std::vector<int32_t> top_k(heads_.size(), options_.top_k);
+  const double ms = fastest_ms(options_, [&] {
+    cpu::build_block_sparse({.q = layer_.q(),
+                             .num_query_heads = options_.num_query_heads,
+                             .kv = layer_.kv(),
+                             .tiles = tiles_,
+                             .heads = heads_,
                              .top_k = top_k,
-                             .index = block_sparse.view()},
-                            context);
+                             .index = index.view()},
+                            context_);
   });
-  print_line("block-sparse, pooling to lists", block_sparse_ms, block_sparse.density(tiles));
+  print_line("block-sparse, pooling to lists", ms, index.density(tiles_));
+}
 
-  Index adaptive(options, num_tiles);
-  const std::vector<float> gamma(heads.size(), options.gamma);
-  const double adaptive_ms = fastest_ms(options, [&] {
-    cpu::build_adaptive({.q = layer.q(),
-                         .num_query_heads = options.num_query_heads,
-                         .scale = layer.scale(),
-                         .kv = layer.kv(),
-                         .tiles = tiles,
-                         .heads = heads,
+void Estimation::time_adaptive() {
+  const std::vector<float> gamma(heads_.size(), options_.gamma);
+  const double ms = fastest_ms(options_, [&] {
+    cpu::build_adaptive({.q = layer_.q(),
+                         .num_query_heads = options_.num_query_heads,
+                         .scale = layer_.scale(),
+                         .kv = layer_.kv(),
+                         .tiles = tiles_,
+                         .heads = heads_,
                          .gamma = gamma,
-                         .index = adaptive.view()},
-                        context);
+                         .index = adaptive_.view()},
+                        context_);
   });
-  print_line("adaptive, representatives to lists", adaptive_ms, adaptive.density(tiles));
+  print_line("adaptive, representatives to lists", ms, adaptive_.density(tiles_));
+}
 
-  const int64_t num_pages = ceil_div(options.num_tokens, kPageTokens);
-  std::vector<float> page_scores(heads.size() * static_cast<size_t>(num_pages));
-  std::vector<float> recall(heads.size());
-  const std::vector<RowTile> recall_tiles = {{.local_row = kLastRows - tiles.back().num_rows,
-                                              .position = tiles.back().position,
-                                              .num_rows = tiles.back().num_rows}};
-  const std::vector<int64_t> recall_numbers = {num_tiles - 1};
-  const double scores_ms = fastest_ms(options, [&] {
-    cpu::page_scores({.last = layer.last(),
-                      .kv = layer.kv(),
-                      .lse = lse.data(),
-                      .heads = heads,
-                      .index = adaptive.view(),
+// Recall is that of the adaptive lists.
+void Estimation::time_page_scores() {
+  const int64_t num_pages = ceil_div(options_.num_tokens, kPageTokens);
+  std::vector<float> page_scores(heads_.size() * static_cast<size_t>(num_pages));
+  std::vector<float> recall(heads_.size());
+  const RowTile& last_tile = tiles_.back();
+  const std::vector<RowTile> recall_tiles = {{.local_row = kLastRows - last_tile.num_rows,
+                                              .position = last_tile.position,
+                                              .num_rows = last_tile.num_rows}};
+  const std::vector<int64_t> recall_numbers = {num_tiles() - 1};
+  const double ms = fastest_ms(options_, [&] {
+    cpu::page_scores({.last = layer_.last(),
+                      .kv = layer_.kv(),
+                      .lse = lse_.data(),
+                      .heads = heads_,
+                      .index = adaptive_.view(),
                       .recall_tiles = recall_tiles,
                       .recall_tile_numbers = recall_numbers,
                       .page_scores = page_scores.data(),
                       .recall = recall.data()},
-                     context);
+                     context_);
   });
   fmt::print("  {:<46} {:>9.2f} ms   recall of adaptive, head 0: {:.3f}\n",
-             "page scores and recall", scores_ms, recall[0]);
+             "page scores and recall", ms, recall[0]);
+}
+
+void run(const Options& options, const cpu::Context& context, DType dtype, bool peaked) {
+  fmt::print("{}, {} attention\n", dtype_name(dtype), peaked ? "peaked" : "even");
+  Estimation estimation(options, context, dtype, peaked);
+  estimation.time_probe();
+  estimation.time_vertical_slash();
+  estimation.time_block_sparse();
+  estimation.time_adaptive();
+  estimation.time_page_scores();
 }
 
 }  // namespace
