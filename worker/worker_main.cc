@@ -172,6 +172,31 @@ void end_process(const std::string& why) {
   end_rank(error(Errc::kPeerLost, "{}", why));
 }
 
+// What follows from options that are text or numbers without a unit.
+Result<void> complete(WorkerOptions& options) {
+  options.rank.device_pool_bytes = std::nullopt;
+  if (!options.device_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(options.rank.device_pool_bytes, parse_bytes(options.device_pool));
+  }
+  options.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
+  options.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
+  return {};
+}
+
+// Rank 0's. The board outlives the client.
+Result<std::unique_ptr<ControlClient>> connect_to_coordinator(const WorkerOptions& options,
+                                                              RankRuntime& runtime,
+                                                              const MetricsBoard& board) {
+  spdlog::info(
+      "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
+      "crossover {}",
+      options.group.epoch, options.rank.grid.tp * options.rank.grid.cp, options.rank.grid.tp,
+      options.rank.grid.cp, runtime.device().info().name, runtime.engine().groups().transport,
+      runtime.limits().max_prompt_tokens, runtime.crossover_tokens());
+  MR_ASSIGN_OR_RETURN(auto settings, control_options(options, runtime));
+  return std::make_unique<ControlClient>(std::move(settings), [&board] { return board.read(); });
+}
+
 Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   auto world = session.world();
   const int rank = world->rank();
@@ -179,10 +204,7 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   // It writes to the environment, which the threads that come later read.
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
-  options.rank.device_pool_bytes = std::nullopt;
-  if (!options.device_pool.empty()) {
-    MR_ASSIGN_OR_RETURN(options.rank.device_pool_bytes, parse_bytes(options.device_pool));
-  }
+  MR_RETURN_IF_ERROR(complete(options));
   MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(*world));
   MR_ASSIGN_OR_RETURN(const auto watch,
                       GroupWatch::start(*world, options.kv_host, options.group.epoch, end_process,
@@ -193,9 +215,6 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
     return created.error();
   }
   const auto [runtime, store] = *std::move(created);
-  options.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
-  options.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
-
   // Ranks of one host must not collide, so each has a port of its own; 0 leaves it to the system.
   const int port = options.kv_port == 0 ? 0 : options.kv_port + rank;
   MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,
@@ -203,15 +222,7 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   MetricsBoard board;
   std::unique_ptr<ControlClient> control;
   if (rank == 0) {
-    spdlog::info(
-        "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
-        "crossover {}",
-        options.group.epoch, options.rank.grid.tp * options.rank.grid.cp, options.rank.grid.tp,
-        options.rank.grid.cp, runtime->device().info().name, runtime->engine().groups().transport,
-        runtime->limits().max_prompt_tokens, runtime->crossover_tokens());
-    MR_ASSIGN_OR_RETURN(auto control_settings, control_options(options, *runtime));
-    control = std::make_unique<ControlClient>(std::move(control_settings),
-                                              [&board] { return board.read(); });
+    MR_ASSIGN_OR_RETURN(control, connect_to_coordinator(options, *runtime, board));
   }
   GroupService service(*runtime, *store, *server, control.get(), board, watch.get(), options.group);
   auto ran = or_end_rank([&] { return service.run(stop_requested); });
