@@ -1,8 +1,10 @@
 #include "common/head_pattern.h"
 
 #include <array>
+#include <bit>
 #include <charconv>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "common/quoted.h"
@@ -13,15 +15,14 @@ namespace {
 
 constexpr std::string_view kForms =
     "dense, a-shape:S,W, vertical-slash:V,S, block-sparse:K, elastic:ALPHA,BETA, "
-    "adaptive[:GAMMA[,ROWS,PAGES]], auto";
+    "adaptive[:GAMMA[,ENOUGH[,ROWS]]], auto";
 
 // Ranges. What a client may ask for bounds the memory of an index and the time to build it: lists
 // of 64 K columns, slashes or pages a head are three times what any published plan asks for
-// (22,032), and beyond a quarter of a tile's or page's members outliers cost more than they can
-// save. Positions are int32.
+// (22,032). Positions are int32.
 constexpr int32_t kMaxSelected = 1 << 16;
 constexpr int32_t kMaxTokens = 1 << 30;
-constexpr int32_t kMaxOutliers = 16;
+constexpr int32_t kMaxSampledRows = 64;  // all rows of a tile
 
 constexpr std::array kPatterns{Pattern::kDense,       Pattern::kAShape,  Pattern::kVerticalSlash,
                                Pattern::kBlockSparse, Pattern::kElastic, Pattern::kAdaptive};
@@ -33,84 +34,102 @@ std::optional<Pattern> pattern_of(std::string_view name) {
   return std::nullopt;
 }
 
-// The numbers behind the colon, in order.
-class Arguments {
- public:
-  explicit Arguments(std::string_view text) {
-    while (!text.empty()) {
-      const auto comma = text.find(',');
-      parts_.push_back(text.substr(0, comma));
-      if (comma == std::string_view::npos) break;
-      text.remove_prefix(comma + 1);
-      if (text.empty()) parts_.push_back(text);
-    }
-  }
-
-  std::size_t size() const { return parts_.size(); }
-
-  // False when argument `i` is not a number of the type as a whole.
-  template <typename Number>
-  bool read(std::size_t i, Number& number) const {
-    const char* end = parts_[i].data() + parts_[i].size();
-    const auto [stop, status] = std::from_chars(parts_[i].data(), end, number);
-    return status == std::errc() && stop == end;
-  }
-
- private:
-  std::vector<std::string_view> parts_;
-};
-
-// Fills the pattern's numbers; false when their count or spelling is wrong.
-bool read_arguments(const Arguments& arguments, HeadPattern& head) {
-  const std::size_t count = arguments.size();
-  switch (head.pattern) {
-    case Pattern::kDense:
-      return count == 0;
-    case Pattern::kAShape:
-      return count == 2 && arguments.read(0, head.sink) && arguments.read(1, head.window);
-    case Pattern::kVerticalSlash:
-      return count == 2 && arguments.read(0, head.verticals) && arguments.read(1, head.slashes);
-    case Pattern::kBlockSparse:
-      return count == 1 && arguments.read(0, head.top_k);
-    case Pattern::kElastic:
-      return count == 2 && arguments.read(0, head.alpha) && arguments.read(1, head.beta);
-    case Pattern::kAdaptive:
-      if (count != 0 && count != 1 && count != 3) return false;
-      return (count == 0 || arguments.read(0, head.gamma)) &&
-             (count < 3 ||
-              (arguments.read(1, head.row_outliers) && arguments.read(2, head.page_outliers)));
-  }
-  return false;
-}
-
-struct Bound {
-  const char* name;
-  double value;
+// A number of a pattern: where it is kept, and what it may be.
+struct Parameter {
+  std::string_view name;
+  std::variant<int32_t*, float*> value;
   double min;
   double max;
+  bool optional = false;
+
+  // False when the text is not a number of the type as a whole.
+  bool read(std::string_view text) const {
+    return std::visit(
+        [&](auto* number) {
+          const char* end = text.data() + text.size();
+          const auto [stop, status] = std::from_chars(text.data(), end, *number);
+          return status == std::errc() && stop == end;
+        },
+        value);
+  }
+  double number() const {
+    return std::visit([](const auto* n) { return static_cast<double>(*n); }, value);
+  }
 };
 
-std::vector<Bound> bounds_of(const HeadPattern& head) {
+// In the order of the text form. Shares of less than a millionth are slips.
+std::vector<Parameter> parameters_of(HeadPattern& head) {
+  constexpr double kLeastShare = 1e-6F;
   switch (head.pattern) {
     case Pattern::kDense:
       return {};
     case Pattern::kAShape:
-      return {{"sink", double(head.sink), 0, kMaxSelected},
-              {"window", double(head.window), 1, kMaxTokens}};
+      return {{"sink", &head.sink, 0, kMaxSelected}, {"window", &head.window, 1, kMaxTokens}};
     case Pattern::kVerticalSlash:
-      return {{"verticals", double(head.verticals), 0, kMaxSelected},
-              {"slashes", double(head.slashes), 0, kMaxSelected}};
+      return {{"verticals", &head.verticals, 0, kMaxSelected},
+              {"slashes", &head.slashes, 0, kMaxSelected}};
     case Pattern::kBlockSparse:
-      return {{"top_k", double(head.top_k), 1, kMaxSelected}};
+      return {{"top_k", &head.top_k, 1, kMaxSelected}};
     case Pattern::kElastic:
-      return {{"alpha", double(head.alpha), -kMaxTokens, kMaxTokens}, {"beta", head.beta, 0, 1}};
+      return {{"alpha", &head.alpha, -kMaxTokens, kMaxTokens}, {"beta", &head.beta, 0, 1}};
     case Pattern::kAdaptive:
-      // A share of less than a millionth is a slip; NaN fails every comparison.
-      return {{"gamma", head.gamma, 1e-6F, 1},
-              {"row outliers", double(head.row_outliers), 0, kMaxOutliers},
-              {"page outliers", double(head.page_outliers), 0, kMaxOutliers}};
+      return {{"gamma", &head.gamma, kLeastShare, 1, true},
+              {"enough", &head.enough, kLeastShare, 1, true},
+              {"rows", &head.sampled_rows, 1, kMaxSampledRows, true}};
   }
   return {};
+}
+
+std::vector<std::string_view> split_at_commas(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (size_t comma = text.find(','); comma != std::string_view::npos; comma = text.find(',')) {
+    parts.push_back(text.substr(0, comma));
+    text.remove_prefix(comma + 1);
+  }
+  parts.push_back(text);
+  return parts;
+}
+
+// Fills the pattern's numbers from what stands behind the colon.
+Result<void> read_parameters(std::string_view text, HeadPattern& head) {
+  const auto parameters = parameters_of(head);
+  const auto arguments = split_at_commas(text);
+  if (arguments.size() > parameters.size()) {
+    return error(Errc::kInvalidArgument, "{} arguments, expected {}", arguments.size(),
+                 parameters.size());
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].empty()) {
+      return error(Errc::kInvalidArgument, "{} is missing", parameters[i].name);
+    }
+    if (!parameters[i].read(arguments[i])) {
+      return error(Errc::kInvalidArgument, "{} is {}, expected {}", parameters[i].name,
+                   quoted(arguments[i]),
+                   std::holds_alternative<float*>(parameters[i].value) ? "a number" : "an integer");
+    }
+  }
+  for (size_t i = arguments.size(); i < parameters.size(); ++i) {
+    if (!parameters[i].optional) {
+      return error(Errc::kInvalidArgument, "{} is missing", parameters[i].name);
+    }
+  }
+  return {};
+}
+
+Result<HeadPattern> read_pattern(std::string_view text) {
+  const auto colon = text.find(':');
+  const auto pattern = pattern_of(text.substr(0, colon));
+  if (!pattern) return error(Errc::kInvalidArgument, "unknown pattern");
+  HeadPattern head{.pattern = *pattern};
+  if (colon != std::string_view::npos) {
+    MR_RETURN_IF_ERROR(read_parameters(text.substr(colon + 1), head));
+    return head;
+  }
+  for (const Parameter& parameter : parameters_of(head)) {
+    if (parameter.optional) continue;
+    return error(Errc::kInvalidArgument, "{} is missing", parameter.name);
+  }
+  return head;
 }
 
 }  // namespace
@@ -134,17 +153,10 @@ std::string_view pattern_name(Pattern pattern) {
 }
 
 Result<HeadPattern> parse_head_pattern(std::string_view text) {
-  const auto colon = text.find(':');
-  const auto pattern = pattern_of(text.substr(0, colon));
-  HeadPattern head;
-  if (pattern) {
-    head.pattern = *pattern;
-    const bool bare = colon == std::string_view::npos;
-    const Arguments arguments(bare ? std::string_view() : text.substr(colon + 1));
-    const bool dangling_colon = !bare && arguments.size() == 0;
-    if (!dangling_colon && read_arguments(arguments, head)) return checked_head_pattern(head);
-  }
-  return error(Errc::kInvalidArgument, "head plan {}: expected one of {}", quoted(text), kForms);
+  const auto head = read_pattern(text);
+  if (head.ok()) return checked_head_pattern(*head);
+  return error(Errc::kInvalidArgument, "head plan {}: {}; expected one of {}", quoted(text),
+               head.error().message, kForms);
 }
 
 std::string format_head_pattern(const HeadPattern& head) {
@@ -161,16 +173,26 @@ std::string format_head_pattern(const HeadPattern& head) {
     case Pattern::kElastic:
       return fmt::format("{}:{},{}", name, head.alpha, head.beta);
     case Pattern::kAdaptive:
-      return fmt::format("{}:{},{},{}", name, head.gamma, head.row_outliers, head.page_outliers);
+      return fmt::format("{}:{},{},{}", name, head.gamma, head.enough, head.sampled_rows);
   }
   return "?";
 }
 
 Result<HeadPattern> checked_head_pattern(HeadPattern head) {
-  for (const auto& [name, value, min, max] : bounds_of(head)) {
-    if (value >= min && value <= max) continue;
-    return error(Errc::kInvalidArgument, "head plan {}: {} = {:g}, expected {:g} to {:g}",
-                 pattern_name(head.pattern), name, value, min, max);
+  const auto refuse = [&](std::string_view name, double value, std::string_view expected) {
+    return error(Errc::kInvalidArgument, "head plan {}: {} = {:g}, expected {}",
+                 pattern_name(head.pattern), name, value, expected);
+  };
+  for (const Parameter& parameter : parameters_of(head)) {
+    const double value = parameter.number();  // NaN fails every comparison
+    if (value >= parameter.min && value <= parameter.max) continue;
+    return refuse(parameter.name, value, fmt::format("{:g} to {:g}", parameter.min, parameter.max));
+  }
+  if (!std::has_single_bit(static_cast<uint32_t>(head.sampled_rows))) {
+    return refuse("rows", head.sampled_rows, "a power of two");
+  }
+  if (!(head.min_recall >= 0 && head.min_recall <= 1)) {
+    return refuse("min_recall", head.min_recall, "0 to 1");
   }
   return head;
 }

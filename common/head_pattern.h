@@ -1,6 +1,6 @@
 // What one query head attends to, before any request is seen, and its text form:
 //   dense | a-shape:S,W | vertical-slash:V,S | block-sparse:K | elastic:ALPHA,BETA |
-//   adaptive[:GAMMA[,ROWS,PAGES]]
+//   adaptive[:GAMMA[,ENOUGH[,ROWS]]]
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class Pattern : uint8_t {
   kVerticalSlash,  // MInference
   kBlockSparse,    // MInference
   kElastic,        // sink block and a window of alpha + beta * N tokens (MoA)
-  kAdaptive,       // ours: representative mixture per row tile
+  kAdaptive,       // ours: a scan of true keys by sampled rows of each row tile
 };
 
 std::string_view pattern_name(Pattern pattern);  // as in the text form
@@ -36,12 +36,11 @@ struct HeadPattern {
   int32_t top_k = 0;      // block-sparse: pages a row tile
   int32_t alpha = 0;      // elastic: tokens, may be negative
   float beta = 0;         // elastic: share of the prompt, [0, 1]
-  float gamma = 0.8f;     // adaptive: mass to reach, (0, 1]
-  // adaptive: 4 and 4 find what 8 and 4 find, within half a point, on a fifth fewer pages and at
-  // half the cost of estimation; 4 and 2 lose two points
-  // (bench/results/retrieval-outliers-2026-11-21.md)
-  int32_t row_outliers = 4;
-  int32_t page_outliers = 4;
+  // adaptive (kernels/api/estimation.h, AdaptiveRule). Defaults: docs/notebook/estimation.md.
+  float gamma = 0.2f;         // share of the mass outside the kept pages, [0, 1]
+  float enough = 0.8f;        // share of all mass at which a row needs no more, (0, 1]
+  int32_t sampled_rows = 16;  // of a tile: a power of two up to 64
+  float min_recall = 0;       // not part of the text: a request's or an option's, [0, 1]
 
   bool operator==(const HeadPattern&) const = default;
 };

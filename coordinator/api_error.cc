@@ -15,6 +15,7 @@ int ApiError::http_status() const {
 int ApiError::retry_after_s() const {
   // A full queue moves within seconds; a group takes longer to come back.
   if (!protocol::retriable(error.code)) return 0;
+  if (retry_after > 0) return retry_after;
   return error.code == Errc::kExhausted ? 1 : 5;
 }
 

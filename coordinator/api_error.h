@@ -21,8 +21,9 @@ struct ApiError {
   std::string to_json(std::string_view request_id = {}) const;
 
   Error error;
-  std::string param;  // "" when no single field is to blame
-  int status = 0;     // where HTTP has one of its own (405, 431); 0: what the code says
+  std::string param;    // "" when no single field is to blame
+  int retry_after = 0;  // seconds, where more is known than the code says
+  int status = 0;       // where HTTP has one of its own (405, 431); 0: what the code says
 };
 
 }  // namespace millrace::coordinator

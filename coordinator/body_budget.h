@@ -1,8 +1,11 @@
-// A bound on the bodies of all connections together: each is bounded by itself, but many large ones
-// at a time would fill the memory.
+// A bound on what all connections hold together: each body or reply is bounded by itself, but many
+// large ones at a time would fill the memory. One client may have a part of it, so that the others
+// find room whatever it does.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "common/result.h"
 
@@ -10,12 +13,13 @@ namespace millrace::coordinator {
 
 class BodyBudget {
  public:
-  explicit BodyBudget(uint64_t max_bytes) : max_bytes_(max_bytes) {}
+  BodyBudget(uint64_t max_bytes, uint64_t max_bytes_per_client)
+      : max_bytes_(max_bytes), max_bytes_per_client_(max_bytes_per_client) {}
 
   // What one body takes of it, from before it is read until it is gone.
   class Share {
    public:
-    explicit Share(BodyBudget& budget) : budget_(budget) {}
+    Share(BodyBudget& budget, std::string client) : budget_(budget), client_(std::move(client)) {}
     ~Share() { give_back(); }
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
@@ -26,12 +30,15 @@ class BodyBudget {
 
    private:
     BodyBudget& budget_;
+    std::string client_;
     uint64_t bytes_ = 0;
   };
 
  private:
   uint64_t max_bytes_;
+  uint64_t max_bytes_per_client_;
   uint64_t used_bytes_ = 0;
+  std::map<std::string, uint64_t> used_by_client_;  // of those that hold any
 };
 
 }  // namespace millrace::coordinator

@@ -53,7 +53,7 @@ Duration Group::longest_step() const {
 }
 
 Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLink& link,
-                                  TimePoint now) {
+                                  Duration now) {
   MR_RETURN_IF_ERROR(check(description));
   for (const auto& [id, group] : groups_) {
     if (group->description.group_name() == description.group_name()) {
@@ -64,7 +64,7 @@ Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLi
     }
   }
   if (models_seen_.size() < kMaxModelsSeen) models_seen_.insert(description.model().name());
-  auto group = std::make_unique<Group>();
+  auto group = std::make_unique<Group>(rests_);
   group->description = description;
   group->link = &link;
   group->last_heard = now;
@@ -81,14 +81,6 @@ std::unique_ptr<Group> GroupRegistry::remove(const std::string& group_id) {
 Group* GroupRegistry::find(const std::string& group_id) {
   const auto found = groups_.find(group_id);
   return found == groups_.end() ? nullptr : found->second.get();
-}
-
-std::vector<std::string> GroupRegistry::silent_since(TimePoint when) const {
-  std::vector<std::string> ids;
-  for (const auto& [id, group] : groups_) {
-    if (group->last_heard < when) ids.push_back(id);
-  }
-  return ids;
 }
 
 std::vector<Group*> GroupRegistry::all() {

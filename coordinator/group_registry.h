@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "coordinator/group_health.h"
 #include "coordinator/request.h"
 
 namespace millrace::coordinator {
@@ -19,16 +20,34 @@ class GroupLink {
   virtual ~GroupLink() = default;
   virtual void send(const protocol::Envelope& envelope) = 0;
   virtual void close(const std::string& why) = 0;
+  // Whether the other side's host still acknowledges what is sent, whatever its process does.
+  virtual bool host_answers() const = 0;
 };
 
 struct Group {
+  explicit Group(const GroupHealth::Rests& rests = {}) : health(rests) {}
+
   bool idle() const { return running == nullptr && !draining; }
+  // Can it ever take a prompt of the model that is so long?
+  bool takes(const std::string& model, int64_t num_tokens) const {
+    return description.model().name() == model &&
+           num_tokens <= static_cast<int64_t>(description.max_prompt_tokens());
+  }
+  // As far as it has said.
+  bool has_room(int64_t num_tokens) const { return !free_tokens || *free_tokens >= num_tokens; }
+  // What changes when a cache comes or goes, until the group's next report.
+  void count_room(int64_t num_tokens) {
+    if (free_tokens) *free_tokens += num_tokens;
+  }
   // How long it may be before it notices a cancellation.
   Duration longest_step() const;
 
   protocol::Register description;
   GroupLink* link = nullptr;
-  TimePoint last_heard;
+  Duration last_heard{};               // in attended time
+  std::optional<int64_t> free_tokens;  // the longest prompt that its pools have room for
+  GroupHealth health;
+  int64_t leases_told = 0;           // since it registered
   std::shared_ptr<Request> running;  // stays until the group answers, also when it was cancelled
   std::optional<TimePoint> cancelled_at;
   bool draining = false;
@@ -44,15 +63,16 @@ struct ModelOffer {
 
 class GroupRegistry {
  public:
+  explicit GroupRegistry(const GroupHealth::Rests& rests = {}) : rests_(rests) {}
+
   // Refuses another protocol version, a description that makes no sense, and a name that a group
   // with another id holds: two groups under one name are a mistake, or the older one is about to be
   // noticed as gone, and then the newer one is let in when it tries again.
-  Result<Group*> add(const protocol::Register& description, GroupLink& link, TimePoint now);
+  Result<Group*> add(const protocol::Register& description, GroupLink& link, Duration now);
   // Gives the group away; null if it is not here.
   std::unique_ptr<Group> remove(const std::string& group_id);
 
   Group* find(const std::string& group_id);
-  std::vector<std::string> silent_since(TimePoint when) const;  // ids
   std::vector<Group*> all();
 
   std::map<std::string, ModelOffer> offers() const;
@@ -61,6 +81,7 @@ class GroupRegistry {
   int size() const { return static_cast<int>(groups_.size()); }
 
  private:
+  GroupHealth::Rests rests_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
   std::set<std::string> models_seen_;
 };

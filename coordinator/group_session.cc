@@ -1,8 +1,8 @@
 #include "coordinator/group_session.h"
 
+#include <netinet/tcp.h>
+
 #include <array>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/units.h"
 #include "coordinator/endpoint_name.h"
+#include "coordinator/guarded.h"
 #include "protocol/codec.h"
 
 namespace millrace::coordinator {
@@ -18,14 +19,22 @@ namespace {
 
 // A stranger may not make us allocate more than a Register needs.
 constexpr int64_t kMaxRegisterBytes = 64 << 10;
+// What is longer is not taken apart by the thread that decides.
+constexpr int64_t kSmallMessageBytes = 256 << 10;
 // Two of the largest messages: a group that lets more pile up does not read.
 constexpr int64_t kMaxOutboxBytes = 2 * protocol::kMaxFrameBytes;
 
+// Heartbeats go out four times a second, and a host acknowledges them without its processes.
+constexpr std::chrono::seconds kHostPatience{3};
+
 }  // namespace
 
-GroupSession::GroupSession(tcp::socket socket, Scheduler& scheduler)
+GroupSession::GroupSession(tcp::socket socket, Scheduler& scheduler, asio::thread_pool& helpers,
+                           const ServerFaults& faults)
     : socket_(std::move(socket)),
       scheduler_(scheduler),
+      helpers_(helpers),
+      faults_(faults),
       peer_(endpoint_name(socket_)),
       written_(socket_.get_executor()) {
   error_code ignored;
@@ -40,7 +49,7 @@ awaitable<void> GroupSession::run(Duration patience) {
     if (ec || !session || !session->group_id_.empty()) return;
     session->close(fmt::format("it did not register in {:.1f} s", seconds(patience)));
   });
-  const Result<void> ended = co_await serve();
+  const Result<void> ended = co_await serve_guarded();
   const std::string why = closed_because_.empty() ? ended.error().message : closed_because_;
   if (group_id_.empty()) {
     spdlog::warn("group connection from {} refused: {}", peer_, why);
@@ -63,14 +72,24 @@ awaitable<void> GroupSession::part(Duration patience) {
   socket_.close(ignored);
 }
 
+// What is thrown for the sake of one group's messages costs that group its connection.
+awaitable<Result<void>> GroupSession::serve_guarded() {
+  try {
+    co_return co_await serve();
+  } catch (const std::exception& e) {
+    co_return error(Errc::kInternal, "exception: {}", e.what());
+  }
+}
+
 awaitable<Result<void>> GroupSession::serve() {
   auto first = co_await read(kMaxRegisterBytes);
   if (!first.ok()) co_return first.error();
   if (Result<void> registered = register_group(*first); !registered.ok()) co_return registered;
   for (;;) {
-    const auto envelope = co_await read(protocol::kMaxFrameBytes);
+    auto envelope = co_await read(protocol::kMaxFrameBytes);
     if (!envelope.ok()) co_return envelope.error();
-    if (Result<void> taken = scheduler_.receive(group_id_, *envelope); !taken.ok()) {
+    if (faults_.group_message) faults_.group_message();
+    if (Result<void> taken = scheduler_.receive(group_id_, *std::move(envelope)); !taken.ok()) {
       co_return taken;
     }
   }
@@ -89,7 +108,12 @@ awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
   std::vector<std::byte> body(static_cast<size_t>(*length));
   const auto [body_ec, body_bytes] = co_await asio::async_read(socket_, asio::buffer(body), kAwait);
   if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
-  co_return protocol::decode_frame_body(body);
+  if (*length <= kSmallMessageBytes) co_return protocol::decode_frame_body(body);
+  // Optional, because asio wants something to give where the work throws.
+  using Decoded = std::optional<Result<protocol::Envelope>>;
+  auto work = [&body]() -> awaitable<Decoded> { co_return protocol::decode_frame_body(body); };
+  Decoded decoded = co_await asio::co_spawn(helpers_, work(), asio::use_awaitable);
+  co_return *std::move(decoded);
 }
 
 Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
@@ -122,7 +146,7 @@ void GroupSession::send(const protocol::Envelope& envelope) {
                              format_bytes(outbox_bytes_), format_bytes(kMaxOutboxBytes)));
   }
   if (std::exchange(writing_, true)) return;
-  asio::co_spawn(socket_.get_executor(), write_outbox(shared_from_this()), asio::detached);
+  spawn_guarded(socket_.get_executor(), write_outbox(shared_from_this()), "group's outbox");
 }
 
 awaitable<void> GroupSession::write_outbox([[maybe_unused]] std::shared_ptr<GroupSession> self) {
@@ -138,6 +162,15 @@ awaitable<void> GroupSession::write_outbox([[maybe_unused]] std::shared_ptr<Grou
   // A connection that was refused stays open only for the refusal.
   error_code ignored;
   if (group_id_.empty()) socket_.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+bool GroupSession::host_answers() const {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  auto& socket = const_cast<tcp::socket&>(socket_);  // asio has no const way to the descriptor
+  if (::getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  return info.tcpi_unacked == 0 ||
+         std::chrono::milliseconds(info.tcpi_last_ack_recv) < kHostPatience;
 }
 
 void GroupSession::close(const std::string& why) {

@@ -1,6 +1,7 @@
 // The connection of one worker group: frames in, to the scheduler; messages out, in order.
 #pragma once
 
+#include <boost/asio/thread_pool.hpp>
 #include <deque>
 #include <memory>
 #include <string>
@@ -8,12 +9,14 @@
 #include "coordinator/awaitable.h"
 #include "coordinator/notifier.h"
 #include "coordinator/scheduler.h"
+#include "coordinator/server_options.h"
 
 namespace millrace::coordinator {
 
 class GroupSession final : public GroupLink, public std::enable_shared_from_this<GroupSession> {
  public:
-  GroupSession(tcp::socket socket, Scheduler& scheduler);
+  GroupSession(tcp::socket socket, Scheduler& scheduler, asio::thread_pool& helpers,
+               const ServerFaults& faults);
 
   // Until the connection ends. A group that has not registered after `patience` is dropped, and
   // one that has not read what it was sent `patience` after its end.
@@ -21,8 +24,10 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
 
   void send(const protocol::Envelope& envelope) override;
   void close(const std::string& why) override;
+  bool host_answers() const override;
 
  private:
+  awaitable<Result<void>> serve_guarded();
   awaitable<Result<void>> serve();
   awaitable<Result<protocol::Envelope>> read(int64_t max_bytes);
   Result<void> register_group(const protocol::Envelope& envelope);
@@ -31,6 +36,8 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
 
   tcp::socket socket_;
   Scheduler& scheduler_;
+  asio::thread_pool& helpers_;  // read large messages
+  const ServerFaults& faults_;
   std::string peer_;
   std::string group_id_;  // "" until registered
   std::string closed_because_;

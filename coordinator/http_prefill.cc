@@ -15,17 +15,25 @@
 #include "coordinator/request_id.h"
 #include "coordinator/request_json.h"
 #include "coordinator/request_log.h"
+#include "protocol/sse_parser.h"
 
 namespace millrace::coordinator {
 
 namespace {
 
-HttpReply final_reply(const Request& record) {
-  if (record.failure) return error_reply(*record.failure, record.id);
-  return HttpReply{200, boost::json::serialize(done_json(record, Clock::steady().now()))};
-}
+constexpr std::string_view kStillHere = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
+
+awaitable<HttpReply> HttpSession::final_reply(std::shared_ptr<const coordinator::Request> record) {
+  if (record->failure) {
+    ApiError why(*record->failure);
+    why.retry_after = record->retry_after_s;
+    co_return error_reply(why, record->id);
+  }
+  const std::string manifest = co_await write_manifest(*record);
+  co_return HttpReply{200, done_text(*record, Clock::steady().now(), manifest)};
+}
 
 awaitable<ParsedPrefillBody> HttpSession::parse(const Request& request, const Route& route) {
   const PrefillBodyLimits& limits = shared_.options.body;
@@ -73,15 +81,32 @@ awaitable<bool> HttpSession::wait_prefill(const Request& request,
   Notifier changed(stream_.get_executor());
   const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
   const DisconnectWatch client(stream_.socket(), changed);
-  // Every admitted request ends by its own deadline, so the one here only bounds a wait.
+  // Every admitted request ends by its own deadline, so the ones here only bound a wait.
+  bool half_closed = false;
   while (!record->ended() && !client.gone()) {
-    co_await changed.wait(Deadline::after(std::chrono::minutes(1)));
+    const bool news = co_await changed.wait(Deadline::after(
+        half_closed ? shared_.options.http.keep_alive : Duration(std::chrono::minutes(1))));
+    if (!client.half_closed() || (half_closed && news)) continue;
+    half_closed = true;
+    const bool listens = co_await see_who_listens(request);
+    if (!listens) break;
   }
   if (!record->ended()) {
     (void)shared_.scheduler.cancel(record->id, "the client disconnected");
     co_return false;
   }
-  co_return co_await send(request, final_reply(*record));
+  HttpReply reply = co_await final_reply(record);
+  co_return co_await send(request, std::move(reply));
+}
+
+// A client that sends no more may still listen, or it has left: only what is sent to it tells, by
+// the answer of its system. HTTP/1.1 has something to say that changes nothing; where a client does
+// not know it, who listens is not asked.
+awaitable<bool> HttpSession::see_who_listens(const Request& request) {
+  if (request.version() < 11) co_return true;
+  stream_.expires_after(shared_.options.http.progress);
+  const auto [ec, bytes] = co_await asio::async_write(stream_, asio::buffer(kStillHere), kAwait);
+  co_return !ec;
 }
 
 awaitable<bool> HttpSession::stream_prefill(const Request& request,
@@ -102,14 +127,28 @@ awaitable<bool> HttpSession::stream_prefill(const Request& request,
   const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
   const DisconnectWatch client(stream_.socket(), changed);
   ProgressEvents events(record);
+  bool half_closed = false;
   while (open) {
+    // Each takes a while, in which the other may be there.
+    while (events.wants_opened_manifest() || events.wants_manifest()) {
+      const bool opened = events.wants_opened_manifest();
+      std::string text;
+      if (opened) {
+        text = co_await write_manifest(record->opened, /*is_done=*/false);
+        events.give_opened_manifest(std::move(text));
+      } else {
+        text = co_await write_manifest(*record);
+        events.give_manifest(std::move(text));
+      }
+    }
     const std::string news = events.take(Clock::steady().now());
     if (!news.empty()) open = co_await send_chunk(news);
     if (!open || client.gone() || events.finished()) break;
     if (record->ended()) continue;  // while the chunk went out
-    if (!co_await changed.wait(Deadline::after(shared_.options.http.keep_alive))) {
-      open = co_await send_chunk(ProgressEvents::kKeepAlive);
-    }
+    const bool changes = co_await changed.wait(Deadline::after(shared_.options.http.keep_alive));
+    // A client that sends no more may still listen; a word to it tells.
+    const bool ask = client.half_closed() && !std::exchange(half_closed, client.half_closed());
+    if (!changes || ask) open = co_await send_chunk(ProgressEvents::kKeepAlive);
   }
   if (!events.finished()) {
     (void)shared_.scheduler.cancel(record->id, "the client disconnected");
@@ -121,10 +160,14 @@ awaitable<bool> HttpSession::stream_prefill(const Request& request,
   co_return !last_ec && head.keep_alive();
 }
 
-awaitable<bool> HttpSession::send_chunk(const std::string& text) {
+awaitable<bool> HttpSession::send_chunk(std::string text) {
+  if (const auto no_room = hold_reply(text.size())) {
+    text = protocol::to_text({"error", no_room->to_json(request_id_)});
+  }
   stream_.expires_after(shared_.options.http.progress);
   const auto [ec, bytes] =
       co_await asio::async_write(stream_, http::make_chunk(asio::buffer(text)), kAwait);
+  reply_share_.give_back();
   co_return !ec;
 }
 

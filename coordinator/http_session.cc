@@ -1,14 +1,15 @@
 #include "coordinator/http_session.h"
 
 #include <array>
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
 #include <boost/json.hpp>
 
 #include "common/log.h"
 #include "common/quoted.h"
+#include "coordinator/body_pace.h"
+#include "coordinator/client_address.h"
 #include "coordinator/endpoint_name.h"
 #include "coordinator/request_json.h"
 #include "coordinator/request_log.h"
@@ -18,38 +19,31 @@ namespace millrace::coordinator {
 namespace {
 
 constexpr std::string_view kServer = "millrace";
+// At a time. A buffer may hold as much beside it that waits for its end.
+constexpr size_t kReadBytes = ReadBuffer::kMaxBytes / 2;
+// Answers up to this size are in no budget.
+constexpr uint64_t kSmallReplyBytes = 64 << 10;
 
-// What was wrong with a request that could not be read.
-ApiError unreadable(error_code why, uint64_t max_header_bytes, uint64_t max_body_bytes) {
-  if (why == http::error::body_limit) {
-    return ApiError(
-        error(Errc::kTooLarge, "body of more than {} bytes, the limit", max_body_bytes));
-  }
-  if (why == http::error::header_limit) {
-    ApiError refusal(
-        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes));
-    refusal.status = 431;
-    return refusal;
-  }
-  return ApiError(error(Errc::kInvalidArgument, "cannot read the request: {}", why.message()));
-}
-
-using RequestHeader = http::header</*isRequest=*/true>;
-
-Route route_of(const RequestHeader& header) {
+Route route_of(const RequestReader::Header& header) {
   return find_route({header.method_string().data(), header.method_string().size()},
                     {header.target().data(), header.target().size()});
 }
 
-bool is_probe(Endpoint endpoint) {
+bool is_probe(Endpoint endpoint, ConnectionTable::Kind kind) {
   return endpoint == Endpoint::kHealth || endpoint == Endpoint::kReady ||
-         endpoint == Endpoint::kMetrics;
+         endpoint == Endpoint::kMetrics ||
+         (endpoint == Endpoint::kVersion && kind == ConnectionTable::Kind::kAdmin);
 }
 
 }  // namespace
 
-HttpSession::HttpSession(tcp::socket socket, HttpShared& shared, Kind kind)
-    : shared_(shared), kind_(kind), stream_(std::move(socket)), body_share_(shared.bodies) {
+HttpSession::HttpSession(tcp::socket socket, HttpShared& shared,
+                         ConnectionTable::Admission admission)
+    : shared_(shared),
+      admission_(std::move(admission)),
+      stream_(std::move(socket)),
+      body_share_(shared.bodies, client_of(stream_.socket())),
+      reply_share_(shared.replies, client_of(stream_.socket())) {
   error_code ignored;
   stream_.socket().set_option(tcp::no_delay(true), ignored);
 }
@@ -68,23 +62,22 @@ awaitable<void> HttpSession::run() {
 
 awaitable<bool> HttpSession::serve_one() {
   const HttpLimits& limits = shared_.options.http;
-  Parser parser;
-  parser.header_limit(limits.max_header_bytes);
-  parser.body_limit(boost::none);  // until the route is known
+  RequestReader reader(limits.max_header_bytes, buffer_);
   request_id_.clear();
-  stream_.expires_after(kind_ == Kind::kAny ? limits.idle : limits.probe_idle);
-  const auto [header_ec, header_bytes] =
-      co_await http::async_read_header(stream_, buffer_, parser, kAwait);
-  if (header_ec) co_return co_await refuse(header_ec);
+  stream_.expires_after(for_probes() ? limits.probe_idle : limits.idle);
+  while (!reader.has_header()) {
+    const bool more = co_await read_more(reader);
+    if (!more) co_return false;
+  }
   answering_ = true;
-  const Route route = route_of(parser.get());
+  const Route route = route_of(reader.header());
   bool again = false;
-  if (auto wrong = check_header(parser, route)) {
-    again = co_await turn_away(*std::move(wrong));
-  } else if (co_await read_body(parser)) {
+  if (auto wrong = check_header(reader, route)) {
+    co_await turn_away(*std::move(wrong));
+  } else if (co_await read_body(reader, route)) {
     // What waits from here on has deadlines of its own.
     stream_.expires_never();
-    Request request = parser.release();
+    Request request = reader.release();
     again = co_await answer(request, route);
   }
   body_share_.give_back();
@@ -93,72 +86,92 @@ awaitable<bool> HttpSession::serve_one() {
 }
 
 // What can be told before a body is read.
-std::optional<ApiError> HttpSession::check_header(const Parser& parser, const Route& route) {
-  const HttpLimits& limits = shared_.options.http;
-  const auto given_id = parser.get()["X-Request-Id"];
+std::optional<ApiError> HttpSession::check_header(const RequestReader& reader, const Route& route) {
+  const auto given_id = reader.header()["X-Request-Id"];
   if (check_request_id({given_id.data(), given_id.size()}).ok()) request_id_ = given_id;
-  if (kind_ == Kind::kProbe && !is_probe(route.endpoint)) {
-    return ApiError(error(Errc::kUnavailable,
-                          "all of the {} HTTP connections are in use: only /health, /ready and "
-                          "/metrics are answered",
-                          limits.max_connections));
+  if (for_probes() && !is_probe(route.endpoint, admission_.kind)) {
+    return ApiError(*admission_.only_probes);
   }
-  max_body_bytes_ =
-      route.endpoint == Endpoint::kPrefill ? limits.max_body_bytes : limits.max_small_body_bytes;
-  const uint64_t announced_bytes = parser.content_length().value_or(0);
-  if (announced_bytes > max_body_bytes_) {
+  const uint64_t announced_bytes = reader.announced_bytes();
+  const uint64_t max_bytes = max_body_bytes(route);
+  if (announced_bytes > max_bytes) {
     return ApiError(
-        error(Errc::kTooLarge, "body of {} bytes, limit {}", announced_bytes, max_body_bytes_));
+        error(Errc::kTooLarge, "body of {} bytes, limit {}", announced_bytes, max_bytes));
   }
-  // Small bodies are always let in: leases are released while prompts are turned away.
-  if (announced_bytes <= limits.max_small_body_bytes) return std::nullopt;
-  const Result<void> share = body_share_.grow_to(announced_bytes);
+  return hold_body(announced_bytes);
+}
+
+uint64_t HttpSession::max_body_bytes(const Route& route) const {
+  const HttpLimits& limits = shared_.options.http;
+  return route.endpoint == Endpoint::kPrefill ? limits.max_body_bytes : limits.max_small_body_bytes;
+}
+
+// Small bodies are always let in: leases are released while prompts are turned away.
+std::optional<ApiError> HttpSession::hold_body(uint64_t bytes) {
+  if (bytes <= shared_.options.http.max_small_body_bytes) return std::nullopt;
+  const Result<void> share = body_share_.grow_to(bytes);
   if (!share.ok()) return ApiError(share.error());
   return std::nullopt;
 }
 
-awaitable<bool> HttpSession::read_body(Parser& parser) {
+awaitable<bool> HttpSession::read_body(RequestReader& reader, const Route& route) {
   const HttpLimits& limits = shared_.options.http;
-  parser.body_limit(max_body_bytes_);  // for what comes in chunks
-  if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+  reader.limit_body(max_body_bytes(route));  // for what comes in chunks
+  if (beast::iequals(reader.header()[http::field::expect], "100-continue")) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     stream_.expires_after(limits.progress);
     co_await asio::async_write(stream_, asio::buffer(kContinue), kAwait);
   }
-  while (!parser.is_done()) {
-    stream_.expires_after(limits.progress);
-    const auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
-    if (ec) co_return co_await refuse(ec);
-    const uint64_t body_bytes = parser.get().body().size();
-    if (body_bytes <= limits.max_small_body_bytes) continue;
-    const Result<void> share = body_share_.grow_to(body_bytes);
-    if (!share.ok()) co_return co_await turn_away(share.error());
+  const BodyPace pace{
+      .piece = limits.progress, .whole = limits.body_time, .min_bytes_per_s = limits.min_body_rate};
+  const TimePoint began = Clock::steady().now();
+  while (!reader.done()) {
+    stream_.expires_at(pace.next_due(began, Clock::steady().now(), reader.body_bytes()));
+    const bool more = co_await read_more(reader);
+    if (!more) co_return false;
+    // A string that grows has up to twice its length; a body of the largest size still has room.
+    if (auto no_room = hold_body(std::min(reader.held_bytes(), max_body_bytes(route)))) {
+      co_await turn_away(*std::move(no_room));
+      co_return false;
+    }
   }
   co_return true;
 }
 
-// A request that cannot be read: says why if there is anybody left to tell.
-awaitable<bool> HttpSession::refuse(error_code why) {
-  // Only errors of the parser can be answered: after a timeout Beast has closed the socket, and
-  // after anything else the client has.
-  const bool parsed_wrong = why.category() == make_error_code(http::error::bad_method).category();
-  if (!parsed_wrong || why == http::error::end_of_stream || why == http::error::partial_message) {
+// The next piece of a request, from the buffer or the socket.
+awaitable<bool> HttpSession::read_more(RequestReader& reader) {
+  if (reader.starved()) {
+    const auto [ec, bytes] = co_await stream_.async_read_some(
+        buffer_.bytes().prepare(std::min(buffer_.room(), kReadBytes)), kAwait);
+    if (ec == beast::error::timeout && reader.has_header()) log_too_slow(reader);
+    if (ec) co_return false;
+    buffer_.bytes().commit(bytes);
+  }
+  if (auto wrong = reader.take()) {
+    co_await turn_away(*std::move(wrong));
     co_return false;
   }
-  co_return co_await turn_away(
-      unreadable(why, shared_.options.http.max_header_bytes, max_body_bytes_));
+  co_return true;
+}
+
+void HttpSession::log_too_slow(const RequestReader& reader) const {
+  log_refused(request_name(), error(Errc::kDeadlineExceeded, "its body came too slowly: {} bytes",
+                                    reader.body_bytes()));
+}
+
+// In the log.
+std::string HttpSession::request_name() const {
+  return request_id_.empty() ? "from " + endpoint_name(stream_.socket()) : request_id_;
 }
 
 // A request that was not read to its end; so the connection ends with the answer.
-awaitable<bool> HttpSession::turn_away(ApiError why) {
-  log_refused(request_id_.empty() ? "from " + endpoint_name(stream_.socket()) : request_id_,
-              why.error);
+awaitable<void> HttpSession::turn_away(ApiError why) {
+  log_refused(request_name(), why.error);
   Request nothing;
   nothing.version(11);
   nothing.keep_alive(false);
   co_await send(nothing, refusal(why));
   co_await linger();
-  co_return false;
 }
 
 awaitable<void> HttpSession::linger() {
@@ -173,6 +186,7 @@ awaitable<void> HttpSession::linger() {
 }
 
 awaitable<bool> HttpSession::answer(Request& request, const Route& route) {
+  if (shared_.options.faults.answering) shared_.options.faults.answering(route.path);
   switch (route.endpoint) {
     case Endpoint::kPrefill:
       co_return co_await prefill(request, route);
@@ -181,15 +195,47 @@ awaitable<bool> HttpSession::answer(Request& request, const Route& route) {
       HttpReply reply = co_await lease_call(request, route);
       co_return co_await send(request, std::move(reply));
     }
+    case Endpoint::kStatus:
+    case Endpoint::kCancel: {
+      HttpReply reply = co_await status_reply(route);
+      co_return co_await send(request, std::move(reply));
+    }
     default:
       co_return co_await send(request, simple_reply(route));
   }
 }
 
+awaitable<HttpReply> HttpSession::status_reply(const Route& route) {
+  const auto record = shared_.scheduler.find(route.id);
+  if (!record) co_return refusal(error(Errc::kNotFound, "no request '{}'", route.id));
+  if (route.endpoint == Endpoint::kCancel) {
+    const Result<void> cancelled = shared_.scheduler.cancel(route.id, "cancelled by DELETE");
+    if (!cancelled.ok()) co_return refusal(cancelled.error());
+  }
+  const std::string manifest = co_await write_manifest(*record);
+  co_return HttpReply{200, status_text(*record, Clock::steady().now(), manifest)};
+}
+
+// "" of one that has none.
+awaitable<std::string> HttpSession::write_manifest(const coordinator::Request& record) {
+  if (!record.result) co_return std::string();
+  // The manifest within its message, which lives as long.
+  std::shared_ptr<const protocol::Manifest> manifest(record.result, &record.result->manifest());
+  co_return co_await write_manifest(std::move(manifest), /*is_done=*/true);
+}
+
+awaitable<std::string> HttpSession::write_manifest(
+    std::shared_ptr<const protocol::Manifest> manifest, bool is_done) {
+  auto work = [this, &manifest, is_done]() -> awaitable<std::string> {
+    if (shared_.options.faults.writing) shared_.options.faults.writing();
+    co_return manifest_text(*manifest, is_done);
+  };
+  co_return co_await asio::co_spawn(shared_.writers, work(), asio::use_awaitable);
+}
+
 HttpReply HttpSession::simple_reply(const Route& route) {
   namespace json = boost::json;
   Scheduler& scheduler = shared_.scheduler;
-  const TimePoint now = Clock::steady().now();
   switch (route.endpoint) {
     case Endpoint::kHealth:
       return {200, R"({"status":"alive"})"};
@@ -204,16 +250,6 @@ HttpReply HttpSession::simple_reply(const Route& route) {
       return {200, json::serialize(json::object{{"version", MILLRACE_VERSION}})};
     case Endpoint::kModels:
       return {200, json::serialize(models_json(scheduler.offers()))};
-    case Endpoint::kStatus: {
-      const auto record = scheduler.find(route.id);
-      if (!record) return refusal(error(Errc::kNotFound, "no request '{}'", route.id));
-      return {200, json::serialize(status_json(*record, now))};
-    }
-    case Endpoint::kCancel: {
-      const Result<void> cancelled = scheduler.cancel(route.id, "cancelled by DELETE");
-      if (!cancelled.ok()) return refusal(cancelled.error());
-      return {200, json::serialize(status_json(*scheduler.find(route.id), now))};
-    }
     case Endpoint::kWrongMethod: {
       ApiError wrong(error(Errc::kInvalidArgument, "{} does not take {}; it takes {}",
                            quoted(std::string_view(route.path)), route.method, route.allow));
@@ -228,7 +264,16 @@ HttpReply HttpSession::simple_reply(const Route& route) {
   }
 }
 
+// As bodies: a client that does not read its answers may not fill the memory with them.
+std::optional<ApiError> HttpSession::hold_reply(uint64_t bytes) {
+  if (bytes <= kSmallReplyBytes) return std::nullopt;
+  const Result<void> share = reply_share_.grow_to(bytes);
+  if (!share.ok()) return ApiError(Error(share.error().code, "answer: " + share.error().message));
+  return std::nullopt;
+}
+
 awaitable<bool> HttpSession::send(const Request& request, HttpReply reply) {
+  if (const auto no_room = hold_reply(reply.body.size())) reply = refusal(*no_room);
   shared_.probes.http_answered(reply.status);
   http::response<http::string_body> response(static_cast<http::status>(reply.status),
                                              request.version());
@@ -240,12 +285,13 @@ awaitable<bool> HttpSession::send(const Request& request, HttpReply reply) {
     response.set(http::field::retry_after, std::to_string(reply.retry_after_s));
   }
   if (!reply.allow.empty()) response.set(http::field::allow, reply.allow);
-  response.keep_alive(request.keep_alive() && kind_ == Kind::kAny && !shared_.scheduler.draining());
+  response.keep_alive(request.keep_alive() && !for_probes() && !shared_.scheduler.draining());
   response.body() = std::move(reply.body);
   response.prepare_payload();
   if (request.method() == http::verb::head) response.body().clear();  // its length stays
   stream_.expires_after(shared_.options.http.progress);
   const auto [ec, bytes] = co_await http::async_write(stream_, response, kAwait);
+  reply_share_.give_back();
   co_return !ec && response.keep_alive();
 }
 

@@ -18,6 +18,7 @@ struct PrefillBody {
   std::string request_id;                 // "" : to be generated
   std::vector<int32_t> prompt_token_ids;  // not empty
   std::string head_plan;                  // "" : the group's default
+  double min_recall = 0;                  // 0: the group's default
   int64_t deadline_ms = 0;                // from receipt; 0: the default
   int64_t lease_ms = 0;                   // 0: the default
   bool stream = false;

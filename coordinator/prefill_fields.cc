@@ -33,14 +33,15 @@ Result<void> check_request_id(std::string_view id) {
 }
 
 const PrefillFields::Field* PrefillFields::find(std::string_view name) {
-  static constexpr std::array<Field, 8> kFields = {{{"model", Kind::kString, 1},
+  static constexpr std::array<Field, 9> kFields = {{{"model", Kind::kString, 1},
                                                     {"request_id", Kind::kString, 2},
                                                     {"prompt_token_ids", Kind::kTokens, 4},
                                                     {"head_plan", Kind::kString, 8},
                                                     {"deadline_ms", Kind::kInt, 16},
                                                     {"lease_ms", Kind::kInt, 32},
                                                     {"stream", Kind::kBool, 64},
-                                                    {"handover", Kind::kString, 128}}};
+                                                    {"handover", Kind::kString, 128},
+                                                    {"min_recall", Kind::kNumber, 256}}};
   const auto* found = std::find_if(kFields.begin(), kFields.end(),
                                    [&](const Field& field) { return field.name == name; });
   return found == kFields.end() ? nullptr : found;
@@ -52,7 +53,7 @@ Result<void> PrefillFields::begin(std::string_view field) {
   if (known == nullptr) {
     return error(Errc::kInvalidArgument,
                  "unknown field '{}'; known: model, request_id, prompt_token_ids, head_plan, "
-                 "deadline_ms, lease_ms, stream, handover",
+                 "min_recall, deadline_ms, lease_ms, stream, handover",
                  current_);
   }
   if ((seen_ & known->bit) != 0) {
@@ -63,8 +64,8 @@ Result<void> PrefillFields::begin(std::string_view field) {
 }
 
 Error PrefillFields::wrong_type(std::string_view got) const {
-  static constexpr std::array<std::string_view, 4> kWanted = {
-      "a string", "an integer", "true or false", "an array of integers"};
+  static constexpr std::array<std::string_view, 5> kWanted = {
+      "a string", "an integer", "true or false", "an array of integers", "a number"};
   if (current_.empty()) return error(Errc::kInvalidArgument, "the body is not a JSON object");
   return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_,
                kWanted[static_cast<size_t>(kind())], got);
@@ -99,12 +100,24 @@ Result<void> PrefillFields::set_handover(std::string_view value) {
 }
 
 Result<void> PrefillFields::set_int(int64_t value) {
+  if (!current_.empty() && kind() == Kind::kNumber) return set_number(static_cast<double>(value));
   if (current_.empty() || kind() != Kind::kInt) return wrong_type("a number");
   if (value <= 0 || value > limits_.max_duration_ms) {
     return error(Errc::kInvalidArgument, "'{}' is {}; 1 to {} are possible", current_, value,
                  limits_.max_duration_ms);
   }
   (current_ == "deadline_ms" ? body_.deadline_ms : body_.lease_ms) = value;
+  return {};
+}
+
+Result<void> PrefillFields::set_number(double value) {
+  if (current_.empty() || kind() != Kind::kNumber) {
+    return wrong_type("a number with a fraction or exponent");
+  }
+  if (!(value >= 0 && value <= 1)) {
+    return error(Errc::kInvalidArgument, "'{}' is {:g}; 0 to 1 are possible", current_, value);
+  }
+  body_.min_recall = value;
   return {};
 }
 
@@ -119,8 +132,13 @@ Result<void> PrefillFields::set_text(std::string_view value) {
   if (kind() == Kind::kBool && (value == "true" || value == "false")) {
     return set_bool(value == "true");
   }
-  int64_t number = 0;
   const char* end = value.data() + value.size();
+  if (kind() == Kind::kNumber) {
+    double number = 0;
+    const auto [stop, status] = std::from_chars(value.data(), end, number);
+    if (status == std::errc() && stop == end) return set_number(number);
+  }
+  int64_t number = 0;
   const auto [stop, status] = std::from_chars(value.data(), end, number);
   if (kind() != Kind::kInt || status != std::errc() || stop != end) {
     return wrong_type(fmt::format("'{}'", value.substr(0, 40)));

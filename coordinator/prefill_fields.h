@@ -19,6 +19,7 @@ class PrefillFields {
 
   Result<void> set_string(std::string_view value);
   Result<void> set_int(int64_t value);
+  Result<void> set_number(double value);
   Result<void> set_bool(bool value);
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
@@ -37,7 +38,7 @@ class PrefillFields {
  private:
   Result<void> set_handover(std::string_view value);
 
-  enum class Kind { kString, kInt, kBool, kTokens };
+  enum class Kind { kString, kInt, kBool, kTokens, kNumber };
   struct Field {
     std::string_view name;
     Kind kind;

@@ -72,8 +72,9 @@ class PrefillHandler {
   bool on_uint64(uint64_t, json::string_view, error_code& ec) {
     return refuse("a number above 2^63", ec);
   }
-  bool on_double(double, json::string_view, error_code& ec) {
-    return refuse("a number with a fraction or exponent", ec);
+  bool on_double(double value, json::string_view, error_code& ec) {
+    if (in_tokens_) return refuse("a number with a fraction or exponent", ec);
+    return keep(fields_.set_number(value), ec);
   }
   bool on_bool(bool value, error_code& ec) {
     return in_tokens_ ? refuse("an array with a boolean", ec) : keep(fields_.set_bool(value), ec);

@@ -72,9 +72,13 @@ Probes::Probes(metrics::Registry& registry)
       density_ratio_(registry.histogram("millrace_prefill_density_ratio",
                                         "Share of causal attention that was computed",
                                         ratio_buckets())),
-      recall_ratio_(registry.histogram("millrace_prefill_recall_ratio",
-                                       "Estimated share of attention mass that was covered",
-                                       ratio_buckets())),
+      recall_ratio_(registry.histogram(
+          "millrace_prefill_recall_ratio",
+          "Mean share of their attention mass that measured rows attended to", ratio_buckets())),
+      recall_p01_ratio_(registry.histogram(
+          "millrace_prefill_low_recall_ratio",
+          "Share of their attention mass that all but one in a hundred measured rows attended to",
+          ratio_buckets())),
       samples_refused_(registry.counter("millrace_group_samples_refused_total",
                                         "Metrics of groups that broke the naming rules")) {}
 
@@ -87,6 +91,13 @@ void Probes::count_outcome(const std::string& outcome, const std::string& reason
 
 void Probes::refused(const Error& why) {
   count_outcome("refused", std::string(errc_name(why.code)));
+}
+void Probes::given_back(Errc why) {
+  registry_
+      .counter("millrace_prefill_given_back_total",
+               "Requests that a group refused or failed and another may take",
+               {{"reason", std::string(errc_name(why))}})
+      .add();
 }
 void Probes::admitted(const Request& request) {
   prompt_tokens_.observe(static_cast<double>(request.num_tokens));
@@ -102,6 +113,7 @@ void Probes::ended(const Request& request) {
   times_of_done_.observe(request);
   density_ratio_.observe(request.result->manifest().density());
   recall_ratio_.observe(request.result->manifest().recall());
+  recall_p01_ratio_.observe(request.result->manifest().recall_p01());
   for (const auto& phase : request.result->phases()) {
     registry_
         .histogram("millrace_prefill_phase_seconds", "Time of each phase, slowest rank",

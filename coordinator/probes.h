@@ -16,6 +16,8 @@ class Probes {
 
   void refused(const Error& why);
   void admitted(const Request& request);
+  // A group gave it back, and another may take it.
+  void given_back(Errc why);
   void ended(const Request& request);
   void waiting(int64_t queued, int64_t running);
   void groups(int connected);
@@ -54,6 +56,7 @@ class Probes {
   metrics::Histogram prompt_tokens_;
   metrics::Histogram density_ratio_;
   metrics::Histogram recall_ratio_;
+  metrics::Histogram recall_p01_ratio_;
   metrics::Counter samples_refused_;
 };
 

@@ -32,8 +32,8 @@ std::string ProgressEvents::take(TimePoint now) {
                              {"group", request.group_name},
                              {"queue_seconds", request.queue_s(now)}});
   }
-  if (request.opened && !std::exchange(opened_, true)) {
-    out += event("manifest", opened_json(request));
+  if (request.opened && !opened_text_.empty() && !std::exchange(opened_, true)) {
+    out += event("manifest", opened_text(request, std::exchange(opened_text_, {})));
   }
   for (; layers_ < request.layer_density.size(); ++layers_) {
     out += event("layer", {{"request_id", request.id},
@@ -41,9 +41,10 @@ std::string ProgressEvents::take(TimePoint now) {
                            {"num_layers", request.num_layers},
                            {"density", request.layer_density[layers_]}});
   }
-  if (request.ended() && !std::exchange(finished_, true)) {
+  const bool shown = request.state != RequestState::kDone || !text_.empty();
+  if (request.ended() && shown && !std::exchange(finished_, true)) {
     out += request.state == RequestState::kDone
-               ? event("done", done_json(request, now))
+               ? event("done", done_text(request, now, std::exchange(text_, {})))
                : event("error", ApiError(*request.failure).to_json(request.id));
   }
   return out;

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,8 +34,9 @@ struct Request {
   std::string id;
   std::string model;
   int64_t num_tokens = 0;
-  std::string prompt;  // little-endian int32; given away at dispatch
+  std::string prompt;  // little-endian int32; kept while it may have to go to another group
   std::string head_plan;
+  double min_recall = 0;
   Duration deadline_after{};  // from queued_at
   Duration lease_for{};
   protocol::Handover handover = protocol::HANDOVER_AT_END;
@@ -47,10 +51,17 @@ struct Request {
   uint32_t num_layers = 0;
   std::vector<double> layer_density;  // of the layers done so far
 
-  std::optional<protocol::Manifest> opened;  // of a streaming request, from its start on
+  // Of groups that gave it back: how often each had no room, and which failed by their own fault.
+  std::map<std::string, int> refusals;
+  std::set<std::string> failed_on;
+  std::optional<Error> given_back;  // why, the last time
+
+  // Of a streaming request, from its start on.
+  std::shared_ptr<const protocol::Manifest> opened;
 
   std::optional<Error> failure;
-  std::optional<protocol::PrefillDone> result;
+  int retry_after_s = 0;  // of a failure; 0: what its code says
+  std::shared_ptr<const protocol::PrefillDone> result;
 
   LeaseState lease = LeaseState::kNone;
   TimePoint lease_ends;

@@ -2,7 +2,9 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 
 #include "coordinator/api_error.h"
 
@@ -12,17 +14,63 @@ namespace json = boost::json;
 
 namespace {
 
-json::value manifest_json(const protocol::Manifest& manifest) {
+bool finite(const protocol::Manifest& manifest) {
+  const auto& top = manifest.top_logprobs();
+  return std::isfinite(manifest.density()) && std::isfinite(manifest.recall()) &&
+         std::all_of(top.begin(), top.end(), [](const auto& token) {
+           return std::isfinite(token.logprob()) && std::isfinite(token.logit());
+         });
+}
+
+// JSON has no numbers that are none; protobuf writes such as strings.
+void make_null(json::value& value) {
+  if (value.is_string() && (value.get_string() == "NaN" || value.get_string() == "Infinity" ||
+                            value.get_string() == "-Infinity")) {
+    value = nullptr;
+  }
+}
+
+json::value number(double value) {
+  return std::isfinite(value) ? json::value(value) : json::value(nullptr);
+}
+
+// `object`, with a last member of which `text` is the value.
+std::string with_member(const json::object& object, const char* name, const std::string& text) {
+  std::string out = json::serialize(object);
+  out.back() = ',';
+  out += fmt::format("\"{}\":", name);
+  out += text;
+  out += '}';
+  return out;
+}
+
+}  // namespace
+
+std::string manifest_text(const protocol::Manifest& manifest, bool is_done) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   options.always_print_primitive_fields = true;
   std::string text;
   const auto status = google::protobuf::util::MessageToJsonString(manifest, &text, options);
   MR_CHECK(status.ok(), "manifest as JSON: {}", status.ToString());
-  return json::parse(text);
+  if (is_done && finite(manifest)) return text;
+  json::value value = json::parse(text);
+  json::object& fields = value.as_object();
+  if (!is_done) {
+    for (const char* field : {"first_token_id", "top_logprobs", "density", "recall", "recall_p01",
+                              "dense_for_length", "tiers"}) {
+      fields.erase(field);
+    }
+    return json::serialize(value);
+  }
+  make_null(fields.at("density"));
+  make_null(fields.at("recall"));
+  for (json::value& token : fields.at("top_logprobs").as_array()) {
+    make_null(token.at("logprob"));
+    make_null(token.at("logit"));
+  }
+  return json::serialize(value);
 }
-
-}  // namespace
 
 json::object lease_json(const Request& request, TimePoint now) {
   json::object lease;
@@ -35,6 +83,9 @@ json::object lease_json(const Request& request, TimePoint now) {
   return lease;
 }
 
+namespace {
+
+// But for the manifest.
 json::object done_json(const Request& request, TimePoint now) {
   const protocol::Manifest& manifest = request.result->manifest();
   json::object out;
@@ -43,34 +94,41 @@ json::object done_json(const Request& request, TimePoint now) {
   out["model"] = request.model;
   out["num_tokens"] = request.num_tokens;
   out["first_token_id"] = manifest.first_token_id();
-  out["density"] = manifest.density();
-  out["recall"] = manifest.recall();
+  out["density"] = number(manifest.density());
+  out["recall"] = number(manifest.recall());
+  out["recall_p01"] = number(manifest.recall_p01());
+  out["dense_for_length"] = manifest.dense_for_length();
   out["group"] = request.group_name;
   out["queue_seconds"] = request.queue_s(now);
   out["prefill_seconds"] = seconds(*request.ended_at - *request.started_at);
   out["lease"] = lease_json(request, now);
   json::object phases;
-  for (const auto& phase : request.result->phases()) phases[phase.phase()] = phase.seconds();
+  for (const auto& phase : request.result->phases())
+    phases[phase.phase()] = number(phase.seconds());
   out["phases"] = std::move(phases);
   json::object stages;
-  for (const auto& stage : request.result->stages()) stages[stage.stage()] = stage.seconds();
+  for (const auto& stage : request.result->stages())
+    stages[stage.stage()] = number(stage.seconds());
   out["stages"] = std::move(stages);
   out["stored"] = {{"bytes", request.result->stored().bytes()},
                    {"while_computing", request.result->stored().while_computing()}};
-  out["manifest"] = manifest_json(manifest);
   return out;
 }
 
-json::object opened_json(const Request& request) {
-  json::value manifest = manifest_json(*request.opened);
-  for (const char* field : {"first_token_id", "top_logprobs", "density", "recall", "tiers"}) {
-    manifest.as_object().erase(field);
-  }
-  return {{"request_id", request.id}, {"manifest", std::move(manifest)}};
+}  // namespace
+
+std::string done_text(const Request& request, TimePoint now, const std::string& manifest) {
+  return with_member(done_json(request, now), "manifest", manifest);
 }
 
-json::object status_json(const Request& request, TimePoint now) {
-  if (request.state == RequestState::kDone) return done_json(request, now);
+std::string opened_text(const Request& request, const std::string& manifest) {
+  json::object out;
+  out["request_id"] = request.id;
+  return with_member(out, "manifest", manifest);
+}
+
+std::string status_text(const Request& request, TimePoint now, const std::string& manifest) {
+  if (request.state == RequestState::kDone) return done_text(request, now, manifest);
   json::object out;
   out["request_id"] = request.id;
   out["status"] = std::string(request_state_name(request.state));
@@ -85,7 +143,7 @@ json::object status_json(const Request& request, TimePoint now) {
   if (request.failure) {
     out["error"] = json::parse(ApiError(*request.failure).to_json()).at("error");
   }
-  return out;
+  return json::serialize(out);
 }
 
 json::object models_json(const std::map<std::string, ModelOffer>& offers) {

@@ -22,26 +22,17 @@ Result<void> RequestQueue::push(std::shared_ptr<Request> request) {
   return {};
 }
 
-std::shared_ptr<Request> RequestQueue::take(
-    const std::deque<std::shared_ptr<Request>>::iterator& at) {
-  auto request = std::move(*at);
-  waiting_.erase(at);
-  bytes_ -= static_cast<int64_t>(request->prompt.size());
-  return request;
-}
-
-std::shared_ptr<Request> RequestQueue::pop(const std::string& model, int64_t max_tokens) {
-  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& request) {
-    return request->model == model && request->num_tokens <= max_tokens;
-  });
-  return found == waiting_.end() ? nullptr : take(found);
+void RequestQueue::push_front(std::shared_ptr<Request> request) {
+  bytes_ += static_cast<int64_t>(request->prompt.size());
+  waiting_.push_front(std::move(request));
 }
 
 bool RequestQueue::remove(const Request& request) {
   const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                   [&](const auto& waiting) { return waiting.get() == &request; });
   if (found == waiting_.end()) return false;
-  take(found);
+  bytes_ -= static_cast<int64_t>(request.prompt.size());
+  waiting_.erase(found);
   return true;
 }
 

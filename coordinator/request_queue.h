@@ -16,8 +16,8 @@ class RequestQueue {
 
   // kExhausted when full.
   Result<void> push(std::shared_ptr<Request> request);
-  // The earliest request for `model` of at most `max_tokens`; null if there is none.
-  std::shared_ptr<Request> pop(const std::string& model, int64_t max_tokens);
+  // One that was let in before, and goes first now.
+  void push_front(std::shared_ptr<Request> request);
   // True if it was there.
   bool remove(const Request& request);
 
@@ -25,8 +25,6 @@ class RequestQueue {
   const std::deque<std::shared_ptr<Request>>& waiting() const { return waiting_; }
 
  private:
-  std::shared_ptr<Request> take(const std::deque<std::shared_ptr<Request>>::iterator& at);
-
   int64_t max_requests_;
   int64_t max_bytes_;
   int64_t bytes_ = 0;

@@ -9,6 +9,11 @@ namespace millrace::coordinator {
 
 namespace {
 
+// Twice of what the server lets pass between two.
+constexpr std::chrono::milliseconds kLongestTick{100};
+// A group that says that it has room and refuses all the same is asked so often.
+constexpr int kMaxRefusals = 2;
+
 int64_t to_ms(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
@@ -33,7 +38,8 @@ Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock, Prob
       on_change_(std::move(on_change)),
       queue_(settings.max_queued_requests, settings.max_queued_bytes),
       table_(settings.max_ended_records, settings.keep_ended),
-      last_tick_(clock.now()),
+      groups_(settings.rests),
+      attended_(clock.now(), kLongestTick),
       last_beat_(clock.now()) {}
 
 bool Scheduler::ready() const {
@@ -94,7 +100,10 @@ std::optional<ApiError> Scheduler::submit(PrefillBody body) {
   }
   if (!refusal) {
     const Result<void> queued = enqueue(std::move(body));
-    if (!queued.ok()) refusal = ApiError(queued.error());
+    if (!queued.ok()) {
+      refusal = ApiError(queued.error());
+      refusal->retry_after = retry_after_full_queue_s();
+    }
   }
   if (refusal) probes_.refused(refusal->error);
   return refusal;
@@ -107,6 +116,7 @@ Result<void> Scheduler::enqueue(PrefillBody body) {
   request->num_tokens = static_cast<int64_t>(body.prompt_token_ids.size());
   request->prompt = to_bytes(body.prompt_token_ids);
   request->head_plan = std::move(body.head_plan);
+  request->min_recall = body.min_recall;
   request->deadline_after = ms_or(body.deadline_ms, settings_.default_deadline);
   request->lease_for = ms_or(body.lease_ms, settings_.default_lease);
   request->handover = body.handover;
@@ -122,13 +132,76 @@ Result<void> Scheduler::enqueue(PrefillBody body) {
 // ---- running ----
 
 void Scheduler::dispatch() {
-  for (Group* group : groups_.all()) {
-    if (!group->idle()) continue;
-    auto request = queue_.pop(group->description.model().name(),
-                              static_cast<int64_t>(group->description.max_prompt_tokens()));
-    if (request) start(*group, std::move(request));
+  const auto any_idle = [this] {
+    const auto all = groups_.all();
+    return std::any_of(all.begin(), all.end(), [](const Group* group) { return group->idle(); });
+  };
+  // Those that were given back stand in front. The others wait as long as no group is idle.
+  std::vector<std::shared_ptr<Request>> looked_at;
+  bool idle = any_idle();
+  for (const auto& request : queue_.waiting()) {
+    if (!idle && !request->given_back) break;
+    looked_at.push_back(request);
+  }
+  for (const auto& request : looked_at) {
+    if (!idle && !request->given_back) break;
+    if (Group* group = choose(*request)) {
+      queue_.remove(*request);
+      start(*group, request);
+      idle = any_idle();
+    } else if (hopeless(*request)) {
+      end_hopeless(request);
+    }
   }
   count_waiting();
+}
+
+// How often `group` had no room for the request; none if it is not to be asked again.
+std::optional<int> Scheduler::refusals(const Group& group, const Request& request) {
+  const std::string& id = group.description.group_id();
+  if (!group.takes(request.model, request.num_tokens) || group.draining) return std::nullopt;
+  if (request.failed_on.count(id) != 0) return std::nullopt;
+  const auto refused = request.refusals.find(id);
+  if (refused == request.refusals.end()) return 0;
+  return refused->second < kMaxRefusals ? std::optional<int>(refused->second) : std::nullopt;
+}
+
+// The idle group that is to have the request: one that says that it has room, or one that it is
+// worth asking where no other may still take it.
+Group* Scheduler::choose(const Request& request) {
+  const TimePoint now = clock_.now();
+  Group* best = nullptr;
+  Group* last_resort = nullptr;
+  bool another_will_do = false;  // once it is idle
+  for (Group* group : groups_.all()) {
+    const auto refused = refusals(*group, request);
+    if (!refused) continue;
+    const bool rests = group->health.rests(now);
+    const bool willing = group->has_room(request.num_tokens) && !rests;
+    if (!group->idle()) {
+      another_will_do = another_will_do || willing;
+    } else if (willing) {
+      if (best == nullptr || group->free_tokens > best->free_tokens) best = group;
+    } else if (*refused == 0) {
+      // One that rests is asked after one without room.
+      const auto rank = [now](const Group& asked) {
+        return std::pair(!asked.health.rests(now), asked.free_tokens);
+      };
+      if (last_resort == nullptr || rank(*group) > rank(*last_resort)) last_resort = group;
+    }
+  }
+  if (best != nullptr) return best;
+  return another_will_do ? nullptr : last_resort;
+}
+
+// It was given back, and no group would take it that has not been asked.
+bool Scheduler::hopeless(const Request& request) {
+  if (!request.given_back) return false;
+  const auto all = groups_.all();
+  return std::none_of(all.begin(), all.end(), [&](const Group* group) {
+    const auto refused = refusals(*group, request);
+    return refused && (group->has_room(request.num_tokens) || (*refused == 0 && group->idle()));
+  });
 }
 
 void Scheduler::start(Group& group, std::shared_ptr<Request> request) {
@@ -136,12 +209,13 @@ void Scheduler::start(Group& group, std::shared_ptr<Request> request) {
   protocol::Envelope envelope;
   auto& message = *envelope.mutable_prefill_request();
   message.set_request_id(request->id);
-  message.set_prompt_token_ids(std::move(request->prompt));
+  message.set_prompt_token_ids(request->prompt);
   message.set_head_plan(request->head_plan);
+  message.set_min_recall(request->min_recall);
   message.set_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(1, to_ms(left))));
   message.set_lease_ms(static_cast<uint64_t>(to_ms(request->lease_for)));
   message.set_handover(request->handover);
-  request->prompt.clear();
+  group.count_room(-request->num_tokens);
   request->group_id = group.description.group_id();
   request->group_name = group.description.group_name();
   request->num_layers = group.description.model().num_layers();
@@ -199,7 +273,7 @@ Result<void> Scheduler::add_group(const protocol::Register& description, GroupLi
     older->link->close("the group has opened another connection");
     lose(std::move(older), "it has opened another connection");
   }
-  const auto added = groups_.add(description, link, clock_.now());
+  const auto added = groups_.add(description, link, attended_.passed());
   if (!added.ok()) return added.error();
   orphaned_since_.erase(description.model().name());
   probes_.groups(groups_.size());
@@ -207,6 +281,8 @@ Result<void> Scheduler::add_group(const protocol::Register& description, GroupLi
   protocol::Envelope envelope;
   envelope.mutable_register_reply()->set_heartbeat_interval_ms(
       static_cast<uint32_t>(to_ms(settings_.heartbeat_interval)));
+  envelope.mutable_register_reply()->set_patience_ms(
+      static_cast<uint64_t>(to_ms(settings_.group_patience)));
   link.send(envelope);
   dispatch();
   return {};
@@ -249,28 +325,30 @@ void Scheduler::restore_leases(const std::string& group_id) {
   }
 }
 
-Result<void> Scheduler::receive(const std::string& group_id, const protocol::Envelope& envelope) {
+Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope envelope) {
   Group* group = groups_.find(group_id);
   if (group == nullptr) return {};  // taken over by another connection a moment ago
-  group->last_heard = clock_.now();
+  group->last_heard = attended_.passed();
   switch (envelope.body_case()) {
     case protocol::Envelope::kHeartbeat:
-      probes_.heartbeat(group->description.group_name(), envelope.heartbeat());
+      on_heartbeat(*group, envelope.heartbeat());
       break;
     case protocol::Envelope::kPrefillStarted:
       on_progress(*group, envelope.prefill_started().request_id());
       break;
     case protocol::Envelope::kPrefillOpened:
-      on_prefill_opened(*group, envelope.prefill_opened());
+      on_prefill_opened(*group, std::move(*envelope.mutable_prefill_opened()));
       break;
     case protocol::Envelope::kLayerDone:
       on_layer_done(*group, envelope.layer_done());
       break;
     case protocol::Envelope::kPrefillDone:
-      return on_prefill_done(*group, envelope.prefill_done());
+      return on_prefill_done(*group, std::move(*envelope.mutable_prefill_done()));
     case protocol::Envelope::kPrefillFailed:
       on_prefill_failed(*group, envelope.prefill_failed());
       break;
+    case protocol::Envelope::kLeaseHeld:
+      return on_lease_held(*group, std::move(*envelope.mutable_lease_held()));
     case protocol::Envelope::kLeaseReply:
       return on_lease_reply(*group, envelope.lease_reply());
     case protocol::Envelope::kDrain:

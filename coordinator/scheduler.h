@@ -15,6 +15,7 @@
 #include "coordinator/request.h"
 #include "coordinator/request_queue.h"
 #include "coordinator/request_table.h"
+#include "protocol/attended_time.h"
 
 namespace millrace::coordinator {
 
@@ -26,7 +27,13 @@ struct SchedulerSettings {
   Duration default_deadline = std::chrono::minutes(10);
   Duration default_lease = std::chrono::minutes(1);
   Duration heartbeat_interval = std::chrono::milliseconds(250);
-  int missed_heartbeats = 3;  // then a group counts as lost
+  // A group counts as lost after this silence, of which time that this process itself lost is no
+  // part. A process that dies is noticed by its connection; what is left are processes that hang, and
+  // those of a busy machine, which are late.
+  Duration group_patience = std::chrono::seconds(10);
+  // The same where its host acknowledges nothing either.
+  Duration host_patience = std::chrono::seconds(5);
+  GroupHealth::Rests rests;
   // How long requests wait for a group of their model to come back before they fail.
   Duration group_return = std::chrono::seconds(30);
   // How long a group may take to end a cancelled request before it counts as lost, beyond what it
@@ -58,7 +65,7 @@ class Scheduler {
   // happens if another connection has taken the group over.
   void remove_group(const std::string& group_id, const GroupLink& link, const std::string& why);
   // An error means that the group breaks the protocol; the caller closes the connection.
-  Result<void> receive(const std::string& group_id, const protocol::Envelope& envelope);
+  Result<void> receive(const std::string& group_id, protocol::Envelope envelope);
 
   // Passing of time; to be called several times a heartbeat interval.
   void tick();
@@ -76,7 +83,14 @@ class Scheduler {
   std::optional<ApiError> check(const PrefillBody& body) const;
   Result<void> enqueue(PrefillBody body);
   void dispatch();
+  static std::optional<int> refusals(const Group& group, const Request& request);
+  Group* choose(const Request& request);
+  bool hopeless(const Request& request);
   void start(Group& group, std::shared_ptr<Request> request);
+  void give_back(std::shared_ptr<Request> request, Error why);
+  void end_hopeless(const std::shared_ptr<Request>& request);
+  int retry_after_s(const Request& request);
+  int retry_after_full_queue_s() const;
   void fail(const std::shared_ptr<Request>& request, Error why);
   void cancel_on_group(Request& request);
   Result<Request*> leased(const std::string& id, const std::string& lease_id);
@@ -85,15 +99,18 @@ class Scheduler {
   void restore_leases(const std::string& group_id);
 
   void on_progress(Group& group, const std::string& request_id);
-  void on_prefill_opened(Group& group, const protocol::PrefillOpened& message);
+  void on_heartbeat(Group& group, const protocol::Heartbeat& message);
+  void on_prefill_opened(Group& group, protocol::PrefillOpened message);
   void on_layer_done(Group& group, const protocol::LayerDone& message);
-  Result<void> on_prefill_done(Group& group, const protocol::PrefillDone& message);
+  Result<void> on_prefill_done(Group& group, protocol::PrefillDone message);
   void on_prefill_failed(Group& group, const protocol::PrefillFailed& message);
+  Result<void> on_lease_held(Group& group, protocol::LeaseHeld message);
   Result<void> on_lease_reply(Group& group, const protocol::LeaseReply& message);
 
   void expire_deadlines(TimePoint now);
   void expire_leases(TimePoint now);
-  void drop_silent_groups(TimePoint now);
+  void drop_silent_groups();
+  void drop_groups_that_do_not_end(TimePoint now);
   void fail_orphans(TimePoint now);
   void beat(TimePoint now);
   void ended(const Request& request);
@@ -109,8 +126,9 @@ class Scheduler {
   GroupRegistry groups_;
   int64_t running_ = 0;
   bool draining_ = false;
-  TimePoint last_tick_;
+  protocol::AttendedTime attended_;
   TimePoint last_beat_;
+  double mean_prefill_s_ = 1;  // of late
   uint64_t beats_ = 0;
   std::map<std::string, TimePoint> orphaned_since_;  // models with requests waiting but no group
 };

@@ -15,13 +15,14 @@ std::string where(const Request& request) {
 
 void Scheduler::tick() {
   const TimePoint now = clock_.now();
+  attended_.advance(now);
   expire_deadlines(now);
   expire_leases(now);
-  drop_silent_groups(now);
+  drop_silent_groups();
+  drop_groups_that_do_not_end(now);
   fail_orphans(now);
   table_.forget(now);
   beat(now);
-  last_tick_ = now;
   dispatch();
 }
 
@@ -49,20 +50,20 @@ void Scheduler::beat(TimePoint now) {
   for (Group* group : groups_.all()) group->link->send(envelope);
 }
 
-void Scheduler::drop_silent_groups(TimePoint now) {
-  const Duration patience = settings_.heartbeat_interval * settings_.missed_heartbeats;
-  // When this process itself was held up, the heartbeats lie unread in their sockets: read them
-  // before blaming anyone.
-  const bool held_up = now - last_tick_ > patience / 2;
-  if (!held_up) {
-    for (const auto& id : groups_.silent_since(now - patience)) {
-      auto group = groups_.remove(id);
-      const std::string why =
-          fmt::format("nothing heard for {:.2f} s", seconds(now - group->last_heard));
-      group->link->close(why);
-      lose(std::move(group), why);
-    }
+void Scheduler::drop_silent_groups() {
+  for (Group* group : groups_.all()) {
+    const Duration silent = attended_.passed() - group->last_heard;
+    const bool hangs = silent > settings_.group_patience;
+    const bool gone = silent > settings_.host_patience && !group->link->host_answers();
+    if (!hangs && !gone) continue;
+    const std::string why = fmt::format("nothing heard for {:.2f} s{}", seconds(silent),
+                                        gone ? ", and its host does not answer" : "");
+    group->link->close(why);
+    lose(groups_.remove(group->description.group_id()), why);
   }
+}
+
+void Scheduler::drop_groups_that_do_not_end(TimePoint now) {
   for (Group* group : groups_.all()) {
     if (!group->cancelled_at) continue;
     const Duration patience_to_end = group->longest_step() + settings_.cancel_patience;

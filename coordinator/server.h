@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "coordinator/server_options.h"
 
@@ -17,6 +18,7 @@ class Server {
 
   uint16_t http_port() const;
   uint16_t group_port() const;
+  std::optional<uint16_t> admin_port() const;
 
   // Until shut down. With `handle_signals`, SIGTERM and SIGINT shut down.
   void run(bool handle_signals);

@@ -61,8 +61,11 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
       generator.generate({.prompt = cache.slabs(),
                           .num_prompt_tokens = static_cast<int64_t>(manifest.num_tokens()),
                           .first_token = result.first_token_id(),
-                          .max_tokens = options.max_tokens},
+                          .max_tokens = options.max_tokens,
+                          .ignore_eos = options.ignore_eos},
                          [deadline] { return deadline; }));
+  report.finish_reason =
+      model::finish_reason(report.token_ids, weights->config, options.ignore_eos);
   report.generate_s = watch.elapsed_s();
   return report;
 }
@@ -118,6 +121,7 @@ Result<DecodeReport> decode(comm::Transport& transport, HandoverFeed& feed,
     total.cache_checksums.push_back(report->cache_checksums.front());
     total.generate_s = std::max(total.generate_s, report->generate_s);
     total.token_ids = std::move(report->token_ids);
+    total.finish_reason = report->finish_reason;
   }
   return total;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/api/transport.h"
@@ -19,12 +20,14 @@ struct DecodeOptions {
   int tp = 1;
   int threads_per_rank = 1;
   int32_t max_tokens = 16;  // generated tokens in all, the manifest's first one included
+  bool ignore_eos = false;  // goes on behind what ends a text
   KvClientOptions client;
   Duration timeout = std::chrono::minutes(10);  // pull and generation together
 };
 
 struct DecodeReport {
   std::vector<int32_t> token_ids;
+  std::string_view finish_reason;     // model::finish_reason
   PullStats pulled;                   // over all ranks; seconds: of the slowest, in pulls
   int64_t bytes_while_computing = 0;  // of the pulled ones, here before the event of the last layer
   int64_t bytes_before_done = 0;

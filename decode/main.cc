@@ -56,6 +56,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--max-tokens", options.decode.max_tokens, "tokens to generate")
       ->check(cli::number_range(1, 65536))
       ->capture_default_str();
+  app.add_flag("--ignore-eos", options.decode.ignore_eos, "go on behind what ends a text");
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
       ->check(cli::number_range(1, 64))
       ->capture_default_str();
@@ -82,6 +83,7 @@ json::object to_json(const DecodeReport& report) {
     checksums.emplace_back(fmt::format("{:016x}", checksum));
   }
   return {{"generated_token_ids", json::value_from(report.token_ids)},
+          {"finish_reason", report.finish_reason},
           {"pulled_pages", pulled.pages},
           {"pulled_bytes", pulled.bytes},
           {"pulled_while_computing_bytes", report.bytes_while_computing},

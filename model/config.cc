@@ -174,6 +174,22 @@ Result<void> read_rope(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
+// A number, a list of them, or null.
+Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
+  const auto* field = fields.find("eos_token_id");
+  if (field == nullptr) return {};
+  const boost::json::array one = {*field};
+  for (const auto& value : field->is_array() ? field->get_array() : one) {
+    const auto* id = value.if_int64();
+    if (id == nullptr || *id < 0 || *id >= config.vocab_size) {
+      return fields.invalid("eos_token_id",
+                            fmt::format("a token id of [0, {}), or a list", config.vocab_size));
+    }
+    config.eos_token_ids.insert(static_cast<int32_t>(*id));
+  }
+  return {};
+}
+
 Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_window) {
   ModelConfig config;
   MR_ASSIGN_OR_RETURN(config.architecture, read_architecture(fields));
@@ -187,7 +203,35 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   MR_ASSIGN_OR_RETURN(config.tied_embeddings, fields.boolean_or("tie_word_embeddings", false));
   MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
   config.qkv_bias = config.architecture == kQwen2 || attention_bias;
+  MR_RETURN_IF_ERROR(read_eos_token_ids(fields, config));
   return config;
+}
+
+Result<boost::json::object> read_object(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const auto text, read_text_file(path, kMaxConfigBytes));
+  auto parsed = parse_json(text, kMaxConfigDepth);
+  if (!parsed.ok()) {
+    return error(Errc::kInvalidArgument, "{}: {}", path, parsed.error().message);
+  }
+  if (!parsed->is_object()) return error(Errc::kInvalidArgument, "{}: not a JSON object", path);
+  return std::move(parsed->get_object());
+}
+
+// Files of llama.cpp, which many models come as. Not read: the weights are another layout, and
+// quantised.
+Result<void> refuse_gguf(const std::string& model) {
+  namespace fs = std::filesystem;
+  bool has_gguf = fs::path(model).extension() == ".gguf", has_safetensors = false;
+  std::error_code ignored;  // what is no directory has no entries
+  for (fs::directory_iterator entry(model, ignored), end; entry != end; entry.increment(ignored)) {
+    has_gguf |= entry->path().extension() == ".gguf";
+    has_safetensors |= entry->path().extension() == ".safetensors";
+  }
+  if (!has_gguf || has_safetensors) return {};
+  return error(Errc::kUnsupported,
+               "{} is GGUF; supported: a Hugging Face directory, with config.json and safetensors, "
+               "which tests/models/real/convert_gguf.py of the sources makes of Llama models",
+               model);
 }
 
 std::string directory_name(const std::string& directory) {
@@ -200,16 +244,16 @@ std::string directory_name(const std::string& directory) {
 Result<ModelConfig> load_model_config(const std::string& model) {
   if (is_synthetic_model(model)) return synthetic_config(model);
   const std::string path = model + "/config.json";
-  MR_ASSIGN_OR_RETURN(const auto text, read_text_file(path, kMaxConfigBytes));
-  auto parsed = parse_json(text, kMaxConfigDepth);
-  if (!parsed.ok()) {
-    return error(Errc::kInvalidArgument, "{}: {}", path, parsed.error().message);
-  }
-  const auto* object = parsed->if_object();
-  if (object == nullptr) return error(Errc::kInvalidArgument, "{}: not a JSON object", path);
-
+  MR_RETURN_IF_ERROR(refuse_gguf(model));
+  MR_ASSIGN_OR_RETURN(const auto object, read_object(path));
   MR_ASSIGN_OR_RETURN(auto config,
-                      read_config(JsonFields(*object, path), object->contains("sliding_window")));
+                      read_config(JsonFields(object, path), object.contains("sliding_window")));
+  const std::string generation_path = model + "/generation_config.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(generation_path, ignored)) {
+    MR_ASSIGN_OR_RETURN(const auto generation, read_object(generation_path));
+    MR_RETURN_IF_ERROR(read_eos_token_ids(JsonFields(generation, generation_path), config));
+  }
   config.name = directory_name(model);
   return config;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "common/result.h"
@@ -34,13 +35,16 @@ struct ModelConfig {
   float rms_norm_eps = 1e-5f;
   bool tied_embeddings = false;
   bool qkv_bias = false;
+  // What ends a text: eos_token_id of config.json and of generation_config.json, which chat models
+  // have more in.
+  std::set<int32_t> eos_token_ids;
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
 };
 
 // `model`: a directory, or the name of a synthetic model (model/synthetic_model.h).
 // kNotFound, kInvalidArgument (a field missing, of the wrong type or out of range), kUnsupported
-// (names the file, the field, its value and what is supported).
+// (names the file, the field, its value and what is supported; or a GGUF file).
 Result<ModelConfig> load_model_config(const std::string& model);
 
 }  // namespace millrace::model

@@ -35,7 +35,16 @@ void merge_parts(std::span<const float> parts, int64_t num_parts, int32_t num_he
   }
 }
 
+bool ends_text(std::span<const int32_t> token_ids, const ModelConfig& config, bool ignore_eos) {
+  return !ignore_eos && config.eos_token_ids.contains(token_ids.back());
+}
+
 }  // namespace
+
+std::string_view finish_reason(std::span<const int32_t> token_ids, const ModelConfig& config,
+                               bool ignore_eos) {
+  return ends_text(token_ids, config, ignore_eos) ? "stop" : "length";
+}
 
 Result<Generator> Generator::create(kernels::Device& device, const ModelWeights& weights,
                                     comm::Communicator& tp, comm::Communicator& cp,
@@ -71,7 +80,8 @@ Result<std::vector<int32_t>> Generator::generate(const GenerateRequest& request,
   MR_CHECK(request.max_tokens - 1 <= max_new_tokens_, "{} tokens asked, room for {}",
            request.max_tokens, max_new_tokens_ + 1);
   std::vector<int32_t> tokens = {request.first_token};
-  while (static_cast<int32_t>(tokens.size()) < request.max_tokens) {
+  while (static_cast<int32_t>(tokens.size()) < request.max_tokens &&
+         !ends_text(tokens, weights_->config, request.ignore_eos)) {
     const Deadline deadline = next_deadline();
     if (deadline.passed()) {
       return error(Errc::kDeadlineExceeded, "generation stopped after {} of {} tokens",

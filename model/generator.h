@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "comm/api/communicator.h"
@@ -26,7 +27,12 @@ struct GenerateRequest {
   int64_t num_prompt_tokens = 0;  // of the whole prompt
   int32_t first_token = 0;        // already known from prefill
   int32_t max_tokens = 1;         // generated tokens in all, the first included
+  bool ignore_eos = false;        // goes on behind what ends a text
 };
+
+// Why there are no more tokens, in vLLM's words: "stop" behind one that ends a text, else "length".
+std::string_view finish_reason(std::span<const int32_t> token_ids, const ModelConfig& config,
+                               bool ignore_eos);
 
 class Generator {
  public:
@@ -35,8 +41,8 @@ class Generator {
                                   comm::Communicator& tp, comm::Communicator& cp,
                                   int32_t max_new_tokens);
 
-  // The first token and those after it. Collective over tp and cp: all ranks pass equal requests
-  // but for the slabs. `next_deadline` is called before each token, and says by when it must be
+  // The first token and those after it, up to one that ends the text (which is the last then) or
+  // as many as asked. Collective over tp and cp: all ranks pass equal requests but for the slabs. `next_deadline` is called before each token, and says by when it must be
   // there.
   Result<std::vector<int32_t>> generate(const GenerateRequest& request,
                                         const std::function<Deadline()>& next_deadline);

@@ -3,7 +3,7 @@
 // Written as text on the command line and in requests (common/head_pattern.h), or as a JSON file:
 // MInference's pattern files as they are (a list over layers of {"head": [pattern, p1, p2,
 // score]}), or our own
-//   {"default": "adaptive:0.8", "layers": [{"heads": {"0": "dense", "3": "a-shape:64,1024"}},
+//   {"default": "adaptive", "layers": [{"heads": {"0": "dense", "3": "a-shape:64,1024"}},
 //   ...]}.
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "common/head_pattern.h"
 #include "common/result.h"
+#include "kernels/api/estimation.h"
 #include "model/config.h"
 
 namespace millrace::model {
@@ -20,6 +21,9 @@ namespace millrace::model {
 // Clients, coordinator and workers read patterns as text; plans are the model's.
 using millrace::HeadPattern;
 using millrace::Pattern;
+
+// What an adaptive pattern asks of the device.
+kernels::AdaptiveRule adaptive_rule(const HeadPattern& head);
 
 // Dimensions are those of a model: make_head_plan checks them.
 class HeadPlan {
@@ -32,6 +36,9 @@ class HeadPlan {
   HeadPattern& at(int32_t layer, int32_t head);
   const std::string& name() const { return name_; }  // the text or file it came from
   void set_name(std::string name) { name_ = std::move(name); }
+  // Heads that run densely because the prompt is too short for their budgets (plan_for_length.h).
+  int64_t dense_for_length() const { return dense_for_length_; }
+  void set_dense_for_length(int64_t heads) { dense_for_length_ = heads; }
 
   bool operator==(const HeadPlan&) const = default;
 
@@ -40,12 +47,16 @@ class HeadPlan {
   int32_t num_heads_;
   std::vector<HeadPattern> patterns_;
   std::string name_;
+  int64_t dense_for_length_ = 0;
 };
 
 struct HeadPlanOptions {
   // Whether `spec` may be a path. Off for plans that come with a request: a client must not be able
   // to make a rank read files of its machine.
   bool allow_files = true;
+  // Of all adaptive heads, if more than their own (kernels::AdaptiveRule). kInvalidArgument when the
+  // plan has sparse heads that are not adaptive: nothing is known of their recall beforehand.
+  double min_recall = 0;
 };
 
 // `spec` is the text form, a path of a JSON file, or "auto": dense when num_tokens is below

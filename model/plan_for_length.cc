@@ -13,13 +13,6 @@ namespace {
 // A row tile attends to a whole tile more than the run is long.
 constexpr int64_t kSlashesPerBand = 50;
 
-// The sparse kernel computes a pair at 0.7 of the dense kernel's speed (428 against 593 TFLOP/s).
-constexpr double kSparseSpeed = 0.7;
-
-// Where finding the lists takes as long as attending densely: 0.1 ms a layer of 32 heads, nearly
-// all of it launches, which dense attention at 525 TFLOP/s spends on 2,600 tokens (H100).
-constexpr double kEstimationTokens = 2600;
-
 // Share of the pairs that lie in a window of `width` keys below the diagonal.
 double window_share(int64_t width, int64_t num_tokens) {
   const double share = std::min(1.0, static_cast<double>(width) / static_cast<double>(num_tokens));
@@ -54,23 +47,29 @@ double expected_density(const HeadPattern& head, int64_t num_tokens) {
   return 0;
 }
 
-// In units of dense attention: estimation takes (kEstimationTokens / num_tokens)^2, attention
-// density / kSparseSpeed.
-bool is_cheaper_dense(const HeadPattern& head, int64_t num_tokens) {
+// In units of dense attention.
+bool is_cheaper_dense(const HeadPattern& head, int64_t num_tokens,
+                      const kernels::SparseCost& cost) {
   if (head.pattern != Pattern::kVerticalSlash && head.pattern != Pattern::kBlockSparse) {
     return false;
   }
-  const double ratio = kEstimationTokens / static_cast<double>(num_tokens);
-  return ratio * ratio + expected_density(head, num_tokens) / kSparseSpeed >= 1;
+  const auto tokens = static_cast<double>(num_tokens);
+  const double launches = cost.launch_tokens / tokens;
+  const double lists = launches * launches + cost.rows / tokens;
+  return lists + expected_density(head, num_tokens) / cost.speed >= 1;
 }
 
-HeadPlan plan_for_length(HeadPlan plan, int64_t num_tokens) {
+HeadPlan plan_for_length(HeadPlan plan, int64_t num_tokens, const kernels::SparseCost& cost) {
+  int64_t num_dense = 0;
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
     for (int32_t head = 0; head < plan.num_heads(); ++head) {
       HeadPattern& pattern = plan.at(layer, head);
-      if (is_cheaper_dense(pattern, num_tokens)) pattern = HeadPattern{};
+      if (!is_cheaper_dense(pattern, num_tokens, cost)) continue;
+      pattern = HeadPattern{};
+      ++num_dense;
     }
   }
+  plan.set_dense_for_length(num_dense);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/api/device.h"
 #include "model/head_plan.h"
 
 namespace millrace::model {
@@ -15,10 +16,12 @@ namespace millrace::model {
 double expected_density(const HeadPattern& head, int64_t num_tokens);
 
 // Whether finding the head's lists and attending to them is expected to take longer than attending
-// to everything. A function of the pattern and the length: all ranks of all grids agree.
-bool is_cheaper_dense(const HeadPattern& head, int64_t num_tokens);
+// to everything, on a device of that cost. A function of the pattern, the length and the kind of
+// device: all ranks of all grids agree.
+bool is_cheaper_dense(const HeadPattern& head, int64_t num_tokens, const kernels::SparseCost& cost);
 
-// The plan with every head dense that is_cheaper_dense. The name stays that of what was asked for.
-HeadPlan plan_for_length(HeadPlan plan, int64_t num_tokens);
+// The plan with every head dense that is_cheaper_dense, and their number in it. The name stays that
+// of what was asked for.
+HeadPlan plan_for_length(HeadPlan plan, int64_t num_tokens, const kernels::SparseCost& cost);
 
 }  // namespace millrace::model

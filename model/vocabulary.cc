@@ -6,6 +6,17 @@
 
 namespace millrace::model {
 
+namespace {
+
+double log_sum_exp(std::span<const float> row) {
+  const float max = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (const float logit : row) sum += std::exp(static_cast<double>(logit) - max);
+  return max + std::log(sum);
+}
+
+}  // namespace
+
 Result<std::vector<float>> gather_logits(std::span<const float> slices, int64_t num_rows,
                                          const ModelWeights& weights, comm::Communicator& tp,
                                          Deadline deadline) {
@@ -42,11 +53,7 @@ Result<void> check_logits(std::span<const float> row, int64_t position) {
 }
 
 std::vector<TokenScore> top_tokens(std::span<const float> row, int32_t count) {
-  const float max = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (const float logit : row) sum += std::exp(static_cast<double>(logit) - max);
-  const double log_sum = max + std::log(sum);
-
+  const double log_sum = log_sum_exp(row);
   std::vector<int32_t> ids(row.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto kept = std::min<size_t>(static_cast<size_t>(count), ids.size());
@@ -61,6 +68,14 @@ std::vector<TokenScore> top_tokens(std::span<const float> row, int32_t count) {
     best.push_back({ids[i], logit, static_cast<float>(logit - log_sum)});
   }
   return best;
+}
+
+int32_t best_token(std::span<const float> row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+double token_logprob(std::span<const float> row, int32_t token_id) {
+  return row[static_cast<size_t>(token_id)] - log_sum_exp(row);
 }
 
 }  // namespace millrace::model

@@ -28,7 +28,13 @@ Result<std::vector<float>> gather_logits(std::span<const float> slices, int64_t 
 // else has no next token. `position`: of the token that the row follows.
 Result<void> check_logits(std::span<const float> row, int64_t position);
 
-// `row` is [vocab_size], all finite. At most `count` entries.
+// Of the three below, `row` is [vocab_size], all finite.
+
+// At most `count` entries.
 std::vector<TokenScore> top_tokens(std::span<const float> row, int32_t count);
+// The first of them alone.
+int32_t best_token(std::span<const float> row);
+// The natural logarithm of the probability that `token_id`, of the vocabulary, comes next.
+double token_logprob(std::span<const float> row, int32_t token_id);
 
 }  // namespace millrace::model

@@ -21,6 +21,11 @@ bool is_file_name(const std::string& id) {
          std::all_of(id.begin(), id.end(), allowed);
 }
 
+Error repeated_id(const std::string& id) {
+  return Error(Errc::kInvalidArgument,
+               fmt::format("id '{}' was used by an earlier line of the input", id));
+}
+
 // Never the file that the results go to, whatever it is called.
 Result<std::unique_ptr<InputLines>> open_input(const BatchOptions& options) {
   const std::string& path = options.input_path;
@@ -36,7 +41,9 @@ Result<std::unique_ptr<InputLines>> open_input(const BatchOptions& options) {
 }
 
 BatchPrompt from_command(const protocol::RunPrompt& run) {
-  BatchPrompt prompt{.id = run.request_id(), .max_tokens = static_cast<int32_t>(run.max_tokens())};
+  BatchPrompt prompt{.id = run.request_id(),
+                     .max_tokens = static_cast<int32_t>(run.max_tokens()),
+                     .ignore_eos = run.ignore_eos()};
   auto token_ids = decode_token_ids(run.prompt_token_ids());
   MR_CHECK(token_ids.ok(), "rank 0 sent {} bytes of tokens", run.prompt_token_ids().size());
   prompt.token_ids = std::move(*token_ids);
@@ -50,6 +57,7 @@ protocol::GroupCommand to_command(const BatchPrompt& prompt) {
   run.set_request_id(prompt.id);
   run.set_prompt_token_ids(encode_token_ids(prompt.token_ids));
   run.set_max_tokens(static_cast<uint32_t>(prompt.max_tokens));
+  run.set_ignore_eos(prompt.ignore_eos);
   for (const int64_t p : prompt.probe_positions) run.add_probe_positions(static_cast<uint64_t>(p));
   return command;
 }
@@ -120,9 +128,14 @@ Result<std::optional<InputLine>> BatchJob::next_line(InputLines& input) {
 Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results,
                                 BatchSummary& summary) {
   std::string id = batch_prompt_id(line.text);
-  if (id.empty()) id = fmt::format("line-{}", line.number);
-  if (results.take_done(id)) {
-    seen_ids_.insert(std::move(id));
+  const std::string line_id = fmt::format("line-{}", line.number);
+  if (id.empty()) id = line_id;
+  // The second of them goes by its number: the line that its id has says how the first one went.
+  if (!seen_ids_.insert(id).second) {
+    ++summary.num_failed;
+    return results.append(batch_error_line(line_id, repeated_id(id)), line.number);
+  }
+  if (results.has(id)) {
     ++summary.num_done_before;
     return {};
   }
@@ -145,16 +158,14 @@ Result<BatchPrompt> BatchJob::admit(const InputLine& line) {
   }
   MR_ASSIGN_OR_RETURN(auto prompt, parse_batch_prompt(line.text));
   MR_RETURN_IF_ERROR(check_prompt(prompt.token_ids, limits_));
-  if (options_.save_kv) {
-    if (!is_file_name(prompt.id)) {
-      return error(Errc::kInvalidArgument,
-                   "id '{}' cannot name a directory; letters, digits, '.', '_' and '-' can",
-                   prompt.id);
-    }
-    if (!seen_ids_.insert(prompt.id).second) {
-      return error(Errc::kInvalidArgument, "id '{}' was used before; its KV would be overwritten",
-                   prompt.id);
-    }
+  if (const auto known = check_token_ids(prompt.probe_target_ids, limits_.vocab_size);
+      !known.ok()) {
+    return error(known.error().code, "probe_target_ids: {}", known.error().message);
+  }
+  if (options_.save_kv && !is_file_name(prompt.id)) {
+    return error(Errc::kInvalidArgument,
+                 "id '{}' cannot name a directory; letters, digits, '.', '_' and '-' can",
+                 prompt.id);
   }
   return prompt;
 }

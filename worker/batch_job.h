@@ -21,6 +21,7 @@ struct BatchOptions {
   std::string input_path;
   std::string output_directory;
   std::string head_plan = "auto";
+  double min_recall = 0;
   bool resume = false;  // an earlier job's results stay, and what they have is not computed again
   bool save_kv = false;
   int64_t crossover_tokens = 0;

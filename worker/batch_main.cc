@@ -41,6 +41,11 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--head-plan", options.batch.head_plan, "what heads attend to")
       ->type_name("PLAN")
       ->capture_default_str();
+  app.add_option("--min-recall", options.batch.min_recall,
+                 "of its attention mass that each sampled row of an adaptive head covers at least")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str();
   cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
                         "what becomes of the KV cache; save: to kv/<id>/");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
@@ -67,7 +72,7 @@ void end_process(const std::string& why) {
 }
 
 Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) {
-  MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan));
+  MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan, options.min_recall));
   const auto watch = GroupWatch::alone(end_process);
   if (!watch.ok()) end_rank(watch.error());
   BatchJob job(runtime.engine(), runtime.device(), runtime.weights(), runtime.grid(),

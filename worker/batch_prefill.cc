@@ -38,8 +38,9 @@ Result<BatchResult> BatchJob::run_prompt(const BatchPrompt& prompt) {
   const auto num_tokens = static_cast<int64_t>(prompt.token_ids.size());
   expect("the first layer");
   auto plan = model::make_head_plan(options_.head_plan, weights_.config, num_tokens,
-                                    options_.crossover_tokens);
-  if (plan.ok()) plan = model::plan_for_length(std::move(*plan), num_tokens);
+                                    options_.crossover_tokens, {.min_recall = options_.min_recall});
+  if (plan.ok())
+    plan = model::plan_for_length(std::move(*plan), num_tokens, device_.info().sparse_cost);
   Result<void> own = plan.ok() ? Result<void>() : plan.error();
   if (own.ok() && options_.save_kv) own = kv_directory(prompt.id).begin();
   MR_RETURN_IF_ERROR(agree_here(own));
@@ -78,14 +79,19 @@ Result<BatchResult> BatchJob::run_checked(const BatchPrompt& prompt, const model
                      .generated_token_ids = {prefilled.first_token},
                      .top_tokens = prefilled.top_tokens,
                      .probe_token_ids = prefilled.probe_token_ids,
+                     .probe_logprobs = prefilled.probe_logprobs,
                      .density = prefilled.density,
-                     .recall = prefilled.recall,
+                     .recall = prefilled.recall.mean(),
+                     .recall_p01 = prefilled.recall.first_percentile(),
+                     .dense_for_length = plan.dense_for_length(),
                      .phases = prefilled.phases};
   if (prompt.max_tokens > 1) {
     PhaseTimes::Span span(result.phases, Phase::kGenerate);
     MR_ASSIGN_OR_RETURN(result.generated_token_ids,
                         generate(prompt, prefilled.first_token, *sinks->retained));
   }
+  result.finish_reason =
+      model::finish_reason(result.generated_token_ids, weights_.config, prompt.ignore_eos);
   result.total_s = watch.elapsed_s();
   return result;
 }
@@ -99,6 +105,7 @@ Result<PrefillResult> BatchJob::prefill(const BatchPrompt& prompt, const model::
   return engine_.prefill({.token_ids = prompt.token_ids,
                           .plan = &plan,
                           .probe_positions = prompt.probe_positions,
+                          .probe_target_ids = prompt.probe_target_ids,
                           .sink = sinks.all.empty() ? nullptr : &sinks.all,
                           .at_boundary = at_boundary},
                          options_.layer_timeout);
@@ -121,7 +128,8 @@ Result<std::vector<int32_t>> BatchJob::generate(const BatchPrompt& prompt, int32
   return generator->generate({.prompt = retained.slabs(),
                               .num_prompt_tokens = std::ssize(prompt.token_ids),
                               .first_token = first_token,
-                              .max_tokens = prompt.max_tokens},
+                              .max_tokens = prompt.max_tokens,
+                              .ignore_eos = prompt.ignore_eos},
                              [this] {
                                expect("the next token");
                                return Deadline::after(options_.layer_timeout);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
+#include <functional>
 #include <limits>
 
 namespace millrace::worker {
@@ -49,12 +51,19 @@ Result<std::vector<T>> integers(const json::value& value, std::string_view field
 
 Result<void> check_probes(const BatchPrompt& prompt) {
   const auto& probes = prompt.probe_positions;
-  if (!std::is_sorted(probes.begin(), probes.end())) {
-    return error(Errc::kInvalidArgument, "probe_positions: not ascending");
+  const auto disorder = std::ranges::adjacent_find(probes, std::greater_equal());
+  if (disorder != probes.end()) {
+    return error(Errc::kInvalidArgument, "probe_positions: not ascending, {} comes after {}",
+                 disorder[1], disorder[0]);
   }
   if (!probes.empty() && probes.back() >= static_cast<int64_t>(prompt.token_ids.size())) {
     return error(Errc::kInvalidArgument, "probe_positions: {} is outside the prompt of {} tokens",
                  probes.back(), prompt.token_ids.size());
+  }
+  const auto& targets = prompt.probe_target_ids;
+  if (!targets.empty() && targets.size() != probes.size()) {
+    return error(Errc::kInvalidArgument, "probe_target_ids: {} of them for {} probe_positions",
+                 targets.size(), probes.size());
   }
   return {};
 }
@@ -68,6 +77,15 @@ std::string text_field(const json::object& object, std::string_view name) {
 json::array pairs(const std::vector<model::TokenScore>& tokens, float model::TokenScore::*score) {
   json::array array;
   for (const auto& token : tokens) array.push_back({token.token_id, token.*score});
+  return array;
+}
+
+// JSON has no word for what is no number.
+json::array finite_or_null(const std::vector<double>& numbers) {
+  json::array array;
+  for (const double number : numbers) {
+    array.push_back(std::isfinite(number) ? json::value(number) : json::value());
+  }
   return array;
 }
 
@@ -88,10 +106,22 @@ Result<BatchPrompt> parse_batch_prompt(std::string_view line) {
                         integer(*max_tokens, "max_tokens", 1, kMaxBatchNewTokens));
     prompt.max_tokens = static_cast<int32_t>(number);
   }
+  if (const auto* ignore_eos = object.if_contains("ignore_eos")) {
+    if (!ignore_eos->is_bool()) {
+      return error(Errc::kInvalidArgument, "ignore_eos: {} is neither true nor false",
+                   json::serialize(*ignore_eos));
+    }
+    prompt.ignore_eos = ignore_eos->get_bool();
+  }
   if (const auto* probes = object.if_contains("probe_positions")) {
     MR_ASSIGN_OR_RETURN(
         prompt.probe_positions,
         integers<int64_t>(*probes, "probe_positions", 0, std::numeric_limits<int64_t>::max()));
+  }
+  if (const auto* targets = object.if_contains("probe_target_ids")) {
+    MR_ASSIGN_OR_RETURN(
+        prompt.probe_target_ids,
+        integers<int32_t>(*targets, "probe_target_ids", 0, std::numeric_limits<int32_t>::max()));
   }
   MR_RETURN_IF_ERROR(check_probes(prompt));
   return prompt;
@@ -113,11 +143,15 @@ std::string batch_result_line(const std::string& id, const BatchResult& result) 
                           {"error", nullptr},
                           {"num_tokens", result.num_tokens},
                           {"generated_token_ids", json::value_from(result.generated_token_ids)},
+                          {"finish_reason", result.finish_reason},
                           {"top_logprobs", pairs(result.top_tokens, &model::TokenScore::logprob)},
                           {"top_logits", pairs(result.top_tokens, &model::TokenScore::logit)},
                           {"probe_token_ids", json::value_from(result.probe_token_ids)},
+                          {"probe_logprobs", finite_or_null(result.probe_logprobs)},
                           {"density", result.density},
                           {"recall", result.recall},
+                          {"recall_p01", result.recall_p01},
+                          {"dense_for_length", result.dense_for_length},
                           {"seconds", std::move(phases)}}) +
          "\n";
 }

@@ -20,12 +20,15 @@ struct BatchPrompt {
   std::string id;
   std::vector<int32_t> token_ids;
   int32_t max_tokens = 1;
-  std::vector<int64_t> probe_positions;  // ascending, each in the prompt
+  bool ignore_eos = false;
+  std::vector<int64_t> probe_positions;   // ascending, each in the prompt
+  std::vector<int32_t> probe_target_ids;  // none, or one a probe; not negative
 };
 
-// {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "probe_positions": [...]}; the last two
-// optional. kInvalidArgument names the field; unknown fields are ignored, so that a job's input may
-// carry what its reader needs (expected answers).
+// {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "ignore_eos": false,
+// "probe_positions": [...], "probe_target_ids": [...]}; all but the first two optional.
+// kInvalidArgument names the field; unknown fields are ignored, so that a job's input may carry
+// what its reader needs (expected answers).
 Result<BatchPrompt> parse_batch_prompt(std::string_view line);
 // The id of a line that could not be parsed otherwise; empty when there is none.
 std::string batch_prompt_id(std::string_view line);
@@ -33,10 +36,14 @@ std::string batch_prompt_id(std::string_view line);
 struct BatchResult {
   int64_t num_tokens = 0;
   std::vector<int32_t> generated_token_ids;
+  std::string_view finish_reason = "length";
   std::vector<model::TokenScore> top_tokens;
   std::vector<int32_t> probe_token_ids;
+  std::vector<double> probe_logprobs;
   double density = 0;
-  double recall = 0;
+  double recall = 0;      // mean share of their attention mass that measured rows attended to
+  double recall_p01 = 0;  // what all but one in a hundred of them reach
+  int64_t dense_for_length = 0;  // heads that ran densely because the prompt is short
   double total_s = 0;
   PhaseTimes phases;
 };

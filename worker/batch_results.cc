@@ -46,7 +46,7 @@ Result<void> BatchResults::read_earlier() {
   for (std::string line; std::getline(file, line);) {
     if (file.eof()) break;  // no newline: the job ended in the middle of it
     whole_bytes += line.size() + 1;
-    if (auto id = id_of_ok_line(line); !id.empty()) ++done_[std::move(id)];
+    if (auto id = id_of_ok_line(line); !id.empty()) done_.insert(std::move(id));
   }
   if (!file.eof()) return error(Errc::kIo, "{}: read: {}", path_, std::strerror(errno));
   std::error_code status;
@@ -60,13 +60,6 @@ Result<void> BatchResults::read_earlier() {
     return error(Errc::kIo, "{}: cutting it to {} bytes: {}", path_, whole_bytes, status.message());
   }
   return {};
-}
-
-bool BatchResults::take_done(const std::string& id) {
-  const auto found = done_.find(id);
-  if (found == done_.end()) return false;
-  if (--found->second == 0) done_.erase(found);
-  return true;
 }
 
 Result<void> BatchResults::append(const std::string& lines, int64_t line_number) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <fstream>
-#include <map>
+#include <set>
 #include <string>
 
 #include "common/result.h"
@@ -21,9 +21,8 @@ class BatchResults {
   static Result<BatchResults> open(const BatchResultsOptions& options);
   static std::string path_in(const std::string& directory) { return directory + "/results.jsonl"; }
 
-  // Whether an earlier job's line says that this prompt went well. Each line counts once: prompts
-  // that share an id are as many prompts.
-  bool take_done(const std::string& id);
+  // Whether an earlier job's line says that this prompt went well.
+  bool has(const std::string& id) const { return done_.contains(id); }
   // Whole lines. `line_number`: of the input, for the error.
   Result<void> append(const std::string& lines, int64_t line_number);
 
@@ -33,7 +32,7 @@ class BatchResults {
 
   std::string path_;
   std::ofstream file_;
-  std::map<std::string, int64_t> done_;  // lines by id
+  std::set<std::string> done_;  // ids
 };
 
 }  // namespace millrace::worker

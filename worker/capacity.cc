@@ -32,11 +32,11 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   const int64_t rows = round_up(ceil_div(num_tokens, grid.cp), kernels::kTileRows);
   const int64_t head_bytes = config.head_dim * dtype_bytes(dtype);
   const int64_t kv_row_bytes = 2 * shard.num_kv_heads * head_bytes;
-  int64_t per_row = int64_t{config.hidden_size} * 4 +               // residual stream
-                    2 * shard.num_query_heads * head_bytes +        // Q, attention output
-                    kv_row_bytes +                                  // own K and V
-                    4;                                              // position
-  if (grid.cp == 1) per_row += int64_t{shard.num_query_heads} * 4;  // lse
+  int64_t per_row = int64_t{config.hidden_size} * 4 +         // residual stream
+                    2 * shard.num_query_heads * head_bytes +  // Q, attention output
+                    kv_row_bytes +                            // own K and V
+                    4;                                        // position
+  per_row += int64_t{shard.num_query_heads} * 4;              // lse
   if (sets_layers_aside) {
     const int64_t digest_bytes = 3 * shard.num_kv_heads * int64_t{config.head_dim} * 4;
     per_row += kv_row_bytes + ceil_div(digest_bytes, kernels::kPageTokens);

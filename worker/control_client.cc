@@ -18,6 +18,7 @@
 
 #include "common/errc_wire.h"
 #include "common/log.h"
+#include "protocol/attended_time.h"
 #include "protocol/codec.h"
 #include "worker/control_inbox.h"
 
@@ -41,8 +42,8 @@ constexpr auto kLastWords = std::chrono::milliseconds(200);
 
 class ControlClient::Connection {
  public:
-  Connection(ControlOptions options, MetricsSource metrics)
-      : options_(std::move(options)), metrics_(std::move(metrics)) {
+  Connection(ControlOptions options, ControlBoard& board)
+      : options_(std::move(options)), board_(board) {
     asio::co_spawn(io_, keep_connected(), asio::detached);
     thread_ = std::thread([this] { io_.run(); });
   }
@@ -84,6 +85,7 @@ class ControlClient::Connection {
  private:
   awaitable<void> keep_connected();
   awaitable<Result<void>> open();
+  awaitable<Result<void>> tell_leases();
   awaitable<Result<protocol::Envelope>> read();
   awaitable<void> serve();
   awaitable<void> beat(uint64_t session);
@@ -92,7 +94,7 @@ class ControlClient::Connection {
   void drop(const std::string& why);
 
   const ControlOptions options_;
-  const MetricsSource metrics_;
+  ControlBoard& board_;
   asio::io_context io_{1};
   tcp::socket socket_{io_};
   tcp::resolver resolver_{io_};
@@ -102,7 +104,9 @@ class ControlClient::Connection {
   bool refused_ = false;
   std::string dropped_because_;
   Duration interval_{};
-  TimePoint last_heard_;
+  Duration patience_{};
+  std::optional<protocol::AttendedTime> attended_;
+  Duration last_heard_{};  // by attended_
   std::deque<std::string> outbox_;
   bool writing_ = false;
   std::atomic<int64_t> unsent_bytes_{0};
@@ -170,7 +174,25 @@ awaitable<Result<void>> ControlClient::Connection::open() {
     co_return Error(code, "refused: " + reply.error().message());
   }
   interval_ = std::chrono::milliseconds(std::max(1u, reply.heartbeat_interval_ms()));
-  last_heard_ = Clock::steady().now();
+  patience_ = reply.patience_ms() > 0 ? Duration(std::chrono::milliseconds(reply.patience_ms()))
+                                      : interval_ * options_.missed_heartbeats;
+  // What takes longer than this between two looks is time that this process lost.
+  attended_.emplace(Clock::steady().now(), 2 * interval_);
+  last_heard_ = {};
+  // An older coordinator says no patience, and takes no leases.
+  if (reply.patience_ms() == 0) co_return Result<void>();
+  co_return co_await tell_leases();
+}
+
+awaitable<Result<void>> ControlClient::Connection::tell_leases() {
+  for (protocol::LeaseHeld& held : board_.held()) {
+    protocol::Envelope envelope;
+    *envelope.mutable_lease_held() = std::move(held);
+    const Result<std::string> frame = protocol::encode_frame(envelope);
+    if (!frame.ok()) co_return frame.error();
+    const auto [ec, written] = co_await asio::async_write(socket_, asio::buffer(*frame), kAwait);
+    if (ec) co_return error(Errc::kPeerLost, "telling the leases: {}", ec.message());
+  }
   co_return Result<void>();
 }
 
@@ -194,32 +216,27 @@ awaitable<void> ControlClient::Connection::serve() {
       if (dropped_because_.empty()) dropped_because_ = envelope.error().message;
       co_return;
     }
-    last_heard_ = Clock::steady().now();
+    last_heard_ = attended_->passed();
     if (envelope->has_heartbeat()) continue;
     inbox.push({Kind::kMessage, {}, *std::move(envelope)});
   }
 }
 
 awaitable<void> ControlClient::Connection::beat(uint64_t session) {
-  const Duration patience = interval_ * options_.missed_heartbeats;
   for (uint64_t sequence = 1; session == session_ && !stopping_; ++sequence) {
     protocol::Envelope envelope;
-    auto& heartbeat = *envelope.mutable_heartbeat();
-    heartbeat.set_sequence(sequence);
-    for (protocol::Metric& metric : metrics_()) *heartbeat.add_metrics() = std::move(metric);
+    *envelope.mutable_heartbeat() = board_.heartbeat();
+    envelope.mutable_heartbeat()->set_sequence(sequence);
     Result<std::string> frame = protocol::encode_frame(envelope);
     MR_CHECK(frame.ok(), "{}", frame.error().message);
     unsent_bytes_ += static_cast<int64_t>(frame->size());
     enqueue(*std::move(frame));
-    const TimePoint slept_from = Clock::steady().now();
     heartbeat_.expires_after(interval_);
     co_await heartbeat_.async_wait(kAwait);
-    const TimePoint now = Clock::steady().now();
-    // After this process itself was held up, unread heartbeats may lie in the socket.
-    const bool held_up = now - slept_from > interval_ + patience / 2;
-    if (session == session_ && !held_up && now - last_heard_ > patience) {
-      drop(fmt::format("nothing heard for {:.2f} s", seconds(now - last_heard_)));
-    }
+    if (session != session_) co_return;
+    attended_->advance(Clock::steady().now());
+    const Duration silent = attended_->passed() - last_heard_;
+    if (silent > patience_) drop(fmt::format("nothing heard for {:.2f} s", seconds(silent)));
   }
 }
 
@@ -251,8 +268,8 @@ void ControlClient::Connection::drop(const std::string& why) {
   heartbeat_.cancel();
 }
 
-ControlClient::ControlClient(ControlOptions options, MetricsSource metrics)
-    : connection_(std::make_unique<Connection>(std::move(options), std::move(metrics))) {}
+ControlClient::ControlClient(ControlOptions options, ControlBoard& board)
+    : connection_(std::make_unique<Connection>(std::move(options), board)) {}
 ControlClient::~ControlClient() = default;
 
 Result<void> ControlClient::wait_connected(Deadline deadline) {

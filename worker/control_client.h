@@ -4,7 +4,8 @@
 // A lost connection is an event, not an end: the client keeps trying, registers again under the
 // same group id, and the KV caches that the group holds stay valid meanwhile.
 //
-//   ControlClient control(options, [&] { return metrics_of_all_ranks(); });
+//   ControlBoard board;
+//   ControlClient control(options, board);
 //   MR_RETURN_IF_ERROR(control.wait_connected(Deadline::after(30s)));
 //   for (;;) {
 //     auto event = control.wait(Deadline::after(100ms));
@@ -13,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +22,7 @@
 #include "common/clock.h"
 #include "common/result.h"
 #include "protocol/control_messages.pb.h"
+#include "worker/control_board.h"
 #include "worker/control_link.h"
 
 namespace millrace::worker {
@@ -33,18 +34,17 @@ struct ControlOptions {
   Duration first_retry = std::chrono::milliseconds(100);  // doubles up to last_retry
   Duration last_retry = std::chrono::seconds(2);
   Duration connect_timeout = std::chrono::seconds(5);  // including the registration
-  // The coordinator counts as dead after this many of its heartbeats are missing. More than the
-  // coordinator's own three: ending a request because a machine was busy for a second helps nobody,
-  // and the death of its process shows at once, by the connection.
+  // The coordinator counts as dead after this many of its heartbeats are missing, where it does not
+  // say how patient it is itself. Ending a request because a machine was busy for a second helps
+  // nobody, and the death of a process shows at once, by the connection.
   int missed_heartbeats = 8;
 };
 
 class ControlClient final : public ControlLink {
  public:
-  // `metrics` is called on the client's thread, once a heartbeat.
-  using MetricsSource = std::function<std::vector<protocol::Metric>()>;
-
-  ControlClient(ControlOptions options, MetricsSource metrics);
+  // `board`, which outlives the client, says what heartbeats carry and which leases are told to a
+  // coordinator that lets the group in.
+  ControlClient(ControlOptions options, ControlBoard& board);
   // Closes the connection.
   ~ControlClient() override;
   ControlClient(const ControlClient&) = delete;

@@ -10,7 +10,7 @@
 namespace millrace::worker {
 
 // Times dense attention against the adaptive plan (estimator included) for one kv head's group at
-// 1K, 2K, 4K, ... tokens, on keys in which each row tile needs few pages, and returns the first
+// 4K, 8K, 16K, ... tokens, on keys in which each row tile needs few pages, and returns the first
 // length at which adaptive wins; kNoCrossover when it does not up to 32K. Takes about a second; the
 // result is the caller's to share with the other ranks.
 inline constexpr int64_t kNoCrossover = int64_t{1} << 40;

@@ -59,9 +59,10 @@ Result<std::unique_ptr<kernels::Device>> make_rank_device(const DeviceChoice& ch
   return kernels::make_cpu_device({.num_threads = cores.num_threads});
 }
 
-DType compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted, DType stored) {
-  if (wanted.has_value()) return *wanted;
-  if (info.float32_compute) return DType::kFloat32;
+std::optional<DType> compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted,
+                                      DType stored) {
+  if (wanted.has_value()) return wanted;
+  if (info.float32_compute) return std::nullopt;
   return info.computes_in(stored) ? stored : DType::kBFloat16;
 }
 

@@ -29,8 +29,10 @@ Result<std::unique_ptr<kernels::Device>> make_rank_device(const DeviceChoice& ch
                                                           std::optional<DType> dtype,
                                                           const CoreShare& cores);
 
-// What a rank computes in: `wanted`, or float32 on a CPU, and on a GPU what the checkpoint's
-// matrices are `stored` in, float16 or bfloat16 (bfloat16 for float32 ones).
-DType compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted, DType stored);
+// What a rank computes in: `wanted`, or on a GPU what the checkpoint's matrices are `stored` in,
+// float16 or bfloat16 (bfloat16 for float32 ones). None on a CPU: what is faster there
+// (dtype_times.h).
+std::optional<DType> compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted,
+                                      DType stored);
 
 }  // namespace millrace::worker

@@ -13,19 +13,15 @@ namespace {
 
 // What the ranks' last words on a request are put together from.
 struct RankClose {
-  double recall_sum = 0;
-  double recall_count = 0;
+  RecallTally recall;
   PhaseTimes phases;
 };
 
 void put_together(std::span<const RankClose> ranks, PrefillResult& result) {
-  double recall_sum = 0, recall_count = 0;
   for (const auto& rank : ranks) {
-    recall_sum += rank.recall_sum;
-    recall_count += rank.recall_count;
+    result.recall.add(rank.recall);
     result.rank_phases.push_back(rank.phases);
   }
-  result.recall = recall_count > 0 ? recall_sum / recall_count : 1.0;
   result.phases = slowest(result.rank_phases);
 }
 
@@ -149,15 +145,16 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   // The root's row alone sees logits. The last layer's pages were on their way meanwhile.
   Result<void> finished = run.finish(result, deadline);
   if (finished.ok()) finished = run.finish_sink();
-  const auto own = finished.ok() ? Result<RankClose>(RankClose{.recall_sum = run.recall_sum(),
-                                                               .recall_count = run.recall_count(),
-                                                               .phases = run.phases()})
-                                 : Result<RankClose>(finished.error());
+  const auto own =
+      finished.ok()
+          ? Result<RankClose>(RankClose{.recall = run.recall().tally(), .phases = run.phases()})
+          : Result<RankClose>(finished.error());
   MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(world, own, deadline));
   put_together(ranks, result);
   result.density = layers->density();
   result.imbalance = layers->imbalance();
   result.index_bytes = run.index_bytes();
+  result.dense_for_length = task.plan->dense_for_length();
   if (grid_->is_root()) result.first_token = result.top_tokens.front().token_id;
   MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(&result.first_token, 1)),
                                      /*root=*/0, deadline));

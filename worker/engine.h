@@ -29,6 +29,7 @@
 #include "worker/partition.h"
 #include "worker/phase_times.h"
 #include "worker/rank_grid.h"
+#include "worker/recall_tally.h"
 #include "worker/stage_clock.h"
 
 namespace millrace::worker {
@@ -50,8 +51,10 @@ struct PrefillTask {
   std::span<const int32_t> token_ids;        // checked: not empty, each in the vocabulary
   const model::HeadPlan* plan = nullptr;     // for all heads of the model
   std::span<const int64_t> probe_positions;  // ascending
-  int32_t num_top = 10;                      // tokens reported at the last position
-  KvSink* sink = nullptr;                    // may be null
+  // Tokens of the vocabulary, one a probe, or none: on rank 0, others need none.
+  std::span<const int32_t> probe_target_ids;
+  int32_t num_top = 10;    // tokens reported at the last position
+  KvSink* sink = nullptr;  // may be null
   // For studies and tests: sees each layer's lists once they are built, and may replace them. They
   // are in device memory.
   std::function<void(int32_t layer, const kernels::IndexView& index)> index_tap;
@@ -66,11 +69,12 @@ struct PrefillResult {
   // On world rank 0 only:
   std::vector<model::TokenScore> top_tokens;  // at the last position; the first is the greedy token
   std::vector<int32_t> probe_token_ids;
+  std::vector<double> probe_logprobs;  // of the targets, natural; none where there are none
   // On all ranks:
   int32_t first_token = 0;
   double density = 0;
-  double recall = 1;  // mean over layers and sparse heads of the last rows' mass inside the index;
-                      // 1 when all are dense
+  int64_t dense_for_length = 0;  // heads of the plan that are, HeadPlan::dense_for_length
+  RecallTally recall;  // of measured rows of the whole prompt, all layers and sparse heads
   Imbalance imbalance;
   PhaseTimes phases;  // of the slowest rank, phase by phase
   std::vector<PhaseTimes> rank_phases;

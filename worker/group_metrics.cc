@@ -1,5 +1,6 @@
 #include "worker/group_metrics.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -104,14 +105,11 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
   return samples.take();
 }
 
-void MetricsBoard::post(std::vector<protocol::Metric> metrics) {
-  const std::lock_guard lock(mutex_);
-  metrics_ = std::move(metrics);
-}
-
-std::vector<protocol::Metric> MetricsBoard::read() const {
-  const std::lock_guard lock(mutex_);
-  return metrics_;
+int64_t free_prompt_tokens(const std::vector<RankStats>& ranks) {
+  const auto least = std::min_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+    return a.free_prompt_tokens < b.free_prompt_tokens;
+  });
+  return least->free_prompt_tokens;
 }
 
 }  // namespace millrace::worker

@@ -2,7 +2,6 @@
 // carry.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,7 @@ namespace millrace::worker {
 
 struct RankStats {
   kvstore::KvStoreStats store;
+  int64_t free_prompt_tokens = 0;  // the longest prompt that its store has room for
   comm::TransportStats transport;
   comm::CommStats tp;
   comm::CommStats cp;
@@ -25,18 +25,10 @@ struct RankStats {
 Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
                                             Deadline deadline);
 
+// The longest prompt that all of them have room for.
+int64_t free_prompt_tokens(const std::vector<RankStats>& ranks);
+
 // Sums over the ranks, as metrics.
 std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks);
-
-// The latest samples: written by the engine's thread, read by the heartbeat's.
-class MetricsBoard {
- public:
-  void post(std::vector<protocol::Metric> metrics);
-  std::vector<protocol::Metric> read() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<protocol::Metric> metrics_;
-};
 
 }  // namespace millrace::worker

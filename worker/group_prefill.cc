@@ -47,6 +47,14 @@ protocol::ErrorInfo to_wire(const Error& error) {
   return info;
 }
 
+// The request has been checked and let in. What is still wrong with values in the middle of it, as
+// scores that are no numbers where weights are none, the client can do nothing about.
+Error not_the_clients(const Error& failure) {
+  const bool blames_client = failure.code == Errc::kInvalidArgument ||
+                             failure.code == Errc::kTooLarge || failure.code == Errc::kNotFound;
+  return Error(blames_client ? Errc::kInternal : failure.code, failure.message, failure.where);
+}
+
 StoredBytes sum_of(std::span<const StoredBytes> ranks) {
   StoredBytes sum;
   for (const auto& rank : ranks) {
@@ -131,6 +139,7 @@ void GroupService::send_done(const Finished& finished, protocol::Manifest manife
   done.mutable_stored()->set_bytes(static_cast<uint64_t>(finished.stored.total));
   done.mutable_stored()->set_while_computing(
       static_cast<uint64_t>(finished.stored.while_computing));
+  if (link_ != nullptr) board_.hold(done);
   send(envelope);
 }
 
@@ -138,10 +147,13 @@ Result<model::HeadPlan> GroupService::plan_for(const protocol::RunPrompt& prompt
                                                int64_t num_tokens) const {
   const bool from_client = !prompt.head_plan().empty();
   MR_ASSIGN_OR_RETURN(
-      auto plan, model::make_head_plan(from_client ? prompt.head_plan() : options_.head_plan,
-                                       runtime_.weights().config, num_tokens,
-                                       runtime_.crossover_tokens(), {.allow_files = !from_client}));
-  return model::plan_for_length(std::move(plan), num_tokens);
+      auto plan,
+      model::make_head_plan(
+          from_client ? prompt.head_plan() : options_.head_plan, runtime_.weights().config,
+          num_tokens, runtime_.crossover_tokens(),
+          {.allow_files = !from_client,
+           .min_recall = prompt.min_recall() > 0 ? prompt.min_recall() : options_.min_recall}));
+  return model::plan_for_length(std::move(plan), num_tokens, runtime_.device().info().sparse_cost);
 }
 
 Result<std::vector<int32_t>> GroupService::checked_tokens(const protocol::RunPrompt& prompt) {
@@ -174,15 +186,15 @@ Result<GroupService::Finished> GroupService::prefill(const protocol::RunPrompt& 
   if (stores) sink.emplace(runtime_.device(), store_, *writer_, id, pages);
   Running running{.prompt = prompt, .sink = sink ? &*sink : nullptr};
   Finished finished;
-  MR_ASSIGN_OR_RETURN(
-      finished.prefill,
-      runtime_.engine().prefill(
-          {.token_ids = token_ids,
-           .plan = &*plan,
-           .sink = sink ? &*sink : nullptr,
-           .at_boundary = [&](const LayerReport& report) { return at_boundary(running, report); },
-           .stages = &stages},
-          options_.layer_timeout));
+  auto computed = runtime_.engine().prefill(
+      {.token_ids = token_ids,
+       .plan = &*plan,
+       .sink = sink ? &*sink : nullptr,
+       .at_boundary = [&](const LayerReport& report) { return at_boundary(running, report); },
+       .stages = &stages},
+      options_.layer_timeout);
+  if (!computed.ok()) return not_the_clients(computed.error());
+  finished.prefill = *std::move(computed);
   report_layers(running, runtime_.weights().config.num_layers);
   MR_RETURN_IF_ERROR(seal(running, finished));
   if (unfinished) unfinished->keep();

@@ -56,6 +56,7 @@ protocol::GroupCommand GroupService::next_command() {
     run.set_request_id(request.request_id());
     run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
     run.set_head_plan(request.head_plan());
+    run.set_min_recall(request.min_recall());
     run.set_lease_id(random_id());
     run.set_lease_ms(request.lease_ms());
     run.set_handover(request.handover());
@@ -155,6 +156,7 @@ Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
     reply.set_request_id(release.request_id());
   }
   const auto agreed = agree(world, own, Deadline::after(command_timeout()));
+  note_lease_change(change, agreed);
   if (!agreed.ok()) {
     // Leases end a moment apart on the ranks. A renewal in that moment is granted by some, whose
     // pages would stay for a lease that nobody has. One that is over again is the sweep's.
@@ -170,16 +172,34 @@ Result<void> GroupService::change_lease(const protocol::LeaseChange& change) {
   return {};
 }
 
+// For the coordinator's next start.
+void GroupService::note_lease_change(const protocol::LeaseChange& change,
+                                     const Result<void>& outcome) {
+  if (link_ == nullptr) return;
+  if (change.has_release() || !outcome.ok()) {
+    const auto& id =
+        change.has_release() ? change.release().request_id() : change.renew().request_id();
+    const auto& lease_id =
+        change.has_release() ? change.release().lease_id() : change.renew().lease_id();
+    board_.end(id, lease_id);
+  } else {
+    const auto& renew = change.renew();
+    board_.renew(renew.request_id(), renew.lease_id(), lease_of(renew.lease_ms()));
+  }
+}
+
 Result<void> GroupService::post_metrics() {
   auto& grid = runtime_.grid();
-  const RankStats own{.store = store_.stats(),
+  const auto store = store_.stats();
+  const RankStats own{.store = store,
+                      .free_prompt_tokens = runtime_.storable_tokens(store.pages_available),
                       .transport = server_.stats(),
                       .tp = comm::sum_of(runtime_.engine().groups().tp->stats()),
                       .cp = comm::sum_of(runtime_.engine().groups().cp->stats()),
                       .attention_imbalance = attention_imbalance_};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(grid.world(), own, Deadline::after(command_timeout())));
-  if (link_ != nullptr) board_.post(group_metrics(ranks));
+  if (link_ != nullptr) board_.post(group_metrics(ranks), free_prompt_tokens(ranks));
   return {};
 }
 

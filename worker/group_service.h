@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvstore/kv_store.h"
+#include "worker/control_board.h"
 #include "worker/control_link.h"
 #include "worker/group_metrics.h"
 #include "worker/group_watch.h"
@@ -23,6 +24,7 @@ namespace millrace::worker {
 struct GroupOptions {
   std::string epoch;  // the group's id, the same on all ranks
   std::string head_plan = "auto";
+  double min_recall = 0;  // of requests that name none
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);
   Duration max_lease = std::chrono::hours(1);
@@ -34,7 +36,7 @@ class GroupService {
   // All arguments outlive the service. `link`: rank 0's, null elsewhere. `board`: written on rank
   // 0. `watch`: null where nobody watches. `clock`: of the deadlines of requests and of a drain.
   GroupService(RankRuntime& runtime, kvstore::KvStore& store, KvServer& server, ControlLink* link,
-               MetricsBoard& board, GroupWatch* watch, const GroupOptions& options,
+               ControlBoard& board, GroupWatch* watch, const GroupOptions& options,
                const Clock& clock = Clock::steady())
       : runtime_(runtime),
         store_(store),
@@ -63,6 +65,7 @@ class GroupService {
   void read_link(Duration longest_wait);
   Result<void> obey(const protocol::GroupCommand& command);
   Result<void> change_lease(const protocol::LeaseChange& change);
+  void note_lease_change(const protocol::LeaseChange& change, const Result<void>& outcome);
   Result<void> run_prompt(const protocol::RunPrompt& prompt);
   Result<model::HeadPlan> plan_for(const protocol::RunPrompt& prompt, int64_t num_tokens) const;
   // On all ranks or none.
@@ -93,7 +96,7 @@ class GroupService {
   kvstore::KvStore& store_;
   KvServer& server_;
   ControlLink* link_;
-  MetricsBoard& board_;
+  ControlBoard& board_;
   GroupWatch* watch_;
   const GroupOptions& options_;
   const Clock& clock_;

@@ -130,24 +130,20 @@ Result<void> IndexBuilder::build(int32_t layer, const LocalQueries& queries,
 void IndexBuilder::adaptive(int32_t layer, const std::vector<int32_t>& heads,
                             const LocalQueries& queries, const kernels::KvSlab& kv,
                             const kernels::IndexView& index) {
-  // One launch per pair of representative counts; a plan has one in practice.
-  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> by_counts;
-  for (const int32_t h : heads) {
-    const auto& head = pattern(layer, h);
-    by_counts[{head.row_outliers, head.page_outliers}].push_back(h);
-  }
-  for (const auto& [counts, members] : by_counts) {
-    std::vector<float> gamma;
-    for (const int32_t h : members) gamma.push_back(pattern(layer, h).gamma);
+  // One launch per count of sampled rows; a plan has one in practice.
+  std::map<int32_t, std::vector<int32_t>> by_rows;
+  for (const int32_t h : heads) by_rows[pattern(layer, h).sampled_rows].push_back(h);
+  for (const auto& [sampled_rows, members] : by_rows) {
+    std::vector<kernels::AdaptiveRule> rules;
+    for (const int32_t h : members) rules.push_back(model::adaptive_rule(pattern(layer, h)));
     device_->build_adaptive({.q = queries.q,
                              .num_query_heads = queries.num_query_heads,
                              .scale = queries.scale,
                              .kv = kv,
                              .tiles = *tiles_,
                              .heads = members,
-                             .gamma = gamma,
-                             .row_outliers = counts.first,
-                             .page_outliers = counts.second,
+                             .rules = rules,
+                             .sampled_rows = sampled_rows,
                              .index = index});
   }
 }

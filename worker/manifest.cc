@@ -26,7 +26,9 @@ void set_layout(protocol::KvLayout& layout, const model::ModelWeights& weights) 
 
 void set_result(protocol::Manifest& manifest, const PrefillResult& result) {
   manifest.set_density(result.density);
-  manifest.set_recall(result.recall);
+  manifest.set_recall(result.recall.mean());
+  manifest.set_recall_p01(result.recall.first_percentile());
+  manifest.set_dense_for_length(static_cast<uint32_t>(result.dense_for_length));
   manifest.set_first_token_id(result.first_token);
   for (const auto& token : result.top_tokens) {
     auto& top = *manifest.add_top_logprobs();

@@ -82,9 +82,12 @@ Result<void> PrefillRun::allocate() {
                            {.first = shard.first_query_head, .count = shard.num_query_heads},
                            partition_.num_tokens(), index_.view().shape));
   index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
-  MR_ASSIGN_OR_RETURN(auto scorer, PageScorer::create(device_, *groups_.cp, partition_, tiles_,
-                                                      *task_.plan, shard));
+  MR_ASSIGN_OR_RETURN(auto scorer,
+                      PageScorer::create(device_, *groups_.cp, partition_.num_tokens(), shard));
   scorer_ = std::make_unique<PageScorer>(std::move(scorer));
+  MR_ASSIGN_OR_RETURN(auto recall, RecallMeter::create(device_, tiles_, partition_.num_tokens(),
+                                                       *task_.plan, shard));
+  recall_ = std::make_unique<RecallMeter>(std::move(recall));
   if (grid_.tp().size() > 1) {
     MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
   }
@@ -102,13 +105,10 @@ Result<void> PrefillRun::allocate_attention() {
                                                           .dtype = weights_.compute_dtype,
                                                           .scale = scale_}));
   dense_rows_ = std::make_unique<DenseRows>(std::move(dense_rows));
+  MR_ASSIGN_OR_RETURN(lse_,
+                      device_.allocate(num_rows_ * shard.num_query_heads * int64_t{sizeof(float)}));
   int64_t num_pairs = shard.num_query_heads;
-  if (dense_rows_->dealt()) {
-    num_pairs += dense_rows_->num_dealt_heads();
-  } else {
-    MR_ASSIGN_OR_RETURN(
-        lse_, device_.allocate(num_rows_ * shard.num_query_heads * int64_t{sizeof(float)}));
-  }
+  if (dense_rows_->dealt()) num_pairs += dense_rows_->num_dealt_heads();
   MR_ASSIGN_OR_RETURN(head_pairs_, device_.allocate(num_pairs * int64_t{sizeof(int64_t)}));
   for (InFlight& layer : in_flight_) {
     MR_ASSIGN_OR_RETURN(layer.head_pairs, device_.allocate_host(head_pairs_.bytes()));
@@ -199,13 +199,8 @@ Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
   dense_rows_->finish_queries();
   exchange_->finish_k();
   clock_.enter(Phase::kEstimate);
-  MR_RETURN_IF_ERROR(index_builder_->build(layer,
-                                           {.q = q_.data(),
-                                            .num_rows = num_rows_,
-                                            .num_query_heads = weights_.shard.num_query_heads,
-                                            .scale = scale_},
-                                           dense_rows_->last_rows(), exchange_->slab(),
-                                           index_.view(), deadline));
+  MR_RETURN_IF_ERROR(index_builder_->build(layer, local_queries(), dense_rows_->last_rows(),
+                                           exchange_->slab(), index_.view(), deadline));
   if (task_.index_tap) {
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
     task_.index_tap(layer, index_.view());
@@ -215,8 +210,9 @@ Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
   clock_.enter(Phase::kAttention);
   MR_RETURN_IF_ERROR(attend(layer, deadline));
   clock_.enter(Phase::kStore);
-  MR_RETURN_IF_ERROR(scorer_->enqueue(layer, last_lse(), dense_rows_->last_rows(),
-                                      exchange_->slab(), index_.view(), deadline));
+  recall_->enqueue(layer, local_queries(), lse_.as<float>(), exchange_->slab());
+  MR_RETURN_IF_ERROR(
+      scorer_->enqueue(last_lse(), dense_rows_->last_rows(), exchange_->slab(), deadline));
   MR_RETURN_IF_ERROR(finish_rows(layer, deadline));
   clock_.enter(Phase::kStore);
   scorer_->fetch(layer);
@@ -267,6 +263,13 @@ Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
   if (dense_rows_->dealt()) dense_rows_->finish(attended_.data());
   device_.copy(in_flight(layer).head_pairs.as<int64_t>(), head_pairs_.data(), head_pairs_.bytes());
   return {};
+}
+
+LocalQueries PrefillRun::local_queries() const {
+  return {.q = q_.data(),
+          .num_rows = num_rows_,
+          .num_query_heads = weights_.shard.num_query_heads,
+          .scale = scale_};
 }
 
 // Of rows that end with the last ones: this rank's where it has all, else the dense ones.
@@ -326,6 +329,7 @@ Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   const auto* first = head_pairs.as<int64_t>();
   const auto* end = first + head_pairs.bytes() / int64_t{sizeof(int64_t)};
   scorer_->collect(layer);
+  recall_->collect(layer);
   if (task_.sink != nullptr) {
     MR_RETURN_IF_ERROR(task_.sink->write_layer({.layer = layer,
                                                 .local = exchange_->local(),
@@ -390,7 +394,7 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
       if (first + i + 1 == wanted.size()) {
         result.top_tokens = model::top_tokens(row, std::max(task_.num_top, 1));
       } else {
-        result.probe_token_ids.push_back(model::top_tokens(row, 1).front().token_id);
+        finish_probe(first + i, row, result);
       }
     }
   }
@@ -398,6 +402,13 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
   MR_RETURN_IF_ERROR(device_.wait_for(end, deadline));
   clock_.settle(end);
   return own;
+}
+
+void PrefillRun::finish_probe(size_t probe, std::span<const float> logits,
+                              PrefillResult& result) const {
+  result.probe_token_ids.push_back(model::best_token(logits));
+  if (task_.probe_target_ids.empty()) return;
+  result.probe_logprobs.push_back(model::token_logprob(logits, task_.probe_target_ids[probe]));
 }
 
 Result<void> PrefillRun::finish_sink() {

@@ -15,6 +15,7 @@
 #include "worker/page_scorer.h"
 #include "worker/pair_tally.h"
 #include "worker/phase_clock.h"
+#include "worker/recall_meter.h"
 
 namespace millrace::worker {
 
@@ -55,11 +56,11 @@ class PrefillRun {
   // Fills the tokens of the result. Collective.
   Result<void> finish(PrefillResult& result, Deadline deadline);
   // Waits for the sink to have all layers.
+  void finish_probe(size_t probe, std::span<const float> logits, PrefillResult& result) const;
   Result<void> finish_sink();
 
   PhaseTimes& phases() { return phases_; }
-  double recall_sum() const { return scorer_->recall_sum(); }
-  double recall_count() const { return scorer_->recall_count(); }
+  const RecallMeter& recall() const { return *recall_; }
   int64_t index_bytes() const { return index_.bytes(); }
 
  private:
@@ -83,6 +84,7 @@ class PrefillRun {
   Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> attend(int32_t layer, Deadline deadline);
   LastLse last_lse() const;
+  LocalQueries local_queries() const;
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
@@ -113,7 +115,7 @@ class PrefillRun {
   kernels::DeviceBuffer partial_;   // [row tile, hidden] float32: products before the sum over tp
   kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
   kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
-  kernels::DeviceBuffer lse_;       // [query heads, num_rows]; none where dense rows are dealt out
+  kernels::DeviceBuffer lse_;       // [query heads, num_rows]; not of dense rows dealt out
   // [query heads, then heads of dense rows dealt to this rank] int64: covered pairs of the layer
   // enqueued last.
   kernels::DeviceBuffer head_pairs_;
@@ -135,6 +137,7 @@ class PrefillRun {
   std::unique_ptr<IndexBuilder> index_builder_;
 
   std::unique_ptr<PageScorer> scorer_;
+  std::unique_ptr<RecallMeter> recall_;
 
   // On ranks that compute logits, of as many positions as are asked for at a time.
   kernels::DeviceBuffer logit_rows_;    // [positions, hidden] float32

@@ -13,10 +13,14 @@ Result<void> check_prompt(std::span<const int32_t> token_ids, const PromptLimits
     return error(Errc::kTooLarge, "prompt of {} tokens, limit {}", token_ids.size(),
                  limits.max_prompt_tokens);
   }
+  return check_token_ids(token_ids, limits.vocab_size);
+}
+
+Result<void> check_token_ids(std::span<const int32_t> token_ids, int32_t vocab_size) {
   for (size_t i = 0; i < token_ids.size(); ++i) {
-    if (token_ids[i] < 0 || token_ids[i] >= limits.vocab_size) {
+    if (token_ids[i] < 0 || token_ids[i] >= vocab_size) {
       return error(Errc::kInvalidArgument, "token id {} at position {} is outside [0, {})",
-                   token_ids[i], i, limits.vocab_size);
+                   token_ids[i], i, vocab_size);
     }
   }
   return {};

@@ -20,6 +20,8 @@ struct PromptLimits {
 // kInvalidArgument: empty, or a token outside the vocabulary (which, where); kTooLarge: longer than
 // the limit.
 Result<void> check_prompt(std::span<const int32_t> token_ids, const PromptLimits& limits);
+// kInvalidArgument: one is outside the vocabulary (which, where).
+Result<void> check_token_ids(std::span<const int32_t> token_ids, int32_t vocab_size);
 
 // Little-endian int32, as prompts travel. kInvalidArgument when the size is no multiple of 4.
 Result<std::vector<int32_t>> decode_token_ids(std::string_view bytes);

@@ -15,7 +15,7 @@ constexpr int kMaxThreads = 4096;
 void add_rank_options(CLI::App& app, RankOptions& options) {
   app.footer(
       "PLAN is auto, dense, a-shape:S,W, elastic:ALPHA,BETA, vertical-slash:V,S, block-sparse:K,\n"
-      "adaptive:GAMMA[,ROWS,PAGES] or a JSON file: see README.md, \"Head plans\".");
+      "adaptive[:GAMMA[,ENOUGH[,ROWS]]] or a JSON file: see README.md, \"Head plans\".");
   app.add_option("--model", options.model_directory,
                  "Hugging Face directory: config.json and safetensors")
       ->type_name("DIR")
@@ -43,7 +43,7 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
        {"float32", DType::kFloat32},
        {"bfloat16", DType::kBFloat16},
        {"float16", DType::kFloat16}},
-      "of arithmetic and KV cache; auto: float32 on a CPU, on a GPU the checkpoint's 16-bit one");
+      "of arithmetic and KV cache; auto: the faster on a CPU, on a GPU the file's 16-bit one");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
       ->check(cli::number_range(0, kMaxThreads))

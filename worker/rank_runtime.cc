@@ -1,15 +1,18 @@
 #include "worker/rank_runtime.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 #include <vector>
 
+#include "common/log.h"
 #include "common/units.h"
 #include "model/head_plan.h"
 #include "worker/agreement.h"
 #include "worker/capacity.h"
 #include "worker/crossover.h"
 #include "worker/device_share.h"
+#include "worker/dtype_times.h"
 #include "worker/rank_values.h"
 
 namespace millrace::worker {
@@ -29,7 +32,10 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   MR_ASSIGN_OR_RETURN(auto grid, RankGrid::create(std::move(world), options.grid, deadline));
   runtime->grid_ = std::make_unique<RankGrid>(std::move(grid));
   if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
-  const Result<void> loaded = runtime->load(options);
+  // All ranks measure at once, as they will compute at once; rank 0's choice counts for all.
+  MR_ASSIGN_OR_RETURN(const auto dtypes, agree_on_values(runtime->grid_->world(),
+                                                         runtime->open_device(options), deadline));
+  const Result<void> loaded = runtime->load(options, dtypes.front());
   MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
   MR_ASSIGN_OR_RETURN(
       runtime->ranks_on_device_,
@@ -39,13 +45,27 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   return runtime;
 }
 
-Result<void> RankRuntime::load(const RankOptions& options) {
+// And what this rank would compute in.
+Result<DType> RankRuntime::open_device(const RankOptions& options) {
   MR_ASSIGN_OR_RETURN(device_, make_rank_device(options.device, options.compute_dtype, cores_));
   MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(options.model_directory));
-  const DType dtype = compute_dtype_on(device_->info(), options.compute_dtype, stored);
-  MR_ASSIGN_OR_RETURN(
-      weights_, model::load_model_weights(options.model_directory, grid_->tensor_parallel(), dtype,
-                                          *device_, cores_.num_threads));
+  const auto known = compute_dtype_on(device_->info(), options.compute_dtype, stored);
+  if (known.has_value()) return *known;
+  MR_ASSIGN_OR_RETURN(const auto config, model::load_model_config(options.model_directory));
+  MR_ASSIGN_OR_RETURN(const auto times, measure_dtypes(*device_, config));
+  const DType faster = faster_dtype(times);
+  if (grid_->world().rank() == 0) {
+    spdlog::info("{} on {}: a layer of {} tokens takes {:.3g} s in float32, {:.3g} s in bfloat16",
+                 dtype_name(faster), device_->info().name, kTimedTokens,
+                 kTimedTokens * times.float32_s, kTimedTokens * times.bfloat16_s);
+  }
+  return faster;
+}
+
+Result<void> RankRuntime::load(const RankOptions& options, DType compute_dtype) {
+  MR_ASSIGN_OR_RETURN(weights_,
+                      model::load_model_weights(options.model_directory, grid_->tensor_parallel(),
+                                                compute_dtype, *device_, cores_.num_threads));
   return {};
 }
 
@@ -96,9 +116,13 @@ Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadl
 
 // Ranks that hold another's kv heads store nothing.
 Result<void> RankRuntime::limit_to_store(int64_t num_pages, Deadline deadline) {
-  int64_t own = limits_.max_prompt_tokens;
-  if (weights_->shard.kv_replica == 0) own = std::min(own, max_stored_tokens(layout(), num_pages));
-  return agree_on_max_prompt_tokens(own, deadline);
+  return agree_on_max_prompt_tokens(std::min(limits_.max_prompt_tokens, storable_tokens(num_pages)),
+                                    deadline);
+}
+
+int64_t RankRuntime::storable_tokens(int64_t num_pages) const {
+  return weights_->shard.kv_replica == 0 ? max_stored_tokens(layout(), num_pages)
+                                         : std::numeric_limits<int64_t>::max();
 }
 
 Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
@@ -124,9 +148,9 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
                          deadline);
 }
 
-Result<void> RankRuntime::check_head_plan(const std::string& spec) {
-  const auto plan =
-      model::make_head_plan(spec, weights_->config, limits_.max_prompt_tokens, crossover_tokens_);
+Result<void> RankRuntime::check_head_plan(const std::string& spec, double min_recall) {
+  const auto plan = model::make_head_plan(spec, weights_->config, limits_.max_prompt_tokens,
+                                          crossover_tokens_, {.min_recall = min_recall});
   return agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(),
                Deadline::after(kPlanTimeout));
 }

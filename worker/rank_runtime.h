@@ -22,7 +22,7 @@ struct RankOptions {
   std::string model_directory;
   GridShape grid;
   DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
-  std::optional<DType> compute_dtype;  // none: see compute_dtype_on
+  std::optional<DType> compute_dtype;  // none: what the device is best at
   EngineOptions engine;
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
@@ -42,10 +42,12 @@ class RankRuntime {
   // Collective: prompts of more tokens than a rank's store has room for, on the rank with least,
   // are refused from here on, and not told to try again.
   Result<void> limit_to_store(int64_t num_pages, Deadline deadline);
+  // The longest prompt whose pages fit that many on this rank; any where it stores none.
+  int64_t storable_tokens(int64_t num_pages) const;
 
   // Collective. Whether `spec` is a plan for this model on all ranks: said at start, not by the
   // first request that needs it.
-  Result<void> check_head_plan(const std::string& spec);
+  Result<void> check_head_plan(const std::string& spec, double min_recall);
 
   RankGrid& grid() { return *grid_; }
   kernels::Device& device() { return *device_; }
@@ -58,7 +60,8 @@ class RankRuntime {
 
  private:
   RankRuntime() = default;
-  Result<void> load(const RankOptions& options);
+  Result<DType> open_device(const RankOptions& options);
+  Result<void> load(const RankOptions& options, DType compute_dtype);
   Result<void> make_engine(const EngineOptions& options, Deadline deadline);
   Result<void> agree_on_limits(const RankOptions& options);
   Result<void> agree_on_max_prompt_tokens(int64_t own, Deadline deadline);

@@ -122,7 +122,8 @@ Result<Rank> start_rank(std::unique_ptr<comm::Communicator> world, const WorkerO
   Rank rank;
   MR_ASSIGN_OR_RETURN(rank.runtime, RankRuntime::create(std::move(world), options.rank));
   const auto deadline = Deadline::after(options.rank.startup_timeout);
-  MR_RETURN_IF_ERROR(rank.runtime->check_head_plan(options.group.head_plan));
+  MR_RETURN_IF_ERROR(
+      rank.runtime->check_head_plan(options.group.head_plan, options.group.min_recall));
   MR_ASSIGN_OR_RETURN(rank.store, start_store(options, *rank.runtime, deadline));
   MR_RETURN_IF_ERROR(limit_to_store(*rank.runtime, *rank.store, deadline));
   MR_RETURN_IF_ERROR(rank.runtime->engine().warm_up(rank.runtime->limits().max_prompt_tokens,
@@ -186,7 +187,7 @@ Result<void> complete(WorkerOptions& options) {
 // Rank 0's. The board outlives the client.
 Result<std::unique_ptr<ControlClient>> connect_to_coordinator(const WorkerOptions& options,
                                                               RankRuntime& runtime,
-                                                              const MetricsBoard& board) {
+                                                              ControlBoard& board) {
   spdlog::info(
       "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
       "crossover {}",
@@ -194,7 +195,7 @@ Result<std::unique_ptr<ControlClient>> connect_to_coordinator(const WorkerOption
       options.rank.grid.cp, runtime.device().info().name, runtime.engine().groups().transport,
       runtime.limits().max_prompt_tokens, runtime.crossover_tokens());
   MR_ASSIGN_OR_RETURN(auto settings, control_options(options, runtime));
-  return std::make_unique<ControlClient>(std::move(settings), [&board] { return board.read(); });
+  return std::make_unique<ControlClient>(std::move(settings), board);
 }
 
 Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
@@ -219,7 +220,7 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   const int port = options.kv_port == 0 ? 0 : options.kv_port + rank;
   MR_ASSIGN_OR_RETURN(const auto server, KvServer::start(*transport, *store, options.group.epoch,
                                                          options.kv_host, port));
-  MetricsBoard board;
+  ControlBoard board;
   std::unique_ptr<ControlClient> control;
   if (rank == 0) {
     MR_ASSIGN_OR_RETURN(control, connect_to_coordinator(options, *runtime, board));

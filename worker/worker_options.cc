@@ -1,6 +1,9 @@
 #include "worker/worker_options.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "common/cli/check_by.h"
@@ -22,6 +25,20 @@ std::string check_name(const std::string& name) {
     return fmt::format("must have 1 to {} characters, not {}", kMaxNameChars, name.size());
   }
   return std::any_of(name.begin(), name.end(), is_control) ? "has control characters" : "";
+}
+
+// What decode nodes are told to connect to: an address to listen on is none to reach.
+std::string check_kv_host(const std::string& host) {
+  if (host.empty()) return "must name an address of this host";
+  std::array<unsigned char, sizeof(in6_addr)> bytes{};
+  const std::string bare =
+      host.front() == '[' && host.back() == ']' ? host.substr(1, host.size() - 2) : host;
+  const bool is_address = inet_pton(AF_INET, bare.c_str(), bytes.data()) == 1 ||
+                          inet_pton(AF_INET6, bare.c_str(), bytes.data()) == 1;
+  const bool unspecified =
+      is_address && std::all_of(bytes.begin(), bytes.end(), [](auto byte) { return byte == 0; });
+  return unspecified ? host + " is no address that decode nodes can reach: name one of this host"
+                     : "";
 }
 
 void add_pool_options(CLI::App& app, WorkerOptions& options) {
@@ -49,6 +66,7 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
   app.add_option("--kv-host", options.kv_host,
                  "address that decode nodes reach this host's KV servers at")
       ->type_name("HOST")
+      ->check(check_kv_host)
       ->capture_default_str();
   app.add_option("--kv-port", options.kv_port,
                  "port of rank 0's KV server, rank r takes N + r; 0: free ones")
@@ -72,6 +90,12 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->capture_default_str();
   app.add_option("--head-plan", options.group.head_plan, "for requests that name none")
       ->type_name("PLAN")
+      ->capture_default_str();
+  app.add_option("--min-recall", options.group.min_recall,
+                 "of its attention mass that each sampled row of an adaptive head covers at least; "
+                 "for requests that name none")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
   add_kv_server_options(app, options);
   add_pool_options(app, options);

@@ -208,7 +208,7 @@ void run_dtype(const Options& options, DType dtype, const cpu::Context& context,
 }
 
 void run(const Options& options) {
-  const cpu::Context context = {.num_threads = options.num_threads, .simd = cpu::detect_simd()};
+  const cpu::Context context = {.num_threads = options.num_threads, .simd = cpu::fastest_simd()};
   const FmaPeak peak = measure_fma_peak(context, options.clock, /*seconds=*/0.5);
   fmt::print("{} tokens, {} query heads, {} kv heads, head_dim {}; {} threads, {}\n",
              options.num_tokens, options.num_query_heads, options.num_kv_heads, options.head_dim,

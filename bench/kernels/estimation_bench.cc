@@ -36,7 +36,7 @@ Options parse(int argc, char** argv) {
   options.num_repeats = 5;
   CLI::App app("Estimation and index building on the CPU");
   add_layer_options(app, options);
-  app.add_option("--gamma", options.gamma, "Share of the mass that adaptive keeps")
+  app.add_option("--gamma", options.gamma, "Share of the far mass that adaptive keeps")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
   app.add_option("--top-k", options.top_k, "Blocks a row tile keeps in block-sparse")
@@ -174,8 +174,7 @@ class Estimation {
         heads_(static_cast<size_t>(options.num_query_heads)),
         column_sums_(heads_.size() * static_cast<size_t>(options.num_tokens)),
         diagonal_sums_(column_sums_.size()),
-        lse_(heads_.size() * static_cast<size_t>(kLastRows)),
-        adaptive_(options, num_tiles()) {
+        lse_(heads_.size() * static_cast<size_t>(kLastRows)) {
     std::iota(heads_.begin(), heads_.end(), 0);
   }
 
@@ -194,7 +193,6 @@ class Estimation {
   const std::vector<RowTile> tiles_;
   std::vector<int32_t> heads_;
   std::vector<float> column_sums_, diagonal_sums_, lse_;
-  Index adaptive_;
 };
 
 void Estimation::time_probe() {
@@ -245,7 +243,8 @@ void Estimation::time_block_sparse() {
 }
 
 void Estimation::time_adaptive() {
-  const std::vector<float> gamma(heads_.size(), options_.gamma);
+  Index index(options_, num_tiles());
+  const std::vector<AdaptiveRule> rules(heads_.size(), {.gamma = options_.gamma});
   const double ms = fastest_ms(options_, [&] {
     cpu::build_adaptive({.q = layer_.q(),
                          .num_query_heads = options_.num_query_heads,
@@ -253,37 +252,25 @@ void Estimation::time_adaptive() {
                          .kv = layer_.kv(),
                          .tiles = tiles_,
                          .heads = heads_,
-                         .gamma = gamma,
-                         .index = adaptive_.view()},
+                         .rules = rules,
+                         .index = index.view()},
                         context_);
   });
-  print_line("adaptive, representatives to lists", ms, adaptive_.density(tiles_));
+  print_line("adaptive, scan to lists", ms, index.density(tiles_));
 }
 
-// Recall is that of the adaptive lists.
 void Estimation::time_page_scores() {
   const int64_t num_pages = ceil_div(options_.num_tokens, kPageTokens);
   std::vector<float> page_scores(heads_.size() * static_cast<size_t>(num_pages));
-  std::vector<float> recall(heads_.size());
-  const RowTile& last_tile = tiles_.back();
-  const std::vector<RowTile> recall_tiles = {{.local_row = kLastRows - last_tile.num_rows,
-                                              .position = last_tile.position,
-                                              .num_rows = last_tile.num_rows}};
-  const std::vector<int64_t> recall_numbers = {num_tiles() - 1};
   const double ms = fastest_ms(options_, [&] {
     cpu::page_scores({.last = layer_.last(),
                       .kv = layer_.kv(),
                       .lse = lse_.data(),
                       .heads = heads_,
-                      .index = adaptive_.view(),
-                      .recall_tiles = recall_tiles,
-                      .recall_tile_numbers = recall_numbers,
-                      .page_scores = page_scores.data(),
-                      .recall = recall.data()},
+                      .page_scores = page_scores.data()},
                      context_);
   });
-  fmt::print("  {:<46} {:>9.2f} ms   recall of adaptive, head 0: {:.3f}\n",
-             "page scores and recall", ms, recall[0]);
+  fmt::print("  {:<46} {:>9.2f} ms\n", "page scores", ms);
 }
 
 void run(const Options& options, const cpu::Context& context, DType dtype, bool peaked) {

@@ -53,7 +53,7 @@ void layer_shapes(benchmark::internal::Benchmark* bench) {
   for (int64_t threads : {1, 2}) {
     for (int64_t m : {1, 64, 512}) bench->Args({m, 768, 256, threads});
     bench->Args({512, 2048, 256, threads})->Args({512, 256, 1024, threads});
-    bench->Args({1, 6144, 4096, threads})->Args({512, 6144, 4096, threads});
+    for (int64_t m : {1, 16, 32, 512}) bench->Args({m, 6144, 4096, threads});
   }
 }
 

@@ -4,6 +4,22 @@
 #include "bench/millrace_bench/kernel_cases.h"
 
 namespace millrace::bench {
+namespace {
+
+// Products of all sampled rows with the keys that they may see: a multiplication and an addition
+// each.
+double scan_ops(const SampleLayer& layer, int32_t sampled_rows) {
+  int64_t pairs = 0;
+  for (const auto& tile : layer.tiles()) {
+    // Of a run some row: in the mean one of its middle.
+    const int64_t run = kernels::sampled_run(sampled_rows);
+    for (int64_t row = run / 2; row < tile.num_rows; row += run) pairs += tile.position + row + 1;
+  }
+  const auto& shape = layer.shape();
+  return 2.0 * static_cast<double>(pairs) * shape.head_dim * shape.num_query_heads;
+}
+
+}  // namespace
 
 Result<KernelRow> KernelCases::vertical_slash(const SampleLayer& layer,
                                               kernels::VerticalSlashBudget budget) {
@@ -79,7 +95,7 @@ Result<KernelRow> KernelCases::block_sparse(const SampleLayer& layer, int32_t to
 
 Result<KernelRow> KernelCases::adaptive(const SampleLayer& layer, const AdaptiveSetting& setting) {
   const auto heads = all_heads(layer.shape());
-  const std::vector gamma(heads.size(), setting.gamma);
+  const std::vector rules(heads.size(), setting.rule);
   const BlockPattern pattern{
       .build =
           [&](const kernels::IndexView& index) {
@@ -89,17 +105,17 @@ Result<KernelRow> KernelCases::adaptive(const SampleLayer& layer, const Adaptive
                                      .kv = layer.kv(),
                                      .tiles = layer.tiles(),
                                      .heads = heads,
-                                     .gamma = gamma,
-                                     .row_outliers = setting.row_outliers,
-                                     .page_outliers = setting.page_outliers,
+                                     .rules = rules,
+                                     .sampled_rows = setting.sampled_rows,
                                      .index = index});
           },
       .check =
           [&](const HostIndex& index) {
             return check_adaptive(*device_, layer, heads.back(), setting, index);
-          }};
+          },
+      .int8_ops = scan_ops(layer, setting.sampled_rows)};
   const auto text =
-      fmt::format("{:g},{},{}", setting.gamma, setting.row_outliers, setting.page_outliers);
+      fmt::format("{:g},{:g},{}", setting.rule.gamma, setting.rule.enough, setting.sampled_rows);
   return blocks(layer, pattern, empty_row("adaptive", text, layer.shape()));
 }
 
@@ -120,6 +136,7 @@ Result<KernelRow> KernelCases::blocks(const SampleLayer& layer, const BlockPatte
     row.checks.push_back(std::move(found));
   }
   MR_ASSIGN_OR_RETURN(auto part, time("index", [&] { pattern.build(index.view()); }));
+  part.int8_ops = pattern.int8_ops;
   row.parts.push_back(std::move(part));
   MR_RETURN_IF_ERROR(attention(layer, index, row));
   return row;

@@ -44,6 +44,7 @@ class KernelCases {
   struct BlockPattern {
     std::function<void(const kernels::IndexView&)> build;
     std::function<Result<CheckResult>(const HostIndex&)> check;
+    double int8_ops = 0;  // of building
   };
 
   Result<KernelRow> swiglu(int64_t num_rows, DType dtype);

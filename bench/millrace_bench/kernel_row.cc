@@ -14,6 +14,9 @@ namespace {
 double tflops(const KernelRow::Part& part) {
   return 1e-9 * part.flops / part.timing.median_ms;
 }
+double int8_tops(const KernelRow::Part& part) {
+  return 1e-9 * part.int8_ops / part.timing.median_ms;
+}
 double gbytes_per_s(const KernelRow::Part& part) {
   return 1e-6 * part.bytes / part.timing.median_ms;
 }
@@ -26,6 +29,7 @@ json::object part_json(const KernelRow::Part& part, const Roof& roof) {
                       {"calls_a_sample", part.timing.calls_a_sample}};
   if (part.flops > 0) object["tflops"] = tflops(part);
   if (part.bytes > 0) object["gbytes_per_s"] = gbytes_per_s(part);
+  if (part.int8_ops > 0) object["int8_tops"] = int8_tops(part);
   if (const double floor = floor_ms(part, roof); floor > 0) {
     object["floor_ms"] = floor;
     object["share_of_roof"] = floor / part.timing.median_ms;
@@ -36,6 +40,7 @@ json::object part_json(const KernelRow::Part& part, const Roof& roof) {
 std::string rate(const KernelRow::Part& part) {
   if (part.flops > 0) return fmt::format("{:.4g} TFLOP/s", tflops(part));
   if (part.bytes > 0) return fmt::format("{:.0f} GB/s", gbytes_per_s(part));
+  if (part.int8_ops > 0) return fmt::format("{:.0f} TOP/s", int8_tops(part));
   return "";
 }
 
@@ -78,7 +83,10 @@ double floor_ms(const KernelRow::Part& part, const Roof& roof) {
 
 json::object to_json(const KernelRow& row, const Roof& roof) {
   json::array parts, checks;
-  for (const auto& part : row.parts) parts.push_back(part_json(part, roof));
+  for (const auto& part : row.parts) {
+    parts.push_back(part_json(part, roof));
+    parts.back().as_object()["share_of_time"] = part.timing.median_ms / row.total_ms();
+  }
   for (const auto& check : row.checks) {
     checks.push_back(json::object{{"what", check.what},
                                   {"error", check.error},

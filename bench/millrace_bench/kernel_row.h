@@ -24,8 +24,9 @@ struct KernelRow {
   struct Part {
     std::string name;  // "attention"
     Timing timing;
-    double flops = 0;  // 0: not counted in operations
-    double bytes = 0;  // read and written, for what memory bounds; 0: not counted
+    double flops = 0;     // 0: not counted in operations
+    double bytes = 0;     // read and written, for what memory bounds; 0: not counted
+    double int8_ops = 0;  // of products of int8, for which no roof is measured; 0: not counted
   };
   std::vector<Part> parts;
   std::vector<CheckResult> checks;

@@ -128,9 +128,8 @@ class Run {
     if (!wants("adaptive")) return {};
     for (const float gamma : command_.gammas) {
       MR_ASSIGN_OR_RETURN(auto row,
-                          cases_.adaptive(all, {.gamma = gamma,
-                                                .row_outliers = command_.row_outliers,
-                                                .page_outliers = command_.page_outliers}));
+                          cases_.adaptive(all, {.rule = {.gamma = gamma, .enough = command_.enough},
+                                                .sampled_rows = command_.sampled_rows}));
       take(std::move(row));
     }
     return {};
@@ -176,10 +175,10 @@ void add_kernels_command(CLI::App& app, KernelsCommand& command) {
   app.add_option("--head-dim", command.head_dim)->check(CLI::Range(16, 256));
   app.add_option("--gamma", command.gammas, "of the adaptive case: decides the density")
       ->check(CLI::Range(0.01, 1.0));
-  app.add_option("--row-outliers", command.row_outliers, "of the adaptive case")
-      ->check(CLI::Range(0, 64));
-  app.add_option("--page-outliers", command.page_outliers, "of the adaptive case")
-      ->check(CLI::Range(0, 64));
+  app.add_option("--enough", command.enough, "of the adaptive case: rows that have it want no more")
+      ->check(CLI::Range(0.01, 1.0));
+  app.add_option("--sampled-rows", command.sampled_rows, "of the adaptive case, of a tile")
+      ->check(CLI::IsMember({1, 2, 4, 8, 16, 32, 64}));
   app.add_option("--samples", command.cases_options.timing.num_samples, "the median counts")
       ->check(CLI::Range(1, 1000));
   app.add_option("--sample-s", command.cases_options.timing.sample_s,

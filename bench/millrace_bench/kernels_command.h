@@ -20,8 +20,8 @@ struct KernelsCommand {
   int32_t head_dim = 128;
   // What the adaptive case is run with.
   std::vector<float> gammas = {0.8F};
-  int32_t row_outliers = AdaptiveSetting().row_outliers;
-  int32_t page_outliers = AdaptiveSetting().page_outliers;
+  float enough = AdaptiveSetting().rule.enough;
+  int32_t sampled_rows = AdaptiveSetting().sampled_rows;
   std::string commit;
   std::string json_path;
 };

@@ -124,7 +124,8 @@ json::object to_json(const PrefillRow& row, const PrefillContext& context) {
       {"totals_s", to_array(row.totals_s)},
       {"tokens_per_s", static_cast<double>(row.num_tokens) / row.median_s()},
       {"density", row.result.density},
-      {"recall", row.result.recall},
+      {"recall", row.result.recall.mean()},
+      {"recall_p01", row.result.recall.first_percentile()},
       {"first_token", row.result.first_token},
       {"repeatable", row.repeatable},
       {"index_bytes", row.result.index_bytes},
@@ -171,7 +172,7 @@ std::string prefill_line(const PrefillRow& row, const PrefillContext& context) {
                      seconds_text(shares.products_s), seconds_text(shares.index_s),
                      seconds_text(shares.attention_s), seconds_text(shares.copies_s),
                      fmt::format("{:.4f}", row.result.density),
-                     fmt::format("{:.4f}", row.result.recall),
+                     fmt::format("{:.4f}", row.result.recall.mean()),
                      fmt::format("{}{}", row.result.first_token, row.repeatable ? "" : "?"));
 }
 

@@ -23,7 +23,7 @@ namespace {
 constexpr auto kLayerTimeout = std::chrono::minutes(30);
 
 bool same(const worker::PrefillResult& a, const worker::PrefillResult& b) {
-  return a.first_token == b.first_token && a.density == b.density && a.recall == b.recall;
+  return a.first_token == b.first_token && a.density == b.density && a.recall.bins == b.recall.bins;
 }
 
 }  // namespace

@@ -299,9 +299,8 @@ Result<CheckResult> check_adaptive(kernels::Device& device, const SampleLayer& l
                                 .kv = sampled.kv(layer.shape()),
                                 .tiles = sampled.tiles,
                                 .heads = heads,
-                                .gamma = {&setting.gamma, 1},
-                                .row_outliers = setting.row_outliers,
-                                .page_outliers = setting.page_outliers,
+                                .rules = {&setting.rule, 1},
+                                .sampled_rows = setting.sampled_rows,
                                 .index = expected.view()});
   return compare_blocks("blocks", index, head, expected, sampled);
 }

@@ -44,9 +44,8 @@ Result<CheckResult> check_vertical_slash(kernels::Device& device, const SampleLa
 Result<CheckResult> check_block_sparse(kernels::Device& device, const SampleLayer& layer,
                                        int32_t head, int32_t top_k, const HostIndex& index);
 struct AdaptiveSetting {
-  float gamma = 0.8F;
-  int32_t row_outliers = 4;
-  int32_t page_outliers = 4;
+  kernels::AdaptiveRule rule = {.gamma = 0.8F};
+  int32_t sampled_rows = kernels::kSampledRows;
 };
 Result<CheckResult> check_adaptive(kernels::Device& device, const SampleLayer& layer, int32_t head,
                                    const AdaptiveSetting& setting, const HostIndex& index);

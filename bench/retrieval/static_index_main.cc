@@ -95,7 +95,8 @@ Result<void> run(const Options& options) {
                                  .top_tokens = result.top_tokens,
                                  .probe_token_ids = result.probe_token_ids,
                                  .density = result.density,
-                                 .recall = result.recall,
+                                 .recall = result.recall.mean(),
+                                 .recall_p01 = result.recall.first_percentile(),
                                  .phases = result.phases});
   }
   output.close();

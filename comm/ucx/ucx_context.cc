@@ -1,9 +1,14 @@
 #include "comm/ucx/ucx_context.h"
 
+#include <ucs/debug/log_def.h>
+
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 #include "comm/ucx/ucx_error.h"
+#include "common/log.h"
 
 namespace millrace::comm {
 namespace {
@@ -29,6 +34,29 @@ void set_tuning(UcxTransports transports) {
   set("UCX_KEEPALIVE_INTERVAL", "1s");
 }
 
+// UCX writes to standard output, which is for results.
+ucs_log_func_rc_t log_to_stderr(const char* /*file*/, unsigned /*line*/, const char* /*function*/,
+                                ucs_log_level_t level,
+                                const ucs_log_component_config_t* /*component*/, const char* format,
+                                va_list arguments) {
+  std::array<char, 1024> line{};
+  std::vsnprintf(line.data(), line.size(), format, arguments);
+  const auto shown_as = level <= UCS_LOG_LEVEL_ERROR  ? spdlog::level::err
+                        : level <= UCS_LOG_LEVEL_DIAG ? spdlog::level::warn
+                                                      : spdlog::level::info;  // it was asked for
+  spdlog::log(shown_as, "UCX: {}", line.data());
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+// Once a process.
+void take_over_log() {
+  static const bool taken = [] {
+    ucs_log_push_handler(log_to_stderr);
+    return true;
+  }();
+  (void)taken;
+}
+
 const char* tls_of(UcxTransports transports) {
   switch (transports) {
     case UcxTransports::kAuto:
@@ -46,6 +74,7 @@ const char* tls_of(UcxTransports transports) {
 
 Result<std::shared_ptr<UcxContext>> UcxContext::create(UcxTransports transports) {
   set_tuning(transports);
+  take_over_log();
   ucp_config_t* raw_config = nullptr;
   if (const auto status = ucp_config_read(nullptr, nullptr, &raw_config); status != UCS_OK) {
     return ucx_error(status, "reading its configuration");

@@ -35,6 +35,7 @@ struct Arguments {
   int64_t line = 1;
   std::string model;
   std::string head_plan;
+  double min_recall = 0;
   int64_t deadline_ms = 0;
   int64_t lease_ms = 0;
   std::string handover;
@@ -101,6 +102,7 @@ std::string prefill_target(const Arguments& arguments) {
   if (!arguments.request_id.empty())
     target += "&request_id=" + percent_encode(arguments.request_id);
   if (!arguments.head_plan.empty()) target += "&head_plan=" + percent_encode(arguments.head_plan);
+  if (arguments.min_recall > 0) target += fmt::format("&min_recall={}", arguments.min_recall);
   if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
   if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
   if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
@@ -183,6 +185,13 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
       ->default_str("a random one");
   command->add_option("--head-plan", arguments.head_plan, "which attention to compute")
       ->type_name("PLAN")
+      ->default_str("the group's");
+  command
+      ->add_option(
+          "--min-recall", arguments.min_recall,
+          "of its attention mass that each sampled row of an adaptive head covers at least")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
       ->default_str("the group's");
   command
       ->add_option("--deadline-ms", arguments.deadline_ms,

@@ -30,13 +30,23 @@
 
 namespace millrace::kernels {
 
+// What sparse attention by columns, bands or block lists costs on a device, beside dense attention.
+struct SparseCost {
+  // At which a pair is computed, of the dense kernel's speed. H100: 428 of 593 TFLOP/s.
+  double speed = 0.7;
+  // Finding the lists takes a time that does not depend on the length, as dense attention of this
+  // many tokens. H100: 0.1 ms a layer of 32 heads, nearly all of it launches.
+  double launch_tokens = 2600;
+  // And the share of dense attention that this many rows are.
+  double rows = 0;
+};
+
 struct DeviceInfo {
   std::string name;  // "cpu (2 threads, avx512_bf16)"
   // The same for all processes of a machine that compute on this device, whatever number each sees
   // it under; empty on a CPU, of which a machine has one.
   std::string id;
-  int num_threads = 0;         // CPU only
-  bool fast_bfloat16 = false;  // bf16 products faster than float32 ones
+  int num_threads = 0;  // CPU only
   // What weights, K and V may be besides bfloat16.
   bool float32_compute = true;
   bool float16_compute = false;
@@ -53,6 +63,7 @@ struct DeviceInfo {
   int32_t max_hidden_size = 1 << 20;
   int64_t max_tokens = int64_t{1} << 30;
   int64_t gemm_rows = 1024;  // rows that a product is best given at a time
+  SparseCost sparse_cost;
   // The most that an operation takes of the device's memory for a moment, at any length, where that
   // is much.
   int64_t scratch_bytes = 0;
@@ -172,6 +183,7 @@ class Device {
   virtual void build_block_sparse(const BlockSparseParams& params) = 0;
   virtual void build_adaptive(const AdaptiveParams& params) = 0;
   virtual void page_scores(const PageScoresParams& params) = 0;
+  virtual void row_recall(const RowRecallParams& params) = 0;
   virtual void page_digests(const PageDigestParams& params) = 0;
 
  private:

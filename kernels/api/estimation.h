@@ -75,18 +75,45 @@ struct BlockSparseParams {
 // Steps in which the adaptive pattern tells masses apart, 9 % each.
 inline constexpr int kMassStepsPerOctave = 8;
 
-// Our own: representative mixture per row tile. A page is the mean of its crowd and the
-// `page_outliers` keys furthest from the page's mean; a row tile its mean query and the
-// `row_outliers` queries furthest from it. For a query representative r the page's mass is
-// estimated as
-//   w(r, P) = max over outlier keys k of exp(scale q_r k)
-//             and of (|P| - page_outliers) exp(scale q_r k_crowd),
-// rounded to a power of 2^(1/kMassStepsPerOctave); p = w / sum of w over the causal pages. Kept,
-// per r: the fewest pages whose p sums to gamma; the tile attends to the union over r, the first
-// page, the diagonal and the page before it. The largest of a page's representatives stands for
-// their sum, of which it is 1 / (page_outliers + 1) at least; it costs retrieval less than half a
-// point and leaves no exponential to compute (docs/notebook/estimation.md, where the defaults come
-// from too).
+// Rows of a tile that the adaptive pattern may sample: a power of two from 1 to kTileRows.
+inline constexpr int32_t kSampledRows = 16;
+
+// Which pages a sampled row needs, besides those that its tile keeps anyway. Shares of the row's
+// mass over all its causal pages.
+struct AdaptiveRule {
+  float gamma = 0;       // [0, 1] of the mass outside the kept pages
+  float enough = 1;      // (0, 1] a row whose pages hold this much in all needs no more
+  float min_recall = 0;  // [0, 1] what a row's pages hold in all, whatever the two above say
+};
+
+// Ours: a scan of true keys by sampled rows. A row tile is cut into sampled_rows runs of as many
+// rows; of each run the row furthest from the run's mean (the first of equals) is multiplied with
+// all keys it may see. (Of a run of two both are equally far, and rounding decides.) So no run goes unheard, and a row that asks for what its neighbours do not is
+// the one that is heard. A page counts as much as its best key: for a sampled row r and a page P,
+//   w(r, P) = exp(scale (q_r c_P + s_r t_P max over keys k of P, k <= r, of q8_r k8)),
+// rounded to a power of 2^(1/kMassStepsPerOctave). c_P is the mean of the page's keys in float16;
+// t_P k8 are its keys less c_P, int8 in steps of t_P = max |k - c_P| / 127; s_r q8_r is the row,
+// int8 in steps of s_r = max |q_r| / 127; q_r c_P is a product of float16 values. Integers add up
+// exactly, so all devices agree on the maximum; what may differ by a rounding is q_r c_P, which
+// moves a page where a mass lies between two steps.
+//
+// A tile keeps the first page, the diagonal and the page before it. Of the others it attends to the
+// union over its sampled rows of the fewest pages (largest mass first, ties to the smaller page)
+// that hold
+//   max(min(gamma far, enough total - kept), min_recall total - kept)
+// where total, kept and far are the sums of w over all pages, the kept ones and the others. A mass
+// that is not a number takes every page.
+//
+// What a tile attends to depends on its rows and the keys up to its end, not on the prompt's
+// length or on what follows: a prefix is the same in every prompt that has it. Only the last page
+// of a prompt may be short, and its rows run densely.
+//
+// Distances are summed in float32 in one order on every device: over the rows of a run in turn, and
+// over channels in kDistanceLanes partial sums, folded in halves.
+//
+// Measured on SmolLM2-135M (docs/notebook/estimation.md): with keys replaced by a few
+// representatives half of the retrieval is lost at any budget; with 16 of 64 rows and true keys
+// none is. The largest key is as good as the sum of all, and leaves no exponential to compute.
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;
@@ -94,29 +121,53 @@ struct AdaptiveParams {
   KvSlab kv;
   std::span<const RowTile> tiles;
   std::span<const int32_t> heads;
-  std::span<const float> gamma;  // [heads.size()] in (0, 1]
-  int32_t row_outliers = 4;
-  int32_t page_outliers = 4;
+  std::span<const AdaptiveRule> rules;  // [heads.size()]
+  int32_t sampled_rows = kSampledRows;
   IndexView index;  // blocks of `heads` are written
 };
 
-// What the last rows' exact attention says of pages and of the index. `lse` is of dense rows
+// Whether a rule asks for everything. No sum of rounded shares decides that.
+inline constexpr bool takes_everything(const AdaptiveRule& rule) {
+  return rule.min_recall >= 1 || (rule.gamma >= 1 && rule.enough >= 1);
+}
+
+// Lane l sums up the squares of ceil(head_dim / kDistanceLanes) channels side by side.
+inline constexpr int32_t kDistanceLanes = 32;
+
+// Rows of a run.
+inline constexpr int64_t sampled_run(int32_t sampled_rows) {
+  return kTileRows / sampled_rows;
+}
+
+// How the last rows' exact attention is spread over the pages. `lse` is of dense rows
 // (ProbeParams::lse).
 struct PageScoresParams {
   LastRows last;
   KvSlab kv;
   const float* lse = nullptr;  // [heads.size(), last.num_rows]
   std::span<const int32_t> heads;
-  IndexView index;  // as the heads would run were the last rows not dense
-  // Row tiles over which recall is taken, local_row relative to `last`; their numbers in the
-  // index's block lists (only read for heads that use blocks: those lists exist on the rank that
-  // owns the tile).
-  std::span<const RowTile> recall_tiles;
-  std::span<const int64_t> recall_tile_numbers;
   float* page_scores = nullptr;  // [heads.size(), ceil(num_tokens / kPageTokens)]: mass of the
                                  // page, mean over the last rows, so a head's scores sum to 1
-  float* recall =
-      nullptr;  // [heads.size()]: share of the mass of recall_tiles' rows that the index covers
+};
+
+// A row whose recall is measured.
+struct MeasuredRow {
+  int64_t local_row = 0;  // of the rank's Q
+  int64_t position = 0;
+};
+
+// Recall of rows after attention: which share of its whole mass a row attended to. Exact, whatever
+// the pattern: exp(lse - dense lse), the dense one over all keys up to the row.
+struct RowRecallParams {
+  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim], as in AttentionParams
+  int32_t num_query_heads = 0;
+  float scale = 0;
+  KvSlab kv;
+  std::span<const MeasuredRow> rows;  // host memory; positions ascend
+  std::span<const int32_t> heads;
+  const float* lse = nullptr;  // [num_query_heads, num_rows] as AttentionParams::lse gives it
+  int64_t num_rows = 0;        // of the rank
+  float* recall = nullptr;     // [heads.size(), rows.size()], in [0, 1]
 };
 
 }  // namespace millrace::kernels

@@ -1,6 +1,7 @@
 #include "kernels/api/estimation_checks.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "common/check.h"
@@ -14,15 +15,14 @@ void check_last_rows(const LastRows& last, const KvSlab& kv) {
            last.first_position, kv.num_tokens);
 }
 
-void check_recall_tiles(const PageScoresParams& params) {
-  MR_CHECK(params.recall_tiles.size() == params.recall_tile_numbers.size(),
-           "{} recall tiles with {} numbers", params.recall_tiles.size(),
-           params.recall_tile_numbers.size());
-  for (const RowTile& tile : params.recall_tiles) {
-    MR_CHECK(tile.local_row >= 0 && tile.local_row + tile.num_rows <= params.last.num_rows &&
-                 tile.position == params.last.first_position + tile.local_row,
-             "recall tile at {} with {} rows from row {} of the last {}", tile.position,
-             tile.num_rows, tile.local_row, params.last.num_rows);
+void check_row_recall(const RowRecallParams& params) {
+  int64_t last = -1;
+  for (const MeasuredRow& row : params.rows) {
+    MR_CHECK(row.local_row >= 0 && row.local_row < params.num_rows && row.position > last &&
+                 row.position < params.kv.num_tokens,
+             "row {} of {} at {} of {} tokens, after one at {}", row.local_row, params.num_rows,
+             row.position, params.kv.num_tokens, last);
+    last = row.position;
   }
 }
 
@@ -41,6 +41,19 @@ void check_block_index(const IndexView& index, std::span<const RowTile> tiles,
            "{} row tiles, {} in the index", tiles.size(), index.shape.num_tiles);
   MR_CHECK(heads.size() == num_settings, "{} heads, {} settings", heads.size(), num_settings);
   for (const int32_t head : heads) check_head(head, index.shape);
+}
+
+void check_adaptive(const AdaptiveParams& params) {
+  check_block_index(params.index, params.tiles, params.heads, params.rules.size());
+  MR_CHECK(params.scale > 0, "scale {}", params.scale);
+  const int32_t rows = params.sampled_rows;
+  MR_CHECK(rows >= 1 && rows <= kTileRows && std::has_single_bit(static_cast<uint32_t>(rows)),
+           "{} sampled rows of a tile", rows);
+  for (const AdaptiveRule& rule : params.rules) {
+    MR_CHECK(rule.gamma >= 0 && rule.gamma <= 1 && rule.enough > 0 && rule.enough <= 1 &&
+                 rule.min_recall >= 0 && rule.min_recall <= 1,
+             "gamma {}, enough {}, min_recall {}", rule.gamma, rule.enough, rule.min_recall);
+  }
 }
 
 void check_vertical_slash(const VerticalSlashParams& params) {

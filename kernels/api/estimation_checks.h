@@ -12,12 +12,15 @@ namespace millrace::kernels {
 
 void check_last_rows(const LastRows& last, const KvSlab& kv);
 
-// Recall is taken over rows among the last ones, a number in the block lists for each tile.
-void check_recall_tiles(const PageScoresParams& params);
+// Rows of the rank, at positions that ascend and that the prompt has.
+void check_row_recall(const RowRecallParams& params);
 
 // For patterns that write block lists: `num_settings` are gammas or page counts, one a head.
 void check_block_index(const IndexView& index, std::span<const RowTile> tiles,
                        std::span<const int32_t> heads, size_t num_settings);
+
+// Of the whole call.
+void check_adaptive(const AdaptiveParams& params);
 
 // Of the whole call. The budgets are checked one by one, below.
 void check_vertical_slash(const VerticalSlashParams& params);

@@ -1,9 +1,14 @@
 // What every CPU operation needs to know besides its parameters.
 #pragma once
 
+#include <cstdint>
+#include <limits>
+
 #include "kernels/cpu/simd_level.h"
 
 namespace millrace::kernels::cpu {
+
+inline constexpr int64_t kNeverWidened = std::numeric_limits<int64_t>::max();
 
 // `num_threads` goes into the num_threads clause of each parallel region, so that two devices of
 // one process (ranks as threads in tests) do not share a global setting.
@@ -16,6 +21,11 @@ namespace millrace::kernels::cpu {
 struct Context {
   int num_threads = 1;
   SimdLevel simd = SimdLevel::kBaseline;
+  // bfloat16 matrix products of at least so many rows are widened to float32; see Gemm.
+  int64_t widened_rows = simd >= SimdLevel::kAvx512Bf16 ? kNeverWidened : 0;
 };
+
+// What is fastest on this machine, but for what MILLRACE_SIMD says.
+Context fastest_context(int num_threads);
 
 }  // namespace millrace::kernels::cpu

@@ -1,8 +1,8 @@
 # What the estimators share, and estimation_kernels_impl.h once per instruction set. The flags are those of
 # row_kernels.cmake and for its reasons; products and sums become fused multiply-adds where they exist.
 target_sources(mr_kernels_cpu PRIVATE
-  block_lists.cc estimation_kernels.cc estimation_kernels_baseline.cc float_rows.cc last_row_scores.cc outlier_split.cc
-  page_representatives.cc panel_matrix.cc ranking.cc)
+  block_lists.cc estimation_kernels.cc estimation_kernels_baseline.cc float_rows.cc key_pages.cc
+  panel_matrix.cc ranking.cc row_scan.cc row_scores.cc)
 set(estimation_flags -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast)
 set_source_files_properties(estimation_kernels_baseline.cc PROPERTIES COMPILE_OPTIONS "${estimation_flags}")
 

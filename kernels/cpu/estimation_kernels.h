@@ -19,6 +19,15 @@ inline constexpr int64_t kPanelColumns = 32;
 // kLastRows.
 inline constexpr int64_t kScoreRows = 64;
 
+// One sampled row of the adaptive pattern: AdaptiveParams has the definition.
+struct PageScores {
+  const float* products = nullptr;    // [num_pages] q_r c_P
+  const int32_t* maxima = nullptr;    // [num_pages] of q8_r k8
+  const float* page_steps = nullptr;  // [num_pages] t_P
+  float row_step = 0;                 // s_r
+  float scale = 0;
+};
+
 struct EstimationKernels {
   // out[r * out_stride + c] = sum over d of rows[r, d] * column c's element d, for all columns of
   // `num_panels` panels. rows is [num_rows, dim].
@@ -34,16 +43,12 @@ struct EstimationKernels {
   // diagonals[num_keys - 1 - k + r] += p[k, r]
   void (*sum_diagonals)(const float* p, int64_t num_keys, float* diagonals);
 
-  // masses[p] = 2^(x[p] - max x), x[p] = max over slots s of (scores[s, p] + log_weights[s, p])
-  // log2(e), rounded to 1 / kMassStepsPerOctave. Rows of scores and log_weights are `stride` apart.
-  void (*masses)(const float* scores, const float* log_weights, int64_t num_slots, int64_t stride,
-                 int64_t num_pages, float* masses);
+  // masses[p] = 2^(x[p] - max x), x[p] = scale (products[p] + row_step page_steps[p] maxima[p])
+  // log2(e), rounded to 1 / kMassStepsPerOctave. What is not a number stays none.
+  void (*masses)(const PageScores& scores, int64_t num_pages, float* masses);
 
   // mean[i] = mean over the rows of rows[r, i]; num_rows >= 1.
   void (*mean)(const float* rows, int64_t num_rows, int64_t dim, float* mean);
-  // out[r] = |rows[r] - centre|^2
-  void (*squared_distances)(const float* rows, int64_t num_rows, int64_t dim, const float* centre,
-                            float* out);
 };
 
 const EstimationKernels& estimation_kernels(SimdLevel level);

@@ -150,11 +150,6 @@ void sum_diagonals(const float* p, int64_t num_keys, float* diagonals) {
   }
 }
 
-// Not a number if either is.
-inline float larger(float a, float b) {
-  return b > a || b != b ? b : a;
-}
-
 // What is no number is passed over: it shows in its own mass.
 float maximum_of(const float* values, int64_t count) {
   float lanes[kPartialSums];
@@ -171,18 +166,15 @@ float maximum_of(const float* values, int64_t count) {
   return maximum;
 }
 
-void page_masses(const float* scores, const float* log_weights, int64_t num_slots, int64_t stride,
-                 int64_t num_pages, float* masses) {
+void page_masses(const PageScores& scores, int64_t num_pages, float* masses) {
   constexpr float kLogOfStep = 0x1.62e43p-1F / kMassStepsPerOctave;
-  constexpr float kStepsPerUnit = 1.44269504F * kMassStepsPerOctave;
   constexpr float kRound = 0x1.8p23F;
-  for (int64_t p = 0; p < num_pages; ++p) masses[p] = scores[p] + log_weights[p];
-  for (int64_t s = 1; s < num_slots; ++s) {
-    const float* slot = scores + s * stride;
-    const float* weights = log_weights + s * stride;
-    for (int64_t p = 0; p < num_pages; ++p) masses[p] = larger(masses[p], slot[p] + weights[p]);
+  const float steps_per_unit = scores.scale * (1.44269504F * kMassStepsPerOctave);
+  for (int64_t p = 0; p < num_pages; ++p) {
+    const float step = scores.row_step * scores.page_steps[p];
+    const float score = scores.products[p] + step * static_cast<float>(scores.maxima[p]);
+    masses[p] = score * steps_per_unit + kRound - kRound;
   }
-  for (int64_t p = 0; p < num_pages; ++p) masses[p] = masses[p] * kStepsPerUnit + kRound - kRound;
   const float maximum = maximum_of(masses, num_pages);
   for (int64_t p = 0; p < num_pages; ++p) {
     masses[p] = exponential((masses[p] - maximum) * kLogOfStep);
@@ -197,26 +189,6 @@ void mean_of_rows(const float* rows, int64_t num_rows, int64_t dim, float* mean)
   for (int64_t i = 0; i < dim; ++i) mean[i] /= static_cast<float>(num_rows);
 }
 
-void squared_distances(const float* rows, int64_t num_rows, int64_t dim, const float* centre,
-                       float* out) {
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const float* row = rows + r * dim;
-    float lanes[kPartialSums] = {};
-    int64_t i = 0;
-    for (; i + kPartialSums <= dim; i += kPartialSums) {
-      for (int64_t l = 0; l < kPartialSums; ++l) {
-        const float difference = row[i + l] - centre[i + l];
-        lanes[l] += difference * difference;
-      }
-    }
-    for (; i < dim; ++i) {
-      const float difference = row[i] - centre[i];
-      lanes[i % kPartialSums] += difference * difference;
-    }
-    out[r] = fold(lanes);
-  }
-}
-
 constexpr EstimationKernels kEstimationKernelsOfThisInstructionSet = {
     .multiply = multiply,
     .accumulate_softmax = accumulate_softmax,
@@ -225,7 +197,6 @@ constexpr EstimationKernels kEstimationKernelsOfThisInstructionSet = {
     .sum_diagonals = sum_diagonals,
     .masses = page_masses,
     .mean = mean_of_rows,
-    .squared_distances = squared_distances,
 };
 
 }  // namespace

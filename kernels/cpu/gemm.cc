@@ -15,9 +15,11 @@ namespace {
 // accumulate. Room for several of those, because prompts differ in their last tile.
 constexpr int kMaxPrimitives = 64;
 
-// Two float32 tiles of 512 x 2048 are 8 MiB of scratch at any shape, and a row is widened once per
-// 512 rows of the other side: under 1 % of the product's time.
-constexpr int64_t kWidenRows = 512;
+// Float32 tiles of 1024 x 2048 of a and 512 x 2048 of b are 12 MiB of scratch at any shape, and
+// weights are widened once for the rows that a prefill multiplies at a time
+// (DeviceInfo::gemm_rows). Smaller tiles that would stay in the second cache are no faster.
+constexpr int64_t kWidenARows = 1024;
+constexpr int64_t kWidenBRows = 512;
 constexpr int64_t kWidenCols = 2048;
 
 // Fewer rows are widened sooner than a second thread starts.
@@ -73,7 +75,7 @@ void Gemm::run(const GemmParams& params) {
   check_shapes(params);
   if (params.c.rows == 0 || params.c.cols == 0) return;
   const OmpThreadCount threads(context_.num_threads);
-  const bool widen = params.a.dtype == DType::kBFloat16 && context_.simd < SimdLevel::kAvx512Bf16;
+  const bool widen = params.a.dtype == DType::kBFloat16 && params.a.rows >= context_.widened_rows;
   widen ? multiply_widened(params) : multiply(params);
 }
 
@@ -94,11 +96,11 @@ void Gemm::multiply(const GemmParams& p) {
 void Gemm::multiply_widened(const GemmParams& p) {
   for (int64_t k = 0; k < p.a.cols; k += kWidenCols) {
     const int64_t cols = std::min(kWidenCols, p.a.cols - k);
-    for (int64_t m = 0; m < p.a.rows; m += kWidenRows) {
-      const int64_t a_rows = std::min(kWidenRows, p.a.rows - m);
+    for (int64_t m = 0; m < p.a.rows; m += kWidenARows) {
+      const int64_t a_rows = std::min(kWidenARows, p.a.rows - m);
       const ConstMatrix a = widen_tile(p.a, m, a_rows, k, cols, context_, a_tile_);
-      for (int64_t n = 0; n < p.b.rows; n += kWidenRows) {
-        const int64_t b_rows = std::min(kWidenRows, p.b.rows - n);
+      for (int64_t n = 0; n < p.b.rows; n += kWidenBRows) {
+        const int64_t b_rows = std::min(kWidenBRows, p.b.rows - n);
         const ConstMatrix b = widen_tile(p.b, n, b_rows, k, cols, context_, b_tile_);
         float* c = static_cast<float*>(p.c.data) + m * p.c.row_stride + n;
         multiply({.a = a,

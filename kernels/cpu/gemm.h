@@ -9,10 +9,12 @@
 
 namespace millrace::kernels::cpu {
 
-// bfloat16 inputs are multiplied as such where the context has bfloat16 instructions, and are
-// widened to float32 tile by tile where it has not: oneDNN would refuse them or fall back to a
-// reference loop there. Sums are float32 either way. context.simd decides between these two only;
-// which instructions oneDNN uses is its own choice (ONEDNN_MAX_CPU_ISA lowers it).
+// bfloat16 inputs of fewer rows than context.widened_rows are multiplied as such; others are widened
+// to float32 tile by tile: where the machine has no bfloat16 instructions oneDNN would refuse them
+// or fall back to a reference loop, and where it has slow ones (bfloat16_dots.h) float32 takes half
+// the time, unless there are so few rows that reading the weights takes longest. Sums are float32
+// either way. The context decides between these two only; which instructions oneDNN uses is its own
+// choice (ONEDNN_MAX_CPU_ISA lowers it).
 //
 // Used by one thread at a time. The OpenMP thread count of the calling thread (an OpenMP control
 // variable that each thread has its own copy of) is set for the call and restored.

@@ -61,6 +61,16 @@ struct MatmulCache::State {
   std::vector<Entry> entries;  // the one used last in front
 };
 
+bool multiplies_in_tiles() {
+#if defined(__x86_64__)
+  // An instruction set's number has the bits of all that it includes.
+  const auto tiles = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & tiles) == tiles;
+#else
+  return false;
+#endif
+}
+
 MatmulCache::MatmulCache(int capacity) : state_(std::make_unique<State>()), capacity_(capacity) {
   MR_CHECK(capacity >= 1, "matmul cache of {} entries", capacity);
 }

@@ -27,6 +27,7 @@ void build_vertical_slash(const VerticalSlashParams& params, const Context& cont
 void build_block_sparse(const BlockSparseParams& params, const Context& context);
 void build_adaptive(const AdaptiveParams& params, const Context& context);
 void page_scores(const PageScoresParams& params, const Context& context);
+void row_recall(const RowRecallParams& params, const Context& context);
 void page_digests(const PageDigestParams& params, const Context& context);
 
 }  // namespace millrace::kernels::cpu

@@ -7,9 +7,9 @@
 
 #include "common/units.h"
 #include "kernels/api/estimation_checks.h"
-#include "kernels/cpu/last_row_scores.h"
 #include "kernels/cpu/operations.h"
 #include "kernels/cpu/parallel_tasks.h"
+#include "kernels/cpu/row_scores.h"
 
 namespace millrace::kernels::cpu {
 namespace {
@@ -17,13 +17,6 @@ namespace {
 // Long enough that the 63 diagonals which neighbouring ranges share cost nothing beside the
 // products, short enough that a few heads of 16K tokens keep many cores busy.
 constexpr int64_t kRangeTokens = 2048;
-
-struct RangeStatistics {
-  RangeStatistics() { maximum.fill(std::numeric_limits<float>::lowest()); }
-
-  std::array<float, kScoreRows> maximum;
-  std::array<double, kScoreRows> sum = {};
-};
 
 // One head of the call.
 class HeadProbe {
@@ -35,20 +28,20 @@ class HeadProbe {
         column_sums_(params.column_sums + number * num_tokens_),
         diagonal_sums_(params.diagonal_sums + number * num_tokens_),
         lse_(params.lse + number * num_rows_),
-        scores_(params.last, params.kv, params.heads[static_cast<size_t>(number)], context),
+        scores_(last_row_scores(params.last, params.kv, params.heads[static_cast<size_t>(number)],
+                                context)),
         kernels_(estimation_kernels(context.simd)),
         statistics_(static_cast<size_t>(ceil_div(num_tokens_, kRangeTokens))),
         range_diagonals_(statistics_.size()) {}
 
   // First pass, over one range.
   void measure(int64_t range, ScoreTile& tile) {
-    RangeStatistics& statistics = statistics_[static_cast<size_t>(range)];
+    RowStatistics& statistics = statistics_[static_cast<size_t>(range)];
     const int64_t end = end_of(range);
     for (int64_t key = range * kRangeTokens; key < end; key += kScoreKeys) {
       const int64_t num_keys = std::min(kScoreKeys, end - key);
       scores_.score(key, num_keys, tile);
-      kernels_.accumulate_softmax(tile.scores.data(), num_keys, statistics.maximum.data(),
-                                  statistics.sum.data());
+      statistics.add(tile, num_keys, kernels_);
     }
   }
 
@@ -102,9 +95,9 @@ class HeadProbe {
   float* column_sums_;
   float* diagonal_sums_;
   float* lse_;
-  LastRowScores scores_;
+  RowScores scores_;
   const EstimationKernels& kernels_;
-  std::vector<RangeStatistics> statistics_;
+  std::vector<RowStatistics> statistics_;
   std::vector<std::vector<float>> range_diagonals_;
 };
 

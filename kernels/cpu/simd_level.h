@@ -17,9 +17,17 @@ enum class SimdLevel {
 // "baseline", "avx2", "avx512", "avx512_bf16"
 std::string_view simd_level_name(SimdLevel level);
 
-// The highest level this machine and its operating system support. The environment variable
-// MILLRACE_SIMD (one of the names above) lowers it, never raises it: tests of the lower levels and
-// comparisons of speed need no other machine. Anything else in it is ignored with a warning.
+// The highest level this machine and its operating system support.
+SimdLevel machine_simd();
+
+// The same, lowered by the environment variable MILLRACE_SIMD (one of the names above), which never
+// raises it: tests of the lower levels and comparisons of speed need no other machine. Anything
+// else in it is ignored with a warning.
 SimdLevel detect_simd();
+
+// What a device computes at: detect_simd(), but kAvx512 in place of kAvx512Bf16 where the machine's
+// bfloat16 dot products are not faster than float32 (bfloat16_dots.h) and MILLRACE_SIMD does not
+// ask for them.
+SimdLevel fastest_simd();
 
 }  // namespace millrace::kernels::cpu

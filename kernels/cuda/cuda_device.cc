@@ -9,7 +9,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/copy_rows_async.h"
 #include "kernels/cuda/cuda_copy_lane.h"
-#include "kernels/cuda/estimation/page_lists.h"
+#include "kernels/cuda/estimation/adaptive.h"
 #include "kernels/cuda/event_ring.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/memory_pool.h"
@@ -62,7 +62,6 @@ class CudaDevice final : public Device {
   DeviceInfo info() const override {
     return {.name = name_,
             .id = id_,
-            .fast_bfloat16 = true,
             .float32_compute = false,
             .float16_compute = true,
             .host_memory = false,
@@ -173,6 +172,7 @@ class CudaDevice final : public Device {
   }
   void build_adaptive(const AdaptiveParams& params) override { run(cuda::build_adaptive, params); }
   void page_scores(const PageScoresParams& params) override { run(cuda::page_scores, params); }
+  void row_recall(const RowRecallParams& params) override { run(cuda::row_recall, params); }
   void page_digests(const PageDigestParams& params) override { run(cuda::page_digests, params); }
 
  private:

@@ -35,6 +35,7 @@ void build_vertical_slash(const VerticalSlashParams& params, Context& context);
 void build_block_sparse(const BlockSparseParams& params, Context& context);
 void build_adaptive(const AdaptiveParams& params, Context& context);
 void page_scores(const PageScoresParams& params, Context& context);
+void row_recall(const RowRecallParams& params, Context& context);
 void page_digests(const PageDigestParams& params, Context& context);
 
 }  // namespace millrace::kernels::cuda

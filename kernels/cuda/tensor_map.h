@@ -3,6 +3,8 @@
 
 #include <cuda.h>
 
+#include <cstdint>
+
 #include "kernels/api/attention.h"
 #include "kernels/api/matrix.h"
 
@@ -11,6 +13,12 @@ namespace millrace::kernels::cuda {
 // `data` is the slab's K or its V: boxes of `box_keys` keys by 64 columns of one kv head, in the
 // 128-byte swizzle that the tensor cores read. Keys past num_tokens read as zeros.
 CUtensorMap key_tensor_map(const void* data, const KvSlab& slab, int box_keys = kPageTokens);
+
+// int8 keys [num_kv_heads, num_tokens, head_dim]: boxes of `box_keys` keys, whole, of one kv head.
+// At head_dim 128 in the swizzle above, at 64 in that of 64 bytes. Keys past num_tokens read as
+// zeros.
+CUtensorMap int8_key_tensor_map(const int8_t* keys, int32_t num_kv_heads, int64_t num_tokens,
+                                int32_t head_dim, int box_keys);
 
 // Matrices of 16-bit elements under one another, the rows of each after those of the one before:
 // boxes of 64 columns by `box_rows` rows of one of them, swizzled as above. What a box has outside

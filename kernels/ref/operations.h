@@ -27,6 +27,7 @@ void build_vertical_slash(const VerticalSlashParams& params);
 void build_block_sparse(const BlockSparseParams& params);
 void build_adaptive(const AdaptiveParams& params);
 void page_scores(const PageScoresParams& params);
+void row_recall(const RowRecallParams& params);
 void page_digests(const PageDigestParams& params);
 
 }  // namespace millrace::kernels::ref

@@ -8,9 +8,7 @@ namespace {
 
 class RefDevice final : public HostMemoryDevice {
  public:
-  DeviceInfo info() const override {
-    return {.name = "reference", .num_threads = 1, .fast_bfloat16 = false};
-  }
+  DeviceInfo info() const override { return {.name = "reference", .num_threads = 1}; }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
   void rms_norm(const RmsNormParams& params) override { ref::rms_norm(params); }
@@ -33,6 +31,7 @@ class RefDevice final : public HostMemoryDevice {
   }
   void build_adaptive(const AdaptiveParams& params) override { ref::build_adaptive(params); }
   void page_scores(const PageScoresParams& params) override { ref::page_scores(params); }
+  void row_recall(const RowRecallParams& params) override { ref::row_recall(params); }
   void page_digests(const PageDigestParams& params) override { ref::page_digests(params); }
 };
 

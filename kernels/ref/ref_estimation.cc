@@ -8,7 +8,6 @@
 #include <set>
 #include <vector>
 
-#include "kernels/api/coverage.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
 
@@ -165,54 +164,102 @@ void write_lists(const IndexView& index, int32_t head, std::span<const RowTile> 
   }
 }
 
-// The `count` vectors furthest from the mean of all, and the mean of the rest.
-struct Split {
-  Vectors outliers;
-  Vector crowd_mean;
-  int64_t crowd_size = 0;
+// What a scan knows of a page: its mean, and its keys less the mean in int8.
+struct QuantisedPage {
+  Vector centre;
+  Vectors keys;
+  float step = 0;
 };
 
-Split split_outliers(const Vectors& vectors, int32_t count) {
-  const Vector centre = mean(vectors);
-  Vector distances;
+// int8 in steps of `step`, the largest magnitude over 127, in float as the definition has it.
+// Infinite or no number: then the step is no number, and with it whatever is multiplied by it.
+float quantise(Vectors& vectors) {
+  float largest = 0;
   for (const Vector& v : vectors) {
-    double distance = 0;
-    for (size_t d = 0; d < v.size(); ++d) distance += (v[d] - centre[d]) * (v[d] - centre[d]);
-    distances.push_back(distance);
+    for (const double x : v) {
+      const float magnitude = std::abs(static_cast<float>(x));
+      if (!std::isfinite(magnitude)) return std::numeric_limits<float>::quiet_NaN();
+      largest = std::max(largest, magnitude);
+    }
   }
-  Split split;
-  Vectors crowd;
-  for (const int32_t i : ranked(distances)) {
-    const bool is_outlier = static_cast<int32_t>(split.outliers.size()) < count;
-    (is_outlier ? split.outliers : crowd).push_back(vectors[static_cast<size_t>(i)]);
+  const float inverse = largest > 0 ? 127.0F / largest : 0.0F;
+  for (Vector& v : vectors) {
+    for (double& x : v) x = std::nearbyint(static_cast<float>(x) * inverse);
   }
-  split.crowd_size = static_cast<int64_t>(crowd.size());
-  if (!crowd.empty()) split.crowd_mean = mean(crowd);
-  return split;
+  return largest / 127.0F;
 }
 
-// log2 of the mass of a page for query q (scaled), in steps: the most that one of its
-// representatives stands for, log of the number of keys plus its score.
-double mass_steps(const Vector& q, const Split& page) {
-  Vector terms;
-  for (const Vector& key : page.outliers) terms.push_back(dot(q, key));
-  if (page.crowd_size > 0) {
-    terms.push_back(dot(q, page.crowd_mean) + std::log(static_cast<double>(page.crowd_size)));
+// Which of the rows; in float, in the order that the definition gives.
+int64_t furthest_from_mean(std::span<const Vector> rows) {
+  const size_t dim = rows.front().size();
+  const size_t lane_channels = (dim + kDistanceLanes - 1) / kDistanceLanes;
+  std::vector<float> mean(dim);
+  for (const Vector& row : rows) {
+    for (size_t d = 0; d < dim; ++d) mean[d] += static_cast<float>(row[d]);
   }
-  const double largest = *std::max_element(terms.begin(), terms.end());
-  return std::nearbyint(largest * std::numbers::log2e * kMassStepsPerOctave);
+  for (float& x : mean) x *= 1.0F / static_cast<float>(rows.size());
+  std::vector<float> distances;
+  for (const Vector& row : rows) {
+    std::vector<float> lanes(kDistanceLanes);
+    for (size_t d = 0; d < dim; ++d) {
+      const float difference = static_cast<float>(row[d]) - mean[d];
+      lanes[d / lane_channels] += difference * difference;
+    }
+    for (size_t half = kDistanceLanes / 2; half > 0; half /= 2) {
+      for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    }
+    distances.push_back(lanes.front());
+  }
+  return std::max_element(distances.begin(), distances.end()) - distances.begin();
 }
 
-void cover_query(const Vector& q, std::span<const Split> pages, double gamma,
-                 std::set<int32_t>& chosen) {
-  Vector log_masses;
-  for (const Split& page : pages) {
-    log_masses.push_back(mass_steps(q, page) * std::numbers::ln2 / kMassStepsPerOctave);
+double to_half(double x) {
+  return rounded_to(DType::kFloat16, static_cast<float>(x));
+}
+
+QuantisedPage quantised_page(Vectors keys) {
+  QuantisedPage page;
+  for (size_t d = 0; d < keys.front().size(); ++d) {
+    float sum = 0;
+    for (const Vector& key : keys) sum += static_cast<float>(key[d]);
+    page.centre.push_back(to_half(sum * (1.0F / static_cast<float>(keys.size()))));
+    for (Vector& key : keys) {
+      key[d] = static_cast<float>(key[d]) - static_cast<float>(page.centre[d]);
+    }
   }
+  page.step = quantise(keys);
+  page.keys = std::move(keys);
+  return page;
+}
+
+// log2 w(r, P) in steps, of a row and the first `num_keys` keys of a page.
+double mass_steps(const Vector& row, double scale, const QuantisedPage& page, int64_t num_keys) {
+  Vector half = row;
+  for (double& x : half) x = to_half(x);
+  Vectors quantised = {row};
+  const float row_step = quantise(quantised);
+  double largest = -std::numeric_limits<double>::infinity();
+  for (int64_t j = 0; j < num_keys; ++j) {
+    largest = std::max(largest, dot(quantised.front(), page.keys[static_cast<size_t>(j)]));
+  }
+  const double score = dot(half, page.centre) + double{row_step * page.step} * largest;
+  return std::nearbyint(scale * score * std::numbers::log2e * kMassStepsPerOctave);
+}
+
+// Adds the pages that a sampled row needs besides `kept`, which are in `chosen` already.
+void cover_row(const Vector& log_masses, const std::set<int32_t>& kept, const AdaptiveRule& rule,
+               std::set<int32_t>& chosen) {
   const double total = log_sum_exp(log_masses);
+  double kept_share = 0;
+  for (const int32_t page : kept) {
+    kept_share += std::exp(log_masses[static_cast<size_t>(page)] - total);
+  }
+  const double by_rule = std::min(rule.gamma * (1 - kept_share), rule.enough - kept_share);
+  const double target = std::max(by_rule, rule.min_recall - kept_share);
   double reached = 0;
   for (const int32_t page : ranked(log_masses)) {
-    if (reached >= gamma) return;
+    if (kept.contains(page)) continue;
+    if (reached >= target) return;
     chosen.insert(page);
     reached += std::exp(log_masses[static_cast<size_t>(page)] - total);
   }
@@ -294,23 +341,32 @@ void build_block_sparse(const BlockSparseParams& params) {
 void build_adaptive(const AdaptiveParams& params) {
   for (size_t h = 0; h < params.heads.size(); ++h) {
     const int32_t head = params.heads[h];
-    std::vector<Split> pages;
-    for (const Vectors& page : pages_of(params.kv, params.num_query_heads, head)) {
-      pages.push_back(split_outliers(page, params.page_outliers));
+    std::vector<QuantisedPage> pages;
+    for (Vectors& page : pages_of(params.kv, params.num_query_heads, head)) {
+      pages.push_back(quantised_page(std::move(page)));
     }
     std::vector<std::set<int32_t>> lists;
     for (const RowTile& tile : params.tiles) {
       const Vectors rows = query_rows(params.q, params.kv, params.num_query_heads, head, tile);
-      Vectors representatives = split_outliers(rows, params.row_outliers).outliers;
-      representatives.push_back(mean(rows));
       const auto num_pages = static_cast<int32_t>(num_causal_pages(tile));
-      const auto causal = std::span(pages).first(static_cast<size_t>(num_pages));
-      std::set<int32_t> chosen = {0, std::max(num_pages - 2, 0), num_pages - 1};
-      for (Vector& q : representatives) {
-        for (double& x : q) x *= params.scale;
-        cover_query(q, causal, params.gamma[h], chosen);
+      const std::set<int32_t> kept = {0, std::max(num_pages - 2, 0), num_pages - 1};
+      std::set<int32_t> chosen = kept;
+      const int64_t run = sampled_run(params.sampled_rows);
+      for (int64_t first = 0; first < tile.num_rows; first += run) {
+        const int64_t r = first + furthest_from_mean(std::span(rows).subspan(
+                                      static_cast<size_t>(first),
+                                      static_cast<size_t>(std::min(run, tile.num_rows - first))));
+        Vector log_masses;
+        for (int32_t p = 0; p < num_pages; ++p) {
+          const int64_t visible = tile.position + r + 1 - p * kPageTokens;
+          const double steps =
+              mass_steps(rows[static_cast<size_t>(r)], params.scale, pages[static_cast<size_t>(p)],
+                         std::min(visible, kPageTokens));
+          log_masses.push_back(steps * std::numbers::ln2 / kMassStepsPerOctave);
+        }
+        cover_row(log_masses, kept, params.rules[h], chosen);
       }
-      if (params.gamma[h] >= 1) {
+      if (takes_everything(params.rules[h])) {
         for (int32_t p = 0; p < num_pages; ++p) chosen.insert(p);
       }
       lists.push_back(std::move(chosen));
@@ -333,24 +389,24 @@ void page_scores(const PageScoresParams& params) {
     }
     std::copy(masses.begin(), masses.end(),
               params.page_scores + static_cast<int64_t>(h) * num_pages);
+  }
+}
 
-    double total = 0;
-    double covered = 0;
-    for (size_t t = 0; t < params.recall_tiles.size(); ++t) {
-      const RowTile& tile = params.recall_tiles[t];
-      TileCoverage coverage;
-      tile_coverage(params.index.head(params.heads[h]), tile, params.recall_tile_numbers[t],
-                    /*dense=*/false, coverage);
-      for (int64_t r = tile.local_row; r < tile.local_row + tile.num_rows; ++r) {
-        const Vector& row = p[static_cast<size_t>(r)];
-        total += std::accumulate(row.begin(), row.end(), 0.0);
-        for (const KeyRange& range : coverage.ranges) {
-          covered += std::accumulate(row.begin() + range.begin, row.begin() + range.end, 0.0);
-        }
-        for (const int32_t column : coverage.columns) covered += row[static_cast<size_t>(column)];
+void row_recall(const RowRecallParams& params) {
+  for (size_t h = 0; h < params.heads.size(); ++h) {
+    const int32_t head = params.heads[h];
+    for (size_t i = 0; i < params.rows.size(); ++i) {
+      const auto [local_row, position] = params.rows[i];
+      const Vector q = query_row(params.q, params.kv.dtype, local_row, head, params.num_query_heads,
+                                 params.kv.head_dim);
+      Vector scores;
+      for (const Vector& key : keys_of(params.kv, params.num_query_heads, head, 0, position + 1)) {
+        scores.push_back(params.scale * dot(q, key));
       }
+      const double share =
+          std::exp(double{params.lse[head * params.num_rows + local_row]} - log_sum_exp(scores));
+      params.recall[h * params.rows.size() + i] = static_cast<float>(std::min(share, 1.0));
     }
-    if (!params.recall_tiles.empty()) params.recall[h] = static_cast<float>(covered / total);
   }
 }
 

@@ -40,7 +40,7 @@ class StreamingTest(ServiceTestCase):
         self.assertEqual(names(events), ["queued", "started", "manifest"] + ["layer"] * NUM_LAYERS + ["done"])
         self.assertEqual([data["layer"] for name, data in events if name == "layer"], list(range(NUM_LAYERS)))
         early, late = events[2][1]["manifest"], events[-1][1]["manifest"]
-        self.assertEqual(set(late) - set(early), {"first_token_id", "top_logprobs", "density", "recall", "tiers"})
+        self.assertEqual(set(late) - set(early), {"first_token_id", "top_logprobs", "density", "recall", "recall_p01", "dense_for_length", "tiers"})
         self.assertEqual(early, {field: late[field] for field in early})
 
     def test_streaming_pull_equals_an_at_end_pull_and_answers_right(self):

@@ -127,13 +127,25 @@ class Service:
         self.shared_memory = tempfile.TemporaryDirectory(prefix="millrace-e2e-", dir="/dev/shm")
         self.groups = []
         atexit.register(self.close)  # for a run that is ended in the middle of a test
-        ports_path = os.path.join(self.directory.name, "ports.json")
+        self._ports_path = os.path.join(self.directory.name, "ports.json")
+        self.http_port = self.group_port = 0
+        self._start_coordinator()
+
+    def _start_coordinator(self):
         self.coordinator = self._start("coordinator", [os.path.join(BIN_DIR, "millrace-coordinator"), "--host", "127.0.0.1",
-                                                       "--http-port", "0", "--group-port", "0", "--port-file", ports_path])
-        wait_until("the coordinator's ports", lambda: os.path.exists(ports_path), 20)
-        with open(ports_path) as file:
+                                                       "--http-port", str(self.http_port), "--group-port", str(self.group_port),
+                                                       "--port-file", self._ports_path])
+        wait_until("the coordinator's ports", lambda: os.path.exists(self._ports_path), 20)
+        with open(self._ports_path) as file:
             ports = json.load(file)
         self.http_port, self.group_port = ports["http_port"], ports["group_port"]
+
+    def restart_coordinator(self):
+        """As after a crash, on the same ports."""
+        self.coordinator.kill()
+        self.coordinator.wait(20)
+        os.remove(self._ports_path)
+        self._start_coordinator()
 
     def _start(self, name, command):
         log = open(os.path.join(self.directory.name, f"{name}.log"), "ab")
@@ -222,6 +234,13 @@ class Service:
                 elif key == "data":
                     yield name, json.loads(value)
 
+    def unread_by_groups(self):
+        """Bytes that the coordinator has sent to groups and that wait to be read; the most of any connection."""
+        with open("/proc/net/tcp") as file:
+            fields = [line.split() for line in file.readlines()[1:]]
+        return max((int(field[4].split(":")[1], 16) for field in fields
+                    if int(field[2].rsplit(":", 1)[1], 16) == self.group_port and field[3] == "01"), default=0)
+
     def layers_done(self, request_id):
         """Of a request that runs, else -1."""
         status, _, body = self.get(f"/v1/prefill/{request_id}")
@@ -234,13 +253,14 @@ class Service:
             return status == 200 and body.get("progress", {}).get("layers_done", 0) >= count
         wait_until(f"layer {count} of {request_id}", started, PATIENCE_S)
 
-    def decode(self, response, *options):
+    def decode(self, response, *options, **environment):
         """What millrace-decode prints for a prefill response."""
         path = os.path.join(self.directory.name, "response.json")
         with open(path, "w") as file:
             json.dump(response, file)
         done = subprocess.run([os.path.join(BIN_DIR, "millrace-decode"), "--manifest", path, "--model", MODEL_DIR,
-                               "--max-tokens", "4", *options], capture_output=True, timeout=PATIENCE_S, text=True)
+                               "--max-tokens", "4", *options], capture_output=True, timeout=PATIENCE_S, text=True,
+                              env=dict(os.environ, **environment))
         return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
     def logs(self):

@@ -205,6 +205,66 @@ class TroubleTest(ServiceTestCase):
         self.assertIn("draining: 0 leases", self.service.logs())
 
 
+class HeldUpTest(ServiceTestCase):
+    """What a busy machine does to a process, by SIGSTOP and SIGCONT."""
+
+    def setUp(self):
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.service.start_group()
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def test_a_group_that_is_late_keeps_its_request(self):
+        post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="late"))
+        self.service.wait_for_layers("late")
+        rank = self.service.ranks()[0]
+        os.kill(rank, signal.SIGSTOP)
+        # Eight heartbeats of 8 bytes and more: two seconds without a word of the group's own.
+        wait_until("unread heartbeats", lambda: self.service.unread_by_groups() >= 64, 60)
+        os.kill(rank, signal.SIGCONT)
+        status, _, body = post.wait(PATIENCE_S)
+        self.assertEqual(status, 200, body)
+        self.assertIn("millrace_groups_lost_total 0", self.service.get("/metrics")[2])
+
+    def test_what_ucx_says_is_no_part_of_a_result(self):
+        status, _, response = self.service.prefill(SHORT)
+        self.assertEqual(status, 200, response)
+        code, decoded = self.service.decode(response, UCX_NET_DEVICES="nosuch0,all", UCX_LOG_LEVEL="info")
+        self.assertEqual(code, 0, decoded)
+        self.assertEqual(decoded["generated_token_ids"], SHORT["answer_token_ids"])
+
+
+class CoordinatorRestartTest(ServiceTestCase):
+    def setUp(self):
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.service.start_group()
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def test_leases_are_known_again_after_a_crash_of_the_coordinator(self):
+        status, _, before = self.service.prefill(SHORT, request_id="kept")
+        self.assertEqual(status, 200, before)
+        self.service.restart_coordinator()
+        wait_until("the group's return", lambda: self.service.get("/v1/prefill/kept")[0] == 200, 60)
+        after = self.service.get("/v1/prefill/kept")[2]
+        self.assertEqual(after["manifest"], before["manifest"])
+        self.assertEqual(after["lease"]["state"], "active")
+        lease_id = before["manifest"]["lease_id"]
+        status, _, renewed = self.service.request("POST", "/v1/prefill/kept/lease:renew", {"lease_id": lease_id, "lease_ms": 90000})
+        self.assertEqual(status, 200, renewed)
+        self.assertGreater(renewed["lease"]["expires_in_ms"], 60000)
+        code, decoded = self.service.decode(after)
+        self.assertEqual(code, 0, decoded)
+        self.assertEqual(decoded["generated_token_ids"], SHORT["answer_token_ids"])
+        status, _, released = self.service.request("POST", "/v1/prefill/kept/lease:release", {"lease_id": lease_id})
+        self.assertEqual(status, 200, released)
+        wait_until("the end of the cache", lambda: self.service.decode(after)[0] == 1, 60)
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     unittest.main(verbosity=2)

@@ -28,11 +28,14 @@ def load_safetensors(path):
     for name, entry in json.loads(data[8:8 + size]).items():
         if name == "__metadata__":
             continue
-        assert entry["dtype"] == "BF16", entry
+        assert entry["dtype"] in ("BF16", "F32"), entry
         begin, end = entry["data_offsets"]
-        high = np.frombuffer(data, "<u2", (end - begin) // 2, 8 + size + begin)
-        # bf16 is the upper half of a float32.
-        out[name] = (high.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+        if entry["dtype"] == "F32":
+            values = np.frombuffer(data, "<f4", (end - begin) // 4, 8 + size + begin)
+        else:
+            high = np.frombuffer(data, "<u2", (end - begin) // 2, 8 + size + begin)
+            values = (high.astype(np.uint32) << 16).view(np.float32)  # bf16 is the upper half of a float32
+        out[name] = values.reshape(entry["shape"])
     return out
 
 

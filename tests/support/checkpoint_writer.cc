@@ -4,6 +4,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <boost/json/value_from.hpp>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -171,6 +172,11 @@ std::string config_json(const ModelConfig& config) {
       {"tie_word_embeddings", config.tied_embeddings},
       {"sliding_window", nullptr},
   };
+  if (config.eos_token_ids.size() == 1) {
+    fields["eos_token_id"] = *config.eos_token_ids.begin();
+  } else {
+    fields["eos_token_id"] = json::value_from(config.eos_token_ids);
+  }
   if (config.architecture == "LlamaForCausalLM") fields["attention_bias"] = config.qkv_bias;
   return json::serialize(fields);
 }

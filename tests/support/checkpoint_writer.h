@@ -26,7 +26,7 @@ model::ModelConfig tiny_model_config(const std::string& architecture = "LlamaFor
 // float16, so the same seed is the same model in each.
 CheckpointTensors random_tensors(const model::ModelConfig& config, uint64_t seed);
 
-// config.json for `config`, as Transformers would write it.
+// config.json for `config`, as Transformers would write it; several ends of a text are a list.
 std::string config_json(const model::ModelConfig& config);
 
 // Header and data of one .safetensors file.

@@ -87,6 +87,9 @@ class FarDevice final : public kernels::Device {
   void page_scores(const kernels::PageScoresParams& params) override {
     run(&Device::page_scores, params);
   }
+  void row_recall(const kernels::RowRecallParams& params) override {
+    run(&Device::row_recall, params);
+  }
   void page_digests(const kernels::PageDigestParams& params) override {
     run(&Device::page_digests, params);
   }

@@ -43,13 +43,16 @@ template <typename Keep>
 void keep_spans(kernels::AdaptiveParams& params, Keep keep) {
   keep(params.tiles);
   keep(params.heads);
-  keep(params.gamma);
+  keep(params.rules);
 }
 template <typename Keep>
 void keep_spans(kernels::PageScoresParams& params, Keep keep) {
   keep(params.heads);
-  keep(params.recall_tiles);
-  keep(params.recall_tile_numbers);
+}
+template <typename Keep>
+void keep_spans(kernels::RowRecallParams& params, Keep keep) {
+  keep(params.rows);
+  keep(params.heads);
 }
 template <typename Params, typename Keep>
 void keep_spans(Params&, Keep) {}

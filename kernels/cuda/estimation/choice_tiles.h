@@ -8,15 +8,17 @@ namespace millrace::kernels::cuda {
 // Pages of the longest prompt: 4M tokens.
 inline constexpr int64_t kMostChoicePages = 65536;
 
-// A batch of tiles of some heads, rows_per_tile rows of scores each as RepresentativeScoreArguments
-// has them. Pointers are device memory.
+// Pages that are scored together: what a row's length is padded to.
+inline constexpr int kGroupPages = 64;
+
+// A batch of tiles of some heads, rows_per_tile rows of scores or masses each. Pointers are device
+// memory.
 struct ChoiceTiles {
-  int64_t page_stride = 0;
+  int64_t page_stride = 0;  // >= every tile_pages, a multiple of kGroupPages
   int32_t rows_per_tile = 0;
   int32_t num_heads = 0;
   int64_t num_tiles = 0;
   const int32_t* tile_pages = nullptr;  // [num_tiles] pages that the tile may see
-  const int32_t* tile_rows = nullptr;   // [num_tiles] rows it has: no more outliers than that
   uint32_t* chosen = nullptr;           // [num_heads, num_tiles, page_stride / 32] a bit per page
   int32_t* count = nullptr;             // [num_heads, num_tiles]
 };

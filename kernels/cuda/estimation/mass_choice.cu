@@ -1,6 +1,10 @@
-// A warp per row. Masses have 255 values, so a histogram of the pages that may count, with its sums
-// from the top, says where gamma is reached; a second pass takes what lies above and, of the pages
-// at that value, the first. Groups of pages whose largest mass counts for nothing are not read.
+// A warp per row. The sums of the groups say what the row still wants besides the pages that its
+// tile keeps; most rows of most heads want nothing, and their masses are not read.
+//
+// For the others, masses have 255 values, so a histogram of the pages that may count, with its sums
+// from the top, says where the target is reached; a second pass takes what lies above and, of the
+// pages at that value, the first. Groups of pages whose largest mass counts for nothing are not
+// read.
 #include "kernels/cuda/estimation/mass_choice.h"
 
 #include <cmath>
@@ -21,7 +25,7 @@ constexpr int kValuesPerLane = kValues / kWarp;
 static_assert(kValuesPerLane == kMassStepsPerOctave);  // a lane has an octave
 static_assert(kLargestMass == kValues - 2);
 constexpr int kLaneBytes = 16;  // masses that a lane reads at once
-constexpr int kGroupLanes = kScorePages / kLaneBytes;
+constexpr int kGroupLanes = kGroupPages / kLaneBytes;
 constexpr int kGroupsAtOnce = kWarp / kGroupLanes;
 
 // 2^(-step / kMassStepsPerOctave).
@@ -29,6 +33,9 @@ __constant__ const float kStepMass[kMassStepsPerOctave] = {
     1.0F,         0.917004043F, 0.840896415F, 0.771105413F,
     0.707106781F, 0.648419777F, 0.594603558F, 0.545253866F,
 };
+
+// By which kept pages may outweigh the others: more would not fit a float, nor change a choice.
+constexpr int32_t kMostSteps = 100 * kMassStepsPerOctave;
 
 // A group that may count.
 struct ActiveGroup {
@@ -61,7 +68,7 @@ __device__ uint32_t bits_from(const uint32_t (&words)[4], uint32_t least) {
   return (pairs | pairs >> 14) & 0xFFFFU;
 }
 
-// Where a row reaches gamma: all pages above `value`, and the first `count` of those at it.
+// Where a row reaches its target: all pages above `value`, and the first `count` of those at it.
 struct Threshold {
   int32_t value;
   int32_t count;
@@ -77,51 +84,71 @@ class RowChoice {
         active_(active),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         num_pages_(num_pages),
-        num_groups_((num_pages + kScorePages - 1) / kScorePages) {}
+        num_groups_((num_pages + kGroupPages - 1) / kGroupPages) {}
 
-  // Adds the fewest pages whose masses reach gamma of the row's.
-  __device__ void cover(const uint8_t* masses, const MassGroup* groups, float gamma) {
+  // Adds the fewest pages that hold what the rule wants besides the kept ones.
+  __device__ void cover(const uint8_t* masses, const MassGroup* groups, const AdaptiveRule& rule) {
     masses_ = reinterpret_cast<const uint4*>(masses) + lane_ % kGroupLanes;
     groups_ = groups;
-    if (!find_exponent()) return chosen_.add_all(lane_, kWarp);
-    const float total = total_mass();
-    find_groups(least_value(gamma, total));
+    if (!find_exponents()) return chosen_.add_all(lane_, kWarp);
+    const RowSums sums = add_groups();
+    const float target = fmaxf(fminf(rule.gamma * sums.far, sums.far_for(rule.enough)),
+                               sums.far_for(rule.min_recall));
+    if (target <= 0) return;
+    find_groups(least_value(sums.far - target));
     count_values();
-    take(find_threshold(gamma * total));
+    take(find_threshold(target));
   }
 
  private:
-  // That of the largest mass of the row; false if that is no number.
-  __device__ bool find_exponent() {
+  // In units of the largest mass of a page that is not kept, as all masses below.
+  struct RowSums {
+    float far;
+    float kept;
+
+    // What is wanted of far for so large a share of both.
+    __device__ float far_for(float share) const { return share * far - (1 - share) * kept; }
+  };
+
+  // Those of the largest masses of the row; false if one is no number.
+  __device__ bool find_exponents() {
     int32_t largest = groups_[0].exponent;
+    int32_t kept = groups_[0].kept_exponent;
 #pragma unroll 1
     for (int32_t g = lane_; g < num_groups_; g += kWarp) {
       largest = max(largest, groups_[g].exponent);
+      kept = max(kept, groups_[g].kept_exponent);
     }
     exponent_ = __reduce_max_sync(~0U, largest);
+    kept_exponent_ = __reduce_max_sync(~0U, kept);
     return exponent_ != kNoNumber;
   }
 
-  // In units of the largest mass, as all masses below.
-  __device__ float total_mass() const {
-    float sum = 0;
+  __device__ RowSums add_groups() const {
+    RowSums sums = {};
 #pragma unroll 1
     for (int32_t g = lane_; g < num_groups_; g += kWarp) {
       const MassGroup group = groups_[g];
-      const auto steps = static_cast<float>(group.exponent - exponent_);
-      sum += group.sum * ptx::exp2_approx(steps * (1.0F / kMassStepsPerOctave));
+      sums.far += group.far * two_to(group.exponent - exponent_);
+      sums.kept += group.kept * two_to(group.kept_exponent - kept_exponent_);
     }
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
-      sum += __shfl_xor_sync(~0U, sum, distance);
+      sums.far += __shfl_xor_sync(~0U, sums.far, distance);
+      sums.kept += __shfl_xor_sync(~0U, sums.kept, distance);
     }
-    return sum;
+    sums.kept *= two_to(min(kept_exponent_ - exponent_, kMostSteps));
+    return sums;
+  }
+
+  __device__ static float two_to(int32_t steps) {
+    return ptx::exp2_approx(static_cast<float>(steps) * (1.0F / kMassStepsPerOctave));
   }
 
   // Of the masses that may count: pages below this share of what may be left out could all be left
   // out.
-  __device__ int32_t least_value(float gamma, float total) const {
-    const float negligible = __fdividef((1 - gamma) * total, static_cast<float>(num_pages_));
+  __device__ int32_t least_value(float left_out) const {
+    const float negligible = __fdividef(fmaxf(left_out, 0.0F), static_cast<float>(num_pages_));
     const float steps = floorf(kMassStepsPerOctave * __log2f(negligible));
     return max(static_cast<int32_t>(kLargestMass + fmaxf(steps, -kLargestMass)), 1);
   }
@@ -164,7 +191,7 @@ class RowChoice {
   }
 
   __device__ int32_t first_page(int32_t group) const {
-    return group * kScorePages + lane_ % kGroupLanes * kLaneBytes;
+    return group * kGroupPages + lane_ % kGroupLanes * kLaneBytes;
   }
 
   // What does not count goes to the value below, which is cleared again: a branch a mass is dearer.
@@ -280,6 +307,7 @@ class RowChoice {
   const uint4* masses_ = nullptr;  // the lane's of each group
   const MassGroup* groups_ = nullptr;
   int32_t exponent_ = 0;
+  int32_t kept_exponent_ = 0;
   int32_t least_ = 0;
   int32_t num_active_ = 0;
 };
@@ -290,7 +318,7 @@ struct ChoiceLayout {
   int64_t groups;
 
   explicit __host__ __device__ ChoiceLayout(int64_t page_stride)
-      : words(page_stride / 32), groups(page_stride / kScorePages) {}
+      : words(page_stride / 32), groups(page_stride / kGroupPages) {}
 
   __host__ __device__ int64_t first_row() const { return (words * 4 + 15) / 16 * 16; }
   __host__ __device__ int64_t row_bytes() const {
@@ -320,7 +348,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
   std::byte* memory = choice_memory + layout.first_row() + warp * layout.row_bytes();
   RowChoice row(chosen, *reinterpret_cast<RowMemory*>(memory),
                 reinterpret_cast<ActiveGroup*>(memory + sizeof(RowMemory)), num_pages);
-  const int32_t num_rows = min(tiles.rows_per_tile, tiles.tile_rows[tile] + 1);
+  const int32_t num_rows =
+      arguments.sample.rows_in(static_cast<int32_t>(arguments.row_tiles[tile].num_rows));
+  const AdaptiveRule rule = arguments.rules[head];
   const int64_t first_row = (head * tiles.num_tiles + tile) * tiles.rows_per_tile;
   const uint8_t* masses = arguments.masses + first_row * tiles.page_stride;
   const MassGroup* groups = arguments.groups + first_row * layout.groups;
@@ -328,12 +358,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
   const auto row_groups = static_cast<int32_t>(layout.groups);
 #pragma unroll 1
   for (int32_t r = warp; r < num_rows; r += num_warps) {
-    row.cover(masses + r * row_masses, groups + r * row_groups, arguments.gamma[head]);
+    row.cover(masses + r * row_masses, groups + r * row_groups, rule);
   }
   if (threadIdx.x == 0) {
     chosen.add(0);
-    chosen.add(num_pages - 1);
-    chosen.add(max(num_pages - 2, 0));
+    for (int32_t page = max(num_pages - 2, 0); page < num_pages; ++page) chosen.add(page);
   }
   __syncthreads();
   chosen.store(tiles, head * tiles.num_tiles + tile);

@@ -1,4 +1,4 @@
-// Choosing pages per row tile by the masses that its representatives give them.
+// Choosing pages per row tile by the masses that its sampled rows give them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,20 +6,23 @@
 #include <cstdint>
 
 #include "kernels/cuda/estimation/choice_tiles.h"
-#include "kernels/cuda/estimation/representative_scores.h"
+#include "kernels/cuda/estimation/page_masses.h"
+#include "kernels/cuda/estimation/sampled_rows.h"
 
 namespace millrace::kernels::cuda {
 
 struct MassChoiceArguments {
-  ChoiceTiles tiles;
-  const uint8_t* masses = nullptr;    // [num_heads, num_tiles, rows_per_tile, page_stride]
-  const MassGroup* groups = nullptr;  // [..., page_stride / kScorePages]
-  const float* gamma = nullptr;       // [num_heads] below 1
+  ChoiceTiles tiles;                   // rows_per_tile is sample.count
+  const RowTile* row_tiles = nullptr;  // [num_tiles]: short ones lack the last of their samples
+  RowSample sample;
+  const uint8_t* masses = nullptr;      // [num_heads, num_tiles, rows_per_tile, page_stride]
+  const MassGroup* groups = nullptr;    // [..., page_stride / kGroupPages]
+  const AdaptiveRule* rules = nullptr;  // [num_heads]
 };
 
-// The union over a tile's representatives of the fewest pages whose masses add up to gamma of all;
-// the first page, the diagonal and the page before it. Ties go to the smaller page; a mass that is
-// no number takes everything.
+// The pages that a tile keeps, and the union over its sampled rows of the fewest others whose
+// masses add up to what the head's rule wants (AdaptiveParams). Ties go to the smaller page; a mass
+// that is no number takes everything.
 void launch_choose_by_mass(const MassChoiceArguments& arguments, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -1,5 +1,5 @@
-// Products of 64 rows with a stream of key tiles: what the probe, the page scores and the
-// representatives' scores have in common.
+// Products of 64 rows with a stream of key tiles: what the probe, the page scores and the pooled
+// scores have in common.
 //
 // A block is one or more warpgroups. Each keeps the fragments of its 64 rows in registers; tiles of
 // 64 keys come through a ring in shared memory, brought by the copy engine at the word of thread 0,

@@ -1,13 +1,14 @@
-// Warpgroup matrix products: A from registers or shared memory, B from shared memory, float32
-// accumulators in registers (PTX ISA 9.0, "wgmma.mma_async"). Issued by the 128 threads of a
-// warpgroup together; the registers of A and of the accumulators must not be touched until
-// wgmma_wait says so.
+// Warpgroup matrix products: A from registers or shared memory, B from shared memory, accumulators
+// in registers, float32 or, of int8 factors, int32 (PTX ISA 9.0, "wgmma.mma_async"). Issued by the
+// 128 threads of a warpgroup together; the registers of A and of the accumulators must not be
+// touched until wgmma_wait says so.
 //
 // Fragments, of lane l of warp w of the warpgroup:
 //   accumulator  columns 8 j + 2 (l % 4) + {0, 1}: of row 16 w + l / 4 in elements 4 j + {0, 1},
 //                of row 16 w + l / 4 + 8 in elements 4 j + {2, 3}.
 //   A            of a slice of 16 columns, 4 registers of two elements: (row, 2 (l % 4)),
-//                (row + 8, the same), and both again 8 columns on.
+//                (row + 8, the same), and both again 8 columns on. Of int8 the same bytes: a slice
+//                of 32 columns, four to a register.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,13 @@ __device__ inline uint64_t matrix_descriptor(uint32_t shared, uint32_t panel_str
          uint64_t{(shared & 0x3FFFF) >> 4};
 }
 
+// The same for rows of 64 bytes, in the 64-byte swizzle, one tile wide.
+__device__ inline uint64_t narrow_matrix_descriptor(uint32_t shared) {
+  constexpr uint64_t kSwizzle64 = uint64_t{2} << 62;
+  constexpr uint64_t kEightRows = 512;
+  return kSwizzle64 | (kEightRows >> 4) << 32 | uint64_t{(shared & 0x3FFFF) >> 4};
+}
+
 __device__ inline void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -44,6 +52,11 @@ template <int kCount>
 __device__ inline void hold(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+template <int kCount>
+__device__ inline void hold(int32_t (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 template <int kCount>
 __device__ inline void hold(uint32_t (&registers)[kCount]) {
@@ -172,6 +185,24 @@ __device__ inline void wgmma_shared_256(float* c, uint64_t a, uint64_t b, bool k
     MR_WGMMA_SHARED_256("bf16.bf16");
   }
 }
+
+// 64 x 128 += 64 x 32 times 32 x 128 of int8; B stored by column (128 rows of 32 bytes).
+#define MR_INTEGERS_4(c, i) "+r"((c)[i]), "+r"((c)[i + 1]), "+r"((c)[i + 2]), "+r"((c)[i + 3])
+#define MR_INTEGERS_16(c, i) \
+  MR_INTEGERS_4(c, i), MR_INTEGERS_4(c, i + 4), MR_INTEGERS_4(c, i + 8), MR_INTEGERS_4(c, i + 12)
+__device__ inline void wgmma_int8_128(int32_t* c, const uint32_t* a, uint64_t b, bool keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" MR_NUMBERS_64
+      "}, {%64, %65, %66, %67}, %68, keep;\n"
+      "}\n"
+      : MR_INTEGERS_16(c, 0), MR_INTEGERS_16(c, 16), MR_INTEGERS_16(c, 32), MR_INTEGERS_16(c, 48)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
+}
+#undef MR_INTEGERS_16
+#undef MR_INTEGERS_4
 
 #undef MR_WGMMA_SHARED_256
 #undef MR_WGMMA_SHARED_64

@@ -124,22 +124,21 @@ TEST_F(ReferenceCheck, SeesWrongBlocks) {
 
 TEST_F(ReferenceCheck, SeesBlocksOfAnotherGamma) {
   auto index = blocks();
-  const AdaptiveSetting setting{.gamma = 0.5F, .row_outliers = 4, .page_outliers = 2};
-  const std::vector gamma(4, setting.gamma);
+  const AdaptiveSetting setting{.rule = {.gamma = 0.5F}, .sampled_rows = 8};
+  const std::vector rules(4, setting.rule);
   device_->build_adaptive({.q = layer_.q(),
                            .num_query_heads = 4,
                            .scale = layer_.scale(),
                            .kv = layer_.kv(),
                            .tiles = layer_.tiles(),
                            .heads = heads_,
-                           .gamma = gamma,
-                           .row_outliers = 4,
-                           .page_outliers = 2,
+                           .rules = rules,
+                           .sampled_rows = 8,
                            .index = index.view()});
   const auto host = *index.download(*device_);
   EXPECT_TRUE(check_adaptive(*device_, layer_, kHead, setting, host)->ok());
   auto other = setting;
-  other.gamma = 0.95F;
+  other.rule.gamma = 0.95F;
   EXPECT_FALSE(check_adaptive(*device_, layer_, kHead, other, host)->ok());
 }
 

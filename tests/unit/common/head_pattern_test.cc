@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,12 +21,11 @@ TEST(HeadPattern, ReadsEveryTextForm) {
        {.pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096}},
       {"block-sparse:100", {.pattern = Pattern::kBlockSparse, .top_k = 100}},
       {"elastic:-2048,0.125", {.pattern = Pattern::kElastic, .alpha = -2048, .beta = 0.125f}},
-      {"adaptive",
-       {.pattern = Pattern::kAdaptive, .gamma = 0.8f, .row_outliers = 4, .page_outliers = 4}},
-      {"adaptive:0.95",
-       {.pattern = Pattern::kAdaptive, .gamma = 0.95f, .row_outliers = 4, .page_outliers = 4}},
-      {"adaptive:1,8,0",
-       {.pattern = Pattern::kAdaptive, .gamma = 1, .row_outliers = 8, .page_outliers = 0}},
+      {"adaptive", {.pattern = Pattern::kAdaptive}},
+      {"adaptive:0.5", {.pattern = Pattern::kAdaptive, .gamma = 0.5f}},
+      {"adaptive:0.5,0.9", {.pattern = Pattern::kAdaptive, .gamma = 0.5f, .enough = 0.9f}},
+      {"adaptive:1,1,64",
+       {.pattern = Pattern::kAdaptive, .gamma = 1, .enough = 1, .sampled_rows = 64}},
   };
   for (const auto& [text, expected] : cases) {
     const auto head = parse_head_pattern(text);
@@ -37,7 +37,7 @@ TEST(HeadPattern, ReadsEveryTextForm) {
 TEST(HeadPattern, TextFormReadsBackAsTheSamePattern) {
   for (const std::string text :
        {"dense", "a-shape:0,1", "vertical-slash:30,800", "block-sparse:1", "elastic:8192,0.3",
-        "adaptive:0.8,4,2", "adaptive:0.333333,0,16"}) {
+        "adaptive:0.3,0.8,16", "adaptive:0.333333,1,1"}) {
     const auto head = parse_head_pattern(text);
     ASSERT_TRUE(head.ok()) << head.error().to_string();
     EXPECT_EQ(format_head_pattern(*head), text);
@@ -66,8 +66,9 @@ TEST(HeadPattern, SaysWhichFormsExistWhenItReadsNone) {
                                  "elastic:1",
                                  "elastic:1,x",
                                  "adaptive:",
-                                 "adaptive:0.8,4",
-                                 "adaptive:0.8,4,2,1",
+                                 "adaptive:0.8,,16",
+                                 "adaptive:0.8,0.9,16,1",
+                                 "adaptive:0.8,0.9,1.5",
                                  "adaptive:high",
                                  "auto"}) {
     const auto head = parse_head_pattern(text);
@@ -76,6 +77,31 @@ TEST(HeadPattern, SaysWhichFormsExistWhenItReadsNone) {
     EXPECT_THAT(head.error().message, HasSubstr("\"" + text + "\""));
     EXPECT_THAT(head.error().message, HasSubstr("vertical-slash:V,S"));
   }
+}
+
+TEST(HeadPattern, SaysWhichArgumentIsMissingOrWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"vertical-slash", "verticals is missing"},
+      {"vertical-slash:256", "slashes is missing"},
+      {"a-shape:,64", "sink is missing"},
+      {"elastic:1", "beta is missing"},
+      {"block-sparse:1.5", "top_k is \"1.5\", expected an integer"},
+      {"adaptive:high", "gamma is \"high\", expected a number"},
+      {"a-shape:1,2,3", "3 arguments, expected 2"},
+      {"sparse:1", "unknown pattern"},
+  };
+  for (const auto& [text, because] : cases) {
+    const auto head = parse_head_pattern(text);
+    ASSERT_FALSE(head.ok()) << text;
+    EXPECT_THAT(head.error().message, HasSubstr(because));
+  }
+}
+
+TEST(HeadPattern, MinimumRecallIsAShare) {
+  for (const float recall : {-0.1F, 1.5F, std::nanf("")}) {
+    EXPECT_FALSE(checked_head_pattern({.min_recall = recall}).ok()) << recall;
+  }
+  EXPECT_TRUE(checked_head_pattern({.min_recall = 0.9F}).ok());
 }
 
 TEST(HeadPattern, NamesTheNumberThatIsOutOfRange) {
@@ -97,8 +123,11 @@ TEST(HeadPattern, NamesTheNumberThatIsOutOfRange) {
       {"adaptive:1.01", "gamma = 1.01"},
       {"adaptive:nan", "gamma = nan"},
       {"adaptive:inf", "gamma = inf"},
-      {"adaptive:0.8,17,2", "row outliers = 17"},
-      {"adaptive:0.8,4,-1", "page outliers = -1"},
+      {"adaptive:0.8,0", "enough = 0"},
+      {"adaptive:0.8,2", "enough = 2"},
+      {"adaptive:0.8,0.9,0", "rows = 0"},
+      {"adaptive:0.8,0.9,128", "rows = 128"},
+      {"adaptive:0.8,0.9,12", "rows = 12, expected a power of two"},
   };
   for (const auto& [text, because] : cases) {
     const auto head = parse_head_pattern(text);

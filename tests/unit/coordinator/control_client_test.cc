@@ -12,6 +12,7 @@
 namespace millrace::coordinator {
 namespace {
 
+using worker::ControlBoard;
 using worker::ControlClient;
 using worker::ControlEvent;
 using worker::ControlOptions;
@@ -32,10 +33,6 @@ ControlOptions options_for(uint16_t port, const std::string& id = "g0") {
   description.mutable_model()->set_vocab_size(100);
   description.mutable_model()->set_num_layers(1);
   return options;
-}
-
-std::vector<protocol::Metric> no_metrics() {
-  return {};
 }
 
 ControlEvent next(ControlClient& client) {
@@ -70,7 +67,8 @@ class SilentCoordinator {
 
 TEST(ControlClient, ServesARequestOfTheCoordinator) {
   RunningServer server;
-  ControlClient client(options_for(server.group_port()), no_metrics);
+  ControlBoard board;
+  ControlClient client(options_for(server.group_port()), board);
   ASSERT_TRUE(client.wait_connected(Deadline::after(kPatience)).ok());
   EXPECT_EQ(next(client).kind, ControlEvent::Kind::kConnected);
   RawHttp http(server.http_port());
@@ -88,15 +86,14 @@ TEST(ControlClient, ServesARequestOfTheCoordinator) {
 TEST(ControlClient, ItsMetricsShowAtTheCoordinator) {
   ServerOptions options = patient_options();
   options.scheduler.heartbeat_interval = std::chrono::milliseconds(10);
-  options.scheduler.missed_heartbeats = 1000;
   RunningServer server(options);
-  ControlClient client(options_for(server.group_port()), [] {
-    protocol::Metric metric;
-    metric.set_name("millrace_pool_bytes");
-    metric.set_help("Pool");
-    metric.set_value(42);
-    return std::vector{metric};
-  });
+  protocol::Metric metric;
+  metric.set_name("millrace_pool_bytes");
+  metric.set_help("Pool");
+  metric.set_value(42);
+  ControlBoard board;
+  board.post({metric}, /*free_prompt_tokens=*/1000);
+  ControlClient client(options_for(server.group_port()), board);
   const Deadline deadline = Deadline::after(kPatience);
   std::string text;
   while (!deadline.passed() && text.find("millrace_pool_bytes") == std::string::npos) {
@@ -108,7 +105,8 @@ TEST(ControlClient, ItsMetricsShowAtTheCoordinator) {
 TEST(ControlClient, SaysThatTheCoordinatorIsGoneAndComesBackToItsSuccessor) {
   auto first = std::make_unique<RunningServer>();
   const uint16_t port = first->group_port();
-  ControlClient client(options_for(port), no_metrics);
+  ControlBoard board;
+  ControlClient client(options_for(port), board);
   EXPECT_EQ(next(client).kind, ControlEvent::Kind::kConnected);
   first.reset();
   EXPECT_EQ(next(client).kind, ControlEvent::Kind::kDisconnected);
@@ -122,11 +120,38 @@ TEST(ControlClient, SaysThatTheCoordinatorIsGoneAndComesBackToItsSuccessor) {
   EXPECT_EQ(http_call(second.http_port(), "GET", "/ready").status, 200);
 }
 
+TEST(ControlClient, TellsACoordinatorThatWasStartedAnewWhichLeasesItHolds) {
+  protocol::PrefillDone done;
+  done.set_request_id("r");
+  done.mutable_manifest()->set_model("tiny");
+  done.mutable_manifest()->set_request_id("r");
+  done.mutable_manifest()->set_lease_id("lease-1");
+  done.mutable_manifest()->set_lease_ms(60000);
+  done.mutable_manifest()->set_first_token_id(9);
+  ControlBoard board;
+  board.hold(done);
+  RunningServer server;  // it has not seen the request
+  ControlClient client(options_for(server.group_port()), board);
+  EXPECT_EQ(next(client).kind, ControlEvent::Kind::kConnected);
+  const auto call = [&](const char* method, const char* target, const char* body = "") {
+    return http_call(server.http_port(), method, target, body);
+  };
+  const Deadline deadline = Deadline::after(kPatience);
+  RawReply found = call("GET", "/v1/prefill/r");
+  while (found.status == 404 && !deadline.passed()) found = call("GET", "/v1/prefill/r");
+  ASSERT_EQ(found.status, 200) << found.body;
+  EXPECT_EQ(found.json().at("first_token_id").as_int64(), 9);
+  EXPECT_EQ(found.json().at("lease").at("state").as_string(), "active");
+  EXPECT_EQ(call("POST", "/v1/prefill/r/lease:release", R"({"lease_id":"lease-1"})").status, 200);
+  EXPECT_EQ(next(client).message.lease_release().lease_id(), "lease-1");
+}
+
 TEST(ControlClient, GivesUpWhenItIsRefusedForGood) {
   RunningServer server;
   ControlOptions options = options_for(server.group_port());
   options.description.set_protocol_version(99);
-  ControlClient client(options, no_metrics);
+  ControlBoard board;
+  ControlClient client(options, board);
   const auto connected = client.wait_connected(Deadline::after(kPatience));
   EXPECT_EQ(connected.error().code, Errc::kUnavailable);
   EXPECT_NE(connected.error().message.find("version 99"), std::string::npos);
@@ -135,9 +160,10 @@ TEST(ControlClient, GivesUpWhenItIsRefusedForGood) {
 
 TEST(ControlClient, TakesOverOnceItsPredecessorOfTheSameNameIsGone) {
   RunningServer server;
-  auto predecessor = std::make_unique<ControlClient>(options_for(server.group_port()), no_metrics);
+  ControlBoard board;
+  auto predecessor = std::make_unique<ControlClient>(options_for(server.group_port()), board);
   ASSERT_TRUE(predecessor->wait_connected(Deadline::after(kPatience)).ok());
-  ControlClient successor(options_for(server.group_port(), "g1"), no_metrics);
+  ControlClient successor(options_for(server.group_port(), "g1"), board);
   EXPECT_EQ(successor.wait_connected(Deadline::after(std::chrono::milliseconds(50))).error().code,
             Errc::kDeadlineExceeded);
   predecessor.reset();
@@ -147,7 +173,8 @@ TEST(ControlClient, TakesOverOnceItsPredecessorOfTheSameNameIsGone) {
 TEST(ControlClient, ACoordinatorThatFallsSilentCountsAsGone) {
   // A listener that accepts, lets the group in, and never says a word again.
   SilentCoordinator coordinator(/*heartbeat_interval_ms=*/10);
-  ControlClient client(options_for(coordinator.port()), no_metrics);
+  ControlBoard board;
+  ControlClient client(options_for(coordinator.port()), board);
   coordinator.let_in();
   EXPECT_EQ(next(client).kind, ControlEvent::Kind::kConnected);
   const ControlEvent event = next(client);
@@ -161,7 +188,8 @@ TEST(ControlClient, EndsAtOnceWhileNobodyListens) {
     RunningServer gone;
     port = gone.group_port();
   }
-  ControlClient client(options_for(port), no_metrics);
+  ControlBoard board;
+  ControlClient client(options_for(port), board);
   EXPECT_EQ(client.wait_connected(Deadline::after(std::chrono::milliseconds(20))).error().code,
             Errc::kDeadlineExceeded);
 }

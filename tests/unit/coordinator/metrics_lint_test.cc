@@ -14,11 +14,12 @@ Request ended_request() {
   Request request;
   request.state = RequestState::kDone;
   request.started_at = request.ended_at = request.queued_at;
-  request.result.emplace();
-  request.result->add_phases()->set_phase("attention");
-  request.result->add_phases()->set_phase("made up");
-  request.result->add_stages()->set_stage("tail");
-  request.result->add_stages()->set_stage("made up");
+  auto result = std::make_shared<protocol::PrefillDone>();
+  result->add_phases()->set_phase("attention");
+  result->add_phases()->set_phase("made up");
+  result->add_stages()->set_stage("tail");
+  result->add_stages()->set_stage("made up");
+  request.result = std::move(result);
   return request;
 }
 
@@ -36,6 +37,7 @@ std::string everything() {
   const Request request = ended_request();
   probes.refused(Error(Errc::kExhausted, "x"));
   probes.admitted(request);
+  probes.given_back(Errc::kExhausted);
   probes.ended(request);
   probes.ended(failed_request());
   probes.group_lost();

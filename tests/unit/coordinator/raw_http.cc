@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,8 +41,16 @@ void RawHttp::hang_up() {
   socket_ = -1;
 }
 
+void RawHttp::finish_sending() {
+  ::shutdown(socket_, SHUT_WR);
+}
+
 void RawHttp::send(const std::string& bytes) {
   ASSERT_TRUE(send_all(socket_, bytes));
+}
+
+bool RawHttp::try_send(const std::string& bytes) {
+  return send_all(socket_, bytes);
 }
 
 void RawHttp::send_request(const std::string& method, const std::string& target,

@@ -28,6 +28,8 @@ class RawHttp {
   RawHttp& operator=(const RawHttp&) = delete;
 
   void send(const std::string& bytes);
+  // False where the server takes no more.
+  bool try_send(const std::string& bytes);
   void send_request(const std::string& method, const std::string& target,
                     const std::string& body = {}, const std::string& more_headers = {});
   // A whole reply, body by Content-Length or chunks.
@@ -37,6 +39,8 @@ class RawHttp {
   std::string read_event();
   bool closed_by_peer();
   void hang_up();
+  // Ends the connection to the server, not the one from it.
+  void finish_sending();
 
  private:
   bool fill();

@@ -22,7 +22,9 @@ Request ended_after(milliseconds queued, std::optional<milliseconds> computed) {
 TEST(RequestLog, ALineHasTokensOutcomeAndTimes) {
   Request request = ended_after(milliseconds(10), milliseconds(1240));
   request.state = RequestState::kDone;
-  request.result.emplace().mutable_manifest()->set_density(0.337);
+  protocol::PrefillDone done;
+  done.mutable_manifest()->set_density(0.337);
+  request.result = std::make_shared<const protocol::PrefillDone>(std::move(done));
   EXPECT_EQ(end_line(request),
             "request r1: 8192 tokens, done on group 'group-0': queue 0.01 s, prefill 1.24 s, "
             "density 0.337");

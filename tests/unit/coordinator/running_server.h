@@ -16,6 +16,7 @@ inline ServerOptions patient_options() {
   options.http_port = 0;
   options.group_port = 0;
   options.scheduler.heartbeat_interval = std::chrono::seconds(20);
+  options.scheduler.group_patience = std::chrono::minutes(1);
   options.shutdown_timeout = std::chrono::seconds(10);
   return options;
 }
@@ -42,6 +43,7 @@ class RunningServer {
 
   uint16_t http_port() const { return http_port_; }
   uint16_t group_port() const { return group_port_; }
+  uint16_t admin_port() const { return server_->admin_port().value(); }
   void shut_down() { server_->shut_down(); }
   bool ended_within(std::chrono::seconds patience) {
     return end_.wait_for(patience) == std::future_status::ready;

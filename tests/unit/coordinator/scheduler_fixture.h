@@ -35,11 +35,13 @@ class RecordingLink final : public GroupLink {
     }
   }
   void close(const std::string& why) override { log.push_back("closed: " + why); }
+  bool host_answers() const override { return answers; }
 
   std::vector<std::string> log;
   protocol::PrefillRequest last_request;
   int heartbeats = 0;
   int acceptances = 0;
+  bool answers = true;
 };
 
 class SchedulerTest : public ::testing::Test {

@@ -26,7 +26,7 @@ TEST_F(SchedulerQueue, OnlyAStreamingRequestIsOpenedAndOnlyOnce) {
   ASSERT_FALSE(submit("at-end"));
   EXPECT_EQ(link.last_request.handover(), protocol::HANDOVER_AT_END);
   opened("at-end", "l");
-  EXPECT_FALSE(scheduler_->find("at-end")->opened.has_value());
+  EXPECT_FALSE(scheduler_->find("at-end")->opened != nullptr);
   done("at-end");
 
   PrefillBody body;
@@ -37,7 +37,7 @@ TEST_F(SchedulerQueue, OnlyAStreamingRequestIsOpenedAndOnlyOnce) {
   ASSERT_FALSE(scheduler_->submit(std::move(body)));
   EXPECT_EQ(link.last_request.handover(), protocol::HANDOVER_STREAMING);
   opened("another", "l");
-  EXPECT_FALSE(scheduler_->find("streaming")->opened.has_value());
+  EXPECT_FALSE(scheduler_->find("streaming")->opened != nullptr);
   opened("streaming", "first");
   opened("streaming", "second");
   EXPECT_EQ(state("streaming"), RequestState::kRunning);

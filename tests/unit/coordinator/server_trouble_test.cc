@@ -322,6 +322,7 @@ TEST_F(ServerTrouble, AStreamEndsWithTheErrorWhenTheGroupDies) {
 TEST_F(ServerTrouble, ASilentGroupIsLost) {
   ServerOptions options = patient_options();
   options.scheduler.heartbeat_interval = std::chrono::milliseconds(20);
+  options.scheduler.group_patience = std::chrono::milliseconds(100);
   start(options);
   FakeGroup group(server_->group_port());
   group.join(FakeGroup::description("group-0", "g0"));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <span>
@@ -241,6 +242,29 @@ TEST_P(GenerationTest, DecodeNodeGeneratesWhatABatchJobOfOneRankGenerates) {
   EXPECT_EQ(report->token_ids, batch_tokens(model_directory(), GetParam().dtype, tokens_, 6));
   // Each kv head is pulled once, or by each rank that holds a replica of it.
   EXPECT_EQ(report->pulled.pages, 2 * std::max(GetParam().num_kv_heads, decode_tp) * 12);
+}
+
+// The decode node's own copy of the model says what ends a text.
+TEST_P(GenerationTest, DecodeNodeEndsWithTheTextUnlessItIsToldNotTo) {
+  namespace fs = std::filesystem;
+  const auto all = batch_tokens(model_directory(), GetParam().dtype, tokens_, 6);
+  const test::TempDirectory model;
+  for (const auto& entry : fs::directory_iterator(model_directory())) {
+    fs::create_symlink(entry.path(), model.file(entry.path().filename().string()));
+  }
+  model.write("generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", all[2]));
+  for (const bool ignore_eos : {false, true}) {
+    const auto report = decode(*transport_, served_->manifest(),
+                               {.model_directory = model.path(),
+                                .tp = GetParam().decode_tp,
+                                .max_tokens = 6,
+                                .ignore_eos = ignore_eos,
+                                .timeout = std::chrono::seconds(60)});
+    ASSERT_TRUE(report.ok()) << report.error().to_string();
+    const auto end = std::find(all.begin(), all.end(), all[2]) + 1;
+    EXPECT_EQ(report->token_ids, ignore_eos ? all : std::vector(all.begin(), end));
+    EXPECT_EQ(report->finish_reason, ignore_eos ? "length" : "stop");
+  }
 }
 
 TEST_P(HandoverTest, AnyRangeOfPagesArrivesInOrder) {

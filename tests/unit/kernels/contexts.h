@@ -21,12 +21,21 @@ inline std::vector<kernels::cpu::SimdLevel> simd_levels() {
   return levels;
 }
 
+// bfloat16 products of 16 rows or more are widened though there are instructions for them: what a
+// machine does whose bfloat16 dot products are slow.
+inline void add_slow_dots(std::vector<kernels::cpu::Context>& all) {
+  using kernels::cpu::SimdLevel;
+  if (kernels::cpu::detect_simd() < SimdLevel::kAvx512Bf16) return;
+  all.push_back({.num_threads = 2, .simd = SimdLevel::kAvx512, .widened_rows = 16});
+}
+
 // Each of them with one thread and with three, which rarely divide the work evenly.
 inline std::vector<kernels::cpu::Context> contexts() {
   std::vector<kernels::cpu::Context> all;
   for (const auto level : simd_levels()) {
     for (const int num_threads : {1, 3}) all.push_back({.num_threads = num_threads, .simd = level});
   }
+  add_slow_dots(all);
   return all;
 }
 

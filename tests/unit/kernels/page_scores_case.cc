@@ -18,41 +18,20 @@ std::vector<float> dense_lse(EstimationCase& c, std::span<const int32_t> heads) 
   return lse;
 }
 
-std::vector<RowTile> tiles_of_last_rows(EstimationCase& c) {
-  std::vector<RowTile> tiles;
-  for (RowTile tile : tile_rows(c.shape().num_tokens)) {
-    tile.local_row = tile.position - c.last().first_position;
-    if (tile.local_row >= 0) tiles.push_back(tile);
-  }
-  return tiles;
-}
-
-std::vector<int64_t> numbers_of(const std::vector<RowTile>& tiles) {
-  std::vector<int64_t> numbers;
-  for (const RowTile& tile : tiles) numbers.push_back(tile.position / kTileRows);
-  return numbers;
-}
-
 int64_t num_pages_of(const EstimationCase& c) {
   return ceil_div(c.shape().num_tokens, kPageTokens);
 }
 
-Scores score_on_host(EstimationCase& c, std::span<const int32_t> heads, const IndexView& index,
-                     const std::vector<float>& lse, const std::vector<RowTile>& tiles,
-                     const std::function<void(const PageScoresParams&)>& operation) {
-  Scores scores{std::vector<float>(heads.size() * static_cast<size_t>(num_pages_of(c))),
-                std::vector<float>(heads.size())};
-  const std::vector<int64_t> numbers = numbers_of(tiles);
+std::vector<float> scores_on_host(EstimationCase& c, std::span<const int32_t> heads,
+                                  const std::vector<float>& lse,
+                                  const std::function<void(const PageScoresParams&)>& operation) {
+  std::vector<float> pages(heads.size() * static_cast<size_t>(num_pages_of(c)));
   operation({.last = c.last(),
              .kv = c.kv(),
              .lse = lse.data(),
              .heads = heads,
-             .index = index,
-             .recall_tiles = tiles,
-             .recall_tile_numbers = numbers,
-             .page_scores = scores.pages.data(),
-             .recall = scores.recall.data()});
-  return scores;
+             .page_scores = pages.data()});
+  return pages;
 }
 
 }  // namespace millrace::kernels

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/cpu/bfloat16_dots.h"
+
 namespace millrace::kernels::cpu {
 namespace {
 
@@ -34,6 +36,23 @@ TEST_F(SimdLevelTest, VariableLowersButNeverRaises) {
        {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512, SimdLevel::kAvx512Bf16}) {
     setenv("MILLRACE_SIMD", std::string(simd_level_name(level)).c_str(), 1);
     EXPECT_EQ(detect_simd(), std::min(level, machine));
+  }
+}
+
+TEST_F(SimdLevelTest, FastestIsWhatTheVariableAsksFor) {
+  for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx512, SimdLevel::kAvx512Bf16}) {
+    setenv("MILLRACE_SIMD", std::string(simd_level_name(level)).c_str(), 1);
+    EXPECT_EQ(fastest_simd(), std::min(level, machine_simd()));
+  }
+}
+
+TEST_F(SimdLevelTest, FastestMultipliesBFloat16OnlyWhereThatGains) {
+  const double gain = bfloat16_dot_gain();
+  EXPECT_EQ(gain > 0, machine_simd() == SimdLevel::kAvx512Bf16);
+  if (gain < 1) {
+    EXPECT_EQ(fastest_simd(), std::min(machine_simd(), SimdLevel::kAvx512));
+  } else if (gain > 1.5) {
+    EXPECT_EQ(fastest_simd(), SimdLevel::kAvx512Bf16);
   }
 }
 

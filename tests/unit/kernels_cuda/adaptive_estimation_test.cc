@@ -1,8 +1,9 @@
+#include "kernels/cuda/estimation/adaptive.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "kernels/cuda/estimation/page_lists.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/unit/kernels/needle_layer.h"
@@ -12,46 +13,49 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-struct Outliers {
-  int32_t rows = 4;
-  int32_t pages = 2;
+struct Settings {
+  int32_t sampled_rows = kSampledRows;
+  int64_t max_blocks = 1 << 20;
+  AdaptiveMemory memory = {};
 };
 
 class AdaptiveEstimation : public GpuCase {
  protected:
   std::vector<HeadLists> build(EstimationCase& c, const std::vector<RowTile>& tiles,
-                               const std::vector<int32_t>& heads, const std::vector<float>& gamma,
-                               Outliers outliers = {}, int64_t max_blocks = 1 << 20) {
+                               const std::vector<int32_t>& heads,
+                               const std::vector<AdaptiveRule>& rules,
+                               const Settings& settings = {}) {
     DeviceLayer layer(c);
     DeviceIndex index({.num_heads = c.shape().num_query_heads,
                        .num_tiles = std::ssize(tiles),
-                       .max_blocks = max_blocks});
+                       .max_blocks = settings.max_blocks});
     const void* q = layer.rows_of(tiles);
     run([&](Context& context) {
-      build_adaptive({.q = q,
-                      .num_query_heads = c.shape().num_query_heads,
-                      .scale = c.scale(),
-                      .kv = layer.kv(),
-                      .tiles = tiles,
-                      .heads = heads,
-                      .gamma = gamma,
-                      .row_outliers = outliers.rows,
-                      .page_outliers = outliers.pages,
-                      .index = index.view()},
-                     context);
+      build_adaptive_within(settings.memory,
+                            {.q = q,
+                             .num_query_heads = c.shape().num_query_heads,
+                             .scale = c.scale(),
+                             .kv = layer.kv(),
+                             .tiles = tiles,
+                             .heads = heads,
+                             .rules = rules,
+                             .sampled_rows = settings.sampled_rows,
+                             .index = index.view()},
+                            context);
     });
     EXPECT_TRUE(index.guards_intact());
     std::vector<HeadLists> lists;
     for (const int32_t head : heads) lists.push_back(index.lists(head));
     return lists;
   }
-  HeadLists build(EstimationCase& c, float gamma, int64_t max_blocks = 1 << 20) {
-    return build(c, tile_rows(c.shape().num_tokens), {0}, {gamma}, {}, max_blocks).front();
+  HeadLists build(EstimationCase& c, const AdaptiveRule& rule, const Settings& settings = {}) {
+    return build(c, tile_rows(c.shape().num_tokens), {0}, {rule}, settings).front();
   }
 
   // Against the reference on the same case.
   ListDifference differences(EstimationCase& c, const std::vector<int32_t>& heads,
-                             const std::vector<float>& gamma, Outliers outliers = {}) {
+                             const std::vector<AdaptiveRule>& rules,
+                             int32_t sampled_rows = kSampledRows) {
     const std::vector<RowTile> tiles = tile_rows(c.shape().num_tokens);
     IndexStorage expected({.num_heads = c.shape().num_query_heads,
                            .num_tiles = std::ssize(tiles),
@@ -62,16 +66,13 @@ class AdaptiveEstimation : public GpuCase {
                          .kv = c.kv(),
                          .tiles = tiles,
                          .heads = heads,
-                         .gamma = gamma,
-                         .row_outliers = outliers.rows,
-                         .page_outliers = outliers.pages,
+                         .rules = rules,
+                         .sampled_rows = sampled_rows,
                          .index = expected.view()});
-    const auto actual = build(c, tiles, heads, gamma, outliers);
+    const auto actual = build(c, tiles, heads, rules, {.sampled_rows = sampled_rows});
     ListDifference all;
     for (size_t i = 0; i < heads.size(); ++i) {
-      const auto found = compare_blocks(actual[i], expected.lists(heads[i]), tiles);
-      all.different += found.different;
-      all.total += found.total;
+      all += compare_blocks(actual[i], expected.lists(heads[i]), tiles);
     }
     return all;
   }
@@ -81,9 +82,9 @@ EstimationShape shape_of(int64_t num_tokens, int32_t head_dim = 64) {
   return {.num_tokens = num_tokens, .head_dim = head_dim, .dtype = DType::kBFloat16};
 }
 
-// Means in float16 are off by up to 2^-12 and powers of two by 2^-22, so a page whose mass decides
-// whether gamma is reached may flip. On random data with nearly equal pages that is at most one
-// block in two hundred.
+// Products with a page's mean are off by a rounding, so a mass between two steps may go to either,
+// and with it a page whose mass decides whether a share is reached. On random data with nearly
+// equal pages that is at most one block in two hundred.
 void expect_few_flips(const ListDifference& found) {
   EXPECT_LE(found.different * 200, found.total);
 }
@@ -92,50 +93,79 @@ class AdaptiveEstimationIn : public AdaptiveEstimation,
                              public testing::WithParamInterface<DType> {};
 MR_INSTANTIATE_NARROW(AdaptiveEstimationIn);
 
+// Around the borders of a page, of a step of four and, at 16 samples, of a unit of four tiles; past
+// a group of 64 pages.
 TEST_P(AdaptiveEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
   ListDifference all;
   for (const int32_t head_dim : {64, 128}) {
-    for (const int64_t num_tokens : {1, 2, 63, 64, 65, 66, 127, 130, 1000, 1536, 8191}) {
+    for (const int64_t num_tokens :
+         {1, 2, 3, 63, 64, 65, 66, 127, 128, 130, 255, 256, 257, 320, 513, 1000, 1536}) {
       EstimationCase c({.num_tokens = num_tokens,
                         .num_query_heads = 4,
                         .num_kv_heads = 2,
                         .head_dim = head_dim,
                         .dtype = GetParam()},
                        32);
-      const auto found = differences(c, {3, 0, 2}, {0.5F, 0.9F, 1.0F});
-      all.different += found.different;
-      all.total += found.total;
+      all += differences(c, {3, 0, 2}, {{.gamma = 0.5F}, {.gamma = 0.9F}, {.gamma = 1}});
     }
   }
   expect_few_flips(all);
 }
 
-TEST_F(AdaptiveEstimation, FollowsTheReferenceForAnyNumberOfRepresentatives) {
+TEST_P(AdaptiveEstimationIn, LongerListsAreThoseOfTheReferenceButForFlipsOfRounding) {
+  for (const int32_t head_dim : {64, 128}) {
+    EstimationCase c({.num_tokens = 4095 + head_dim, .head_dim = head_dim, .dtype = GetParam()},
+                     31);
+    expect_few_flips(differences(c, {0}, {{.gamma = 0.7F}}, 4));
+  }
+}
+
+TEST_F(AdaptiveEstimation, FollowsTheReferenceForAnyNumberOfSampledRows) {
   EstimationCase c(shape_of(777), 33);
+  scale_queries(c, 3.0F);
   ListDifference all;
-  for (const Outliers& outliers : std::vector<Outliers>{
-           {0, 0}, {0, 3}, {3, 0}, {8, 4}, {12, 1}, {64, 64}, {100, 1}, {1, 100}}) {
-    SCOPED_TRACE(testing::Message() << outliers.rows << " rows, " << outliers.pages << " keys");
-    const auto found = differences(c, {0}, {0.6F}, outliers);
+  for (const int32_t sampled_rows : {1, 2, 4, 8, 16, 32, 64}) {
+    SCOPED_TRACE(sampled_rows);
+    const auto found = differences(c, {0}, {{.gamma = 0.6F}}, sampled_rows);
     EXPECT_LE(found.different, 1 + found.total / 20);
-    all.different += found.different;
-    all.total += found.total;
+    all += found;
   }
   expect_few_flips(all);
 }
 
-TEST_F(AdaptiveEstimation, GammaOneIsEverything) {
+TEST_F(AdaptiveEstimation, FollowsTheReferenceForAnyRule) {
+  EstimationCase c(shape_of(1300, 128), 34);
+  scale_queries(c, 3.0F);
+  ListDifference all;
+  for (const AdaptiveRule& rule : std::vector<AdaptiveRule>{{.gamma = 0},
+                                                            {.gamma = 0.8F, .enough = 0.5F},
+                                                            {.gamma = 1, .enough = 0.9F},
+                                                            {.gamma = 0.1F, .min_recall = 0.6F},
+                                                            {.gamma = 0, .min_recall = 0.9F},
+                                                            {.min_recall = 1}}) {
+    SCOPED_TRACE(testing::Message()
+                 << rule.gamma << ", " << rule.enough << ", " << rule.min_recall);
+    const auto found = differences(c, {0}, {rule});
+    EXPECT_LE(found.different, 1 + found.total / 20);
+    all += found;
+  }
+  expect_few_flips(all);
+}
+
+TEST_F(AdaptiveEstimation, RulesThatTakeEverythingMakeTilesDense) {
   EstimationCase c(shape_of(1000), 36);
-  for (const auto& list : build(c, 1.0F).blocks) {
-    EXPECT_EQ(list, std::vector<int32_t>{kDenseTile});
+  for (const AdaptiveRule& rule : {AdaptiveRule{.gamma = 1}, AdaptiveRule{.min_recall = 1}}) {
+    for (const auto& list : build(c, rule).blocks) {
+      EXPECT_EQ(list, std::vector<int32_t>{kDenseTile});
+    }
   }
 }
 
 TEST_F(AdaptiveEstimation, EqualPagesAreTakenFromTheFirst) {
   EstimationCase c(shape_of(640), 38);
-  scale_queries(c, 0.0F);  // every page of 64 keys has the same mass
-  // Of 10 pages 4 reach 0.35; the diagonal and its neighbour are forced.
-  EXPECT_EQ(build(c, 0.35F).blocks.back(), (std::vector<int32_t>{0, 1, 2, 3, 8, 9}));
+  scale_queries(c, 0.0F);  // every page has the same mass
+  // Of 10 pages three are kept; 3 of the other seven reach 0.35.
+  EXPECT_EQ(build(c, {.gamma = 0.35F}).blocks.back(), (std::vector<int32_t>{0, 1, 2, 3, 8, 9}));
 }
 
 TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
@@ -144,8 +174,8 @@ TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
   EstimationCase plain(shape_of(640), 39);
   for (int64_t t = 0; t < 640; ++t) c.q(t, 0, 0) = plain.q(t, 0, 0) = 8;
   for (int64_t t = 320; t < 384; ++t) c.k(0, t, 0) = 400;
-  const HeadLists with = build(c, 0.5F);
-  const HeadLists without = build(plain, 0.5F);
+  const HeadLists with = build(c, {.gamma = 0.5F});
+  const HeadLists without = build(plain, {.gamma = 0.5F});
   for (size_t tile = 0; tile < 5; ++tile) EXPECT_EQ(with.blocks[tile], without.blocks[tile]);
   for (size_t tile = 7; tile < 10; ++tile) {
     const auto last = static_cast<int32_t>(tile);
@@ -153,22 +183,57 @@ TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
   }
 }
 
-TEST_P(AdaptiveEstimationIn, FindsNeedlesByTheOutliersOfBothSides) {
-  constexpr int kNeedles = 7;
-  EstimationCase c = needle_layer(GetParam(), kNeedles);
-  const auto num_found = [&](Outliers outliers) {
-    const auto lists = build(c, tile_rows(kNeedleTokens), {0}, {0.8F}, outliers).front();
-    return num_needles_found(lists, kNeedles);
+// What follows a prefix must not change what its tiles attend to.
+TEST_P(AdaptiveEstimationIn, TilesDependOnThePrefixAlone) {
+  constexpr int64_t kPrefix = 1100;
+  const auto with_rest = [&](int64_t num_tokens, uint64_t seed) {
+    EstimationCase prefix({.num_tokens = kPrefix, .head_dim = 128, .dtype = GetParam()}, 46);
+    EstimationCase c({.num_tokens = num_tokens, .head_dim = 128, .dtype = GetParam()}, seed);
+    for (int64_t t = 0; t < kPrefix; ++t) {
+      for (int32_t d = 0; d < 128; ++d) {
+        c.q(t, 0, d) = prefix.q(t, 0, d);
+        c.k(0, t, d) = prefix.k(0, t, d);
+      }
+    }
+    HeadLists lists = build(c, {.gamma = 0.6F});
+    lists.blocks.resize(kPrefix / kTileRows);
+    return lists.blocks;
   };
-  EXPECT_EQ(num_found({4, 2}), kNeedles);
-  EXPECT_EQ(num_found({1, 1}), kNeedles);
-  EXPECT_LE(num_found({0, 1}), 3);
+  const auto expected = with_rest(kPrefix, 1);
+  EXPECT_EQ(with_rest(1101, 2), expected);
+  EXPECT_EQ(with_rest(1500, 3), expected);
+  EXPECT_EQ(with_rest(5000, 4), expected);
+}
+
+// Needles are asked for by one row of a tile, which is the furthest of its run however long.
+TEST_P(AdaptiveEstimationIn, FindsWhatASingleRowAsksFor) {
+  constexpr int kNeedles = 7;
+  const auto num_found = [&](int32_t sampled_rows, float bias) {
+    EstimationCase c = needle_layer(GetParam(), kNeedles);
+    for (int64_t t = 0; t < kNeedleTokens; ++t) {
+      for (const int32_t d : {1, 2, 40, 63}) c.k(0, t, d) += bias;
+    }
+    return num_needles_found(
+        build(c, {.gamma = 0.8F, .enough = 0.999F}, {.sampled_rows = sampled_rows}), kNeedles);
+  };
+  for (const int32_t rows : {1, 16, 64}) EXPECT_EQ(num_found(rows, 0), kNeedles) << rows;
+  // A bias far larger than what tells keys apart goes into the page's mean.
+  EXPECT_EQ(num_found(16, 50), kNeedles);
+}
+
+TEST_F(AdaptiveEstimation, FollowsTheReferenceUnderABiasOfKeys) {
+  EstimationCase c({.num_tokens = 1300, .head_dim = 128, .dtype = DType::kFloat16}, 35);
+  for (int64_t t = 0; t < 1300; ++t) {
+    for (const int32_t d : {0, 7, 64, 127}) c.k(0, t, d) += 100;
+  }
+  expect_few_flips(differences(c, {0}, {{.gamma = 0.6F}}));
 }
 
 TEST_F(AdaptiveEstimation, TileWhoseListDoesNotFitIsDense) {
   EstimationCase c(shape_of(1280), 39);
   scale_queries(c, 4.0F);
-  EXPECT_GT(expect_lists_that_fit(build(c, 0.3F, 30), build(c, 0.3F), 30), 0);
+  const AdaptiveRule rule = {.gamma = 0.05F};
+  EXPECT_GT(expect_lists_that_fit(build(c, rule, {.max_blocks = 30}), build(c, rule), 30), 0);
 }
 
 TEST_P(AdaptiveEstimationIn, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
@@ -179,12 +244,12 @@ TEST_P(AdaptiveEstimationIn, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) 
                     .dtype = GetParam()},
                    40);
   const std::vector<int32_t> heads = c.all_heads();
-  const std::vector<float> gamma(8, 0.6F);
-  const auto whole = build(c, tile_rows(3000), heads, gamma);
-  EXPECT_EQ(build(c, tile_rows(3000), heads, gamma), whole) << "in a second run";
+  const std::vector<AdaptiveRule> rules(8, {.gamma = 0.4F});
+  const auto whole = build(c, tile_rows(3000), heads, rules);
+  EXPECT_EQ(build(c, tile_rows(3000), heads, rules), whole) << "in a second run";
   for (const RankTiles& owned : ranks_of_two_and_four(3000)) {
     for (const int32_t head : {1, 6}) {
-      const auto part = build(c, owned.tiles, {head}, {0.6F}).front();
+      const auto part = build(c, owned.tiles, {head}, {rules[0]}).front();
       expect_part_of_whole(part, owned, whole[static_cast<size_t>(head)]);
     }
   }
@@ -193,58 +258,57 @@ TEST_P(AdaptiveEstimationIn, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) 
 TEST_F(AdaptiveEstimation, ManyHeadsAndTilesGoThroughInBatches) {
   EstimationCase c({.num_tokens = 9000,
                     .num_query_heads = 6,
-                    .num_kv_heads = 2,
+                    .num_kv_heads = 3,
                     .head_dim = 64,
                     .dtype = DType::kBFloat16},
                    44);
   const auto tiles = tile_rows(9000);
-  const std::vector<int32_t> heads = {0, 5, 3};
-  const std::vector<float> gamma = {0.3F, 0.6F, 0.45F};
-  DeviceLayer layer(c);
-  const auto build_within = [&](int64_t score_bytes) {
-    DeviceIndex index({.num_heads = 6, .num_tiles = std::ssize(tiles), .max_blocks = 1 << 20});
-    const void* q = layer.rows_of(tiles);
-    run([&](Context& context) {
-      build_page_lists({.q = q,
-                        .num_query_heads = 6,
-                        .scale = 0.125F,
-                        .kv = layer.kv(),
-                        .tiles = tiles,
-                        .index = index.view(),
-                        .row_outliers = 3,
-                        .page_outliers = 2,
-                        .heads = heads,
-                        .gamma = gamma,
-                        .score_bytes = score_bytes},
-                       context);
-    });
-    EXPECT_TRUE(index.guards_intact());
-    std::vector<HeadLists> lists;
-    for (const int32_t head : heads) lists.push_back(index.lists(head));
-    return lists;
-  };
-  const auto whole = build_within(kScoreBytes);
+  const std::vector<int32_t> heads = {0, 5, 3, 4};
+  const std::vector<AdaptiveRule> rules = {
+      {.gamma = 0.3F}, {.gamma = 0.6F}, {.gamma = 0.45F}, {.gamma = 0.2F}};
+  const auto whole = build(c, tiles, heads, rules);
   // All heads of some tiles; two heads of one tile; one head of one tile, though it does not fit.
-  for (const int64_t score_bytes : {200000, 1600, 1}) {
-    EXPECT_EQ(build_within(score_bytes), whole) << score_bytes << " bytes";
+  for (const int64_t batch_bytes : {2'000'000, 20'000, 1}) {
+    EXPECT_EQ(build(c, tiles, heads, rules, {.memory = {.batch_bytes = batch_bytes}}), whole)
+        << batch_bytes << " bytes";
+  }
+  // The keys of two kv heads at a time, and of one, though they do not fit.
+  for (const int64_t key_bytes : {2 * 9024 * 64, 1}) {
+    EXPECT_EQ(build(c, tiles, heads, rules, {.memory = {.key_bytes = key_bytes}}), whole)
+        << key_bytes << " bytes of keys";
   }
 }
 
 TEST_F(AdaptiveEstimation, NotANumberMakesTilesDenseInsteadOfWrong) {
   EstimationCase c(shape_of(640), 42);
   c.k(0, 3 * 64 + 5, 2) = std::nanf("");
-  const HeadLists lists = build(c, 0.5F);
+  const HeadLists lists = build(c, {.gamma = 0.05F});
   for (size_t tile = 3; tile < 10; ++tile) {
     EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
   }
 }
 
-TEST_F(AdaptiveEstimation, KeysBeyondFloat16MakeTilesDenseInsteadOfWrong) {
+TEST_F(AdaptiveEstimation, MeansBeyondFloat16MakeTilesDenseInsteadOfWrong) {
   EstimationCase c(shape_of(640), 43);
-  c.k(0, 3 * 64 + 5, 2) = 1e6F;
-  const HeadLists lists = build(c, 0.5F);
+  for (int64_t t = 3 * 64; t < 4 * 64; ++t) c.k(0, t, 2) = -1e5F;
+  const HeadLists lists = build(c, {.gamma = 0.05F});
   for (size_t tile = 3; tile < 10; ++tile) {
     EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
+  }
+}
+
+TEST_F(AdaptiveEstimation, SampledRowsThatAreNoNumberMakeTheirTileDense) {
+  const AdaptiveRule rule = {.gamma = 0.05F};
+  for (const float value : {std::nanf(""), -1e5F}) {
+    EstimationCase c(shape_of(1280), 45);
+    EstimationCase plain(shape_of(1280), 45);
+    c.q(12 * 64 + 10, 0, 5) = value;  // a sample
+    c.q(14 * 64 + 11, 0, 5) = value;  // none
+    HeadLists lists = build(c, rule);
+    EXPECT_EQ(lists.blocks[12], std::vector<int32_t>{kDenseTile});
+    HeadLists expected = build(plain, rule);
+    lists.blocks[12] = expected.blocks[12] = {};
+    EXPECT_EQ(lists.blocks, expected.blocks);
   }
 }
 

@@ -67,9 +67,7 @@ TEST_P(BlockSparseEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding
                                .index = expected.view()});
       const std::vector<HeadLists> actual = build(c, tiles, heads, top_k);
       for (size_t i = 0; i < heads.size(); ++i) {
-        const auto found = compare_blocks(actual[i], expected.lists(heads[i]), tiles);
-        all.different += found.different;
-        all.total += found.total;
+        all += compare_blocks(actual[i], expected.lists(heads[i]), tiles);
       }
     }
   }

@@ -8,7 +8,6 @@
 
 #include "common/units.h"
 #include "kernels/cuda/estimation/choice_tiles.h"
-#include "kernels/cuda/estimation/representative_scores.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
@@ -23,13 +22,12 @@ class ChoiceCase : public GpuCase {
   static constexpr int32_t kPageCounts[] = {1,    2,    3,    31,   64,   65,    130,   1000, 2047,
                                             2048, 2049, 8191, 8192, 8193, 16384, 16385, 65536};
 
-  static int64_t page_stride(int32_t num_pages) { return round_up(num_pages, kScorePages); }
+  static int64_t page_stride(int32_t num_pages) { return round_up(num_pages, kGroupPages); }
 
   // Chosen pages of each tile of one head. launch(tiles) has the device choose.
   template <typename Launch>
   PageLists choose(int32_t num_pages, int32_t rows_per_tile, const Launch& launch) {
     const DeviceArray<int32_t> pages(std::vector<int32_t>(kNumTiles, num_pages));
-    const DeviceArray<int32_t> rows(std::vector<int32_t>(kNumTiles, 64));
     const int64_t words = page_stride(num_pages) / 32;
     DeviceArray<uint32_t> chosen(kNumTiles * words);
     DeviceArray<int32_t> count(kNumTiles);
@@ -38,7 +36,6 @@ class ChoiceCase : public GpuCase {
                        .num_heads = 1,
                        .num_tiles = kNumTiles,
                        .tile_pages = pages.data(),
-                       .tile_rows = rows.data(),
                        .chosen = chosen.data(),
                        .count = count.data()});
     synchronize();

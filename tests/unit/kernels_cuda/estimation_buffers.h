@@ -59,6 +59,12 @@ class DeviceLayer {
 struct ListDifference {
   int64_t different = 0;
   int64_t total = 0;
+
+  ListDifference& operator+=(const ListDifference& other) {
+    different += other.different;
+    total += other.total;
+    return *this;
+  }
 };
 inline ListDifference compare_blocks(const HeadLists& actual, const HeadLists& expected,
                                      const std::vector<RowTile>& tiles) {

@@ -21,23 +21,48 @@ struct Masses {
   }
 };
 
+// With these the sums of CoversAsASortDoesWhereSumsAreExact are exact.
+const std::vector<AdaptiveRule> kExactRules = {{.gamma = 0.03125F},
+                                               {.gamma = 0.5F},
+                                               {.gamma = 0.9375F},
+                                               {.gamma = 0},
+                                               {.gamma = 0.5F, .enough = 0.25F},
+                                               {.gamma = 0.75F, .enough = 0.5F},
+                                               {.gamma = 1, .enough = 0.75F},
+                                               {.gamma = 0.25F, .min_recall = 0.5F},
+                                               {.gamma = 0, .min_recall = 0.9375F}};
+
 double mass_of(int32_t steps) {
   return std::exp2(steps / double{kMassStepsPerOctave});
 }
 
-// As launch_page_masses writes them.
+// As launch_page_scan writes them.
 struct CodedMasses {
+  static constexpr int32_t kLowest = -(1 << 22);  // of a group that has none
+
   std::vector<uint8_t> masses;
   std::vector<MassGroup> groups;
 
-  void add_group(std::span<const int32_t> steps) {
-    MassGroup group = {.exponent = *std::max_element(steps.begin(), steps.end())};
-    for (const int32_t s : steps) {
-      masses.push_back(static_cast<uint8_t>(std::max(s - group.exponent + kLargestMass, 0)));
-      group.sum += static_cast<float>(mass_of(s - group.exponent));
+  void add_row(std::span<const int32_t> steps) {
+    const auto num_pages = static_cast<int32_t>(steps.size());
+    for (int32_t first = 0; first < num_pages; first += kGroupPages) {
+      const int32_t end = std::min(first + kGroupPages, num_pages);
+      MassGroup& group = groups.emplace_back();
+      group.exponent = group.kept_exponent = kLowest;
+      const auto largest_of = [&](int32_t page) -> int32_t& {
+        return is_kept(page, num_pages) ? group.kept_exponent : group.exponent;
+      };
+      for (int32_t page = first; page < end; ++page) {
+        largest_of(page) = std::max(largest_of(page), steps[static_cast<size_t>(page)]);
+      }
+      for (int32_t page = first; page < end; ++page) {
+        const int32_t below = steps[static_cast<size_t>(page)] - largest_of(page);
+        const bool kept = is_kept(page, num_pages);
+        masses.push_back(static_cast<uint8_t>(kept ? 0 : std::max(below + kLargestMass, 0)));
+        (kept ? group.kept : group.far) += static_cast<float>(mass_of(below));
+      }
+      masses.resize(static_cast<size_t>(round_up(std::ssize(masses), kGroupPages)));
     }
-    masses.resize(static_cast<size_t>(round_up(std::ssize(masses), kScorePages)));
-    groups.push_back(group);
   }
 };
 
@@ -53,39 +78,40 @@ class MassChoice : public ChoiceCase {
 
   static CodedMasses coded(const Masses& masses) {
     CodedMasses result;
-    for (int64_t r = 0; r < kNumTiles * masses.rows_per_tile; ++r) {
-      for (auto row = masses.row(r); !row.empty();) {
-        const size_t count = std::min<size_t>(row.size(), kScorePages);
-        result.add_group(row.first(count));
-        row = row.subspan(count);
-      }
-    }
+    for (int64_t r = 0; r < kNumTiles * masses.rows_per_tile; ++r) result.add_row(masses.row(r));
     return result;
   }
 
-  PageLists by_mass(const Masses& masses, const CodedMasses& code, float gamma) {
+  PageLists by_mass(const Masses& masses, const CodedMasses& code, const AdaptiveRule& rule,
+                    int64_t tile_rows = kTileRows) {
     const DeviceArray<uint8_t> values(code.masses);
     const DeviceArray<MassGroup> groups(code.groups);
-    const DeviceArray<float> gammas(std::vector<float>{gamma});
-    return choose(masses.num_pages, masses.rows_per_tile, [&](const ChoiceTiles& tiles) {
-      launch_choose_by_mass({.tiles = tiles,
+    const DeviceArray<AdaptiveRule> rules(std::vector<AdaptiveRule>{rule});
+    const DeviceArray<RowTile> tiles(std::vector<RowTile>(kNumTiles, {.num_rows = tile_rows}));
+    return choose(masses.num_pages, masses.rows_per_tile, [&](const ChoiceTiles& choice) {
+      launch_choose_by_mass({.tiles = choice,
+                             .row_tiles = tiles.data(),
+                             .sample = RowSample(masses.rows_per_tile),
                              .masses = values.data(),
                              .groups = groups.data(),
-                             .gamma = gammas.data()},
+                             .rules = rules.data()},
                             stream());
     });
   }
-  PageLists by_mass(const Masses& masses, float gamma) {
-    return by_mass(masses, coded(masses), gamma);
+  PageLists by_mass(const Masses& masses, const AdaptiveRule& rule) {
+    return by_mass(masses, coded(masses), rule);
   }
 
   // By a sort of all pages, in double precision.
-  static PageLists expected_by_mass(const Masses& masses, float gamma) {
+  static PageLists expected_by_mass(const Masses& masses, const AdaptiveRule& rule) {
     PageLists lists;
     for (int64_t tile = 0; tile < kNumTiles; ++tile) {
-      std::vector<int32_t> list = {0, std::max(masses.num_pages - 2, 0), masses.num_pages - 1};
+      std::vector<int32_t> list;
+      for (int32_t page = 0; page < masses.num_pages; ++page) {
+        if (is_kept(page, masses.num_pages)) list.push_back(page);
+      }
       for (int64_t r = 0; r < masses.rows_per_tile; ++r) {
-        cover(masses.row(tile * masses.rows_per_tile + r), double{gamma}, list);
+        cover(masses.row(tile * masses.rows_per_tile + r), rule, list);
       }
       lists.push_back(sorted(list));
     }
@@ -93,18 +119,25 @@ class MassChoice : public ChoiceCase {
   }
 
  private:
-  static void cover(std::span<const int32_t> steps, double gamma, std::vector<int32_t>& list) {
-    std::vector<int32_t> order(steps.size());
-    std::iota(order.begin(), order.end(), 0);
+  static void cover(std::span<const int32_t> steps, const AdaptiveRule& rule,
+                    std::vector<int32_t>& list) {
+    const int32_t largest = *std::max_element(steps.begin(), steps.end());
+    const auto num_pages = static_cast<int32_t>(steps.size());
     const auto of = [&](int32_t page) { return steps[static_cast<size_t>(page)]; };
+    std::vector<int32_t> order;
+    double far = 0, kept = 0;
+    for (int32_t page = 0; page < num_pages; ++page) {
+      const bool stays = is_kept(page, num_pages);
+      (stays ? kept : far) += mass_of(of(page) - largest);
+      if (!stays) order.push_back(page);
+    }
     std::stable_sort(order.begin(), order.end(),
                      [&](int32_t a, int32_t b) { return of(a) > of(b); });
-    const int32_t largest = of(order.front());
-    double total = 0;
-    for (const int32_t page : order) total += mass_of(of(page) - largest);
+    const double target = std::max(std::min(rule.gamma * far, rule.enough * (far + kept) - kept),
+                                   rule.min_recall * (far + kept) - kept);
     double sum = 0;
     for (const int32_t page : order) {
-      if (sum >= gamma * total) return;
+      if (sum >= target) return;
       list.push_back(page);
       sum += mass_of(of(page) - largest);
     }
@@ -115,12 +148,13 @@ TEST_F(MassChoice, CoversAsASortDoesWhereSumsAreExact) {
   for (const int32_t num_pages : kPageCounts) {
     SCOPED_TRACE(num_pages);
     // Powers of two from 1/8 to 1 add up without rounding; most are ties.
-    const Masses masses = make_masses(num_pages, 5, [](uint64_t i) {
+    const Masses masses = make_masses(num_pages, 4, [](uint64_t i) {
       const uint64_t bits = test::random_bits(61, i);
       return bits % 100 == 0 ? 0 : -kMassStepsPerOctave * static_cast<int32_t>(bits / 128 % 4);
     });
-    for (const float gamma : {0.03125F, 0.5F, 0.9375F}) {
-      EXPECT_EQ(by_mass(masses, gamma), expected_by_mass(masses, gamma)) << gamma;
+    for (const AdaptiveRule& rule : kExactRules) {
+      EXPECT_EQ(by_mass(masses, rule), expected_by_mass(masses, rule))
+          << rule.gamma << ", " << rule.enough << ", " << rule.min_recall;
     }
   }
 }
@@ -129,20 +163,25 @@ TEST_F(MassChoice, CoversWithinAPageOfASortWhereSumsAreRounded) {
   for (const int32_t num_pages : kPageCounts) {
     SCOPED_TRACE(num_pages);
     // Groups differ by far more than what a page counts beside the largest.
-    const Masses masses = make_masses(num_pages, 5, [](uint64_t i) {
-      const float group = 200 * test::random_normal(63, i / kScorePages);
+    const Masses masses = make_masses(num_pages, 4, [](uint64_t i) {
+      const float group = 200 * test::random_normal(63, i / kGroupPages);
       return static_cast<int32_t>(group + 16 * test::random_normal(62, i));
     });
-    for (const float gamma : {0.1F, 0.6F, 0.95F, 0.999F}) {
-      const auto actual = by_mass(masses, gamma);
-      const auto expected = expected_by_mass(masses, gamma);
+    for (const AdaptiveRule& rule : std::vector<AdaptiveRule>{{.gamma = 0.1F},
+                                                              {.gamma = 0.6F},
+                                                              {.gamma = 0.95F},
+                                                              {.gamma = 0.999F},
+                                                              {.gamma = 0.9F, .enough = 0.95F},
+                                                              {.min_recall = 0.8F}}) {
+      const auto actual = by_mass(masses, rule);
+      const auto expected = expected_by_mass(masses, rule);
       for (size_t tile = 0; tile < actual.size(); ++tile) {
         std::vector<int32_t> only;
         std::set_symmetric_difference(actual[tile].begin(), actual[tile].end(),
                                       expected[tile].begin(), expected[tile].end(),
                                       std::back_inserter(only));
         // One page a row where the sum meets the target within rounding.
-        EXPECT_LE(only.size(), 1U) << gamma;
+        EXPECT_LE(only.size(), 1U) << rule.gamma << ", " << rule.enough;
       }
     }
   }
@@ -151,14 +190,40 @@ TEST_F(MassChoice, CoversWithinAPageOfASortWhereSumsAreRounded) {
 TEST_F(MassChoice, EqualMassesAreTakenFromTheFirst) {
   for (const int32_t num_pages : {40, 1000, 3000, 20000}) {
     const Masses masses = make_masses(num_pages, 2, [](uint64_t) { return -77; });
-    EXPECT_EQ(by_mass(masses, 0.25F), expected_by_mass(masses, 0.25F)) << num_pages;
+    EXPECT_EQ(by_mass(masses, {.gamma = 0.25F}), expected_by_mass(masses, {.gamma = 0.25F}))
+        << num_pages;
   }
 }
 
 TEST_F(MassChoice, MoreRowsThanWarpsAreAllCovered) {
   const Masses masses = make_masses(
-      700, 65, [](uint64_t i) { return static_cast<int32_t>(test::random_bits(66, i) % 400); });
-  EXPECT_EQ(by_mass(masses, 0.05F), expected_by_mass(masses, 0.05F));
+      700, 64, [](uint64_t i) { return static_cast<int32_t>(test::random_bits(66, i) % 400); });
+  EXPECT_EQ(by_mass(masses, {.gamma = 0.05F}), expected_by_mass(masses, {.gamma = 0.05F}));
+}
+
+TEST_F(MassChoice, RowsWhoseKeptPagesHoldEnoughTakeNothing) {
+  // Page 0 outweighs all others together.
+  const Masses masses = make_masses(
+      3000, 2, [](uint64_t i) { return i % 3000 == 0 ? 0 : -20 * kMassStepsPerOctave; });
+  const auto kept = std::vector<int32_t>{0, 2998, 2999};
+  const AdaptiveRule satisfied = {.gamma = 0.9F, .enough = 0.99F, .min_recall = 0.95F};
+  EXPECT_EQ(by_mass(masses, satisfied), PageLists(kNumTiles, kept));
+  EXPECT_EQ(std::ssize(by_mass(masses, {.gamma = 0.5F})[0]), 3 + 1499);
+}
+
+TEST_F(MassChoice, RowsThatAShortTileLacksAreNotRead) {
+  const Masses masses = make_masses(
+      200, 16, [](uint64_t i) { return static_cast<int32_t>(test::random_bits(67, i) % 100); });
+  CodedMasses code = coded(masses);
+  const size_t row_groups = code.groups.size() / (kNumTiles * 16);
+  for (size_t row = 0; row < kNumTiles * 16; ++row) {
+    // A sample for each four rows: of 10 rows three.
+    if (row % 16 >= 3) code.groups[row * row_groups].exponent = kNoNumber;
+  }
+  for (const auto& list : by_mass(masses, code, {.gamma = 0.1F}, 10)) {
+    EXPECT_LT(std::ssize(list), 200);
+  }
+  EXPECT_EQ(std::ssize(by_mass(masses, code, {.gamma = 0.1F}, 13)[0]), 200);
 }
 
 TEST_F(MassChoice, WhatIsNoNumberTakesEverything) {
@@ -166,7 +231,7 @@ TEST_F(MassChoice, WhatIsNoNumberTakesEverything) {
     const Masses masses = make_masses(num_pages, 1, [](uint64_t) { return 5; });
     CodedMasses code = coded(masses);
     code.groups[code.groups.size() / kNumTiles].exponent = kNoNumber;  // of the second tile
-    const auto lists = by_mass(masses, code, 0.5F);
+    const auto lists = by_mass(masses, code, {.gamma = 0.5F});
     EXPECT_LT(std::ssize(lists[0]), num_pages);
     EXPECT_EQ(std::ssize(lists[1]), num_pages);
   }

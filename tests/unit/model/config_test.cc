@@ -16,7 +16,9 @@ namespace {
 
 namespace json = boost::json;
 using test::TempDirectory;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // The fields of Llama 3.1 8B's config.json that matter here, and some that must not.
 constexpr std::string_view kLlama31 = R"({
@@ -117,6 +119,47 @@ TEST(ModelConfig, TakesItsNameFromTheDirectory) {
 TEST(ModelConfig, WithoutKvHeadsEveryQueryHeadHasItsOwn) {
   EXPECT_EQ(load(changed(kLlama31, R"({"num_key_value_heads": "absent"})"))->num_kv_heads, 32);
   EXPECT_EQ(load(changed(kLlama31, R"({"num_key_value_heads": null})"))->num_kv_heads, 32);
+}
+
+TEST(ModelConfig, EndsOfATextAreThoseOfBothFiles) {
+  TempDirectory directory;
+  directory.write("config.json", kLlama31);
+  EXPECT_THAT(load_model_config(directory.path())->eos_token_ids, ElementsAre(128001, 128008));
+  directory.write("generation_config.json", R"({"eos_token_id": 128009, "temperature": 0.6})");
+  EXPECT_THAT(load_model_config(directory.path())->eos_token_ids,
+              ElementsAre(128001, 128008, 128009));
+  directory.write("generation_config.json", "{}");
+  directory.write("config.json", changed(kLlama31, R"({"eos_token_id": null})"));
+  EXPECT_THAT(load_model_config(directory.path())->eos_token_ids, IsEmpty());
+}
+
+TEST(ModelConfig, AnEndOfTextThatIsNoTokenIsNamedWithItsFile) {
+  TempDirectory directory;
+  directory.write("config.json", kLlama31);
+  for (const auto* bad : {"128256", "-1", "\"2\"", "[128001, 1.5]"}) {
+    directory.write("generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", bad));
+    const auto config = load_model_config(directory.path());
+    ASSERT_FALSE(config.ok()) << bad;
+    EXPECT_EQ(config.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(config.error().message, HasSubstr("generation_config.json: eos_token_id"));
+  }
+}
+
+TEST(ModelConfig, GgufIsRefusedWithWhatIsWanted) {
+  TempDirectory directory;
+  const auto file = directory.write("model.gguf", "GGUF");
+  for (const auto& model : {file, directory.path()}) {
+    const auto config = load_model_config(model);
+    ASSERT_FALSE(config.ok());
+    EXPECT_EQ(config.error().code, Errc::kUnsupported);
+    EXPECT_THAT(config.error().message, HasSubstr(model + " is GGUF"));
+    EXPECT_THAT(config.error().message, HasSubstr("safetensors"));
+    EXPECT_THAT(config.error().message, HasSubstr("convert_gguf.py"));
+  }
+  // Beside safetensors it is one of the files that nobody asks for.
+  directory.write("config.json", kLlama31);
+  directory.write("model.safetensors", "");
+  EXPECT_TRUE(load_model_config(directory.path()).ok());
 }
 
 TEST(ModelConfig, RopeThetaDefaultsTo10000) {

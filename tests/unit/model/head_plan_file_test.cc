@@ -52,12 +52,12 @@ TEST(HeadPlanFile, ReadsMInferencePatternsAndFillsInWhatTheyLeaveOut) {
 }
 
 TEST(HeadPlanFile, ReadsOurOwnFormAndFillsInTheDefault) {
-  const auto plan = load(R"({"default": "adaptive:0.9,4,2",
+  const auto plan = load(R"({"default": "adaptive:0.9,0.5,4",
                              "layers": [{"heads": {"1": "dense"}},
                                         {"heads": {"0": "a-shape:64,1024"}}]})");
   ASSERT_TRUE(plan.ok()) << plan.error().to_string();
-  EXPECT_THAT(patterns(*plan), testing::ElementsAre("adaptive:0.9,4,2", "dense", "a-shape:64,1024",
-                                                    "adaptive:0.9,4,2"));
+  EXPECT_THAT(patterns(*plan), testing::ElementsAre("adaptive:0.9,0.5,4", "dense",
+                                                    "a-shape:64,1024", "adaptive:0.9,0.5,4"));
 }
 
 TEST(HeadPlanFile, WithoutADefaultHeadsAreDense) {

@@ -60,6 +60,7 @@ class MemoryDevice final : public kernels::Device {
   void build_block_sparse(const kernels::BlockSparseParams&) override { refuse(); }
   void build_adaptive(const kernels::AdaptiveParams&) override { refuse(); }
   void page_scores(const kernels::PageScoresParams&) override { refuse(); }
+  void row_recall(const kernels::RowRecallParams&) override { refuse(); }
   void page_digests(const kernels::PageDigestParams&) override { refuse(); }
 
  private:

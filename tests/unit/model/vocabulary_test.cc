@@ -21,6 +21,14 @@ TEST(Vocabulary, BestTokensComeFirstAndEqualOnesBySmallerId) {
   EXPECT_EQ(best[2].logit, 2);
 }
 
+TEST(Vocabulary, ATokenAloneIsAsInTheList) {
+  const std::vector<float> row = {1, 3, -2, 3, 2};
+  EXPECT_EQ(best_token(row), 1);
+  for (const auto& token : top_tokens(row, 5)) {
+    EXPECT_FLOAT_EQ(static_cast<float>(token_logprob(row, token.token_id)), token.logprob);
+  }
+}
+
 TEST(Vocabulary, AskedForMoreThanThereIsGivesAll) {
   EXPECT_EQ(top_tokens(std::vector<float>{1, 2}, 5).size(), 2u);
 }

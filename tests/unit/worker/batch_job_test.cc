@@ -126,6 +126,68 @@ TEST_F(BatchJobTest, GeneratesTheSameTokensAsPrefillingThemOneByOne) {
   }
 }
 
+TEST_F(BatchJobTest, GenerationEndsWithTheTextUnlessItIsToldNotTo) {
+  const std::string more = R"(,"max_tokens":5)";
+  ASSERT_TRUE(run({prompt_line("x", 150, more)}, {1, 1}, {.head_plan = "dense"}).ok());
+  const auto all = results_[0].at("generated_token_ids").as_array();
+  EXPECT_EQ(results_[0].at("finish_reason"), "length");
+  model_.write("generation_config.json",
+               json::serialize(json::object{{"eos_token_id", json::array{all[2]}}}));
+  const json::array text(all.begin(), std::find(all.begin(), all.end(), all[2]) + 1);
+  for (const GridShape grid : {GridShape{1, 1}, {2, 2}}) {
+    SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
+    ASSERT_TRUE(
+        run({prompt_line("x", 150, more), prompt_line("y", 150, more + R"(,"ignore_eos":true)")},
+            grid, {.head_plan = "dense"})
+            .ok());
+    EXPECT_EQ(results_[0].at("generated_token_ids").as_array(), text);
+    EXPECT_EQ(results_[0].at("finish_reason"), "stop");
+    EXPECT_EQ(results_[1].at("generated_token_ids").as_array(), all);
+    EXPECT_EQ(results_[1].at("finish_reason"), "length");
+  }
+}
+
+// The reference: the distribution over all tokens after the prompt cut off behind the probe.
+TEST_F(BatchJobTest, LogProbabilitiesAtProbesAreThoseAfterAPromptThatEndsThere) {
+  const json::array tokens =
+      json::parse(prompt_line("x", 150)).as_object().at("prompt_token_ids").as_array();
+  std::map<int64_t, std::map<int64_t, double>> expected;  // position, token
+  for (const int64_t probe : {0, 64, 140}) {
+    const json::object line = {{"id", "x"},
+                               {"prompt_token_ids", json::array(&tokens[0], &tokens[probe] + 1)}};
+    ASSERT_TRUE(run({json::serialize(line)}, {1, 1}, {.head_plan = "dense"}).ok());
+    for (const auto& pair : results_[0].at("top_logprobs").as_array()) {
+      expected[probe][pair.at(0).as_int64()] = pair.at(1).as_double();
+    }
+  }
+  for (const GridShape grid : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+    SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
+    for (size_t rank = 0; rank < 10; ++rank) {
+      json::array targets, wanted;
+      for (const auto& [probe, logprobs] : expected) {
+        const auto target = std::next(logprobs.begin(), static_cast<int64_t>(rank));
+        targets.push_back(target->first);
+        wanted.push_back(target->second);
+      }
+      const auto more = fmt::format(R"(,"probe_positions":[0,64,140],"probe_target_ids":{})",
+                                    json::serialize(targets));
+      ASSERT_TRUE(run({prompt_line("x", 150, more)}, grid, {.head_plan = "dense"}).ok());
+      const auto& got = results_[0].at("probe_logprobs").as_array();
+      ASSERT_EQ(got.size(), 3U);
+      // Sums in another order: 1e-4 is a thousand roundings of a logit around 1.
+      for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(got[i].as_double(), wanted[i].as_double(), 1e-4);
+    }
+  }
+}
+
+TEST_F(BatchJobTest, ProbeTargetOutsideTheVocabularyFailsThePrompt) {
+  ASSERT_TRUE(
+      run({prompt_line("x", 10, R"(,"probe_positions":[4],"probe_target_ids":[101])")}, {1, 1}, {})
+          .ok());
+  EXPECT_THAT(json::serialize(results_[0]),
+              HasSubstr("probe_target_ids: token id 101 at position 0 is outside [0, 101)"));
+}
+
 TEST_F(BatchJobTest, SavedKvCoversEveryTokenAndHeadOnce) {
   ASSERT_TRUE(
       run({prompt_line("kept", 300)}, {2, 2}, {.head_plan = "dense", .save_kv = true}).ok());
@@ -252,6 +314,26 @@ TEST_F(BatchJobTest, AResumedJobKeepsWhatIsDoneAndComputesTheRest) {
   }
   EXPECT_THAT(lines, ElementsAre(Pair("done", "ok"), Pair("bad", "error"), Pair("bad", "ok"),
                                  Pair("torn", "ok")));
+}
+
+// A job is resumed by id, so an id has one result.
+TEST_F(BatchJobTest, RepeatedIdsAreRefusedAndGoByTheirLine) {
+  const std::vector<std::string> lines = {prompt_line("twice", 10), prompt_line("twice", 20),
+                                          prompt_line("once", 30)};
+  for (const bool resume : {false, true}) {
+    const auto summary = run_again(lines, {1, 1}, {.head_plan = "dense", .resume = resume});
+    ASSERT_TRUE(summary.ok()) << summary.error().to_string();
+    EXPECT_EQ(summary->num_failed, 1);
+    EXPECT_EQ(summary->num_done_before, resume ? 2 : 0);
+  }
+  std::vector<std::pair<std::string, std::string>> results;
+  for (const auto& line : results_) {
+    results.emplace_back(line.at("id").as_string(), line.at("status").as_string());
+  }
+  EXPECT_THAT(results, ElementsAre(Pair("twice", "ok"), Pair("line-2", "error"), Pair("once", "ok"),
+                                   Pair("line-2", "error")));
+  EXPECT_EQ(results_[0].at("num_tokens"), 10);
+  EXPECT_THAT(json::serialize(results_[1]), HasSubstr("id 'twice' was used by an earlier line"));
 }
 
 // Rank 1 takes the first prompt and then does nothing, as a rank that hangs.

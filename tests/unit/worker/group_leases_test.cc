@@ -29,6 +29,22 @@ TEST_F(GroupLeasesTest, ALeaseIsRenewedAndReleasedByWhoeverHasIt) {
   EXPECT_EQ(expect_lease_reply().error().code(), static_cast<int>(Errc::kNotFound));
 }
 
+TEST_F(GroupLeasesTest, WhatIsHeldIsKeptForACoordinatorThatIsStartedAnew) {
+  group().start();
+  link().push(prefill_request("a", 200));
+  const auto done = expect_done();
+  auto held = group().board().held();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0].done().SerializeAsString(), done.SerializeAsString());
+  EXPECT_EQ(held[0].expires_in_ms(), kLeaseMs);
+  link().push(renew(done.manifest(), 5000));
+  expect_lease_reply();
+  EXPECT_EQ(group().board().held().at(0).expires_in_ms(), 5000u);
+  link().push(release(done.manifest()));
+  expect_lease_reply();
+  EXPECT_TRUE(group().board().held().empty());
+}
+
 TEST_F(GroupLeasesTest, AForeignLeaseIsNeitherRenewedNorReleased) {
   group().start();
   link().push(prefill_request("a", 200));

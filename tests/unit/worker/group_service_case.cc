@@ -63,7 +63,7 @@ test::TempDirectory& GroupServiceTest::model() {
 
 test::RunningGroup& GroupServiceTest::group() {
   if (group_ == nullptr) {
-    options_.model_directory = model().path();
+    if (options_.model_directory.empty()) options_.model_directory = model().path();
     group_ = std::make_unique<test::RunningGroup>(options_);
   }
   return *group_;

@@ -2,7 +2,11 @@
 
 #include "worker/group_service.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "decode/kv_client.h"
+#include "tests/support/checkpoint_writer.h"
 #include "tests/unit/worker/group_service_case.h"
 
 namespace millrace::worker {
@@ -171,6 +175,42 @@ TEST_F(GroupServiceTest, ASecondRequestOfAHeldIdIsRefusedAndTheFirstStaysReadabl
   EXPECT_TRUE(pulled.ok()) << pulled.error().to_string();
 }
 
+TEST_F(GroupServiceTest, WeightsThatAreNoNumbersAreNotTheClientsFault) {
+  const test::TempDirectory sick;
+  const auto config = test::tiny_model_config();
+  auto tensors = test::random_tensors(config, 11);
+  for (auto& [name, tensor] : tensors) {
+    std::fill(tensor.values.begin(), tensor.values.end(), std::numeric_limits<float>::quiet_NaN());
+  }
+  test::write_checkpoint(config, tensors, DType::kFloat32, sick.path(), 1);
+  options_.model_directory = sick.path();
+  group().start();
+  link().push(prefill_request("a", 200));
+  expect_failed("a", Errc::kInternal, "");
+}
+
+TEST_F(GroupServiceTest, ReportsTheRoomThatCachesLeave) {
+  group().start();
+  const auto room = [&] {
+    // A lease change is a command, after which the figures are posted; the next one waits for that.
+    for (int i = 0; i < 2; ++i) {
+      link().push(renew({}, 1));
+      expect_lease_reply();
+    }
+    return group().board().heartbeat().room().free_prompt_tokens();
+  };
+  const uint64_t empty = room();
+  link().push(prefill_request("a", 300));
+  expect_done();
+  const uint64_t left = room();
+  EXPECT_LT(left, empty);
+  link().push(prefill_request("longer", static_cast<int>(left) + 1));
+  expect_failed("longer", Errc::kExhausted, "");
+  link().push(prefill_request("fits", static_cast<int>(left)));
+  expect_done();
+  EXPECT_EQ(room(), 0u);
+}
+
 TEST_F(GroupServiceTest, MetricsCountOverAllRanks) {
   group().start();
   link().push(prefill_request("a", 300));
@@ -179,7 +219,8 @@ TEST_F(GroupServiceTest, MetricsCountOverAllRanks) {
   link().push(renew({}, 1));
   expect_lease_reply();
   double pages_written = 0;
-  for (const auto& metric : group().board().read()) {
+  const auto heartbeat = group().board().heartbeat();
+  for (const auto& metric : heartbeat.metrics()) {
     if (metric.name() == "millrace_kv_pages_written_total") pages_written = metric.value();
   }
   EXPECT_EQ(pages_written, 5 * 2 * 4);  // pages, layers, kv heads

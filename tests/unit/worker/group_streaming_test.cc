@@ -60,6 +60,8 @@ TEST_F(StreamingRequestTest, TheManifestComesBeforeTheFirstLayerAndTheResultLast
   late.clear_top_logprobs();
   late.clear_density();
   late.clear_recall();
+  late.clear_recall_p01();
+  late.clear_dense_for_length();
   late.clear_tiers();
   EXPECT_EQ(early.SerializeAsString(), late.SerializeAsString());
 }

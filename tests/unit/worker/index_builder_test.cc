@@ -46,7 +46,7 @@ model::HeadPlan plan_of_all_patterns() {
   int32_t head = 0;
   for (const auto* text :
        {"vertical-slash:64,128", "adaptive:0.6", "block-sparse:4", "vertical-slash:30,10",
-        "a-shape:64,128", "adaptive:0.3,2,1", "vertical-slash:100,1", "dense"}) {
+        "a-shape:64,128", "adaptive:0.3,0.8,4", "vertical-slash:100,1", "dense"}) {
     plan.at(0, head++) = must(parse_head_pattern(text));
   }
   return plan;

@@ -17,6 +17,7 @@ inline worker::RankOptions rank_options(const std::string& model_directory,
                                         worker::GridShape grid) {
   return {.model_directory = model_directory,
           .grid = grid,
+          .compute_dtype = DType::kFloat32,
           .engine = {.row_tile_tokens = 128, .stripe_tokens = 64},
           .num_threads = 1,
           .crossover_tokens = 0,

@@ -70,7 +70,7 @@ class RunningGroup {
   comm::LocalTransport& transport() { return transport_; }
   ::millrace::testing::FakeClock& clock() { return clock_; }
   RankClock& clock_of(int rank) { return rank_clocks_[static_cast<size_t>(rank)]; }
-  worker::MetricsBoard& board() { return board_; }
+  worker::ControlBoard& board() { return board_; }
 
  private:
   int num_ranks() const { return options_.grid.tp * options_.grid.cp; }
@@ -115,7 +115,7 @@ class RunningGroup {
   std::deque<RankClock> rank_clocks_;
   comm::LocalTransport transport_;
   ScriptedLink link_;
-  worker::MetricsBoard board_;
+  worker::ControlBoard board_{clock_};
   std::atomic<bool> stop_ = false;
   std::vector<Result<void>> outcomes_;
   std::future<void> ended_;  // last: its destructor waits for the threads that use the rest

@@ -45,6 +45,16 @@ TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
   EXPECT_THAT(complaint({"--kv-port", "65535", "--tp", "2"}), HasSubstr("would have port 65536"));
 }
 
+TEST(WorkerOptions, AnAddressThatNobodyCanReachIsNoKvHost) {
+  for (const char* host : {"0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0"}) {
+    EXPECT_THAT(complaint({"--kv-host", host}), HasSubstr("no address that decode nodes can reach"))
+        << host;
+  }
+  for (const char* host : {"127.0.0.1", "10.0.0.0", "::1", "node7"}) {
+    EXPECT_EQ(complaint({"--kv-host", host}), "") << host;
+  }
+}
+
 TEST(WorkerOptions, NumbersOutOfRangeAreRefusedWithWhatTheyMayBe) {
   EXPECT_EQ(complaint({"--threads", "-1"}),
             "--threads: must be a whole number from 0 to 4096; not '-1'");

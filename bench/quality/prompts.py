@@ -1,0 +1,135 @@
+"""Prompts that tell what a sparse plan loses, for any model: of each probe, the token that should come next and the kind of thing it asks for.
+
+A task prompt has pass keys, word lists and paragraphs in its first 45 %; in the rest they are asked for or repeated, in random order and spread
+evenly, with paragraphs that occur once before, between and after them. A text prompt is prose or code alone.
+
+Every piece is tokenised by itself, so that a probe is where its kind begins whatever the tokenizer joins.
+"""
+
+import random
+
+from text_pool import code_files, prose_paragraphs, words
+
+TEXT, PARAGRAPH, KEY_FIRST, KEY_LATER, WORD_LIST = KINDS = ("text", "paragraph copy", "key, first digit", "key, later digits", "word list")
+
+PLANTED_SHARE = 0.45
+# What a plan does not change: the last rows are dense (kernels/api/tiling.h), at most 127 of them.
+UNJUDGED_ROWS = 128
+# A copy is one from here on: before, the model cannot know which paragraph it is.
+COPY_CONTEXT_TOKENS = 8
+TEXT_STEP = 8
+LIST_WORDS = 24
+KEY_DIGITS = 5
+NAMES = ["Adam", "Alice", "Bruno", "Clara", "Daniel", "Edith", "Felix", "Grace", "Henry", "Irene", "Jacob", "Karen", "Laura", "Martin", "Nora",
+         "Oscar", "Paula", "Quentin", "Rachel", "Simon", "Teresa", "Ursula", "Victor", "Walter", "Yvonne", "Zoe"]
+
+
+class Piece:
+    """Tokens that stay together. probes: (index of the token that should be predicted, kind)."""
+
+    def __init__(self, *parts):
+        self.token_ids, self.probes = [], []
+        for token_ids, probes in parts:
+            self._append(token_ids, probes)
+
+    def append(self, piece):
+        self._append(piece.token_ids, piece.probes)
+
+    def _append(self, token_ids, probes):
+        self.probes += [(len(self.token_ids) + i, kind) for i, kind in probes]
+        self.token_ids += token_ids
+
+
+class PromptMaker:
+    """tokenizer: of the package tokenizers."""
+
+    def __init__(self, tokenizer, num_tokens, seed):
+        self.tokenizer, self.num_tokens, self.seed = tokenizer, num_tokens, seed
+        self.first_ids = tokenizer.encode("").ids  # a model's beginning of text, where it wants one
+        self.paragraphs, self.code = prose_paragraphs(), code_files()
+        self.words = words(self.paragraphs)
+
+    def task(self, number):
+        rng = random.Random(f"task {self.seed} {number}")
+        paragraphs = iter(rng.sample(self.paragraphs, len(self.paragraphs)))
+        # At 4,096 tokens 12 keys, 3 lists and 7 paragraphs: about half of the first part is what will be asked for.
+        num_keys = max(2, self.num_tokens // 320)
+        num_lists = max(1, self.num_tokens // 1300)
+        num_copies = max(2, self.num_tokens // 560)
+        names = rng.sample([f"{first} {last}" for first in NAMES for last in NAMES if first != last], num_keys + num_lists)
+        things = ([self._key(rng, name) for name in names[:num_keys]]
+                  + [self._list(rng, name) for name in names[num_keys:]]
+                  + [self._copy(next(paragraphs)) for _ in range(num_copies)])
+        planted, asked = ([pair[side] for pair in things] for side in (0, 1))
+        rng.shuffle(planted)
+        rng.shuffle(asked)
+        prompt = self._begin()
+        self._spread(prompt, planted, int(self.num_tokens * PLANTED_SHARE), paragraphs)
+        self._reach(prompt, int(self.num_tokens * PLANTED_SHARE), paragraphs)
+        self._spread(prompt, asked, self.num_tokens - UNJUDGED_ROWS, paragraphs)
+        self._reach(prompt, self.num_tokens, paragraphs)
+        return self._prompt(f"task-{number}", prompt)
+
+    def text(self, number):
+        """Prose and code by turns, judged from a quarter of the prompt on."""
+        rng = random.Random(f"text {self.seed} {number}")
+        texts = self.code if number % 2 else self.paragraphs
+        start = rng.randrange(len(texts))
+        prompt = self._begin()
+        self._reach(prompt, self.num_tokens, iter(texts[start:] + texts[:start]))
+        prompt.probes = [(i, TEXT) for i in range(self.num_tokens // 4, self.num_tokens, TEXT_STEP)]
+        return self._prompt(f"text-{number}", prompt)
+
+    def encode(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _begin(self):
+        return Piece((self.first_ids, ()))
+
+    def _text(self, text):
+        return Piece((self.encode(text + "\n\n"), ()))
+
+    def _key(self, rng, name):
+        key = "".join(str(rng.randrange(10)) for _ in range(KEY_DIGITS))
+        before, digits = self.encode(f"The pass key for {name} is"), self.encode(f" {key}")
+        # Some tokenizers put the space into a token of its own, or several digits into one.
+        first = next(i for i, token in enumerate(digits) if any(c.isdigit() for c in self.tokenizer.decode([token])))
+        kinds = [(i, KEY_FIRST if i == first else KEY_LATER) for i in range(first, len(digits))]
+        return (Piece((before, ()), (digits, ()), (self.encode(". Remember it.\n\n"), ())),
+                Piece((before, ()), (digits, kinds), (self.encode(".\n\n"), ())))
+
+    def _list(self, rng, name):
+        before = self.encode(f"The words of {name} are:")
+        listed = self.encode(" " + " ".join(rng.sample(self.words, LIST_WORDS)))
+        end = self.encode(".\n\n")
+        return (Piece((before, ()), (listed, ()), (end, ())),
+                Piece((before, ()), (listed, [(i, WORD_LIST) for i in range(len(listed))]), (end, ())))
+
+    def _copy(self, text):
+        token_ids = self.encode(text + "\n\n")
+        return Piece((token_ids, ())), Piece((token_ids, [(i, PARAGRAPH) for i in range(COPY_CONTEXT_TOKENS, len(token_ids) - 1)]))
+
+    def _spread(self, prompt, pieces, end, paragraphs):
+        """Appends pieces so that they end by `end`, with paragraphs before and between them."""
+        left = sum(len(piece.token_ids) for piece in pieces)
+        for i, piece in enumerate(pieces):
+            gap = (end - len(prompt.token_ids) - left) // (len(pieces) - i)
+            self._fill(prompt, len(prompt.token_ids) + gap, paragraphs)
+            prompt.append(piece)
+            left -= len(piece.token_ids)
+
+    def _fill(self, prompt, end, paragraphs):
+        """As many whole paragraphs as end by `end`."""
+        while len((paragraph := self._text(next(paragraphs))).token_ids) <= end - len(prompt.token_ids):
+            prompt.append(paragraph)
+
+    def _reach(self, prompt, end, texts):
+        """Whole texts up to `end` or beyond."""
+        while len(prompt.token_ids) < end:
+            prompt.append(self._text(next(texts)))
+
+    def _prompt(self, name, piece):
+        token_ids = piece.token_ids[:self.num_tokens]
+        judged = [(i, kind) for i, kind in piece.probes if i < self.num_tokens - UNJUDGED_ROWS]
+        return {"id": name, "prompt_token_ids": token_ids, "probe_positions": [i - 1 for i, _ in judged],
+                "probe_target_ids": [token_ids[i] for i, _ in judged], "probe_kinds": [kind for _, kind in judged]}

@@ -1,0 +1,62 @@
+"""What a plan's results are worth beside dense attention's, by the kinds of prompts.py, with standard errors.
+
+A prompt's probes are not independent of each other, prompts are: errors are those of a ratio of sums over prompts (probes right over probes), and of
+a difference to dense the prompt is its own control. n / (n - 1) is the usual correction.
+"""
+
+import math
+
+from prompts import KINDS
+
+
+def mean_and_error(sums, counts):
+    """Of sum(sums) / sum(counts), each a list over prompts. The error of one prompt alone is not known: None."""
+    total, n = sum(counts), len(counts)
+    mean = sum(sums) / total
+    if n < 2:
+        return mean, None
+    residual = sum((s - mean * count) ** 2 for s, count in zip(sums, counts, strict=True))
+    return mean, math.sqrt(n / (n - 1) * residual) / total
+
+
+class KindScore:
+    """One kind of probe under one plan. values: by prompt, a list over its probes."""
+
+    def __init__(self, results, dense, prompts, kind):
+        self.right, self.dense_right, self.agree, self.nll, self.dense_nll, self.counts = [], [], [], [], [], []
+        for prompt in prompts:
+            own, other = results[prompt["id"]], dense[prompt["id"]]
+            at = [i for i, k in enumerate(prompt["probe_kinds"]) if k == kind]
+            if not at:
+                continue
+            targets = prompt["probe_target_ids"]
+            self.counts.append(len(at))
+            self.right.append(sum(own["probe_token_ids"][i] == targets[i] for i in at))
+            self.dense_right.append(sum(other["probe_token_ids"][i] == targets[i] for i in at))
+            self.agree.append(sum(own["probe_token_ids"][i] == other["probe_token_ids"][i] for i in at))
+            self.nll.append(-sum(own["probe_logprobs"][i] for i in at))
+            self.dense_nll.append(-sum(other["probe_logprobs"][i] for i in at))
+
+    def as_row(self):
+        def entry(sums):
+            mean, error = mean_and_error(sums, self.counts)
+            return {"mean": mean, "error": error}
+
+        def difference(sums, others):
+            return entry([a - b for a, b in zip(sums, others, strict=True)])
+
+        return {"prompts": len(self.counts), "probes": sum(self.counts), "accuracy": entry(self.right),
+                "accuracy_to_dense": difference(self.right, self.dense_right), "agreement": entry(self.agree), "nll": entry(self.nll),
+                "nll_to_dense": difference(self.nll, self.dense_nll)}
+
+
+def plan_row(plan, results, dense, prompts):
+    """results, dense: result lines of millrace-batch by id, all of status ok."""
+    def over_prompts(field):
+        mean, error = mean_and_error([results[prompt["id"]][field] for prompt in prompts], [1] * len(prompts))
+        return {"mean": mean, "error": error}
+
+    present = [kind for kind in KINDS if any(kind in prompt["probe_kinds"] for prompt in prompts)]
+    return {"plan": plan, "density": over_prompts("density"), "recall": over_prompts("recall"), "recall_p01": over_prompts("recall_p01"),
+            "seconds": sum(results[prompt["id"]]["seconds"]["total"] for prompt in prompts),
+            "kinds": {kind: KindScore(results, dense, prompts, kind).as_row() for kind in present}}

@@ -1,0 +1,44 @@
+"""Rows of scores.plan_row as a table in Markdown."""
+
+
+def _percent(entry, signed=False):
+    text = f"{100 * entry['mean']:{'+' if signed else ''}.1f}"
+    return text if entry["error"] is None else f"{text} ± {100 * entry['error']:.1f}"
+
+
+def _number(entry, signed=False):
+    text = f"{entry['mean']:{'+' if signed else ''}.3f}"
+    return text if entry["error"] is None else f"{text} ± {entry['error']:.3f}"
+
+
+def _line(cells):
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def summary(rows):
+    """A line a plan: dense attention's accuracy, and how many points the others are away from it."""
+    kinds = list(rows[0]["kinds"])
+    text = _line(["plan", "density", "recall", "1 %", *kinds, "text: agrees", "text: nll"]) + "|---" * (len(kinds) + 6) + "|\n"
+    for row in rows:
+        is_dense = row is rows[0]
+        cells = [_percent(row["kinds"][kind]["accuracy" if is_dense else "accuracy_to_dense"], signed=not is_dense) for kind in kinds]
+        words = row["kinds"]["text"]
+        cells += [_percent(words["agreement"]), _number(words["nll" if is_dense else "nll_to_dense"], signed=not is_dense)]
+        text += _line([row["plan"], f"{row['density']['mean']:.3f}", f"{row['recall']['mean']:.3f}", f"{row['recall_p01']['mean']:.2f}", *cells])
+    return text
+
+
+def _details(rows):
+    text = _line(["plan", "kind", "probes", "accuracy", "to dense", "agrees with dense", "nll", "to dense"]) + "|---" * 8 + "|\n"
+    for row in rows:
+        for kind, score in row["kinds"].items():
+            text += _line([row["plan"], kind, str(score["probes"]), _percent(score["accuracy"]), _percent(score["accuracy_to_dense"], signed=True),
+                           _percent(score["agreement"]), _number(score["nll"]), _number(score["nll_to_dense"], signed=True)])
+    return text
+
+
+def markdown(about, rows):
+    """rows: dense attention first, which the others are compared with."""
+    return ("".join(f"- {key}: {value}\n" for key, value in about.items())
+            + "\nFirst row: accuracy in %, mean negative log likelihood. Others: their difference to it. ±: one standard error, by prompt.\n\n"
+            + summary(rows) + "\n" + _details(rows))

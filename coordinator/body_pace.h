@@ -1,0 +1,28 @@
+// How slowly the body of a request may come. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/clock.h"
+
+namespace millrace::coordinator {
+
+struct BodyPace {
+  Duration piece = std::chrono::seconds(20);  // for the next piece
+  Duration whole = std::chrono::minutes(10);
+  // On average, once `piece` has passed; 0: any.
+  uint64_t min_bytes_per_s = 16 << 10;
+
+  // By when the next piece has to be there, of a body that began at `began` and of which
+  // `num_bytes` have come by `now`.
+  TimePoint next_due(TimePoint began, TimePoint now, uint64_t num_bytes) const {
+    TimePoint due = std::min(now + piece, began + whole);
+    if (min_bytes_per_s == 0) return due;
+    const std::chrono::duration<double> paid_for(static_cast<double>(num_bytes) /
+                                                 static_cast<double>(min_bytes_per_s));
+    return std::min(due, began + piece + std::chrono::duration_cast<Duration>(paid_for));
+  }
+};
+
+}  // namespace millrace::coordinator

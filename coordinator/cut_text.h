@@ -1,0 +1,22 @@
+// Words of others, at a length that logs and answers can bear.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace millrace::coordinator {
+
+inline constexpr size_t kMaxMessageBytes = 2000;
+
+// The beginning of UTF-8 that is longer, and how long it was.
+inline std::string cut_text(std::string text, size_t max_bytes = kMaxMessageBytes) {
+  if (text.size() <= max_bytes) return text;
+  const size_t num_bytes = text.size();
+  size_t end = max_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  text.resize(end);
+  return text + fmt::format("... ({} bytes)", num_bytes);
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,55 @@
+// The rows of each tile that a scan multiplies with all keys: in int8, in steps of each row's own,
+// for keys less their page's mean, and in float16 for that mean (AdaptiveParams says how).
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/api/estimation.h"
+
+namespace millrace::kernels::cuda {
+
+// How tiles are cut into runs of rows, with a sample of each.
+struct RowSample {
+  int32_t count;  // of a tile
+  int32_t run;    // rows
+
+  explicit RowSample(int32_t sampled_rows)
+      : count(sampled_rows), run(static_cast<int32_t>(sampled_run(sampled_rows))) {}
+
+  // Of sample `number` of the tiles, and the first row of its run in it.
+  __host__ __device__ int32_t tile(int32_t number) const { return number / count; }
+  __host__ __device__ int32_t first_row(int32_t number) const { return number % count * run; }
+  // Samples that a tile of so many rows has: the first ones.
+  __host__ __device__ int32_t rows_in(int32_t tile_rows) const {
+    return (tile_rows + run - 1) / run;
+  }
+};
+
+// Device memory. A row that a short tile lacks is zero.
+struct SampledRows {
+  int32_t* rows = nullptr;      // [num_heads, num_samples] which row of the tile; -1 where none is
+  int8_t* quantised = nullptr;  // [num_heads, num_samples, head_dim], tile after tile
+  __half* half = nullptr;       // the same
+  float* steps = nullptr;       // [num_heads, num_samples]; NaN where the row holds
+                                // what is no number, infinite or too large for float16
+};
+
+struct SampledRowArguments {
+  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
+  int32_t num_query_heads = 0;
+  int32_t head_dim = 0;
+  const int32_t* heads = nullptr;  // device memory
+  int32_t num_heads = 0;
+  const RowTile* tiles = nullptr;  // device memory
+  int64_t num_tiles = 0;
+  RowSample sample;
+  DType dtype = DType::kBFloat16;  // of q
+};
+
+void launch_sampled_rows(const SampledRowArguments& arguments, const SampledRows& out,
+                         cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,48 @@
+// Recall of measured rows, added up: the share of its attention mass that each row attended to.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace::worker {
+
+// Plain bytes, so that ranks exchange it.
+struct RecallTally {
+  // Bin b holds shares in [b, b + 1) percent; the last one 1.
+  static constexpr size_t kBins = 101;
+
+  // What is not a number is none of the mass, and shows in the mean.
+  void add(double share) {
+    sum += share;
+    const double bin = share > 0 ? std::min(share, 1.0) * (kBins - 1) : 0;
+    ++bins[static_cast<size_t>(bin)];
+  }
+  void add(const RecallTally& other) {
+    sum += other.sum;
+    for (size_t bin = 0; bin < kBins; ++bin) bins[bin] += other.bins[bin];
+  }
+
+  int64_t count() const {
+    int64_t rows = 0;
+    for (const int64_t bin : bins) rows += bin;
+    return rows;
+  }
+  // 1 where nothing was measured: all heads were dense, or the prompt is short.
+  double mean() const { return count() == 0 ? 1.0 : sum / static_cast<double>(count()); }
+  // What all but one row in a hundred reach, rounded down to a percent.
+  double first_percentile() const {
+    int64_t left = count() / 100;
+    for (size_t bin = 0; bin < kBins; ++bin) {
+      left -= bins[bin];
+      if (left < 0) return static_cast<double>(bin) / (kBins - 1);
+    }
+    return 1.0;
+  }
+
+  double sum = 0;
+  std::array<int64_t, kBins> bins = {};
+};
+
+}  // namespace millrace::worker
