@@ -5,8 +5,8 @@
 #include <span>
 
 #include "common/dtype.h"
-#include "kernels/api/index.h"
-#include "kernels/api/tiling.h"
+#include "kernels/index/index.h"
+#include "kernels/index/tiling.h"
 
 namespace millrace::kernels {
 

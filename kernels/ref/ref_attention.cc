@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/api/coverage.h"
+#include "kernels/index/coverage.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/api/coverage.h"
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
+#include "kernels/index/coverage.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random_data.h"

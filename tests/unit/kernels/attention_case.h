@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/api/attention.h"
-#include "kernels/cpu/simd_level.h"
-#include "tests/unit/kernels/random_index.h"
+#include "kernels/cpu/runtime/simd_level.h"
+#include "tests/unit/kernels/index/random_index.h"
 
 namespace millrace::kernels {
 

@@ -5,7 +5,7 @@
 #include <future>
 #include <limits>
 
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/sm90/operations.h"
 #include "tests/support/compare.h"
 #include "tests/unit/kernels/attention_case.h"
 #include "tests/unit/kernels_cuda/device_index.h"

@@ -1,0 +1,38 @@
+#include "coordinator/api/api_error.h"
+
+#include <boost/json.hpp>
+
+#include "protocol/errc.h"
+
+namespace millrace::coordinator {
+
+namespace json = boost::json;
+
+int ApiError::http_status() const {
+  return status != 0 ? status : protocol::http_status(error.code);
+}
+
+int ApiError::retry_after_s() const {
+  // A full queue moves within seconds; a group takes longer to come back.
+  if (!protocol::retriable(error.code)) return 0;
+  if (retry_after > 0) return retry_after;
+  return error.code == Errc::kExhausted ? 1 : 5;
+}
+
+std::string ApiError::to_json(std::string_view request_id) const {
+  json::object body;
+  body["message"] = error.message;
+  body["type"] = std::string(errc_name(error.code));
+  body["code"] = http_status();
+  if (param.empty()) {
+    body["param"] = nullptr;
+  } else {
+    body["param"] = param;
+  }
+  body["retriable"] = protocol::retriable(error.code);
+  json::object whole{{"error", std::move(body)}};
+  if (!request_id.empty()) whole["request_id"] = json::string(request_id.data(), request_id.size());
+  return json::serialize(whole);
+}
+
+}  // namespace millrace::coordinator

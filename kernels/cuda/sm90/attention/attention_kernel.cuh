@@ -1,0 +1,73 @@
+// The attention kernel: a persistent grid of one block per multiprocessor; in each a warpgroup that
+// brings keys and values, and one warpgroup per row tile of the group at hand.
+#pragma once
+
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/tensor_map.h"
+#include "kernels/cuda/sm90/attention/attention_gather.cuh"
+#include "kernels/cuda/sm90/attention/attention_launch.h"
+#include "kernels/cuda/sm90/attention/attention_rows.cuh"
+#include "kernels/cuda/sm90/attention/attention_walk.cuh"
+
+namespace millrace::kernels::cuda {
+
+// A warpgroup has 168 registers a thread when three start and 128 when four do; these deal the same
+// number out again.
+template <int kTiles>
+inline constexpr int kProducerRegisters = kTiles == 2 ? 88 : 80;
+template <int kTiles>
+inline constexpr int kConsumerRegisters = kTiles == 2 ? 208 : 144;
+
+template <typename Element, int kHeadDim, int kTiles, bool kPacked>
+__global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
+    attention_kernel(const __grid_constant__ AttentionArguments arguments,
+                     const __grid_constant__ CUtensorMap k_map,
+                     const __grid_constant__ CUtensorMap v_map) {
+  extern __shared__ std::byte raw[];
+  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
+  auto& shared = *reinterpret_cast<Shared*>(raw);
+  if (ptx::shared_address(raw) % kSharedAlignment != 0) __trap();
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared::kStages; ++i) {
+      ptx::barrier_init(&shared.full[i], kFullArrivals);
+      ptx::barrier_init(&shared.empty[i], Shared::kEmptyArrivals);
+    }
+    for (int i = 0; i < kOrders; ++i) {
+      ptx::barrier_init(&shared.announced[i], 1);
+      ptx::barrier_init(&shared.placed[i], 1);
+    }
+    ptx::fence_barrier_init();
+    ptx::prefetch_map(k_map);
+    ptx::prefetch_map(v_map);
+  }
+  __syncthreads();
+  if (warpgroup == kTiles) {
+    ptx::give_registers<kProducerRegisters<kTiles>>();
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
+    if (warp == 0) {
+      AttentionWalker<kHeadDim, kTiles, kPacked>(shared, arguments, k_map, v_map).run();
+    } else {
+      AttentionGatherer<kHeadDim, kTiles, kPacked>(shared, arguments).run(warp - 1);
+    }
+  } else {
+    ptx::take_registers<kConsumerRegisters<kTiles>>();
+    AttentionConsumer<Element, kHeadDim, kTiles, kPacked>(shared, arguments, warpgroup).run();
+  }
+}
+
+template <typename Element, int kHeadDim, int kTiles, bool kPacked>
+void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int num_blocks,
+                      cudaStream_t stream) {
+  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
+  constexpr int kBytes = sizeof(Shared);
+  static_assert(kBytes <= 227 * 1024);
+  auto* kernel = attention_kernel<Element, kHeadDim, kTiles, kPacked>;
+  MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<num_blocks, kWarpgroup*(kTiles + 1), kBytes, stream>>>(
+      arguments, key_tensor_map(kv.k, kv, Shared::kBoxKeys),
+      key_tensor_map(kv.v, kv, Shared::kBoxKeys));
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace millrace::kernels::cuda
