@@ -17,6 +17,7 @@
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
 #include "common/system/output_file.h"
+#include "coordinator/text/limits.h"
 #include "coordinator/text/query_string.h"
 #include "coordinator/text/request_id.h"
 
@@ -24,6 +25,7 @@ namespace {
 
 using namespace millrace;
 using namespace millrace::client;
+using coordinator::kMaxDurationMs;
 using coordinator::percent_encode;
 namespace json = boost::json;
 
@@ -43,8 +45,6 @@ struct Arguments {
   std::string lease_id;
   double timeout_s = 60;
 };
-
-const int64_t kMaxDurationMs = coordinator::PrefillBodyLimits().max_duration_ms;
 
 // HOST, or HOST:PORT.
 std::string check_server(const std::string& text) {

@@ -10,12 +10,13 @@
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/schedule/prefill_body.h"
+#include "coordinator/text/limits.h"
 
 namespace millrace::coordinator {
 
 struct PrefillBodyLimits {
   int64_t max_prompt_tokens = 16'000'000;  // what fits one control frame (protocol/codec.h)
-  int64_t max_duration_ms = 24 * 3600 * 1000;
+  int64_t max_duration_ms = kMaxDurationMs;
 };
 
 using ParsedPrefillBody = std::variant<PrefillBody, ApiError>;
