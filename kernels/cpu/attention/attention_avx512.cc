@@ -2,7 +2,7 @@
 #define MR_VECTOR_BYTES 64
 #define MR_KEY_GROUP 8
 #define MR_ROW_GROUP 8
-#include "kernels/cpu/attention/attention_kernel.h"
+#include "kernels/cpu/attention/attention_kernel_impl.h"
 
 namespace millrace::kernels::cpu {
 

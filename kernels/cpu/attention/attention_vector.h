@@ -4,6 +4,10 @@
 // reason no inline function of another header is called in them, the standard library's included.
 #pragma once
 
+#ifndef MR_VECTOR_BYTES
+#define MR_VECTOR_BYTES 16  // of a header that is compiled alone
+#endif
+
 #include <cstdint>
 
 #if defined(__x86_64__)

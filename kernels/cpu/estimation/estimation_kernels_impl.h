@@ -1,5 +1,5 @@
 // Bodies of EstimationKernels. Included only by estimation_kernels_<level>.cc, which define
-// MR_VECTOR_BYTES and MR_BLOCK_ROWS and are compiled with that level's flags (estimation.cmake).
+// MR_VECTOR_BYTES and MR_BLOCK_ROWS and are compiled with that level's flags (CMakeLists.txt).
 //
 // As in row_kernels_impl.h, nothing here may call an inline function of another header: the linker
 // would keep one copy of it, possibly the one compiled for AVX-512.

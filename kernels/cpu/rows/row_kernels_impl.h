@@ -1,5 +1,5 @@
 // Bodies of RowKernels, written as plain loops that the compiler turns into vectors. Included only
-// by row_kernels_<level>.cc, which are compiled with that level's flags (row_kernels.cmake).
+// by row_kernels_<level>.cc, which are compiled with that level's flags (CMakeLists.txt).
 //
 // Nothing here may call an inline function of another header, the standard library's included: the
 // linker keeps one copy of such a function for the whole program, and it could be the copy compiled

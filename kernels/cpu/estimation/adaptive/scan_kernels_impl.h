@@ -5,7 +5,7 @@
 //   add(keys, row)      adds the products of four channels; `row` has those of one row
 //   larger(other)       the larger of two, key by key
 //   store(out)
-// and are compiled with that level's flags (scan.cmake). As in row_kernels_impl.h, nothing here may
+// and are compiled with that level's flags (CMakeLists.txt). As in row_kernels_impl.h, nothing here may
 // call an inline function of another header.
 #pragma once
 

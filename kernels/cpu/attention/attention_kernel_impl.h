@@ -14,7 +14,7 @@
 //   5. Last, out is divided by the sum and written in the caller's dtype.
 #pragma once
 
-#include "kernels/cpu/attention/attention_products.h"
+#include "kernels/cpu/attention/attention_products_impl.h"
 #include "kernels/cpu/attention/attention_tile.h"
 #include "kernels/cpu/attention/attention_vector.h"
 
