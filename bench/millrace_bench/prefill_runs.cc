@@ -80,7 +80,8 @@ Result<std::vector<model::HeadPlan>> PrefillRuns::plans_for(int64_t num_tokens) 
   for (const auto& spec : command_->plans) {
     MR_ASSIGN_OR_RETURN(auto plan, model::make_head_plan(spec, runtime_->weights().config,
                                                          num_tokens, runtime_->crossover_tokens()));
-    plans.push_back(model::plan_for_length(std::move(plan), num_tokens));
+    plans.push_back(
+        model::plan_for_length(std::move(plan), num_tokens, runtime_->device().info().sparse_cost));
   }
   return plans;
 }
