@@ -1,6 +1,7 @@
 // Which requests are let in, who gets them when, and how they end.
 #include <gmock/gmock.h>
 
+#include "coordinator/api/api_error.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
 
 namespace millrace::coordinator {
@@ -96,7 +97,7 @@ TEST_F(SchedulerQueue, RefusesWithoutAnyGroupAsUnavailable) {
   const auto refused = submit("a");
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->error.code, Errc::kUnavailable);
-  EXPECT_GT(refused->retry_after_s, 0);
+  EXPECT_GT(ApiError(*refused).retry_after_s(), 0);
 }
 
 TEST_F(SchedulerQueue, TellsAnUnknownModelFromOneWithoutAGroupJustNow) {
