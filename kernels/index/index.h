@@ -58,13 +58,11 @@ struct HeadIndex {
 
 // Shape of an index; equal on every rank but for num_tiles.
 struct IndexShape {
-  int32_t num_heads = 0;    // query heads of this rank, or its kv heads where theirs share lists
+  int32_t num_heads = 0;    // query heads of this rank
   int32_t max_bands = 0;    // per head
   int32_t max_columns = 0;  // per head
   int64_t num_tiles = 0;    // row tiles of this rank; 0 when no head uses blocks
   int64_t max_blocks = 0;   // per head, over all its tiles
-  int32_t tile_height = kTileRows;  // rows of a full tile: those that share a block list, and the
-                                    // keys of one band
 };
 
 // Device pointers; owned by whoever allocated them (worker/index/layer_index.h).

@@ -6,8 +6,8 @@
 
 namespace millrace::kernels {
 
-// Rows of a row tile (of its own height where an index says so: shared_tile_height) and keys of a
-// page or block. One number for both, so that blocks, pages and the diagonal line up.
+// Rows of a row tile, and keys of a page or block. One number for both, so that blocks, pages and the
+// diagonal line up.
 inline constexpr int64_t kTileRows = 64;
 inline constexpr int64_t kPageTokens = 64;
 
@@ -21,9 +21,9 @@ inline constexpr int64_t kGroupRows = 3 * kTileRows;
 inline constexpr int64_t kLastRows = 64;
 
 // Rows of one tile: `num_rows` consecutive query positions from `position`, held at rows
-// `local_row`.. of the rank's Q. `position` is a multiple of the tile height, which divides
-// kTileRows, and num_rows is the height except in the last tile of a prompt; so a tile never
-// crosses a stripe, and tile number position / height means the same on every rank.
+// `local_row`.. of the rank's Q. `position` is a multiple of kTileRows, and num_rows is kTileRows
+// except in the last tile of a prompt; so a tile never crosses a stripe, and tile number
+// position / kTileRows means the same on every rank.
 struct RowTile {
   int64_t local_row = 0;
   int64_t position = 0;
@@ -35,14 +35,6 @@ inline constexpr int64_t causal_pages(const RowTile& tile) {
   return (tile.position + tile.num_rows - 1) / kPageTokens + 1;
 }
 
-// Height of tiles whose lists the `heads_per_list` query heads of a kv head share: with the rows of
-// all these heads such a tile fills the 128 rows of a GPU's matrix tile. kTileRows where nothing is
-// shared or no power of two comes out.
-inline constexpr int32_t shared_tile_height(int32_t heads_per_list) {
-  const bool packs = heads_per_list == 2 || heads_per_list == 4 || heads_per_list == 8;
-  return packs ? 128 / heads_per_list : static_cast<int32_t>(kTileRows);
-}
-
 // First position of the rows that run densely. A tile that holds any of them runs densely as a
 // whole.
 inline constexpr int64_t first_dense_position(int64_t num_tokens) {
@@ -51,6 +43,6 @@ inline constexpr int64_t first_dense_position(int64_t num_tokens) {
 }
 
 // Tiles of `num_tokens` rows held in order from position 0: what a rank alone has.
-std::vector<RowTile> tile_rows(int64_t num_tokens, int64_t tile_height = kTileRows);
+std::vector<RowTile> tile_rows(int64_t num_tokens);
 
 }  // namespace millrace::kernels

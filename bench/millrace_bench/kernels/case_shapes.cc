@@ -34,11 +34,10 @@ std::string budget_text(VerticalSlashBudget budget) {
 
 IndexShape list_shape(const LayerShape& shape, VerticalSlashBudget budget) {
   const auto tokens = static_cast<int32_t>(shape.num_tokens);
-  return {.num_heads = shape.num_query_heads / shape.heads_per_list,
+  return {.num_heads = shape.num_query_heads,
           .max_bands = std::min(std::max(budget.slashes, kernels::kForcedOffsets),
                                 tokens / static_cast<int32_t>(kernels::kTileRows) + 1),
-          .max_columns = std::min(std::max(budget.verticals, kernels::kForcedColumns), tokens),
-          .tile_height = kernels::shared_tile_height(shape.heads_per_list)};
+          .max_columns = std::min(std::max(budget.verticals, kernels::kForcedColumns), tokens)};
 }
 
 IndexShape block_shape(const SampleLayer& layer) {

@@ -101,8 +101,7 @@ Result<BenchIndex> KernelCases::given_index(const LayerShape& shape, VerticalSla
 
 Result<KernelRow> KernelCases::given_sets(const SampleLayer& layer, VerticalSlashBudget budget) {
   const auto& shape = layer.shape();
-  const bool shared = shape.heads_per_list > 1;
-  KernelRow row = empty_row(shared ? "shared sets" : "given sets", budget_text(budget), shape);
+  KernelRow row = empty_row("given sets", budget_text(budget), shape);
   MR_ASSIGN_OR_RETURN(const auto index, given_index(shape, budget));
   MR_RETURN_IF_ERROR(attention(layer, index, row));
   return row;

@@ -25,9 +25,8 @@ constexpr kernels::VerticalSlashBudget kLargeBudget{1000, 6096};
 constexpr kernels::VerticalSlashBudget kSmallBudget{500, 700};
 constexpr int64_t kCopyBytes = 1 << 30;
 
-const std::vector<std::string> kCases = {"products",   "dense",        "given-sets",
-                                         "shared-set", "block-sparse", "vertical-slash",
-                                         "adaptive",   "shares"};
+const std::vector<std::string> kCases = {"products",       "dense",    "given-sets", "block-sparse",
+                                         "vertical-slash", "adaptive", "shares"};
 // One rank's share is the whole, without the dense last rows as in the others.
 const std::vector<int> kShareRanks = {1, 2, 4, 8};
 
@@ -73,14 +72,12 @@ class Run {
     return {};
   }
 
-  Result<SampleLayer> layer(int64_t tokens, int32_t query_heads, int32_t kv_heads,
-                            int32_t heads_per_list = 1) {
+  Result<SampleLayer> layer(int64_t tokens, int32_t query_heads, int32_t kv_heads) {
     return SampleLayer::create(*device_, {.num_tokens = tokens,
                                           .num_query_heads = query_heads,
                                           .num_kv_heads = kv_heads,
                                           .head_dim = command_.head_dim,
-                                          .dtype = command_.dtype,
-                                          .heads_per_list = heads_per_list});
+                                          .dtype = command_.dtype});
   }
 
   Result<void> at_length(int64_t tokens) {
@@ -90,11 +87,6 @@ class Run {
       take(std::move(row));
     }
     if (wants("given-sets") || wants("block-sparse")) MR_RETURN_IF_ERROR(sparse_heads(tokens));
-    if (wants("shared-set")) {
-      MR_ASSIGN_OR_RETURN(const auto group, layer(tokens, kSparseHeads, 1, kSparseHeads));
-      MR_ASSIGN_OR_RETURN(auto row, cases_.given_sets(group, kLargeBudget));
-      take(std::move(row));
-    }
     if (wants("vertical-slash") || wants("adaptive") || wants("shares")) {
       return whole_layer(tokens);
     }

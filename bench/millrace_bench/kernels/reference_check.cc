@@ -165,8 +165,8 @@ Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& 
     for (const size_t number : sampled_tiles(layer.tiles().size())) {
       const RowTile& tile = layer.tiles()[number];
       kernels::TileCoverage coverage;
-      kernels::tile_coverage(index.view().head(head / shape.heads_per_list), tile,
-                             static_cast<int64_t>(number), tile.position >= dense_from, coverage);
+      kernels::tile_coverage(index.view().head(head), tile, static_cast<int64_t>(number),
+                             tile.position >= dense_from, coverage);
       for (const int64_t r : std::set<int64_t>{0, tile.num_rows - 1}) {
         const auto keys = keys_of(coverage, tile.position + r);
         const int64_t row = tile.local_row + r;

@@ -70,9 +70,7 @@ Result<kernels::DeviceBuffer> to_device(kernels::Device& device, const void* dat
 }  // namespace
 
 SampleLayer::SampleLayer(const LayerShape& shape)
-    : shape_(shape),
-      tiles_(kernels::tile_rows(shape.num_tokens,
-                                kernels::shared_tile_height(shape.heads_per_list))) {}
+    : shape_(shape), tiles_(kernels::tile_rows(shape.num_tokens)) {}
 
 int64_t SampleLayer::row_bytes() const {
   return int64_t{shape_.num_query_heads} * shape_.head_dim * dtype_bytes(shape_.dtype);
@@ -146,7 +144,6 @@ kernels::AttentionParams SampleLayer::attention(const kernels::IndexView& index)
           .scale = scale(),
           .kv = kv(),
           .tiles = tiles_,
-          .heads_per_list = shape_.heads_per_list,
           .index = index,
           .out = out_.data()};
 }

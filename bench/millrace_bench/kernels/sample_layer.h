@@ -17,7 +17,6 @@ struct LayerShape {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 128;
   DType dtype = DType::kBFloat16;
-  int32_t heads_per_list = 1;  // of the index: query heads that share a list
 };
 
 class SampleLayer {

@@ -33,14 +33,11 @@ void check_params(const AttentionParams& params) {
            kv.token_stride);
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
   const IndexShape& lists = params.index.shape;
-  MR_CHECK(params.heads_per_list > 0 &&
-               lists.num_heads * params.heads_per_list == params.num_query_heads,
-           "attention: lists of {} heads, each for {}, and {} query heads", lists.num_heads,
-           params.heads_per_list, params.num_query_heads);
-  MR_CHECK(lists.tile_height > 0 && kTileRows % lists.tile_height == 0,
-           "attention: tiles of {} rows", lists.tile_height);
+  MR_CHECK(lists.num_heads == params.num_query_heads,
+           "attention: lists of {} heads, and {} query heads", lists.num_heads,
+           params.num_query_heads);
   for (const RowTile& tile : params.tiles) {
-    MR_CHECK(tile.num_rows >= 0 && tile.num_rows <= lists.tile_height &&
+    MR_CHECK(tile.num_rows >= 0 && tile.num_rows <= kTileRows &&
                  tile.local_row + tile.num_rows <= params.num_rows &&
                  tile.position + tile.num_rows <= kv.num_tokens,
              "attention: tile of {} rows at row {} of {}, position {} of {}", tile.num_rows,
@@ -51,8 +48,7 @@ void check_params(const AttentionParams& params) {
 void cover(const AttentionParams& params, const WorkItem& item, TileCoverage& coverage) {
   const RowTile& tile = params.tiles[static_cast<size_t>(item.tile)];
   const bool dense = tile.position >= first_dense_position(params.kv.num_tokens);
-  tile_coverage(params.index.head(item.head / params.heads_per_list), tile, item.tile, dense,
-                coverage);
+  tile_coverage(params.index.head(item.head), tile, item.tile, dense, coverage);
 }
 
 // Longest first, so that the last items to finish are short. Equal ones by tile: heads of one kv

@@ -1,7 +1,6 @@
 #include "kernels/cuda/sm90/attention/attention_launch.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -26,44 +25,16 @@ void check_params(const AttentionParams& params) {
   MR_CHECK(kv.num_tokens <= kv.token_stride && kv.num_tokens <= kMaxTokens,
            "attention: {} tokens at stride {}", kv.num_tokens, kv.token_stride);
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
-  const int32_t heads_per_kv_head = params.num_query_heads / kv.num_kv_heads;
-  MR_CHECK(params.heads_per_list == 1 || params.heads_per_list == heads_per_kv_head,
-           "attention: lists for {} heads each, {} a kv head", params.heads_per_list,
-           heads_per_kv_head);
-  MR_CHECK(params.index.shape.num_heads * params.heads_per_list == params.num_query_heads,
-           "attention: lists of {} heads, each for {}, and {} query heads",
-           params.index.shape.num_heads, params.heads_per_list, params.num_query_heads);
+  MR_CHECK(params.index.shape.num_heads == params.num_query_heads,
+           "attention: lists of {} heads, and {} query heads", params.index.shape.num_heads,
+           params.num_query_heads);
 }
 
-// How row tiles and heads become groups and items of the kernel.
-struct Layout {
-  int32_t tile_height = 0;
-  int32_t packing_log2 = 0;
-
-  bool packed() const { return packing_log2 > 0; }
-  int max_tiles() const { return packed() ? 1 : kGroupTiles; }  // index tiles of a group
-};
-
-Layout layout_of(const AttentionParams& params) {
-  const IndexShape& shape = params.index.shape;
-  Layout layout = {.tile_height = shape.tile_height};
-  if (params.heads_per_list > 1 &&
-      shape.tile_height * params.heads_per_list == kPackedGroupTiles * kTileRows) {
-    layout.packing_log2 = std::countr_zero(static_cast<uint32_t>(params.heads_per_list));
-    return layout;
-  }
-  MR_CHECK(shape.tile_height == kTileRows, "attention: tiles of {} rows, lists for {} heads each",
-           shape.tile_height, params.heads_per_list);
-  return layout;
-}
-
-bool follows(const TileGroup& group, const Layout& layout, const RowTile& tile,
-             int64_t tile_number) {
-  return group.num_rows % layout.tile_height == 0 &&
-         group.num_rows < layout.max_tiles() * layout.tile_height &&
+bool follows(const TileGroup& group, const RowTile& tile, int64_t tile_number) {
+  return group.num_rows % kTileRows == 0 && group.num_rows < kGroupRows &&
          group.position + group.num_rows == tile.position &&
          group.local_row + group.num_rows == tile.local_row &&
-         group.first_tile + group.num_rows / layout.tile_height == tile_number;
+         group.first_tile + group.num_rows / kTileRows == tile_number;
 }
 
 // A part of a dense group has at least as many pages as a sparse row tile of a long prompt, and
@@ -78,18 +49,17 @@ struct GroupPlan {
 };
 
 // Rows of tiles side by side; a dense tile is never grouped with one that is not.
-std::vector<TileGroup> group_tiles(const AttentionParams& params, const Layout& layout,
-                                   int64_t dense_from) {
+std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_from) {
   std::vector<TileGroup> groups;
   for (size_t i = 0; i < params.tiles.size(); ++i) {
     const RowTile& tile = params.tiles[i];
     const auto number = static_cast<int64_t>(i);
-    MR_CHECK(tile.num_rows >= 0 && tile.num_rows <= layout.tile_height &&
+    MR_CHECK(tile.num_rows >= 0 && tile.num_rows <= kTileRows &&
                  tile.local_row + tile.num_rows <= params.num_rows &&
                  tile.position + tile.num_rows <= params.kv.num_tokens,
              "attention: tile of {} rows at row {} of {}, position {} of {}", tile.num_rows,
              tile.local_row, params.num_rows, tile.position, params.kv.num_tokens);
-    if (!groups.empty() && follows(groups.back(), layout, tile, number) &&
+    if (!groups.empty() && follows(groups.back(), tile, number) &&
         (groups.back().position >= dense_from) == (tile.position >= dense_from)) {
       groups.back().num_rows += static_cast<int32_t>(tile.num_rows);
     } else {
@@ -144,9 +114,9 @@ int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num
 
 // Longest first: under any index a tile's cost grows with its position, and the last items to
 // finish should be short.
-GroupPlan plan_groups(const AttentionParams& params, const Layout& layout, int64_t dense_from) {
+GroupPlan plan_groups(const AttentionParams& params, int64_t dense_from) {
   GroupPlan plan;
-  for (const TileGroup& group : group_tiles(params, layout, dense_from)) {
+  for (const TileGroup& group : group_tiles(params, dense_from)) {
     if (group.position >= dense_from) {
       cut_by_keys(group, plan);
     } else {
@@ -160,22 +130,14 @@ GroupPlan plan_groups(const AttentionParams& params, const Layout& layout, int64
 
 using Launch = void (*)(const AttentionArguments&, const KvSlab&, int, cudaStream_t);
 
-template <typename Element, int kHeadDim>
-Launch select_launch(const Layout& layout) {
-  if (layout.packed()) {
-    return launch_attention<Element, kHeadDim, kPackedGroupTiles, /*kPacked=*/true>;
-  }
-  return launch_attention<Element, kHeadDim, kGroupTiles, /*kPacked=*/false>;
-}
-
 template <typename Element>
-Launch select_launch(const Layout& layout, int32_t head_dim) {
-  return head_dim == 128 ? select_launch<Element, 128>(layout) : select_launch<Element, 64>(layout);
+Launch select_launch(int32_t head_dim) {
+  return head_dim == 128 ? launch_attention<Element, 128> : launch_attention<Element, 64>;
 }
 
-Launch select_launch(const Layout& layout, const KvSlab& kv) {
-  return kv.dtype == DType::kFloat16 ? select_launch<Float16>(layout, kv.head_dim)
-                                     : select_launch<BFloat16>(layout, kv.head_dim);
+Launch select_launch(const KvSlab& kv) {
+  return kv.dtype == DType::kFloat16 ? select_launch<Float16>(kv.head_dim)
+                                     : select_launch<BFloat16>(kv.head_dim);
 }
 
 }  // namespace
@@ -190,11 +152,10 @@ void attention(const AttentionParams& params, Context& context) {
                                   sizeof(int64_t) * static_cast<size_t>(params.num_query_heads),
                                   context.stream));
   }
-  const Layout layout = layout_of(params);
   const int64_t dense_from = first_dense_position(kv.num_tokens);
-  const GroupPlan plan = plan_groups(params, layout, dense_from);
+  const GroupPlan plan = plan_groups(params, dense_from);
   if (plan.groups.empty()) return;
-  const int32_t num_heads = params.num_query_heads >> layout.packing_log2;
+  const int32_t num_heads = params.num_query_heads;
   const int32_t heads_per_kv_head = num_heads / kv.num_kv_heads;
   const int64_t part_rows = int64_t{num_heads} * plan.num_parts * kMaxGroupRows;
 
@@ -208,11 +169,8 @@ void attention(const AttentionParams& params, Context& context) {
       .num_rows = params.num_rows,
       .token_stride = kv.token_stride,
       .dense_from = dense_from,
-      .num_query_heads = params.num_query_heads,
-      .num_heads = num_heads,
-      .heads_per_list = params.heads_per_list >> layout.packing_log2,
+      .num_query_heads = num_heads,
       .heads_per_kv_head = heads_per_kv_head,
-      .packing_log2 = layout.packing_log2,
       .scale_log2 = params.scale * std::numbers::log2e_v<float>,
       .index = params.index,
       .groups = context.scratch.upload(std::span(plan.groups)),
@@ -224,7 +182,7 @@ void attention(const AttentionParams& params, Context& context) {
       .part_statistics = context.scratch.allocate<RowStatistics>(part_rows)};
   const int64_t num_items = std::ssize(plan.groups) * num_heads;
   const auto num_blocks = static_cast<int>(std::min<int64_t>(context.num_sms, num_items));
-  select_launch(layout, kv)(arguments, kv, num_blocks, context.stream);
+  select_launch(kv)(arguments, kv, num_blocks, context.stream);
   if (plan.cut.empty()) return;
   merge_parts(arguments, context.scratch.upload(std::span(plan.cut)),
               static_cast<int>(plan.cut.size()), kv.head_dim, kv.dtype, context.stream);

@@ -2,7 +2,7 @@
 
 namespace millrace::kernels::cuda {
 
-template void launch_attention<Float16, 64, kGroupTiles, /*kPacked=*/false>(
-    const AttentionArguments&, const KvSlab&, int, cudaStream_t);
+template void launch_attention<Float16, 64>(const AttentionArguments&, const KvSlab&, int,
+                                            cudaStream_t);
 
 }  // namespace millrace::kernels::cuda

@@ -12,9 +12,6 @@ namespace millrace::kernels::cuda {
 // key or value fetched once serves all of them. Three keep the tensor cores busier than two
 // (docs/notebook/attention.md).
 inline constexpr int kGroupTiles = kGroupRows / kTileRows;
-// Where query heads share lists, the rows of one index tile and of all these heads go side by side
-// through two warpgroups, a position's heads next to each other.
-inline constexpr int kPackedGroupTiles = 2;
 inline constexpr int kMaxGroupRows = static_cast<int>(kGroupRows);
 
 inline constexpr int32_t kWhole = -1;
@@ -60,12 +57,8 @@ struct AttentionArguments {
   int64_t token_stride = 0;
   int64_t dense_from = 0;  // groups from this position on run densely
   int32_t num_query_heads = 0;
-  // "Head" below is a query head or, packed, those of one list as one.
-  int32_t num_heads = 0;
-  int32_t heads_per_list = 0;
   int32_t heads_per_kv_head = 0;
-  int32_t packing_log2 = 0;  // of the query heads in a head
-  float scale_log2 = 0;      // scale * log2(e): softmax in powers of two
+  float scale_log2 = 0;  // scale * log2(e): softmax in powers of two
   IndexView index;
   const TileGroup* groups = nullptr;  // longest first
   int32_t num_groups = 0;
@@ -74,8 +67,8 @@ struct AttentionArguments {
   int32_t heads_at_a_time = 1;
   uint32_t* next_item = nullptr;  // zero at the start
   int32_t num_parts = 0;
-  float* part_out = nullptr;                 // [num_heads, num_parts, kMaxGroupRows, head_dim]
-  RowStatistics* part_statistics = nullptr;  // [num_heads, num_parts, kMaxGroupRows]
+  float* part_out = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows, head_dim]
+  RowStatistics* part_statistics = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows]
 };
 
 }  // namespace millrace::kernels::cuda

@@ -7,10 +7,9 @@
 
 namespace millrace::kernels::cuda {
 
-template <int kHeadDim, int kTiles, bool kPacked>
+template <int kHeadDim>
 class AttentionGatherer {
-  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
-  static constexpr int kMasks = Shared::kMasks;
+  using Shared = AttentionShared<kHeadDim>;
 
  public:
   __device__ AttentionGatherer(Shared& shared, const AttentionArguments& arguments)
@@ -47,7 +46,7 @@ class AttentionGatherer {
     pairs_ = 0;
     last_key_ = 0;
 #pragma unroll
-    for (int t = 0; t < kMasks; ++t) mask_[t] = 0;
+    for (int t = 0; t < kGroupTiles; ++t) mask_[t] = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t number = first_column + half * kWarp + lane_;
@@ -56,7 +55,7 @@ class AttentionGatherer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int t = 0; t < kMasks; ++t) {
+      for (int t = 0; t < kGroupTiles; ++t) {
         const TileRows rows(item.group, t);
         const bool wanted =
             rows.num_rows > 0 && keys_[half] < rows.end() && !lists_.in_band(rows, keys_[half]);
@@ -73,11 +72,11 @@ class AttentionGatherer {
   __device__ void describe(const ColumnOrder& order) {
     if (lane_ != 0) return;
     Slot& slot = shared_.slots[order.stage];
-    slot.first_key[0] = order.first_column;
-    slot.first_key[1] = last_key_;
+    slot.first_key = order.first_column;
+    slot.last_key = last_key_;
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const uint64_t own = mask_[t % kMasks];
+    for (int t = 0; t < kGroupTiles; ++t) {
+      const uint64_t own = mask_[t];
       slot.mask[t] = own;
       slot.tasks[t] = {.action = own == 0 ? Action::kSkip : Action::kGather,
                        .pass_over = order.pass_over[t]};
@@ -95,7 +94,7 @@ class AttentionGatherer {
     const uint32_t v = ptx::shared_address(shared_.v[stage]);
     uint64_t present = 0;
 #pragma unroll
-    for (int t = 0; t < kMasks; ++t) present |= mask_[t];
+    for (int t = 0; t < kGroupTiles; ++t) present |= mask_[t];
 #pragma unroll 8
     for (int first = 0; first < kSlotKeys; first += kRowsAtOnce) {
       const int row = first + lane_ / kChunks;
@@ -115,7 +114,7 @@ class AttentionGatherer {
   HeadLists lists_;
   // Of the columns at hand.
   int32_t keys_[2];  // of rows `lane` and `lane` + 32 of the slot
-  uint64_t mask_[kMasks];
+  uint64_t mask_[kGroupTiles];
   int32_t last_key_ = 0;  // that a tile attends to
   int64_t pairs_ = 0;
   const int lane_ = static_cast<int>(threadIdx.x % kWarp);

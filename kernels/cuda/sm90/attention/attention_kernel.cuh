@@ -11,20 +11,17 @@
 
 namespace millrace::kernels::cuda {
 
-// A warpgroup has 168 registers a thread when three start and 128 when four do; these deal the same
-// number out again.
-template <int kTiles>
-inline constexpr int kProducerRegisters = kTiles == 2 ? 88 : 80;
-template <int kTiles>
-inline constexpr int kConsumerRegisters = kTiles == 2 ? 208 : 144;
+// Four warpgroups start with 128 registers a thread; these deal the same number out again.
+inline constexpr int kProducerRegisters = 80;
+inline constexpr int kConsumerRegisters = 144;
 
-template <typename Element, int kHeadDim, int kTiles, bool kPacked>
-__global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
     attention_kernel(const __grid_constant__ AttentionArguments arguments,
                      const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
   extern __shared__ std::byte raw[];
-  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
+  using Shared = AttentionShared<kHeadDim>;
   auto& shared = *reinterpret_cast<Shared*>(raw);
   if (ptx::shared_address(raw) % kSharedAlignment != 0) __trap();
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -42,31 +39,30 @@ __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
     ptx::prefetch_map(v_map);
   }
   __syncthreads();
-  if (warpgroup == kTiles) {
-    ptx::give_registers<kProducerRegisters<kTiles>>();
+  if (warpgroup == kGroupTiles) {
+    ptx::give_registers<kProducerRegisters>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
     if (warp == 0) {
-      AttentionWalker<kHeadDim, kTiles, kPacked>(shared, arguments, k_map, v_map).run();
+      AttentionWalker<kHeadDim>(shared, arguments, k_map, v_map).run();
     } else {
-      AttentionGatherer<kHeadDim, kTiles, kPacked>(shared, arguments).run(warp - 1);
+      AttentionGatherer<kHeadDim>(shared, arguments).run(warp - 1);
     }
   } else {
-    ptx::take_registers<kConsumerRegisters<kTiles>>();
-    AttentionConsumer<Element, kHeadDim, kTiles, kPacked>(shared, arguments, warpgroup).run();
+    ptx::take_registers<kConsumerRegisters>();
+    AttentionConsumer<Element, kHeadDim>(shared, arguments, warpgroup).run();
   }
 }
 
-template <typename Element, int kHeadDim, int kTiles, bool kPacked>
+template <typename Element, int kHeadDim>
 void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int num_blocks,
                       cudaStream_t stream) {
-  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
+  using Shared = AttentionShared<kHeadDim>;
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
-  auto* kernel = attention_kernel<Element, kHeadDim, kTiles, kPacked>;
+  auto* kernel = attention_kernel<Element, kHeadDim>;
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<num_blocks, kWarpgroup*(kTiles + 1), kBytes, stream>>>(
-      arguments, key_tensor_map(kv.k, kv, Shared::kBoxKeys),
-      key_tensor_map(kv.v, kv, Shared::kBoxKeys));
+  kernel<<<num_blocks, kWarpgroup*(kGroupTiles + 1), kBytes, stream>>>(
+      arguments, key_tensor_map(kv.k, kv, kSlotKeys), key_tensor_map(kv.v, kv, kSlotKeys));
   MR_CUDA_CHECK_LAUNCH();
 }
 

@@ -8,9 +8,8 @@
 
 namespace millrace::kernels::cuda {
 
-// Element is BFloat16 or Float16. Groups have at most kTiles tiles, or are packed: one index tile
-// with all heads of a list.
-template <typename Element, int kHeadDim, int kTiles, bool kPacked>
+// Element is BFloat16 or Float16.
+template <typename Element, int kHeadDim>
 void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int num_blocks,
                       cudaStream_t stream);
 

@@ -39,11 +39,10 @@ struct HeadLists {
   __device__ static HeadLists of(const AttentionArguments& arguments, int32_t head,
                                  Band (&near)[kNearBands]) {
     const IndexView& index = arguments.index;
-    const int32_t list = head / arguments.heads_per_list;
-    HeadLists lists = {.bands = index.bands + int64_t{list} * index.shape.max_bands,
-                       .num_bands = index.num_bands[list],
-                       .columns = index.columns + int64_t{list} * index.shape.max_columns,
-                       .num_columns = index.num_columns[list]};
+    HeadLists lists = {.bands = index.bands + int64_t{head} * index.shape.max_bands,
+                       .num_bands = index.num_bands[head],
+                       .columns = index.columns + int64_t{head} * index.shape.max_columns,
+                       .num_columns = index.num_columns[head]};
     if (lists.num_bands <= kNearBands) {
       __syncwarp();
       for (auto i = static_cast<int32_t>(threadIdx.x % kWarp); i < lists.num_bands; i += kWarp) {
@@ -84,10 +83,8 @@ __device__ inline void add_pairs(const AttentionArguments& arguments, int32_t he
   if (arguments.covered_pairs == nullptr) return;
 #pragma unroll
   for (int delta = kWarp / 2; delta > 0; delta /= 2) pairs += __shfl_xor_sync(~0u, pairs, delta);
-  const auto lane = static_cast<int32_t>(threadIdx.x % kWarp);
-  if (lane >> arguments.packing_log2 == 0) {
-    atomicAdd(&arguments.covered_pairs[(head << arguments.packing_log2) + lane],
-              static_cast<unsigned long long>(pairs));
+  if (threadIdx.x % kWarp == 0) {
+    atomicAdd(&arguments.covered_pairs[head], static_cast<unsigned long long>(pairs));
   }
 }
 

@@ -16,7 +16,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
   const auto row = static_cast<int32_t>(blockIdx.x);
   const auto head = static_cast<int32_t>(blockIdx.y);
   const auto column = static_cast<int32_t>(threadIdx.x);
-  if (row >= group.num_rows << arguments.packing_log2) return;
+  if (row >= group.num_rows) return;
   const auto place = [&](int32_t part) {
     return (int64_t{head} * arguments.num_parts + group.first_part + part) * kMaxGroupRows + row;
   };
@@ -32,13 +32,11 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
     sum += factor * statistics.sum;
     out += factor * arguments.part_out[place(part) * head_dim + column];
   }
-  const int64_t local_row = group.local_row + (row >> arguments.packing_log2);
-  const int64_t query_head =
-      (int64_t{head} << arguments.packing_log2) + (row & ((1 << arguments.packing_log2) - 1));
-  arguments.out[(local_row * arguments.num_query_heads + query_head) * head_dim + column] =
+  const int64_t local_row = group.local_row + row;
+  arguments.out[(local_row * arguments.num_query_heads + head) * head_dim + column] =
       narrow<Element>(sum > 0 ? out / sum : 0.0F).bits;
   if (arguments.lse != nullptr && column == 0) {
-    arguments.lse[query_head * arguments.num_rows + local_row] = log_sum_exp(base, sum);
+    arguments.lse[head * arguments.num_rows + local_row] = log_sum_exp(base, sum);
   }
 }
 
@@ -46,7 +44,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
 
 void merge_parts(const AttentionArguments& arguments, const CutGroup* groups, int num_groups,
                  int head_dim, DType dtype, cudaStream_t stream) {
-  const dim3 grid(kMaxGroupRows, arguments.num_heads, num_groups);
+  const dim3 grid(kMaxGroupRows, arguments.num_query_heads, num_groups);
   dispatch_narrow_dtype(dtype, [&]<typename Element>(Element) {
     merge_kernel<Element><<<grid, head_dim, 0, stream>>>(arguments, groups, head_dim);
   });

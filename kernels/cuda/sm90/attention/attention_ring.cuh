@@ -40,9 +40,9 @@ inline constexpr int32_t kNoHead = -1;
 
 struct Slot {
   TileTask tasks[kGroupTiles];
-  // Of the consecutive keys of each half. Of gathered ones, where they begin in the head's columns,
-  // and the largest that a tile attends to.
-  int32_t first_key[2];
+  int32_t
+      first_key;  // of consecutive keys; of gathered ones, where they begin in the head's columns
+  int32_t last_key;  // of gathered ones: the largest that a tile attends to
   // Bit i: the tile attends to key i of the slot.
   uint64_t mask[kGroupTiles];
   WorkItem item;  // of a marker
@@ -71,30 +71,23 @@ inline constexpr int kNearBands = 256;
 // The swizzle's pattern repeats every 1,024 bytes.
 inline constexpr int kSharedAlignment = 1024;
 
-template <int kHeadDim, int kTiles, bool kPacked>
+template <int kHeadDim>
 struct alignas(kSharedAlignment) AttentionShared {
-  // Warpgroups of a packed group have all keys in common.
-  static constexpr int kMasks = kPacked ? 1 : kTiles;
-  // Keys that the copy engine brings at once. Low tiles need bands that seldom fill whole slots:
-  // two halves of a slot may come from different places.
-  static constexpr int kBoxKeys = kPacked ? kSlotKeys / 2 : kSlotKeys;
-  // Queries lie in registers where those suffice, else here: one stage less.
-  static constexpr bool kSharedQueries = kTiles > 2;
-  static constexpr int kStages = (kHeadDim == 128 ? 6 : 12) - (kSharedQueries ? 1 : 0);
+  static constexpr int kStages = kHeadDim == 128 ? 5 : 11;
   static_assert(kStages + kGatherWarps <= kOrders);
   // A slot is empty when every thread that reads it has arrived: one lane for its warp, behind
   // __syncwarp, is no faster, and no tool that looks for races sees the order it gives.
-  static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup;
+  static constexpr uint32_t kEmptyArrivals = kGroupTiles * kWarpgroup;
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
 
   // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
-  uint16_t q[kSharedQueries ? kTiles : 1][kSharedQueries ? kTileRows * kHeadDim : 8 * 64];
+  uint16_t q[kGroupTiles][kTileRows * kHeadDim];
   uint16_t k[kStages][kSlotKeys * kHeadDim];
   uint16_t v[kStages][kSlotKeys * kHeadDim];
   Slot slots[kStages];
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint32_t window[kMasks][kWindowWords];
+  uint32_t window[kGroupTiles][kWindowWords];
   Band bands[kWarpgroup / kWarp][kNearBands];  // of each producer warp
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
   uint64_t announced[kOrders];

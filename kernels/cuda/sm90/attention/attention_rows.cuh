@@ -32,9 +32,9 @@ struct WeightRange<Float16> {
   static constexpr float kLiftLog2 = 7.0F;
 };
 
-template <typename Element, int kHeadDim, int kTiles, bool kPacked>
+template <typename Element, int kHeadDim>
 class AttentionConsumer {
-  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
+  using Shared = AttentionShared<kHeadDim>;
   static constexpr int kScores = kSlotKeys / 2;  // of a slot, in a thread
   static constexpr int kOutputs = kHeadDim / 2;
   static constexpr int kNone = -1;
@@ -60,19 +60,15 @@ class AttentionConsumer {
   __device__ void start_item(const WorkItem& item) {
     const int first_row = tile_ * static_cast<int>(kTileRows);
     head_ = item.head;
-    position_ = item.group.position + positions(first_row);
-    num_rows_ = (item.group.num_rows << packing_log2()) - first_row;
-    local_row_ = item.group.local_row + positions(first_row);
+    position_ = item.group.position + first_row;
+    num_rows_ = item.group.num_rows - first_row;
+    local_row_ = item.group.local_row + first_row;
     part_ = item.group.part;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) out_[i] = 0;
     base_[0] = base_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0;
-    if constexpr (Shared::kSharedQueries) {
-      share_queries();
-    } else {
-      load_queries();
-    }
+    share_queries();
   }
 
   // Each warp brings the 16 rows that its part of the products reads; 16 bytes a lane, into the
@@ -98,37 +94,9 @@ class AttentionConsumer {
     ptx::synchronise_warpgroup(tile_);
   }
 
-  __device__ void load_queries() {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_row_ + half * 8;
-      const uint16_t* q = arguments_.q + row_offset(row) + 2 * pair_;
-#pragma unroll
-      for (int step = 0; step < kHeadDim / 16; ++step) {
-#pragma unroll
-        for (int right = 0; right < 2; ++right) {
-          queries_[4 * step + 2 * right + half] =
-              row < num_rows_ ? *reinterpret_cast<const uint32_t*>(q + 16 * step + 8 * right) : 0;
-        }
-      }
-    }
-  }
-
-  __device__ int packing_log2() const {
-    return kPacked ? arguments_.packing_log2 : 0;
-  }
-  // That many rows of a tile are of so many positions.
-  __device__ int positions(int rows) const {
-    return rows >> packing_log2();
-  }
-  __device__ int32_t query_head(int row) const {
-    return (head_ << packing_log2()) + (row & ((1 << packing_log2()) - 1));
-  }
-
   // Element offset of the tile's row in Q and in the output.
   __device__ int64_t row_offset(int row) const {
-    const int64_t local_row = local_row_ + positions(row);
-    return (local_row * arguments_.num_query_heads + query_head(row)) * kHeadDim;
+    return (int64_t{local_row_ + row} * arguments_.num_query_heads + head_) * kHeadDim;
   }
 
   // A slot is held until its values are added, which happens while the scores of the next one are
@@ -178,8 +146,8 @@ class AttentionConsumer {
     ptx::hold(out_);
     ptx::wgmma_fence();
     const uint64_t mask = shared_.slots[cursor_.stage].mask[tile_];
-    const int32_t first_key[2] = {shared_.slots[cursor_.stage].first_key[0],
-                                  shared_.slots[cursor_.stage].first_key[1]};
+    const int32_t first_key = shared_.slots[cursor_.stage].first_key;
+    const int32_t last_key = shared_.slots[cursor_.stage].last_key;
     issue_scores(cursor_.stage);
     if constexpr (kPending) {
       issue_values(pending);
@@ -188,7 +156,7 @@ class AttentionConsumer {
       ptx::wgmma_wait<0>();
     }
     ptx::hold(scores_);
-    if (action != Action::kWhole) apply_mask(action, mask, first_key);
+    if (action != Action::kWhole) apply_mask(action, mask, first_key, last_key);
     float rescale[2];
     const bool grown = weigh(rescale);
     ptx::hold(scores_);  // the exponentials are computed before the wait, not after it
@@ -208,17 +176,11 @@ class AttentionConsumer {
   __device__ void issue_scores(int stage) {
     const uint64_t k =
         ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.k[stage])), 16);
-    const uint64_t q = ptx::matrix_descriptor(
-        ptx::shared_address(shared_.q[Shared::kSharedQueries ? tile_ : 0]), 16);
+    const uint64_t q = ptx::matrix_descriptor(ptx::shared_address(shared_.q[tile_]), 16);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
       const uint32_t offset = (step / 4 * (kSlotKeys * 128) + step % 4 * 32) / 16;
-      if constexpr (Shared::kSharedQueries) {
-        ptx::wgmma_shared_64<Element>(scores_, q + offset, k + offset, step > 0);
-      } else {
-        ptx::Wgmma<Element, kSlotKeys, false>::issue(scores_, queries_ + 4 * step, k + offset,
-                                                     step > 0);
-      }
+      ptx::wgmma_shared_64<Element>(scores_, q + offset, k + offset, step > 0);
     }
     ptx::wgmma_commit();
   }
@@ -244,7 +206,7 @@ class AttentionConsumer {
     release(stage);
   }
 
-  __device__ void apply_mask(Action action, uint64_t mask, const int32_t (&first_key)[2]) {
+  __device__ void apply_mask(Action action, uint64_t mask, int32_t first_key, int32_t last_key) {
     // A band seldom ends in both halves.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -262,14 +224,12 @@ class AttentionConsumer {
       }
     }
     if (action == Action::kMasked) {
-      constexpr int kHalf = kSlotKeys / 2;
-      if (max(first_key[0], first_key[1]) + kHalf - 1 > position_) {
-        apply_causality([&](int column) { return first_key[column / kHalf] + column % kHalf; });
+      if (first_key + kSlotKeys - 1 > position_) {
+        apply_causality([&](int column) { return first_key + column; });
       }
-    } else if (first_key[1] > position_) {
-      const int64_t list = head_ / arguments_.heads_per_list;
-      const int32_t* columns =
-          arguments_.index.columns + list * arguments_.index.shape.max_columns + first_key[0];
+    } else if (last_key > position_) {
+      const int32_t* columns = arguments_.index.columns +
+                               int64_t{head_} * arguments_.index.shape.max_columns + first_key;
       const int32_t last = 63 - __clzll(static_cast<long long>(mask));
       apply_causality([&](int column) { return column <= last ? columns[column] : 0; });
     }
@@ -277,8 +237,7 @@ class AttentionConsumer {
 
   template <typename KeyOf>
   __device__ void apply_causality(KeyOf&& key_of) {
-    const int position[2] = {position_ + positions(first_row_),
-                             position_ + positions(first_row_ + 8)};
+    const int position[2] = {position_ + first_row_, position_ + first_row_ + 8};
 #pragma unroll
     for (int j = 0; j < kSlotKeys / 8; ++j) {
 #pragma unroll
@@ -392,7 +351,7 @@ class AttentionConsumer {
           out_[4 * j + 2 * half] * inverse, out_[4 * j + 2 * half + 1] * inverse);
     }
     if (arguments_.lse != nullptr && pair_ == 0) {
-      arguments_.lse[query_head(row) * arguments_.num_rows + local_row_ + positions(row)] =
+      arguments_.lse[head_ * arguments_.num_rows + local_row_ + row] =
           log_sum_exp(base_[half], sum);
     }
   }
@@ -430,7 +389,6 @@ class AttentionConsumer {
   int32_t num_rows_ = 0;  // from 64 on all of the tile's; none where not above 0
   int32_t local_row_ = 0;
   int32_t part_ = kWhole;
-  uint32_t queries_[Shared::kSharedQueries ? 1 : kHeadDim / 4];
   uint32_t weights_[kScores / 2];
   float scores_[kScores];
   float out_[kOutputs];

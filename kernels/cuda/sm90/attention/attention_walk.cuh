@@ -9,10 +9,9 @@
 
 namespace millrace::kernels::cuda {
 
-template <int kHeadDim, int kTiles, bool kPacked>
+template <int kHeadDim>
 class AttentionWalker {
-  using Shared = AttentionShared<kHeadDim, kTiles, kPacked>;
-  static constexpr int kMasks = Shared::kMasks;
+  using Shared = AttentionShared<kHeadDim>;
 
  public:
   __device__ AttentionWalker(Shared& shared, const AttentionArguments& arguments,
@@ -20,7 +19,7 @@ class AttentionWalker {
       : shared_(shared), arguments_(arguments), k_map_(k_map), v_map_(v_map) {}
 
   __device__ void run() {
-    const int32_t num_items = arguments_.num_heads * arguments_.num_groups;
+    const int32_t num_items = arguments_.num_query_heads * arguments_.num_groups;
     for (;;) {
       int32_t number = 0;
       if (lane_ == 0) number = static_cast<int32_t>(atomicAdd(arguments_.next_item, 1));
@@ -37,13 +36,13 @@ class AttentionWalker {
   __device__ void start(int32_t number) {
     const int32_t batch = number / (arguments_.heads_at_a_time * arguments_.num_groups);
     const int32_t first_head = batch * arguments_.heads_at_a_time;
-    const int32_t num_heads = min(arguments_.heads_at_a_time, arguments_.num_heads - first_head);
+    const int32_t num_heads =
+        min(arguments_.heads_at_a_time, arguments_.num_query_heads - first_head);
     const int32_t within = number - first_head * arguments_.num_groups;
     const int32_t head = first_head + within % num_heads;
     group_ = arguments_.groups[within / num_heads];
     if (head != head_) {
       head_ = head;
-      list_ = head / arguments_.heads_per_list;
       lists_ = HeadLists::of(arguments_, head, shared_.bands[0]);
     }
     prefetch_queries();
@@ -53,12 +52,11 @@ class AttentionWalker {
   // The tiles read their queries when they come to the marker.
   __device__ void prefetch_queries() {
     constexpr int kLineElements = 64;  // of 128 bytes
-    const int32_t lines = kHeadDim / kLineElements << arguments_.packing_log2;
-    for (int32_t i = lane_; i < group_.num_rows * lines; i += kWarp) {
-      const int64_t row = int64_t{group_.local_row} + i / lines;
-      const int32_t head = head_ << arguments_.packing_log2;
-      ptx::prefetch_line(arguments_.q + (row * arguments_.num_query_heads + head) * kHeadDim +
-                         i % lines * kLineElements);
+    constexpr int32_t kLines = kHeadDim / kLineElements;
+    for (int32_t i = lane_; i < group_.num_rows * kLines; i += kWarp) {
+      const int64_t row = int64_t{group_.local_row} + i / kLines;
+      ptx::prefetch_line(arguments_.q + (row * arguments_.num_query_heads + head_) * kHeadDim +
+                         i % kLines * kLineElements);
     }
   }
 
@@ -67,14 +65,11 @@ class AttentionWalker {
     next_column_ = announced_column_ = 0;
     if (group_.position >= arguments_.dense_from) {
       walk_densely();
-      push_waiting_half();
     } else if (has_blocks()) {
       walk_pages();
-      push_waiting_half();
     } else {
       start_columns();
       walk_bands();
-      push_waiting_half();
       while (columns_left()) order_columns();
     }
     add_pairs(arguments_, head_, pairs_);
@@ -84,9 +79,9 @@ class AttentionWalker {
     for (int32_t first = group_.first_page; first < group_.end_page; first += kWarp) {
       const int32_t page = first + lane_;
       const int32_t key = page * kSlotKeys;
-      uint64_t mask[kMasks];
+      uint64_t mask[kGroupTiles];
 #pragma unroll
-      for (int t = 0; t < kMasks; ++t) {
+      for (int t = 0; t < kGroupTiles; ++t) {
         mask[t] = page < group_.end_page ? interval_mask(0, TileRows(group_, t).end() - key) : 0;
         if (TileRows(group_, t).num_rows == 0) mask[t] = 0;
       }
@@ -137,20 +132,20 @@ class AttentionWalker {
     const int32_t before = __shfl_sync(~0u, through - count, owner);
     const int32_t key = __shfl_sync(~0u, begin, owner) + (slot - before) * kSlotKeys;
     const int32_t slot_end = min(key + kSlotKeys, __shfl_sync(~0u, end, owner));
-    uint64_t mask[kMasks] = {};
+    uint64_t mask[kGroupTiles] = {};
     // The band's own keys, and those that nearer bands give one of the tiles already.
     for (int32_t b = base - owner; present && b >= 0; --b) {
       const Band band = lists_.bands[b];
       if (group_.position - band.hi >= slot_end) break;
 #pragma unroll
-      for (int t = 0; t < kMasks; ++t) {
+      for (int t = 0; t < kGroupTiles; ++t) {
         const TileRows rows(group_, t);
         mask[t] |= interval_mask(rows.position - band.hi - key, rows.end() - band.lo - key);
       }
     }
     const uint64_t within = interval_mask(0, slot_end - key);
 #pragma unroll
-    for (int t = 0; t < kMasks; ++t) {
+    for (int t = 0; t < kGroupTiles; ++t) {
       mask[t] = TileRows(group_, t).num_rows > 0 ? mask[t] & within : 0;
     }
     push_batch(key, mask);
@@ -162,9 +157,9 @@ class AttentionWalker {
     const IndexView& index = arguments_.index;
     if (index.shape.num_tiles == 0) return false;
     bool any = false;
-    for (int t = 0; t < kMasks; ++t) {
+    for (int t = 0; t < kGroupTiles; ++t) {
       if (TileRows(group_, t).num_rows == 0) break;
-      any |= index.block_count[list_ * index.shape.num_tiles + group_.first_tile + t] != 0;
+      any |= index.block_count[int64_t{head_} * index.shape.num_tiles + group_.first_tile + t] != 0;
     }
     return any;
   }
@@ -175,7 +170,7 @@ class AttentionWalker {
     const bool mixed = lists_.num_bands > 0 || lists_.num_columns > 0;
     for (int32_t window = 0; window < num_pages; window += kWindowPages) {
       const int32_t num_words = (min(num_pages - window, kWindowPages) + kWarp - 1) / kWarp;
-      for (int t = 0; t < kMasks; ++t) fill_window(t, window, num_words);
+      for (int t = 0; t < kGroupTiles; ++t) fill_window(t, window, num_words);
       __syncwarp();
       for (int32_t word = 0; word < num_words; ++word) {
         const uint32_t candidates = window_union(word);
@@ -189,7 +184,7 @@ class AttentionWalker {
   __device__ void fill_window(int tile, int32_t window, int32_t num_words) {
     const IndexView& index = arguments_.index;
     const TileRows rows(group_, tile);
-    const int64_t number = list_ * index.shape.num_tiles + group_.first_tile + tile;
+    const int64_t number = int64_t{head_} * index.shape.num_tiles + group_.first_tile + tile;
     const int32_t count = rows.num_rows == 0 ? 0 : index.block_count[number];
     for (int32_t word = lane_; word < num_words; word += kWarp) {
       shared_.window[tile][word] = count == kDenseTile ? ~0u : 0u;
@@ -197,7 +192,7 @@ class AttentionWalker {
     if (count <= 0) return;
     __syncwarp();
     const int32_t* blocks =
-        index.blocks + list_ * index.shape.max_blocks + index.block_begin[number];
+        index.blocks + int64_t{head_} * index.shape.max_blocks + index.block_begin[number];
     for (int32_t i = lane_; i < count; i += kWarp) {
       const int32_t page = blocks[i] - window;
       if (page >= 0 && page < num_words * kWarp) {
@@ -209,15 +204,15 @@ class AttentionWalker {
   __device__ uint32_t window_union(int32_t word) const {
     uint32_t bits = 0;
 #pragma unroll
-    for (int t = 0; t < kMasks; ++t) bits |= shared_.window[t][word];
+    for (int t = 0; t < kGroupTiles; ++t) bits |= shared_.window[t][word];
     return bits;
   }
 
   __device__ void push_pages(int32_t first_page, int32_t word, bool mixed) {
     const int32_t key = (first_page + lane_) * kSlotKeys;
-    uint64_t mask[kMasks];
+    uint64_t mask[kGroupTiles];
 #pragma unroll
-    for (int t = 0; t < kMasks; ++t) {
+    for (int t = 0; t < kGroupTiles; ++t) {
       const TileRows rows(group_, t);
       const bool whole = (shared_.window[t][word] >> lane_ & 1) != 0;
       mask[t] = 0;
@@ -276,7 +271,7 @@ class AttentionWalker {
       ColumnOrder& order = shared_.orders[entry];
       order.stage = cursor_.stage;
 #pragma unroll
-      for (int t = 0; t < kMasks; ++t) order.pass_over[t] = min(pass_over[t], 1);
+      for (int t = 0; t < kGroupTiles; ++t) order.pass_over[t] = min(pass_over[t], 1);
       ptx::barrier_arrive(&shared_.placed[entry]);
     }
     cursor_.advance();
@@ -295,7 +290,8 @@ class AttentionWalker {
     Slot& slot = acquire();
     if (lane_ == 0) {
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) slot.tasks[t] = {.action = Action::kMarker, .pass_over = 0};
+      for (int t = 0; t < kGroupTiles; ++t)
+        slot.tasks[t] = {.action = Action::kMarker, .pass_over = 0};
       slot.item = item;
       ptx::barrier_arrive(&shared_.full[cursor_.stage]);
     }
@@ -306,53 +302,11 @@ class AttentionWalker {
 
   // The candidates of all lanes, those without keys left out; columns alternate with them, so that
   // gathering overlaps with the rest.
-  __device__ void push_batch(int32_t key, const uint64_t (&mask)[kMasks]) {
-    if constexpr (kPacked) {
-      push_halves(key, mask[0]);
-    } else {
-      push_slots(key, mask);
-    }
-  }
-
-  __device__ void push_halves(int32_t key, uint64_t mask) {
-    count_pairs(TileRows(group_, 0), key, mask);
-    uint32_t wanted = __ballot_sync(~0u, mask != 0);
-    while (wanted != 0) {
-      const int source = __ffs(static_cast<int>(wanted)) - 1;
-      wanted &= wanted - 1;
-      const int32_t first_key = __shfl_sync(~0u, key, source);
-      const uint64_t both = __shfl_sync(~0u, mask, source);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto own = static_cast<uint32_t>(both >> (half * Shared::kBoxKeys));
-        if (own != 0) push_half(first_key + half * Shared::kBoxKeys, own);
-      }
-    }
-  }
-
-  __device__ void push_half(int32_t key, uint32_t mask) {
-    if (waiting_mask_ == 0) {
-      waiting_key_ = key;
-      waiting_mask_ = mask;
-      return;
-    }
-    push_keys({waiting_key_, key}, {uint64_t{mask} << Shared::kBoxKeys | waiting_mask_}, {}, false);
-    waiting_mask_ = 0;
-    if (columns_left()) order_columns();
-  }
-
-  // With keys of no interest in the other half.
-  __device__ void push_waiting_half() {
-    if (waiting_mask_ == 0) return;
-    push_keys({waiting_key_, waiting_key_}, {waiting_mask_}, {}, false);
-    waiting_mask_ = 0;
-  }
-
-  __device__ void push_slots(int32_t key, const uint64_t (&mask)[kMasks]) {
+  __device__ void push_batch(int32_t key, const uint64_t (&mask)[kGroupTiles]) {
     uint32_t wanted = 0;  // lanes
-    uint32_t wanted_by[kMasks];
+    uint32_t wanted_by[kGroupTiles];
 #pragma unroll
-    for (int t = 0; t < kMasks; ++t) {
+    for (int t = 0; t < kGroupTiles; ++t) {
       wanted_by[t] = __ballot_sync(~0u, mask[t] != 0);
       wanted |= wanted_by[t];
       count_pairs(TileRows(group_, t), key, mask[t]);
@@ -360,36 +314,34 @@ class AttentionWalker {
     while (wanted != 0) {
       const int source = __ffs(static_cast<int>(wanted)) - 1;
       wanted &= wanted - 1;
-      uint64_t slot_mask[kMasks];
+      uint64_t slot_mask[kGroupTiles];
       int32_t pass_over[kGroupTiles] = {};
       const bool columns_next = columns_left();
 #pragma unroll
-      for (int t = 0; t < kMasks; ++t) {
+      for (int t = 0; t < kGroupTiles; ++t) {
         slot_mask[t] = __shfl_sync(~0u, mask[t], source);
         // Lanes before the next one that the tile wants.
         const uint32_t own = wanted_by[t] & wanted;
         pass_over[t] = __popc(wanted & ((own & -own) - 1));
       }
       const int32_t first_key = __shfl_sync(~0u, key, source);
-      push_keys({first_key, first_key + kSlotKeys / 2}, slot_mask, pass_over, !columns_next);
+      push_keys(first_key, slot_mask, pass_over, !columns_next);
       if (columns_next) order_columns(pass_over);
     }
   }
 
-  // The first keys of both halves of a slot.
-  __device__ void push_keys(const int32_t (&key)[2], const uint64_t (&mask)[kMasks],
+  __device__ void push_keys(int32_t first_key, const uint64_t (&mask)[kGroupTiles],
                             const int32_t (&pass_over)[kGroupTiles], bool may_pass) {
     Slot& slot = acquire();
     uint64_t* full = &shared_.full[cursor_.stage];
     if (lane_ == 0) {
-      slot.first_key[0] = key[0];
-      slot.first_key[1] = key[1];
-      const int32_t last_key = max(key[0], key[1]) + kSlotKeys / 2 - 1;
+      slot.first_key = first_key;
+      const int32_t last_key = first_key + kSlotKeys - 1;
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        const uint64_t own = mask[t % kMasks];
+      for (int t = 0; t < kGroupTiles; ++t) {
+        const uint64_t own = mask[t];
         slot.mask[t] = own;
-        const bool whole = ~own == 0 && last_key <= TileRows(group_, t % kMasks).position;
+        const bool whole = ~own == 0 && last_key <= TileRows(group_, t).position;
         slot.tasks[t] = {.action = own == 0 ? Action::kSkip
                                    : whole  ? Action::kWhole
                                             : Action::kMasked,
@@ -399,23 +351,19 @@ class AttentionWalker {
       const uint32_t k = ptx::shared_address(shared_.k[cursor_.stage]);
       const uint32_t v = ptx::shared_address(shared_.v[cursor_.stage]);
       const int32_t kv_head = head_ / arguments_.heads_per_kv_head;
-      copy_keys(k, k_map_, key, kv_head, full);
-      copy_keys(v, v_map_, key, kv_head, full);
+      copy_keys(k, k_map_, first_key, kv_head, full);
+      copy_keys(v, v_map_, first_key, kv_head, full);
     }
     __syncwarp();
     ptx::barrier_arrive(full);
     cursor_.advance();
   }
 
-  __device__ static void copy_keys(uint32_t shared, const CUtensorMap& map, const int32_t (&key)[2],
+  __device__ static void copy_keys(uint32_t shared, const CUtensorMap& map, int32_t first_key,
                                    int32_t kv_head, uint64_t* full) {
 #pragma unroll
     for (int panel = 0; panel < kHeadDim / 64; ++panel) {
-#pragma unroll
-      for (int box = 0; box < kSlotKeys / Shared::kBoxKeys; ++box) {
-        ptx::copy_box(shared + (panel * kSlotKeys + box * Shared::kBoxKeys) * 128, map, panel * 64,
-                      key[box], kv_head, full);
-      }
+      ptx::copy_box(shared + panel * kSlotKeys * 128, map, panel * 64, first_key, kv_head, full);
     }
   }
 
@@ -442,15 +390,12 @@ class AttentionWalker {
   TileGroup group_;
   HeadLists lists_;
   int32_t head_ = kNoHead;
-  int64_t list_ = 0;
   // Where the next slots of columns to be placed and to be announced begin in the list.
   int32_t next_column_ = 0;
   int32_t announced_column_ = 0;
   int32_t announced_key_ = INT_MAX;  // its first key
   int num_announced_ = 0;
   int num_placed_ = 0;
-  int32_t waiting_key_ = 0;  // half a slot for which there is no other half yet
-  uint32_t waiting_mask_ = 0;
   int64_t pairs_ = 0;
 };
 

@@ -17,8 +17,7 @@ namespace millrace::kernels {
 // An index whose lists are given.
 class OwnedIndex {
  public:
-  explicit OwnedIndex(const std::vector<HeadLists>& heads, int32_t tile_height = kTileRows)
-      : arrays_(shape_for(heads, tile_height)) {
+  explicit OwnedIndex(const std::vector<HeadLists>& heads) : arrays_(shape_for(heads)) {
     for (size_t h = 0; h < heads.size(); ++h) {
       write(heads[h], static_cast<int32_t>(h), arrays_.view());
     }
@@ -27,9 +26,8 @@ class OwnedIndex {
   IndexView view() { return arrays_.view(); }
 
  private:
-  static IndexShape shape_for(const std::vector<HeadLists>& heads, int32_t tile_height) {
-    IndexShape shape = {.num_heads = static_cast<int32_t>(heads.size()),
-                        .tile_height = tile_height};
+  static IndexShape shape_for(const std::vector<HeadLists>& heads) {
+    IndexShape shape = {.num_heads = static_cast<int32_t>(heads.size())};
     for (const HeadLists& head : heads) {
       shape.max_bands = std::max(shape.max_bands, static_cast<int32_t>(head.bands.size()));
       shape.max_columns = std::max(shape.max_columns, static_cast<int32_t>(head.columns.size()));
