@@ -12,7 +12,9 @@ namespace millrace::decode {
 
 namespace {
 
-Result<void> check_model(const model::ModelConfig& config, const protocol::Manifest& manifest) {
+Result<void> check_model(const model::ModelWeights& weights, const protocol::Manifest& manifest,
+                         bool any_weights) {
+  const auto& config = weights.config;
   const auto& layout = manifest.layout();
   if (layout.num_layers() != static_cast<uint32_t>(config.num_layers) ||
       layout.num_kv_heads() != static_cast<uint32_t>(config.num_kv_heads) ||
@@ -21,6 +23,11 @@ Result<void> check_model(const model::ModelConfig& config, const protocol::Manif
                  "the cache has {} layers, {} kv heads, head dim {}; model {} has {}, {}, {}",
                  layout.num_layers(), layout.num_kv_heads(), layout.head_dim(), config.name,
                  config.num_layers, config.num_kv_heads, config.head_dim);
+  }
+  if (!any_weights && manifest.model_fingerprint() != weights.fingerprint) {
+    return error(Errc::kInvalidArgument,
+                 "the cache is of a model '{}' with fingerprint '{}'; this model, '{}', has {}",
+                 manifest.model(), manifest.model_fingerprint(), config.name, weights.fingerprint);
   }
   return {};
 }
@@ -42,7 +49,7 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
   MR_ASSIGN_OR_RETURN(const auto weights,
                       model::load_model_weights(options.model_directory, {tp.rank(), tp.size()},
                                                 dtype, *device, options.threads_per_rank));
-  MR_RETURN_IF_ERROR(check_model(weights->config, manifest));
+  MR_RETURN_IF_ERROR(check_model(*weights, manifest, options.any_weights));
 
   KvClient client(transport, manifest, options.client);
   MR_ASSIGN_OR_RETURN(const auto cache,

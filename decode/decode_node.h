@@ -21,6 +21,9 @@ struct DecodeOptions {
   int threads_per_rank = 1;
   int32_t max_tokens = 16;  // generated tokens in all, the manifest's first one included
   bool ignore_eos = false;  // goes on behind what ends a text
+  // Goes on with a cache of other weights of the same shape: another file format of the same model,
+  // say, which looks like another model.
+  bool any_weights = false;
   KvClientOptions client;
   Duration timeout = std::chrono::minutes(10);  // pull and generation together
 };

@@ -57,6 +57,8 @@ void add_options(CLI::App& app, Options& options) {
       ->check(cli::number_range(1, 65536))
       ->capture_default_str();
   app.add_flag("--ignore-eos", options.decode.ignore_eos, "go on behind what ends a text");
+  app.add_flag("--any-weights", options.decode.any_weights,
+               "also of a model whose fingerprint is not the cache's");
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
       ->check(cli::number_range(1, 64))
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/weight_uploader.h"
 #include "model/config/rope.h"
+#include "model/fingerprint.h"
 #include "model/load_model_config.h"
 #include "model/synthetic/synthetic_model.h"
 
@@ -183,6 +184,7 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
   weights->tp = tp;
   weights->compute_dtype = compute_dtype;
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model));
+  weights->fingerprint = fingerprint(weights->config, *tensors);
   MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights, num_threads).load());
   return weights;
 }

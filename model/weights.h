@@ -54,6 +54,7 @@ struct ModelWeights {
   ShardShape shard;
   TensorParallel tp;
   DType compute_dtype = DType::kFloat32;
+  std::string fingerprint;  // of the model, the same on all ranks (model/fingerprint.h)
 
   kernels::ConstMatrix embedding;  // [vocab, hidden], whole, dtype as in the file
   std::vector<LayerWeights> layers;

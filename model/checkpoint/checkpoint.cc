@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "common/checksum.h"
 #include "model/config/json_text.h"
 
 namespace millrace::model {
@@ -106,6 +107,24 @@ Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> 
   }
   tensor.memory = file.file();
   return tensor;
+}
+
+uint64_t Checkpoint::fingerprint() const {
+  constexpr std::size_t kSampleBytes = 256;
+  std::string facts;
+  for (const auto& [name, file] : file_of_) {
+    const auto tensor = files_[file]->tensor(name);
+    if (!tensor.ok()) continue;  // of a dtype that no model here reads
+    facts +=
+        fmt::format("{} {} [{}] ", name, dtype_name(tensor->dtype), fmt::join(tensor->shape, ","));
+    const auto bytes = tensor->bytes;
+    const std::size_t sample = std::min(kSampleBytes, bytes.size());
+    for (const std::size_t first :
+         {std::size_t{0}, (bytes.size() - sample) / 2, bytes.size() - sample}) {
+      facts += fmt::format("{:016x} ", checksum(bytes.subspan(first, sample)));
+    }
+  }
+  return checksum(std::as_bytes(std::span(facts)));
 }
 
 }  // namespace millrace::model

@@ -18,6 +18,8 @@ class TensorSource {
   // kInvalidArgument when its shape is not `shape`, which is what the model's config asks for.
   virtual Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const = 0;
   virtual bool contains(std::string_view name) const = 0;
+  // Tells one set of tensors from another: equal for equal ones, however they are cut into files.
+  virtual uint64_t fingerprint() const = 0;
 };
 
 }  // namespace millrace::model

@@ -32,6 +32,8 @@ class SyntheticTensors final : public TensorSource {
   // kNotFound for a name that models of this config do not have.
   Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
   bool contains(std::string_view name) const override;
+  // Of the seed: the config says the rest.
+  uint64_t fingerprint() const override { return seed_; }
 
  private:
   // Elements of a tensor in memory that its users keep.

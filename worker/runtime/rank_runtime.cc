@@ -12,6 +12,7 @@
 #include "worker/engine/capacity.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/device_share.h"
+#include "worker/ranks/equal_values.h"
 #include "worker/ranks/rank_values.h"
 #include "worker/runtime/crossover.h"
 #include "worker/runtime/dtype_times.h"
@@ -23,6 +24,27 @@ namespace {
 // To read a file of a few megabytes, from another machine perhaps.
 constexpr std::chrono::seconds kPlanTimeout{60};
 
+// What all ranks of a group must have in common; threads and pools are each rank's own.
+std::vector<NamedValue> options_of(const RankOptions& options) {
+  const std::string dtype(options.compute_dtype ? dtype_name(*options.compute_dtype) : "auto");
+  return {{"--tp", std::to_string(options.grid.tp)},
+          {"--cp", std::to_string(options.grid.cp)},
+          {"--dtype", dtype},
+          {"--stripe-tokens", std::to_string(options.engine.stripe_tokens)},
+          {"--crossover-tokens", std::to_string(options.crossover_tokens)}};
+}
+
+// Of a plan that came from a file, which may be another one on another machine.
+std::string text_of(const model::HeadPlan& plan) {
+  std::string text;
+  for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
+    for (int32_t head = 0; head < plan.num_heads(); ++head) {
+      text += format_head_pattern(plan.at(layer, head)) + ' ';
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::Communicator> world,
@@ -30,6 +52,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   std::unique_ptr<RankRuntime> runtime(new RankRuntime());
   const auto deadline = Deadline::after(options.startup_timeout);
   MR_ASSIGN_OR_RETURN(runtime->cores_, core_share(*world, deadline));
+  MR_RETURN_IF_ERROR(require_equal(*world, MILLRACE_VERSION, options_of(options), deadline));
   MR_ASSIGN_OR_RETURN(auto grid, RankGrid::create(std::move(world), options.grid, deadline));
   runtime->grid_ = std::make_unique<RankGrid>(std::move(grid));
   if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
@@ -38,6 +61,9 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
                                                          runtime->open_device(options), deadline));
   const Result<void> loaded = runtime->load(options, dtypes.front());
   MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
+  MR_RETURN_IF_ERROR(require_equal(runtime->grid_->world(), MILLRACE_VERSION,
+                                   {{"the model's fingerprint", runtime->weights_->fingerprint}},
+                                   deadline));
   MR_ASSIGN_OR_RETURN(
       runtime->ranks_on_device_,
       num_ranks_on_device(runtime->grid_->world(), runtime->device_->info(), deadline));
@@ -150,10 +176,18 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
 }
 
 Result<void> RankRuntime::check_head_plan(const std::string& spec, double min_recall) {
-  const auto plan = model::make_head_plan(spec, weights_->config, limits_.max_prompt_tokens,
-                                          crossover_tokens_, {.min_recall = min_recall});
-  return agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(),
-               Deadline::after(kPlanTimeout));
+  const auto plan_at = [&](int64_t num_tokens) {
+    return model::make_head_plan(spec, weights_->config, num_tokens, crossover_tokens_,
+                                 {.min_recall = min_recall});
+  };
+  const auto plan = plan_at(limits_.max_prompt_tokens);
+  const auto deadline = Deadline::after(kPlanTimeout);
+  MR_RETURN_IF_ERROR(agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(), deadline));
+  return require_equal(grid_->world(), MILLRACE_VERSION,
+                       {{"--min-recall", fmt::format("{}", min_recall)},
+                        {"the head plan of long prompts", text_of(*plan)},
+                        {"the head plan of one token", text_of(*plan_at(1))}},
+                       deadline);
 }
 
 }  // namespace millrace::worker

@@ -34,8 +34,8 @@ struct RankOptions {
 
 class RankRuntime {
  public:
-  // Collective over `world`. An error (a bad model, a grid that does not divide) is the same on all
-  // ranks.
+  // Collective over `world`. An error (a bad model, a grid that does not divide, ranks that were not
+  // started alike) is the same on all ranks.
   static Result<std::unique_ptr<RankRuntime>> create(std::unique_ptr<comm::Communicator> world,
                                                      const RankOptions& options);
 

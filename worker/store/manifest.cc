@@ -73,6 +73,7 @@ Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
   protocol::Manifest manifest;
   manifest.set_version(1);
   manifest.set_model(weights.config.name);
+  manifest.set_model_fingerprint(weights.fingerprint);
   manifest.set_request_id(request.request_id);
   manifest.set_num_tokens(static_cast<uint64_t>(partition.num_tokens()));
   manifest.set_tp(static_cast<uint32_t>(grid.tp));
