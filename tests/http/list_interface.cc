@@ -80,11 +80,12 @@ json::object fields_of(const google::protobuf::Descriptor& message) {
 
 int main() {
   using namespace millrace::coordinator;  // NOLINT
-  const json::object interface{{"routes", routes()},
-                               {"prefill_fields", prefill_fields()},
-                               {"renewal_fields", names(kLeaseRenewalFields)},
-                               {"release_fields", names(kLeaseReleaseFields)},
-                               {"errors", errors()},
-                               {"manifest", fields_of(*millrace::protocol::Manifest::descriptor())}};
+  const json::object interface {
+    {"routes", routes()}, {"prefill_fields", prefill_fields()},
+        {"renewal_fields", names(kLeaseRenewalFields)},
+        {"release_fields", names(kLeaseReleaseFields)}, {"errors", errors()}, {
+      "manifest", fields_of(*millrace::protocol::Manifest::descriptor())
+    }
+  };
   std::cout << json::serialize(interface) << "\n";
 }
