@@ -72,6 +72,20 @@ TEST(ServerStrangers, ChunkSizesWithManyZerosCountAsWell) {
   expect_refused_framing(chunks + "0\r\n\r\n");
 }
 
+TEST(ServerStrangers, ATransferEncodingThatIsNotChunkedIsRefused) {
+  for (const char* headers :
+       {"Transfer-Encoding: nonsense\r\n", "Transfer-Encoding: chunked, gzip\r\n",
+        "Transfer-Encoding: identity\r\nContent-Length: 2\r\n"}) {
+    RunningServer server;
+    RawHttp client(server.http_port());
+    client.send(fmt::format("POST /v1/prefill HTTP/1.1\r\nHost: x\r\n{}\r\n{{}}", headers));
+    const RawReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 400) << headers;
+    EXPECT_NE(reply.error_message().find("ransfer"), std::string::npos) << reply.body;
+    EXPECT_TRUE(client.closed_by_peer());
+  }
+}
+
 TEST(ServerStrangers, ShortExtensionsAndTrailersAreRead) {
   RunningServer server;
   RawHttp client(server.http_port());
