@@ -25,8 +25,8 @@ SEED = int(os.environ.get("MILLRACE_HTTP_SEED", 15))
 EXAMPLES = int(os.environ.get("MILLRACE_HTTP_EXAMPLES", 100))  # requests drawn for an operation, beside those at the bounds of each field
 JSON, BINARY = "application/json", "application/octet-stream"
 PREFILL = ("POST", "/v1/prefill")
-# Only these take min_recall.
-PLANS = ["adaptive", "adaptive:0.2,0.8,16"]
+# Only these take min_recall; the group's is adaptive too.
+PLANS = ["", "adaptive", "adaptive:0.2,0.8,16"]
 
 CONFIG = f"""
 seed = {SEED}
@@ -171,6 +171,20 @@ class ConformanceTest(ServiceTestCase):
         prefill = {"model": self.model["id"], "prompt_token_ids": [0]}
         self.assert_refused(*PREFILL, 413, body={**prefill, "model": "m" * 257})
         self.assert_refused(*PREFILL, 413, body={**prefill, "prompt_token_ids": [0] * (self.model["max_prompt_tokens"] + 1)})
+
+    def test_unknown_paths_and_methods(self):
+        for method, target, status, allow in (("GET", "/v2/prefill", 404, None), ("GET", "/v1/prefill/a%2Fb", 404, None),
+                                              ("PUT", "/v1/prefill/r", 405, "GET, HEAD, DELETE"), ("GET", "/v1/prefill", 405, "POST")):
+            answer = self.call(method, target)
+            self.assertEqual((answer[0], answer[1]["Allow"]), (status, allow))
+            self.assert_valid({"$ref": "#/components/schemas/Error"}, json.loads(answer[2]), target)
+
+    def test_head_is_get_without_a_body(self):
+        for method, path in openapi.operations(self.document):
+            if method == "GET":
+                target = path.replace("{id}", "r")
+                (status, headers, _), head = self.call("GET", target), self.call("HEAD", target)
+                self.assertEqual((head[0], head[1]["Content-Type"], head[2]), (status, headers["Content-Type"], b""), path)
 
     def test_malformed_http(self):
         for method, path in openapi.operations(self.document):
