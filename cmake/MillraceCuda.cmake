@@ -28,10 +28,8 @@ endif()
 if(MILLRACE_WITH_CUDA)
   set(CMAKE_CUDA_COMPILER ${MR_NVCC})
   set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
-  # The kernels use wgmma, TMA and setmaxnreg: Hopper's own instruction set, which no other target assembles.
-  # CMake 3.25 does not know the name, so the flag is given by hand.
+  # Each folder of kernels/cuda that is written for an architecture names it.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
-  set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -gencode=arch=compute_90a,code=sm_90a")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
   # CMake 3.25 does not know either that nvcc knows C++20.

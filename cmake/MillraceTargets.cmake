@@ -23,15 +23,17 @@ if(MILLRACE_SANITIZE)
   target_link_options(mr_options INTERFACE -fsanitize=${MILLRACE_SANITIZE})
 endif()
 
-# mr_library(name SOURCES a.cc ... DEPS target ...): a static library; DEPS are public.
+# mr_library(name SOURCES a.cc ... DEPS target ... [LINKS target ...]): a static library, mr_ and the path of its folder.
+# DEPS are those whose headers the folder includes (tools/check_includes.py compares them); LINKS those that implement
+# what it calls without including a header of theirs. Both are public.
 function(mr_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LINKS" ${ARGN})
   if(ARG_SOURCES)
     add_library(${name} STATIC ${ARG_SOURCES})
-    target_link_libraries(${name} PUBLIC mr_options ${ARG_DEPS})
+    target_link_libraries(${name} PUBLIC mr_options ${ARG_DEPS} ${ARG_LINKS})
   else()
     add_library(${name} INTERFACE)
-    target_link_libraries(${name} INTERFACE mr_options ${ARG_DEPS})
+    target_link_libraries(${name} INTERFACE mr_options ${ARG_DEPS} ${ARG_LINKS})
   endif()
 endfunction()
 
@@ -43,7 +45,7 @@ function(mr_executable name)
   target_compile_definitions(${name} PRIVATE MILLRACE_VERSION="${PROJECT_VERSION}")
 endfunction()
 
-# What every test runs with. GOMP_SPINCOUNT: tests share the cores (kernels/cpu/context.h). Each
+# What every test runs with. GOMP_SPINCOUNT: tests share the cores (kernels/cpu/runtime/context.h). Each
 # sanitizer reads its own variable; without a sanitizer nobody does.
 set(MR_TEST_ENVIRONMENT
   GOMP_SPINCOUNT=1000

@@ -10,8 +10,8 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
-#include "decode/handover_feed.h"
-#include "decode/kv_client.h"
+#include "kvclient/handover_feed.h"
+#include "kvclient/kv_client.h"
 
 namespace millrace::decode {
 

@@ -20,11 +20,11 @@
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
 #include "common/log.h"
-#include "common/output_file.h"
-#include "common/usable_cores.h"
+#include "common/system/output_file.h"
+#include "common/system/usable_cores.h"
 #include "decode/decode_node.h"
-#include "decode/event_reader.h"
-#include "decode/manifest_json.h"
+#include "kvclient/event_reader.h"
+#include "kvclient/manifest_json.h"
 
 namespace millrace::decode {
 

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "decode/handover_feed.h"
-#include "decode/kv_client.h"
 #include "kernels/api/device.h"
+#include "kvclient/handover_feed.h"
+#include "kvclient/kv_client.h"
 #include "model/weights.h"
 
 namespace millrace::decode {

@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "common/units.h"
-#include "kvstore/disk_tier.h"
-#include "kvstore/memory_tier.h"
 #include "kvstore/tiered_kv_store.h"
+#include "kvstore/tiers/disk_tier.h"
+#include "kvstore/tiers/memory_tier.h"
 
 namespace millrace::kvstore {
 namespace {

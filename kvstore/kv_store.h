@@ -40,7 +40,7 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/result.h"
-#include "kvstore/slot_memory.h"
+#include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
 

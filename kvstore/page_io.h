@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "kvstore/page_table.h"
-#include "kvstore/slot_memory.h"
+#include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
 

@@ -12,7 +12,7 @@
 #include "common/result.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/placement.h"
-#include "kvstore/slot_pool.h"
+#include "kvstore/tiers/slot_pool.h"
 
 namespace millrace::kvstore {
 

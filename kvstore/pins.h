@@ -10,7 +10,7 @@
 #include "kvstore/kv_store.h"
 #include "kvstore/page_io.h"
 #include "kvstore/page_table.h"
-#include "kvstore/read_budget.h"
+#include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
 

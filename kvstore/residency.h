@@ -20,7 +20,7 @@
 #include "kvstore/eviction_queue.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/page_table.h"
-#include "kvstore/slot_pool.h"
+#include "kvstore/tiers/slot_pool.h"
 
 namespace millrace::kvstore {
 

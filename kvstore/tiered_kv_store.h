@@ -18,8 +18,8 @@
 #include "kvstore/page_mover.h"
 #include "kvstore/page_table.h"
 #include "kvstore/pins.h"
-#include "kvstore/read_budget.h"
 #include "kvstore/residency.h"
+#include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "model/element_conversion.h"
+#include "model/checkpoint/element_conversion.h"
 #include "model/vocabulary.h"
 
 namespace millrace::model {

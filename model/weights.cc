@@ -5,10 +5,11 @@
 #include <utility>
 
 #include "common/check.h"
-#include "model/checkpoint.h"
-#include "model/rope.h"
-#include "model/synthetic_model.h"
-#include "model/weight_uploader.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/weight_uploader.h"
+#include "model/config/rope.h"
+#include "model/load_model_config.h"
+#include "model/synthetic/synthetic_model.h"
 
 namespace millrace::model {
 

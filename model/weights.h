@@ -12,7 +12,7 @@
 
 #include "common/result.h"
 #include "kernels/api/device.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace millrace::model {
 
@@ -65,7 +65,7 @@ struct ModelWeights {
   std::vector<std::shared_ptr<const void>> host_memory;  // mapped files that views point into
 };
 
-// `model`: a directory, or the name of a synthetic model (model/synthetic_model.h).
+// `model`: a directory, or the name of a synthetic model (model/synthetic/synthetic_model.h).
 // `compute_dtype`: weights are converted to it (norms and biases to float32). kUnsupported: float16
 // does not hold them. `num_threads`: that convert what the file has in another form.
 // `device` outlives the result. kNotFound: a missing tensor, by name; kCorrupt: a file that lies

@@ -1,75 +1,267 @@
 #!/usr/bin/env python3
 """Checks who includes whom. Prints each offending line as file:line: reason; exit status 1 if any.
 
-Two rules, both from docs/ARCHITECTURE.md: a folder sees only the folders below it, and the headers
-of each vendor have one home.
+- A folder includes only the folders that MAY_INCLUDE names for it (docs/adr/0001-layout.md): they lie below it, and
+  there is no circle.
+- The headers of each vendor have one home.
+- The DEPS of a folder's library in its CMakeLists.txt are the folders that its files include, no more and no fewer.
+- A folder holds at most MAX_SOURCES sources.
+
+With --headers BUILD every header that no source includes first is compiled alone, with the include paths of the build
+folder BUILD.
 """
 
+import concurrent.futures
+import json
+import os
 import pathlib
 import re
+import shlex
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCES = (".h", ".cc", ".cuh", ".cu")
+MAX_SOURCES = 25
 
-# Folder -> prefixes of the tree it may include, besides itself and common/.
+# Folder -> folders that it may include, besides common/. In the order of the floors: each names only those above it.
 MAY_INCLUDE = {
-    "common": (),
-    "protocol": (),
-    "kernels": (),
-    "comm": (),
-    "kvstore": (),
-    "model": ("kernels/api/", "comm/api/"),
-    "coordinator": ("protocol/",),
-    "decode": ("protocol/", "comm/", "kernels/", "model/"),
-    "worker": ("protocol/", "kernels/", "comm/", "kvstore/", "model/"),
+    "common": "",
+    "common/system": "",
+    "common/metrics": "",
+    "common/cli": "",
+    "protocol": "",
+    "kernels/index": "",
+    "kernels/api": "common/system kernels/index",
+    "kernels/ref": "kernels/api kernels/index",
+    "kernels/cpu/runtime": "kernels/api kernels/index",
+    "kernels/cpu/rows": "kernels/api kernels/index kernels/cpu/runtime",
+    "kernels/cpu/gemm": "kernels/api kernels/cpu/runtime kernels/cpu/rows",
+    "kernels/cpu/attention": "kernels/api kernels/index kernels/cpu/runtime",
+    "kernels/cpu/estimation": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows",
+    "kernels/cpu/estimation/adaptive": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows"
+    " kernels/cpu/estimation",
+    "kernels/cpu": "kernels/api kernels/index kernels/cpu/*",
+    "kernels/cuda/runtime": "kernels/api kernels/index",
+    "kernels/cuda/sm90": "kernels/api kernels/index kernels/cuda/runtime",
+    "kernels/cuda/sm90/ptx": "",
+    "kernels/cuda/sm90/rows": "kernels/api kernels/cuda/runtime kernels/cuda/sm90 kernels/cuda/sm90/ptx",
+    "kernels/cuda/sm90/gemm": "kernels/api kernels/cuda/runtime kernels/cuda/sm90 kernels/cuda/sm90/ptx"
+    " kernels/cuda/sm90/rows",
+    "kernels/cuda/sm90/attention": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
+    " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows",
+    "kernels/cuda/sm90/estimation": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
+    " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows",
+    "kernels/cuda/sm90/estimation/adaptive": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
+    " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
+    "kernels/cuda/sm90/estimation/block_sparse": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
+    " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
+    "kernels/cuda/sm90/estimation/vertical_slash": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
+    " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
+    "kernels/cuda": "kernels/api kernels/index kernels/cuda/*",
+    "comm/api": "",
+    "comm/local": "comm/api",
+    "comm/mpi": "comm/api common/system",
+    "comm/nccl": "comm/api",
+    "comm/ucx": "comm/api",
+    "kvstore/tiers": "",
+    "kvstore": "kvstore/tiers",
+    "model/config": "common/system",
+    "model/checkpoint": "common/system kernels/api model/config",
+    "model/synthetic": "model/config model/checkpoint",
+    "model": "comm/api kernels/api model/*",
+    "plan/pattern": "",
+    "plan": "common/system kernels/api kernels/index model/config plan/pattern",
+    "worker/timing": "kernels/api",
+    "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
+    "worker/watch": "comm/api",
+    "worker/control": "protocol",
+    "worker/index": "comm/api kernels/api kernels/index plan",
+    "worker/engine": "comm/api kernels/api kernels/index model plan"
+    " worker/timing worker/ranks worker/watch worker/index",
+    "worker/runtime": "kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint plan"
+    " worker/ranks worker/index worker/engine",
+    "worker/store": "comm/api kernels/api kernels/index kvstore kvstore/tiers protocol worker/ranks worker/engine",
+    "worker/group": "comm/api kvstore plan protocol"
+    " worker/ranks worker/watch worker/control worker/runtime worker/store",
+    "worker/batch": "kernels/api model plan worker/timing worker/ranks worker/watch worker/engine worker/runtime",
+    "worker/cli": "common/cli common/system comm/mpi comm/ucx protocol worker/*",
+    "coordinator/text": "",
+    "coordinator/net": "",
+    "coordinator/schedule": "common/metrics protocol coordinator/text",
+    "coordinator/api": "plan/pattern protocol coordinator/text coordinator/schedule",
+    "coordinator/http": "protocol coordinator/text coordinator/net coordinator/schedule coordinator/api",
+    "coordinator/server": "common/cli protocol coordinator/net coordinator/schedule coordinator/http",
+    "client": "common/cli common/system protocol coordinator/text coordinator/net",
+    "kvclient": "comm/api common/system kernels/index protocol",
+    "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient model",
 }
 
-# Vendor header -> files that may include it. Tests and benchmarks may include any.
+# Vendor header -> folders that may include it. Tests and benchmarks may include any.
 VENDOR_HOMES = {
-    r"mpi\.h": ("comm/mpi/",),
-    r"uc[pst]/": ("comm/ucx/",),
-    r"boost/(asio|beast)": ("coordinator/", "worker/control"),
-    r"prometheus/": ("common/metrics/",),
-    r"dnnl|oneapi/dnnl": ("kernels/cpu/",),
-    r"(cuda|cublas)": ("kernels/cuda/", "comm/nccl/"),
-    r"nccl": ("comm/nccl/",),
+    r"mpi\.h": ("comm/mpi",),
+    r"uc[pst]/": ("comm/ucx",),
+    r"boost/(asio|beast)": ("coordinator/net", "coordinator/http", "coordinator/server", "client", "worker/control"),
+    r"prometheus/": ("common/metrics",),
+    r"dnnl|oneapi/dnnl": ("kernels/cpu",),
+    r"CLI/": ("common/cli", "coordinator/server", "client", "decode", "worker/cli"),
+    r"(cuda|cublas)": ("kernels/cuda", "comm/nccl"),
+    r"nccl": ("comm/nccl",),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+LIBRARY = re.compile(r"mr_library\(\s*(\w+)([^)]*)\)")
+
+
+def folder_of(file: str) -> str:
+    return file.rpartition("/")[0]
+
+
+def library_of(folder: str) -> str:
+    return "mr_" + folder.replace("/", "_")
+
+
+def may_include(folder: str, target: str) -> bool:
+    if target in (folder, "common"):
+        return True
+    for allowed in MAY_INCLUDE[folder].split():
+        if target == allowed or (allowed.endswith("/*") and target.startswith(allowed[:-1])):
+            return True
+    return False
 
 
 def offence(file: str, quoted: bool, target: str) -> str | None:
-    folder = file.split("/")[0]
+    folder = folder_of(file)
     if quoted:
         if "/" not in target or target.startswith("."):
             return f'"{target}" is not a path from the root of the tree'
-        target_folder = target.split("/")[0]
-        if target_folder in (folder, "common"):
-            return None
-        if not target.startswith(MAY_INCLUDE[folder]):
+        if not may_include(folder, folder_of(target)):
             return f"{folder} must not include {target}"
         return None
     for pattern, homes in VENDOR_HOMES.items():
-        if re.match(pattern, target) and not file.startswith(homes):
+        if re.match(pattern, target) and not any(folder == home or folder.startswith(home + "/") for home in homes):
             return f"<{target}> belongs to {' and '.join(homes)}"
     return None
 
 
-def main() -> int:
-    found = 0
+def sources_of(folder: str) -> list[pathlib.Path]:
+    return sorted(path for path in (ROOT / folder).iterdir() if path.suffix in SOURCES)
+
+
+def includes_of(path: pathlib.Path) -> list[tuple[int, bool, str]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    matches = ((number, INCLUDE.match(line)) for number, line in enumerate(lines, 1))
+    return [(number, match[1] == '"', match[2]) for number, match in matches if match]
+
+
+def check_folder(folder: str) -> list[str]:
+    found = []
+    included = set()
+    sources = sources_of(folder)
+    for path in sources:
+        file = path.relative_to(ROOT).as_posix()
+        for number, quoted, target in includes_of(path):
+            reason = offence(file, quoted, target)
+            if reason:
+                found.append(f"{file}:{number}: {reason}")
+            if quoted and not path.name.endswith("main.cc"):
+                included.add(folder_of(target))
+    if len(sources) > MAX_SOURCES:
+        found.append(f"{folder}: {len(sources)} sources; a folder holds at most {MAX_SOURCES}")
+    return found + check_library(folder, included - {folder})
+
+
+def check_library(folder: str, included: set[str]) -> list[str]:
+    """Of the library that the folder's CMakeLists.txt makes; the last one, where another stands in for it."""
+    cmake = ROOT / folder / "CMakeLists.txt"
+    text = re.sub(r"#.*", "", cmake.read_text(encoding="utf-8"))
+    name = library_of(folder)
+    made = [arguments for library, arguments in LIBRARY.findall(text) if library == name]
+    if not made:
+        return [f"{cmake.relative_to(ROOT)}: no mr_library({name} ...)"]
+    words = made[-1].split()
+    deps = words[words.index("DEPS") + 1 :] if "DEPS" in words else []
+    if "LINKS" in deps:
+        deps = deps[: deps.index("LINKS")]
+    told = {word for word in deps if word.startswith("mr_")}
+    needed = {library_of(target) for target in included}
+    if folder == "protocol":
+        told -= {"mr_protobuf"}  # the generated code, which has no folder in the tree
+    wrong = [f"lacks {target}" for target in sorted(needed - told)]
+    wrong += [f"names {target}, which nothing here includes" for target in sorted(told - needed)]
+    return [f"{cmake.relative_to(ROOT)}: DEPS of {name}: {reason}" for reason in wrong]
+
+
+def check_order() -> list[str]:
+    """That MAY_INCLUDE goes one way."""
+    found = []
+    above = set()
+    for folder, allowed in MAY_INCLUDE.items():
+        for target in allowed.split():
+            if target.endswith("/*"):
+                late = [other for other in MAY_INCLUDE if other.startswith(target[:-1]) and other not in above]
+                late = [other for other in late if other != folder]
+            else:
+                late = [target] if target not in above else []
+            found += [f"MAY_INCLUDE: {folder} names {other}, which does not lie below it" for other in late]
+        above.add(folder)
+    return found
+
+
+def unknown_folders() -> list[str]:
+    tops = {folder.split("/")[0] for folder in MAY_INCLUDE}
+    folders = {folder_of(path.relative_to(ROOT).as_posix()) for top in tops for path in (ROOT / top).rglob("*")
+               if path.suffix in SOURCES}
+    return [f"{folder}: not in MAY_INCLUDE" for folder in sorted(folders - set(MAY_INCLUDE))]
+
+
+def alone(header: pathlib.Path, flags: list[str]) -> str | None:
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-x", "c++", *flags, str(header)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+    return f"{header.relative_to(ROOT)}: does not compile alone: {first}"
+
+
+def check_headers(build: pathlib.Path) -> list[str]:
+    flags = {"-I" + str(ROOT): None}
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        words = shlex.split(entry["command"])
+        for word, following in zip(words, words[1:]):
+            if word == "-isystem":
+                flags["-isystem" + following] = None
+            elif word.startswith("-D"):
+                flags[word] = None
+    headers = []
     for folder in MAY_INCLUDE:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix not in (".h", ".cc", ".cuh", ".cu"):
+        for header in sources_of(folder):
+            # Bodies that are compiled once per instruction set, in sources that define what they need.
+            if header.suffix != ".h" or header.stem.endswith("_impl"):
                 continue
-            file = path.relative_to(ROOT).as_posix()
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                match = INCLUDE.match(line)
-                if not match:
-                    continue
-                reason = offence(file, match[1] == '"', match[2])
-                if reason:
-                    print(f"{file}:{number}: {reason}")
-                    found += 1
+            # A source includes its own header first, which so is compiled alone with it.
+            source = next((header.with_suffix(s) for s in (".cc", ".cu") if header.with_suffix(s).exists()), None)
+            first = includes_of(source)[:1] if source else []
+            if not first or first[0][2] != header.relative_to(ROOT).as_posix():
+                headers.append(header)
+    headers = [header for header in headers if not needs_cuda_compiler(header)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [reason for reason in pool.map(lambda header: alone(header, list(flags)), headers) if reason]
+
+
+def needs_cuda_compiler(header: pathlib.Path) -> bool:
+    text = header.read_text(encoding="utf-8")
+    return "__device__" in text or any(target.endswith(".cuh") for _, _, target in includes_of(header))
+
+
+def main() -> int:
+    found = check_order() + unknown_folders()
+    for folder in MAY_INCLUDE:
+        found += check_folder(folder)
+    if sys.argv[1:2] == ["--headers"]:
+        found += check_headers(pathlib.Path(sys.argv[2]).resolve())
+    for line in found:
+        print(line)
     return 1 if found else 0
 
 

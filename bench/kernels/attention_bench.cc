@@ -15,8 +15,8 @@
 #include "bench/kernels/fma_peak.h"
 #include "bench/kernels/layer_options.h"
 #include "common/dtype.h"
-#include "kernels/api/coverage.h"
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
+#include "kernels/index/coverage.h"
 #include "tests/support/random_data.h"
 
 namespace millrace::bench {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/api/tiling.h"
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
+#include "kernels/index/tiling.h"
 #include "tests/support/random_data.h"
 
 namespace millrace::kernels {

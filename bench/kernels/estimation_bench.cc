@@ -16,8 +16,8 @@
 #include "bench/kernels/layer_options.h"
 #include "common/dtype.h"
 #include "common/units.h"
-#include "kernels/api/coverage.h"
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
+#include "kernels/index/coverage.h"
 #include "tests/support/random_data.h"
 
 namespace millrace::bench {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "bench/kernels/bench_clock.h"
-#include "kernels/cpu/context.h"
+#include "kernels/cpu/runtime/context.h"
 
 namespace millrace::bench {
 

@@ -1,13 +1,13 @@
 // Products of the shapes a layer multiplies: row tiles of a prefill step, and one row of decoding.
 // GFLOP/s by wall time. Arguments: rows, output features, input features, threads. Run it with
-// GOMP_SPINCOUNT=1000 unless the machine is idle (kernels/cpu/context.h).
+// GOMP_SPINCOUNT=1000 unless the machine is idle (kernels/cpu/runtime/context.h).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 #include "tests/support/random_data.h"
 
 namespace millrace::kernels {

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <exception>
 
-#include "bench/millrace_bench/kernels_command.h"
-#include "bench/millrace_bench/prefill_command.h"
+#include "bench/millrace_bench/kernels/kernels_command.h"
+#include "bench/millrace_bench/prefill/prefill_command.h"
 #include "comm/mpi/mpi_session.h"
 
 int main(int argc, char** argv) {

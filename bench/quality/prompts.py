@@ -13,7 +13,7 @@ from text_pool import code_files, prose_paragraphs, words
 TEXT, PARAGRAPH, KEY_FIRST, KEY_LATER, WORD_LIST = KINDS = ("text", "paragraph copy", "key, first digit", "key, later digits", "word list")
 
 PLANTED_SHARE = 0.45
-# What a plan does not change: the last rows are dense (kernels/api/tiling.h), at most 127 of them.
+# What a plan does not change: the last rows are dense (kernels/index/tiling.h), at most 127 of them.
 UNJUDGED_ROWS = 128
 # A copy is one from here on: before, the model cannot know which paragraph it is.
 COPY_CONTEXT_TOKENS = 8

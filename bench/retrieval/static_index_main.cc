@@ -11,8 +11,8 @@
 #include <iostream>
 
 #include "comm/local/local_group.h"
-#include "worker/batch_prompt.h"
-#include "worker/rank_cli.h"
+#include "worker/batch/batch_prompt.h"
+#include "worker/cli/rank_cli.h"
 
 namespace millrace::worker {
 

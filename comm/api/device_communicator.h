@@ -1,5 +1,5 @@
 // Collectives over the memory of the ranks' devices: what moves every layer. Implementations:
-// comm/nccl (a GPU a rank), worker/staged_communicator.h (any device, by way of host memory and a
+// comm/nccl (a GPU a rank), worker/ranks/staged_communicator.h (any device, by way of host memory and a
 // Communicator).
 //
 // Order: collectives run in a queue of their own beside the device's operations.

@@ -23,7 +23,7 @@ bool built_with_nccl();
 // half-way may hang NCCL 2.27 and 2.28 (their documentation of that variable).
 //
 // A peer that dies ends no collective here: NCCL's kernels wait on. Who watches the ranks
-// (worker/group_watch.h) ends the process, and with it they end.
+// (worker/watch/group_watch.h) ends the process, and with it they end.
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator& bootstrap,
                                                                    const NcclOptions& options,
                                                                    Deadline deadline);

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "common/dtype.h"
-#include "kernels/api/index.h"
-#include "kernels/api/tiling.h"
+#include "kernels/index/index.h"
+#include "kernels/index/tiling.h"
 
 namespace millrace::kernels {
 
@@ -32,12 +32,8 @@ struct AttentionParams {
   KvSlab kv;
   std::span<const RowTile> tiles;  // host memory; no row is in two, and the outputs of rows in none
                                    // are left as they are
-  // Query heads that share lists: 1, or all of a kv head. In tiles of
-  // shared_tile_height(heads_per_list) a GPU takes the rows of all these heads through the keys
-  // together; in tiles of kTileRows each head alone. It knows no other height.
-  int32_t heads_per_list = 1;
-  IndexView index;      // lists l are of query heads [l * heads_per_list, (l + 1) * heads_per_list)
-  void* out = nullptr;  // [num_rows, num_query_heads, head_dim], kv.dtype
+  IndexView index;                 // of the query heads
+  void* out = nullptr;             // [num_rows, num_query_heads, head_dim], kv.dtype
   float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Of what the row
                          // attended to, so the dense LSE only from first_dense_position on.
   int64_t* covered_pairs = nullptr;  // [num_query_heads] (query, key) pairs with key <= query that

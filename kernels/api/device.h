@@ -18,7 +18,6 @@
 #include "common/clock.h"
 #include "common/result.h"
 #include "kernels/api/attention.h"
-#include "kernels/api/closed_form.h"
 #include "kernels/api/copy_lane.h"
 #include "kernels/api/copy_pieces.h"
 #include "kernels/api/copy_rows.h"
@@ -27,6 +26,7 @@
 #include "kernels/api/estimation.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/swiglu.h"
+#include "kernels/index/closed_form.h"
 
 namespace millrace::kernels {
 

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "kernels/api/attention.h"
-#include "kernels/api/index.h"
+#include "kernels/index/index.h"
 
 namespace millrace::kernels {
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/available_memory.h"
 #include "common/check.h"
+#include "common/system/available_memory.h"
 #include "common/units.h"
 
 namespace millrace::kernels {

@@ -2,8 +2,8 @@
 
 #include "common/check.h"
 #include "kernels/api/host_memory_device.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/runtime/operations.h"
 
 namespace millrace::kernels {
 namespace {

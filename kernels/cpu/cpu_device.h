@@ -10,7 +10,7 @@ namespace millrace::kernels {
 
 struct CpuDeviceOptions {
   // Threads of this device's parallel regions. Ranks that share a machine divide its cores
-  // (worker/core_share.h).
+  // (worker/ranks/core_share.h).
   int num_threads = 1;
 };
 

@@ -6,17 +6,17 @@
 
 #include "common/check.h"
 #include "common/units.h"
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/copy_rows_async.h"
-#include "kernels/cuda/cuda_copy_lane.h"
-#include "kernels/cuda/estimation/adaptive.h"
-#include "kernels/cuda/event_ring.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/memory_pool.h"
-#include "kernels/cuda/operations.h"
-#include "kernels/cuda/pinned_memory.h"
-#include "kernels/cuda/stream.h"
-#include "kernels/cuda/upload_ring.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/copy_rows_async.h"
+#include "kernels/cuda/runtime/cuda_copy_lane.h"
+#include "kernels/cuda/runtime/event_ring.h"
+#include "kernels/cuda/runtime/memory_pool.h"
+#include "kernels/cuda/runtime/pinned_memory.h"
+#include "kernels/cuda/runtime/stream.h"
+#include "kernels/cuda/runtime/upload_ring.h"
+#include "kernels/cuda/sm90/estimation/adaptive/adaptive.h"
+#include "kernels/cuda/sm90/gemm/gemm.h"
+#include "kernels/cuda/sm90/operations.h"
 
 namespace millrace::kernels {
 namespace {

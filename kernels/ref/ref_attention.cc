@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/api/coverage.h"
+#include "kernels/index/coverage.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
 
@@ -79,8 +79,7 @@ void attention(const AttentionParams& params) {
     for (size_t t = 0; t < params.tiles.size(); ++t) {
       const RowTile& tile = params.tiles[t];
       const bool dense = tile.position >= first_dense_position(params.kv.num_tokens);
-      tile_coverage(params.index.head(h / params.heads_per_list), tile, static_cast<int64_t>(t),
-                    dense, coverage);
+      tile_coverage(params.index.head(h), tile, static_cast<int64_t>(t), dense, coverage);
       for (int64_t r = 0; r < tile.num_rows; ++r) {
         causal_keys(coverage, tile.position + r, keys);
         pairs += static_cast<int64_t>(keys.size());

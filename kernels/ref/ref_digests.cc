@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/api/tiling.h"
+#include "kernels/index/tiling.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
 

@@ -145,7 +145,7 @@ int64_t num_causal_pages(const RowTile& tile) {
   return (tile.position + tile.num_rows + kPageTokens - 1) / kPageTokens;
 }
 
-// Lists of one head appended tile after tile; see kernels/api/index.h for kDenseTile.
+// Lists of one head appended tile after tile; see kernels/index/index.h for kDenseTile.
 void write_lists(const IndexView& index, int32_t head, std::span<const RowTile> tiles,
                  const std::vector<std::set<int32_t>>& lists) {
   int64_t used = 0;

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "common/check.h"
-#include "coordinator/prefill_body.h"
-#include "coordinator/route.h"
+#include "coordinator/api/parse_prefill.h"
+#include "coordinator/http/route.h"
 
 using namespace millrace::coordinator;
 

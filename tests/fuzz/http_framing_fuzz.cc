@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/check.h"
-#include "coordinator/request_reader.h"
+#include "coordinator/http/request_reader.h"
 
 using namespace millrace;
 using namespace millrace::coordinator;

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "common/check.h"
-#include "model/safetensors.h"
+#include "model/checkpoint/safetensors.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <iostream>
 
 #include "common/errc_wire.h"
-#include "coordinator/lease_body.h"
-#include "coordinator/prefill_fields.h"
-#include "coordinator/route.h"
+#include "coordinator/api/lease_body.h"
+#include "coordinator/api/prefill_fields.h"
+#include "coordinator/http/route.h"
 #include "protocol/errc.h"
 #include "protocol/manifest.pb.h"
 

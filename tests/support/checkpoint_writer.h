@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/dtype.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace millrace::test {
 

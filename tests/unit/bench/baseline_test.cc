@@ -1,4 +1,4 @@
-#include "bench/millrace_bench/baseline.h"
+#include "bench/millrace_bench/prefill/baseline.h"
 
 #include <gtest/gtest.h>
 

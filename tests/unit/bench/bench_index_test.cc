@@ -1,11 +1,11 @@
-#include "bench/millrace_bench/bench_index.h"
+#include "bench/millrace_bench/kernels/bench_index.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "kernels/api/tiling.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/index/tiling.h"
 
 namespace millrace::bench {
 namespace {

@@ -1,8 +1,8 @@
-#include "bench/millrace_bench/cost_model.h"
+#include "bench/millrace_bench/prefill/cost_model.h"
 
 #include <gtest/gtest.h>
 
-#include "model/synthetic_model.h"
+#include "model/synthetic/synthetic_model.h"
 
 namespace millrace::bench {
 namespace {

@@ -1,10 +1,10 @@
-#include "bench/millrace_bench/link_speed.h"
+#include "bench/millrace_bench/prefill/link_speed.h"
 
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_device.h"
-#include "tests/unit/worker/rank_threads.h"
-#include "worker/staged_communicator.h"
+#include "tests/unit/worker/ranks/rank_threads.h"
+#include "worker/ranks/staged_communicator.h"
 
 namespace millrace::bench {
 namespace {

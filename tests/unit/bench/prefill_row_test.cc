@@ -1,9 +1,9 @@
-#include "bench/millrace_bench/prefill_row.h"
+#include "bench/millrace_bench/prefill/prefill_row.h"
 
 #include <gtest/gtest.h>
 
-#include "bench/millrace_bench/rank_lines.h"
-#include "model/synthetic_model.h"
+#include "bench/millrace_bench/prefill/rank_lines.h"
+#include "model/synthetic/synthetic_model.h"
 
 namespace millrace::bench {
 namespace {

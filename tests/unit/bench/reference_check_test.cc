@@ -1,11 +1,11 @@
 // A check that passes whatever a kernel does is worse than none: each is shown a wrong result.
-#include "bench/millrace_bench/reference_check.h"
+#include "bench/millrace_bench/kernels/reference_check.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 
-#include "bench/millrace_bench/case_shapes.h"
+#include "bench/millrace_bench/kernels/case_shapes.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace millrace::bench {

@@ -1,4 +1,4 @@
-#include "common/cgroup_memory.h"
+#include "common/system/cgroup_memory.h"
 
 #include <gtest/gtest.h>
 

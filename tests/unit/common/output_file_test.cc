@@ -1,4 +1,4 @@
-#include "common/output_file.h"
+#include "common/system/output_file.h"
 
 #include <gtest/gtest.h>
 

@@ -3,9 +3,9 @@
 
 #include <future>
 
-#include "coordinator/client/http_client.h"
-#include "coordinator/client/progress_view.h"
-#include "coordinator/client/prompt_file.h"
+#include "client/http_client.h"
+#include "client/progress_view.h"
+#include "client/prompt_file.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/running_server.h"
 

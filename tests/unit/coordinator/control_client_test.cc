@@ -1,5 +1,5 @@
 // The group's end of the control connection, against a coordinator.
-#include "worker/control_client.h"
+#include "worker/control/control_client.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

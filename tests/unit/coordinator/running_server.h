@@ -6,7 +6,7 @@
 #include <future>
 #include <thread>
 
-#include "coordinator/server.h"
+#include "coordinator/server/server.h"
 
 namespace millrace::coordinator {
 

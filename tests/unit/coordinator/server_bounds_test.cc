@@ -1,7 +1,7 @@
 // What happens when connections or the memory for bodies run out, over sockets.
 #include <boost/json.hpp>
 
-#include "coordinator/server.h"
+#include "coordinator/server/server.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/running_server.h"

@@ -5,7 +5,7 @@
 #include <future>
 #include <limits>
 
-#include "coordinator/server.h"
+#include "coordinator/server/server.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/running_server.h"

@@ -2,7 +2,7 @@
 #include <boost/json.hpp>
 
 #include "common/errc_wire.h"
-#include "coordinator/server.h"
+#include "coordinator/server/server.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/running_server.h"

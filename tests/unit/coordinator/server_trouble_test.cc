@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "common/errc_wire.h"
-#include "coordinator/server.h"
+#include "coordinator/server/server.h"
 #include "protocol/codec.h"
 #include "tests/unit/coordinator/fake_group.h"
 #include "tests/unit/coordinator/raw_http.h"

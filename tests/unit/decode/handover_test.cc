@@ -14,11 +14,11 @@
 #include "comm/local/local_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "decode/decode_node.h"
-#include "model/element_conversion.h"
+#include "model/checkpoint/element_conversion.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/unit/decode/served_prompt.h"
-#include "tests/unit/worker/rank_threads.h"
-#include "worker/batch_job.h"
+#include "tests/unit/worker/ranks/rank_threads.h"
+#include "worker/batch/batch_job.h"
 
 namespace millrace::decode {
 namespace {

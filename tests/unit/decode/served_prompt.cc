@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
-#include "model/element_conversion.h"
+#include "model/checkpoint/element_conversion.h"
+#include "model/load_model_config.h"
 #include "tests/support/random_data.h"
-#include "tests/unit/worker/rank_threads.h"
-#include "worker/manifest.h"
-#include "worker/store_sink.h"
+#include "tests/unit/worker/ranks/rank_threads.h"
+#include "worker/store/manifest.h"
+#include "worker/store/store_sink.h"
 
 namespace millrace::test {
 

@@ -11,9 +11,9 @@
 #include "kvstore/kv_store.h"
 #include "protocol/manifest.pb.h"
 #include "tests/support/temp_directory.h"
-#include "tests/unit/worker/whole_cache.h"
-#include "worker/kv_server.h"
-#include "worker/rank_grid.h"
+#include "tests/unit/worker/engine/whole_cache.h"
+#include "worker/ranks/rank_grid.h"
+#include "worker/store/kv_server.h"
 
 namespace millrace::test {
 

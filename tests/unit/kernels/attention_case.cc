@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/api/coverage.h"
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
+#include "kernels/index/coverage.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random_data.h"
@@ -49,7 +49,7 @@ std::vector<HeadLists> dense_heads(const AttentionShape& shape) {
 std::vector<HeadLists> random_heads(const AttentionShape& shape, std::span<const RowTile> tiles,
                                     uint64_t seed) {
   std::vector<HeadLists> heads;
-  for (int32_t h = 0; h < shape.num_query_heads / shape.heads_per_list; ++h) {
+  for (int32_t h = 0; h < shape.num_query_heads; ++h) {
     heads.push_back(random_lists(seed + 10000 * static_cast<uint64_t>(h), shape.num_tokens, tiles));
   }
   return heads;
@@ -66,14 +66,14 @@ std::vector<RowTile> tiles_of_two_stripes() {
 
 AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<HeadLists>& heads,
                              uint64_t seed)
-    : AttentionCase(shape, heads, tile_rows(shape.num_tokens, shape.tile_height), seed) {}
+    : AttentionCase(shape, heads, tile_rows(shape.num_tokens), seed) {}
 
 AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<HeadLists>& heads,
                              std::vector<RowTile> tiles, uint64_t seed)
     : shape_(shape),
       tiles_(std::move(tiles)),
       num_rows_(count_rows(tiles_)),
-      index_(heads, shape.tile_height),
+      index_(heads),
       q_(test::random_normals(seed, num_rows_ * shape.num_query_heads * shape.head_dim)),
       k_(slab(shape, seed + 1)),
       v_(slab(shape, seed + 2)) {
@@ -97,7 +97,6 @@ AttentionParams AttentionCase::params(bool as_float) {
                                    .num_tokens = shape_.num_tokens,
                                    .token_stride = shape_.num_tokens + kSlackTokens},
                             .tiles = tiles_,
-                            .heads_per_list = shape_.heads_per_list,
                             .index = index_.view()};
   if (as_float || shape_.dtype == DType::kFloat32) return params;
   params.q = q16_.data();
@@ -158,8 +157,7 @@ AttentionResult AttentionCase::run_naive() {
 std::vector<int64_t> AttentionCase::keys_of(int32_t head, size_t tile_number, int64_t row) {
   const RowTile& tile = tiles_[tile_number];
   TileCoverage coverage;
-  tile_coverage(index_.view().head(head / shape_.heads_per_list), tile,
-                static_cast<int64_t>(tile_number),
+  tile_coverage(index_.view().head(head), tile, static_cast<int64_t>(tile_number),
                 tile.position >= first_dense_position(shape_.num_tokens), coverage);
   std::vector<int64_t> keys(coverage.columns.begin(), coverage.columns.end());
   for (const KeyRange& range : coverage.ranges) {

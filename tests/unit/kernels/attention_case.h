@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/api/attention.h"
-#include "kernels/cpu/simd_level.h"
-#include "tests/unit/kernels/random_index.h"
+#include "kernels/cpu/runtime/simd_level.h"
+#include "tests/unit/kernels/index/random_index.h"
 
 namespace millrace::kernels {
 
@@ -18,8 +18,6 @@ struct AttentionShape {
   int32_t num_kv_heads = 1;
   int32_t head_dim = 64;
   DType dtype = DType::kFloat32;
-  int32_t heads_per_list = 1;
-  int32_t tile_height = kTileRows;
   float key_scale = 1;  // above 1 attention is sharper: few keys have most of a row's mass
 };
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/unit/kernels/attention_case.h"
@@ -79,49 +79,6 @@ TEST_P(Attention, FollowsRandomIndices) {
     AttentionCase problem(shape, random_heads(shape, tiles, 777 * seed), seed);
     expect_right(problem);
     if (testing::Test::HasFailure()) return;
-  }
-}
-
-TEST_P(Attention, HeadsOfAKvHeadMayShareLists) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    const int32_t ratio = std::array{2, 4, 8, 7}[seed % 4];
-    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ratio << " heads");
-    const auto num_tokens = static_cast<int64_t>(129 + test::random_bits(12, seed) % 120);
-    const AttentionShape shape = {.num_tokens = num_tokens,
-                                  .num_query_heads = 2 * ratio,
-                                  .num_kv_heads = 2,
-                                  .head_dim = 16,
-                                  .dtype = GetParam(),
-                                  .heads_per_list = ratio,
-                                  .tile_height = shared_tile_height(ratio)};
-    const std::vector<RowTile> tiles = tile_rows(num_tokens, shape.tile_height);
-    AttentionCase problem(shape, random_heads(shape, tiles, 888 * seed), seed);
-    expect_right(problem);
-    if (testing::Test::HasFailure()) return;
-  }
-}
-
-TEST_P(Attention, SharedListsAreTheSameAsACopyForEachHead) {
-  AttentionShape shape = {.num_tokens = 500,
-                          .num_query_heads = 8,
-                          .num_kv_heads = 2,
-                          .head_dim = 32,
-                          .dtype = GetParam(),
-                          .heads_per_list = 4,
-                          .tile_height = shared_tile_height(4)};
-  const std::vector<RowTile> tiles = tile_rows(shape.num_tokens, shape.tile_height);
-  const std::vector<HeadLists> lists = random_heads(shape, tiles, 14);
-  AttentionCase shared(shape, lists, 15);
-  shape.heads_per_list = 1;
-  std::vector<HeadLists> copies;
-  for (size_t h = 0; h < 8; ++h) copies.push_back(lists[h / 4]);
-  AttentionCase apart(shape, copies, 15);
-  for (const cpu::SimdLevel level : test::simd_levels()) {
-    const AttentionResult one = shared.run_cpu(level);
-    const AttentionResult other = apart.run_cpu(level);
-    EXPECT_TRUE(test::bitwise_equal(one.out, other.out));
-    EXPECT_TRUE(test::bitwise_equal(one.lse, other.lse));
-    EXPECT_EQ(one.covered_pairs, other.covered_pairs);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/context.h"
+#include "kernels/cpu/runtime/context.h"
 
 namespace millrace::test {
 

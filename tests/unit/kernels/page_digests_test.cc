@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "common/units.h"
-#include "kernels/api/tiling.h"
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
+#include "kernels/index/tiling.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded_buffer.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/operations.h"
+#include "kernels/cpu/runtime/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded_buffer.h"

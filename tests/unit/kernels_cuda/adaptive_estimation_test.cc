@@ -1,12 +1,12 @@
-#include "kernels/cuda/estimation/adaptive.h"
+#include "kernels/cuda/sm90/estimation/adaptive/adaptive.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/sm90/operations.h"
 #include "kernels/ref/operations.h"
-#include "tests/unit/kernels/needle_layer.h"
+#include "tests/unit/kernels/estimation/needle_layer.h"
 #include "tests/unit/kernels_cuda/estimation_buffers.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 

@@ -5,7 +5,7 @@
 #include <future>
 #include <limits>
 
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/sm90/operations.h"
 #include "tests/support/compare.h"
 #include "tests/unit/kernels/attention_case.h"
 #include "tests/unit/kernels_cuda/device_index.h"
@@ -178,55 +178,6 @@ TEST_P(CudaAttention, TakesRowsThatAreStripesOfThePrompt) {
   const AttentionShape shape = shape_of(613, 64, 2, 2);
   AttentionCase problem(shape, random_heads(shape, stripes, 5), stripes, 4);
   expect_right(problem);
-}
-
-// 2, 4 and 8 heads go through the keys together, in tiles of 64, 32 and 16 rows; 7 do not.
-TEST_P(CudaAttention, HeadsOfAKvHeadMayShareLists) {
-  for (uint64_t seed = 0; seed < num_seeds(60); ++seed) {
-    const int32_t ratio = std::array{2, 4, 8, 7}[seed % 4];
-    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ratio << " heads");
-    const auto num_tokens = static_cast<int64_t>(129 + test::random_bits(12, seed) % 600);
-    AttentionShape shape = shape_of(num_tokens, seed / 4 % 2 == 0 ? 64 : 128, 2 * ratio, 2);
-    shape.heads_per_list = ratio;
-    shape.tile_height = shared_tile_height(ratio);
-    const std::vector<RowTile> tiles = tile_rows(num_tokens, shape.tile_height);
-    AttentionCase problem(shape, random_heads(shape, tiles, 888 * seed), seed);
-    expect_right(problem);
-    if (testing::Test::HasFailure()) return;
-  }
-}
-
-// A half of a slot may be of another band than the other, or of the last key of all.
-TEST_P(CudaAttention, SharedListsFollowBandsThatFillNoSlot) {
-  for (const int64_t num_tokens : {33, 500, 1500}) {
-    SCOPED_TRACE(num_tokens);
-    AttentionShape shape = shape_of(num_tokens, 128, 4, 1);
-    shape.heads_per_list = 4;
-    shape.tile_height = shared_tile_height(4);
-    HeadLists lists;
-    for (int32_t lo = 0; lo < num_tokens; lo += 67) {
-      lists.bands.push_back({.lo = lo, .hi = lo + lo % 61});
-    }
-    lists.columns = random_set(22, 100, num_tokens);
-    AttentionCase problem(shape, {lists}, 9);
-    expect_right(problem);
-  }
-}
-
-// The dense last rows of shared lists are cut by keys too.
-TEST_P(CudaAttention, MergesThePartsOfDenseRowsOfSharedLists) {
-  for (const int32_t ratio : {2, 4, 8}) {
-    SCOPED_TRACE(ratio);
-    AttentionShape shape = shape_of(4500, 128, ratio, 1);
-    shape.heads_per_list = ratio;
-    shape.tile_height = shared_tile_height(ratio);
-    std::vector<RowTile> last = tile_rows(shape.num_tokens, shape.tile_height);
-    std::erase_if(last, [](const RowTile& tile) { return tile.position < 4352; });
-    for (RowTile& tile : last) tile.local_row = tile.position - 4352;
-    AttentionCase problem(
-        shape, {HeadLists{.bands = {{.lo = 0, .hi = 10}}, .columns = {3}, .blocks = {}}}, last, 10);
-    expect_right(problem);
-  }
 }
 
 TEST_P(CudaAttention, RowsThatSeeNothingAreZeroWithNoMass) {

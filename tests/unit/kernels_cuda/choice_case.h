@@ -1,4 +1,4 @@
-// Choices of pages (kernels/cuda/estimation/choice_tiles.h) for tiles that all see as many pages.
+// Choices of pages (kernels/cuda/sm90/estimation/choice_tiles.h) for tiles that all see as many pages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/units.h"
-#include "kernels/cuda/estimation/choice_tiles.h"
+#include "kernels/cuda/sm90/estimation/choice_tiles.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 

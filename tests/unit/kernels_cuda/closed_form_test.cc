@@ -1,10 +1,10 @@
-#include "kernels/api/closed_form.h"
+#include "kernels/index/closed_form.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/sm90/operations.h"
 #include "tests/unit/kernels_cuda/device_index.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/runtime/check.h"
 #include "tests/support/guarded_buffer.h"
 
 namespace millrace::kernels::cuda {

@@ -1,7 +1,7 @@
 // The arrays behind an index in device memory: a copy of one in host memory, or to be filled there.
 #pragma once
 
-#include "tests/unit/kernels/index_arrays.h"
+#include "tests/unit/kernels/index/index_arrays.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 
 namespace millrace::kernels::cuda {

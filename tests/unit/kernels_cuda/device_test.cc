@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
-#include "tests/unit/kernels/copy_pieces_case.h"
+#include "tests/unit/kernels/api/copy_pieces_case.h"
 
 namespace millrace::kernels {
 namespace {

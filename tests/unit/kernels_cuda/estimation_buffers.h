@@ -1,4 +1,4 @@
-// The host cases of estimation (tests/unit/kernels/estimation_case.h) in device memory.
+// The host cases of estimation (tests/unit/kernels/estimation/estimation_case.h) in device memory.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/unit/kernels/estimation_case.h"
+#include "tests/unit/kernels/estimation/estimation_case.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/device_index.h"
 

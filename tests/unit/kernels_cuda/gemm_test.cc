@@ -1,4 +1,4 @@
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/sm90/gemm/gemm.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/runtime/check.h"
 
 namespace millrace::kernels::cuda {
 

@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "common/dtype.h"
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/memory_pool.h"
-#include "kernels/cuda/upload_ring.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/runtime/memory_pool.h"
+#include "kernels/cuda/runtime/upload_ring.h"
 
 namespace millrace::kernels::cuda {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/estimation/mass_choice.h"
+#include "kernels/cuda/sm90/estimation/adaptive/mass_choice.h"
 
 #include <cmath>
 #include <numeric>

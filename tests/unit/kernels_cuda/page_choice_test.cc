@@ -1,8 +1,8 @@
-#include "kernels/cuda/estimation/page_choice.h"
+#include "kernels/cuda/sm90/estimation/block_sparse/page_choice.h"
 
 #include <cmath>
 
-#include "kernels/cpu/ranking.h"
+#include "kernels/cpu/estimation/ranking.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kernels_cuda/choice_case.h"
 

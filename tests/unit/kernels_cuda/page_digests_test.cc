@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "common/units.h"
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/sm90/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/random_data.h"

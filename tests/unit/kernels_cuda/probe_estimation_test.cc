@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/operations.h"
-#include "tests/unit/kernels/probe_case.h"
+#include "kernels/cuda/sm90/operations.h"
+#include "tests/unit/kernels/estimation/probe_case.h"
 #include "tests/unit/kernels_cuda/estimation_buffers.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 

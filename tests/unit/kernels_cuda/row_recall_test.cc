@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/sm90/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
-#include "tests/unit/kernels/row_recall_case.h"
+#include "tests/unit/kernels/estimation/row_recall_case.h"
 #include "tests/unit/kernels_cuda/estimation_buffers.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 

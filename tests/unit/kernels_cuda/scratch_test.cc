@@ -1,11 +1,11 @@
-#include "kernels/cuda/scratch.h"
+#include "kernels/cuda/runtime/scratch.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/runtime/check.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/cpu/operations.h"
-#include "kernels/cuda/operations.h"
+#include "kernels/cpu/runtime/operations.h"
+#include "kernels/cuda/sm90/operations.h"
 #include "tests/unit/kernels_cuda/estimation_buffers.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 

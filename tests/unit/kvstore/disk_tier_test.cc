@@ -1,4 +1,4 @@
-#include "kvstore/disk_tier.h"
+#include "kvstore/tiers/disk_tier.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

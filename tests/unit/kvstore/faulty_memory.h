@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "kvstore/memory_tier.h"
+#include "kvstore/tiers/memory_tier.h"
 
 namespace millrace::kvstore {
 

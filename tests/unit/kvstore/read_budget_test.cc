@@ -1,4 +1,4 @@
-#include "kvstore/read_budget.h"
+#include "kvstore/tiers/read_budget.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

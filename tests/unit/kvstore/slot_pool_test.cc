@@ -1,4 +1,4 @@
-#include "kvstore/slot_pool.h"
+#include "kvstore/tiers/slot_pool.h"
 
 #include <gtest/gtest.h>
 

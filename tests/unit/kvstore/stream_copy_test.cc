@@ -1,5 +1,5 @@
 // What arrives, wherever it starts and however long it is, and what lies beside it.
-#include "kvstore/stream_copy.h"
+#include "kvstore/tiers/stream_copy.h"
 
 #include <gtest/gtest.h>
 

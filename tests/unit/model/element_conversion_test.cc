@@ -1,4 +1,4 @@
-#include "model/element_conversion.h"
+#include "model/checkpoint/element_conversion.h"
 
 #include <gtest/gtest.h>
 

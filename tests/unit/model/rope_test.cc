@@ -1,4 +1,4 @@
-#include "model/rope.h"
+#include "model/config/rope.h"
 
 #include <gtest/gtest.h>
 

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/api/coverage.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/index/coverage.h"
 #include "model/layer_forward.h"
-#include "model/synthetic_heads.h"
-#include "model/synthetic_model.h"
+#include "model/synthetic/synthetic_heads.h"
+#include "model/synthetic/synthetic_model.h"
 
 namespace millrace::model {
 namespace {

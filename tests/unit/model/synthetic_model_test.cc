@@ -1,4 +1,4 @@
-#include "model/synthetic_model.h"
+#include "model/synthetic/synthetic_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,8 @@
 #include <array>
 #include <cstring>
 
-#include "model/synthetic_heads.h"
+#include "model/load_model_config.h"
+#include "model/synthetic/synthetic_heads.h"
 #include "model/weights.h"
 #include "tests/unit/model/memory_device.h"
 

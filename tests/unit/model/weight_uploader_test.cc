@@ -1,4 +1,4 @@
-#include "model/weight_uploader.h"
+#include "model/checkpoint/weight_uploader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "common/mapped_file.h"
+#include "common/system/mapped_file.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/model/memory_device.h"

@@ -1,0 +1,53 @@
+// Results on the device against the host's own computation in double, on samples: rows, columns,
+// tiles. A benchmark of something wrong is worth nothing, so these come before timing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/millrace_bench/kernels/bench_index.h"
+#include "bench/millrace_bench/kernels/sample_layer.h"
+
+namespace millrace::bench {
+
+struct CheckResult {
+  std::string what;
+  double error = 0;    // the largest found
+  double allowed = 0;  // docs/numerics.md
+  std::string where;   // of the largest error, if it has a place
+  bool ok() const { return error <= allowed; }
+};
+
+// What layer.out() has under `index`: twice the error of a naive loop of the same precision is
+// allowed.
+Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& layer,
+                                    const HostIndex& index);
+
+// Probe's statistics of the last rows, `head` being the i-th of those it was run for. Errors are
+// relative to the largest value.
+struct ProbeOutput {
+  const float* column_sums = nullptr;    // of this head
+  const float* diagonal_sums = nullptr;  // of this head
+  const float* lse = nullptr;            // of this head
+};
+Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& layer, int32_t head,
+                                const ProbeOutput& output);
+
+// Lists built from sums are the reference's, entry by entry: the error is the number that differ.
+Result<CheckResult> check_vertical_slash(kernels::Device& device, const SampleLayer& layer,
+                                         int32_t head, kernels::VerticalSlashBudget budget,
+                                         const ProbeOutput& output, const HostIndex& index);
+
+// Block lists of sampled tiles: the share of blocks that differ from the reference's. Rounding
+// decides between blocks of nearly equal score, so one in a hundred may.
+Result<CheckResult> check_block_sparse(kernels::Device& device, const SampleLayer& layer,
+                                       int32_t head, int32_t top_k, const HostIndex& index);
+struct AdaptiveSetting {
+  kernels::AdaptiveRule rule = {.gamma = 0.8F};
+  int32_t sampled_rows = kernels::kSampledRows;
+};
+Result<CheckResult> check_adaptive(kernels::Device& device, const SampleLayer& layer, int32_t head,
+                                   const AdaptiveSetting& setting, const HostIndex& index);
+
+}  // namespace millrace::bench

@@ -1,0 +1,28 @@
+// What the machine that a prefill is timed on does at best, measured in the same run on all ranks
+// at once.
+#pragma once
+
+#include <boost/json/object.hpp>
+
+#include "bench/millrace_bench/prefill/link_speed.h"
+#include "common/result.h"
+#include "worker/runtime/rank_runtime.h"
+
+namespace millrace::bench {
+
+struct MachineRates {
+  double product_tflops = 0;  // the fastest of Llama 3 8B's: the roof
+  double dense_tflops = 0;    // of attention
+  double sparse_tflops = 0;   // of attention under a large vertical-slash set, index given
+  double memory_gbytes_per_s = 0;
+  LinkSpeed tp;
+  LinkSpeed cp;
+};
+
+// Collective over the runtime's ranks; each has figures of its own. `product_rows` 0: what fills
+// the device.
+Result<MachineRates> measure_rates(worker::RankRuntime& runtime, int64_t product_rows);
+
+boost::json::object to_json(const MachineRates& rates);
+
+}  // namespace millrace::bench

@@ -1,0 +1,55 @@
+// The runs of `millrace-bench prefill` on one rank of the grid: rates of the machine first, then
+// every length under every plan.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/millrace_bench/prefill/baseline.h"
+#include "bench/millrace_bench/prefill/page_store.h"
+#include "bench/millrace_bench/prefill/prefill_row.h"
+#include "plan/head_plan.h"
+#include "worker/runtime/rank_runtime.h"
+
+namespace millrace::bench {
+
+struct PrefillCommand;
+
+class PrefillRuns {
+ public:
+  // Both outlive it.
+  PrefillRuns(worker::RankRuntime& runtime, const PrefillCommand& command)
+      : runtime_(&runtime), command_(&command) {}
+
+  // Collective. The first rank prints each row as it is done.
+  Result<void> all();
+
+  boost::json::object json() const;
+  // Runs of one case gave the same answers.
+  bool repeatable() const;
+
+ private:
+  struct TimedRun;
+
+  bool root() const { return runtime_->grid().is_root(); }
+  Result<void> load_baseline();
+  Result<void> make_store();
+  Result<void> measure_machine();
+  Result<void> run_length(int64_t num_tokens);
+  Result<std::vector<model::HeadPlan>> plans_for(int64_t num_tokens) const;
+  Result<TimedRun> run_once(const std::vector<int32_t>& prompt, const model::HeadPlan& plan);
+  PrefillRow row_of(int64_t num_tokens, const std::string& spec, std::vector<TimedRun> runs) const;
+  void take(PrefillRow row);
+  PrefillContext context_of(const PrefillRow& row) const;
+
+  worker::RankRuntime* runtime_;
+  const PrefillCommand* command_;
+  std::unique_ptr<PageStore> store_;  // null: pages are not stored
+  MachineRates rates_;
+  std::optional<Baseline> baseline_;
+  std::vector<PrefillRow> rows_;
+};
+
+}  // namespace millrace::bench

@@ -1,0 +1,284 @@
+// millrace-client: sends prompts to a coordinator and looks after what came of them.
+// Exit status: 0 the answer came; 1 an error, or no answer; 2 the command line is wrong.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "client/http_client.h"
+#include "client/progress_view.h"
+#include "client/prompt_file.h"
+#include "common/cli/check_by.h"
+#include "common/cli/choice_option.h"
+#include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
+#include "common/system/output_file.h"
+#include "coordinator/text/limits.h"
+#include "coordinator/text/query_string.h"
+#include "coordinator/text/request_id.h"
+
+namespace {
+
+using namespace millrace;
+using namespace millrace::client;
+using coordinator::kMaxDurationMs;
+using coordinator::percent_encode;
+namespace json = boost::json;
+
+struct Arguments {
+  std::string server = "127.0.0.1:8000";
+  std::string output;  // "" : stdout
+  std::string request_id;
+  std::string prompt_file;
+  int64_t line = 1;
+  std::string model;
+  std::string head_plan;
+  double min_recall = 0;
+  int64_t deadline_ms = 0;
+  int64_t lease_ms = 0;
+  std::string handover;
+  bool events = false;  // for whoever pulls while the prefill goes on
+  std::string lease_id;
+  double timeout_s = 60;
+};
+
+// HOST, or HOST:PORT.
+std::string check_server(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return {};
+  std::string port = text.substr(colon + 1);
+  const std::string wrong = cli::number_range(1, 65535)(port);
+  return wrong.empty() ? "" : "the port " + wrong;
+}
+
+HttpClient client_for(const Arguments& arguments) {
+  const size_t colon = arguments.server.rfind(':');
+  if (colon == std::string::npos) return HttpClient(arguments.server, "8000");
+  return HttpClient(arguments.server.substr(0, colon), arguments.server.substr(colon + 1));
+}
+
+// "503 unavailable: no worker group is ready (trying again may help)".
+std::string describe_error(int status, const std::string& body) {
+  boost::system::error_code ec;
+  const json::value value = json::parse(body, ec);
+  const json::object* top = ec ? nullptr : value.if_object();
+  const json::value* inner = top ? top->if_contains("error") : nullptr;
+  if (inner == nullptr || !inner->is_object()) return fmt::format("HTTP {}: {:.200}", status, body);
+  const json::object& error = inner->get_object();
+  const auto text = [&](const char* key) {
+    const json::value* found = error.if_contains(key);
+    return found && found->is_string() ? std::string(found->get_string()) : std::string();
+  };
+  const json::value* retriable = error.if_contains("retriable");
+  const bool again = retriable && retriable->is_bool() && retriable->get_bool();
+  const json::value* id = top->if_contains("request_id");
+  const bool named = id && id->is_string();
+  return fmt::format("{}{}: {}{}",
+                     named ? fmt::format("request {}: ", std::string(id->get_string())) : "",
+                     text("type"), text("message"), again ? " (trying again may help)" : "");
+}
+
+Result<void> call_and_print(const Arguments& arguments, const HttpCall& call) {
+  MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(arguments.output));
+  MR_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                      client_for(arguments).call(call, std::chrono::seconds(30)));
+  if (answer.status != 200) {
+    return Error(Errc::kInternal, describe_error(answer.status, answer.body));
+  }
+  return output.write(answer.body + '\n');
+}
+
+// Valid ids have no characters that would need escaping; check_request_id sees to that.
+std::string request_path(const Arguments& arguments) {
+  return "/v1/prefill/" + arguments.request_id;
+}
+
+std::string prefill_target(const Arguments& arguments) {
+  std::string target = "/v1/prefill?stream=true&model=" + percent_encode(arguments.model);
+  if (!arguments.request_id.empty())
+    target += "&request_id=" + percent_encode(arguments.request_id);
+  if (!arguments.head_plan.empty()) target += "&head_plan=" + percent_encode(arguments.head_plan);
+  if (arguments.min_recall > 0) target += fmt::format("&min_recall={}", arguments.min_recall);
+  if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
+  if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
+  if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
+  return target;
+}
+
+Result<void> prefill(const Arguments& arguments) {
+  MR_ASSIGN_OR_RETURN(std::string prompt, read_prompt(arguments.prompt_file, arguments.line));
+  MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(arguments.output));
+  const HttpCall call{"POST", prefill_target(arguments), "application/octet-stream",
+                      std::move(prompt)};
+  ProgressView view(::isatty(STDERR_FILENO) != 0);
+  protocol::SseEvent last;
+  Result<void> written;
+  const auto on_event = [&](const protocol::SseEvent& event) {
+    view.show(event);
+    if (arguments.events && written.ok()) written = output.write(protocol::to_text(event));
+    last = event;
+  };
+  MR_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                      client_for(arguments).call(call, std::chrono::seconds(60), on_event));
+  if (answer.status != 200) {
+    return Error(Errc::kInternal, describe_error(answer.status, answer.body));
+  }
+  if (last.name == "error") return Error(Errc::kInternal, describe_error(200, last.data));
+  if (last.name != "done") return Error(Errc::kPeerLost, "the stream ended without a result");
+  return arguments.events ? written : output.write(last.data + '\n');
+}
+
+// Asks at least once, whatever the timeout.
+Result<void> wait_ready(const Arguments& arguments) {
+  using std::chrono::seconds;
+  const Deadline deadline = Deadline::after(cli::from_seconds(arguments.timeout_s));
+  const HttpClient client = client_for(arguments);
+  for (;;) {
+    const auto patience = std::clamp<Duration>(deadline.left(), seconds(1), seconds(5));
+    const auto answer = client.call({"GET", "/ready", "", ""}, patience);
+    if (answer.ok() && answer->status == 200) return {};
+    if (deadline.passed()) {
+      return error(
+          Errc::kDeadlineExceeded, "not ready after {:.1f} s: {}", arguments.timeout_s,
+          answer.ok() ? describe_error(answer->status, answer->body) : answer.error().message);
+    }
+    std::this_thread::sleep_for(
+        std::clamp<Duration>(deadline.left(), Duration::zero(), std::chrono::milliseconds(100)));
+  }
+}
+
+Result<void> renew(const Arguments& arguments) {
+  const json::object body{{"lease_id", arguments.lease_id}, {"lease_ms", arguments.lease_ms}};
+  return call_and_print(arguments, {"POST", request_path(arguments) + "/lease:renew",
+                                    "application/json", json::serialize(body)});
+}
+
+Result<void> release(const Arguments& arguments) {
+  const json::object body{{"lease_id", arguments.lease_id}};
+  return call_and_print(arguments, {"POST", request_path(arguments) + "/lease:release",
+                                    "application/json", json::serialize(body)});
+}
+
+// What the subcommand on the command line is to do.
+using Action = std::function<Result<void>()>;
+
+void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
+  auto* command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
+  command
+      ->add_option("--prompt", arguments.prompt_file,
+                   "token ids: JSON, a line of JSON lines, or .bin with little-endian int32")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--line", arguments.line, "which line of JSON lines, from 1")
+      ->check(cli::number_range(int64_t{1}))
+      ->capture_default_str();
+  command->add_option("--model", arguments.model, "one of GET /v1/models")
+      ->type_name("NAME")
+      ->required();
+  command->add_option("--request-id", arguments.request_id, "name of the request")
+      ->type_name("ID")
+      ->check(cli::check_by(coordinator::check_request_id))
+      ->default_str("a random one");
+  command->add_option("--head-plan", arguments.head_plan, "which attention to compute")
+      ->type_name("PLAN")
+      ->default_str("the group's");
+  command
+      ->add_option(
+          "--min-recall", arguments.min_recall,
+          "of its attention mass that each sampled row of an adaptive head covers at least")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->default_str("the group's");
+  command
+      ->add_option("--deadline-ms", arguments.deadline_ms,
+                   "milliseconds for queue and prefill together")
+      ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
+      ->default_str("600000");
+  command->add_option("--lease-ms", arguments.lease_ms, "milliseconds that the KV cache is kept")
+      ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
+      ->default_str("60000");
+  cli::add_choice<std::string>(*command, "--handover", arguments.handover,
+                               {{"at-end", "at-end"}, {"streaming", "streaming"}},
+                               "from when on the KV cache can be pulled")
+      ->default_str("at-end");
+  command->add_flag("--events", arguments.events,
+                    "write all events as they come, for millrace-decode --events -");
+  command->callback([&] { action = [&] { return prefill(arguments); }; });
+}
+
+CLI::App* add_by_id(CLI::App& app, const char* name, const char* help, Arguments& arguments,
+                    Action& action, Action run) {
+  auto* command = app.add_subcommand(name, help);
+  command->add_option("request_id", arguments.request_id, "as in the response")
+      ->type_name("ID")
+      ->check(cli::check_by(coordinator::check_request_id))
+      ->required();
+  command->callback([&action, run = std::move(run)] { action = run; });
+  return command;
+}
+
+void add_lease_id(CLI::App& command, Arguments& arguments) {
+  command.add_option("--lease-id", arguments.lease_id, "from the manifest")
+      ->type_name("ID")
+      ->required();
+}
+
+void add_request_commands(CLI::App& app, Arguments& arguments, Action& action) {
+  add_by_id(app, "status", "what became of a request", arguments, action, [&] {
+    return call_and_print(arguments, {"GET", request_path(arguments), "", ""});
+  });
+  add_by_id(app, "cancel", "end a request, or release what it left", arguments, action, [&] {
+    return call_and_print(arguments, {"DELETE", request_path(arguments), "", ""});
+  });
+  auto* renewal = add_by_id(app, "renew", "prolong a lease", arguments, action,
+                            [&] { return renew(arguments); });
+  add_lease_id(*renewal, arguments);
+  renewal->add_option("--lease-ms", arguments.lease_ms, "milliseconds from now")
+      ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
+      ->required();
+  auto* giving_back = add_by_id(app, "release", "give a lease back", arguments, action,
+                                [&] { return release(arguments); });
+  add_lease_id(*giving_back, arguments);
+}
+
+void add_wait_ready(CLI::App& app, Arguments& arguments, Action& action) {
+  auto* command = app.add_subcommand("wait-ready", "wait until a group is ready");
+  command->add_option("--timeout", arguments.timeout_s, "seconds to wait at most")
+      ->check(cli::number_range(0.0, cli::kMaxSeconds))
+      ->capture_default_str();
+  command->callback([&] { action = [&] { return wait_ready(arguments); }; });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Sends prompts to a coordinator and looks after what came of them.",
+               "millrace-client");
+  app.formatter(std::make_shared<cli::HelpFormatter>());  // subcommands take it over
+  app.set_version_flag("--version", MILLRACE_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  Arguments arguments;
+  app.add_option("--server", arguments.server, "the coordinator's HTTP port")
+      ->option_text("HOST:PORT")
+      ->check(check_server)
+      ->capture_default_str();
+  app.add_option("--output", arguments.output, "write the JSON result here")
+      ->type_name("FILE")
+      ->default_str("stdout");
+  Action action;
+  add_prefill(app, arguments, action);
+  add_request_commands(app, arguments, action);
+  add_wait_ready(app, arguments, action);
+  if (const auto status = cli::parse(app, argc, argv)) return *status;
+
+  if (const Result<void> done = action(); !done.ok()) {
+    std::cerr << "millrace-client: " << done.error().message << '\n';
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,132 @@
+#include "client/http_client.h"
+
+#include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <optional>
+
+#include "coordinator/net/awaitable.h"
+#include "coordinator/text/media_type.h"
+
+namespace millrace::client {
+
+namespace {
+
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using namespace coordinator;  // the coroutine vocabulary
+
+// Far above any manifest.
+constexpr size_t kMaxAnswerBytes = 256 << 20;
+
+class Exchange {
+ public:
+  Exchange(asio::io_context& io, const HttpCall& call, Duration silence,
+           const std::function<void(const protocol::SseEvent&)>& on_event)
+      : call_(call), silence_(silence), on_event_(on_event), stream_(io), resolver_(io) {}
+
+  awaitable<void> run(const std::string& host, const std::string& port) {
+    result_ = co_await talk(host, port);
+  }
+  Result<HttpAnswer> take() { return *std::move(result_); }
+
+ private:
+  awaitable<Result<HttpAnswer>> talk(const std::string& host, const std::string& port) {
+    auto [resolve_ec, endpoints] = co_await resolver_.async_resolve(host, port, kAwait);
+    if (resolve_ec) co_return error(Errc::kUnavailable, "{}: {}", host, resolve_ec.message());
+    stream_.expires_after(silence_);
+    auto [connect_ec, endpoint] = co_await stream_.async_connect(endpoints, kAwait);
+    if (connect_ec) {
+      co_return error(Errc::kUnavailable, "connect to {}:{}: {}", host, port, text(connect_ec));
+    }
+    http::request<http::string_body> request(http::string_to_verb(call_.method), call_.target, 11,
+                                             call_.body);
+    request.set(http::field::host, host + ":" + port);
+    request.set(http::field::content_type, call_.content_type);
+    request.keep_alive(false);
+    request.prepare_payload();
+    stream_.expires_after(silence_);
+    // A refusal may come before the body is out: read the answer whatever the write says.
+    co_await http::async_write(stream_, request, kAwait);
+    co_return co_await read();
+  }
+
+  std::string text(error_code ec) const {
+    if (ec != beast::error::timeout) return ec.message();
+    return fmt::format("nothing came in {:.1f} s", seconds(silence_));
+  }
+
+  awaitable<Result<HttpAnswer>> read() {
+    http::response_parser<http::buffer_body> parser;
+    parser.body_limit(boost::none);
+    stream_.expires_after(silence_);
+    auto [header_ec, header_bytes] =
+        co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+    if (header_ec) co_return error(Errc::kPeerLost, "no answer: {}", text(header_ec));
+    HttpAnswer answer{static_cast<int>(parser.get().result_int()), {}};
+    const auto type = parser.get()[http::field::content_type];
+    const bool streamed = is_media_type({type.data(), type.size()}, "text/event-stream");
+    std::array<char, 65536> piece;
+    while (!parser.is_done()) {
+      parser.get().body().data = piece.data();
+      parser.get().body().size = piece.size();
+      stream_.expires_after(silence_);
+      // Some, not all that fits: an event is shown when it comes.
+      auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
+      if (ec && ec != http::error::need_buffer) {
+        co_return error(Errc::kPeerLost, "the answer breaks off: {}", text(ec));
+      }
+      const std::string_view got(piece.data(), piece.size() - parser.get().body().size);
+      if (Result<void> taken = take_bytes(got, streamed, answer); !taken.ok()) {
+        co_return taken.error();
+      }
+    }
+    co_return answer;
+  }
+
+  Result<void> take_bytes(std::string_view bytes, bool streamed, HttpAnswer& answer) {
+    if (!streamed) {
+      if (answer.body.size() + bytes.size() > kMaxAnswerBytes) {
+        return error(Errc::kTooLarge, "an answer of more than {} bytes", kMaxAnswerBytes);
+      }
+      answer.body += bytes;
+      return {};
+    }
+    MR_ASSIGN_OR_RETURN(const auto events, events_.feed(bytes));
+    for (const protocol::SseEvent& event : events) {
+      if (on_event_) on_event_(event);
+    }
+    return {};
+  }
+
+  const HttpCall& call_;
+  const Duration silence_;
+  const std::function<void(const protocol::SseEvent&)>& on_event_;
+  beast::tcp_stream stream_;
+  tcp::resolver resolver_;
+  beast::flat_buffer buffer_;
+  protocol::SseParser events_;
+  std::optional<Result<HttpAnswer>> result_;
+};
+
+}  // namespace
+
+Result<HttpAnswer> HttpClient::call(
+    const HttpCall& call, Duration silence,
+    const std::function<void(const protocol::SseEvent&)>& on_event) const {
+  asio::io_context io(1);
+  Exchange exchange(io, call, silence, on_event);
+  asio::co_spawn(io, exchange.run(host_, port_), asio::detached);
+  io.run();
+  return exchange.take();
+}
+
+}  // namespace millrace::client

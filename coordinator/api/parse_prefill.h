@@ -1,0 +1,32 @@
+// The body of POST /v1/prefill, in its two forms. Pure: bytes in, a checked request or the field to
+// blame out. What depends on the groups (vocabulary, length, known models) is not checked here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "coordinator/api/api_error.h"
+#include "coordinator/schedule/prefill_body.h"
+#include "coordinator/text/limits.h"
+
+namespace millrace::coordinator {
+
+struct PrefillBodyLimits {
+  int64_t max_prompt_tokens = 16'000'000;  // what fits one control frame (protocol/codec.h)
+  int64_t max_duration_ms = kMaxDurationMs;
+};
+
+using ParsedPrefillBody = std::variant<PrefillBody, ApiError>;
+
+// {"model": "...", "prompt_token_ids": [1, 2], ...}. Token ids are read straight into their vector,
+// so that memory is bounded by the limits and not by how the JSON nests.
+ParsedPrefillBody parse_prefill_json(std::string_view body, const PrefillBodyLimits& limits);
+
+// Body: little-endian int32 token ids. Query: the other fields, percent-encoded.
+ParsedPrefillBody parse_prefill_binary(std::string_view body, std::string_view query,
+                                       const PrefillBodyLimits& limits);
+
+}  // namespace millrace::coordinator

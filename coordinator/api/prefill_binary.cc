@@ -1,0 +1,51 @@
+#include <bit>
+#include <cstring>
+
+#include "coordinator/api/parse_prefill.h"
+#include "coordinator/api/prefill_fields.h"
+#include "coordinator/text/query_string.h"
+
+namespace millrace::coordinator {
+
+static_assert(std::endian::native == std::endian::little, "token ids are copied as they are");
+
+namespace {
+
+Result<void> read_query(std::string_view query, PrefillFields& fields) {
+  MR_ASSIGN_OR_RETURN(const auto parameters, parse_query(query));
+  for (const auto& [name, value] : parameters) {
+    MR_RETURN_IF_ERROR(fields.begin(name));
+    if (fields.takes_tokens()) {
+      return error(Errc::kInvalidArgument, "prompt_token_ids are the body here, not a parameter");
+    }
+    MR_RETURN_IF_ERROR(fields.set_text(value));
+  }
+  return {};
+}
+
+Result<void> read_tokens(std::string_view body, PrefillFields& fields) {
+  MR_RETURN_IF_ERROR(fields.begin("prompt_token_ids"));
+  if (body.size() % sizeof(int32_t) != 0) {
+    return error(Errc::kInvalidArgument, "a body of {} bytes is no array of int32", body.size());
+  }
+  MR_RETURN_IF_ERROR(fields.expect_tokens(body.size() / sizeof(int32_t)));
+  for (size_t at = 0; at < body.size(); at += sizeof(int32_t)) {
+    int32_t token = 0;
+    std::memcpy(&token, body.data() + at, sizeof token);
+    MR_RETURN_IF_ERROR(fields.add_token(token));
+  }
+  return fields.finish();
+}
+
+}  // namespace
+
+ParsedPrefillBody parse_prefill_binary(std::string_view body, std::string_view query,
+                                       const PrefillBodyLimits& limits) {
+  PrefillFields fields(limits);
+  Result<void> read = read_query(query, fields);
+  if (read.ok()) read = read_tokens(body, fields);
+  if (!read.ok()) return ApiError(std::move(read).error(), fields.current());
+  return fields.take();
+}
+
+}  // namespace millrace::coordinator

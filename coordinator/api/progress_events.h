@@ -1,0 +1,42 @@
+// Turns the state of a request into server-sent events: what is new since the last call. Because it
+// looks at the record and not at a queue of happenings, a slow reader costs no memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "coordinator/schedule/request.h"
+
+namespace millrace::coordinator {
+
+class ProgressEvents {
+ public:
+  explicit ProgressEvents(std::shared_ptr<const Request> request) : request_(std::move(request)) {}
+
+  // "event: layer\ndata: {...}\n\n" and so on, in the order queued, started, manifest (of a
+  // streaming request), layer ..., then done or error; "" when nothing is new.
+  std::string take(TimePoint now);
+  // What take() is about to show, as text (manifest_text); must have been given before.
+  bool wants_opened_manifest() const {
+    return request_->opened && !opened_ && opened_text_.empty();
+  }
+  bool wants_manifest() const { return request_->result && !finished_ && text_.empty(); }
+  void give_opened_manifest(std::string text) { opened_text_ = std::move(text); }
+  void give_manifest(std::string text) { text_ = std::move(text); }
+  // The last event is out.
+  bool finished() const { return finished_; }
+
+  static constexpr const char* kKeepAlive = ": ping\n\n";
+
+ private:
+  std::shared_ptr<const Request> request_;
+  bool queued_ = false;
+  bool started_ = false;
+  bool opened_ = false;
+  std::string opened_text_;
+  std::string text_;
+  size_t layers_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace millrace::coordinator

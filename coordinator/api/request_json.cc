@@ -1,0 +1,167 @@
+#include "coordinator/api/request_json.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+
+#include "coordinator/api/api_error.h"
+
+namespace millrace::coordinator {
+
+namespace json = boost::json;
+
+namespace {
+
+bool finite(const protocol::Manifest& manifest) {
+  const auto& top = manifest.top_logprobs();
+  return std::isfinite(manifest.density()) && std::isfinite(manifest.recall()) &&
+         std::isfinite(manifest.recall_p01()) &&
+         std::all_of(top.begin(), top.end(), [](const auto& token) {
+           return std::isfinite(token.logprob()) && std::isfinite(token.logit());
+         });
+}
+
+// JSON has no numbers that are none; protobuf writes such as strings.
+void make_null(json::value& value) {
+  if (value.is_string() && (value.get_string() == "NaN" || value.get_string() == "Infinity" ||
+                            value.get_string() == "-Infinity")) {
+    value = nullptr;
+  }
+}
+
+json::value number(double value) {
+  return std::isfinite(value) ? json::value(value) : json::value(nullptr);
+}
+
+// `object`, with a last member of which `text` is the value.
+std::string with_member(const json::object& object, const char* name, const std::string& text) {
+  std::string out = json::serialize(object);
+  out.back() = ',';
+  out += fmt::format("\"{}\":", name);
+  out += text;
+  out += '}';
+  return out;
+}
+
+}  // namespace
+
+std::string manifest_text(const protocol::Manifest& manifest, bool is_done) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string text;
+  const auto status = google::protobuf::util::MessageToJsonString(manifest, &text, options);
+  MR_CHECK(status.ok(), "manifest as JSON: {}", status.ToString());
+  if (is_done && finite(manifest)) return text;
+  json::value value = json::parse(text);
+  json::object& fields = value.as_object();
+  if (!is_done) {
+    for (const char* field : {"first_token_id", "top_logprobs", "density", "recall", "recall_p01",
+                              "dense_for_length", "tiers"}) {
+      fields.erase(field);
+    }
+    return json::serialize(value);
+  }
+  make_null(fields.at("density"));
+  make_null(fields.at("recall"));
+  make_null(fields.at("recall_p01"));
+  for (json::value& token : fields.at("top_logprobs").as_array()) {
+    make_null(token.at("logprob"));
+    make_null(token.at("logit"));
+  }
+  return json::serialize(value);
+}
+
+json::object lease_json(const Request& request, TimePoint now) {
+  json::object lease;
+  lease["state"] = std::string(lease_state_name(request.lease));
+  lease["lease_id"] = request.result->manifest().lease_id();
+  if (request.lease == LeaseState::kActive) {
+    // One that ends is active until the next tick.
+    const auto left = std::max(request.lease_ends - now, Duration::zero());
+    lease["expires_in_ms"] = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+  }
+  return lease;
+}
+
+namespace {
+
+// But for the manifest.
+json::object done_json(const Request& request, TimePoint now) {
+  const protocol::Manifest& manifest = request.result->manifest();
+  json::object out;
+  out["request_id"] = request.id;
+  out["status"] = "done";
+  out["model"] = request.model;
+  out["num_tokens"] = request.num_tokens;
+  out["first_token_id"] = manifest.first_token_id();
+  out["density"] = number(manifest.density());
+  out["recall"] = number(manifest.recall());
+  out["recall_p01"] = number(manifest.recall_p01());
+  out["dense_for_length"] = manifest.dense_for_length();
+  out["group"] = request.group_name;
+  out["queue_seconds"] = request.queue_s(now);
+  out["prefill_seconds"] = seconds(*request.ended_at - *request.started_at);
+  out["lease"] = lease_json(request, now);
+  json::object phases;
+  for (const auto& phase : request.result->phases())
+    phases[phase.phase()] = number(phase.seconds());
+  out["phases"] = std::move(phases);
+  json::object stages;
+  for (const auto& stage : request.result->stages())
+    stages[stage.stage()] = number(stage.seconds());
+  out["stages"] = std::move(stages);
+  out["stored"] = {{"bytes", request.result->stored().bytes()},
+                   {"while_computing", request.result->stored().while_computing()}};
+  return out;
+}
+
+}  // namespace
+
+std::string done_text(const Request& request, TimePoint now, const std::string& manifest) {
+  return with_member(done_json(request, now), "manifest", manifest);
+}
+
+std::string opened_text(const Request& request, const std::string& manifest) {
+  json::object out;
+  out["request_id"] = request.id;
+  return with_member(out, "manifest", manifest);
+}
+
+std::string status_text(const Request& request, TimePoint now, const std::string& manifest) {
+  if (request.state == RequestState::kDone) return done_text(request, now, manifest);
+  json::object out;
+  out["request_id"] = request.id;
+  out["status"] = std::string(request_state_name(request.state));
+  out["model"] = request.model;
+  out["num_tokens"] = request.num_tokens;
+  out["queue_seconds"] = request.queue_s(now);
+  if (!request.group_name.empty()) {
+    out["group"] = request.group_name;
+    out["progress"] = json::object{{"layers_done", request.layer_density.size()},
+                                   {"num_layers", request.num_layers}};
+  }
+  if (request.failure) {
+    out["error"] = json::parse(ApiError(*request.failure).to_json()).at("error");
+  }
+  return json::serialize(out);
+}
+
+json::object models_json(const std::map<std::string, ModelOffer>& offers) {
+  json::array data;
+  for (const auto& [name, offer] : offers) {
+    data.push_back(json::object{{"id", name},
+                                {"object", "model"},
+                                {"max_prompt_tokens", offer.max_prompt_tokens},
+                                {"vocab_size", offer.description.vocab_size()},
+                                {"num_layers", offer.description.num_layers()},
+                                {"dtype", offer.description.dtype()},
+                                {"groups", offer.num_groups},
+                                {"ready_groups", offer.num_ready}});
+  }
+  return json::object{{"object", "list"}, {"data", std::move(data)}};
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,37 @@
+// Requests and models as clients see them.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <map>
+#include <string>
+
+#include "coordinator/schedule/group_registry.h"
+#include "coordinator/schedule/request.h"
+
+namespace millrace::coordinator {
+
+// The protobuf JSON of protocol/manifest.proto under the original field names, so 64 bit numbers in
+// it are strings; null for what is no number. Of one that is not done without the fields that only
+// a result has. What a group calls a manifest may be large: this is not for the deciding thread.
+std::string manifest_text(const protocol::Manifest& manifest, bool is_done);
+
+// The functions below take the manifest as that text.
+
+// {"request_id", "status": "done", "model", "num_tokens", "first_token_id", "density", "recall",
+//  "queue_seconds", "prefill_seconds", "group", "lease": {...}, "phases": {...}, "stages": {...},
+//  "stored": {...}, "manifest": {...}}.
+std::string done_text(const Request& request, TimePoint now, const std::string& manifest);
+
+// {"request_id", "manifest"} of a streaming request that is not done; it must be opened.
+std::string opened_text(const Request& request, const std::string& manifest);
+
+// What GET answers: the first of these when done, otherwise status and progress, or the error.
+std::string status_text(const Request& request, TimePoint now, const std::string& manifest);
+
+// {"state", "lease_id", "expires_in_ms" while it is active} of a request that is done.
+boost::json::object lease_json(const Request& request, TimePoint now);
+
+// {"object": "list", "data": [{"id": ...}, ...]}
+boost::json::object models_json(const std::map<std::string, ModelOffer>& offers);
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,52 @@
+#include "coordinator/http/connection_table.h"
+
+namespace millrace::coordinator {
+
+std::optional<Error> ConnectionTable::refusal(const std::string& client) const {
+  constexpr const char* kOnlyProbes = "only /health, /ready and /metrics are answered";
+  const auto any = by_kind_.find(Kind::kAny);
+  if (any != by_kind_.end() && std::ssize(any->second) >= limits_.connections) {
+    return error(Errc::kUnavailable, "all of the {} HTTP connections are in use: {}",
+                 limits_.connections, kOnlyProbes);
+  }
+  const auto own = by_client_.find(client);
+  if (own != by_client_.end() && own->second >= limits_.per_client) {
+    return error(Errc::kExhausted, "{} connections of {} are open, the limit of one client: {}",
+                 own->second, client, kOnlyProbes);
+  }
+  return std::nullopt;
+}
+
+ConnectionTable::Admission ConnectionTable::admit(const std::string& client, bool by_admin_port) {
+  Admission admission{.id = ++last_id_};
+  if (by_admin_port) {
+    admission.kind = Kind::kAdmin;
+    admission.only_probes =
+        error(Errc::kNotFound, "this port is for /health, /ready, /metrics and /version");
+  } else if ((admission.only_probes = refusal(client))) {
+    admission.kind = Kind::kProbe;
+  }
+  auto& alike = by_kind_[admission.kind];
+  if (admission.kind != Kind::kAny && std::ssize(alike) >= limits_.probes) {
+    admission.gives_way = *alike.begin();
+    leave(*admission.gives_way);
+  }
+  alike.insert(admission.id);
+  if (admission.kind == Kind::kAny) ++by_client_[client];
+  open_.emplace(admission.id, Entry{admission.kind, client});
+  return admission;
+}
+
+void ConnectionTable::leave(Id id) {
+  const auto found = open_.find(id);
+  if (found == open_.end()) return;
+  const Entry& entry = found->second;
+  by_kind_[entry.kind].erase(id);
+  if (entry.kind == Kind::kAny) {
+    const auto own = by_client_.find(entry.client);
+    if (--own->second == 0) by_client_.erase(own);
+  }
+  open_.erase(found);
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,57 @@
+// Which HTTP connections are open, and what a new one may do. Whoever watches this process always
+// gets in: beyond the bounds, of all connections and of one client's, a connection is for one probe,
+// and when even those are many the oldest of them gives way. Pure: the server closes what gives way.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "coordinator/api/api_error.h"
+
+namespace millrace::coordinator {
+
+class ConnectionTable {
+ public:
+  using Id = uint64_t;
+  // kAdmin came by the port that is for probes only.
+  enum class Kind { kAny, kProbe, kAdmin };
+
+  struct Limits {
+    int connections = 1024;
+    int per_client = 512;
+    int probes = 32;  // of kProbe, and of kAdmin
+  };
+
+  struct Admission {
+    Id id = 0;
+    Kind kind = Kind::kAny;
+    std::optional<Error> only_probes;  // why, unless the kind is kAny
+    std::optional<Id> gives_way;       // to be closed; it has left the table
+  };
+
+  explicit ConnectionTable(const Limits& limits) : limits_(limits) {}
+
+  Admission admit(const std::string& client, bool by_admin_port);
+  // Nothing happens if it has left already.
+  void leave(Id id);
+  int64_t size() const { return std::ssize(open_); }
+
+ private:
+  struct Entry {
+    Kind kind;
+    std::string client;
+  };
+
+  std::optional<Error> refusal(const std::string& client) const;
+
+  const Limits limits_;
+  Id last_id_ = 0;
+  std::map<Id, Entry> open_;
+  std::map<Kind, std::set<Id>> by_kind_;
+  std::map<std::string, int> by_client_;  // of kAny
+};
+
+}  // namespace millrace::coordinator

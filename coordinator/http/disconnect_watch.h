@@ -1,0 +1,41 @@
+// Notices that the client of a long request has hung up, while nothing is being read from it.
+#pragma once
+
+#include <boost/asio/cancellation_signal.hpp>
+#include <memory>
+
+#include "coordinator/net/notifier.h"
+
+namespace millrace::coordinator {
+
+class DisconnectWatch {
+ public:
+  // Wakes `notifier` when the peer closes its side, and once more when the connection is broken. A
+  // client that sends its next request meanwhile is watched no further.
+  DisconnectWatch(tcp::socket& socket, Notifier& notifier);
+  ~DisconnectWatch();
+  DisconnectWatch(const DisconnectWatch&) = delete;
+  DisconnectWatch& operator=(const DisconnectWatch&) = delete;
+
+  // Nothing more comes from the peer, which may have left or may still listen.
+  bool half_closed() const { return state_->half_closed; }
+  bool gone() const { return state_->gone; }
+
+ private:
+  // Outlives the watch until the wait has been cancelled.
+  struct State {
+    tcp::socket& socket;  // both may be used until `stopped`
+    Notifier& notifier;
+    bool stopped = false;
+    bool half_closed = false;
+    bool gone = false;
+    asio::cancellation_signal cancel;
+  };
+
+  static void wait(const std::shared_ptr<State>& state);
+  static void look(State& state);
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,80 @@
+#include "coordinator/http/request_reader.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+using boost::system::error_code;
+
+// Of a chunk without extensions: 64 bits of size in hexadecimal, and two line ends.
+constexpr uint64_t kChunkFramingBytes = 16 + 4;
+
+}  // namespace
+
+RequestReader::RequestReader(uint32_t max_header_bytes, ReadBuffer& buffer)
+    : max_header_bytes_(max_header_bytes),
+      buffer_(buffer),
+      on_chunk_([this](uint64_t, beast::string_view, error_code&) { ++num_chunks_; }),
+      starved_(buffer.bytes().size() == 0) {
+  MR_CHECK(max_header_bytes < ReadBuffer::kMaxBytes / 2, "a header limit of {} bytes",
+           max_header_bytes);
+  parser_.eager(false);
+  parser_.header_limit(max_header_bytes);
+  parser_.body_limit(boost::none);  // until it is known
+  parser_.on_chunk_header(on_chunk_);
+}
+
+void RequestReader::limit_body(uint64_t max_body_bytes) {
+  max_body_bytes_ = max_body_bytes;
+  parser_.body_limit(max_body_bytes);
+}
+
+std::optional<ApiError> RequestReader::take() {
+  const bool in_body = has_header();
+  const uint64_t content_before = body_bytes();
+  const uint64_t chunks_before = num_chunks_;
+  error_code ec;
+  const size_t taken = parser_.put(buffer_.bytes().cdata(), ec);
+  buffer_.bytes().consume(taken);
+  starved_ = ec == http::error::need_more || buffer_.bytes().size() == 0;
+  if (ec && ec != http::error::need_more) return unreadable(ec);
+  if (!in_body && has_header() && !parser_.chunked() &&
+      header().count(http::field::transfer_encoding) > 0) {
+    // Where its body ends is anybody's guess (RFC 9112, 6.3), and the next request might begin in it.
+    return ApiError(
+        error(Errc::kInvalidArgument,
+              "cannot read the request: its Transfer-Encoding does not end in chunked"));
+  }
+  if (!in_body || !parser_.chunked()) return std::nullopt;
+  const uint64_t framing_bytes = taken - (body_bytes() - content_before);
+  const uint64_t needed_bytes = (num_chunks_ - chunks_before) * kChunkFramingBytes;
+  excess_bytes_ += framing_bytes > needed_bytes ? framing_bytes - needed_bytes : 0;
+  return check_framing();
+}
+
+std::optional<ApiError> RequestReader::check_framing() const {
+  // What waits for its end is a line or a trailer, never content.
+  const uint64_t unfinished_bytes = starved_ ? buffer_.bytes().size() : 0;
+  if (excess_bytes_ + unfinished_bytes <= max_header_bytes_ + kChunkFramingBytes) {
+    return std::nullopt;
+  }
+  return ApiError(error(Errc::kInvalidArgument,
+                        "chunk extensions and trailers of more than {} bytes, the limit",
+                        max_header_bytes_));
+}
+
+ApiError RequestReader::unreadable(error_code why) const {
+  if (why == http::error::body_limit) {
+    return ApiError(
+        error(Errc::kTooLarge, "body of more than {} bytes, the limit", max_body_bytes_));
+  }
+  if (why == http::error::header_limit) {
+    ApiError refusal(
+        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes_));
+    refusal.status = 431;
+    return refusal;
+  }
+  return ApiError(error(Errc::kInvalidArgument, "cannot read the request: {}", why.message()));
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,80 @@
+// Takes one HTTP request out of the bytes that a connection brings, within limits: of the header,
+// of the body, and of what frames the pieces of a body that comes in chunks. Pure: bytes in, a
+// request or what is wrong with it out; whoever owns the connection reads and waits.
+//
+//   RequestReader reader(16 << 10, buffer);
+//   while (!reader.has_header()) {
+//     read_into(buffer);  // at most RequestReader::kBufferBytes
+//     if (auto wrong = reader.take()) return refuse(*wrong);
+//   }
+#pragma once
+
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "coordinator/api/api_error.h"
+
+namespace millrace::coordinator {
+
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+// What was read and not yet taken: of one connection, request after request.
+class ReadBuffer {
+ public:
+  // Longer than any header, line or trailer may be, so that a full one is one that is wrong.
+  static constexpr size_t kMaxBytes = 64 << 10;
+
+  beast::flat_buffer& bytes() { return bytes_; }
+  size_t room() const { return kMaxBytes - bytes_.size(); }
+
+ private:
+  beast::flat_buffer bytes_{kMaxBytes};
+};
+
+class RequestReader {
+ public:
+  using Request = http::request<http::string_body>;
+  using Header = http::header</*isRequest=*/true>;
+
+  // `max_header_bytes`: less than half of a ReadBuffer. It bounds the header, and once more all
+  // that frames chunks beyond what sizes and line ends need: extensions, leading zeros, trailers.
+  RequestReader(uint32_t max_header_bytes, ReadBuffer& buffer);
+  RequestReader(const RequestReader&) = delete;
+  RequestReader& operator=(const RequestReader&) = delete;
+
+  // Takes the next piece: up to the end of the header, or one of the body. With nothing taken the
+  // buffer must get more before the next call; starved() says so.
+  std::optional<ApiError> take();
+  bool starved() const { return starved_; }
+  bool has_header() const { return parser_.is_header_done(); }
+  bool done() const { return parser_.is_done(); }
+  const Header& header() const { return parser_.get(); }
+  // What the header says; 0 for a body that comes in chunks.
+  uint64_t announced_bytes() const { return parser_.content_length().value_or(0); }
+  void limit_body(uint64_t max_body_bytes);
+  uint64_t body_bytes() const { return parser_.get().body().size(); }
+  // Memory that the body takes.
+  uint64_t held_bytes() const { return parser_.get().body().capacity(); }
+  Request release() { return parser_.release(); }
+
+ private:
+  ApiError unreadable(boost::system::error_code why) const;
+  std::optional<ApiError> check_framing() const;
+
+  const uint32_t max_header_bytes_;
+  uint64_t max_body_bytes_ = 0;
+  ReadBuffer& buffer_;
+  http::request_parser<http::string_body> parser_;
+  std::function<void(uint64_t, beast::string_view, boost::system::error_code&)> on_chunk_;
+  uint64_t num_chunks_ = 0;
+  uint64_t excess_bytes_ = 0;  // that framed chunks, beyond what they need
+  bool starved_ = true;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,76 @@
+#include "coordinator/http/route.h"
+
+#include <array>
+
+#include "common/quoted.h"
+#include "coordinator/text/query_string.h"
+#include "coordinator/text/request_id.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+constexpr std::array<RouteEntry, 10> kEntries = {{
+    {Endpoint::kPrefill, "POST", "/v1/prefill", "", false},
+    {Endpoint::kStatus, "GET", "/v1/prefill/", "", true},
+    {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", true},
+    {Endpoint::kLeaseRenew, "POST", "/v1/prefill/", "/lease:renew", true},
+    {Endpoint::kLeaseRelease, "POST", "/v1/prefill/", "/lease:release", true},
+    {Endpoint::kModels, "GET", "/v1/models", "", false},
+    {Endpoint::kHealth, "GET", "/health", "", false},
+    {Endpoint::kReady, "GET", "/ready", "", false},
+    {Endpoint::kMetrics, "GET", "/metrics", "", false},
+    {Endpoint::kVersion, "GET", "/version", "", false},
+}};
+
+bool matches(const RouteEntry& entry, std::string_view path, std::string* id) {
+  if (!entry.has_id) return path == entry.before_id;
+  if (!path.starts_with(entry.before_id) || !path.ends_with(entry.after_id) ||
+      path.size() < entry.before_id.size() + entry.after_id.size()) {
+    return false;
+  }
+  const size_t length = path.size() - entry.before_id.size() - entry.after_id.size();
+  // Some clients write ':' as %3A.
+  auto decoded = percent_decode(path.substr(entry.before_id.size(), length));
+  if (!decoded.ok() || !check_request_id(*decoded).ok()) return false;
+  *id = *std::move(decoded);
+  return true;
+}
+
+}  // namespace
+
+std::span<const RouteEntry> all_routes() {
+  return kEntries;
+}
+
+Route find_route(std::string_view method, std::string_view target) {
+  const size_t question = target.find('?');
+  Route route;
+  route.method = method;
+  route.path = target.substr(0, question);
+  if (question != std::string_view::npos) route.query = target.substr(question + 1);
+  for (const RouteEntry& entry : kEntries) {
+    if (!matches(entry, route.path, &route.id)) continue;
+    if (entry.method == method || (entry.method == "GET" && method == "HEAD")) {
+      route.endpoint = entry.endpoint;
+      return route;
+    }
+    route.endpoint = Endpoint::kWrongMethod;
+    route.allow += route.allow.empty() ? "" : ", ";
+    route.allow += entry.method == "GET" ? "GET, HEAD" : entry.method;
+  }
+  return route;
+}
+
+std::optional<ApiError> refuse_query(std::string_view query) {
+  const auto parameters = parse_query(query);
+  if (!parameters.ok()) return ApiError(parameters.error());
+  if (parameters->empty()) return std::nullopt;
+  const std::string& name = parameters->front().first;
+  return ApiError(error(Errc::kInvalidArgument,
+                        "{} is in the query: the fields of this request are its JSON body",
+                        quoted(std::string_view(name))),
+                  name);
+}
+
+}  // namespace millrace::coordinator

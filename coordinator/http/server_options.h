@@ -1,0 +1,62 @@
+// All that can be set about a coordinator.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "coordinator/api/parse_prefill.h"
+#include "coordinator/schedule/scheduler.h"
+
+namespace millrace::coordinator {
+
+struct HttpLimits {
+  uint32_t max_header_bytes = 16 << 10;
+  uint64_t max_body_bytes = 64ull << 20;  // of a prefill
+  // Of every other request. Only prompts are large, and only they are parsed off the thread that
+  // decides and beats: what it parses itself has to be small.
+  uint64_t max_small_body_bytes = 4 << 10;
+  // Of all bodies that are being received and parsed, but for small ones; and of those of one
+  // client, 0: half of it, and at least one of the largest.
+  uint64_t body_pool_bytes = 1ull << 30;
+  uint64_t body_pool_per_client_bytes = 0;
+  // Of all large replies that are being sent.
+  uint64_t reply_pool_bytes = 1ull << 30;
+  int max_connections = 1024;
+  int max_connections_per_client = 0;  // 0: half of all
+  // Beyond these: for /health, /ready and /metrics, and to tell all others that there is no room.
+  int probe_connections = 32;
+  Duration idle = std::chrono::seconds(75);         // between requests, and for a whole header
+  Duration probe_idle = std::chrono::seconds(5);    // the same, beyond max_connections
+  Duration progress = std::chrono::seconds(20);     // for the next piece of a body or a response
+  Duration body_time = std::chrono::minutes(10);    // for a whole body
+  uint64_t min_body_rate = 16 << 10;                // bytes a second, once `progress` has passed
+  Duration keep_alive = std::chrono::seconds(10);   // between ": ping" comments of a stream
+  Duration lease_answer = std::chrono::seconds(5);  // of a group, to a renewal
+  Duration group_handshake = std::chrono::seconds(5);
+};
+
+// Where tests make trouble: each may throw, or wait. Empty otherwise.
+struct ServerFaults {
+  std::function<void()> accepting;                         // a connection, of a client or a group
+  std::function<void(std::string_view target)> answering;  // a request that is there as a whole
+  std::function<void()> group_message;
+  std::function<void()> writing;  // of a manifest, on a thread of its own
+  std::function<void()> tick;
+};
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t http_port = 8000;  // 0: any free one
+  uint16_t group_port = 8001;
+  std::optional<uint16_t> admin_port;  // for probes only, with places of its own
+  SchedulerSettings scheduler;
+  HttpLimits http;
+  PrefillBodyLimits body;
+  ServerFaults faults;
+  // How long running requests may take after the wish to shut down.
+  Duration shutdown_timeout = std::chrono::seconds(60);
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,28 @@
+// Whose connection it is, for bounds by client. Pure.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "coordinator/net/awaitable.h"
+
+namespace millrace::coordinator {
+
+// The address; of IPv6 the network of 64 bits, all of which one machine may have.
+inline std::string client_of(const asio::ip::address& address) {
+  if (address.is_v4()) return address.to_string();
+  if (address.to_v6().is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
+  }
+  auto bytes = address.to_v6().to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return asio::ip::make_address_v6(bytes).to_string() + "/64";
+}
+
+inline std::string client_of(const tcp::socket& socket) {
+  error_code ec;
+  const auto endpoint = socket.remote_endpoint(ec);
+  return ec ? "?" : client_of(endpoint.address());
+}
+
+}  // namespace millrace::coordinator

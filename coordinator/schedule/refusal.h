@@ -1,0 +1,21 @@
+// Why the scheduler does not take a request: what went wrong, which of its fields is to blame, and
+// when to try again. What it becomes in HTTP is coordinator/api/api_error.h.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "common/result.h"
+
+namespace millrace::coordinator {
+
+struct Refusal {
+  Refusal(Error cause, std::string blamed_field = {})  // NOLINT: implicit by design
+      : error(std::move(cause)), field(std::move(blamed_field)) {}
+
+  Error error;
+  std::string field;      // "" when no single one is to blame
+  int retry_after_s = 0;  // where more is known than the code says
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,182 @@
+#include "coordinator/server/group_session.h"
+
+#include <netinet/tcp.h>
+
+#include <array>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include "common/errc_wire.h"
+#include "common/log.h"
+#include "common/units.h"
+#include "coordinator/net/endpoint_name.h"
+#include "coordinator/net/guarded.h"
+#include "protocol/codec.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+// A stranger may not make us allocate more than a Register needs.
+constexpr int64_t kMaxRegisterBytes = 64 << 10;
+// What is longer is not taken apart by the thread that decides.
+constexpr int64_t kSmallMessageBytes = 256 << 10;
+// Two of the largest messages: a group that lets more pile up does not read.
+constexpr int64_t kMaxOutboxBytes = 2 * protocol::kMaxFrameBytes;
+
+// Heartbeats go out four times a second, and a host acknowledges them without its processes.
+constexpr std::chrono::seconds kHostPatience{3};
+
+}  // namespace
+
+GroupSession::GroupSession(tcp::socket socket, Scheduler& scheduler, asio::thread_pool& helpers,
+                           const ServerFaults& faults)
+    : socket_(std::move(socket)),
+      scheduler_(scheduler),
+      helpers_(helpers),
+      faults_(faults),
+      peer_(endpoint_name(socket_)),
+      written_(socket_.get_executor()) {
+  error_code ignored;
+  socket_.set_option(tcp::no_delay(true), ignored);
+}
+
+awaitable<void> GroupSession::run(Duration patience) {
+  const auto self = shared_from_this();
+  asio::steady_timer handshake(socket_.get_executor(), patience);
+  handshake.async_wait([weak = weak_from_this(), patience](error_code ec) {
+    const auto session = weak.lock();
+    if (ec || !session || !session->group_id_.empty()) return;
+    session->close(fmt::format("it did not register in {:.1f} s", seconds(patience)));
+  });
+  const Result<void> ended = co_await serve_guarded();
+  const std::string why = closed_because_.empty() ? ended.error().message : closed_because_;
+  if (group_id_.empty()) {
+    spdlog::warn("group connection from {} refused: {}", peer_, why);
+  } else {
+    spdlog::warn("group {} from {} is gone: {}", group_id_, peer_, why);
+    scheduler_.remove_group(group_id_, *this, why);
+  }
+  co_await part(patience);
+}
+
+// What is in the outbox, such as the reason of a refusal, may still go out. What the peer does not
+// take by then is dropped, by the system as well: it would keep it for minutes.
+awaitable<void> GroupSession::part(Duration patience) {
+  const Deadline end = Deadline::after(patience);
+  while (writing_) {
+    if (!co_await written_.wait(end)) break;
+  }
+  error_code ignored;
+  if (writing_) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  socket_.close(ignored);
+}
+
+// What is thrown for the sake of one group's messages costs that group its connection.
+awaitable<Result<void>> GroupSession::serve_guarded() {
+  try {
+    co_return co_await serve();
+  } catch (const std::exception& e) {
+    co_return error(Errc::kInternal, "exception: {}", e.what());
+  }
+}
+
+awaitable<Result<void>> GroupSession::serve() {
+  auto first = co_await read(kMaxRegisterBytes);
+  if (!first.ok()) co_return first.error();
+  if (Result<void> registered = register_group(*first); !registered.ok()) co_return registered;
+  for (;;) {
+    auto envelope = co_await read(protocol::kMaxFrameBytes);
+    if (!envelope.ok()) co_return envelope.error();
+    if (faults_.group_message) faults_.group_message();
+    if (Result<void> taken = scheduler_.receive(group_id_, *std::move(envelope)); !taken.ok()) {
+      co_return taken;
+    }
+  }
+}
+
+awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
+  std::array<std::byte, protocol::kFrameHeaderBytes> header{};
+  const auto [header_ec, header_bytes] =
+      co_await asio::async_read(socket_, asio::buffer(header), kAwait);
+  if (header_ec) co_return error(Errc::kPeerLost, "connection ended: {}", header_ec.message());
+  const Result<int64_t> length = protocol::decode_frame_length(header);
+  if (!length.ok()) co_return length.error();
+  if (*length > max_bytes) {
+    co_return error(Errc::kTooLarge, "message of {} bytes, limit here {}", *length, max_bytes);
+  }
+  std::vector<std::byte> body(static_cast<size_t>(*length));
+  const auto [body_ec, body_bytes] = co_await asio::async_read(socket_, asio::buffer(body), kAwait);
+  if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
+  if (*length <= kSmallMessageBytes) co_return protocol::decode_frame_body(body);
+  // Optional, because asio wants something to give where the work throws.
+  using Decoded = std::optional<Result<protocol::Envelope>>;
+  auto work = [&body]() -> awaitable<Decoded> { co_return protocol::decode_frame_body(body); };
+  Decoded decoded = co_await asio::co_spawn(helpers_, work(), asio::use_awaitable);
+  co_return *std::move(decoded);
+}
+
+Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
+  Result<void> added = error(Errc::kInvalidArgument, "the first message is not Register");
+  if (envelope.has_register_()) added = scheduler_.add_group(envelope.register_(), *this);
+  if (!added.ok()) {
+    protocol::Envelope refusal;
+    auto& info = *refusal.mutable_register_reply()->mutable_error();
+    info.set_code(errc_to_wire(added.error().code));
+    info.set_message(added.error().message);
+    send(refusal);
+    return added;
+  }
+  const auto& who = envelope.register_();
+  group_id_ = who.group_id();
+  spdlog::info("group '{}' (id {}) from {}: model '{}', tp {} x cp {}, {} tokens, {}",
+               who.group_name(), group_id_, peer_, who.model().name(), who.tp(), who.cp(),
+               who.max_prompt_tokens(), who.device());
+  return {};
+}
+
+void GroupSession::send(const protocol::Envelope& envelope) {
+  if (!socket_.is_open()) return;
+  Result<std::string> frame = protocol::encode_frame(envelope);
+  MR_CHECK(frame.ok(), "{}", frame.error().message);
+  outbox_bytes_ += static_cast<int64_t>(frame->size());
+  outbox_.push_back(*std::move(frame));
+  if (outbox_bytes_ > kMaxOutboxBytes) {
+    return close(fmt::format("it does not read: {} wait for it, limit {}",
+                             format_bytes(outbox_bytes_), format_bytes(kMaxOutboxBytes)));
+  }
+  if (std::exchange(writing_, true)) return;
+  spawn_guarded(socket_.get_executor(), write_outbox(shared_from_this()), "group's outbox");
+}
+
+awaitable<void> GroupSession::write_outbox([[maybe_unused]] std::shared_ptr<GroupSession> self) {
+  while (!outbox_.empty() && socket_.is_open()) {
+    const std::string& frame = outbox_.front();
+    const auto [ec, bytes] = co_await asio::async_write(socket_, asio::buffer(frame), kAwait);
+    if (ec) break;
+    outbox_bytes_ -= static_cast<int64_t>(frame.size());
+    outbox_.pop_front();
+  }
+  writing_ = false;
+  written_.notify();
+  // A connection that was refused stays open only for the refusal.
+  error_code ignored;
+  if (group_id_.empty()) socket_.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+bool GroupSession::host_answers() const {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  auto& socket = const_cast<tcp::socket&>(socket_);  // asio has no const way to the descriptor
+  if (::getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  return info.tcpi_unacked == 0 ||
+         std::chrono::milliseconds(info.tcpi_last_ack_recv) < kHostPatience;
+}
+
+void GroupSession::close(const std::string& why) {
+  if (closed_because_.empty()) closed_because_ = why;
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace millrace::coordinator

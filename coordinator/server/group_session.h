@@ -1,0 +1,50 @@
+// The connection of one worker group: frames in, to the scheduler; messages out, in order.
+#pragma once
+
+#include <boost/asio/thread_pool.hpp>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "coordinator/http/server_options.h"
+#include "coordinator/net/awaitable.h"
+#include "coordinator/net/notifier.h"
+#include "coordinator/schedule/scheduler.h"
+
+namespace millrace::coordinator {
+
+class GroupSession final : public GroupLink, public std::enable_shared_from_this<GroupSession> {
+ public:
+  GroupSession(tcp::socket socket, Scheduler& scheduler, asio::thread_pool& helpers,
+               const ServerFaults& faults);
+
+  // Until the connection ends. A group that has not registered after `patience` is dropped, and
+  // one that has not read what it was sent `patience` after its end.
+  awaitable<void> run(Duration patience);
+
+  void send(const protocol::Envelope& envelope) override;
+  void close(const std::string& why) override;
+  bool host_answers() const override;
+
+ private:
+  awaitable<Result<void>> serve_guarded();
+  awaitable<Result<void>> serve();
+  awaitable<Result<protocol::Envelope>> read(int64_t max_bytes);
+  Result<void> register_group(const protocol::Envelope& envelope);
+  awaitable<void> write_outbox(std::shared_ptr<GroupSession> self);
+  awaitable<void> part(Duration patience);
+
+  tcp::socket socket_;
+  Scheduler& scheduler_;
+  asio::thread_pool& helpers_;  // read large messages
+  const ServerFaults& faults_;
+  std::string peer_;
+  std::string group_id_;  // "" until registered
+  std::string closed_because_;
+  std::deque<std::string> outbox_;
+  int64_t outbox_bytes_ = 0;
+  bool writing_ = false;
+  Notifier written_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,190 @@
+// millrace-coordinator: HTTP for clients, TCP for worker groups.
+// Exit status: 0 stopped by a signal; 1 could not listen, or failed; 2 the command line is wrong.
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "common/cli/check_by.h"
+#include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
+#include "common/log.h"
+#include "common/units.h"
+#include "coordinator/server/server.h"
+
+namespace {
+
+using namespace millrace;
+
+// Scripts that let the system choose the ports learn them here. Written under another name first,
+// so that a reader sees all of it or nothing.
+Result<void> write_port_file(const std::string& path, const coordinator::Server& server) {
+  const std::string unfinished = path + ".tmp";
+  std::ofstream file(unfinished);
+  const auto admin = server.admin_port();
+  file << fmt::format("{{\"http_port\": {}, \"group_port\": {}{}}}\n", server.http_port(),
+                      server.group_port(),
+                      admin ? fmt::format(", \"admin_port\": {}", *admin) : "");
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    return error(Errc::kIo, "cannot write {}", path);
+  }
+  return {};
+}
+
+struct Arguments {
+  coordinator::ServerOptions server;
+  std::string max_body = "64MiB";
+  std::string body_pool = "1GiB";
+  std::string body_pool_per_client;
+  std::string min_body_rate = "16KiB";
+  double group_patience_s = seconds(server.scheduler.group_patience);
+  double body_timeout_s = seconds(server.http.body_time);
+  double shutdown_timeout_s = seconds(server.shutdown_timeout);
+  std::string port_file;
+};
+
+void add_limits(CLI::App& app, Arguments& arguments) {
+  coordinator::ServerOptions& server = arguments.server;
+  app.add_option("--queue-limit", server.scheduler.max_queued_requests,
+                 "requests that may wait for a group")
+      ->check(cli::number_range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--group-patience", arguments.group_patience_s,
+                 "seconds of silence after which a group is lost, and for a group the coordinator; "
+                 "processes that die are noticed at once")
+      ->check(cli::number_range(0.5, 3600.0))
+      ->capture_default_str();
+  app.add_option("--max-body-bytes", arguments.max_body,
+                 "largest body of a prefill request, as 64MiB or in bytes")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_option("--body-pool", arguments.body_pool,
+                 "all bodies together that are being received, at least one of the largest")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_option("--body-pool-per-client", arguments.body_pool_per_client,
+                 "of the body pool, what the bodies of one client address may take")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->default_str("half of the pool");
+  app.add_option("--body-timeout", arguments.body_timeout_s, "seconds for a whole body")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
+  app.add_option("--min-body-rate", arguments.min_body_rate,
+                 "a body that comes more slowly on average, in bytes a second, is cut off after 20 "
+                 "s; 0: any")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_option("--max-connections", server.http.max_connections,
+                 "HTTP connections at a time; some more are answered, but only for probes")
+      ->check(cli::number_range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--max-connections-per-client", server.http.max_connections_per_client,
+                 "of these, the connections of one client address")
+      ->check(cli::number_range(1, 65536))
+      ->default_str("half of them");
+}
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  coordinator::ServerOptions& server = arguments.server;
+  app.add_option("--host", server.host, "IP address to listen on")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_option("--http-port", server.http_port, "port for clients; 0: any free one")
+      ->check(cli::number_range(0, 65535))
+      ->capture_default_str();
+  app.add_option("--group-port", server.group_port, "port for worker groups; 0: any free one")
+      ->check(cli::number_range(0, 65535))
+      ->capture_default_str();
+  app.add_option("--admin-port", server.admin_port,
+                 "another port, for /health, /ready, /metrics and /version only; 0: any free one")
+      ->check(cli::number_range(0, 65535))
+      ->default_str("none");
+  add_limits(app, arguments);
+  app.add_option("--shutdown-timeout", arguments.shutdown_timeout_s,
+                 "seconds that running requests get after SIGTERM")
+      ->check(cli::number_range(0.0, 86400.0))
+      ->capture_default_str();
+  app.add_option("--port-file", arguments.port_file, "write the chosen ports here, as JSON")
+      ->type_name("FILE");
+}
+
+Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
+  coordinator::ServerOptions options = arguments.server;
+  MR_ASSIGN_OR_RETURN(const int64_t body_bytes, parse_bytes(arguments.max_body));
+  MR_ASSIGN_OR_RETURN(const int64_t pool_bytes, parse_bytes(arguments.body_pool));
+  if (pool_bytes < body_bytes) {
+    return error(Errc::kInvalidArgument, "--body-pool {}: less than --max-body-bytes {}",
+                 arguments.body_pool, arguments.max_body);
+  }
+  if (!arguments.body_pool_per_client.empty()) {
+    MR_ASSIGN_OR_RETURN(const int64_t client_bytes, parse_bytes(arguments.body_pool_per_client));
+    if (client_bytes < body_bytes) {
+      return error(Errc::kInvalidArgument,
+                   "--body-pool-per-client {}: less than --max-body-bytes {}",
+                   arguments.body_pool_per_client, arguments.max_body);
+    }
+    options.http.body_pool_per_client_bytes = static_cast<uint64_t>(client_bytes);
+  }
+  MR_ASSIGN_OR_RETURN(const int64_t min_rate, parse_bytes(arguments.min_body_rate));
+  options.http.min_body_rate = static_cast<uint64_t>(min_rate);
+  options.scheduler.group_patience = cli::from_seconds(arguments.group_patience_s);
+  options.http.body_time = cli::from_seconds(arguments.body_timeout_s);
+  options.http.max_body_bytes = static_cast<uint64_t>(body_bytes);
+  options.http.body_pool_bytes = static_cast<uint64_t>(pool_bytes);
+  options.shutdown_timeout = cli::from_seconds(arguments.shutdown_timeout_s);
+  return options;
+}
+
+// As many descriptors as the system lets this process have: without, connections far below their
+// bound would keep the probes out.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Result<void> run(const coordinator::ServerOptions& options, const std::string& port_file) {
+  MR_ASSIGN_OR_RETURN(const auto server, coordinator::Server::create(options));
+  if (!port_file.empty()) MR_RETURN_IF_ERROR(write_port_file(port_file, *server));
+  spdlog::info("HTTP on {}:{}, groups on {}:{}", options.host, server->http_port(), options.host,
+               server->group_port());
+  if (const auto admin = server->admin_port())
+    spdlog::info("probes on {}:{}", options.host, *admin);
+  server->run(/*handle_signals=*/true);
+  spdlog::info("done");
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Takes prefill requests over HTTP and hands them to worker groups. SIGTERM finishes what\n"
+      "runs, then ends.",
+      "millrace-coordinator");
+  app.formatter(std::make_shared<cli::HelpFormatter>());
+  Arguments arguments;
+  add_options(app, arguments);
+  app.set_version_flag("--version", MILLRACE_VERSION);
+  if (const auto status = cli::parse(app, argc, argv)) return *status;
+  const auto options = server_options(arguments);
+  if (!options.ok()) {
+    std::fprintf(stderr, "millrace-coordinator: %s\n", options.error().message.c_str());
+    return cli::kUsageStatus;
+  }
+  init_logging("coordinator");
+  raise_descriptor_limit();
+  if (const auto ran = run(*options, arguments.port_file); !ran.ok()) {
+    spdlog::error("{}", ran.error().message);
+    return 1;
+  }
+  return 0;
+}

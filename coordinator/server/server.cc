@@ -1,0 +1,311 @@
+#include "coordinator/server/server.h"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "common/log.h"
+#include "coordinator/http/http_session.h"
+#include "coordinator/net/client_address.h"
+#include "coordinator/net/guarded.h"
+#include "coordinator/server/group_session.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+// Far more groups than one coordinator was ever meant for; keeps strangers from piling up.
+constexpr int kMaxGroupConnections = 256;
+
+Result<tcp::acceptor> listen(asio::io_context& io, const std::string& host, uint16_t port) {
+  error_code ec;
+  const auto address = asio::ip::make_address(host, ec);
+  if (ec) return error(Errc::kInvalidArgument, "'{}' is not an IP address to listen on", host);
+  const tcp::endpoint endpoint(address, port);
+  tcp::acceptor acceptor(io);
+  acceptor.open(endpoint.protocol(), ec);
+  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) return error(Errc::kIo, "listen on {}:{}: {}", host, port, ec.message());
+  return acceptor;
+}
+
+// The live connections of one kind, so that they can be counted and closed.
+template <typename Session>
+using Sessions = std::set<std::shared_ptr<Session>>;
+
+uint64_t body_pool_per_client(const HttpLimits& limits) {
+  return limits.body_pool_per_client_bytes > 0
+             ? limits.body_pool_per_client_bytes
+             : std::max(limits.body_pool_bytes / 2, limits.max_body_bytes);
+}
+
+ConnectionTable::Limits connection_limits(const HttpLimits& limits) {
+  return {.connections = limits.max_connections,
+          .per_client = limits.max_connections_per_client > 0
+                            ? limits.max_connections_per_client
+                            : std::max(1, limits.max_connections / 2),
+          .probes = limits.probe_connections};
+}
+
+template <typename Work>
+class AtEnd {
+ public:
+  explicit AtEnd(Work work) : work_(std::move(work)) {}
+  ~AtEnd() { work_(); }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+ private:
+  Work work_;
+};
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(const ServerOptions& server_options)
+      : options(server_options),
+        probes(registry),
+        scheduler(options.scheduler, Clock::steady(), probes,
+                  [this](const Request& request) { changes.changed(request.id); }) {
+    registry.gauge("millrace_build_info", "Always 1", {{"version", MILLRACE_VERSION}}).set(1);
+  }
+
+  awaitable<void> accept(tcp::acceptor& acceptor, std::function<void(tcp::socket)> take);
+  void take_http(tcp::socket socket, bool by_admin_port);
+  awaitable<void> serve_http(ConnectionTable::Id id, std::shared_ptr<HttpSession> session);
+  void take_group(tcp::socket socket);
+  awaitable<void> serve_group(std::shared_ptr<GroupSession> session);
+  awaitable<void> tick();
+  awaitable<void> handle_signals();
+  awaitable<void> drain();
+  bool answering() const;
+  void begin_shutdown();
+  void close_all();
+
+  const ServerOptions options;
+  metrics::Registry registry;
+  Probes probes;
+  ChangeHub changes;
+  Scheduler scheduler;
+  asio::thread_pool parsers{1};
+  asio::thread_pool writers{1};
+  asio::io_context io{1};
+  BodyBudget bodies{options.http.body_pool_bytes, body_pool_per_client(options.http)};
+  BodyBudget replies{options.http.reply_pool_bytes, options.http.reply_pool_bytes / 2};
+  ConnectionTable connections{connection_limits(options.http)};
+  HttpShared shared{options, scheduler, changes, probes, bodies, parsers, writers, replies};
+  tcp::acceptor http_acceptor{io};
+  tcp::acceptor admin_acceptor{io};
+  tcp::acceptor group_acceptor{io};
+  asio::signal_set signals{io};
+  Notifier ticking{io.get_executor()};
+  std::map<ConnectionTable::Id, std::shared_ptr<HttpSession>> http_sessions;
+  Sessions<GroupSession> group_sessions;
+  bool stopping = false;
+  bool patient = true;
+};
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+Result<std::unique_ptr<Server>> Server::create(const ServerOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  MR_ASSIGN_OR_RETURN(impl->http_acceptor, listen(impl->io, options.host, options.http_port));
+  if (options.admin_port) {
+    MR_ASSIGN_OR_RETURN(impl->admin_acceptor, listen(impl->io, options.host, *options.admin_port));
+  }
+  MR_ASSIGN_OR_RETURN(impl->group_acceptor, listen(impl->io, options.host, options.group_port));
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+uint16_t Server::http_port() const {
+  return impl_->http_acceptor.local_endpoint().port();
+}
+uint16_t Server::group_port() const {
+  return impl_->group_acceptor.local_endpoint().port();
+}
+
+std::optional<uint16_t> Server::admin_port() const {
+  if (!impl_->options.admin_port) return std::nullopt;
+  return impl_->admin_acceptor.local_endpoint().port();
+}
+
+void Server::run(bool handle_signals) {
+  Impl& self = *impl_;
+  if (handle_signals) {
+    self.signals.add(SIGTERM);
+    self.signals.add(SIGINT);
+    spawn_guarded(self.io, self.handle_signals(), "signals");
+  }
+  const auto listen_for_http = [&self](tcp::acceptor& acceptor, bool is_admin) {
+    spawn_guarded(self.io,
+                  self.accept(acceptor,
+                              [&self, is_admin](tcp::socket socket) {
+                                self.take_http(std::move(socket), is_admin);
+                              }),
+                  "HTTP listener");
+  };
+  listen_for_http(self.http_acceptor, false);
+  if (self.options.admin_port) listen_for_http(self.admin_acceptor, true);
+  spawn_guarded(self.io,
+                self.accept(self.group_acceptor,
+                            [&self](tcp::socket socket) { self.take_group(std::move(socket)); }),
+                "group listener");
+  spawn_guarded(self.io, self.tick(), "tick");
+  // What a library throws from a handler of its own comes out here; all else goes on.
+  for (bool ended = false; !ended;) {
+    try {
+      self.io.run();
+      ended = true;
+    } catch (...) {
+      log_exception(std::current_exception(), "handler");
+    }
+  }
+}
+
+void Server::shut_down() {
+  asio::post(impl_->io, [this] { impl_->begin_shutdown(); });
+}
+
+// A connection that cannot be taken, for want of descriptors or memory, is not the last one.
+awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor,
+                                     std::function<void(tcp::socket)> take) {
+  while (acceptor.is_open()) {
+    try {
+      auto [ec, socket] = co_await acceptor.async_accept(kAwait);
+      if (ec == asio::error::operation_aborted) break;
+      if (!ec) {
+        if (options.faults.accepting) options.faults.accepting();
+        take(std::move(socket));
+        continue;
+      }
+      // Out of descriptors, most likely: give connections time to end.
+      spdlog::warn("accept: {}", ec.message());
+      asio::steady_timer pause(io, std::chrono::milliseconds(50));
+      co_await pause.async_wait(kAwait);
+    } catch (...) {
+      log_exception(std::current_exception(), "accept");
+    }
+  }
+}
+
+// Nobody waits in the listener's queue, where a probe would stand behind thousands of others.
+void Server::Impl::take_http(tcp::socket socket, bool by_admin_port) {
+  const auto admission = connections.admit(client_of(socket), by_admin_port);
+  if (admission.gives_way) http_sessions.at(*admission.gives_way)->close();
+  try {
+    auto session = std::make_shared<HttpSession>(std::move(socket), shared, admission);
+    http_sessions.emplace(admission.id, session);
+    spawn_guarded(io, serve_http(admission.id, std::move(session)), "HTTP connection");
+  } catch (...) {
+    http_sessions.erase(admission.id);
+    connections.leave(admission.id);
+    throw;
+  }
+}
+
+awaitable<void> Server::Impl::serve_http(ConnectionTable::Id id,
+                                         std::shared_ptr<HttpSession> session) {
+  probes.http_connections(std::ssize(http_sessions));
+  // However it ends, also by an exception of its own.
+  const AtEnd leave([this, id, &session] {
+    session->close();
+    connections.leave(id);
+    http_sessions.erase(id);
+    probes.http_connections(std::ssize(http_sessions));
+  });
+  co_await session->run();
+}
+
+void Server::Impl::take_group(tcp::socket socket) {
+  if (static_cast<int>(group_sessions.size()) >= kMaxGroupConnections) {
+    spdlog::warn("{} group connections are open, the limit: one more refused",
+                 group_sessions.size());
+    return;  // closes the socket
+  }
+  auto session =
+      std::make_shared<GroupSession>(std::move(socket), scheduler, writers, options.faults);
+  spawn_guarded(io, serve_group(std::move(session)), "group connection");
+}
+
+awaitable<void> Server::Impl::serve_group(std::shared_ptr<GroupSession> session) {
+  group_sessions.insert(session);
+  const AtEnd leave([this, &session] { group_sessions.erase(session); });
+  co_await session->run(options.http.group_handshake);
+}
+
+awaitable<void> Server::Impl::tick() {
+  // Deadlines are kept to within this; a lost group is noticed a fifth of an interval late at most.
+  const Duration step =
+      std::clamp<Duration>(options.scheduler.heartbeat_interval / 5, std::chrono::milliseconds(2),
+                           std::chrono::milliseconds(50));
+  while (!stopping) {
+    co_await ticking.wait(Deadline::after(step));
+    try {
+      if (options.faults.tick) options.faults.tick();
+      scheduler.tick();
+    } catch (...) {
+      log_exception(std::current_exception(), "tick");
+    }
+  }
+}
+
+awaitable<void> Server::Impl::handle_signals() {
+  // The flag, because begin_shutdown() may have closed everything before it returns.
+  while (!stopping) {
+    const auto [ec, number] = co_await signals.async_wait(kAwait);
+    if (ec) co_return;
+    spdlog::info("signal {}: shutting down", number);
+    begin_shutdown();
+  }
+}
+
+void Server::Impl::begin_shutdown() {
+  if (scheduler.draining()) {
+    patient = false;
+    return;
+  }
+  scheduler.drain();
+  spawn_guarded(io, drain(), "shutdown");
+}
+
+bool Server::Impl::answering() const {
+  return std::any_of(http_sessions.begin(), http_sessions.end(),
+                     [](const auto& entry) { return entry.second->answering(); });
+}
+
+awaitable<void> Server::Impl::drain() {
+  asio::steady_timer pause(io);
+  const auto wait_a_little = [&pause] {
+    pause.expires_after(std::chrono::milliseconds(10));
+    return pause.async_wait(kAwait);
+  };
+  const Deadline end = Deadline::after(options.shutdown_timeout);
+  while (scheduler.busy() && patient && !end.passed()) co_await wait_a_little();
+  if (scheduler.busy()) scheduler.abandon("the coordinator is shutting down");
+  // The last answers go out.
+  const Deadline flushed = Deadline::after(std::chrono::seconds(2));
+  while (answering() && !flushed.passed()) co_await wait_a_little();
+  close_all();
+}
+
+void Server::Impl::close_all() {
+  stopping = true;
+  error_code ignored;
+  http_acceptor.close(ignored);
+  admin_acceptor.close(ignored);
+  group_acceptor.close(ignored);
+  signals.cancel(ignored);
+  for (const auto& [id, session] : http_sessions) session->close();
+  for (const auto& session : group_sessions) session->close("the coordinator shuts down");
+  ticking.notify();
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,36 @@
+// The coordinator as a process part: two listeners, one thread that owns the scheduler and all
+// connections, and an orderly end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "coordinator/http/server_options.h"
+
+namespace millrace::coordinator {
+
+class Server {
+ public:
+  // Listens from here on; answers once run() is called.
+  static Result<std::unique_ptr<Server>> create(const ServerOptions& options);
+  ~Server();
+
+  uint16_t http_port() const;
+  uint16_t group_port() const;
+  std::optional<uint16_t> admin_port() const;
+
+  // Until shut down. With `handle_signals`, SIGTERM and SIGINT shut down.
+  void run(bool handle_signals);
+
+  // Not ready from now on; new requests are refused, running ones get `shutdown_timeout` to end,
+  // then run() returns. Thread-safe; a second call ends the patience.
+  void shut_down();
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millrace::coordinator

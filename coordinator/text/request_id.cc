@@ -1,0 +1,34 @@
+#include "coordinator/text/request_id.h"
+
+#include <algorithm>
+
+#include "common/random_id.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+constexpr size_t kMaxRequestIdChars = 128;
+
+bool is_id_char(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == ':' || c == '-';
+}
+
+}  // namespace
+
+Result<void> check_request_id(std::string_view id) {
+  if (id.empty() || id.size() > kMaxRequestIdChars ||
+      !std::all_of(id.begin(), id.end(), is_id_char)) {
+    return error(Errc::kInvalidArgument,
+                 "a request id is 1 to {} of letters, digits and '._:-'; got {} characters",
+                 kMaxRequestIdChars, id.size());
+  }
+  return {};
+}
+
+std::string make_request_id() {
+  return "req-" + random_id();
+}
+
+}  // namespace millrace::coordinator

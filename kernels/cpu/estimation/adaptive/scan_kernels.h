@@ -1,0 +1,44 @@
+// The inner loop of the adaptive pattern's scan: rows times the keys of a page in int8, the largest
+// product of each row. Compiled once per instruction set from scan_kernels_impl.h.
+//
+// Sums of integers are exact: all instruction sets, and a GPU, find the same maxima.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/runtime/simd_level.h"
+
+namespace millrace::kernels::cpu {
+
+// Keys of a page, as many as kPageTokens, in the order of the products: for each four channels the
+// four bytes of every key, [dim / 4, kScanKeys, 4].
+inline constexpr int64_t kScanKeys = 64;
+
+// Where channel d of a key lies within its page.
+inline constexpr int64_t scan_offset(int64_t key, int64_t d) {
+  return (d / 4 * kScanKeys + key) * 4 + d % 4;
+}
+
+// One page against rows of [dim] int8; dim is a multiple of 4.
+struct ScanPage {
+  const int8_t* keys = nullptr;   // [dim / 4, kScanKeys, 4]
+  const int32_t* sums = nullptr;  // [kScanKeys] of each key's channels
+  int64_t dim = 0;
+};
+
+struct ScanKernels {
+  // maxima[r * stride] = max over all keys of the page of rows[r] . key
+  void (*maxima)(const int8_t* rows, int64_t num_rows, const ScanPage& page, int32_t* maxima,
+                 int64_t stride);
+  // products[k] = row . key k of the page
+  void (*products)(const int8_t* row, const ScanPage& page, int32_t* products);
+};
+
+const ScanKernels& scan_kernels(SimdLevel level);
+
+extern const ScanKernels kScanKernelsBaseline;
+extern const ScanKernels kScanKernelsAvx2;
+extern const ScanKernels kScanKernelsAvx512;
+extern const ScanKernels kScanKernelsAvx512Vnni;
+
+}  // namespace millrace::kernels::cpu

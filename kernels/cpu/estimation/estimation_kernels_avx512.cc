@@ -1,0 +1,9 @@
+#define MR_VECTOR_BYTES 64
+#define MR_BLOCK_ROWS 8
+#include "kernels/cpu/estimation/estimation_kernels_impl.h"
+
+namespace millrace::kernels::cpu {
+
+constinit const EstimationKernels kEstimationKernelsAvx512 = kEstimationKernelsOfThisInstructionSet;
+
+}  // namespace millrace::kernels::cpu

@@ -1,0 +1,10 @@
+#define MR_VECTOR_BYTES 16
+#define MR_BLOCK_ROWS 4
+#include "kernels/cpu/estimation/estimation_kernels_impl.h"
+
+namespace millrace::kernels::cpu {
+
+constinit const EstimationKernels kEstimationKernelsBaseline =
+    kEstimationKernelsOfThisInstructionSet;
+
+}  // namespace millrace::kernels::cpu

@@ -1,7 +1,0 @@
-#include "kernels/cpu/row_kernels_impl.h"
-
-namespace millrace::kernels::cpu {
-
-constinit const RowKernels kRowKernelsBaseline = kRowKernelsOfThisInstructionSet;
-
-}  // namespace millrace::kernels::cpu

@@ -1,0 +1,7 @@
+#include "kernels/cpu/rows/row_kernels_impl.h"
+
+namespace millrace::kernels::cpu {
+
+constinit const RowKernels kRowKernelsAvx2 = kRowKernelsOfThisInstructionSet;
+
+}  // namespace millrace::kernels::cpu

@@ -1,8 +1,0 @@
-#include "kernels/cuda/attention_kernel.cuh"
-
-namespace millrace::kernels::cuda {
-
-template void launch_attention<BFloat16, 64, kPackedGroupTiles, /*kPacked=*/true>(
-    const AttentionArguments&, const KvSlab&, int, cudaStream_t);
-
-}  // namespace millrace::kernels::cuda

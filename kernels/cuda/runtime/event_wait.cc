@@ -1,0 +1,31 @@
+#include "kernels/cuda/runtime/event_wait.h"
+
+#include <thread>
+
+#include "kernels/cuda/runtime/check.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+// A wait shorter than this is spun through: waking up would take as long. It is a layer of a short
+// prompt; a longer wait looks up this often.
+constexpr auto kSpin = std::chrono::milliseconds(1);
+constexpr auto kPause = std::chrono::microseconds(50);
+
+}  // namespace
+
+Result<void> wait_for_event(cudaEvent_t event, Deadline deadline) {
+  const Stopwatch watch;
+  while (true) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state == cudaSuccess) return {};
+    if (state != cudaErrorNotReady) check(state, "cudaEventQuery");
+    if (deadline.passed()) {
+      return error(Errc::kDeadlineExceeded, "the GPU was still busy after {:.1f} s",
+                   watch.elapsed_s());
+    }
+    if (watch.elapsed_s() > seconds(kSpin)) std::this_thread::sleep_for(kPause);
+  }
+}
+
+}  // namespace millrace::kernels::cuda

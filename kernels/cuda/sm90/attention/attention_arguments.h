@@ -1,0 +1,74 @@
+// What the attention kernel is launched with, and how rows are grouped for it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/index/index.h"
+#include "kernels/index/tiling.h"
+
+namespace millrace::kernels::cuda {
+
+// Row tiles that one thread block computes side by side, each by a warpgroup of its own, so that a
+// key or value fetched once serves all of them. Three keep the tensor cores busier than two
+// (docs/notebook/attention.md).
+inline constexpr int kGroupTiles = kGroupRows / kTileRows;
+inline constexpr int kMaxGroupRows = static_cast<int>(kGroupRows);
+
+inline constexpr int32_t kWhole = -1;
+
+// Up to that many tiles that follow each other in position and in the rank's rows. The last rows
+// of a prompt, which run densely, take far longer than others do under a sparse index: they are cut
+// by keys into parts, whose results are merged.
+struct TileGroup {
+  int32_t local_row = 0;
+  int32_t position = 0;
+  int32_t first_tile = 0;  // local number of the first of them
+  int32_t num_rows = 0;
+  // Dense groups only.
+  int32_t first_page = 0;
+  int32_t end_page = 0;
+  int32_t part = kWhole;  // which part of all that are cut, else kWhole
+};
+
+// The parts of one group: numbers [first_part, first_part + num_parts).
+struct CutGroup {
+  int32_t local_row = 0;
+  int32_t num_rows = 0;
+  int32_t first_part = 0;
+  int32_t num_parts = 0;
+};
+
+// What a part leaves of a row: its output is relative to base and not yet divided by sum.
+struct RowStatistics {
+  float base = 0;  // in powers of two
+  float sum = 0;
+};
+
+// Pointers are device memory; layouts as in AttentionParams. Elements of Q, K, V and the output are
+// bits: whose, bfloat16 or float16, is a parameter of the kernel.
+struct AttentionArguments {
+  const uint16_t* q = nullptr;
+  const uint16_t* k = nullptr;
+  const uint16_t* v = nullptr;
+  uint16_t* out = nullptr;
+  float* lse = nullptr;
+  unsigned long long* covered_pairs = nullptr;  // zero at the start, or null
+  int64_t num_rows = 0;
+  int64_t token_stride = 0;
+  int64_t dense_from = 0;  // groups from this position on run densely
+  int32_t num_query_heads = 0;
+  int32_t heads_per_kv_head = 0;
+  float scale_log2 = 0;  // scale * log2(e): softmax in powers of two
+  IndexView index;
+  const TileGroup* groups = nullptr;  // longest first
+  int32_t num_groups = 0;
+  // Items come head by head, or some heads at a time where one alone has too few groups to end
+  // evenly on all multiprocessors.
+  int32_t heads_at_a_time = 1;
+  uint32_t* next_item = nullptr;  // zero at the start
+  int32_t num_parts = 0;
+  float* part_out = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows, head_dim]
+  RowStatistics* part_statistics = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows]
+};
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,69 @@
+// The attention kernel: a persistent grid of one block per multiprocessor; in each a warpgroup that
+// brings keys and values, and one warpgroup per row tile of the group at hand.
+#pragma once
+
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/tensor_map.h"
+#include "kernels/cuda/sm90/attention/attention_gather.cuh"
+#include "kernels/cuda/sm90/attention/attention_launch.h"
+#include "kernels/cuda/sm90/attention/attention_rows.cuh"
+#include "kernels/cuda/sm90/attention/attention_walk.cuh"
+
+namespace millrace::kernels::cuda {
+
+// Four warpgroups start with 128 registers a thread; these deal the same number out again.
+inline constexpr int kProducerRegisters = 80;
+inline constexpr int kConsumerRegisters = 144;
+
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
+    attention_kernel(const __grid_constant__ AttentionArguments arguments,
+                     const __grid_constant__ CUtensorMap k_map,
+                     const __grid_constant__ CUtensorMap v_map) {
+  extern __shared__ std::byte raw[];
+  using Shared = AttentionShared<kHeadDim>;
+  auto& shared = *reinterpret_cast<Shared*>(raw);
+  if (ptx::shared_address(raw) % kSharedAlignment != 0) __trap();
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared::kStages; ++i) {
+      ptx::barrier_init(&shared.full[i], kFullArrivals);
+      ptx::barrier_init(&shared.empty[i], Shared::kEmptyArrivals);
+    }
+    for (int i = 0; i < kOrders; ++i) {
+      ptx::barrier_init(&shared.announced[i], 1);
+      ptx::barrier_init(&shared.placed[i], 1);
+    }
+    ptx::fence_barrier_init();
+    ptx::prefetch_map(k_map);
+    ptx::prefetch_map(v_map);
+  }
+  __syncthreads();
+  if (warpgroup == kGroupTiles) {
+    ptx::give_registers<kProducerRegisters>();
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
+    if (warp == 0) {
+      AttentionWalker<kHeadDim>(shared, arguments, k_map, v_map).run();
+    } else {
+      AttentionGatherer<kHeadDim>(shared, arguments).run(warp - 1);
+    }
+  } else {
+    ptx::take_registers<kConsumerRegisters>();
+    AttentionConsumer<Element, kHeadDim>(shared, arguments, warpgroup).run();
+  }
+}
+
+template <typename Element, int kHeadDim>
+void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int num_blocks,
+                      cudaStream_t stream) {
+  using Shared = AttentionShared<kHeadDim>;
+  constexpr int kBytes = sizeof(Shared);
+  static_assert(kBytes <= 227 * 1024);
+  auto* kernel = attention_kernel<Element, kHeadDim>;
+  MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<num_blocks, kWarpgroup*(kGroupTiles + 1), kBytes, stream>>>(
+      arguments, key_tensor_map(kv.k, kv, kSlotKeys), key_tensor_map(kv.v, kv, kSlotKeys));
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,399 @@
+// One row tile of the attention kernel: a warpgroup that keeps 64 queries and their output in
+// registers, and takes keys and values from the ring. Softmax is online (Milakov & Gimelshein 2018)
+// in powers of two; the product of the next keys is issued before that of the last values, so that
+// the tensor cores work while this warpgroup computes exponentials (FlashAttention-3, section 3.2).
+#pragma once
+
+#include "common/dtype.h"
+#include "kernels/cuda/sm90/attention/attention_ring.cuh"
+#include "kernels/cuda/sm90/ptx/named_barrier.cuh"
+#include "kernels/cuda/sm90/ptx/warpgroup.cuh"
+#include "kernels/cuda/sm90/ptx/wgmma.cuh"
+
+namespace millrace::kernels::cuda {
+
+__device__ inline float log_sum_exp(float base_log2, float sum) {
+  constexpr float kLn2 = 0.69314718055994531F;
+  return sum > 0 ? (base_log2 + log2f(sum)) * kLn2 : -INFINITY;
+}
+
+// How far the weights of a row may rise above the base they are relative to, as a power of two, and
+// how far above 1 the largest begins when the base is set. Weights keep their relative precision in
+// bfloat16 however small. In float16 they lose it below 2^-14 and vanish below 2^-25, and a million
+// keys of such weights would be missed: there the largest begin near the upper end of the range.
+template <typename Element>
+struct WeightRange {
+  static constexpr float kSlackLog2 = 8.0F;
+  static constexpr float kLiftLog2 = 0.0F;
+};
+template <>
+struct WeightRange<Float16> {
+  static constexpr float kSlackLog2 = 15.0F;
+  static constexpr float kLiftLog2 = 7.0F;
+};
+
+template <typename Element, int kHeadDim>
+class AttentionConsumer {
+  using Shared = AttentionShared<kHeadDim>;
+  static constexpr int kScores = kSlotKeys / 2;  // of a slot, in a thread
+  static constexpr int kOutputs = kHeadDim / 2;
+  static constexpr int kNone = -1;
+
+ public:
+  __device__ AttentionConsumer(Shared& shared, const AttentionArguments& arguments, int tile)
+      : shared_(shared), arguments_(arguments), tile_(tile) {}
+
+  __device__ void run() {
+    for (;;) {
+      wait_slot();
+      const WorkItem item = shared_.slots[cursor_.stage].item;
+      release(cursor_.stage);
+      cursor_.advance();
+      if (ptx::uniform(item.head) == kNoHead) return;
+      start_item(item);
+      run_item();
+      finish_item();
+    }
+  }
+
+ private:
+  __device__ void start_item(const WorkItem& item) {
+    const int first_row = tile_ * static_cast<int>(kTileRows);
+    head_ = item.head;
+    position_ = item.group.position + first_row;
+    num_rows_ = item.group.num_rows - first_row;
+    local_row_ = item.group.local_row + first_row;
+    part_ = item.group.part;
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) out_[i] = 0;
+    base_[0] = base_[1] = -INFINITY;
+    sum_[0] = sum_[1] = 0;
+    share_queries();
+  }
+
+  // Each warp brings the 16 rows that its part of the products reads; 16 bytes a lane, into the
+  // swizzled panels.
+  __device__ void share_queries() {
+    constexpr int kChunks = kHeadDim / 8;
+    constexpr int kRowsAtOnce = kWarp / kChunks;
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    const int chunk = lane % kChunks;
+    const int first = first_row_ - lane / 4;
+    auto* q = reinterpret_cast<std::byte*>(shared_.q[tile_]);
+#pragma unroll
+    for (int i = 0; i < 16; i += kRowsAtOnce) {
+      const int row = first + i + lane / kChunks;
+      const uint4 values =
+          row < num_rows_
+              ? *reinterpret_cast<const uint4*>(arguments_.q + row_offset(row) + chunk * 8)
+              : uint4{};
+      *reinterpret_cast<uint4*>(q + chunk / 8 * (kTileRows * 128) + row * 128 +
+                                (chunk ^ row) % 8 * 16) = values;
+    }
+    ptx::fence_async_shared();
+    ptx::synchronise_warpgroup(tile_);
+  }
+
+  // Element offset of the tile's row in Q and in the output.
+  __device__ int64_t row_offset(int row) const {
+    return (int64_t{local_row_ + row} * arguments_.num_query_heads + head_) * kHeadDim;
+  }
+
+  // A slot is held until its values are added, which happens while the scores of the next one are
+  // computed.
+  __device__ void run_item() {
+    int pending = kNone;
+    int distance = 0;  // slots from the pending one to the cursor
+    for (;;) {
+      wait_slot();
+      const TileTask task = shared_.slots[cursor_.stage].tasks[tile_];
+      const Action action = ptx::uniform(task.action);
+      const int pass_over = ptx::uniform(task.pass_over);
+      if (action == Action::kMarker) break;
+      if (action == Action::kSkip) {
+        release(cursor_.stage);
+      } else {
+        if (action == Action::kGather) ptx::fence_async_shared();
+        if (pending != kNone) {
+          take_keys<true>(action, pending);
+        } else {
+          take_keys<false>(action, pending);
+        }
+        pending = cursor_.stage;
+        distance = 0;
+      }
+      distance += 1 + pass_over;
+      // The next slot of the tile's may need the buffer of the pending one.
+      if (pending != kNone && distance >= Shared::kStages) {
+        add_values(pending);
+        pending = kNone;
+      }
+      cursor_.advance();
+      for (int i = 0; i < pass_over; ++i) {
+        wait_slot();
+        release(cursor_.stage);
+        cursor_.advance();
+      }
+    }
+    if (pending != kNone) add_values(pending);
+  }
+
+  // Scores and weights of the slot at the cursor; meanwhile the pending values are added.
+  template <bool kPending>
+  __device__ void take_keys(Action action, int pending) {
+    ptx::hold(scores_);
+    ptx::hold(weights_);
+    ptx::hold(out_);
+    ptx::wgmma_fence();
+    const uint64_t mask = shared_.slots[cursor_.stage].mask[tile_];
+    const int32_t first_key = shared_.slots[cursor_.stage].first_key;
+    const int32_t last_key = shared_.slots[cursor_.stage].last_key;
+    issue_scores(cursor_.stage);
+    if constexpr (kPending) {
+      issue_values(pending);
+      ptx::wgmma_wait<1>();
+    } else {
+      ptx::wgmma_wait<0>();
+    }
+    ptx::hold(scores_);
+    if (action != Action::kWhole) apply_mask(action, mask, first_key, last_key);
+    float rescale[2];
+    const bool grown = weigh(rescale);
+    ptx::hold(scores_);  // the exponentials are computed before the wait, not after it
+    if constexpr (kPending) {
+      ptx::wgmma_wait<0>();
+      release(pending);
+    }
+    ptx::hold(out_);
+    ptx::hold(weights_);
+    if (grown) scale_outputs(rescale);
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      weights_[i] = ptx::pack<Element>(scores_[2 * i], scores_[2 * i + 1]);
+    }
+  }
+
+  __device__ void issue_scores(int stage) {
+    const uint64_t k =
+        ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.k[stage])), 16);
+    const uint64_t q = ptx::matrix_descriptor(ptx::shared_address(shared_.q[tile_]), 16);
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      const uint32_t offset = (step / 4 * (kSlotKeys * 128) + step % 4 * 32) / 16;
+      ptx::wgmma_shared_64<Element>(scores_, q + offset, k + offset, step > 0);
+    }
+    ptx::wgmma_commit();
+  }
+
+  __device__ void issue_values(int stage) {
+    const uint64_t v = ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.v[stage])),
+                                              kSlotKeys * 128);
+#pragma unroll
+    for (int step = 0; step < kSlotKeys / 16; ++step) {
+      ptx::Wgmma<Element, kHeadDim, true>::issue(out_, weights_ + 4 * step,
+                                                 v + step * (16 * 128) / 16, true);
+    }
+    ptx::wgmma_commit();
+  }
+
+  __device__ void add_values(int stage) {
+    ptx::hold(weights_);
+    ptx::hold(out_);
+    ptx::wgmma_fence();
+    issue_values(stage);
+    ptx::wgmma_wait<0>();
+    ptx::hold(out_);
+    release(stage);
+  }
+
+  __device__ void apply_mask(Action action, uint64_t mask, int32_t first_key, int32_t last_key) {
+    // A band seldom ends in both halves.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto keys = static_cast<uint32_t>(mask >> (32 * half));
+      if (ptx::uniform(keys) == ~0u) continue;
+      const uint32_t own = keys >> (2 * pair_);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if ((own >> (8 * j + e) & 1) != 0) continue;
+          float* pair = scores_ + 16 * half + 4 * j + e;
+          pair[0] = pair[2] = -INFINITY;
+        }
+      }
+    }
+    if (action == Action::kMasked) {
+      if (first_key + kSlotKeys - 1 > position_) {
+        apply_causality([&](int column) { return first_key + column; });
+      }
+    } else if (last_key > position_) {
+      const int32_t* columns = arguments_.index.columns +
+                               int64_t{head_} * arguments_.index.shape.max_columns + first_key;
+      const int32_t last = 63 - __clzll(static_cast<long long>(mask));
+      apply_causality([&](int column) { return column <= last ? columns[column] : 0; });
+    }
+  }
+
+  template <typename KeyOf>
+  __device__ void apply_causality(KeyOf&& key_of) {
+    const int position[2] = {position_ + first_row_, position_ + first_row_ + 8};
+#pragma unroll
+    for (int j = 0; j < kSlotKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int32_t key = key_of(8 * j + 2 * pair_ + e);
+        if (key > position[0]) scores_[4 * j + e] = -INFINITY;
+        if (key > position[1]) scores_[4 * j + 2 + e] = -INFINITY;
+      }
+    }
+  }
+
+  // Scores become weights, powers of two relative to a base. What was summed before is to be
+  // multiplied by `rescale` where this returns true. The base follows the largest score only when
+  // weights would otherwise exceed their range: they stay far inside float32, and the outputs are
+  // seldom rescaled (as in FlashAttention-4). One decision a warp, so that the rescaling is no
+  // divergent branch.
+  __device__ bool weigh(float (&rescale)[2]) {
+    constexpr float kSlackLog2 = WeightRange<Element>::kSlackLog2;
+    float most[2];
+    find_largest(most);
+    const bool grown =
+        __any_sync(~0u, most[0] > base_[0] + kSlackLog2 || most[1] > base_[1] + kSlackLog2);
+    rescale[0] = rescale[1] = 1;
+    if (grown) raise_bases(most, rescale);
+    take_powers();
+    return grown;
+  }
+
+  // Of both rows, over the four threads that share them, in powers of two.
+  __device__ void find_largest(float (&most)[2]) const {
+    // In four chains a row: one alone is as slow as the latency of its steps.
+    constexpr int kChains = 4;
+    float chains[2][kChains];
+#pragma unroll
+    for (int j = 0; j < kSlotKeys / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& chain = chains[half][j % kChains];
+        const float more = fmaxf(scores_[4 * j + 2 * half], scores_[4 * j + 2 * half + 1]);
+        chain = j < kChains ? more : fmaxf(chain, more);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] =
+          fmaxf(fmaxf(chains[half][0], chains[half][1]), fmaxf(chains[half][2], chains[half][3]));
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
+      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2)) * arguments_.scale_log2;
+    }
+  }
+
+  __device__ void raise_bases(const float (&most)[2], float (&rescale)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float base = fmaxf(base_[half], most[half] - WeightRange<Element>::kLiftLog2);
+      // A row that has seen nothing yet: any finite number keeps NaN away.
+      rescale[half] = base == -INFINITY ? 1 : ptx::exp2_approx(base_[half] - base);
+      base_[half] = base;
+      sum_[half] *= rescale[half];
+    }
+  }
+
+  __device__ void take_powers() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float base = base_[half] == -INFINITY ? 0 : base_[half];
+      float sums[2] = {0, 0};
+#pragma unroll
+      for (int j = 0; j < kSlotKeys / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores_[4 * j + 2 * half + e];
+          score = ptx::exp2_approx(fmaf(score, arguments_.scale_log2, -base));
+          sums[e] += score;
+        }
+      }
+      sum_[half] += sums[0] + sums[1];
+    }
+  }
+
+  __device__ void scale_outputs(const float (&rescale)[2]) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) out_[i] *= rescale[i / 2 % 2];
+  }
+
+  __device__ void finish_item() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = sum_[half];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const int row = first_row_ + half * 8;
+      if (row >= num_rows_) continue;
+      if (part_ == kWhole) {
+        write_row(half, row, sum);
+      } else {
+        write_part(half, row, sum);
+      }
+    }
+  }
+
+  __device__ void write_row(int half, int row, float sum) {
+    const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
+    uint16_t* out = arguments_.out + row_offset(row) + 2 * pair_;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      *reinterpret_cast<uint32_t*>(out + 8 * j) = ptx::pack_finite<Element>(
+          out_[4 * j + 2 * half] * inverse, out_[4 * j + 2 * half + 1] * inverse);
+    }
+    if (arguments_.lse != nullptr && pair_ == 0) {
+      arguments_.lse[head_ * arguments_.num_rows + local_row_ + row] =
+          log_sum_exp(base_[half], sum);
+    }
+  }
+
+  __device__ void write_part(int half, int row, float sum) {
+    const int64_t place = (int64_t{head_} * arguments_.num_parts + part_) * kMaxGroupRows +
+                          tile_ * static_cast<int>(kTileRows) + row;
+    float* out = arguments_.part_out + place * kHeadDim + 2 * pair_;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      *reinterpret_cast<float2*>(out + 8 * j) =
+          make_float2(out_[4 * j + 2 * half], out_[4 * j + 2 * half + 1]);
+    }
+    if (pair_ == 0) arguments_.part_statistics[place] = {.base = base_[half], .sum = sum};
+  }
+
+  __device__ void wait_slot() {
+    ptx::barrier_wait(&shared_.full[cursor_.stage], cursor_.parity);
+  }
+
+  __device__ void release(int stage) {
+    ptx::barrier_arrive(&shared_.empty[stage]);
+  }
+
+  Shared& shared_;
+  const AttentionArguments& arguments_;
+  const int tile_;
+  // This thread's place in the fragments of kernels/cuda/sm90/ptx/wgmma.cuh.
+  const int first_row_ =
+      static_cast<int>(threadIdx.x % kWarpgroup / kWarp * 16 + threadIdx.x % kWarp / 4);
+  const int pair_ = static_cast<int>(threadIdx.x % 4);
+  RingCursor<Shared::kStages> cursor_;
+  int32_t head_ = 0;
+  int32_t position_ = 0;
+  int32_t num_rows_ = 0;  // from 64 on all of the tile's; none where not above 0
+  int32_t local_row_ = 0;
+  int32_t part_ = kWhole;
+  uint32_t weights_[kScores / 2];
+  float scores_[kScores];
+  float out_[kOutputs];
+  float base_[2];  // in powers of two, what the weights of a row are relative to
+  float sum_[2];
+};
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,28 @@
+// Choosing pages per row tile by the masses that its sampled rows give them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/sm90/estimation/adaptive/page_masses.h"
+#include "kernels/cuda/sm90/estimation/adaptive/sampled_rows.h"
+#include "kernels/cuda/sm90/estimation/choice_tiles.h"
+
+namespace millrace::kernels::cuda {
+
+struct MassChoiceArguments {
+  ChoiceTiles tiles;                   // rows_per_tile is sample.count
+  const RowTile* row_tiles = nullptr;  // [num_tiles]: short ones lack the last of their samples
+  RowSample sample;
+  const uint8_t* masses = nullptr;      // [num_heads, num_tiles, rows_per_tile, page_stride]
+  const MassGroup* groups = nullptr;    // [..., page_stride / kGroupPages]
+  const AdaptiveRule* rules = nullptr;  // [num_heads]
+};
+
+// The pages that a tile keeps, and the union over its sampled rows of the fewest others whose
+// masses add up to what the head's rule wants (AdaptiveParams). Ties go to the smaller page; a mass
+// that is no number takes everything.
+void launch_choose_by_mass(const MassChoiceArguments& arguments, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda

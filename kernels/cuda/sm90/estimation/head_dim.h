@@ -1,0 +1,29 @@
+// Head dims and elements the kernels are built for.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/runtime/dispatch_dtype.h"
+
+namespace millrace::kernels::cuda {
+
+// Calls launch with the head dim, 64 or 128 (check_slab), as a compile-time constant.
+template <typename Launch>
+void for_head_dim(int32_t head_dim, const Launch& launch) {
+  if (head_dim == 64) {
+    launch(std::integral_constant<int, 64>());
+  } else {
+    launch(std::integral_constant<int, 128>());
+  }
+}
+
+// Calls launch with an element of Q and K as well: launch(BFloat16{} or Float16{}, head_dim).
+template <typename Launch>
+void for_elements(DType dtype, int32_t head_dim, const Launch& launch) {
+  dispatch_narrow_dtype(dtype, [&](auto element) {
+    for_head_dim(head_dim, [&](auto constant) { launch(element, constant); });
+  });
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,81 @@
+// Block lists from chosen pages, a batch of heads and tiles after the other, so that working memory
+// is bounded: what the patterns that score pages share on the host's side.
+//
+//   PageLists lists(problem, context);
+//   for (const PageBatch& batch : lists.batches()) {
+//     ...  // score the pages of the batch's tiles
+//     launch_choose_...({.tiles = lists.choice_tiles(batch), ...});
+//     lists.write(batch);
+//   }
+//
+// Lives no longer than the context's scratch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/api/estimation.h"
+#include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sm90/estimation/choice_tiles.h"
+#include "kernels/cuda/sm90/estimation/page_batches.h"
+
+namespace millrace::kernels::cuda {
+
+struct PageListProblem {
+  std::span<const RowTile> tiles;       // not empty
+  std::span<const int32_t> heads;       // of the index; not empty
+  std::span<const size_t> group_sizes;  // of heads that share batches
+  int64_t num_tokens = 0;
+  int32_t rows_per_tile = 1;  // of scores
+  BatchBudget budget;         // what scores take
+  IndexView index;
+};
+
+class PageLists {
+ public:
+  // Tiles that do not fit are a bug of the caller.
+  PageLists(const PageListProblem& problem, Context& context);
+
+  std::span<const PageBatch> batches() const { return batches_; }
+  // The most that count(batch) is.
+  template <typename Count>
+  int64_t most(const Count& count) const {
+    int64_t result = 0;
+    for (const PageBatch& batch : batches_) result = std::max<int64_t>(result, count(batch));
+    return result;
+  }
+
+  // Pages that each tile may see, on the host.
+  std::span<const int32_t> tile_pages(const PageBatch& batch) const {
+    return std::span(tile_pages_)
+        .subspan(static_cast<size_t>(batch.first_tile), static_cast<size_t>(batch.num_tiles));
+  }
+
+  // Device memory, of the batch.
+  const int32_t* heads(const PageBatch& batch) const { return heads_ + batch.first_head; }
+  const RowTile* tiles(const PageBatch& batch) const { return tiles_ + batch.first_tile; }
+
+  // Where the choice for a batch goes, until the next one's.
+  ChoiceTiles choice_tiles(const PageBatch& batch) const;
+  // From there to the index.
+  void write(const PageBatch& batch) const;
+
+ private:
+  IndexView index_;
+  int32_t rows_per_tile_;
+  cudaStream_t stream_;
+  std::vector<int32_t> tile_pages_;
+  std::vector<PageBatch> batches_;
+
+  // Device memory.
+  const int32_t* heads_ = nullptr;
+  const RowTile* tiles_ = nullptr;
+  const int32_t* device_tile_pages_ = nullptr;
+  uint32_t* chosen_ = nullptr;
+  int32_t* count_ = nullptr;
+  int64_t* used_ = nullptr;
+};
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,139 @@
+#include "kernels/cuda/sm90/gemm/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "common/check.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/event_ring.h"
+#include "kernels/cuda/sm90/gemm/round_to_bf16.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+// What NVIDIA recommends on Hopper; split-k products of few rows need it.
+constexpr int64_t kWorkspaceBytes = 32 << 20;
+
+// A layer has four shapes, a vocabulary one, each again for the last, shorter row tile: room for
+// those of several prompts.
+constexpr size_t kMaxPlans = 64;
+
+// Products of fewer rows take less time than a look at their algorithms pays back.
+constexpr int64_t kTunedRows = 1024;
+constexpr int kTimedAlgorithms = 8;
+constexpr int kTimedRounds = 2;
+// A product alone runs at clocks that the power limit does not let a layer of them have.
+constexpr double kBurstSeconds = 0.003;
+
+void check_shapes(const GemmParams& p) {
+  MR_CHECK(p.a.cols == p.b.cols && p.a.cols > 0, "gemm: a has {} columns, b {}", p.a.cols,
+           p.b.cols);
+  MR_CHECK(p.c.rows == p.a.rows && p.c.cols == p.b.rows, "gemm: c is {} x {}, a b^T is {} x {}",
+           p.c.rows, p.c.cols, p.a.rows, p.b.rows);
+  MR_CHECK(p.a.dtype == p.b.dtype && p.a.dtype != DType::kFloat32, "gemm: a is {}, b {}",
+           dtype_name(p.a.dtype), dtype_name(p.b.dtype));
+  const bool all_bfloat16 = p.c.dtype == DType::kBFloat16 && p.a.dtype == DType::kBFloat16;
+  MR_CHECK(p.c.dtype == DType::kFloat32 || (all_bfloat16 && !p.accumulate),
+           "gemm of {}: c is {}, accumulate {}", dtype_name(p.a.dtype), dtype_name(p.c.dtype),
+           p.accumulate);
+}
+
+}  // namespace
+
+Gemm::Gemm(double least_tuned_flops) : least_tuned_flops_(least_tuned_flops) {
+  MR_CUBLAS_CHECK(cublasLtCreate(&handle_));
+  MR_CUDA_CHECK(cudaMalloc(&workspace_, kWorkspaceBytes));
+}
+
+Gemm::~Gemm() {
+  cudaFree(workspace_);
+  cublasLtDestroy(handle_);
+}
+
+const Gemm::Planned& Gemm::planned(const GemmShape& shape, const GemmOperands& operands,
+                                   Context& context) {
+  const auto known = std::ranges::find_if(
+      plans_, [&](const Planned& planned) { return planned.plan.shape() == shape; });
+  if (known != plans_.end()) {
+    plans_.splice(plans_.begin(), plans_, known);
+    return plans_.front();
+  }
+  if (plans_.size() == kMaxPlans) plans_.pop_back();
+  GemmPlan plan(shape);
+  const GemmAlgorithm algorithm = choose(plan, operands, context);
+  return plans_.emplace_front(std::move(plan), algorithm);
+}
+
+GemmAlgorithm Gemm::choose(const GemmPlan& plan, const GemmOperands& operands, Context& context) {
+  GemmShape kind = plan.shape();
+  const double flops = 2.0 * static_cast<double>(kind.m) * static_cast<double>(kind.n * kind.k);
+  if (kind.m < kTunedRows || flops < least_tuned_flops_) {
+    return plan.algorithms(handle_, kWorkspaceBytes, 1).front();
+  }
+  kind.m = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kind.m)));
+  for (const Tuned& tuned : tuned_) {
+    if (tuned.kind == kind && plan.accepts(handle_, tuned.algorithm)) return tuned.algorithm;
+  }
+  return tuned_.emplace_back(kind, fastest(plan, operands, context)).algorithm;
+}
+
+GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context) {
+  const auto algorithms = plan.algorithms(handle_, kWorkspaceBytes, kTimedAlgorithms);
+  if (algorithms.size() == 1) return algorithms.front();
+  // Not into the output: a product that accumulates would do so more than once.
+  GemmOperands trial = operands;
+  trial.out = context.scratch.allocate<std::byte>(plan.shape().m * plan.shape().c_stride *
+                                                  dtype_bytes(plan.shape().c_dtype));
+  // A kernel that failed before is not an algorithm's fault.
+  MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
+  EventRing clock(2);
+  const auto time_s = [&](size_t number, int repetitions) {
+    const TimeMark begin = clock.record(context.stream);
+    for (int i = 0; i < repetitions; ++i) {
+      plan.run(handle_, algorithms[number], trial, workspace_, context.stream);
+    }
+    const TimeMark end = clock.record(context.stream);
+    const auto& shape = plan.shape();
+    check(cudaStreamSynchronize(context.stream),
+          fmt::format("algorithm {} of {} for {} x {} x {}", number, algorithms.size(), shape.m,
+                      shape.n, shape.k)
+              .c_str());
+    return clock.elapsed_s(begin, end) / repetitions;
+  };
+  const double about_s = std::min(time_s(0, 1), time_s(0, 1));
+  const int repetitions = static_cast<int>(kBurstSeconds / about_s) + 1;
+  std::vector<double> best_s(algorithms.size(), std::numeric_limits<double>::infinity());
+  for (int round = 0; round < kTimedRounds; ++round) {
+    for (size_t i = 0; i < algorithms.size(); ++i) {
+      best_s[i] = std::min(best_s[i], time_s(i, repetitions));
+    }
+  }
+  return algorithms[static_cast<size_t>(std::ranges::min_element(best_s) - best_s.begin())];
+}
+
+void Gemm::run(const GemmParams& params, Context& context) {
+  check_shapes(params);
+  if (params.c.rows == 0 || params.c.cols == 0) return;
+  const void* bias = params.bias;
+  if (bias != nullptr && params.c.dtype == DType::kBFloat16) {
+    // cuBLASLt wants the bias in the dtype of c. A bfloat16 checkpoint's bias is exact in it.
+    auto* rounded = context.scratch.allocate<BFloat16>(params.c.cols);
+    round_to_bf16(params.bias, params.c.cols, rounded, context.stream);
+    bias = rounded;
+  }
+  const GemmOperands operands{.a = params.a.data,
+                              .b = params.b.data,
+                              .bias = bias,
+                              .c = params.c.data,
+                              .out = params.c.data,
+                              .accumulate = params.accumulate};
+  const Planned& planned = this->planned(GemmShape::of(params), operands, context);
+  planned.plan.run(handle_, planned.algorithm, operands, workspace_, context.stream);
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,48 @@
+// The geometry every attention kernel, estimator and index agrees on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace millrace::kernels {
+
+// Rows of a row tile, and keys of a page or block. One number for both, so that blocks, pages and the
+// diagonal line up.
+inline constexpr int64_t kTileRows = 64;
+inline constexpr int64_t kPageTokens = 64;
+
+// Rows that a GPU's thread block attends with at a time: three row tiles that follow each other,
+// so that a key or value fetched once serves all of them. What is left of a run of rows takes a
+// block about as long as three tiles do.
+inline constexpr int64_t kGroupRows = 3 * kTileRows;
+
+// The last rows of a prompt always run densely: their softmax statistics are then exact, and the
+// first generated token sees everything (MInference estimates from as many, last_q = 64).
+inline constexpr int64_t kLastRows = 64;
+
+// Rows of one tile: `num_rows` consecutive query positions from `position`, held at rows
+// `local_row`.. of the rank's Q. `position` is a multiple of kTileRows, and num_rows is kTileRows
+// except in the last tile of a prompt; so a tile never crosses a stripe, and tile number
+// position / kTileRows means the same on every rank.
+struct RowTile {
+  int64_t local_row = 0;
+  int64_t position = 0;
+  int64_t num_rows = 0;
+};
+
+// Pages that hold a key which some row of the tile may see.
+inline constexpr int64_t causal_pages(const RowTile& tile) {
+  return (tile.position + tile.num_rows - 1) / kPageTokens + 1;
+}
+
+// First position of the rows that run densely. A tile that holds any of them runs densely as a
+// whole.
+inline constexpr int64_t first_dense_position(int64_t num_tokens) {
+  const int64_t first = num_tokens > kLastRows ? num_tokens - kLastRows : 0;
+  return first / kTileRows * kTileRows;
+}
+
+// Tiles of `num_tokens` rows held in order from position 0: what a rank alone has.
+std::vector<RowTile> tile_rows(int64_t num_tokens);
+
+}  // namespace millrace::kernels

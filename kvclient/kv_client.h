@@ -1,0 +1,104 @@
+// Pulls a handed-over KV cache by (layer, kv head, page range). Which rank serves a page follows
+// from the manifest, whatever the tensor-parallel degree on either side.
+//
+//   auto client = KvClient(transport, manifest, {});
+//   client.pull(layer, kv_head, 0, client.num_pages(), destination, Deadline::after(10s));
+//
+// Every page is checked against the checksum taken when it was written; one that differs is fetched
+// again, up to `max_refetches` times, then kCorrupt. A rank that has no memory to read pages for
+// one more reader is asked again until the deadline. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "common/result.h"
+#include "kvclient/shard_spans.h"
+#include "protocol/kv_messages.pb.h"
+#include "protocol/manifest.pb.h"
+
+namespace millrace::decode {
+
+struct KvClientOptions {
+  int32_t pages_per_request = 64;  // 4 MiB of 64 KiB pages: large enough for rendezvous to pay
+  int32_t max_refetches = 2;
+};
+
+// What one page came with.
+struct PulledPage {
+  uint64_t checksum = 0;
+  float score = 0;
+  uint32_t tier = 0;
+};
+
+struct PullStats {
+  int64_t pages = 0;
+  int64_t bytes = 0;
+  int64_t pages_by_tier[3] = {};
+  int64_t corrupt_pages = 0;  // arrived wrong and were fetched again
+  double seconds = 0;
+  std::map<std::string, int64_t> bytes_by_transport;
+};
+
+// kUnsupported: another version, page size, layout or dtype. kInvalidArgument: numbers that no
+// model has, or shards that do not cover the cache.
+Result<void> check_manifest(const protocol::Manifest& manifest);
+
+class KvClient {
+ public:
+  // `transport` outlives the client. The manifest must have passed check_manifest.
+  KvClient(comm::Transport& transport, protocol::Manifest manifest, const KvClientOptions& options);
+
+  const protocol::Manifest& manifest() const { return manifest_; }
+  int64_t num_pages() const;  // of the prompt
+  int64_t page_bytes() const;
+
+  // Pages [first_page, first_page + num_pages) of one layer and kv head, in order, into
+  // `destination` (num_pages * page_bytes()). Errors: kInvalidArgument (outside the manifest),
+  // kNotFound (lease over or foreign), kUnavailable (not there yet), kCorrupt, kPeerLost,
+  // kExhausted (to the end), kDeadlineExceeded.
+  Result<std::vector<PulledPage>> pull(int32_t layer, int32_t kv_head, int64_t first_page,
+                                       int64_t num_pages, std::span<std::byte> destination,
+                                       Deadline deadline);
+  // The pages' digests instead: [num_pages, 3, head_dim] float32 (min, max, radius).
+  Result<std::vector<float>> pull_digests(int32_t layer, int32_t kv_head, int64_t first_page,
+                                          int64_t num_pages, Deadline deadline);
+
+  const PullStats& stats() const { return stats_; }
+
+ private:
+  struct Run {  // consecutive pages on one rank
+    const protocol::KvShard* shard = nullptr;
+    int64_t first_page = 0;
+    int64_t num_pages = 0;
+  };
+  const ShardSpans& spans(int32_t kv_head);
+  Result<std::vector<Run>> runs(int32_t kv_head, int64_t first_page, int64_t num_pages);
+  Error transport_error(const Error& why) const;
+  Result<comm::TransportConnection*> connection(const std::string& address, Deadline deadline);
+  Result<std::vector<PulledPage>> fetch(const Run& run, int32_t layer, int32_t kv_head,
+                                        bool digests, std::span<std::byte> destination,
+                                        Deadline deadline);
+  Result<std::vector<PulledPage>> fetch_once(const Run& run, int32_t layer, int32_t kv_head,
+                                             bool digests, std::span<std::byte> destination,
+                                             Deadline deadline);
+  Result<void> fetch_checked(const Run& run, int32_t layer, int32_t kv_head,
+                             std::span<std::byte> destination, std::vector<PulledPage>& pages,
+                             Deadline deadline);
+  Result<void> check_range(int32_t layer, int32_t kv_head, int64_t first_page,
+                           int64_t num_pages) const;
+
+  comm::Transport& transport_;
+  protocol::Manifest manifest_;
+  KvClientOptions options_;
+  std::map<int32_t, ShardSpans> spans_;  // of the kv heads asked for so far
+  std::map<std::string, std::unique_ptr<comm::TransportConnection>> connections_;
+  PullStats stats_;
+};
+
+}  // namespace millrace::decode

@@ -1,0 +1,111 @@
+#include "model/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <filesystem>
+#include <utility>
+
+#include "model/config/json_text.h"
+
+namespace millrace::model {
+
+namespace {
+
+namespace json = boost::json;
+
+// Llama 3.1 405B's index is 110 KB and names 191 files.
+constexpr int64_t kMaxIndexBytes = 16 << 20;
+constexpr int kMaxIndexDepth = 8;
+constexpr std::size_t kMaxFiles = 4096;
+
+bool is_plain_file_name(std::string_view name) {
+  constexpr std::size_t kMaxNameBytes = 255;
+  return name.size() <= kMaxNameBytes && name.ends_with(".safetensors") &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+// Tensor name -> file name, checked.
+using WeightMap = std::map<std::string, std::string, std::less<>>;
+
+Result<WeightMap> read_weight_map(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const auto text, read_text_file(path, kMaxIndexBytes));
+  const auto parsed = parse_json(text, kMaxIndexDepth);
+  if (!parsed.ok()) return error(Errc::kCorrupt, "{}: {}", path, parsed.error().message);
+  const auto* index = parsed->if_object();
+  const auto* map_value = index != nullptr ? index->if_contains("weight_map") : nullptr;
+  const auto* map = map_value != nullptr ? map_value->if_object() : nullptr;
+  if (map == nullptr) return error(Errc::kCorrupt, "{}: no object weight_map", path);
+
+  WeightMap files;
+  for (const auto& member : *map) {
+    const auto* file = member.value().if_string();
+    if (file == nullptr || !is_plain_file_name({file->data(), file->size()})) {
+      return error(Errc::kCorrupt,
+                   "{}: weight_map names {}; expected a .safetensors file of the same directory",
+                   path, quoted(member.value()));
+    }
+    files.emplace(std::string(member.key()), std::string(*file));
+  }
+  return files;
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const std::string& directory) {
+  const std::string single = directory + "/model.safetensors";
+  const std::string index = single + ".index.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(single, ignored)) return open_single(single);
+  if (std::filesystem::exists(index, ignored)) return open_indexed(directory, index);
+  return error(Errc::kNotFound, "{}: neither model.safetensors nor model.safetensors.index.json",
+               directory);
+}
+
+Result<Checkpoint> Checkpoint::open_single(const std::string& path) {
+  Checkpoint checkpoint;
+  checkpoint.listing_ = path;
+  MR_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(path));
+  for (auto& name : file->names()) checkpoint.file_of_.emplace(std::move(name), 0);
+  checkpoint.files_.push_back(std::move(file));
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open_indexed(const std::string& directory,
+                                            const std::string& index_path) {
+  Checkpoint checkpoint;
+  checkpoint.listing_ = index_path;
+  MR_ASSIGN_OR_RETURN(const auto weight_map, read_weight_map(index_path));
+  std::map<std::string, std::size_t> opened;
+  for (const auto& [tensor, file_name] : weight_map) {
+    const auto [place, is_new] = opened.emplace(file_name, checkpoint.files_.size());
+    if (is_new) {
+      if (opened.size() > kMaxFiles) {
+        return error(Errc::kTooLarge, "{}: names more than {} files", index_path, kMaxFiles);
+      }
+      MR_ASSIGN_OR_RETURN(auto file,
+                          SafetensorsFile::open(fmt::format("{}/{}", directory, file_name)));
+      checkpoint.files_.push_back(std::move(file));
+    }
+    checkpoint.file_of_.emplace(tensor, place->second);
+  }
+  return checkpoint;
+}
+
+Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> shape) const {
+  const auto found = file_of_.find(name);
+  if (found == file_of_.end()) {
+    return error(Errc::kNotFound, "{}: no tensor {} of type F32, BF16 or F16", listing_,
+                 quoted(name));
+  }
+  const auto& file = *files_[found->second];
+  MR_ASSIGN_OR_RETURN(auto tensor, file.tensor(name));
+  if (!std::ranges::equal(tensor.shape, shape)) {
+    return error(Errc::kInvalidArgument, "{}: tensor {} has shape [{}], config.json asks for [{}]",
+                 file.file()->path(), quoted(name), fmt::join(tensor.shape, ", "),
+                 fmt::join(shape, ", "));
+  }
+  tensor.memory = file.file();
+  return tensor;
+}
+
+}  // namespace millrace::model

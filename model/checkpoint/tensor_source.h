@@ -1,0 +1,23 @@
+// Where the tensors of a model come from: the files of a checkpoint, or a seed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "common/result.h"
+#include "model/checkpoint/safetensors.h"
+
+namespace millrace::model {
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // The tensor keeps its memory alive. kNotFound names the tensor and what should have it;
+  // kInvalidArgument when its shape is not `shape`, which is what the model's config asks for.
+  virtual Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const = 0;
+  virtual bool contains(std::string_view name) const = 0;
+};
+
+}  // namespace millrace::model

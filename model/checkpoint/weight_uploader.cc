@@ -1,0 +1,208 @@
+#include "model/checkpoint/weight_uploader.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/aligned_buffer.h"
+#include "common/check.h"
+#include "model/checkpoint/element_conversion.h"
+
+namespace millrace::model {
+
+namespace {
+
+// Small enough to stay in a core's L2 cache between conversion and copy; a longer row goes alone.
+constexpr int64_t kStagingBytes = 512 << 10;
+
+// For a copy of one staging buffer to a device: more than any working one needs.
+constexpr auto kCopyTimeout = std::chrono::seconds(60);
+
+constexpr uint16_t kFloat16Infinity = 0x7c00;
+
+// Weights that bfloat16 or float32 has and float16 has not. A checkpoint made for float16 has none.
+// `row_number` is of the slice.
+Result<void> check_range(const TensorSlice& slice, int64_t row_number,
+                         std::span<const Float16> row) {
+  const auto beyond = [](Float16 x) { return (x.bits & 0x7fff) >= kFloat16Infinity; };
+  const auto found = std::ranges::find_if(row, beyond);
+  if (found == row.end()) return {};
+  return error(Errc::kUnsupported,
+               "row {} column {} of a [{}] weight is beyond float16's largest number, 65,504: "
+               "compute in bfloat16",
+               slice.first_row + row_number, slice.first_col + (found - row.begin()),
+               fmt::join(slice.tensor.shape, ", "));
+}
+
+// Rows [first, first + count) of the slice, one behind the other at `out`.
+Result<void> convert_rows(const TensorSlice& slice, int64_t first, int64_t count, DType dtype,
+                          std::byte* out) {
+  for (int64_t row = first; row < first + count; ++row) {
+    convert_elements(slice.row_data(row), slice.tensor.dtype, slice.num_cols, out, dtype);
+    if (dtype == DType::kFloat16) {
+      MR_RETURN_IF_ERROR(check_range(
+          slice, row,
+          {reinterpret_cast<const Float16*>(out), static_cast<size_t>(slice.num_cols)}));
+    }
+    out += slice.num_cols * dtype_bytes(dtype);
+  }
+  return {};
+}
+
+// Calls use(first row, number of rows) for blocks of rows in ascending order, on `num_threads`
+// threads, each with a `use` that make_use() gave it. No block begins after one failed; of several
+// errors the one of the first rows is returned, as on one thread. What `use` throws is thrown here.
+template <typename MakeUse>
+Result<void> for_row_blocks(int64_t num_rows, int64_t rows_a_time, int num_threads,
+                            const MakeUse& make_use) {
+  std::atomic<int64_t> next_row = 0;
+  std::mutex mutex;
+  int64_t failed_row = num_rows;
+  std::optional<Error> failure;
+  std::exception_ptr thrown;
+  const auto work = [&] {
+    auto use = make_use();
+    while (true) {
+      const int64_t row = next_row.fetch_add(rows_a_time);
+      if (row >= num_rows) return;
+      const auto done = use(row, std::min(rows_a_time, num_rows - row));
+      if (done.ok()) continue;
+      next_row = num_rows;
+      const std::lock_guard lock(mutex);
+      if (row >= failed_row) return;
+      failed_row = row;
+      failure = done.error();
+    }
+  };
+  const auto work_or_keep_exception = [&] {
+    try {
+      work();
+    } catch (...) {  // a GPU that fails: for the thread that can report it
+      next_row = num_rows;
+      const std::lock_guard lock(mutex);
+      thrown = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < num_threads; ++i) others.emplace_back(work_or_keep_exception);
+    work_or_keep_exception();
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  if (failure) return *failure;
+  return {};
+}
+
+}  // namespace
+
+TensorSlice TensorSlice::whole(Tensor tensor) {
+  TensorSlice slice{.tensor = std::move(tensor)};
+  slice.num_rows = slice.tensor.shape.empty() ? 1 : slice.tensor.shape[0];
+  slice.num_cols = slice.tensor_cols();
+  return slice;
+}
+
+TensorSlice TensorSlice::rows(int64_t first, int64_t count) const {
+  MR_CHECK(first >= 0 && count >= 0 && first + count <= num_rows, "rows {} + {} of {}", first,
+           count, num_rows);
+  TensorSlice part = *this;
+  part.first_row += first;
+  part.num_rows = count;
+  return part;
+}
+
+TensorSlice TensorSlice::cols(int64_t first, int64_t count) const {
+  MR_CHECK(first >= 0 && count >= 0 && first + count <= num_cols, "columns {} + {} of {}", first,
+           count, num_cols);
+  TensorSlice part = *this;
+  part.first_col += first;
+  part.num_cols = count;
+  return part;
+}
+
+const std::byte* TensorSlice::row_data(int64_t row) const {
+  const int64_t element = (first_row + row) * tensor_cols() + first_col;
+  return tensor.bytes.data() + element * dtype_bytes(tensor.dtype);
+}
+
+Result<kernels::ConstMatrix> WeightUploader::stack(std::span<const TensorSlice> slices,
+                                                   DType dtype) {
+  const int64_t num_cols = slices.front().num_cols;
+  int64_t num_rows = 0;
+  for (const auto& slice : slices) {
+    MR_CHECK(slice.num_cols == num_cols, "{} columns below {}", slice.num_cols, num_cols);
+    num_rows += slice.num_rows;
+  }
+  MR_ASSIGN_OR_RETURN(auto buffer, device_->allocate(num_rows * num_cols * dtype_bytes(dtype)));
+  const auto matrix =
+      kernels::dense_matrix(std::as_const(buffer).data(), dtype, num_rows, num_cols);
+  auto* destination = buffer.as<std::byte>();
+  for (const auto& slice : slices) {
+    MR_RETURN_IF_ERROR(upload(slice, dtype, destination));
+    destination += slice.num_rows * num_cols * dtype_bytes(dtype);
+  }
+  storage_->push_back(std::move(buffer));
+  return kernels::ConstMatrix(matrix);
+}
+
+Result<const float*> WeightUploader::stacked_vector(std::span<const TensorSlice> slices) {
+  MR_ASSIGN_OR_RETURN(const auto matrix, stack(slices, DType::kFloat32));
+  return static_cast<const float*>(matrix.data);
+}
+
+Result<const float*> WeightUploader::vector(std::span<const float> values) {
+  return stacked_vector({{TensorSlice::whole({.dtype = DType::kFloat32,
+                                              .shape = {static_cast<int64_t>(values.size())},
+                                              .bytes = std::as_bytes(values)})}});
+}
+
+kernels::ConstMatrix WeightUploader::in_place(const TensorSlice& slice, DType dtype) const {
+  const bool reads_host_memory = device_->info().host_memory;
+  const auto* data = slice.row_data(0);
+  const auto alignment = static_cast<uintptr_t>(dtype_bytes(dtype));
+  const bool aligned = std::bit_cast<uintptr_t>(data) % alignment == 0;
+  if (!reads_host_memory || slice.tensor.dtype != dtype || !slice.contiguous() || !aligned) {
+    return {};
+  }
+  return kernels::dense_matrix(static_cast<const void*>(data), dtype, slice.num_rows,
+                               slice.num_cols);
+}
+
+Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::byte* destination) {
+  const int64_t row_bytes = slice.num_cols * dtype_bytes(dtype);
+  if (slice.tensor.dtype == dtype && slice.contiguous()) {
+    device_->copy(destination, slice.row_data(0), slice.num_rows * row_bytes);
+    return device_->synchronize(Deadline::after(kCopyTimeout));
+  }
+  const int64_t rows_a_time =
+      std::clamp<int64_t>(kStagingBytes / std::max<int64_t>(row_bytes, 1), 1, slice.num_rows + 1);
+  const int num_threads = slice.num_rows > rows_a_time ? num_threads_ : 1;
+  if (device_->info().host_memory) {
+    return for_row_blocks(slice.num_rows, rows_a_time, num_threads, [&] {
+      return [&](int64_t row, int64_t count) {
+        return convert_rows(slice, row, count, dtype, destination + row * row_bytes);
+      };
+    });
+  }
+  std::mutex device_mutex;
+  return for_row_blocks(slice.num_rows, rows_a_time, num_threads, [&] {
+    return [&, staging = AlignedBuffer(rows_a_time * row_bytes)](
+               int64_t row, int64_t count) mutable -> Result<void> {
+      auto* converted = staging.as<std::byte>();
+      MR_RETURN_IF_ERROR(convert_rows(slice, row, count, dtype, converted));
+      const std::lock_guard lock(device_mutex);
+      device_->copy(destination + row * row_bytes, converted, count * row_bytes);
+      return device_->synchronize(Deadline::after(kCopyTimeout));
+    };
+  });
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,59 @@
+// Brings slices of mapped tensors into device memory, converted and stacked.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "kernels/api/matrix.h"
+#include "model/checkpoint/safetensors.h"
+
+namespace millrace::model {
+
+// A rectangle of a tensor seen as [rows, cols]; a vector is a column.
+struct TensorSlice {
+  Tensor tensor;
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
+  int64_t first_col = 0;
+  int64_t num_cols = 0;
+
+  static TensorSlice whole(Tensor tensor);
+  TensorSlice rows(int64_t first, int64_t count) const;
+  TensorSlice cols(int64_t first, int64_t count) const;
+
+  int64_t tensor_cols() const { return tensor.shape.size() < 2 ? 1 : tensor.shape[1]; }
+  bool contiguous() const { return num_cols == tensor_cols() || num_rows <= 1; }
+  const std::byte* row_data(int64_t row) const;  // `row` counts from first_row
+};
+
+// `device` and `storage` outlive the uploader; `storage` gets every buffer it makes. What has
+// another dtype or row length in the file is converted on `num_threads` threads. On one, an 8B
+// model from bfloat16 to float16 took 15 to 25 s beside an H100.
+class WeightUploader {
+ public:
+  WeightUploader(kernels::Device& device, std::vector<kernels::DeviceBuffer>& storage,
+                 int num_threads)
+      : device_(&device), storage_(&storage), num_threads_(num_threads) {}
+
+  // One dense matrix of the slices one below the other, all of the same width.
+  Result<kernels::ConstMatrix> stack(std::span<const TensorSlice> slices, DType dtype);
+  // A float32 vector in device memory.
+  Result<const float*> vector(std::span<const float> values);
+  Result<const float*> stacked_vector(std::span<const TensorSlice> slices);
+
+  // The slice where it lies in the mapped file, when the device can read it there: no copy, and
+  // processes that share a machine share the pages. Null data when it cannot.
+  kernels::ConstMatrix in_place(const TensorSlice& slice, DType dtype) const;
+
+ private:
+  Result<void> upload(const TensorSlice& slice, DType dtype, std::byte* destination);
+
+  kernels::Device* device_;
+  std::vector<kernels::DeviceBuffer>* storage_;
+  int num_threads_;
+};
+
+}  // namespace millrace::model

@@ -1,0 +1,259 @@
+#include "model/config/config.h"
+
+#include <boost/json/array.hpp>
+#include <boost/json/value.hpp>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "common/system/mapped_file.h"
+#include "model/config/json_fields.h"
+#include "model/config/json_text.h"
+
+namespace millrace::model {
+
+namespace {
+
+constexpr std::string_view kLlama = "LlamaForCausalLM";
+constexpr std::string_view kMistral = "MistralForCausalLM";
+constexpr std::string_view kQwen2 = "Qwen2ForCausalLM";
+
+// The largest models in use have 126 layers, hidden 16384, ffn 53248 and a vocabulary of 256 K; the
+// limits are a few times that, and keep every product of two of them far from overflow.
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxConfigDepth = 16;
+constexpr int32_t kMaxLayers = 1024;
+constexpr int32_t kMaxHiddenSize = 1 << 17;
+constexpr int32_t kMaxHeads = 1024;
+constexpr int32_t kMaxHeadDim = 512;
+constexpr int32_t kMaxFfnSize = 1 << 20;
+constexpr int32_t kMaxVocabSize = 1 << 22;
+constexpr int32_t kMaxPositions = 1 << 30;  // positions are int32 in the kernels
+
+// What Transformers assumes when the file does not say.
+constexpr double kDefaultRmsNormEps = 1e-6;
+constexpr double kDefaultRopeTheta = 10000;
+constexpr int32_t kDefaultMistralSlidingWindow = 4096;
+
+Result<std::string> read_architecture(const JsonFields& fields) {
+  const auto supported = fmt::format("{}, {}, {}", kLlama, kMistral, kQwen2);
+  const auto* value = fields.find("architectures");
+  if (value == nullptr || !value->is_array() || value->get_array().size() != 1 ||
+      !value->get_array()[0].is_string()) {
+    return fields.invalid("architectures", "a list of one name out of " + supported);
+  }
+  std::string name(value->get_array()[0].get_string());
+  if (name != kLlama && name != kMistral && name != kQwen2) {
+    return fields.unsupported("architectures", supported);
+  }
+  return name;
+}
+
+// Mistral attends to a window only unless the field is null; Qwen2 when use_sliding_window is set.
+Result<void> refuse_sliding_window(const JsonFields& fields, const ModelConfig& config,
+                                   bool field_present) {
+  if (config.architecture == kMistral && (fields.find("sliding_window") || !field_present)) {
+    MR_ASSIGN_OR_RETURN(
+        const auto window,
+        fields.count_or("sliding_window", kDefaultMistralSlidingWindow, kMaxPositions));
+    if (window < config.max_position_embeddings) {
+      return fields.unsupported(
+          "sliding_window",
+          fmt::format("null, or at least max_position_embeddings ({}); when absent it is {}",
+                      config.max_position_embeddings, kDefaultMistralSlidingWindow));
+    }
+  }
+  if (config.architecture == kQwen2) {
+    MR_ASSIGN_OR_RETURN(const auto used, fields.boolean_or("use_sliding_window", false));
+    if (used) return fields.unsupported("use_sliding_window", "false");
+  }
+  if (const auto* types = fields.find("layer_types")) {
+    if (!types->is_array()) return fields.invalid("layer_types", "a list");
+    for (const auto& type : types->get_array()) {
+      if (type != "full_attention") {
+        return fields.unsupported("layer_types", "\"full_attention\" in every layer");
+      }
+    }
+  }
+  return {};
+}
+
+// Fields that change the arithmetic in ways nobody here computes.
+Result<void> refuse_variants(const JsonFields& fields, const ModelConfig& config) {
+  if (fields.find("quantization_config")) {
+    return fields.unsupported("quantization_config",
+                              "weights in float32, bfloat16 or float16, without this field");
+  }
+  MR_ASSIGN_OR_RETURN(const auto activation, fields.string_or("hidden_act", "silu"));
+  if (activation != "silu") return fields.unsupported("hidden_act", "\"silu\"");
+  MR_ASSIGN_OR_RETURN(const auto mlp_bias, fields.boolean_or("mlp_bias", false));
+  if (mlp_bias) return fields.unsupported("mlp_bias", "false");
+  MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
+  if (attention_bias && config.architecture == kMistral) {
+    return fields.unsupported("attention_bias", "false");
+  }
+  MR_ASSIGN_OR_RETURN(const auto rotated, fields.number_or("partial_rotary_factor", 1, 0, 1));
+  if (rotated != 1) return fields.unsupported("partial_rotary_factor", "1");
+  return {};
+}
+
+Result<void> read_dimensions(const JsonFields& fields, ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(config.num_layers, fields.count("num_hidden_layers", kMaxLayers));
+  MR_ASSIGN_OR_RETURN(config.hidden_size, fields.count("hidden_size", kMaxHiddenSize));
+  MR_ASSIGN_OR_RETURN(config.ffn_size, fields.count("intermediate_size", kMaxFfnSize));
+  MR_ASSIGN_OR_RETURN(config.vocab_size, fields.count("vocab_size", kMaxVocabSize));
+  MR_ASSIGN_OR_RETURN(config.max_position_embeddings,
+                      fields.count("max_position_embeddings", kMaxPositions));
+  MR_ASSIGN_OR_RETURN(config.num_query_heads, fields.count("num_attention_heads", kMaxHeads));
+  MR_ASSIGN_OR_RETURN(config.num_kv_heads,
+                      fields.count_or("num_key_value_heads", config.num_query_heads, kMaxHeads));
+  if (config.num_query_heads % config.num_kv_heads != 0) {
+    return fields.invalid(
+        "num_key_value_heads",
+        fmt::format("a divisor of num_attention_heads ({})", config.num_query_heads));
+  }
+  if (!fields.find("head_dim") && config.hidden_size % config.num_query_heads != 0) {
+    return fields.invalid("hidden_size",
+                          fmt::format("a multiple of num_attention_heads ({}) without head_dim",
+                                      config.num_query_heads));
+  }
+  MR_ASSIGN_OR_RETURN(
+      config.head_dim,
+      fields.count_or("head_dim", config.hidden_size / config.num_query_heads, kMaxHeadDim));
+  if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
+    return fields.invalid(
+        fields.find("head_dim") ? "head_dim" : "hidden_size",
+        fmt::format("an even head dimension up to {}, not {}", kMaxHeadDim, config.head_dim));
+  }
+  return {};
+}
+
+Result<Llama3RopeScaling> read_llama3_scaling(const JsonFields& fields) {
+  constexpr double kMaxFactor = 1e6;
+  Llama3RopeScaling scaling;
+  MR_ASSIGN_OR_RETURN(scaling.factor, fields.number("factor", 1, kMaxFactor));
+  MR_ASSIGN_OR_RETURN(scaling.low_freq_factor, fields.number("low_freq_factor", 1e-6, kMaxFactor));
+  MR_ASSIGN_OR_RETURN(scaling.high_freq_factor,
+                      fields.number("high_freq_factor", 1e-6, kMaxFactor));
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    return fields.invalid("high_freq_factor",
+                          fmt::format("more than low_freq_factor ({:g})", scaling.low_freq_factor));
+  }
+  MR_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings,
+                      fields.number("original_max_position_embeddings", 1, kMaxPositions));
+  return scaling;
+}
+
+// rope_scaling next to rope_theta, as most files have it, or rope_parameters with both inside, as
+// newer Transformers write it.
+Result<void> read_rope(const JsonFields& fields, ModelConfig& config) {
+  constexpr double kMaxTheta = 1e12;
+  MR_ASSIGN_OR_RETURN(config.rope_theta,
+                      fields.number_or("rope_theta", kDefaultRopeTheta, 1, kMaxTheta));
+  const bool newer = fields.find("rope_parameters") != nullptr;
+  const char* name = newer ? "rope_parameters" : "rope_scaling";
+  if (fields.find(name) == nullptr) return {};
+  if (newer && fields.find("rope_scaling")) {
+    return fields.invalid("rope_scaling", "null beside rope_parameters");
+  }
+  MR_ASSIGN_OR_RETURN(const auto rope, fields.object(name));
+  if (newer) {
+    MR_ASSIGN_OR_RETURN(config.rope_theta,
+                        rope.number_or("rope_theta", config.rope_theta, 1, kMaxTheta));
+    MR_ASSIGN_OR_RETURN(const auto rotated, rope.number_or("partial_rotary_factor", 1, 0, 1));
+    if (rotated != 1) return rope.unsupported("partial_rotary_factor", "1");
+  }
+
+  // Files from before Transformers 4.43 say "type".
+  const char* type_field = rope.find("rope_type") ? "rope_type" : "type";
+  MR_ASSIGN_OR_RETURN(const auto type, rope.string_or(type_field, newer ? "default" : ""));
+  if (type == "default") return {};
+  if (type != "llama3") return rope.unsupported(type_field, "\"llama3\" or \"default\"");
+  MR_ASSIGN_OR_RETURN(config.rope_scaling, read_llama3_scaling(rope));
+  return {};
+}
+
+// A number, a list of them, or null.
+Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
+  const auto* field = fields.find("eos_token_id");
+  if (field == nullptr) return {};
+  const boost::json::array one = {*field};
+  for (const auto& value : field->is_array() ? field->get_array() : one) {
+    const auto* id = value.if_int64();
+    if (id == nullptr || *id < 0 || *id >= config.vocab_size) {
+      return fields.invalid("eos_token_id",
+                            fmt::format("a token id of [0, {}), or a list", config.vocab_size));
+    }
+    config.eos_token_ids.insert(static_cast<int32_t>(*id));
+  }
+  return {};
+}
+
+Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_window) {
+  ModelConfig config;
+  MR_ASSIGN_OR_RETURN(config.architecture, read_architecture(fields));
+  MR_RETURN_IF_ERROR(refuse_variants(fields, config));
+  MR_RETURN_IF_ERROR(read_dimensions(fields, config));
+  MR_RETURN_IF_ERROR(refuse_sliding_window(fields, config, has_sliding_window));
+  MR_RETURN_IF_ERROR(read_rope(fields, config));
+  MR_ASSIGN_OR_RETURN(const auto eps,
+                      fields.number_or("rms_norm_eps", kDefaultRmsNormEps, 1e-12, 1));
+  config.rms_norm_eps = static_cast<float>(eps);
+  MR_ASSIGN_OR_RETURN(config.tied_embeddings, fields.boolean_or("tie_word_embeddings", false));
+  MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
+  config.qkv_bias = config.architecture == kQwen2 || attention_bias;
+  MR_RETURN_IF_ERROR(read_eos_token_ids(fields, config));
+  return config;
+}
+
+Result<boost::json::object> read_object(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const auto text, read_text_file(path, kMaxConfigBytes));
+  auto parsed = parse_json(text, kMaxConfigDepth);
+  if (!parsed.ok()) {
+    return error(Errc::kInvalidArgument, "{}: {}", path, parsed.error().message);
+  }
+  if (!parsed->is_object()) return error(Errc::kInvalidArgument, "{}: not a JSON object", path);
+  return std::move(parsed->get_object());
+}
+
+// Files of llama.cpp, which many models come as. Not read: the weights are another layout, and
+// quantised.
+Result<void> refuse_gguf(const std::string& model) {
+  namespace fs = std::filesystem;
+  bool has_gguf = fs::path(model).extension() == ".gguf", has_safetensors = false;
+  std::error_code ignored;  // what is no directory has no entries
+  for (fs::directory_iterator entry(model, ignored), end; entry != end; entry.increment(ignored)) {
+    has_gguf |= entry->path().extension() == ".gguf";
+    has_safetensors |= entry->path().extension() == ".safetensors";
+  }
+  if (!has_gguf || has_safetensors) return {};
+  return error(Errc::kUnsupported,
+               "{} is GGUF; supported: a Hugging Face directory, with config.json and safetensors, "
+               "which tests/models/real/convert_gguf.py of the sources makes of Llama models",
+               model);
+}
+
+std::string directory_name(const std::string& directory) {
+  const auto path = std::filesystem::absolute(directory).lexically_normal();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+}  // namespace
+
+Result<ModelConfig> read_model_config(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  MR_RETURN_IF_ERROR(refuse_gguf(directory));
+  MR_ASSIGN_OR_RETURN(const auto object, read_object(path));
+  MR_ASSIGN_OR_RETURN(auto config,
+                      read_config(JsonFields(object, path), object.contains("sliding_window")));
+  const std::string generation_path = directory + "/generation_config.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(generation_path, ignored)) {
+    MR_ASSIGN_OR_RETURN(const auto generation, read_object(generation_path));
+    MR_RETURN_IF_ERROR(read_eos_token_ids(JsonFields(generation, generation_path), config));
+  }
+  config.name = directory_name(directory);
+  return config;
+}
+
+}  // namespace millrace::model

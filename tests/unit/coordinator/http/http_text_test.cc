@@ -1,0 +1,36 @@
+// What stands in the header of a request: media types and queries.
+#include <gtest/gtest.h>
+
+#include "coordinator/http/route.h"
+#include "coordinator/text/media_type.h"
+#include "coordinator/text/query_string.h"
+#include "coordinator/text/request_id.h"
+
+namespace millrace::coordinator {
+namespace {
+
+TEST(MediaType, IsComparedWithoutCaseAndParameters) {
+  for (const char* text : {"application/json", "Application/JSON", "application/json;charset=utf-8",
+                           " application/json ; charset=\"utf-8\""}) {
+    EXPECT_TRUE(is_media_type(text, "application/json")) << text;
+  }
+  for (const char* text : {"", ";", "application/jso", "application/jsonl", "json"}) {
+    EXPECT_FALSE(is_media_type(text, "application/json")) << text;
+  }
+}
+
+TEST(Query, BesideAJsonBodyItsFirstParameterIsBlamed) {
+  for (const char* query : {"", "&", "&&"}) EXPECT_FALSE(refuse_query(query)) << query;
+  EXPECT_EQ(refuse_query("stream=true&lease_ms=1")->param, "stream");
+  EXPECT_EQ(refuse_query("a%20b")->param, "a b");
+  EXPECT_EQ(refuse_query("%zz=1")->http_status(), 400);
+}
+
+TEST(Query, WhatIsEncodedReadsBack) {
+  const std::string text = "a/b?c&d=e%f g+\xff";
+  EXPECT_EQ(percent_encode(text), "a%2Fb%3Fc%26d%3De%25f%20g%2B%FF");
+  EXPECT_EQ(*percent_decode(percent_encode(text)), text);
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

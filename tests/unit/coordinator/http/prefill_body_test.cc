@@ -1,0 +1,210 @@
+#include "coordinator/api/parse_prefill.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+namespace millrace::coordinator {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+ParsedPrefillBody parse(std::string_view text, PrefillBodyLimits limits = {}) {
+  return parse_prefill_json(text, limits);
+}
+// "param: message" of a refusal.
+std::string refusal(const ParsedPrefillBody& parsed) {
+  const auto* wrong = std::get_if<ApiError>(&parsed);
+  return wrong ? wrong->param + ": " + wrong->error.message : "accepted";
+}
+const PrefillBody& accepted(const ParsedPrefillBody& parsed) {
+  EXPECT_TRUE(std::holds_alternative<PrefillBody>(parsed)) << refusal(parsed);
+  return std::get<PrefillBody>(parsed);
+}
+
+TEST(PrefillBody, ReadsAllFieldsOfTheJsonForm) {
+  const auto parsed = parse(R"({"model":"m","request_id":"a.b:c-d_1","prompt_token_ids":[0,1,
+      2147483647],"head_plan":"dense","deadline_ms":5,"lease_ms":6,"stream":true})");
+  const PrefillBody& body = accepted(parsed);
+  EXPECT_EQ(body.model, "m");
+  EXPECT_EQ(body.request_id, "a.b:c-d_1");
+  EXPECT_EQ(body.prompt_token_ids, (std::vector<int32_t>{0, 1, 2147483647}));
+  EXPECT_EQ(body.head_plan, "dense");
+  EXPECT_EQ(body.deadline_ms, 5);
+  EXPECT_EQ(body.lease_ms, 6);
+  EXPECT_TRUE(body.stream);
+}
+
+TEST(PrefillBody, DefaultsAreEmpty) {
+  const auto parsed = parse(R"({"prompt_token_ids":[1],"model":"m"})");
+  EXPECT_EQ(accepted(parsed).request_id, "");
+  EXPECT_FALSE(accepted(parsed).stream);
+}
+
+TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
+  EXPECT_TRUE(refusal(parse(R"({"modell":"m"})")).starts_with("modell: unknown field 'modell'"));
+  EXPECT_EQ(refusal(parse(R"({"model":"m","model":"m"})")), "model: field 'model' given twice");
+  EXPECT_EQ(refusal(parse(R"({"prompt_token_ids":[1]})")), "model: 'model' is missing");
+  EXPECT_EQ(refusal(parse(R"({"model":"m"})")), "prompt_token_ids: the prompt is empty");
+  EXPECT_EQ(refusal(parse(R"({"model":"m","prompt_token_ids":[]})")),
+            "prompt_token_ids: the prompt is empty");
+  EXPECT_EQ(refusal(parse(R"({"model":3})")), "model: 'model' must be a string, not a number");
+  EXPECT_EQ(refusal(parse(R"({"model":null})")), "model: 'model' must be a string, not null");
+  EXPECT_EQ(refusal(parse(R"({"model":{}})")), "model: 'model' must be a string, not an object");
+  EXPECT_EQ(refusal(parse(R"({"model":[1]})")), "model: 'model' must be a string, not an array");
+  EXPECT_EQ(refusal(parse(R"({"stream":"yes"})")),
+            "stream: 'stream' must be true or false, not a string");
+  EXPECT_EQ(refusal(parse(R"({"deadline_ms":1.5})")),
+            "deadline_ms: 'deadline_ms' must be an integer, not a number with a fraction or "
+            "exponent");
+}
+
+TEST(PrefillBody, RefusesWhatIsNoTokenId) {
+  const auto with = [](const std::string& tokens) {
+    return refusal(parse(R"({"model":"m","prompt_token_ids":[)" + tokens + "]}"));
+  };
+  EXPECT_EQ(with("1,-1"), "prompt_token_ids: prompt_token_ids[1] is -1, which is no token id");
+  EXPECT_EQ(with("2147483648"),
+            "prompt_token_ids: prompt_token_ids[0] is 2147483648, which is no token id");
+  for (const char* bad :
+       {"18446744073709551615", "1.0", "1e3", "\"1\"", "true", "null", "[1]", "{}"}) {
+    EXPECT_TRUE(with(bad).starts_with("prompt_token_ids: ")) << bad << " gives " << with(bad);
+  }
+}
+
+TEST(PrefillBody, RefusesValuesOutOfBounds) {
+  EXPECT_TRUE(refusal(parse(R"({"deadline_ms":0})")).starts_with("deadline_ms: "));
+  EXPECT_TRUE(refusal(parse(R"({"lease_ms":99999999999})")).starts_with("lease_ms: "));
+  EXPECT_TRUE(refusal(parse(R"({"request_id":"a/b"})")).starts_with("request_id: "));
+  EXPECT_TRUE(refusal(parse(R"({"request_id":""})")).starts_with("request_id: "));
+  const std::string long_plan = R"({"head_plan":")" + std::string(5000, 'x') + "\"}";
+  EXPECT_TRUE(refusal(parse(long_plan)).starts_with("head_plan: 'head_plan' of 5000"));
+}
+
+TEST(PrefillBody, AHeadPlanIsReadHereInBothForms) {
+  const auto json = [](const std::string& plan) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],"head_plan":")" + plan + "\"}");
+  };
+  const auto binary = [](const std::string& plan) {
+    return parse_prefill_binary("\1\0\0\0"sv, "model=m&head_plan=" + plan, {});
+  };
+  for (const char* plan : {"", "auto", "dense", "adaptive:0.8", "vertical-slash:1000,6096"}) {
+    EXPECT_EQ(accepted(json(plan)).head_plan, plan);
+    EXPECT_EQ(accepted(binary(plan)).head_plan, plan);
+  }
+  for (const char* plan : {"dens", "adaptive:2", "plan.json", "/etc/passwd"}) {
+    EXPECT_TRUE(refusal(json(plan)).starts_with("head_plan: head plan ")) << refusal(json(plan));
+    EXPECT_EQ(refusal(binary(plan)), refusal(json(plan)));
+  }
+}
+
+TEST(PrefillBody, AHandoverIsAtEndOrStreamingInBothForms) {
+  const auto json = [](const std::string& rest) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],)" + rest + "}");
+  };
+  const auto binary = [](const std::string& rest) {
+    return parse_prefill_binary("\1\0\0\0"sv, "model=m&" + rest, {});
+  };
+  for (const auto& parsed : {json(R"("handover":"streaming","stream":true)"),
+                             json(R"("stream":true,"handover":"streaming")"),
+                             binary("handover=streaming&stream=true")}) {
+    EXPECT_EQ(accepted(parsed).handover, protocol::HANDOVER_STREAMING);
+  }
+  for (const auto& parsed : {json(R"("handover":"at-end")"), json(R"("stream":true)"),
+                             binary("handover=at-end"), binary("stream=false")}) {
+    EXPECT_EQ(accepted(parsed).handover, protocol::HANDOVER_AT_END);
+  }
+  EXPECT_EQ(refusal(json(R"("handover":"push")")),
+            "handover: 'handover' is 'push'; at-end and streaming are possible");
+  EXPECT_EQ(refusal(binary("handover=")),
+            "handover: 'handover' is ''; at-end and streaming are possible");
+  EXPECT_EQ(refusal(json(R"("handover":true)")),
+            "handover: 'handover' must be a string, not a boolean");
+}
+
+TEST(PrefillBody, AStreamingHandoverNeedsEvents) {
+  const std::string why =
+      "handover: 'handover' streaming needs 'stream' true: the events tell a decode node which "
+      "layers it can pull";
+  const std::string required = R"({"model":"m","prompt_token_ids":[1],"handover":"streaming")";
+  EXPECT_EQ(refusal(parse(required + "}")), why);
+  EXPECT_EQ(refusal(parse(required + R"(,"stream":false})")), why);
+  EXPECT_EQ(refusal(parse_prefill_binary("\1\0\0\0"sv, "model=m&handover=streaming", {})), why);
+}
+
+TEST(PrefillBody, SaysWhereJsonIsMalformed) {
+  EXPECT_TRUE(refusal(parse(R"({"model": tru})")).starts_with(": malformed JSON at byte 1"));
+  EXPECT_TRUE(refusal(parse("")).starts_with(": malformed JSON at byte 0"));
+  EXPECT_TRUE(refusal(parse(R"({"model":"m","prompt_token_ids":[1,)")).find("malformed JSON") !=
+              std::string::npos);
+  EXPECT_NE(refusal(parse(R"({"model":"m","prompt_token_ids":[1]} x)")), "accepted");
+}
+
+TEST(PrefillBody, RefusesABodyThatIsNoObject) {
+  for (const char* text : {"3", "\"x\"", "true", "null", "[1,2]"}) {
+    EXPECT_EQ(refusal(parse(text)), ": the body is not a JSON object") << text;
+  }
+}
+
+TEST(PrefillBody, StopsAtTheTokenLimitWithoutReadingOn) {
+  PrefillBodyLimits limits;
+  limits.max_prompt_tokens = 2;
+  const auto parsed =
+      parse(R"({"model":"m","prompt_token_ids":[1,2,3, this is not even JSON)", limits);
+  EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of more than 2 tokens, the limit");
+  EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
+}
+
+TEST(PrefillBody, ABinaryPromptOverTheLimitIsRefusedWithBothNumbers) {
+  PrefillBodyLimits limits;
+  limits.max_prompt_tokens = 2;
+  const auto parsed = parse_prefill_binary(std::string(12, '\0'), "model=m", limits);
+  EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of 3 tokens, limit 2");
+  EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
+}
+
+TEST(PrefillBody, ReadsTheBinaryForm) {
+  const auto parsed = parse_prefill_binary("\1\0\0\0\xff\xff\xff\x7f"sv,
+                                           "model=a%2Fb+c&stream=true&deadline_ms=7", {});
+  const PrefillBody& body = accepted(parsed);
+  EXPECT_EQ(body.model, "a/b c");
+  EXPECT_TRUE(body.stream);
+  EXPECT_EQ(body.deadline_ms, 7);
+  EXPECT_EQ(body.prompt_token_ids, (std::vector<int32_t>{1, 2147483647}));
+}
+
+TEST(PrefillBody, RefusesABadBinaryForm) {
+  const auto with = [](std::string_view body, std::string_view query) {
+    return refusal(parse_prefill_binary(body, query, {}));
+  };
+  EXPECT_EQ(with("abc"sv, "model=m"), "prompt_token_ids: a body of 3 bytes is no array of int32");
+  EXPECT_EQ(with(""sv, "model=m"), "prompt_token_ids: the prompt is empty");
+  EXPECT_EQ(with("\xff\xff\xff\xff"sv, "model=m"),
+            "prompt_token_ids: prompt_token_ids[0] is -1, which is no token id");
+  EXPECT_EQ(with("\1\0\0\0"sv, ""), "model: 'model' is missing");
+  EXPECT_TRUE(with("\1\0\0\0"sv, "model=m&color=red").starts_with("color: unknown field"));
+  EXPECT_TRUE(with("\1\0\0\0"sv, "model=m&stream=1").starts_with("stream: "));
+  EXPECT_TRUE(with("\1\0\0\0"sv, "model=%zz").find("hex") != std::string::npos);
+  EXPECT_TRUE(with("\1\0\0\0"sv, "prompt_token_ids=1").starts_with("prompt_token_ids: "));
+}
+
+TEST(PrefillBody, ARefusalIsJsonWhateverTheQueryHolds) {
+  const auto blamed = [](const std::string& query) {
+    const auto parsed = parse_prefill_binary("\1\0\0\0"sv, query, {});
+    const auto body = boost::json::parse(std::get<ApiError>(parsed).to_json());
+    return std::string(body.at("error").at("param").get_string());
+  };
+  EXPECT_EQ(blamed("caf%C3%A9=1"), "caf\xc3\xa9");
+  EXPECT_EQ(blamed("a%FFb=1"),
+            "a\xef\xbf\xbd"
+            "b");
+  for (const char* value : {"%FF", "%C3", "%C0%80", "%ED%A0%80", "%F4%90%80%80"}) {
+    EXPECT_EQ(blamed(fmt::format("handover={}", value)), "handover") << value;
+  }
+  // Cut in the middle of a character.
+  const std::string name(127, 'x');
+  EXPECT_EQ(blamed(name + "%C3%A9=1"), name + "\xef\xbf\xbd");
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

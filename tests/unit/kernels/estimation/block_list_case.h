@@ -1,0 +1,48 @@
+// What tests of the patterns that list blocks have in common.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/unit/kernels/contexts.h"
+#include "tests/unit/kernels/estimation/estimation_case.h"
+
+namespace millrace::kernels {
+
+inline IndexShape shape_for(const EstimationCase& c, int64_t num_tiles,
+                            int64_t max_blocks = 1 << 20) {
+  return {.num_heads = c.shape().num_query_heads, .num_tiles = num_tiles, .max_blocks = max_blocks};
+}
+
+// Lists of heads that share kv heads, for prompts of all lengths, in every context as by the
+// reference. params(case, tiles, index) are of a call for `heads`.
+template <typename MakeParams, typename ByReference, typename ByCpu>
+void expect_lists_of_the_reference(const std::vector<int64_t>& lengths,
+                                   const std::vector<int32_t>& heads, uint64_t seed,
+                                   const MakeParams& params, const ByReference& by_reference,
+                                   const ByCpu& by_cpu) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t num_tokens : lengths) {
+      EstimationCase c({.num_tokens = num_tokens,
+                        .num_query_heads = 4,
+                        .num_kv_heads = 2,
+                        .head_dim = 40,
+                        .dtype = dtype},
+                       seed);
+      const std::vector<RowTile> tiles = tile_rows(num_tokens);
+      const IndexShape shape = shape_for(c, std::ssize(tiles));
+      IndexStorage expected(shape);
+      by_reference(params(c, tiles, expected));
+      for (const cpu::Context& context : test::contexts()) {
+        IndexStorage actual(shape);
+        by_cpu(params(c, tiles, actual), context);
+        for (const int32_t head : heads) EXPECT_EQ(actual.lists(head), expected.lists(head));
+        EXPECT_TRUE(actual.guards_intact());
+      }
+    }
+  }
+}
+
+}  // namespace millrace::kernels

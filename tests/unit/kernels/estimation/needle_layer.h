@@ -1,0 +1,18 @@
+// A layer in which all rows look at the first key, pages and tiles have means of their own, and now
+// and then one query in the middle of a tile asks for one key of an earlier page, in a direction
+// that nobody else uses.
+#pragma once
+
+#include "tests/unit/kernels/estimation/estimation_case.h"
+
+namespace millrace::kernels {
+
+inline constexpr int64_t kNeedleTokens = 2048;
+inline constexpr int kMaxNeedles = 8;
+
+EstimationCase needle_layer(DType dtype, int num_needles = kMaxNeedles);
+
+// How many of the needles lie on a page that the lists give to the tile that asks for them.
+int num_needles_found(const HeadLists& lists, int num_needles = kMaxNeedles);
+
+}  // namespace millrace::kernels

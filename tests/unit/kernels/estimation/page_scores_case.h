@@ -1,0 +1,21 @@
+// What a test of page scores asks for.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tests/unit/kernels/estimation/estimation_case.h"
+
+namespace millrace::kernels {
+
+// The dense log-sum-exp of the last rows, [heads.size(), num_rows].
+std::vector<float> dense_lse(EstimationCase& c, std::span<const int32_t> heads);
+
+int64_t num_pages_of(const EstimationCase& c);
+
+// [heads.size(), num_pages] by `operation` on arrays in host memory.
+std::vector<float> scores_on_host(EstimationCase& c, std::span<const int32_t> heads,
+                                  const std::vector<float>& lse,
+                                  const std::function<void(const PageScoresParams&)>& operation);
+
+}  // namespace millrace::kernels

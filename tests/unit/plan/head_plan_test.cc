@@ -1,0 +1,33 @@
+#include "plan/head_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/checkpoint_writer.h"
+
+namespace millrace::model {
+namespace {
+
+TEST(HeadPlan, GivesEveryHeadOfTheModelThePatternOfTheText) {
+  const auto config = test::tiny_model_config();
+  const auto plan = make_head_plan("a-shape:64,512", config, 4096, 0);
+  ASSERT_TRUE(plan.ok()) << plan.error().to_string();
+  EXPECT_EQ(plan->name(), "a-shape:64,512");
+  EXPECT_EQ(plan->num_layers(), config.num_layers);
+  EXPECT_EQ(plan->num_heads(), config.num_query_heads);
+  for (int32_t layer = 0; layer < plan->num_layers(); ++layer) {
+    for (int32_t head = 0; head < plan->num_heads(); ++head) {
+      EXPECT_EQ(format_head_pattern(plan->at(layer, head)), "a-shape:64,512");
+    }
+  }
+}
+
+TEST(HeadPlan, AutoIsDenseBelowTheCrossoverAndAdaptiveFromItOn) {
+  const auto config = test::tiny_model_config();
+  EXPECT_EQ(make_head_plan("auto", config, 8191, 8192)->at(0, 0).pattern, Pattern::kDense);
+  const auto plan = make_head_plan("auto", config, 8192, 8192);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(format_head_pattern(plan->at(1, 7)), "adaptive:0.2,0.8,16");
+}
+
+}  // namespace
+}  // namespace millrace::model

@@ -1,0 +1,66 @@
+#include "worker/cli/worker_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace millrace::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What a command line comes to: the parser's complaint, or that of the options together.
+std::string complaint(const std::vector<std::string>& more) {
+  WorkerOptions options;
+  CLI::App app;
+  add_worker_options(app, options);
+  std::vector<std::string> arguments = {"--model", "DIR"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& e) {
+    return e.what();
+  }
+  const auto checked = check_together(options);
+  return checked.ok() ? "" : checked.error().message;
+}
+
+TEST(WorkerOptions, RightOnesAreTaken) {
+  EXPECT_EQ(
+      complaint({"--coordinator", "host:8001", "--group-name", "east 1", "--disk-pool", "1MiB",
+                 "--disk-directory", "/d", "--layer-timeout-s", "0.5", "--kv-port", "65535"}),
+      "");
+}
+
+TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
+  EXPECT_THAT(complaint({"--coordinator", "nocolon"}), HasSubstr("'nocolon' is no HOST:PORT"));
+  EXPECT_THAT(complaint({"--coordinator", "host:0"}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(complaint({"--coordinator", "host:80x"}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(complaint({"--coordinator", ":8001"}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(complaint({"--group-name", "a\nb"}), HasSubstr("control characters"));
+  EXPECT_THAT(complaint({"--group-name", std::string(129, 'a')}), HasSubstr("not 129"));
+  EXPECT_THAT(complaint({"--host-pool", "1QiB"}), HasSubstr("'1QiB': unknown unit"));
+  EXPECT_THAT(complaint({"--disk-pool", "64MiB"}),
+              HasSubstr("--disk-pool 64MiB: needs --disk-directory"));
+  EXPECT_THAT(complaint({"--kv-port", "65535", "--tp", "2"}), HasSubstr("would have port 65536"));
+}
+
+TEST(WorkerOptions, AnAddressThatNobodyCanReachIsNoKvHost) {
+  for (const char* host : {"0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0"}) {
+    EXPECT_THAT(complaint({"--kv-host", host}), HasSubstr("no address that decode nodes can reach"))
+        << host;
+  }
+  for (const char* host : {"127.0.0.1", "10.0.0.0", "::1", "node7"}) {
+    EXPECT_EQ(complaint({"--kv-host", host}), "") << host;
+  }
+}
+
+TEST(WorkerOptions, NumbersOutOfRangeAreRefusedWithWhatTheyMayBe) {
+  EXPECT_EQ(complaint({"--threads", "-1"}),
+            "--threads: must be a whole number from 0 to 4096; not '-1'");
+  EXPECT_EQ(complaint({"--layer-timeout-s", "0"}),
+            "--layer-timeout-s: must be a number from 0.001 to 31536000; not '0'");
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,70 @@
+// Ranks on a device whose memory the host cannot touch and that is always behind, next to ranks on
+// the same device in host memory: what either computes is the same, bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "kernels/api/device.h"
+#include "model/weights.h"
+#include "tests/support/far_device.h"
+#include "tests/support/temp_directory.h"
+#include "worker/engine/engine.h"
+#include "worker/ranks/rank_grid.h"
+
+namespace millrace::worker {
+
+inline constexpr auto kTimeout = std::chrono::seconds(60);
+inline constexpr int kPromptTokens = 715;
+
+enum class Memory {
+  kNear,
+  kFar,      // collectives are done when called, as with ranks that share a GPU
+  kFarLate,  // collectives run beside the device's operations
+};
+
+template <typename T>
+T must(Result<T> result) {
+  MR_CHECK(result.ok(), "{}", result.error().to_string());
+  return std::move(*result);
+}
+
+// What RankRuntime is, on a device of the test's choice.
+struct DeviceRank {
+  DeviceRank(const std::string& model, GridShape shape, std::unique_ptr<comm::Communicator> world,
+             Memory memory);
+
+  int number() const { return grid.world().rank(); }
+  // Not of ranks in near memory.
+  test::FarDevice& far_device() { return dynamic_cast<test::FarDevice&>(*device); }
+
+  RankGrid grid;
+  std::unique_ptr<kernels::Device> device;
+  std::unique_ptr<model::ModelWeights> weights;
+  Engine engine;
+};
+
+std::vector<int32_t> token_ids();
+model::HeadPlan dense_plan(const DeviceRank& rank);
+
+class FarDeviceTest : public testing::Test {
+ protected:
+  // A model of four layers: what is taken in turn by layers has been taken again.
+  FarDeviceTest();
+
+  // On a thread a rank.
+  void on_ranks(GridShape shape, Memory memory, const std::function<void(DeviceRank&)>& what) const;
+  void on_one_rank(Memory memory, const std::function<void(DeviceRank&)>& what) const {
+    on_ranks({.tp = 1, .cp = 1}, memory, what);
+  }
+
+ private:
+  test::TempDirectory model_;
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,186 @@
+// In which order the engine gives a far device its layers, and what it does when one fails.
+
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "tests/unit/worker/far_device/far_device_case.h"
+#include "worker/engine/kv_sink.h"
+#include "worker/runtime/crossover.h"
+
+namespace millrace::worker {
+namespace {
+
+// Writes down what the engine does, and fails where it is told to.
+class NotingSink final : public KvSink {
+ public:
+  explicit NotingSink(bool sets_aside) : sets_aside_(sets_aside) {}
+  bool sets_aside() const override { return sets_aside_; }
+  Result<void> set_aside(int32_t layer, const LocalKv&) override {
+    notes.push_back(fmt::format("set aside {}", layer));
+    if (layer == fails_at) return error(Errc::kIo, "disk full");
+    return {};
+  }
+  Result<void> write_layer(const LayerKv& kv) override {
+    notes.push_back(fmt::format("write {}", kv.layer));
+    return {};
+  }
+
+  std::vector<std::string> notes;
+  int32_t fails_at = -1;
+
+ private:
+  bool sets_aside_;
+};
+
+class FarDeviceLayers : public FarDeviceTest {
+ protected:
+  std::vector<std::string> notes_of_layers(Memory memory, bool sets_aside) const {
+    NotingSink sink(sets_aside);
+    const auto note = [&](std::string_view what, int32_t layer) {
+      sink.notes.push_back(fmt::format("{} {}", what, layer));
+    };
+    const auto note_boundary = [&](const LayerReport& report) {
+      note("boundary", report.layer);
+      return Result<void>();
+    };
+    on_one_rank(memory, [&](DeviceRank& rank) {
+      const auto plan = dense_plan(rank);
+      must(rank.engine.prefill(
+          {.token_ids = token_ids(),
+           .plan = &plan,
+           .sink = &sink,
+           .index_tap = [&](int32_t layer, const kernels::IndexView&) { note("enqueue", layer); },
+           .at_boundary = note_boundary},
+          kTimeout));
+    });
+    return sink.notes;
+  }
+};
+
+TEST_F(FarDeviceLayers, AreGivenToTheDeviceBeforeTheOneBeforeIsClosed) {
+  const std::vector<std::string> ahead = {
+      "enqueue 0", "set aside 0",                               //
+      "enqueue 1", "write 0",     "boundary 0", "set aside 1",  //
+      "enqueue 2", "write 1",     "boundary 1", "set aside 2",  //
+      "enqueue 3", "write 2",     "boundary 2", "set aside 3",  //
+      "write 3",   "boundary 3"};
+  EXPECT_EQ(notes_of_layers(Memory::kFarLate, /*sets_aside=*/true), ahead);
+}
+
+TEST_F(FarDeviceLayers, AreGivenAfterTheOneBeforeWhereTheSinkReadsItsMemoryOrItIsTheHosts) {
+  std::vector<std::string> in_turn;
+  for (int layer = 0; layer < 4; ++layer) {
+    for (const std::string step : {"enqueue", "set aside", "write", "boundary"}) {
+      in_turn.push_back(fmt::format("{} {}", step, layer));
+    }
+  }
+  EXPECT_EQ(notes_of_layers(Memory::kFarLate, /*sets_aside=*/false), in_turn);
+  EXPECT_EQ(notes_of_layers(Memory::kNear, /*sets_aside=*/true), in_turn);
+}
+
+class FarDeviceEngine : public FarDeviceTest {};
+
+// At the first, a middle and the last layer: what another rank's device was given is not left
+// waiting for this one's.
+TEST_F(FarDeviceEngine, AnErrorOfOneRanksSinkEndsTheRequestOnAllAndLeavesThemUsable) {
+  for (const int32_t layer : {0, 1, 3}) {
+    std::mutex mutex;
+    std::vector<std::string> outcomes;
+    on_ranks({2, 2}, Memory::kFarLate, [&](DeviceRank& rank) {
+      const auto plan = dense_plan(rank);
+      const auto tokens = token_ids();
+      NotingSink sink(/*sets_aside=*/true);
+      if (rank.number() == 3) sink.fails_at = layer;
+      const PrefillTask task{.token_ids = tokens, .plan = &plan, .sink = &sink};
+      const auto failed = rank.engine.prefill(task, kTimeout);
+      sink.fails_at = -1;
+      const auto again = rank.engine.prefill(task, kTimeout);
+      const std::lock_guard lock(mutex);
+      outcomes.push_back(failed.ok() ? "ok" : failed.error().message);
+      outcomes.back() += again.ok() ? ", then ok" : ", then " + again.error().message;
+    });
+    EXPECT_EQ(outcomes, std::vector<std::string>(4, "rank 3: disk full, then ok")) << layer;
+  }
+}
+
+// The second failure is that of the wait for what a request that ends has left on its way.
+TEST_F(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
+  for (const int num_operations : {0, 10, 50}) {
+    on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
+      const auto plan = dense_plan(rank);
+      rank.far_device().break_after(num_operations);
+      std::string failure;
+      try {
+        (void)rank.engine.prefill({.token_ids = token_ids(), .plan = &plan}, kTimeout);
+      } catch (const std::runtime_error& e) {
+        failure = e.what();
+      }
+      EXPECT_EQ(failure, "failure 1");
+    });
+  }
+}
+
+class FarDeviceWarmUp : public FarDeviceTest {
+ protected:
+  // Of each rank: the device memory that warming up took, what of it is still taken, and the tokens
+  // of a prompt after it.
+  struct Warmed {
+    int64_t peak_bytes = 0;
+    int64_t left_bytes = 0;
+    std::vector<std::pair<int32_t, float>> top_tokens;  // and their logits; of rank 0
+  };
+
+  // Not warmed up at all with max_tokens 0.
+  std::vector<Warmed> warmed_ranks(int64_t max_tokens) const {
+    std::vector<Warmed> ranks(4);
+    on_ranks({2, 2}, Memory::kFarLate, [&](DeviceRank& rank) {
+      ranks[static_cast<size_t>(rank.number())] = warmed(rank, max_tokens);
+    });
+    return ranks;
+  }
+
+ private:
+  static Warmed warmed(DeviceRank& rank, int64_t max_tokens) {
+    auto& device = rank.far_device();
+    const int64_t before_bytes = device.allocated_bytes();
+    device.reset_peak();
+    if (max_tokens > 0) {
+      const auto done = rank.engine.warm_up(max_tokens, kTimeout);
+      MR_CHECK(done.ok(), "{}", done.error().to_string());
+    }
+    Warmed warmed = {.peak_bytes = device.peak_bytes() - before_bytes,
+                     .left_bytes = device.allocated_bytes() - before_bytes};
+    const auto plan = must(model::make_head_plan("adaptive:0.6", rank.weights->config,
+                                                 kPromptTokens, /*crossover_tokens=*/0));
+    const auto result =
+        must(rank.engine.prefill({.token_ids = token_ids(), .plan = &plan}, kTimeout));
+    for (const auto& token : result.top_tokens) {
+      warmed.top_tokens.emplace_back(token.token_id, token.logit);
+    }
+    return warmed;
+  }
+};
+
+TEST_F(FarDeviceWarmUp, PromptsLeaveNothingBehind) {
+  const auto cold = warmed_ranks(0);
+  ASSERT_EQ(cold[0].top_tokens.size(), 10U);
+  for (const int64_t max_tokens : {1, 70, 1000}) {
+    const auto warm = warmed_ranks(max_tokens);
+    for (size_t rank = 0; rank < warm.size(); ++rank) {
+      SCOPED_TRACE(fmt::format("up to {} tokens, rank {}", max_tokens, rank));
+      EXPECT_GT(warm[rank].peak_bytes, 0);
+      EXPECT_EQ(warm[rank].left_bytes, 0);
+      EXPECT_EQ(warm[rank].top_tokens, cold[rank].top_tokens);
+    }
+  }
+}
+
+TEST_F(FarDeviceEngine, MeasuresItsCrossover) {
+  on_one_rank(Memory::kFarLate, [](DeviceRank& rank) {
+    EXPECT_TRUE(measure_crossover(*rank.device, *rank.weights).ok());
+  });
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,55 @@
+#include "worker/index/layer_index.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/cpu_device.h"
+
+namespace millrace::worker {
+namespace {
+
+using model::HeadPattern;
+using model::Pattern;
+
+int64_t bytes_of(const model::HeadPlan& plan, int64_t num_tokens) {
+  const auto device = kernels::make_cpu_device({.num_threads = 1});
+  const auto index = LayerIndex::create(*device, plan, 0, plan.num_heads(), num_tokens,
+                                        kernels::tile_rows(num_tokens));
+  EXPECT_TRUE(index.ok());
+  return index.ok() ? index->bytes() : 0;
+}
+
+// The largest budgets of MInference's file for Llama 3 8B.
+model::HeadPlan llama3_plan() {
+  model::HeadPlan plan(
+      1, 32, HeadPattern{.pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
+  plan.at(0, 7) = {.pattern = Pattern::kVerticalSlash, .verticals = 3500, .slashes = 100};
+  return plan;
+}
+
+TEST(LayerIndex, BandsAndColumnsTakeLessThanAMegabyteALayerAtAnyLength) {
+  for (const int64_t num_tokens : {int64_t{131072}, int64_t{1} << 20, int64_t{4} << 20}) {
+    EXPECT_LT(bytes_of(llama3_plan(), num_tokens), 1'000'000) << num_tokens;
+  }
+}
+
+TEST(LayerIndex, ShortPromptsTakeWhatTheyCanFill) {
+  // 65 bands and 1,000 columns at most.
+  const model::HeadPlan plan(
+      1, 1, HeadPattern{.pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
+  EXPECT_LE(bytes_of(plan, 4096), 65 * 8 + 1000 * 4 + 1024);
+}
+
+TEST(LayerIndex, BlocksTakeThreeQuartersOfTheCausalBlocksAndHalfOfThoseOfLongPrompts) {
+  const model::HeadPlan plan(1, 2, HeadPattern{.pattern = Pattern::kAdaptive});
+  for (const auto& [num_tokens, share] :
+       {std::pair(int64_t{8192}, 0.75), {int64_t{1} << 20, 0.5}}) {
+    const double num_tiles = static_cast<double>(num_tokens) / 64;
+    const double bytes = 2 * share * num_tiles * (num_tiles + 1) / 2 * 4;
+    EXPECT_GE(static_cast<double>(bytes_of(plan, num_tokens)), 0.99 * bytes) << num_tokens;
+    // Counts and places of the tiles too; and 128 blocks more a tile of the long prompt.
+    EXPECT_LE(static_cast<double>(bytes_of(plan, num_tokens)), 1.1 * bytes) << num_tokens;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::worker

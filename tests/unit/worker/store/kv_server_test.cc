@@ -1,0 +1,182 @@
+// What a KV server answers to headers from the network, well formed or not.
+
+#include "worker/store/kv_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "comm/local/local_transport.h"
+#include "protocol/errc.h"
+#include "protocol/kv_messages.pb.h"
+#include "tests/unit/kvstore/faulty_memory.h"
+
+namespace millrace::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class KvServerTest : public ::testing::Test {
+ protected:
+  static constexpr kvstore::KvGeometry kGeometry{
+      .num_layers = 1, .num_kv_heads = 1, .first_kv_head = 2, .head_dim = 4};
+
+  // A request of three pages, page p filled with p + 1, its digest with p + 0.5.
+  void SetUp() override {
+    const std::vector<int64_t> pages = {0, 1, 2};
+    memory_->addressable = false;
+    ASSERT_TRUE(store_->begin_request("a", 192, pages).ok());
+    for (const int64_t page : pages) {
+      const std::vector<float> digest(4, static_cast<float>(page) + 0.5f);
+      const std::vector<std::byte> bytes(static_cast<size_t>(kGeometry.page_bytes()),
+                                         static_cast<std::byte>(page + 1));
+      ASSERT_TRUE(store_
+                      ->write_page("a", {.layer = 0, .kv_head = 2, .page = page}, bytes,
+                                   {.min = digest, .max = digest, .radius = digest})
+                      .ok());
+    }
+    ASSERT_TRUE(store_->seal("a", "lease", std::chrono::seconds(60)).ok());
+  }
+
+  static protocol::PageRequest request(uint64_t first_page, uint32_t num_pages) {
+    protocol::PageRequest request;
+    request.set_request_id("a");
+    request.set_lease_id("lease");
+    request.set_epoch("epoch");
+    request.set_kv_head(2);
+    request.set_first_page(first_page);
+    request.set_num_pages(num_pages);
+    return request;
+  }
+  protocol::PageReply ask(const std::string& header) {
+    const auto deadline = Deadline::after(std::chrono::seconds(60));
+    auto connection = transport_.connect(server_->address(), deadline);
+    payload_.assign(static_cast<size_t>(3 * kGeometry.page_bytes()), std::byte{0xee});
+    auto reply = (*connection)->call(header, payload_, deadline);
+    EXPECT_TRUE(reply.ok());
+    protocol::PageReply parsed;
+    EXPECT_TRUE(parsed.ParseFromString(reply->header));
+    return parsed;
+  }
+  void expect_refused(const std::string& header, Errc code, const std::string& why) {
+    const auto reply = ask(header);
+    EXPECT_EQ(reply.error().code(), static_cast<int>(code)) << reply.error().message();
+    EXPECT_THAT(reply.error().message(), HasSubstr(why));
+    EXPECT_EQ(reply.pages_size(), 0);
+    EXPECT_EQ(payload_.front(), std::byte{0xee});
+  }
+
+  comm::LocalTransport transport_;
+  // A device that the host cannot address: its pages are read.
+  std::shared_ptr<kvstore::Faults> memory_ = std::make_shared<kvstore::Faults>();
+  std::unique_ptr<kvstore::KvStore> store_ = *kvstore::make_kv_store(
+      {.device_bytes = 8 * kGeometry.page_bytes(),
+       .host_bytes = 8 * kGeometry.record_bytes(),
+       .geometry = kGeometry},
+      Clock::steady(),
+      std::make_unique<kvstore::FaultyMemory>(
+          *kvstore::MemoryTier::allocate(8, kGeometry.page_bytes()), memory_));
+  std::unique_ptr<KvServer> server_ =
+      *KvServer::start(transport_, *store_, "epoch", "127.0.0.1", 0);
+  std::vector<std::byte> payload_;
+};
+
+TEST_F(KvServerTest, AnswersPagesInOrder) {
+  const auto reply = ask(request(1, 2).SerializeAsString());
+  ASSERT_FALSE(reply.has_error()) << reply.error().message();
+  EXPECT_EQ(reply.pages_size(), 2);
+  EXPECT_EQ(payload_.front(), std::byte{2});
+  EXPECT_EQ(payload_[static_cast<size_t>(kGeometry.page_bytes())], std::byte{3});
+}
+
+TEST_F(KvServerTest, AnswersDigestsWithoutReadingPages) {
+  auto digests = request(1, 2);
+  digests.set_digests_only(true);
+  const auto reply = ask(digests.SerializeAsString());
+  ASSERT_FALSE(reply.has_error()) << reply.error().message();
+  EXPECT_EQ(reply.pages_size(), 2);
+  EXPECT_EQ(memory_->num_reads, 0);
+  std::vector<float> values(2 * 3 * 4);
+  std::memcpy(values.data(), payload_.data(), values.size() * sizeof(float));
+  EXPECT_THAT(std::span(values).first(12), ::testing::Each(1.5f));
+  EXPECT_THAT(std::span(values).last(12), ::testing::Each(2.5f));
+  EXPECT_EQ(payload_[values.size() * sizeof(float)], std::byte{0xee});
+}
+
+TEST_F(KvServerTest, GarbageIsRefused) {
+  expect_refused("\xff\xff\xff\xff", Errc::kInvalidArgument, "4 bytes is no page request");
+  expect_refused("", Errc::kNotFound, "epoch ''");
+}
+
+TEST_F(KvServerTest, NoPagesOrTooManyAreRefused) {
+  expect_refused(request(0, 0).SerializeAsString(), Errc::kInvalidArgument, "no pages");
+  expect_refused(request(0, 2049).SerializeAsString(), Errc::kTooLarge, "limit 2048");
+}
+
+// Pages of 64 KiB: 1024 of them fill a reply. The store has none and says so where it is asked.
+TEST(KvServerLimits, MorePagesThanAReplyCarriesAreRefusedBeforeTheStoreIsAsked) {
+  const kvstore::KvGeometry geometry{.num_layers = 1, .num_kv_heads = 1, .head_dim = 128};
+  const auto store =
+      *kvstore::make_kv_store({.host_bytes = 4 << 20, .geometry = geometry}, Clock::steady());
+  comm::LocalTransport transport;
+  const auto server = *KvServer::start(transport, *store, "epoch", "127.0.0.1", 0);
+  protocol::PageRequest request;
+  request.set_epoch("epoch");
+  const auto error_of = [&](uint32_t num_pages, bool digests_only) {
+    request.set_num_pages(num_pages);
+    request.set_digests_only(digests_only);
+    const auto deadline = Deadline::after(std::chrono::seconds(60));
+    auto connection = *transport.connect(server->address(), deadline);
+    const auto reply = connection->call(request.SerializeAsString(), {}, deadline);
+    protocol::PageReply parsed;
+    EXPECT_TRUE(reply.ok() && parsed.ParseFromString(reply->header));
+    return parsed.error();
+  };
+  EXPECT_EQ(error_of(1024, false).code(), static_cast<int>(Errc::kNotFound));
+  EXPECT_EQ(error_of(1025, false).code(), static_cast<int>(Errc::kTooLarge));
+  EXPECT_THAT(error_of(1025, false).message(),
+              HasSubstr("1025 pages are 67174400 bytes, a reply carries 67108864"));
+  EXPECT_EQ(error_of(2048, true).code(), static_cast<int>(Errc::kNotFound));
+}
+
+TEST_F(KvServerTest, PagesThatAreNotThereAreRefused) {
+  expect_refused(request(2, 2).SerializeAsString(), Errc::kNotFound, "not all among");
+  expect_refused(request(uint64_t{1} << 63, 1).SerializeAsString(), Errc::kNotFound,
+                 "not all among");
+  auto head = request(0, 1);
+  head.set_kv_head(0xffffffff);
+  expect_refused(head.SerializeAsString(), Errc::kNotFound, "kv head");
+  auto layer = request(0, 1);
+  layer.set_layer(0xffffffff);
+  expect_refused(layer.SerializeAsString(), Errc::kNotFound, "layer");
+}
+
+TEST_F(KvServerTest, APageOfAnOpenRequestIsServedOnceItIsThereAndRefusedRetriablyBefore) {
+  const std::vector<int64_t> pages = {0};
+  ASSERT_TRUE(store_->begin_request("b", 64, pages).ok());
+  ASSERT_TRUE(store_->open("b", "lease-b").ok());
+  auto first = request(0, 1);
+  first.set_request_id("b");
+  first.set_lease_id("lease-b");
+  expect_refused(first.SerializeAsString(), Errc::kUnavailable,
+                 "request 'b': layer 0 kv head 2 page 0 is not there yet");
+  EXPECT_TRUE(protocol::retriable(Errc::kUnavailable));
+
+  const std::vector<std::byte> bytes(static_cast<size_t>(kGeometry.page_bytes()), std::byte{9});
+  const std::vector<float> digest(4), score = {1.0f};
+  ASSERT_TRUE(store_
+                  ->write_page("b", {.layer = 0, .kv_head = 2, .page = 0}, bytes,
+                               {.min = digest, .max = digest, .radius = digest})
+                  .ok());
+  ASSERT_TRUE(store_->set_scores("b", 0, 2, score).ok());
+  const auto reply = ask(first.SerializeAsString());
+  ASSERT_FALSE(reply.has_error()) << reply.error().message();
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), payload_.begin()));
+
+  store_->abort("b");
+  expect_refused(first.SerializeAsString(), Errc::kNotFound, "request 'b' is gone: aborted");
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,109 @@
+#include "worker/store/store_pools.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/temp_directory.h"
+#include "tests/unit/worker/ranks/rank_threads.h"
+#include "worker/engine/capacity.h"
+
+namespace millrace::worker {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+TEST(StorePools, TheHostPoolIsAPartOfWhatTheRanksThatStoreDivide) {
+  const MachineRoom room{.memory_bytes = 64 * kGiB, .num_ranks = 4};
+  EXPECT_EQ(pool_sizes({}, room)->host_bytes, 8 * kGiB);
+  MachineRoom cpus = room;
+  cpus.device_is_host = true;
+  EXPECT_EQ(pool_sizes({}, cpus)->host_bytes, 2 * kGiB);
+}
+
+TEST(StorePools, MoreHostMemoryThanIsFreeIsRefusedWithTheNumbers) {
+  const MachineRoom room{.memory_bytes = 64 * kGiB, .num_ranks = 4};
+  EXPECT_EQ(pool_sizes({.host_bytes = 16 * kGiB}, room)->host_bytes, 16 * kGiB);
+  const auto refused = pool_sizes({.host_bytes = 16 * kGiB + 1}, room);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("--host-pool 16.0 GiB on each of 4 ranks"), HasSubstr("64.0 GiB")));
+}
+
+TEST(StorePools, ADevicePoolCountsWhereItIsHostMemory) {
+  MachineRoom room{.memory_bytes = 8 * kGiB};
+  const PoolOptions options{.device_bytes = 5 * kGiB, .host_bytes = 4 * kGiB};
+  EXPECT_TRUE(pool_sizes(options, room).ok());
+  room.device_is_host = true;
+  EXPECT_THAT(pool_sizes(options, room).error().message, HasSubstr("--device-pool 5.00 GiB"));
+  // Sums beyond 64 bits are none.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(pool_sizes({.device_bytes = kMost, .host_bytes = kMost}, room).ok());
+}
+
+TEST(StorePools, RanksOfOneDiskDivideIt) {
+  MachineRoom room{.memory_bytes = 8 * kGiB, .disk_bytes = 100, .num_ranks_on_disk = 2};
+  EXPECT_TRUE(pool_sizes({.disk_bytes = 50, .disk_directory = "/d"}, room).ok());
+  const auto refused = pool_sizes({.disk_bytes = 51, .disk_directory = "/d"}, room);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("on each of 2 ranks: 100 B are free in /d"));
+}
+
+TEST(StorePools, NeighboursAreThoseThatStoreOnTheSameMachineAndDisk) {
+  // Two machines of three ranks; the third of each stores nothing, and the first machine's second
+  // has a disk of its own.
+  const std::vector<StorePlace> places = {{0, true, 7}, {0, true, 8}, {0, false, 0},
+                                          {3, true, 7}, {3, true, 7}, {3, false, 0}};
+  std::vector<MachineRoom> rooms(places.size());
+  test::run_ranks(6, [&](std::unique_ptr<comm::Communicator> world) {
+    const auto rank = static_cast<size_t>(world->rank());
+    rooms[rank] = *count_neighbours(*world, places[rank], Deadline::after(std::chrono::minutes(1)));
+  });
+  for (const size_t rank : {0, 1, 3, 4}) {
+    EXPECT_EQ(rooms[rank].num_ranks, 2) << rank;
+    EXPECT_EQ(rooms[rank].num_ranks_on_disk, rank < 3 ? 1 : 2) << rank;
+  }
+}
+
+TEST(StorePools, ADirectoryThatCannotBeMadeIsTheSameErrorOnAllRanks) {
+  const test::TempDirectory files;
+  const std::string below_a_file = files.write("file", "") + "/rank-1";
+  std::vector<std::string> messages(2);
+  test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    const auto rank = static_cast<size_t>(world->rank());
+    const auto place = store_place(0, true, rank == 1 ? below_a_file : files.path());
+    const auto room = count_neighbours(*world, place, Deadline::after(std::chrono::minutes(1)));
+    if (!room.ok()) messages[rank] = room.error().message;
+  });
+  for (const auto& message : messages) EXPECT_THAT(message, HasSubstr(below_a_file));
+}
+
+TEST(StorePools, TheLongestPromptThatIsPromisedFitsTheEmptyPools) {
+  const auto config = test::tiny_model_config();
+  const model::ShardShape shard{.num_kv_heads = 4};
+  const RankLayout layout{.config = config, .shard = shard};
+  const kvstore::KvGeometry geometry{
+      .num_layers = config.num_layers, .num_kv_heads = 4, .head_dim = config.head_dim};
+  const int64_t rows = config.num_layers * int64_t{4};
+  // Slots for exactly ten pages of each layer and head, in one tier and in two.
+  for (const int64_t device_slots : {int64_t{0}, 3 * rows + 1}) {
+    const auto store =
+        *kvstore::make_kv_store({.device_bytes = device_slots * geometry.page_bytes(),
+                                 .host_bytes = (10 * rows - device_slots) * geometry.page_bytes() +
+                                               10 * rows * geometry.record_bytes(),
+                                 .geometry = geometry},
+                                Clock::steady());
+    const int64_t tokens = max_stored_tokens(layout, store->stats().pages_available);
+    EXPECT_EQ(tokens, (device_slots == 0 ? 10 : 9) * 64);
+    const Partition partition(tokens, 1, 64);
+    const auto begun = store->begin_request("r", tokens, partition.pages(0));
+    EXPECT_TRUE(begun.ok()) << begun.error().to_string();
+  }
+}
+
+}  // namespace
+}  // namespace millrace::worker

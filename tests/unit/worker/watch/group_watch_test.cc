@@ -1,0 +1,132 @@
+// What ranks are told of each other's end, and which of them are named as silent.
+
+#include "worker/watch/group_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "tests/unit/worker/ranks/rank_threads.h"
+
+namespace millrace::worker {
+namespace {
+
+using ::testing::StartsWith;
+
+constexpr std::chrono::seconds kTimeout{60};
+
+// Set once, by a watch's thread; waited for by a rank's.
+class Reason {
+ public:
+  GroupWatch::OnEnd setter() {
+    return [this](const std::string& why) { promise_.set_value(why); };
+  }
+  void wait() {
+    MR_CHECK(future_.wait_for(kTimeout) == std::future_status::ready, "the watch did not end");
+  }
+  std::string get() { return future_.get(); }
+
+ private:
+  std::promise<std::string> promise_;
+  std::future<std::string> future_ = promise_.get_future();
+};
+
+std::unique_ptr<GroupWatch> start(comm::Communicator& world, GroupWatch::OnEnd on_end) {
+  auto watch =
+      GroupWatch::start(world, "127.0.0.1", "epoch", std::move(on_end), Deadline::after(kTimeout));
+  MR_CHECK(watch.ok(), "{}", watch.error().to_string());
+  return *std::move(watch);
+}
+
+void ignore(const std::string&) {}
+
+void meet(comm::Communicator& world) {
+  MR_CHECK(world.barrier(Deadline::after(kTimeout)).ok(), "barrier");
+}
+
+TEST(GroupWatch, ALostRankIsToldToRankZeroAndALeavingOneIsNot) {
+  Reason reason;
+  test::run_ranks(3, [&](std::unique_ptr<comm::Communicator> world) {
+    const int rank = world->rank();
+    auto watch = start(*world, rank == 0 ? reason.setter() : ignore);
+    if (rank == 1) watch->leave();
+    meet(*world);
+    // Rank 1 has left before rank 2 is lost, so rank 0 hears of both in this order.
+    if (rank == 0) reason.wait();
+  });
+  EXPECT_EQ(reason.get(), "rank 2 is lost");
+}
+
+TEST(GroupWatch, TheOthersEndWithRankZero) {
+  Reason reason;
+  test::run_ranks(3, [&](std::unique_ptr<comm::Communicator> world) {
+    const int rank = world->rank();
+    auto watch = start(*world, rank == 1 ? reason.setter() : ignore);
+    meet(*world);
+    if (rank == 2) watch.reset();
+    if (rank == 1) reason.wait();
+    meet(*world);
+  });
+  EXPECT_EQ(reason.get(), "rank 0 ends the group");
+}
+
+TEST(GroupWatch, ARankThatGivesUpEndsTheGroup) {
+  Reason reason;
+  test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    const int rank = world->rank();
+    auto watch = start(*world, rank == 0 ? reason.setter() : ignore);
+    if (rank == 1) watch->give_up();
+    if (rank == 0) reason.wait();
+    meet(*world);
+  });
+  EXPECT_EQ(reason.get(), "rank 1 gave the group up");
+}
+
+TEST(GroupWatch, AStepThatTakesTooLongEndsTheRank) {
+  Reason reason;
+  test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
+    auto watch = start(*world, reason.setter());
+    watch->expect_step("layer 3 of 5", Duration::zero());
+    reason.wait();
+  });
+  EXPECT_EQ(reason.get(), "stuck in layer 3 of 5: not done within 0.0 s");
+}
+
+TEST(GroupWatch, AWatchOfItsOwnEndsTheRankThatIsStuckNow) {
+  Reason reason;
+  const auto watch = *GroupWatch::alone(reason.setter());
+  watch->expect_step("layer 3 of 5", kTimeout);
+  watch->expect_nothing();
+  watch->expect_step("layer 4 of 5", Duration::zero());
+  reason.wait();
+  EXPECT_EQ(reason.get(), "stuck in layer 4 of 5: not done within 0.0 s");
+}
+
+// A rank that connects and never says a word, as a stopped process.
+TEST(GroupWatch, ASilentRankIsNamed) {
+  Reason reason;
+  test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    if (world->rank() == 1) {
+      WatchEndpoint endpoint;
+      MR_CHECK(world
+                   ->broadcast(std::as_writable_bytes(std::span(&endpoint, 1)), /*root=*/0,
+                               Deadline::after(kTimeout))
+                   .ok(),
+               "broadcast");
+      const auto socket = connect_to_rank_0(endpoint, "epoch", 1, Deadline::after(kTimeout));
+      MR_CHECK(socket.ok(), "{}", socket.error().to_string());
+      meet(*world);
+      return;
+    }
+    auto watch = start(*world, reason.setter());
+    watch->expect_step("layer 3 of 5", Duration::zero());
+    reason.wait();
+    meet(*world);
+  });
+  EXPECT_THAT(reason.get(), StartsWith("stuck in layer 3 of 5: not done within 0.0 s; "
+                                       "rank 1 silent for "));
+}
+
+}  // namespace
+}  // namespace millrace::worker

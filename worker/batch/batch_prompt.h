@@ -1,0 +1,56 @@
+// One line of a batch job's input and one of its output.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/result.h"
+#include "model/vocabulary.h"
+#include "worker/timing/phase_times.h"
+
+namespace millrace::worker {
+
+// A line of 4M token ids is about 30 MB of text.
+inline constexpr int64_t kMaxBatchLineBytes = 256ll << 20;
+inline constexpr int32_t kMaxBatchNewTokens = 4096;
+
+struct BatchPrompt {
+  std::string id;
+  std::vector<int32_t> token_ids;
+  int32_t max_tokens = 1;
+  bool ignore_eos = false;
+  std::vector<int64_t> probe_positions;   // ascending, each in the prompt
+  std::vector<int32_t> probe_target_ids;  // none, or one a probe; not negative
+};
+
+// {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "ignore_eos": false,
+// "probe_positions": [...], "probe_target_ids": [...]}; all but the first two optional.
+// kInvalidArgument names the field; unknown fields are ignored, so that a job's input may carry
+// what its reader needs (expected answers).
+Result<BatchPrompt> parse_batch_prompt(std::string_view line);
+// The id of a line that could not be parsed otherwise; empty when there is none.
+std::string batch_prompt_id(std::string_view line);
+
+struct BatchResult {
+  int64_t num_tokens = 0;
+  std::vector<int32_t> generated_token_ids;
+  std::string_view finish_reason = "length";
+  std::vector<model::TokenScore> top_tokens;
+  std::vector<int32_t> probe_token_ids;
+  std::vector<double> probe_logprobs;
+  double density = 0;
+  double recall = 0;      // mean share of their attention mass that measured rows attended to
+  double recall_p01 = 0;  // what all but one in a hundred of them reach
+  int64_t dense_for_length = 0;  // heads that ran densely because the prompt is short
+  double total_s = 0;
+  PhaseTimes phases;
+};
+
+std::string batch_result_line(const std::string& id, const BatchResult& result);
+std::string batch_error_line(const std::string& id, const Error& error);
+// The id in a result line of a prompt that went well; empty for any other line.
+std::string id_of_ok_line(std::string_view line);
+
+}  // namespace millrace::worker

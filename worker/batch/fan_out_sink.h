@@ -1,0 +1,23 @@
+// Passes a layer on to several sinks.
+#pragma once
+
+#include <vector>
+
+#include "worker/engine/kv_sink.h"
+
+namespace millrace::worker {
+
+class FanOutSink final : public KvSink {
+ public:
+  void add(KvSink& sink) { sinks_.push_back(&sink); }
+  bool empty() const { return sinks_.empty(); }
+  bool sets_aside() const override;
+  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
+  Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> finish() override;
+
+ private:
+  std::vector<KvSink*> sinks_;
+};
+
+}  // namespace millrace::worker

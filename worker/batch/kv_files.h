@@ -1,0 +1,55 @@
+// The KV cache of a batch job on disk: <directory>/manifest.json and one rank-<r>.safetensors a
+// rank, with tensors layers.<l>.k and layers.<l>.v of shape [kv heads of the rank, tokens of the
+// rank, head dim], K after RoPE.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/api/host_window.h"
+#include "worker/engine/kv_sink.h"
+#include "worker/engine/partition.h"
+#include "worker/ranks/rank_grid.h"
+
+namespace millrace::worker {
+
+// Writes one rank's file as the layers come. kIo with the path and the operating system's reason
+// (disk full).
+class KvFileSink final : public KvSink {
+ public:
+  static Result<std::unique_ptr<KvFileSink>> create(kernels::Device& device,
+                                                    const std::string& path,
+                                                    const model::ModelWeights& weights,
+                                                    int64_t num_rows);
+  ~KvFileSink() override;
+
+  Result<void> write_layer(const LayerKv& kv) override;
+  // Flushes; without it the file is to be thrown away.
+  Result<void> close();
+
+ private:
+  KvFileSink(std::string path, int descriptor, kernels::HostWindow window)
+      : path_(std::move(path)), descriptor_(descriptor), window_(std::move(window)) {}
+  Result<void> append(const void* data, int64_t bytes);
+  Result<void> append_device(const void* data, int64_t bytes);
+
+  std::string path_;
+  int descriptor_;
+  kernels::HostWindow window_;
+};
+
+struct KvManifestFacts {
+  std::string id;
+  int64_t num_tokens = 0;
+  int32_t first_token = 0;
+  double density = 0;
+};
+
+std::string kv_file_name(int rank);
+
+// The manifest's text: the model's layout and, for each file, its kv heads and token ranges.
+// Replicated kv heads (tp above the number of kv heads) are named once.
+Result<std::string> kv_manifest_json(const KvManifestFacts& facts, const model::ModelConfig& config,
+                                     DType dtype, const Partition& partition, GridShape grid);
+
+}  // namespace millrace::worker

@@ -1,0 +1,123 @@
+// millrace-batch: a file of prompts through a group of ranks, without a coordinator.
+//   mpirun -n P millrace-batch --model DIR --input prompts.jsonl --output DIR [--tp T --cp C] ...
+// Exit status: 0 all prompts done; 1 some failed (their result lines say why); 2 the job could not
+// run to its end, or the command line is wrong.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "comm/mpi/mpi_session.h"
+#include "common/cli/choice_option.h"
+#include "common/cli/help_formatter.h"
+#include "common/cli/number_range.h"
+#include "common/cli/parse.h"
+#include "common/log.h"
+#include "worker/batch/batch_job.h"
+#include "worker/cli/rank_cli.h"
+#include "worker/watch/rank_end.h"
+
+namespace millrace::worker {
+
+namespace {
+
+struct Options {
+  RankOptions rank;
+  BatchOptions batch;
+  double layer_timeout_s = 1800;
+};
+
+void add_options(CLI::App& app, Options& options) {
+  add_rank_options(app, options.rank);
+  app.add_option("--input", options.batch.input_path, "prompts, one JSON object a line")
+      ->type_name("FILE")
+      ->required();
+  app.add_option("--output", options.batch.output_directory, "for results.jsonl and kv/")
+      ->type_name("DIR")
+      ->required();
+  app.add_flag("--resume", options.batch.resume,
+               "keep the results that DIR has, compute what they lack");
+  app.add_option("--head-plan", options.batch.head_plan, "what heads attend to")
+      ->type_name("PLAN")
+      ->capture_default_str();
+  app.add_option("--min-recall", options.batch.min_recall,
+                 "of its attention mass that each sampled row of an adaptive head covers at least")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str();
+  cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
+                        "what becomes of the KV cache; save: to kv/<id>/");
+  app.add_option("--layer-timeout-s", options.layer_timeout_s,
+                 "seconds; a layer that takes longer means a rank is lost")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
+}
+
+int report(const Result<BatchSummary>& summary) {
+  if (!summary.ok()) {
+    spdlog::error("{}", summary.error().to_string());
+    return 2;
+  }
+  fmt::print("{} prompts done, {} failed, {} tokens in {:.1f} s ({:.0f} tokens/s)", summary->num_ok,
+             summary->num_failed, summary->num_tokens, summary->total_s,
+             static_cast<double>(summary->num_tokens) / std::max(summary->total_s, 1e-9));
+  if (summary->num_done_before > 0) fmt::print(", {} done before", summary->num_done_before);
+  fmt::print("\n");
+  return summary->num_failed == 0 ? 0 : 1;
+}
+
+void end_process(const std::string& why) {
+  end_rank(error(Errc::kPeerLost, "{}", why));
+}
+
+Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) {
+  MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan, options.min_recall));
+  const auto watch = GroupWatch::alone(end_process);
+  if (!watch.ok()) end_rank(watch.error());
+  BatchJob job(runtime.engine(), runtime.device(), runtime.weights(), runtime.grid(),
+               runtime.limits(), options, watch->get());
+  auto summary = or_end_rank([&] { return job.run(); });
+  if (!summary.ok() && summary.error().code == Errc::kPeerLost) end_rank(summary.error());
+  return summary;
+}
+
+int run(comm::MpiSession& session, Options& options) {
+  auto world = session.world();
+  const bool root = world->rank() == 0;
+  init_logging(fmt::format("batch/{}", world->rank()));
+  auto runtime = or_end_rank([&] { return RankRuntime::create(std::move(world), options.rank); });
+  if (!runtime.ok()) {
+    if (root) spdlog::error("{}", runtime.error().to_string());
+    return 2;
+  }
+  options.batch.crossover_tokens = (*runtime)->crossover_tokens();
+  options.batch.layer_timeout = cli::from_seconds(options.layer_timeout_s);
+  options.batch.show_progress = root && isatty(STDERR_FILENO) != 0;
+  const auto summary = run_job(**runtime, options.batch);
+  if (root) return report(summary);
+  return summary.ok() ? 0 : 2;  // what ends the job on all ranks is rank 0's to report
+}
+
+}  // namespace
+
+}  // namespace millrace::worker
+
+int main(int argc, char** argv) {
+  millrace::worker::Options options;
+  CLI::App app(
+      "Prefills a file of prompts on a group of ranks, without a coordinator:\n"
+      "  mpirun -n 4 millrace-batch --model DIR --input prompts.jsonl --output DIR --tp 2 --cp 2",
+      "millrace-batch");
+  app.formatter(std::make_shared<millrace::cli::HelpFormatter>());
+  app.set_version_flag("--version", MILLRACE_VERSION);
+  millrace::worker::add_options(app, options);
+  if (const auto status = millrace::cli::parse(app, argc, argv)) return *status;
+  try {
+    millrace::comm::MpiSession session(argc, argv);
+    return millrace::worker::run(session, options);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "millrace-batch: %s\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,140 @@
+#include "worker/cli/worker_options.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "common/cli/check_by.h"
+#include "common/cli/choice_option.h"
+#include "common/cli/number_range.h"
+#include "common/units.h"
+#include "worker/cli/rank_cli.h"
+
+namespace millrace::worker {
+
+namespace {
+
+constexpr size_t kMaxNameChars = 128;  // as in the coordinator
+
+// A name stands in metrics and logs, a line each.
+std::string check_name(const std::string& name) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (name.empty() || name.size() > kMaxNameChars) {
+    return fmt::format("must have 1 to {} characters, not {}", kMaxNameChars, name.size());
+  }
+  return std::any_of(name.begin(), name.end(), is_control) ? "has control characters" : "";
+}
+
+// What decode nodes are told to connect to: an address to listen on is none to reach.
+std::string check_kv_host(const std::string& host) {
+  if (host.empty()) return "must name an address of this host";
+  std::array<unsigned char, sizeof(in6_addr)> bytes{};
+  const std::string bare =
+      host.front() == '[' && host.back() == ']' ? host.substr(1, host.size() - 2) : host;
+  const bool is_address = inet_pton(AF_INET, bare.c_str(), bytes.data()) == 1 ||
+                          inet_pton(AF_INET6, bare.c_str(), bytes.data()) == 1;
+  const bool unspecified =
+      is_address && std::all_of(bytes.begin(), bytes.end(), [](auto byte) { return byte == 0; });
+  return unspecified ? host + " is no address that decode nodes can reach: name one of this host"
+                     : "";
+}
+
+void add_pool_options(CLI::App& app, WorkerOptions& options) {
+  app.add_option("--device-pool", options.device_pool,
+                 "device memory of this rank for KV pages, as 256MiB")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->default_str("1/16 of the free memory; on a GPU none");
+  app.add_option("--host-pool", options.host_pool,
+                 "host memory of this rank for KV pages, and for the digests of the pages of all "
+                 "pools: a twentieth of 16-bit pages")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->default_str("1/8 of the free memory; with a GPU 1/2");
+  app.add_option("--disk-pool", options.disk_pool,
+                 "disk space of this rank for KV pages; needs --disk-directory")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_option("--disk-directory", options.disk_directory, "where the disk pool's file lives")
+      ->type_name("DIR");
+}
+
+void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
+  app.add_option("--kv-host", options.kv_host,
+                 "address that decode nodes reach this host's KV servers at")
+      ->type_name("HOST")
+      ->check(check_kv_host)
+      ->capture_default_str();
+  app.add_option("--kv-port", options.kv_port,
+                 "port of rank 0's KV server, rank r takes N + r; 0: free ones")
+      ->check(cli::number_range(0, 65535))
+      ->capture_default_str();
+  cli::add_choice<comm::UcxTransports>(app, "--kv-transport", options.transports,
+                                       comm::ucx_transport_names(), "how pages reach decode nodes");
+}
+
+}  // namespace
+
+void add_worker_options(CLI::App& app, WorkerOptions& options) {
+  add_rank_options(app, options.rank);
+  app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
+      ->option_text("HOST:PORT")
+      ->check(cli::check_by(parse_host_port))
+      ->capture_default_str();
+  app.add_option("--group-name", options.group_name, "label of this group in metrics")
+      ->type_name("NAME")
+      ->check(check_name)
+      ->capture_default_str();
+  app.add_option("--head-plan", options.group.head_plan, "for requests that name none")
+      ->type_name("PLAN")
+      ->capture_default_str();
+  app.add_option("--min-recall", options.group.min_recall,
+                 "of its attention mass that each sampled row of an adaptive head covers at least; "
+                 "for requests that name none")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str();
+  add_kv_server_options(app, options);
+  add_pool_options(app, options);
+  app.add_option("--layer-timeout-s", options.layer_timeout_s,
+                 "seconds; a layer that takes longer means a rank is lost")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
+  app.add_option("--drain-timeout-s", options.drain_timeout_s,
+                 "seconds that leases are waited for when draining")
+      ->check(cli::number_range(0.0, cli::kMaxSeconds))
+      ->capture_default_str();
+}
+
+Result<void> check_together(const WorkerOptions& options) {
+  MR_ASSIGN_OR_RETURN(const int64_t disk_bytes, parse_bytes(options.disk_pool));
+  if (disk_bytes > 0 && options.disk_directory.empty()) {
+    return error(Errc::kInvalidArgument, "--disk-pool {}: needs --disk-directory",
+                 options.disk_pool);
+  }
+  const int num_ranks = options.rank.grid.tp * options.rank.grid.cp;
+  if (options.kv_port > 0 && options.kv_port + num_ranks - 1 > 65535) {
+    return error(Errc::kInvalidArgument, "--kv-port {}: the last of {} ranks would have port {}",
+                 options.kv_port, num_ranks, options.kv_port + num_ranks - 1);
+  }
+  return {};
+}
+
+Result<HostPort> parse_host_port(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  if (colon != std::string_view::npos && colon > 0) {
+    const char* end = text.data() + text.size();
+    const auto [stop, status] = std::from_chars(text.data() + colon + 1, end, port);
+    if (status != std::errc() || stop != end) port = 0;
+  }
+  if (port <= 0 || port > 65535) {
+    return error(Errc::kInvalidArgument, "'{}' is no HOST:PORT with a port from 1 to 65535", text);
+  }
+  return HostPort{.host = std::string(text.substr(0, colon)), .port = static_cast<uint16_t>(port)};
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,44 @@
+// The command line of millrace-worker.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "comm/ucx/ucx_transport.h"
+#include "common/result.h"
+#include "worker/group/group_service.h"
+#include "worker/runtime/rank_runtime.h"
+
+namespace millrace::worker {
+
+struct WorkerOptions {
+  RankOptions rank;
+  GroupOptions group;
+  std::string coordinator = "127.0.0.1:8001";
+  std::string group_name = "group-0";
+  std::string kv_host = "127.0.0.1";
+  int kv_port = 0;
+  comm::UcxTransports transports = comm::UcxTransports::kAuto;
+  std::string device_pool, host_pool;
+  std::string disk_pool = "0";
+  std::string disk_directory;
+  double layer_timeout_s = 300;
+  double drain_timeout_s = 30;
+};
+
+// Binds the options to `options`, which must outlive the parse.
+void add_worker_options(CLI::App& app, WorkerOptions& options);
+
+// What the options say together, before anything is loaded: kInvalidArgument names them.
+Result<void> check_together(const WorkerOptions& options);
+
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+// "host:8001"; kInvalidArgument for anything else.
+Result<HostPort> parse_host_port(std::string_view text);
+
+}  // namespace millrace::worker

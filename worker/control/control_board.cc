@@ -1,0 +1,70 @@
+#include "worker/control/control_board.h"
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace millrace::worker {
+
+void ControlBoard::post(std::vector<protocol::Metric> metrics, int64_t free_prompt_tokens) {
+  const std::lock_guard lock(mutex_);
+  metrics_ = std::move(metrics);
+  free_prompt_tokens_ = free_prompt_tokens;
+  forget_ended();
+}
+
+protocol::Heartbeat ControlBoard::heartbeat() const {
+  const std::lock_guard lock(mutex_);
+  protocol::Heartbeat out;
+  for (const auto& metric : metrics_) *out.add_metrics() = metric;
+  if (free_prompt_tokens_) {
+    out.mutable_room()->set_free_prompt_tokens(static_cast<uint64_t>(*free_prompt_tokens_));
+  }
+  return out;
+}
+
+void ControlBoard::hold(const protocol::PrefillDone& done) {
+  const auto& manifest = done.manifest();
+  const std::lock_guard lock(mutex_);
+  leases_[done.request_id()] = {
+      .id = manifest.lease_id(),
+      .done = done.SerializeAsString(),
+      .ends = clock_.now() + std::chrono::milliseconds(manifest.lease_ms())};
+}
+
+ControlBoard::Lease* ControlBoard::find(const std::string& request_id,
+                                        const std::string& lease_id) {
+  const auto found = leases_.find(request_id);
+  return found == leases_.end() || found->second.id != lease_id ? nullptr : &found->second;
+}
+
+void ControlBoard::renew(const std::string& request_id, const std::string& lease_id,
+                         Duration lease) {
+  const std::lock_guard lock(mutex_);
+  if (Lease* held = find(request_id, lease_id)) held->ends = clock_.now() + lease;
+}
+
+void ControlBoard::end(const std::string& request_id, const std::string& lease_id) {
+  const std::lock_guard lock(mutex_);
+  if (find(request_id, lease_id) != nullptr) leases_.erase(request_id);
+}
+
+std::vector<protocol::LeaseHeld> ControlBoard::held() {
+  const std::lock_guard lock(mutex_);
+  forget_ended();
+  std::vector<protocol::LeaseHeld> out;
+  for (const auto& [id, lease] : leases_) {
+    auto& held = out.emplace_back();
+    MR_CHECK(held.mutable_done()->ParseFromString(lease.done), "lease of {}", id);
+    held.set_expires_in_ms(static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(lease.ends - clock_.now()).count()));
+  }
+  return out;
+}
+
+void ControlBoard::forget_ended() {
+  std::erase_if(leases_,
+                [now = clock_.now()](const auto& entry) { return entry.second.ends <= now; });
+}
+
+}  // namespace millrace::worker

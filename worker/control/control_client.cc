@@ -1,0 +1,288 @@
+#include "worker/control/control_client.h"
+
+#include <array>
+#include <atomic>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <thread>
+
+#include "common/errc_wire.h"
+#include "common/log.h"
+#include "protocol/attended_time.h"
+#include "protocol/codec.h"
+#include "worker/control/control_inbox.h"
+
+namespace millrace::worker {
+
+namespace {
+
+namespace asio = boost::asio;
+using asio::awaitable;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Kind = ControlEvent::Kind;
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+// Progress messages are small; this much unsent means that the coordinator does not read.
+constexpr int64_t kMaxUnsentBytes = 64 << 20;
+// For a coordinator that reads, which takes them in a millisecond.
+constexpr auto kLastWords = std::chrono::milliseconds(200);
+
+}  // namespace
+
+class ControlClient::Connection {
+ public:
+  Connection(ControlOptions options, ControlBoard& board)
+      : options_(std::move(options)), board_(board) {
+    asio::co_spawn(io_, keep_connected(), asio::detached);
+    thread_ = std::thread([this] { io_.run(); });
+  }
+
+  ~Connection() {
+    // What was said last, such as why a group ends, still goes out.
+    const auto patience = Deadline::after(kLastWords);
+    while (unsent_bytes_ > 0 && inbox.connected() && !patience.passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    asio::post(io_, [this] {
+      stopping_ = true;
+      retry_.cancel();
+      drop("closed by this side");
+    });
+    thread_.join();
+  }
+
+  Result<void> send(const protocol::Envelope& envelope) {
+    if (!inbox.connected()) return Error(Errc::kPeerLost, "not connected to the coordinator");
+    MR_ASSIGN_OR_RETURN(std::string frame, protocol::encode_frame(envelope));
+    if (unsent_bytes_ > kMaxUnsentBytes) {
+      return error(Errc::kExhausted, "{} bytes wait for the coordinator to read them",
+                   unsent_bytes_.load());
+    }
+    unsent_bytes_ += static_cast<int64_t>(frame.size());
+    asio::post(io_, [this, session = session_.load(), sent = std::move(frame)]() mutable {
+      if (session == session_) {
+        enqueue(std::move(sent));
+      } else {
+        unsent_bytes_ -= static_cast<int64_t>(sent.size());
+      }
+    });
+    return {};
+  }
+
+  ControlInbox inbox;
+
+ private:
+  awaitable<void> keep_connected();
+  awaitable<Result<void>> open();
+  awaitable<Result<void>> tell_leases();
+  awaitable<Result<protocol::Envelope>> read();
+  awaitable<void> serve();
+  awaitable<void> beat(uint64_t session);
+  awaitable<void> write_outbox();
+  void enqueue(std::string frame);
+  void drop(const std::string& why);
+
+  const ControlOptions options_;
+  ControlBoard& board_;
+  asio::io_context io_{1};
+  tcp::socket socket_{io_};
+  tcp::resolver resolver_{io_};
+  asio::steady_timer retry_{io_};
+  asio::steady_timer heartbeat_{io_};
+  bool stopping_ = false;
+  bool refused_ = false;
+  std::string dropped_because_;
+  Duration interval_{};
+  Duration patience_{};
+  std::optional<protocol::AttendedTime> attended_;
+  Duration last_heard_{};  // by attended_
+  std::deque<std::string> outbox_;
+  bool writing_ = false;
+  std::atomic<int64_t> unsent_bytes_{0};
+  std::atomic<uint64_t> session_{0};  // counts connections: a message belongs to one
+  std::thread thread_;
+};
+
+awaitable<void> ControlClient::Connection::keep_connected() {
+  Duration pause = options_.first_retry;
+  while (!stopping_ && !refused_) {
+    const Result<void> opened = co_await open();
+    if (opened.ok()) {
+      pause = options_.first_retry;
+      inbox.push({Kind::kConnected, {}, {}});
+      co_await serve();
+      inbox.push({Kind::kDisconnected, dropped_because_, {}});
+    } else if (refused_) {
+      inbox.push({Kind::kRefused, opened.error().message, {}});
+    }
+    ++session_;
+    drop("");
+    if (stopping_ || refused_) break;
+    spdlog::warn("coordinator {}:{}: {}; trying again in {:.1f} s", options_.host, options_.port,
+                 dropped_because_.empty() ? opened.error().message : dropped_because_,
+                 seconds(pause));
+    retry_.expires_after(pause);
+    co_await retry_.async_wait(kAwait);
+    pause = std::min(2 * pause, options_.last_retry);
+  }
+}
+
+// Connects and registers, all within one deadline.
+awaitable<Result<void>> ControlClient::Connection::open() {
+  dropped_because_.clear();
+  socket_ = tcp::socket(io_);
+  asio::steady_timer timeout(io_, options_.connect_timeout);
+  timeout.async_wait([this](error_code ec) {
+    if (!ec) drop(fmt::format("no answer within {:.1f} s", seconds(options_.connect_timeout)));
+  });
+  auto [resolve_ec, endpoints] =
+      co_await resolver_.async_resolve(options_.host, std::to_string(options_.port), kAwait);
+  if (resolve_ec) co_return error(Errc::kUnavailable, "looking it up: {}", resolve_ec.message());
+  auto [connect_ec, endpoint] = co_await asio::async_connect(socket_, endpoints, kAwait);
+  if (connect_ec) co_return error(Errc::kUnavailable, "connecting: {}", connect_ec.message());
+  error_code ignored;
+  socket_.set_option(tcp::no_delay(true), ignored);
+
+  protocol::Envelope hello;
+  *hello.mutable_register_() = options_.description;
+  Result<std::string> frame = protocol::encode_frame(hello);
+  if (!frame.ok()) co_return frame.error();
+  auto [write_ec, written] = co_await asio::async_write(socket_, asio::buffer(*frame), kAwait);
+  if (write_ec) co_return error(Errc::kPeerLost, "registering: {}", write_ec.message());
+  const Result<protocol::Envelope> answer = co_await read();
+  if (!answer.ok()) co_return answer.error();
+  const protocol::RegisterReply& reply = answer->register_reply();
+  if (!answer->has_register_reply()) {
+    co_return Error(Errc::kInvalidArgument, "this is not a Millrace coordinator");
+  }
+  if (reply.has_error()) {
+    // kUnavailable is a matter of time: the coordinator has not yet noticed that the group's
+    // predecessor of the same name is dead.
+    const Errc code = errc_from_wire(reply.error().code());
+    refused_ = code != Errc::kUnavailable;
+    co_return Error(code, "refused: " + reply.error().message());
+  }
+  interval_ = std::chrono::milliseconds(std::max(1u, reply.heartbeat_interval_ms()));
+  patience_ = reply.patience_ms() > 0 ? Duration(std::chrono::milliseconds(reply.patience_ms()))
+                                      : interval_ * options_.missed_heartbeats;
+  // What takes longer than this between two looks is time that this process lost.
+  attended_.emplace(Clock::steady().now(), 2 * interval_);
+  last_heard_ = {};
+  // An older coordinator says no patience, and takes no leases.
+  if (reply.patience_ms() == 0) co_return Result<void>();
+  co_return co_await tell_leases();
+}
+
+awaitable<Result<void>> ControlClient::Connection::tell_leases() {
+  for (protocol::LeaseHeld& held : board_.held()) {
+    protocol::Envelope envelope;
+    *envelope.mutable_lease_held() = std::move(held);
+    const Result<std::string> frame = protocol::encode_frame(envelope);
+    if (!frame.ok()) co_return frame.error();
+    const auto [ec, written] = co_await asio::async_write(socket_, asio::buffer(*frame), kAwait);
+    if (ec) co_return error(Errc::kPeerLost, "telling the leases: {}", ec.message());
+  }
+  co_return Result<void>();
+}
+
+awaitable<Result<protocol::Envelope>> ControlClient::Connection::read() {
+  std::array<std::byte, protocol::kFrameHeaderBytes> header{};
+  auto [header_ec, header_bytes] = co_await asio::async_read(socket_, asio::buffer(header), kAwait);
+  if (header_ec) co_return error(Errc::kPeerLost, "connection ended: {}", header_ec.message());
+  const Result<int64_t> length = protocol::decode_frame_length(header);
+  if (!length.ok()) co_return length.error();
+  std::vector<std::byte> body(static_cast<size_t>(*length));
+  auto [body_ec, body_bytes] = co_await asio::async_read(socket_, asio::buffer(body), kAwait);
+  if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
+  co_return protocol::decode_frame_body(body);
+}
+
+awaitable<void> ControlClient::Connection::serve() {
+  asio::co_spawn(io_, beat(session_), asio::detached);
+  for (;;) {
+    Result<protocol::Envelope> envelope = co_await read();
+    if (!envelope.ok()) {
+      if (dropped_because_.empty()) dropped_because_ = envelope.error().message;
+      co_return;
+    }
+    last_heard_ = attended_->passed();
+    if (envelope->has_heartbeat()) continue;
+    inbox.push({Kind::kMessage, {}, *std::move(envelope)});
+  }
+}
+
+awaitable<void> ControlClient::Connection::beat(uint64_t session) {
+  for (uint64_t sequence = 1; session == session_ && !stopping_; ++sequence) {
+    protocol::Envelope envelope;
+    *envelope.mutable_heartbeat() = board_.heartbeat();
+    envelope.mutable_heartbeat()->set_sequence(sequence);
+    Result<std::string> frame = protocol::encode_frame(envelope);
+    MR_CHECK(frame.ok(), "{}", frame.error().message);
+    unsent_bytes_ += static_cast<int64_t>(frame->size());
+    enqueue(*std::move(frame));
+    heartbeat_.expires_after(interval_);
+    co_await heartbeat_.async_wait(kAwait);
+    if (session != session_) co_return;
+    attended_->advance(Clock::steady().now());
+    const Duration silent = attended_->passed() - last_heard_;
+    if (silent > patience_) drop(fmt::format("nothing heard for {:.2f} s", seconds(silent)));
+  }
+}
+
+void ControlClient::Connection::enqueue(std::string frame) {
+  outbox_.push_back(std::move(frame));
+  if (std::exchange(writing_, true)) return;
+  asio::co_spawn(io_, write_outbox(), asio::detached);
+}
+
+awaitable<void> ControlClient::Connection::write_outbox() {
+  while (!outbox_.empty()) {
+    const std::string frame = std::move(outbox_.front());
+    outbox_.pop_front();
+    unsent_bytes_ -= static_cast<int64_t>(frame.size());
+    // A failure shows to the reader as well, which ends the session.
+    co_await asio::async_write(socket_, asio::buffer(frame), kAwait);
+  }
+  writing_ = false;
+}
+
+// Ends whatever the socket is doing; the coroutine that waits on it goes on from there.
+void ControlClient::Connection::drop(const std::string& why) {
+  if (dropped_because_.empty()) dropped_because_ = why;
+  for (const std::string& frame : outbox_) unsent_bytes_ -= static_cast<int64_t>(frame.size());
+  outbox_.clear();
+  error_code ignored;
+  resolver_.cancel();
+  socket_.close(ignored);
+  heartbeat_.cancel();
+}
+
+ControlClient::ControlClient(ControlOptions options, ControlBoard& board)
+    : connection_(std::make_unique<Connection>(std::move(options), board)) {}
+ControlClient::~ControlClient() = default;
+
+Result<void> ControlClient::wait_connected(Deadline deadline) {
+  return connection_->inbox.wait_connected(deadline);
+}
+std::optional<ControlEvent> ControlClient::wait(Deadline deadline) {
+  return connection_->inbox.wait(deadline);
+}
+Result<void> ControlClient::send(const protocol::Envelope& envelope) {
+  return connection_->send(envelope);
+}
+bool ControlClient::connected() const {
+  return connection_->inbox.connected();
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,165 @@
+#include "worker/engine/engine.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "worker/engine/prefill_run.h"
+#include "worker/ranks/agreement.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// What the ranks' last words on a request are put together from.
+struct RankClose {
+  RecallTally recall;
+  PhaseTimes phases;
+};
+
+void put_together(std::span<const RankClose> ranks, PrefillResult& result) {
+  for (const auto& rank : ranks) {
+    result.recall.add(rank.recall);
+    result.rank_phases.push_back(rank.phases);
+  }
+  result.phases = slowest(result.rank_phases);
+}
+
+void enter(const PrefillTask& task, Stage stage) {
+  if (task.stages != nullptr) task.stages->enter(stage);
+}
+
+Result<void> check_shape(const kernels::DeviceInfo& device, const model::ModelWeights& weights) {
+  const auto& config = weights.config;
+  if (config.head_dim % device.head_dim_step != 0 || config.head_dim > device.max_head_dim) {
+    return error(Errc::kUnsupported, "head_dim {} on {}: multiples of {} up to {}", config.head_dim,
+                 device.name, device.head_dim_step, device.max_head_dim);
+  }
+  if (config.hidden_size % device.width_step != 0 || config.hidden_size > device.max_hidden_size) {
+    return error(Errc::kUnsupported, "hidden_size {} on {}: multiples of {} up to {}",
+                 config.hidden_size, device.name, device.width_step, device.max_hidden_size);
+  }
+  if (weights.shard.ffn_size % device.width_step != 0) {
+    return error(Errc::kUnsupported, "intermediate_size {}, {} a rank, on {}: multiples of {}",
+                 config.ffn_size, weights.shard.ffn_size, device.name, device.width_step);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights& weights,
+                              const RankGrid& grid, DeviceGroups groups,
+                              const EngineOptions& options) {
+  const auto info = device.info();
+  if (!info.computes_in(weights.compute_dtype)) {
+    return error(Errc::kUnsupported, "{} does not compute in {}", info.name,
+                 dtype_name(weights.compute_dtype));
+  }
+  MR_RETURN_IF_ERROR(check_shape(info, weights));
+  EngineOptions settled = options;
+  if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;
+  MR_ASSIGN_OR_RETURN(auto forward,
+                      model::LayerForward::create(device, weights, settled.row_tile_tokens));
+  return Engine(device, weights, grid, std::move(groups), settled, std::move(forward));
+}
+
+Partition Engine::partition(int64_t num_tokens) const {
+  const int cp = grid_->shape().cp;
+  const int64_t stripe = options_.stripe_tokens != 0 ? options_.stripe_tokens
+                                                     : Partition::default_stripe_tokens(num_tokens);
+  return Partition(num_tokens, cp, stripe);
+}
+
+// A layer that cannot be enqueued is of a group that is broken: nothing more is. What fails on one
+// rank alone, its sink, comes to light when the layer is closed, so that its device goes through
+// all that the other ranks' devices go through with it.
+Result<PairTally> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
+                                     Duration comm_timeout) {
+  const int32_t num_layers = weights_->config.num_layers;
+  PairTally tally;
+  Result<void> own;
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    const auto deadline = Deadline::after(comm_timeout);
+    if (own.ok()) own = run.enqueue_layer(layer, deadline);
+    if (ahead && layer > 0) {
+      MR_RETURN_IF_ERROR(end_layer(run, task, layer - 1, own, tally, deadline));
+    }
+    run.set_aside(layer);
+    if (!ahead) MR_RETURN_IF_ERROR(end_layer(run, task, layer, own, tally, deadline));
+  }
+  if (ahead) {
+    MR_RETURN_IF_ERROR(
+        end_layer(run, task, num_layers - 1, own, tally, Deadline::after(comm_timeout)));
+  }
+  return tally;
+}
+
+Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
+                               const Result<void>& own, PairTally& tally, Deadline deadline) {
+  const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
+  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(grid_->world(), pairs, deadline));
+  const auto counted = tally.add(ranks);
+  if (!task.at_boundary) return {};
+  return task.at_boundary({.layer = layer,
+                           .num_layers = weights_->config.num_layers,
+                           .density = counted.density,
+                           .imbalance = counted.imbalance});
+}
+
+// What one rank alone may lack is taken before any waits for another in a collective. All ranks
+// have the host a layer ahead, or none: it meets the others where a layer is closed and, without
+// NCCL, in the next one's collectives.
+Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
+                             Duration comm_timeout) {
+  auto& world = grid_->world();
+  const auto own = created.ok() ? Result<int32_t>((*created)->may_enqueue_ahead() ? 1 : 0)
+                                : Result<int32_t>(created.error());
+  MR_ASSIGN_OR_RETURN(const auto votes, agree_on_values(world, own, Deadline::after(comm_timeout)));
+  if (grid_->shape().cp > 1) {
+    PrefillRun& run = **created;
+    MR_RETURN_IF_ERROR(agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
+    MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
+  }
+  return std::ranges::find(votes, 0) == votes.end();
+}
+
+Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
+  auto& world = grid_->world();
+  auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, forward_,
+                                    partition(static_cast<int64_t>(task.token_ids.size())), task,
+                                    comm_timeout);
+  MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));
+  PrefillRun& run = **created;
+  enter(task, Stage::kLayers);
+  MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
+  const auto layers = run_layers(run, task, ahead, comm_timeout);
+  if (!layers.ok()) {
+    if (layers.error().code == Errc::kPeerLost) run.group_broke();
+    return layers.error();
+  }
+
+  enter(task, Stage::kTail);
+  const auto deadline = Deadline::after(comm_timeout);
+  PrefillResult result;
+  // The root's row alone sees logits. The last layer's pages were on their way meanwhile.
+  Result<void> finished = run.finish(result, deadline);
+  if (finished.ok()) finished = run.finish_sink();
+  const auto own =
+      finished.ok()
+          ? Result<RankClose>(RankClose{.recall = run.recall().tally(), .phases = run.phases()})
+          : Result<RankClose>(finished.error());
+  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(world, own, deadline));
+  put_together(ranks, result);
+  result.density = layers->density();
+  result.imbalance = layers->imbalance();
+  result.index_bytes = run.index_bytes();
+  result.dense_for_length = task.plan->dense_for_length();
+  if (grid_->is_root()) result.first_token = result.top_tokens.front().token_id;
+  MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(&result.first_token, 1)),
+                                     /*root=*/0, deadline));
+  enter(task, Stage::kClose);
+  return result;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,136 @@
+// The layer-major prefill engine of one rank: all tokens of a prompt go through layer l before any
+// goes through l + 1. The same on every rank of a TP x CP grid, in the service, in batch jobs and
+// in tests with ranks as threads.
+//
+// Per layer: project this rank's rows to Q, K, V; exchange K and V by row tile; estimate the index;
+// attend; finish the rows (output projection, MLP); score pages with the dense last rows; hand K
+// and V to the sink. Then all ranks meet at the layer's boundary, where errors, cancellation and
+// deadlines are decided for all. A GPU computes the next layer meanwhile, so what is decided there
+// takes effect a layer later:
+//   device   layer l      | layer l + 1                              | layer l + 2
+//   host      enqueues l + 1 | waits for l | boundary of l | enqueues l + 2 | waits for l + 1
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/layer_forward.h"
+#include "model/vocabulary.h"
+#include "model/weights.h"
+#include "plan/head_plan.h"
+#include "worker/engine/kv_sink.h"
+#include "worker/engine/partition.h"
+#include "worker/engine/recall_tally.h"
+#include "worker/index/pair_tally.h"
+#include "worker/ranks/device_groups.h"
+#include "worker/ranks/rank_grid.h"
+#include "worker/timing/phase_times.h"
+#include "worker/timing/stage_clock.h"
+
+namespace millrace::worker {
+
+struct EngineOptions {
+  // Rows a GEMM takes at a time: bounds activation memory. 0: what suits the device.
+  int64_t row_tile_tokens = 0;
+  int64_t stripe_tokens = 0;  // 0: Partition::default_stripe_tokens
+};
+
+struct LayerReport {
+  int32_t layer = 0;
+  int32_t num_layers = 0;
+  double density = 0;    // covered over causal pairs of this layer, all ranks and heads
+  double imbalance = 1;  // most over mean of the ranks' covered pairs
+};
+
+struct PrefillTask {
+  std::span<const int32_t> token_ids;        // checked: not empty, each in the vocabulary
+  const model::HeadPlan* plan = nullptr;     // for all heads of the model
+  std::span<const int64_t> probe_positions;  // ascending
+  // Tokens of the vocabulary, one a probe, or none: on rank 0, others need none.
+  std::span<const int32_t> probe_target_ids;
+  int32_t num_top = 10;    // tokens reported at the last position
+  KvSink* sink = nullptr;  // may be null
+  // For studies and tests: sees each layer's lists once they are built, and may replace them. They
+  // are in device memory.
+  std::function<void(int32_t layer, const kernels::IndexView& index)> index_tap;
+  // Called on every rank after each layer that all ranks came through, and may itself be collective
+  // over the world. An error ends the request and is the same on all ranks, or their group is
+  // broken. May be empty, on all ranks.
+  std::function<Result<void>(const LayerReport&)> at_boundary;
+  StageClock* stages = nullptr;  // told of the layers, the tail and the close; may be null
+};
+
+struct PrefillResult {
+  // On world rank 0 only:
+  std::vector<model::TokenScore> top_tokens;  // at the last position; the first is the greedy token
+  std::vector<int32_t> probe_token_ids;
+  std::vector<double> probe_logprobs;  // of the targets, natural; none where there are none
+  // On all ranks:
+  int32_t first_token = 0;
+  double density = 0;
+  int64_t dense_for_length = 0;  // heads of the plan that are, HeadPlan::dense_for_length
+  RecallTally recall;  // of measured rows of the whole prompt, all layers and sparse heads
+  Imbalance imbalance;
+  PhaseTimes phases;  // of the slowest rank, phase by phase
+  std::vector<PhaseTimes> rank_phases;
+  int64_t index_bytes = 0;  // of this rank
+};
+
+class PrefillRun;
+
+class Engine {
+ public:
+  // Device, weights and grid outlive the engine. `groups`: of that device and grid.
+  static Result<Engine> create(kernels::Device& device, const model::ModelWeights& weights,
+                               const RankGrid& grid, DeviceGroups groups,
+                               const EngineOptions& options);
+
+  const DeviceGroups& groups() const { return groups_; }
+
+  // How a prompt of this length is dealt to the cp ranks.
+  Partition partition(int64_t num_tokens) const;
+
+  // Collective over the world; the result is an error on all ranks or on none. kCancelled,
+  // kDeadlineExceeded and sink errors leave the group usable; kPeerLost and a deadline inside a
+  // collective (`comm_timeout` a layer) do not.
+  Result<PrefillResult> prefill(const PrefillTask& task, Duration comm_timeout);
+
+  // Collective, before the first prompt, with prompts of its own up to `max_tokens`. Where the
+  // device has memory of its own, a first prompt would wait for what is made once: kernels loaded,
+  // buffers of collectives mapped, algorithms chosen for products of a row tile, of half of one and
+  // so on, which last row tiles are near to. Nothing on a device whose memory is the host's.
+  Result<void> warm_up(int64_t max_tokens, Duration comm_timeout);
+
+ private:
+  // Collective. Returns whether layers may be enqueued ahead (PrefillRun::may_enqueue_ahead).
+  Result<bool> connect(const Result<std::unique_ptr<PrefillRun>>& created, Duration comm_timeout);
+  // What all layers come to: their pairs.
+  Result<PairTally> run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
+                               Duration comm_timeout);
+  // The layer's end on this rank, unless `own` is an error already, then on all.
+  Result<void> end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
+                         const Result<void>& own, PairTally& tally, Deadline deadline);
+
+  Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
+         DeviceGroups groups, const EngineOptions& options, model::LayerForward forward)
+      : device_(&device),
+        weights_(&weights),
+        grid_(&grid),
+        groups_(std::move(groups)),
+        options_(options),
+        forward_(std::move(forward)) {}
+
+  kernels::Device* device_;
+  const model::ModelWeights* weights_;
+  const RankGrid* grid_;
+  DeviceGroups groups_;
+  EngineOptions options_;
+  model::LayerForward forward_;
+};
+
+}  // namespace millrace::worker

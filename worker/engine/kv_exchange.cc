@@ -1,0 +1,143 @@
+#include "worker/engine/kv_exchange.h"
+
+#include <algorithm>
+
+namespace millrace::worker {
+
+Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& partition,
+                                      comm::DeviceCommunicator& cp, const KvShape& shape,
+                                      int64_t tile_rows) {
+  KvExchange exchange(device, partition, cp, shape);
+  for (int r = 0; r < cp.size(); ++r) {
+    exchange.most_rows_ = std::max(exchange.most_rows_, partition.num_tokens(r));
+  }
+  exchange.cut_tiles(tile_rows);
+  MR_RETURN_IF_ERROR(exchange.allocate(exchange.k_));
+  MR_RETURN_IF_ERROR(exchange.allocate(exchange.v_));
+  return exchange;
+}
+
+void KvExchange::cut_tiles(int64_t tile_rows) {
+  const int64_t row_bytes = shape_.row_bytes();
+  for (int64_t first = 0; first < most_rows_; first += tile_rows) {
+    const int64_t num_rows = std::min(tile_rows, most_rows_ - first);
+    const int64_t own = std::clamp(own_rows() - first, int64_t{0}, num_rows);
+    tiles_.push_back({.first_row = first,
+                      .num_rows = num_rows,
+                      .to_own = {.destination = first * row_bytes, .bytes = own * row_bytes}});
+  }
+  for (int r = 0; r < cp_->size(); ++r) {
+    int64_t row = 0;  // of the rank
+    for (const auto& range : partition_->ranges(r)) {
+      for (int64_t position = range.begin; position < range.end;) {
+        auto& tile = tiles_[static_cast<size_t>(row / tile_rows)];
+        const int64_t row_in_tile = row - tile.first_row;
+        const int64_t count = std::min(range.end - position, tile.num_rows - row_in_tile);
+        tile.to_slab.push_back(
+            {.destination = position * row_bytes,
+             .source = (r * shape_.num_kv_heads * tile.num_rows + row_in_tile) * row_bytes,
+             .bytes = count * row_bytes});
+        position += count;
+        row += count;
+      }
+    }
+  }
+}
+
+Result<void> KvExchange::allocate(Side& side) {
+  const int64_t heads_bytes = shape_.num_kv_heads * shape_.row_bytes();
+  MR_ASSIGN_OR_RETURN(side.own, device_->allocate(own_rows() * heads_bytes));
+  if (alone()) return {};
+  MR_ASSIGN_OR_RETURN(side.slab, device_->allocate(partition_->num_tokens() * heads_bytes));
+  return {};
+}
+
+Result<void> KvExchange::take_buffers() {
+  if (alone()) return {};
+  const int64_t bytes = cp_->size() * most_rows_ * shape_.num_kv_heads * shape_.row_bytes();
+  auto k = cp_->allocate(bytes);
+  auto v = cp_->allocate(bytes);  // also without K's, as the other ranks
+  MR_ASSIGN_OR_RETURN(k_.gathered, std::move(k));
+  MR_ASSIGN_OR_RETURN(v_.gathered, std::move(v));
+  return {};
+}
+
+Result<void> KvExchange::connect(Deadline deadline) {
+  if (alone()) return {};
+  MR_RETURN_IF_ERROR(cp_->connect(*k_.gathered, deadline));
+  return cp_->connect(*v_.gathered, deadline);
+}
+
+int64_t KvExchange::gathered_offset(const Tile& tile) const {
+  return cp_->size() * tile.first_row * shape_.num_kv_heads * shape_.row_bytes();
+}
+
+std::byte* KvExchange::own_place(const Side& side, const Tile& tile) const {
+  if (alone()) return side.own.as<std::byte>() + tile.first_row * shape_.row_bytes();
+  return static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile) +
+         cp_->rank() * tile.num_rows * shape_.num_kv_heads * shape_.row_bytes();
+}
+
+KvExchange::Destination KvExchange::destination(int64_t number) const {
+  const auto& tile = tiles_[static_cast<size_t>(number)];
+  return {.k = own_place(k_, tile),
+          .v = own_place(v_, tile),
+          .stride = alone() ? own_rows() : tile.num_rows};
+}
+
+LocalKv KvExchange::local() const {
+  return {.k = k_.own.data(),
+          .v = v_.own.data(),
+          .dtype = shape_.dtype,
+          .num_kv_heads = shape_.num_kv_heads,
+          .head_dim = shape_.head_dim,
+          .num_rows = own_rows()};
+}
+
+kernels::KvSlab KvExchange::slab() const {
+  return {.k = alone() ? k_.own.data() : k_.slab.data(),
+          .v = alone() ? v_.own.data() : v_.slab.data(),
+          .dtype = shape_.dtype,
+          .num_kv_heads = shape_.num_kv_heads,
+          .head_dim = shape_.head_dim,
+          .num_tokens = partition_->num_tokens(),
+          .token_stride = partition_->num_tokens()};
+}
+
+Result<void> KvExchange::send(Side& side, int64_t number, Deadline deadline) {
+  if (alone()) return {};
+  const auto& tile = tiles_[static_cast<size_t>(number)];
+  cp_->follow();
+  MR_RETURN_IF_ERROR(cp_->all_gather(
+      side.name, static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile),
+      tile.num_rows * shape_.num_kv_heads * shape_.row_bytes(), deadline));
+  if (number + 1 == num_tiles()) side.arrived = cp_->mark();
+  return {};
+}
+
+void KvExchange::finish(const Side& side) {
+  if (alone()) return;
+  cp_->join(side.arrived);
+  const int64_t row_bytes = shape_.row_bytes();
+  for (const auto& tile : tiles_) {
+    device_->copy_pieces(
+        {.destination = side.slab.data(),
+         .destination_plane_bytes = partition_->num_tokens() * row_bytes,
+         .source = static_cast<const std::byte*>(side.gathered->data()) + gathered_offset(tile),
+         .source_plane_bytes = tile.num_rows * row_bytes,
+         .num_planes = shape_.num_kv_heads,
+         .pieces = tile.to_slab});
+    device_->copy_pieces({.destination = side.own.data(),
+                          .destination_plane_bytes = own_rows() * row_bytes,
+                          .source = own_place(side, tile),
+                          .source_plane_bytes = tile.num_rows * row_bytes,
+                          .num_planes = shape_.num_kv_heads,
+                          .pieces = std::span(&tile.to_own, 1)});
+  }
+}
+
+void KvExchange::settle() {
+  if (!alone()) cp_->join(cp_->mark());
+}
+
+}  // namespace millrace::worker

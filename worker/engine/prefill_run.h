@@ -1,0 +1,153 @@
+// One prompt on its way through the layers of one rank: the state behind Engine::prefill.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "worker/engine/dense_rows.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/kv_exchange.h"
+#include "worker/engine/layers_in_flight.h"
+#include "worker/engine/page_scorer.h"
+#include "worker/engine/recall_meter.h"
+#include "worker/index/index_builder.h"
+#include "worker/index/layer_index.h"
+#include "worker/index/pair_tally.h"
+#include "worker/timing/phase_clock.h"
+
+namespace millrace::worker {
+
+class PrefillRun {
+ public:
+  // Takes the memory of the whole request; kExhausted with the numbers when it does not fit.
+  // `layer_timeout`: for what is under way when the run ends.
+  static Result<std::unique_ptr<PrefillRun>> create(
+      kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
+      const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
+      Partition partition, const PrefillTask& task, Duration layer_timeout);
+
+  PrefillRun(const PrefillRun&) = delete;
+  PrefillRun& operator=(const PrefillRun&) = delete;
+  ~PrefillRun();
+
+  // What other ranks push into, once all ranks have their own memory; then, collective, once all
+  // ranks have that too, connect().
+  Result<void> take_buffers();
+  Result<void> connect(Deadline deadline);
+  Result<void> embed(Deadline deadline);
+
+  // A layer goes through the next three, each of which is called for all layers in order. On a
+  // device whose calls return before their work is done layer l + 1 is enqueued before layer l is
+  // closed, so that the device does not wait for the host: where the sinks of all ranks have all
+  // they need from set_aside(). Whether this rank's could:
+  bool may_enqueue_ahead() const;
+  // Has the device compute the layer. Collective.
+  Result<void> enqueue_layer(int32_t layer, Deadline deadline);
+  // Has the sink take the K and V of the layer enqueued last. close_layer() says if it did not.
+  void set_aside(int32_t layer);
+  // Waits until the device is through with the layer and reads what it left. Returns the layer's
+  // pairs: over all ranks both are of the same rows.
+  Result<RankPairs> close_layer(int32_t layer, Deadline deadline);
+  // Another rank is gone: what the device was given may wait for it, and is not worth waiting for.
+  void group_broke() { group_broke_ = true; }
+
+  // Fills the tokens of the result. Collective.
+  Result<void> finish(PrefillResult& result, Deadline deadline);
+  // Waits for the sink to have all layers.
+  void finish_probe(size_t probe, std::span<const float> logits, PrefillResult& result) const;
+  Result<void> finish_sink();
+
+  PhaseTimes& phases() { return phases_; }
+  const RecallMeter& recall() const { return *recall_; }
+  int64_t index_bytes() const { return index_.bytes(); }
+
+ private:
+  PrefillRun(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
+             const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
+             Partition partition, const PrefillTask& task, Duration layer_timeout);
+
+  // A row tile of all ranks, and this rank's rows in it.
+  struct RowRange {
+    int64_t tile = 0;
+    int64_t first = 0;
+    int64_t count = 0;  // may be 0 in the last tile
+  };
+
+  Result<void> allocate();
+  Result<void> allocate_attention();
+  Result<void> allocate_logits();
+  // With several context-parallel ranks the rows of layer l + 1 are projected tile by tile behind
+  // the MLP of layer l, so that K and V travel meanwhile.
+  bool projects_ahead() const { return groups_.cp->size() > 1; }
+  Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
+  Result<void> attend(int32_t layer, Deadline deadline);
+  LastLse last_lse() const;
+  LocalQueries local_queries() const;
+  Result<void> finish_rows(int32_t layer, Deadline deadline);
+  Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
+  Result<void> wait_for_device(int32_t layer, Deadline deadline);
+  Result<void> add_over_tp(const RowRange& rows, Deadline deadline);
+  Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
+  // Calls body(RowRange) for all GEMM-sized row tiles.
+  template <typename Body>
+  Result<void> for_row_tiles(Body&& body);
+
+  kernels::Device& device_;
+  const model::ModelWeights& weights_;
+  const RankGrid& grid_;
+  const DeviceGroups& groups_;
+  const EngineOptions& options_;
+  model::LayerForward& forward_;
+  Partition partition_;
+  const PrefillTask& task_;
+  Duration layer_timeout_;
+
+  int64_t num_rows_;  // of this rank
+  std::vector<int32_t> positions_;
+  std::vector<kernels::RowTile> tiles_;
+  float scale_;
+
+  kernels::DeviceBuffer device_tokens_;     // [num_rows] int32
+  kernels::DeviceBuffer device_positions_;  // [num_rows] int32
+  kernels::DeviceBuffer hidden_;            // [num_rows, hidden] float32: the residual stream
+  kernels::DeviceBuffer partial_;   // [row tile, hidden] float32: products before the sum over tp
+  kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
+  kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
+  kernels::DeviceBuffer lse_;       // [query heads, num_rows]; not of dense rows dealt out
+  // [query heads, then heads of dense rows dealt to this rank] int64: covered pairs of the layer
+  // enqueued last.
+  kernels::DeviceBuffer head_pairs_;
+  // Layer l is in place l % kLayersInFlight until close_layer(l).
+  struct InFlight {
+    kernels::HostBuffer head_pairs;
+    kernels::TimeMark end = 0;
+  };
+  std::array<InFlight, kLayersInFlight> in_flight_;
+  InFlight& in_flight(int32_t layer) {
+    return in_flight_[static_cast<size_t>(layer % kLayersInFlight)];
+  }
+  bool group_broke_ = false;
+  std::unique_ptr<KvExchange> exchange_;
+  // After the exchange, so that its shared memory is the first to be given back as it was the last
+  // to be taken: the next request finds what it asks for (comm/nccl).
+  std::unique_ptr<DenseRows> dense_rows_;
+  LayerIndex index_;
+  std::unique_ptr<IndexBuilder> index_builder_;
+
+  std::unique_ptr<PageScorer> scorer_;
+  std::unique_ptr<RecallMeter> recall_;
+
+  // On ranks that compute logits, of as many positions as are asked for at a time.
+  kernels::DeviceBuffer logit_rows_;    // [positions, hidden] float32
+  kernels::DeviceBuffer logit_slices_;  // [positions, vocabulary of this rank] float32
+
+  Result<void> set_aside_ = {};  // whether the sink took all layers so far
+
+  PhaseTimes phases_;
+  PhaseClock clock_;
+  double causal_pairs_ = 0;  // of this rank's rows and heads
+};
+
+}  // namespace millrace::worker

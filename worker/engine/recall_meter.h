@@ -1,0 +1,67 @@
+// Measures what sparse attention left out: of some rows of this rank, spread over the whole prompt,
+// and of every head that is not dense, the share of the row's attention mass that it attended to
+// (kernels::RowRecallParams). In steps as PageScorer: enqueue() has a layer's computed and copied,
+// collect() reads it once the device is through.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/weights.h"
+#include "plan/head_plan.h"
+#include "worker/engine/layers_in_flight.h"
+#include "worker/engine/recall_tally.h"
+#include "worker/index/index_builder.h"
+
+namespace millrace::worker {
+
+// Rows of a prompt that are measured at most: one of each row tile up to 32 K tokens, of every
+// second one up to 64 K and so on. Dense scores of so few rows are 0.8 % of all at 64 K.
+inline constexpr int64_t kMostMeasuredRows = 512;
+
+// Of the rank's tiles. Which rows are measured is a function of the prompt's length, not of the
+// ranks. None of rows that run densely, and none that see only pages kept anyway.
+std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTile>& tiles,
+                                                int64_t num_tokens);
+
+class RecallMeter {
+ public:
+  // All arguments outlive the meter.
+  static Result<RecallMeter> create(kernels::Device& device,
+                                    const std::vector<kernels::RowTile>& tiles, int64_t num_tokens,
+                                    const model::HeadPlan& plan, const model::ShardShape& shard);
+
+  // After attention, while Q, K and `lse` ([query heads, queries.num_rows], as attention left it)
+  // are the layer's.
+  void enqueue(int32_t layer, const LocalQueries& queries, const float* lse,
+               const kernels::KvSlab& kv);
+  // Once the device is through with what enqueue() gave it.
+  void collect(int32_t layer);
+
+  // Over the layers collected so far.
+  const RecallTally& tally() const { return tally_; }
+  int64_t num_rows() const { return std::ssize(rows_); }
+
+ private:
+  RecallMeter(kernels::Device& device, const model::HeadPlan& plan, const model::ShardShape& shard)
+      : device_(&device), plan_(&plan), shard_(&shard) {}
+
+  // Of this rank, those that are not dense.
+  std::vector<int32_t> sparse_heads(int32_t layer) const;
+  kernels::HostBuffer& on_host(int32_t layer) {
+    return on_host_[static_cast<size_t>(layer % kLayersInFlight)];
+  }
+
+  kernels::Device* device_;
+  const model::HeadPlan* plan_;
+  const model::ShardShape* shard_;
+  std::vector<kernels::MeasuredRow> rows_;
+  kernels::DeviceBuffer recall_;                              // [query heads, rows]
+  std::array<kernels::HostBuffer, kLayersInFlight> on_host_;  // the same
+  RecallTally tally_;
+};
+
+}  // namespace millrace::worker

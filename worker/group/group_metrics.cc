@@ -1,0 +1,115 @@
+#include "worker/group/group_metrics.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "worker/ranks/rank_values.h"
+
+namespace millrace::worker {
+
+namespace {
+
+class Samples {
+ public:
+  void add(bool counter, std::string name, std::string help, double value,
+           const std::map<std::string, std::string>& labels = {}) {
+    auto& metric = metrics_.emplace_back();
+    metric.set_name(std::move(name));
+    metric.set_help(std::move(help));
+    metric.set_counter(counter);
+    metric.set_value(value);
+    metric.mutable_labels()->insert(labels.begin(), labels.end());
+  }
+  std::vector<protocol::Metric> take() { return std::move(metrics_); }
+
+ private:
+  std::vector<protocol::Metric> metrics_;
+};
+
+template <typename Read>
+double sum(const std::vector<RankStats>& ranks, Read&& read) {
+  double total = 0;
+  for (const auto& rank : ranks) total += static_cast<double>(read(rank));
+  return total;
+}
+
+void add_tiers(Samples& samples, const std::vector<RankStats>& ranks) {
+  for (int tier = 0; tier < kvstore::kNumTiers; ++tier) {
+    const std::map<std::string, std::string> labels = {
+        {"tier", std::string(tier_name(static_cast<kvstore::Tier>(tier)))}};
+    samples.add(false, "millrace_kv_pool_capacity_bytes", "Size of the KV pool of a tier",
+                sum(ranks,
+                    [&](const auto& r) {
+                      const auto& use = r.store.tiers[tier];
+                      return use.slots_total * use.slot_bytes;
+                    }),
+                labels);
+    samples.add(false, "millrace_kv_pool_used_bytes", "KV pool bytes that hold pages",
+                sum(ranks,
+                    [&](const auto& r) {
+                      const auto& use = r.store.tiers[tier];
+                      return use.slots_used * use.slot_bytes;
+                    }),
+                labels);
+    samples.add(true, "millrace_kv_page_reads_total", "Pages read for decode nodes, by tier",
+                sum(ranks, [&](const auto& r) { return r.store.page_hits[tier]; }), labels);
+  }
+}
+
+void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, const char* grid,
+                     comm::CommStats RankStats::*stats) {
+  samples.add(true, "millrace_collective_bytes_received_total",
+              "Bytes received in collectives, by grid dimension",
+              sum(ranks, [stats](const auto& r) { return (r.*stats).bytes_received; }),
+              {{"grid", grid}});
+  samples.add(true, "millrace_collective_seconds_total",
+              "Rank seconds inside collectives, by grid dimension",
+              sum(ranks, [stats](const auto& r) { return (r.*stats).seconds; }), {{"grid", grid}});
+}
+
+}  // namespace
+
+Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
+                                            Deadline deadline) {
+  return gather_values(world, own, deadline);
+}
+
+std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks) {
+  Samples samples;
+  add_tiers(samples, ranks);
+  samples.add(true, "millrace_kv_pages_written_total", "KV pages written by prefill",
+              sum(ranks, [](const auto& r) { return r.store.pages_written; }));
+  samples.add(true, "millrace_kv_evictions_total", "Device copies of pages given up",
+              sum(ranks, [](const auto& r) { return r.store.evictions; }));
+  for (int carrier = 0; carrier < comm::kNumCarriers; ++carrier) {
+    samples.add(
+        true, "millrace_kv_bytes_sent_total", "Bytes of KV sent to decode nodes, by transport",
+        sum(ranks, [carrier](const auto& r) { return r.transport.bytes_sent_over[carrier]; }),
+        {{"transport", std::string(comm::carrier_name(static_cast<comm::Carrier>(carrier)))}});
+  }
+  samples.add(true, "millrace_kv_requests_total", "Page requests of decode nodes",
+              sum(ranks, [](const auto& r) { return r.transport.requests; }));
+  samples.add(true, "millrace_kv_failures_total", "Page requests that failed in transport",
+              sum(ranks, [](const auto& r) { return r.transport.failures; }));
+  // Leases are the same on all ranks; rank 0's count stands for the group.
+  samples.add(false, "millrace_leases", "Leases over finished caches",
+              static_cast<double>(ranks.front().store.leases_active));
+  samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
+              static_cast<double>(ranks.front().store.leases_expired));
+  samples.add(false, "millrace_attention_imbalance_ratio",
+              "Most over mean of the ranks' attention in the last prompt",
+              ranks.front().attention_imbalance);
+  add_collectives(samples, ranks, "tp", &RankStats::tp);
+  add_collectives(samples, ranks, "cp", &RankStats::cp);
+  return samples.take();
+}
+
+int64_t free_prompt_tokens(const std::vector<RankStats>& ranks) {
+  const auto least = std::min_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+    return a.free_prompt_tokens < b.free_prompt_tokens;
+  });
+  return least->free_prompt_tokens;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,34 @@
+// What the ranks of a group count, brought to rank 0 and put into the samples that heartbeats
+// carry.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "kvstore/kv_store.h"
+#include "protocol/control_messages.pb.h"
+#include "worker/ranks/rank_grid.h"
+
+namespace millrace::worker {
+
+struct RankStats {
+  kvstore::KvStoreStats store;
+  int64_t free_prompt_tokens = 0;  // the longest prompt that its store has room for
+  comm::TransportStats transport;
+  comm::CommStats tp;
+  comm::CommStats cp;
+  double attention_imbalance = 1;  // of the last prompt, the same on all ranks
+};
+
+// Collective: the stats of all ranks, on every rank.
+Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
+                                            Deadline deadline);
+
+// The longest prompt that all of them have room for.
+int64_t free_prompt_tokens(const std::vector<RankStats>& ranks);
+
+// Sums over the ranks, as metrics.
+std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks);
+
+}  // namespace millrace::worker

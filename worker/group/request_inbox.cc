@@ -1,0 +1,105 @@
+#include "worker/group/request_inbox.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// Where a request names none. Days, not hours: the coordinator has its own limits.
+constexpr std::chrono::hours kNoDeadline{24 * 7};
+
+}  // namespace
+
+void RequestInbox::take(ControlEvent event) {
+  switch (event.kind) {
+    case ControlEvent::Kind::kMessage:
+      take_message(std::move(event.message));
+      break;
+    case ControlEvent::Kind::kConnected:
+      break;
+    case ControlEvent::Kind::kRefused:
+      refusal_ = std::move(event.why);
+      [[fallthrough]];
+    case ControlEvent::Kind::kDisconnected:
+      // No one is left to hear the answers. Finished caches stay until their leases end.
+      pending_.clear();
+      lease_changes_.clear();
+      running_cancelled_ = !running_.empty();
+      break;
+  }
+}
+
+void RequestInbox::take_message(protocol::Envelope message) {
+  switch (message.body_case()) {
+    case protocol::Envelope::kPrefillRequest: {
+      auto& request = *message.mutable_prefill_request();
+      const Duration left = request.deadline_ms() > 0
+                                ? Duration(std::chrono::milliseconds(request.deadline_ms()))
+                                : Duration(kNoDeadline);
+      pending_.push_back({std::move(request), clock_.now() + left});
+      break;
+    }
+    case protocol::Envelope::kCancel:
+      cancel(message.cancel().request_id());
+      break;
+    case protocol::Envelope::kLeaseRenew:
+      *lease_changes_.emplace_back().mutable_renew() = message.lease_renew();
+      break;
+    case protocol::Envelope::kLeaseRelease:
+      *lease_changes_.emplace_back().mutable_release() = message.lease_release();
+      break;
+    case protocol::Envelope::kDrain:
+      draining_ = true;
+      break;
+    default:
+      spdlog::warn("message {} from the coordinator is not for a group",
+                   static_cast<int>(message.body_case()));
+  }
+}
+
+void RequestInbox::cancel(const std::string& request_id) {
+  if (request_id == running_) {
+    running_cancelled_ = true;
+    return;
+  }
+  const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& pending) {
+    return pending.request.request_id() == request_id;
+  });
+  if (found == pending_.end()) return;  // finished meanwhile
+  pending_.erase(found);
+  cancelled_.push_back(request_id);
+}
+
+std::optional<RequestInbox::Pending> RequestInbox::start_next() {
+  if (pending_.empty()) return std::nullopt;
+  Pending next = std::move(pending_.front());
+  pending_.pop_front();
+  running_ = next.request.request_id();
+  running_cancelled_ = false;
+  return next;
+}
+
+std::vector<std::string> RequestInbox::take_cancelled() {
+  return std::exchange(cancelled_, {});
+}
+
+std::vector<std::string> RequestInbox::take_expired() {
+  std::vector<std::string> expired;
+  const TimePoint now = clock_.now();
+  std::erase_if(pending_, [&](const Pending& pending) {
+    if (now < pending.deadline) return false;
+    expired.push_back(pending.request.request_id());
+    return true;
+  });
+  return expired;
+}
+
+std::vector<protocol::LeaseChange> RequestInbox::take_lease_changes() {
+  return std::exchange(lease_changes_, {});
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,60 @@
+// What the coordinator asked for and rank 0 has not done yet. Pure bookkeeping: no waiting, no I/O.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "protocol/control_messages.pb.h"
+#include "protocol/group_messages.pb.h"
+#include "worker/control/control_link.h"
+
+namespace millrace::worker {
+
+class RequestInbox {
+ public:
+  struct Pending {
+    protocol::PrefillRequest request;
+    TimePoint deadline;
+  };
+
+  // `clock`: by which deadlines pass; outlives the inbox.
+  explicit RequestInbox(const Clock& clock) : clock_(clock) {}
+
+  void take(ControlEvent event);
+
+  // The oldest request, no longer pending but running.
+  std::optional<Pending> start_next();
+  void finish_running() { running_.clear(), running_cancelled_ = false; }
+
+  // The coordinator no longer wants the running request: it said so, or it is gone.
+  bool running_cancelled() const { return running_cancelled_; }
+  // Ids of requests that were cancelled before they started; each is returned once.
+  std::vector<std::string> take_cancelled();
+  // Ids of requests whose deadline passed before they started; they are no longer pending.
+  std::vector<std::string> take_expired();
+  std::vector<protocol::LeaseChange> take_lease_changes();
+
+  // Why the coordinator will not have this group; empty: it will.
+  const std::string& refusal() const { return refusal_; }
+  bool draining() const { return draining_; }
+  void drain() { draining_ = true; }
+  bool empty() const { return pending_.empty() && lease_changes_.empty() && cancelled_.empty(); }
+
+ private:
+  void take_message(protocol::Envelope message);
+  void cancel(const std::string& request_id);
+
+  const Clock& clock_;
+  std::deque<Pending> pending_;
+  std::vector<protocol::LeaseChange> lease_changes_;
+  std::vector<std::string> cancelled_;
+  std::string running_;
+  bool running_cancelled_ = false;
+  std::string refusal_;
+  bool draining_ = false;
+};
+
+}  // namespace millrace::worker

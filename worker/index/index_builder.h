@@ -1,0 +1,79 @@
+// Builds the index of one layer for this rank's heads, sharing the work with the other
+// context-parallel ranks:
+//   closed form (dense, a-shape, elastic)     every rank, arithmetic
+//   vertical-slash                            heads dealt over the cp ranks, lists gathered: bands
+//                                             and columns are the same for all rows
+//   block-sparse, adaptive                    every rank for its own row tiles
+// For the same Q and K the lists do not depend on the number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/api/device_communicator.h"
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "plan/head_plan.h"
+#include "worker/index/layer_index.h"
+
+namespace millrace::worker {
+
+// This rank's query rows of the layer and where they stand.
+struct LocalQueries {
+  const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
+  int64_t num_rows = 0;
+  int32_t num_query_heads = 0;
+  float scale = 0;
+};
+
+class IndexBuilder {
+ public:
+  struct HeadRange {
+    int32_t first = 0;  // this rank's first query head in the plan
+    int32_t count = 0;
+  };
+  // All arguments outlive the builder. Takes the memory of estimation for `num_tokens` tokens and
+  // of lists of `shape` on their way.
+  static Result<IndexBuilder> create(kernels::Device& device, comm::DeviceCommunicator& cp,
+                                     const std::vector<kernels::RowTile>& tiles,
+                                     const model::HeadPlan& plan, HeadRange heads,
+                                     int64_t num_tokens, const kernels::IndexShape& shape);
+
+  // Has the device fill the lists of all heads. Collective over cp.
+  Result<void> build(int32_t layer, const LocalQueries& queries, const kernels::LastRows& last,
+                     const kernels::KvSlab& kv, const kernels::IndexView& index, Deadline deadline);
+
+ private:
+  IndexBuilder(kernels::Device& device, comm::DeviceCommunicator& cp,
+               const std::vector<kernels::RowTile>& tiles, const model::HeadPlan& plan,
+               HeadRange heads)
+      : device_(&device), cp_(&cp), tiles_(&tiles), plan_(&plan), heads_(heads) {}
+
+  std::vector<int32_t> heads_of(int32_t layer, model::Pattern pattern) const;
+  void closed_forms(int32_t layer, int64_t num_tokens, const kernels::IndexView& index);
+  const model::HeadPattern& pattern(int32_t layer, int32_t head) const {
+    return plan_->at(layer, heads_.first + head);
+  }
+  Result<void> vertical_slash(int32_t layer, const std::vector<int32_t>& heads,
+                              const kernels::LastRows& last, const kernels::KvSlab& kv,
+                              const kernels::IndexView& index, Deadline deadline);
+  Result<void> exchange_lists(const std::vector<int32_t>& heads, const kernels::IndexView& index,
+                              Deadline deadline);
+  void adaptive(int32_t layer, const std::vector<int32_t>& heads, const LocalQueries& queries,
+                const kernels::KvSlab& kv, const kernels::IndexView& index);
+
+  kernels::Device* device_;
+  comm::DeviceCommunicator* cp_;
+  const std::vector<kernels::RowTile>* tiles_;
+  const model::HeadPlan* plan_;
+  HeadRange heads_;
+  kernels::DeviceBuffer column_sums_;    // [vertical-slash heads of this rank, tokens]
+  kernels::DeviceBuffer diagonal_sums_;  // the same
+  kernels::DeviceBuffer probe_lse_;      // [vertical-slash heads of this rank, kLastRows]
+  // Lists as they travel (index_builder.cc): of as many heads as a rank is dealt at most; none with
+  // one rank.
+  int64_t packed_bytes_ = 0;
+  kernels::DeviceBuffer packed_;  // [ranks, packed_bytes_]
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,36 @@
+// Owner of the memory behind an IndexView: one per request, overwritten layer by layer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "kernels/index/index.h"
+#include "plan/head_plan.h"
+
+namespace millrace::worker {
+
+class LayerIndex {
+ public:
+  // Capacities for the neediest layer of `plan` for `num_heads` query heads from `first_head` on.
+  // Block lists get room for the longest of each tile (kernels::most_listed_blocks), so that none
+  // runs densely for others' sake.
+  static Result<LayerIndex> create(kernels::Device& device, const model::HeadPlan& plan,
+                                   int32_t first_head, int32_t num_heads, int64_t num_tokens,
+                                   const std::vector<kernels::RowTile>& tiles);
+
+  const kernels::IndexView& view() const { return view_; }
+  int64_t bytes() const;
+
+ private:
+  kernels::IndexView view_;
+  std::vector<kernels::DeviceBuffer> storage_;
+};
+
+// Slashes stand in runs: 6,096 of them in some 150 bands. Where a head has more bands than this,
+// the closest merge. 32 heads with MInference's budgets take less than a megabyte a layer, at any
+// length.
+inline constexpr int32_t kMostBands = 2048;
+
+}  // namespace millrace::worker

@@ -1,0 +1,25 @@
+// A rank's two communicators over device memory, along the rows and columns of the grid.
+#pragma once
+
+#include <memory>
+
+#include "comm/api/device_communicator.h"
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "worker/ranks/rank_grid.h"
+
+namespace millrace::worker {
+
+struct DeviceGroups {
+  std::unique_ptr<comm::DeviceCommunicator> tp;  // same tokens, other heads
+  std::unique_ptr<comm::DeviceCommunicator> cp;  // same heads, other tokens
+
+  const char* transport = "";  // "nccl", or "host" for by way of host memory
+};
+
+// Collective over the grid's world. By NCCL where every rank has a GPU of its own and the build has
+// NCCL, else by way of host memory. Device and grid outlive it.
+Result<DeviceGroups> make_device_groups(kernels::Device& device, const RankGrid& grid, bool own_gpu,
+                                        Deadline deadline);
+
+}  // namespace millrace::worker

@@ -1,0 +1,159 @@
+#include "worker/runtime/rank_runtime.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "common/log.h"
+#include "common/units.h"
+#include "model/load_model_config.h"
+#include "plan/head_plan.h"
+#include "worker/engine/capacity.h"
+#include "worker/ranks/agreement.h"
+#include "worker/ranks/device_share.h"
+#include "worker/ranks/rank_values.h"
+#include "worker/runtime/crossover.h"
+#include "worker/runtime/dtype_times.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// To read a file of a few megabytes, from another machine perhaps.
+constexpr std::chrono::seconds kPlanTimeout{60};
+
+}  // namespace
+
+Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::Communicator> world,
+                                                         const RankOptions& options) {
+  std::unique_ptr<RankRuntime> runtime(new RankRuntime());
+  const auto deadline = Deadline::after(options.startup_timeout);
+  MR_ASSIGN_OR_RETURN(runtime->cores_, core_share(*world, deadline));
+  MR_ASSIGN_OR_RETURN(auto grid, RankGrid::create(std::move(world), options.grid, deadline));
+  runtime->grid_ = std::make_unique<RankGrid>(std::move(grid));
+  if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
+  // All ranks measure at once, as they will compute at once; rank 0's choice counts for all.
+  MR_ASSIGN_OR_RETURN(const auto dtypes, agree_on_values(runtime->grid_->world(),
+                                                         runtime->open_device(options), deadline));
+  const Result<void> loaded = runtime->load(options, dtypes.front());
+  MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
+  MR_ASSIGN_OR_RETURN(
+      runtime->ranks_on_device_,
+      num_ranks_on_device(runtime->grid_->world(), runtime->device_->info(), deadline));
+  MR_RETURN_IF_ERROR(runtime->make_engine(options.engine, deadline));
+  MR_RETURN_IF_ERROR(runtime->agree_on_limits(options));
+  return runtime;
+}
+
+// And what this rank would compute in.
+Result<DType> RankRuntime::open_device(const RankOptions& options) {
+  MR_ASSIGN_OR_RETURN(device_, make_rank_device(options.device, options.compute_dtype, cores_));
+  MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(options.model_directory));
+  const auto known = compute_dtype_on(device_->info(), options.compute_dtype, stored);
+  if (known.has_value()) return *known;
+  MR_ASSIGN_OR_RETURN(const auto config, model::load_model_config(options.model_directory));
+  MR_ASSIGN_OR_RETURN(const auto times, measure_dtypes(*device_, config));
+  const DType faster = faster_dtype(times);
+  if (grid_->world().rank() == 0) {
+    spdlog::info("{} on {}: a layer of {} tokens takes {:.3g} s in float32, {:.3g} s in bfloat16",
+                 dtype_name(faster), device_->info().name, kTimedTokens,
+                 kTimedTokens * times.float32_s, kTimedTokens * times.bfloat16_s);
+  }
+  return faster;
+}
+
+Result<void> RankRuntime::load(const RankOptions& options, DType compute_dtype) {
+  MR_ASSIGN_OR_RETURN(weights_,
+                      model::load_model_weights(options.model_directory, grid_->tensor_parallel(),
+                                                compute_dtype, *device_, cores_.num_threads));
+  return {};
+}
+
+Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(auto groups, make_device_groups(*device_, *grid_,
+                                                      /*own_gpu=*/ranks_on_device_ == 1, deadline));
+  auto engine = Engine::create(*device_, *weights_, *grid_, std::move(groups), options);
+  MR_RETURN_IF_ERROR(
+      agree(grid_->world(), engine.ok() ? Result<void>() : engine.error(), deadline));
+  engine_ = std::make_unique<Engine>(std::move(*engine));
+  return {};
+}
+
+// Of a machine's memory, half of what is free: the other half is for the KV store, the page cache
+// and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and what a
+// prompt of any length takes, or an eighth where that is more, as memory comes in pieces; and no
+// pool unless one is asked for, because pages leave for decode nodes through host memory. Nor where
+// another rank stores the same kv heads.
+int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
+  const bool own_memory = !device_->info().host_memory;
+  const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
+  device_pool_bytes_ = options.device_pool_bytes.value_or(own_memory ? 0 : free_bytes / 16);
+  if (weights_->shard.kv_replica != 0) device_pool_bytes_ = 0;
+  if (!own_memory) return free_bytes / 2;
+  const auto& info = device_->info();
+  const int64_t tile_tokens = options.engine.row_tile_tokens;
+  const int64_t fixed =
+      fixed_bytes(layout(), {.scratch_bytes = info.scratch_bytes,
+                             .row_tile_tokens = tile_tokens > 0 ? tile_tokens : info.gemm_rows,
+                             .logit_columns = weights_->lm_head.rows,
+                             .nccl = engine_->groups().transport == std::string_view("nccl")});
+  return free_bytes - std::max(free_bytes / 8, fixed) - device_pool_bytes_;
+}
+
+RankLayout RankRuntime::layout() const {
+  return {.config = weights_->config,
+          .shard = weights_->shard,
+          .grid = grid_->shape(),
+          .compute_dtype = weights_->compute_dtype,
+          .sets_layers_aside = !device_->info().host_memory};
+}
+
+Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(const auto limits, gather_values(grid_->world(), own, deadline));
+  limits_.max_prompt_tokens = *std::min_element(limits.begin(), limits.end());
+  return {};
+}
+
+// Ranks that hold another's kv heads store nothing.
+Result<void> RankRuntime::limit_to_store(int64_t num_pages, Deadline deadline) {
+  return agree_on_max_prompt_tokens(std::min(limits_.max_prompt_tokens, storable_tokens(num_pages)),
+                                    deadline);
+}
+
+int64_t RankRuntime::storable_tokens(int64_t num_pages) const {
+  return weights_->shard.kv_replica == 0 ? max_stored_tokens(layout(), num_pages)
+                                         : std::numeric_limits<int64_t>::max();
+}
+
+Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
+  const auto deadline = Deadline::after(options.startup_timeout);
+  auto& world = grid_->world();
+  limits_.vocab_size = weights_->config.vocab_size;
+  int64_t own_limit = std::min(max_prompt_tokens(layout(), prompt_budget_bytes(options)),
+                               device_->info().max_tokens);
+  if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
+  MR_RETURN_IF_ERROR(agree_on_max_prompt_tokens(own_limit, deadline));
+  if (limits_.max_prompt_tokens == 0) {
+    return error(Errc::kExhausted, "{}: {} free beside the weights, too little for any prompt",
+                 device_->info().name, format_bytes(device_->free_bytes()));
+  }
+
+  crossover_tokens_ = options.crossover_tokens;
+  if (crossover_tokens_ >= 0) return {};
+  // All ranks measure at once, as they will compute at once; rank 0's figure counts for all.
+  const auto measured = measure_crossover(*device_, *weights_);
+  MR_RETURN_IF_ERROR(agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
+  crossover_tokens_ = *measured;
+  return world.broadcast(std::as_writable_bytes(std::span(&crossover_tokens_, 1)), /*root=*/0,
+                         deadline);
+}
+
+Result<void> RankRuntime::check_head_plan(const std::string& spec, double min_recall) {
+  const auto plan = model::make_head_plan(spec, weights_->config, limits_.max_prompt_tokens,
+                                          crossover_tokens_, {.min_recall = min_recall});
+  return agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(),
+               Deadline::after(kPlanTimeout));
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,82 @@
+// Everything a rank has once it is up: its place in the grid, its device, its slice of the model,
+// the engine. What millrace-worker and millrace-batch share.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/weights.h"
+#include "worker/engine/capacity.h"
+#include "worker/engine/engine.h"
+#include "worker/ranks/core_share.h"
+#include "worker/ranks/rank_grid.h"
+#include "worker/runtime/device_choice.h"
+#include "worker/runtime/prompt.h"
+
+namespace millrace::worker {
+
+struct RankOptions {
+  std::string model_directory;
+  GridShape grid;
+  DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
+  std::optional<DType> compute_dtype;  // none: what the device is best at
+  EngineOptions engine;
+  int num_threads = 0;            // 0: this rank's share of the machine's cores
+  int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
+  int64_t crossover_tokens = -1;  // -1: measured at start
+  // Of the device's memory, for KV pages: prompts leave it alone. None: a part of what is free.
+  std::optional<int64_t> device_pool_bytes = 0;
+  Duration startup_timeout = std::chrono::minutes(10);
+};
+
+class RankRuntime {
+ public:
+  // Collective over `world`. An error (a bad model, a grid that does not divide) is the same on all
+  // ranks.
+  static Result<std::unique_ptr<RankRuntime>> create(std::unique_ptr<comm::Communicator> world,
+                                                     const RankOptions& options);
+
+  // Collective: prompts of more tokens than a rank's store has room for, on the rank with least,
+  // are refused from here on, and not told to try again.
+  Result<void> limit_to_store(int64_t num_pages, Deadline deadline);
+  // The longest prompt whose pages fit that many on this rank; any where it stores none.
+  int64_t storable_tokens(int64_t num_pages) const;
+
+  // Collective. Whether `spec` is a plan for this model on all ranks: said at start, not by the
+  // first request that needs it.
+  Result<void> check_head_plan(const std::string& spec, double min_recall);
+
+  RankGrid& grid() { return *grid_; }
+  kernels::Device& device() { return *device_; }
+  const model::ModelWeights& weights() const { return *weights_; }
+  Engine& engine() { return *engine_; }
+  const PromptLimits& limits() const { return limits_; }
+  int64_t crossover_tokens() const { return crossover_tokens_; }
+  const CoreShare& cores() const { return cores_; }
+  int64_t device_pool_bytes() const { return device_pool_bytes_; }
+
+ private:
+  RankRuntime() = default;
+  Result<DType> open_device(const RankOptions& options);
+  Result<void> load(const RankOptions& options, DType compute_dtype);
+  Result<void> make_engine(const EngineOptions& options, Deadline deadline);
+  Result<void> agree_on_limits(const RankOptions& options);
+  Result<void> agree_on_max_prompt_tokens(int64_t own, Deadline deadline);
+  RankLayout layout() const;
+  int64_t prompt_budget_bytes(const RankOptions& options);
+
+  std::unique_ptr<RankGrid> grid_;
+  CoreShare cores_;
+  std::unique_ptr<kernels::Device> device_;
+  int ranks_on_device_ = 1;
+  int64_t device_pool_bytes_ = 0;
+  std::unique_ptr<model::ModelWeights> weights_;
+  std::unique_ptr<Engine> engine_;
+  PromptLimits limits_;
+  int64_t crossover_tokens_ = 0;
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,39 @@
+// The manifest of a request, from what each rank knows of its part: whole once the request is
+// finished, and before that what a decode node must know to pull layer by layer.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvstore/kv_store.h"
+#include "protocol/manifest.pb.h"
+#include "worker/engine/engine.h"
+
+namespace millrace::worker {
+
+struct RankShard {
+  std::string address;  // of the rank's KV server
+  kvstore::Placement placement;
+};
+
+// Collective: every rank's part, by rank.
+Result<std::vector<RankShard>> gather_shards(comm::Communicator& world, const std::string& address,
+                                             const kvstore::Placement& placement,
+                                             Deadline deadline);
+
+struct ManifestFacts {
+  std::string request_id;
+  std::string lease_id;
+  Duration lease;
+  std::string epoch;
+  const PrefillResult* result = nullptr;  // null: not finished
+  std::span<const RankShard> ranks;
+};
+
+// Ranks that hold replicas of another's kv heads, or no tokens of a short prompt, are not named.
+Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
+                                         const model::ModelWeights& weights,
+                                         const Partition& partition, GridShape grid);
+
+}  // namespace millrace::worker

@@ -1,0 +1,106 @@
+// Brings the pages of a layer from device memory into the KV store, on threads of its own, so that
+// the device goes on with the next layer. Each thread takes a few pages at a time: copies them to
+// the host, page by page K then V, and writes them to the store. Lanes and page-locked memory take
+// longer to make than layers of a short prompt to compute, so they serve one request after another.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/api/device.h"
+#include "kvstore/kv_store.h"
+#include "worker/engine/kv_exchange.h"
+
+namespace millrace::worker {
+
+// Threads that keep up with a GPU: four bring the 128 MiB that a layer of 131,072 tokens has on
+// each of four ranks to the store in 10 ms, of the 38 in which it is computed. Eight were no faster
+// (docs/notebook/service.md).
+inline constexpr int kMaxPageWriters = 4;
+
+// A layer's rows and page digests in device memory.
+struct StagedLayer {
+  std::string request_id;
+  std::span<const int64_t> pages;  // of the prompt, those that the rows are, ascending
+  int32_t layer = 0;
+  LocalKv kv;
+  const float* digests = nullptr;  // [kv heads, 3 (min, max, radius), pages, head_dim]
+};
+
+class PageWriter {
+ public:
+  // Both outlive the writer. `num_threads` is for a device with memory of its own; for another
+  // there are none, and begin() does all the work.
+  static Result<std::unique_ptr<PageWriter>> create(kernels::Device& device,
+                                                    kvstore::KvStore& store,
+                                                    const kvstore::KvGeometry& geometry,
+                                                    int num_threads);
+  ~PageWriter();
+
+  const kvstore::KvGeometry& geometry() const { return geometry_; }
+  // Whether pages leave after begin() returned.
+  bool runs_beside() const { return !threads_.empty(); }
+
+  // On the device's thread: begins with what the device's operations called so far leave in
+  // `layer`, once they are done; it stays until wait() or give_up() returns. The layer before must
+  // be through, or given up.
+  void begin(const StagedLayer& layer);
+  // Until every page of the layer begun last is in the store, or one failed.
+  Result<void> wait(Deadline deadline);
+  // Nothing more of that layer is worth writing: returns once nobody reads it.
+  void give_up();
+  // Of the layer begun last, in the store by now.
+  int64_t bytes_written() const { return bytes_written_; }
+
+ private:
+  // What one thread works with.
+  struct Bench {
+    std::unique_ptr<kernels::CopyLane> lane;
+    kernels::HostBuffer pages;    // [kChunkPages, page bytes]
+    kernels::HostBuffer digests;  // [3, kChunkPages, head_dim]
+  };
+  // Consecutive pages of one head.
+  struct Chunk {
+    int32_t head = 0;
+    int64_t first = 0;  // into layer_.pages
+    int64_t count = 0;
+  };
+
+  PageWriter(kvstore::KvStore& store, const kvstore::KvGeometry& geometry)
+      : store_(store), geometry_(geometry) {}
+
+  // Until the device's operations have left the layer, the `number`-th that was begun.
+  Result<void> wait_for_layer(int64_t number, Bench& bench);
+  std::optional<Chunk> take_chunk();
+  void work(int64_t number, Bench& bench);
+  void run(const std::stop_token& stop, Bench& bench);
+  Result<void> read_chunk(const Chunk& chunk, Bench& bench);
+  void read_half(const Chunk& chunk, const void* rows, std::byte* pages, Bench& bench) const;
+  Result<void> write_chunk(const Chunk& chunk, const Bench& bench);
+  void fail(Error error);
+
+  kvstore::KvStore& store_;
+  kvstore::KvGeometry geometry_;
+  std::vector<Bench> benches_;
+
+  StagedLayer layer_;
+  std::mutex arrival_mutex_;
+  int64_t num_arrived_ = 0;  // layers
+  std::atomic<int64_t> next_chunk_ = 0;
+  std::atomic<int64_t> bytes_written_ = 0;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  int64_t num_begun_ = 0;  // layers
+  int num_working_ = 0;    // threads
+  std::optional<Error> failure_;
+  std::vector<std::jthread> threads_;  // last: they use all of the above
+};
+
+}  // namespace millrace::worker

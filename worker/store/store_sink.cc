@@ -1,0 +1,122 @@
+#include "worker/store/store_sink.h"
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// For a layer's way to the store, disk included.
+constexpr auto kLayerTimeout = std::chrono::minutes(5);
+
+}  // namespace
+
+StoreSink::StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
+                     std::string request_id, std::vector<int64_t> pages)
+    : device_(device),
+      store_(store),
+      writer_(writer),
+      request_id_(std::move(request_id)),
+      pages_(std::move(pages)) {}
+
+StoreSink::~StoreSink() {
+  writer_.give_up();
+}
+
+Result<void> StoreSink::prepare(const LocalKv& local) {
+  if (digests_.data() != nullptr) return {};
+  const int64_t digests_bytes = int64_t{local.num_kv_heads} * 3 * std::ssize(pages_) *
+                                local.head_dim * int64_t{sizeof(float)};
+  MR_ASSIGN_OR_RETURN(digests_, device_.allocate(digests_bytes));
+  if (!sets_aside()) return {};
+  const int64_t layer_bytes =
+      local.num_kv_heads * local.num_rows * local.head_dim * dtype_bytes(local.dtype);
+  MR_ASSIGN_OR_RETURN(k_, device_.allocate(layer_bytes));
+  MR_ASSIGN_OR_RETURN(v_, device_.allocate(layer_bytes));
+  return {};
+}
+
+// There is room for one layer, so the writers are waited for before the device may copy the next.
+Result<void> StoreSink::set_aside(int32_t layer, const LocalKv& local) {
+  MR_RETURN_IF_ERROR(prepare(local));
+  if (layer_ >= 0) MR_RETURN_IF_ERROR(complete_layer_before(device_.mark()));
+  writer_.begin(stage(layer, local));
+  layer_ = layer;
+  return {};
+}
+
+Result<void> StoreSink::write_layer(const LayerKv& kv) {
+  MR_CHECK(layer_ == kv.layer, "layer {} is set aside, not {}", layer_, kv.layer);
+  scores_.assign(static_cast<size_t>(kv.local.num_kv_heads), {});
+  for (size_t head = 0; head < scores_.size(); ++head) {
+    for (const int64_t page : pages_) {
+      scores_[head].push_back(
+          kv.page_scores[head * static_cast<size_t>(kv.num_pages) + static_cast<size_t>(page)]);
+    }
+  }
+  // Without threads it is complete now.
+  return sets_aside() ? Result<void>() : complete_layer();
+}
+
+StagedLayer StoreSink::stage(int32_t number, const LocalKv& local) {
+  StagedLayer layer{.request_id = request_id_,
+                    .pages = pages_,
+                    .layer = number,
+                    .kv = local,
+                    .digests = digests_.as<float>()};
+  if (sets_aside()) {
+    device_.copy(k_.data(), local.k, k_.bytes());
+    device_.copy(v_.data(), local.v, v_.bytes());
+    layer.kv.k = k_.data();
+    layer.kv.v = v_.data();
+  }
+  const int64_t head_bytes = local.num_rows * local.head_dim * dtype_bytes(local.dtype);
+  const int64_t digest_floats = std::ssize(pages_) * local.head_dim;
+  for (int32_t head = 0; head < local.num_kv_heads; ++head) {
+    float* digests = digests_.as<float>() + head * 3 * digest_floats;
+    device_.page_digests({.k = static_cast<const std::byte*>(layer.kv.k) + head * head_bytes,
+                          .dtype = local.dtype,
+                          .num_tokens = local.num_rows,
+                          .head_dim = local.head_dim,
+                          .min = digests,
+                          .max = digests + digest_floats,
+                          .radius = digests + 2 * digest_floats});
+  }
+  return layer;
+}
+
+// Nobody looks at the moment in which the device is through, so what is written counts as written
+// before only where it is there and the device is not: a lower bound, by less than a layer.
+Result<void> StoreSink::complete_layer_before(kernels::TimeMark computed) {
+  const auto still_computing = [&] {
+    return !device_.wait_for(computed, Deadline::after(Duration::zero())).ok();
+  };
+  int64_t while_computing = writer_.bytes_written();
+  if (!still_computing()) while_computing = 0;
+  MR_RETURN_IF_ERROR(complete_layer());
+  if (still_computing()) while_computing = writer_.bytes_written();
+  stored_.while_computing += while_computing;
+  return {};
+}
+
+Result<void> StoreSink::complete_layer() {
+  if (layer_ < 0) return {};
+  MR_RETURN_IF_ERROR(writer_.wait(Deadline::after(kLayerTimeout)));
+  for (size_t head = 0; head < scores_.size(); ++head) {
+    MR_RETURN_IF_ERROR(store_.set_scores(
+        request_id_, layer_, writer_.geometry().first_kv_head + static_cast<int32_t>(head),
+        scores_[head]));
+  }
+  stored_.total += writer_.bytes_written();
+  num_complete_ = layer_ + 1;
+  layer_ = -1;
+  return {};
+}
+
+Result<void> StoreSink::finish() {
+  return complete_layer();
+}
+
+}  // namespace millrace::worker

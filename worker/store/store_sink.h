@@ -1,0 +1,71 @@
+// Hands finished layers to the rank's KV store, page by page with digests and scores. On a GPU a
+// layer is set aside in device memory, in the order of the device's operations, and leaves from
+// there while the next one is computed:
+//   device    ... layer l | set aside l | layer l + 1 ...         | set aside l + 1 | layer l + 2
+//   writers                             | pages of l to the store |                 | pages ...
+// The device waits for the host only where pages take longer than a layer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/api/device.h"
+#include "kvstore/kv_store.h"
+#include "worker/engine/kv_sink.h"
+#include "worker/store/page_writer.h"
+
+namespace millrace::worker {
+
+struct StoredBytes {
+  int64_t total = 0;
+  int64_t while_computing = 0;  // of these, written before a later layer had been computed
+};
+
+class StoreSink final : public KvSink {
+ public:
+  // `pages`: the prompt's pages this rank holds, ascending, as given to KvStore::begin_request.
+  // `writer`: of that device and store, for this sink alone while it lives. All outlive the sink.
+  StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
+            std::string request_id, std::vector<int64_t> pages);
+  // Gives up the layer that is on its way.
+  ~StoreSink() override;
+  StoreSink(const StoreSink&) = delete;
+  StoreSink& operator=(const StoreSink&) = delete;
+
+  // On a device with memory of its own.
+  bool sets_aside() const override { return writer_.runs_beside(); }
+  // Waits until the layer before has left, on a GPU while this one is computed; then its pages
+  // leave.
+  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
+  Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> finish() override;
+
+  // Layers before this one are complete in the store.
+  int32_t num_complete() const { return num_complete_; }
+  const StoredBytes& stored() const { return stored_; }
+
+ private:
+  Result<void> prepare(const LocalKv& local);
+  // Has the device set the layer aside, where it has memory of its own, and digest its pages.
+  StagedLayer stage(int32_t number, const LocalKv& local);
+  // complete_layer(), while the device may be computing the next one: up to `computed`.
+  Result<void> complete_layer_before(kernels::TimeMark computed);
+  // Waits for the pages of the layer set aside last, then gives them their scores.
+  Result<void> complete_layer();
+
+  kernels::Device& device_;
+  kvstore::KvStore& store_;
+  PageWriter& writer_;
+  std::string request_id_;
+  std::vector<int64_t> pages_;
+
+  // From the first layer on; the writer's threads read them.
+  kernels::DeviceBuffer k_, v_;  // the layer set aside, or empty
+  kernels::DeviceBuffer digests_;
+  std::vector<std::vector<float>> scores_;  // by kv head of the layer written last
+  int32_t layer_ = -1;                      // set aside and not complete, or -1
+  int32_t num_complete_ = 0;
+  StoredBytes stored_;
+};
+
+}  // namespace millrace::worker

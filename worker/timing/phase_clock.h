@@ -1,0 +1,44 @@
+// Tells which phase a device is in, by marks in its own order of execution: on a GPU the host is
+// long through with a layer when the device begins it.
+#pragma once
+
+#include <deque>
+#include <optional>
+
+#include "kernels/api/device.h"
+#include "worker/timing/phase_times.h"
+
+namespace millrace::worker {
+
+class PhaseClock {
+ public:
+  // Both outlive the clock.
+  PhaseClock(kernels::Device& device, PhaseTimes& times) : device_(device), times_(times) {}
+
+  // Ends the phase before, if it is another. Where so many phases wait to be settled that the
+  // device may forget their marks (kernels::kMarksKept), the phase before goes on in its place:
+  // with several ranks a layer has two marks a row tile, so that takes a rank of millions of rows.
+  void enter(Phase phase);
+  // Returns the mark at which the last phase ends.
+  kernels::TimeMark stop();
+  // Adds the phases that ended no later than `passed`, a mark that was waited for.
+  void settle(kernels::TimeMark passed);
+
+ private:
+  struct Stretch {
+    Phase phase;
+    kernels::TimeMark begin;
+    kernels::TimeMark end;
+  };
+  struct Open {
+    Phase phase;
+    kernels::TimeMark begin;
+  };
+
+  kernels::Device& device_;
+  PhaseTimes& times_;
+  std::optional<Open> open_;
+  std::deque<Stretch> ended_;  // in order
+};
+
+}  // namespace millrace::worker

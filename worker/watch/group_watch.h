@@ -1,0 +1,95 @@
+// Ends a rank whose group is broken, whatever its engine is busy with. MPI and NCCL do not: a peer
+// of a killed process waits in its collective, and a GPU that waits for a peer blocks the next call
+// that needs the device, the freeing of memory included.
+//
+// A TCP connection from every rank to rank 0, with heartbeats both ways.
+// - The kernel closes a dead process's connections, which rank 0 sees; when rank 0 ends for it, the
+//   others see that. A host that vanishes without closing anything is found within about 5 s.
+// - A process that hangs sends no heartbeats. That by itself ends nothing, for a machine may be
+//   busy; it tells which rank the others waited for.
+// - The engine's thread says how long its next step may take. A rank that is past that is stuck.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/api/communicator.h"
+#include "common/clock.h"
+#include "common/result.h"
+#include "worker/watch/watch_socket.h"
+
+namespace millrace::worker {
+
+class GroupWatch {
+ public:
+  // Called once, on the watch's own thread, with the reason. The process is to end in it.
+  using OnEnd = std::function<void(const std::string& why)>;
+
+  // Collective over `world`. `host`: where rank 0 listens and the others reach it; rank 0's counts.
+  // `epoch`: the group's id, by which strangers are told from ranks.
+  static Result<std::unique_ptr<GroupWatch>> start(comm::Communicator& world,
+                                                   const std::string& host,
+                                                   const std::string& epoch, OnEnd on_end,
+                                                   Deadline deadline);
+  // Of this process alone: it hears of nobody, and ends where a step takes too long.
+  static Result<std::unique_ptr<GroupWatch>> alone(OnEnd on_end);
+  // Without leave() the other ranks take this one for lost.
+  ~GroupWatch();
+
+  // From here on the engine's thread is at `step` and calls again within `allowed`, or this rank
+  // is stuck. The last call counts.
+  void expect_step(const std::string& step, Duration allowed);
+  // The engine's thread waits for somebody outside the group, who may take any time.
+  void expect_nothing();
+  // "rank 3 silent for 2.4 s": those whose heartbeats are missing, or were in this step; empty when
+  // none are. Rank 0 hears all ranks, the others rank 0.
+  std::string silent_ranks() const;
+
+  // This rank is about to end because the group is broken. Rank 0, which can tell the coordinator,
+  // is given a moment to do so before this one's end has mpirun end all.
+  void give_up();
+  // This rank ends in good order, and no longer minds the others' end.
+  void leave();
+
+ private:
+  struct Peer {
+    int rank = 0;
+    WatchSocket socket;
+    bool here = true;  // neither left nor ended
+    TimePoint heard_at = Clock::steady().now();
+    bool warned = false;  // of its silence
+    Duration pause{};     // a long one between its heartbeats, in this step
+  };
+  // Why and when this rank ends.
+  struct End {
+    std::string why;
+    Deadline due;
+  };
+  explicit GroupWatch(OnEnd on_end) : on_end_(std::move(on_end)) {}
+
+  Result<void> run();
+  void watch();
+  bool is_root() const { return peers_.empty() || peers_.front().rank != 0; }
+  bool wait_for_words(Deadline longest);
+  void hear(Peer& peer);
+  void end_within(Duration duration, std::string why);
+  std::optional<End> due_end() const;
+  void warn_of_silence();
+  void say(char word);
+
+  const OnEnd on_end_;
+  std::vector<Peer> peers_;
+  int wake_ = -1;  // eventfd: ends the thread
+
+  mutable std::mutex mutex_;  // of what follows, and of what changes in peers_
+  std::optional<End> stuck_;
+  std::optional<End> broken_;
+  std::jthread thread_;
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,172 @@
+#include "worker/watch/watch_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <thread>
+
+namespace millrace::worker {
+
+namespace {
+
+// A stranger that connects and says nothing must not keep the ranks out.
+constexpr std::chrono::seconds kHelloTimeout{2};
+// Before the next accept() after one that failed.
+constexpr std::chrono::milliseconds kAcceptPause{10};
+
+Error system_error(const std::string& what) {
+  return error(Errc::kIo, "{}: {}", what, std::generic_category().message(errno));
+}
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Result<Addresses> resolve(const char* host, const char* port, int flags) {
+  const addrinfo hints{.ai_flags = flags, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  if (const int status = getaddrinfo(host, port, &hints, &found); status != 0) {
+    return error(Errc::kInvalidArgument, "host '{}': {}", host, gai_strerror(status));
+  }
+  return Addresses(found, &freeaddrinfo);
+}
+
+// Nothing waits in a call on it: what waits is poll(), and that has a deadline.
+WatchSocket make_socket(const addrinfo& address) {
+  return WatchSocket(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// For a host that vanishes without closing anything: noticed after 2 + 3 s.
+void probe_when_idle(const WatchSocket& socket) {
+  const auto set = [&](int level, int option, int value) {
+    setsockopt(socket.fd(), level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // Heartbeats that are not acknowledged take the place of an idle connection's
+  // probes.
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
+}
+
+// A rank says who it is: the epoch, then its number.
+std::string hello(const std::string& epoch, int rank) {
+  return epoch + std::string(reinterpret_cast<const char*>(&rank), sizeof(rank));
+}
+
+// Whether `event` came before the deadline.
+bool poll_until(const WatchSocket& socket, short event, Deadline deadline) {
+  pollfd waiting{.fd = socket.fd(), .events = event, .revents = 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
+    if (poll(&waiting, 1, static_cast<int>(left.count())) > 0) return true;
+    if (deadline.passed()) return false;
+  }
+}
+
+// The rank that greets on a fresh connection, or -1.
+int greeted_by(const WatchSocket& socket, int num_ranks, const std::string& epoch,
+               Deadline deadline) {
+  std::string received = hello(epoch, 0);
+  size_t size = 0;
+  while (size < received.size()) {
+    if (!poll_until(socket, POLLIN, deadline)) return -1;
+    const ssize_t count =
+        recv(socket.fd(), received.data() + size, received.size() - size, MSG_DONTWAIT);
+    if (count <= 0) return -1;
+    size += static_cast<size_t>(count);
+  }
+  if (!received.starts_with(epoch)) return -1;
+  int rank = 0;
+  std::memcpy(&rank, received.data() + epoch.size(), sizeof(rank));
+  return rank > 0 && rank < num_ranks ? rank : -1;
+}
+
+Result<void> connect_until(const WatchSocket& socket, const addrinfo& address, Deadline deadline) {
+  int status = connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (status == EINPROGRESS) {
+    if (!poll_until(socket, POLLOUT, deadline)) {
+      return Error(Errc::kDeadlineExceeded, "no answer");
+    }
+    socklen_t size = sizeof(status);
+    if (getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &status, &size) != 0) status = errno;
+  }
+  if (status != 0) return Error(Errc::kIo, std::generic_category().message(status));
+  return {};
+}
+
+}  // namespace
+
+WatchSocket::~WatchSocket() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& endpoint) {
+  MR_ASSIGN_OR_RETURN(const auto addresses, resolve(host.c_str(), "0", /*flags=*/0));
+  WatchSocket listener = make_socket(*addresses);
+  if (!listener.is_open() || bind(listener.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      listen(listener.fd(), SOMAXCONN) != 0) {
+    return system_error(fmt::format("watching the group on '{}'", host));
+  }
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  auto* address = reinterpret_cast<sockaddr*>(&bound);
+  if (getsockname(listener.fd(), address, &size) != 0) {
+    return system_error(fmt::format("the port of the group's watch on '{}'", host));
+  }
+  const int status =
+      getnameinfo(address, size, endpoint.host.data(), endpoint.host.size(), endpoint.port.data(),
+                  endpoint.port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+  if (status != 0) {
+    return error(Errc::kInvalidArgument, "the address of the group's watch on '{}': {}", host,
+                 gai_strerror(status));
+  }
+  return listener;
+}
+
+Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::string& epoch,
+                                      int rank, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint.host.data(), endpoint.port.data(),
+                                                    AI_NUMERICHOST | AI_NUMERICSERV));
+  WatchSocket connection = make_socket(*addresses);
+  const auto where = fmt::format("rank 0 at {}:{}", endpoint.host.data(), endpoint.port.data());
+  if (!connection.is_open()) return system_error(where);
+  if (const auto connected = connect_until(connection, *addresses, deadline); !connected.ok()) {
+    return error(connected.error().code, "{}: {}", where, connected.error().message);
+  }
+  const std::string greeting = hello(epoch, rank);
+  if (send(connection.fd(), greeting.data(), greeting.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(greeting.size())) {
+    return system_error(where);
+  }
+  probe_when_idle(connection);
+  return connection;
+}
+
+Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
+                                const std::string& epoch, Deadline deadline) {
+  while (!deadline.passed() && poll_until(listener, POLLIN, deadline)) {
+    WatchSocket connection(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection.is_open()) {
+      // Gone again, or no descriptor is free, and then poll() would not wait.
+      std::this_thread::sleep_for(std::min<Duration>(kAcceptPause, deadline.left()));
+      continue;
+    }
+    const Deadline greeting = deadline.earlier_of(Deadline::after(kHelloTimeout));
+    const int rank = greeted_by(connection, num_ranks, epoch, greeting);
+    if (rank < 0) continue;
+    probe_when_idle(connection);
+    return GreetedRank{.rank = rank, .socket = std::move(connection)};
+  }
+  return error(Errc::kDeadlineExceeded, "not all of {} ranks reached rank 0's watch", num_ranks);
+}
+
+}  // namespace millrace::worker
