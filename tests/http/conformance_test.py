@@ -3,7 +3,9 @@
 
 Its examples are read and sent; each status that can be brought about here is; and schemathesis makes requests from the document, valid ones and
 others. Status, headers and body of every answer must be as documented, with no member that the document does not have. Exit status 77 where
-schemathesis cannot be fetched from PyPI (tests/support/pypi.py).
+schemathesis cannot be fetched from PyPI (tests/support/pypi.py). To search further than a test may:
+
+    MILLRACE_HTTP_SEED=2 MILLRACE_HTTP_EXAMPLES=1000 conformance_test.py     with the environment that CMakeLists.txt has for it
 """
 
 import copy

@@ -1,4 +1,5 @@
-// Prints the HTTP interface as the code has it, as JSON: routes, fields of requests, types of errors, the manifest.
+// Prints the HTTP interface as the code has it, as JSON: routes, fields of requests, types of
+// errors, fields of the manifest.
 #include <google/protobuf/descriptor.h>
 
 #include <boost/json.hpp>
