@@ -1,5 +1,6 @@
 #include "coordinator/api/api_error.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include "protocol/errc.h"
@@ -7,6 +8,44 @@
 namespace millrace::coordinator {
 
 namespace json = boost::json;
+
+namespace {
+
+// Bytes of the character that `text` begins with; 0 if that is not UTF-8.
+size_t first_char_bytes(std::string_view text) {
+  const auto byte = [text](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const unsigned first = byte(0);
+  const unsigned second = byte(1);
+  if (first < 0x80) return 1;
+  const size_t length = first < 0xc2   ? 0
+                        : first < 0xe0 ? 2
+                        : first < 0xf0 ? 3
+                        : first < 0xf5 ? 4
+                                       : 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Longer than need be, halves of a surrogate pair, and above U+10FFFF.
+  const bool beyond = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return beyond ? 0 : length;
+}
+
+// An error quotes what a client sent, and may cut it in the middle of a character. What is not
+// UTF-8 becomes U+FFFD, since JSON is UTF-8.
+std::string as_utf8(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = first_char_bytes(text);
+    out += length == 0 ? std::string_view("\xef\xbf\xbd") : text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
+}  // namespace
 
 int ApiError::http_status() const {
   return status != 0 ? status : protocol::http_status(error.code);
@@ -21,13 +60,13 @@ int ApiError::retry_after_s() const {
 
 std::string ApiError::to_json(std::string_view request_id) const {
   json::object body;
-  body["message"] = error.message;
+  body["message"] = as_utf8(error.message);
   body["type"] = std::string(errc_name(error.code));
   body["code"] = http_status();
   if (param.empty()) {
     body["param"] = nullptr;
   } else {
-    body["param"] = param;
+    body["param"] = as_utf8(param);
   }
   body["retriable"] = protocol::retriable(error.code);
   json::object whole{{"error", std::move(body)}};

@@ -1,6 +1,12 @@
 #include "coordinator/api/lease_body.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <boost/json.hpp>
+#include <span>
+
+#include "common/quoted.h"
 
 namespace millrace::coordinator {
 
@@ -19,11 +25,20 @@ const json::value* field(const json::value& body, const char* name) {
   return fields == nullptr ? nullptr : fields->if_contains(name);
 }
 
-std::variant<LeaseBody, ApiError> read_lease_id(const json::value& body) {
+std::variant<LeaseBody, ApiError> read_lease_id(const json::value& body,
+                                                std::span<const std::string_view> known) {
   const json::value* lease_id = field(body, "lease_id");
   if (lease_id == nullptr || !lease_id->is_string()) {
     return ApiError(Error(Errc::kInvalidArgument, "the body must be JSON with a string 'lease_id'"),
                     "lease_id");
+  }
+  for (const auto& member : body.get_object()) {
+    const std::string name(member.key());
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return ApiError(error(Errc::kInvalidArgument, "unknown field {}; known: {}",
+                            quoted(std::string_view(name)), fmt::join(known, ", ")),
+                      name);
+    }
   }
   return LeaseBody{.lease_id = std::string(lease_id->get_string())};
 }
@@ -31,12 +46,12 @@ std::variant<LeaseBody, ApiError> read_lease_id(const json::value& body) {
 }  // namespace
 
 std::variant<LeaseBody, ApiError> parse_lease_release(std::string_view body) {
-  return read_lease_id(parse(body));
+  return read_lease_id(parse(body), kLeaseReleaseFields);
 }
 
 std::variant<LeaseBody, ApiError> parse_lease_renewal(std::string_view body, int64_t max_lease_ms) {
   const json::value value = parse(body);
-  auto parsed = read_lease_id(value);
+  auto parsed = read_lease_id(value, kLeaseRenewalFields);
   auto* renewal = std::get_if<LeaseBody>(&parsed);
   if (renewal == nullptr) return parsed;
   const json::value* lease_ms = field(value, "lease_ms");

@@ -18,7 +18,7 @@ constexpr size_t kMaxFieldNameChars = 128;  // of what an error quotes
 
 }  // namespace
 
-const PrefillFields::Field* PrefillFields::find(std::string_view name) {
+std::span<const PrefillFields::Field> PrefillFields::all() {
   static constexpr std::array<Field, 9> kFields = {{{"model", Kind::kString, 1},
                                                     {"request_id", Kind::kString, 2},
                                                     {"prompt_token_ids", Kind::kTokens, 4},
@@ -28,9 +28,14 @@ const PrefillFields::Field* PrefillFields::find(std::string_view name) {
                                                     {"stream", Kind::kBool, 64},
                                                     {"handover", Kind::kString, 128},
                                                     {"min_recall", Kind::kNumber, 256}}};
-  const auto* found = std::find_if(kFields.begin(), kFields.end(),
-                                   [&](const Field& field) { return field.name == name; });
-  return found == kFields.end() ? nullptr : found;
+  return kFields;
+}
+
+const PrefillFields::Field* PrefillFields::find(std::string_view name) {
+  const auto fields = all();
+  const auto found = std::find_if(fields.begin(), fields.end(),
+                                  [&](const Field& field) { return field.name == name; });
+  return found == fields.end() ? nullptr : &*found;
 }
 
 Result<void> PrefillFields::begin(std::string_view field) {

@@ -2,6 +2,7 @@
 // a request have in common.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,15 @@ namespace millrace::coordinator {
 
 class PrefillFields {
  public:
+  enum class Kind { kString, kInt, kBool, kTokens, kNumber };
+  struct Field {
+    std::string_view name;
+    Kind kind;
+    uint32_t bit;
+  };
+  // Of the JSON form; the query takes all but the tokens.
+  static std::span<const Field> all();
+
   explicit PrefillFields(const PrefillBodyLimits& limits) : limits_(limits) {}
 
   // Names the field that the next set_ is for; refuses unknown and repeated ones.
@@ -38,12 +48,6 @@ class PrefillFields {
  private:
   Result<void> set_handover(std::string_view value);
 
-  enum class Kind { kString, kInt, kBool, kTokens, kNumber };
-  struct Field {
-    std::string_view name;
-    Kind kind;
-    uint32_t bit;
-  };
   static const Field* find(std::string_view name);
   Kind kind() const { return find(current_)->kind; }
 

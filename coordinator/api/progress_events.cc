@@ -1,6 +1,7 @@
 #include "coordinator/api/progress_events.h"
 
 #include <boost/json.hpp>
+#include <cmath>
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/request_json.h"
@@ -36,10 +37,11 @@ std::string ProgressEvents::take(TimePoint now) {
     out += event("manifest", opened_text(request, std::exchange(opened_text_, {})));
   }
   for (; layers_ < request.layer_density.size(); ++layers_) {
+    const double density = request.layer_density[layers_];
     out += event("layer", {{"request_id", request.id},
                            {"layer", layers_},
                            {"num_layers", request.num_layers},
-                           {"density", request.layer_density[layers_]}});
+                           {"density", std::isfinite(density) ? json::value(density) : nullptr}});
   }
   const bool shown = request.state != RequestState::kDone || !text_.empty();
   if (request.ended() && shown && !std::exchange(finished_, true)) {

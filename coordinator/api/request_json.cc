@@ -17,6 +17,7 @@ namespace {
 bool finite(const protocol::Manifest& manifest) {
   const auto& top = manifest.top_logprobs();
   return std::isfinite(manifest.density()) && std::isfinite(manifest.recall()) &&
+         std::isfinite(manifest.recall_p01()) &&
          std::all_of(top.begin(), top.end(), [](const auto& token) {
            return std::isfinite(token.logprob()) && std::isfinite(token.logit());
          });
@@ -65,6 +66,7 @@ std::string manifest_text(const protocol::Manifest& manifest, bool is_done) {
   }
   make_null(fields.at("density"));
   make_null(fields.at("recall"));
+  make_null(fields.at("recall_p01"));
   for (json::value& token : fields.at("top_logprobs").as_array()) {
     make_null(token.at("logprob"));
     make_null(token.at("logit"));
@@ -77,8 +79,9 @@ json::object lease_json(const Request& request, TimePoint now) {
   lease["state"] = std::string(lease_state_name(request.lease));
   lease["lease_id"] = request.result->manifest().lease_id();
   if (request.lease == LeaseState::kActive) {
-    lease["expires_in_ms"] =
-        std::chrono::duration_cast<std::chrono::milliseconds>(request.lease_ends - now).count();
+    // One that ends is active until the next tick.
+    const auto left = std::max(request.lease_ends - now, Duration::zero());
+    lease["expires_in_ms"] = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
   }
   return lease;
 }

@@ -38,6 +38,13 @@ std::optional<ApiError> RequestReader::take() {
   buffer_.bytes().consume(taken);
   starved_ = ec == http::error::need_more || buffer_.bytes().size() == 0;
   if (ec && ec != http::error::need_more) return unreadable(ec);
+  if (!in_body && has_header() && !parser_.chunked() &&
+      header().count(http::field::transfer_encoding) > 0) {
+    // Where its body ends is anybody's guess (RFC 9112, 6.3), and the next request might begin in it.
+    return ApiError(
+        error(Errc::kInvalidArgument,
+              "cannot read the request: its Transfer-Encoding does not end in chunked"));
+  }
   if (!in_body || !parser_.chunked()) return std::nullopt;
   const uint64_t framing_bytes = taken - (body_bytes() - content_before);
   const uint64_t needed_bytes = (num_chunks_ - chunks_before) * kChunkFramingBytes;

@@ -10,15 +10,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-struct Entry {
-  Endpoint endpoint;
-  std::string_view method;
-  std::string_view before_id;
-  std::string_view after_id;  // meaningful if has_id
-  bool has_id;
-};
-
-constexpr std::array<Entry, 10> kEntries = {{
+constexpr std::array<RouteEntry, 10> kEntries = {{
     {Endpoint::kPrefill, "POST", "/v1/prefill", "", false},
     {Endpoint::kStatus, "GET", "/v1/prefill/", "", true},
     {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", true},
@@ -31,7 +23,7 @@ constexpr std::array<Entry, 10> kEntries = {{
     {Endpoint::kVersion, "GET", "/version", "", false},
 }};
 
-bool matches(const Entry& entry, std::string_view path, std::string* id) {
+bool matches(const RouteEntry& entry, std::string_view path, std::string* id) {
   if (!entry.has_id) return path == entry.before_id;
   if (!path.starts_with(entry.before_id) || !path.ends_with(entry.after_id) ||
       path.size() < entry.before_id.size() + entry.after_id.size()) {
@@ -47,13 +39,17 @@ bool matches(const Entry& entry, std::string_view path, std::string* id) {
 
 }  // namespace
 
+std::span<const RouteEntry> all_routes() {
+  return kEntries;
+}
+
 Route find_route(std::string_view method, std::string_view target) {
   const size_t question = target.find('?');
   Route route;
   route.method = method;
   route.path = target.substr(0, question);
   if (question != std::string_view::npos) route.query = target.substr(question + 1);
-  for (const Entry& entry : kEntries) {
+  for (const RouteEntry& entry : kEntries) {
     if (!matches(entry, route.path, &route.id)) continue;
     if (entry.method == method || (entry.method == "GET" && method == "HEAD")) {
       route.endpoint = entry.endpoint;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -32,6 +33,18 @@ struct Route {
   std::string query;
   std::string allow;  // of kWrongMethod: what the path takes, as "GET, HEAD"
 };
+
+// A path is `before_id`, or with an id in it `before_id` + id + `after_id`.
+struct RouteEntry {
+  Endpoint endpoint;
+  std::string_view method;
+  std::string_view before_id;
+  std::string_view after_id;  // meaningful if has_id
+  bool has_id;
+};
+
+// All there are; what takes GET takes HEAD without an entry of its own.
+std::span<const RouteEntry> all_routes();
 
 Route find_route(std::string_view method, std::string_view target);
 

@@ -72,6 +72,20 @@ TEST(ServerStrangers, ChunkSizesWithManyZerosCountAsWell) {
   expect_refused_framing(chunks + "0\r\n\r\n");
 }
 
+TEST(ServerStrangers, ATransferEncodingThatIsNotChunkedIsRefused) {
+  for (const char* headers :
+       {"Transfer-Encoding: nonsense\r\n", "Transfer-Encoding: chunked, gzip\r\n",
+        "Transfer-Encoding: identity\r\nContent-Length: 2\r\n"}) {
+    RunningServer server;
+    RawHttp client(server.http_port());
+    client.send(fmt::format("POST /v1/prefill HTTP/1.1\r\nHost: x\r\n{}\r\n{{}}", headers));
+    const RawReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 400) << headers;
+    EXPECT_NE(reply.error_message().find("ransfer"), std::string::npos) << reply.body;
+    EXPECT_TRUE(client.closed_by_peer());
+  }
+}
+
 TEST(ServerStrangers, ShortExtensionsAndTrailersAreRead) {
   RunningServer server;
   RawHttp client(server.http_port());
@@ -304,6 +318,7 @@ TEST(ServerAnswers, WhatIsNoNumberIsNull) {
   auto& manifest = *envelope.mutable_prefill_done()->mutable_manifest();
   manifest.set_density(std::numeric_limits<double>::quiet_NaN());
   manifest.set_recall(std::numeric_limits<double>::infinity());
+  manifest.set_recall_p01(std::numeric_limits<double>::quiet_NaN());
   manifest.add_top_logprobs()->set_logprob(-std::numeric_limits<float>::infinity());
   auto& stage = *envelope.mutable_prefill_done()->add_stages();
   stage.set_stage("layers");
@@ -313,11 +328,28 @@ TEST(ServerAnswers, WhatIsNoNumberIsNull) {
   for (const auto* fields : {&answer, &answer.at("manifest")}) {
     EXPECT_TRUE(fields->at("density").is_null());
     EXPECT_TRUE(fields->at("recall").is_null());
+    EXPECT_TRUE(fields->at("recall_p01").is_null());
   }
   EXPECT_TRUE(answer.at("stages").at("layers").is_null());
   const auto& token = answer.at("manifest").at("top_logprobs").at(0);
   EXPECT_TRUE(token.at("logprob").is_null());
   EXPECT_EQ(token.at("logit").to_number<double>(), 0);
+}
+
+TEST(ServerAnswers, ALayerWithoutADensityIsAnEventAllTheSame) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp client(server.http_port());
+  client.send_request("POST", "/v1/prefill",
+                      R"({"model":"tiny","prompt_token_ids":[1],"stream":true})");
+  const std::string id = group.receive_request().request_id();
+  EXPECT_EQ(client.read_head().status, 200);
+  group.send_layer(id, 0, std::numeric_limits<double>::quiet_NaN());
+  std::string event;
+  while (!event.starts_with("event: layer")) event = client.read_event();
+  const auto data = boost::json::parse(event.substr(event.find("data: ") + 6));
+  EXPECT_TRUE(data.at("density").is_null());
 }
 
 class ServerHalfClosed : public ::testing::Test {

@@ -33,6 +33,13 @@ TEST(LeaseBody, WhatIsNoLeaseIsRefused) {
   }
 }
 
+TEST(LeaseBody, AnUnknownFieldIsRefused) {
+  EXPECT_EQ(blamed(parse_lease_release(R"({"lease_id":"l","lease_ms":5})")), "lease_ms");
+  const auto parsed =
+      parse_lease_renewal(R"({"lease_id":"l","lease_ms":5,"lease":6})", kMaxLeaseMs);
+  EXPECT_EQ(blamed(parsed), "lease");
+}
+
 TEST(LeaseBody, ALengthOutOfRangeIsRefused) {
   for (const char* length : {"0", "-1", "1001", "1e3", "\"5\"", "99999999999999999999"}) {
     const auto body = fmt::format(R"({{"lease_id":"l","lease_ms":{}}})", length);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
+
 namespace millrace::coordinator {
 namespace {
 
@@ -184,6 +186,24 @@ TEST(PrefillBody, RefusesABadBinaryForm) {
   EXPECT_TRUE(with("\1\0\0\0"sv, "model=m&stream=1").starts_with("stream: "));
   EXPECT_TRUE(with("\1\0\0\0"sv, "model=%zz").find("hex") != std::string::npos);
   EXPECT_TRUE(with("\1\0\0\0"sv, "prompt_token_ids=1").starts_with("prompt_token_ids: "));
+}
+
+TEST(PrefillBody, ARefusalIsJsonWhateverTheQueryHolds) {
+  const auto blamed = [](const std::string& query) {
+    const auto parsed = parse_prefill_binary("\1\0\0\0"sv, query, {});
+    const auto body = boost::json::parse(std::get<ApiError>(parsed).to_json());
+    return std::string(body.at("error").at("param").get_string());
+  };
+  EXPECT_EQ(blamed("caf%C3%A9=1"), "caf\xc3\xa9");
+  EXPECT_EQ(blamed("a%FFb=1"),
+            "a\xef\xbf\xbd"
+            "b");
+  for (const char* value : {"%FF", "%C3", "%C0%80", "%ED%A0%80", "%F4%90%80%80"}) {
+    EXPECT_EQ(blamed(fmt::format("handover={}", value)), "handover") << value;
+  }
+  // Cut in the middle of a character.
+  const std::string name(127, 'x');
+  EXPECT_EQ(blamed(name + "%C3%A9=1"), name + "\xef\xbf\xbd");
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // Leases, and for how long records are kept.
 #include <gmock/gmock.h>
 
+#include <boost/json.hpp>
+
+#include "coordinator/api/request_json.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
 
 namespace millrace::coordinator {
@@ -32,6 +35,16 @@ TEST_F(SchedulerLeases, LeaseIsRenewedByTheGroupsWord) {
   pass(milliseconds(100), {"g0"});
   EXPECT_EQ(scheduler_->find("a")->lease, LeaseState::kExpired);
   EXPECT_EQ(scheduler_->renew_lease("a", "lease-a", seconds(9)).error().code, Errc::kNotFound);
+}
+
+TEST_F(SchedulerLeases, WhatIsLeftOfALeaseIsNeverNegative) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("a"));
+  done("a", "g0", 1000);
+  const auto record = scheduler_->find("a");
+  // No tick has passed since it ended.
+  EXPECT_EQ(lease_json(*record, record->lease_ends + milliseconds(7)).at("expires_in_ms"), 0);
 }
 
 TEST_F(SchedulerLeases, ReleaseGoesToTheGroupOnce) {

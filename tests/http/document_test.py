@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""docs/openapi.yaml against the tables of the code, in both directions: what one has and the other has not is a failure.
+
+    document_test.py build/release/bin/list_http_interface VERSION
+"""
+
+import json
+import subprocess
+import sys
+import unittest
+
+import openapi_document as openapi
+
+PREFILL = ("POST", "/v1/prefill")
+LEASE = "/v1/prefill/{id}/lease:"
+
+
+def null_members(node, where=""):
+    """What YAML makes of a comma in an unquoted description."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from [f"{where}/{name}"] if value is None and name not in ("param", "default") else null_members(value, f"{where}/{name}")
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from null_members(value, f"{where}/{i}")
+
+
+class DocumentTest(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.document = openapi.load()
+        cls.code = json.loads(subprocess.run([LISTER], check=True, capture_output=True, timeout=60).stdout)
+
+    def properties(self, schema):
+        return openapi.resolve(self.document, schema)["properties"]
+
+    def types(self, schemas):
+        return {name: openapi.resolve(self.document, schema).get("type") for name, schema in schemas.items()}
+
+    def test_is_of_this_version(self):
+        self.assertEqual(self.document["info"]["version"], VERSION)
+
+    def test_has_no_member_without_a_value(self):
+        self.assertEqual(list(null_members(self.document)), [])
+
+    def test_routes(self):
+        self.assertEqual(set(openapi.operations(self.document)), {(route["method"], route["path"]) for route in self.code["routes"]})
+
+    def test_operations_have_ids_summaries_and_tags(self):
+        operations = openapi.operations(self.document)
+        for route, operation in operations.items():
+            self.assertLessEqual({"operationId", "summary", "tags"}, set(operation), route)
+        self.assertEqual(len({operation["operationId"] for operation in operations.values()}), len(operations))
+
+    def test_fields_of_a_prefill(self):
+        self.assertEqual(self.types(self.properties(openapi.body_schema(self.document, *PREFILL))), self.code["prefill_fields"])
+
+    def test_query_of_a_prefill(self):
+        in_query = {entry["name"]: entry["schema"] for entry in openapi.parameters(self.document, *PREFILL) if entry["in"] == "query"}
+        of_json = self.properties(openapi.body_schema(self.document, *PREFILL))
+        self.assertEqual(in_query, {name: schema for name, schema in of_json.items() if name != "prompt_token_ids"})
+
+    def test_no_other_operation_has_a_query(self):
+        for method, path in openapi.operations(self.document):
+            if (method, path) != PREFILL:
+                self.assertEqual([entry["name"] for entry in openapi.parameters(self.document, method, path) if entry["in"] == "query"], [])
+
+    def test_fields_of_leases(self):
+        for call, fields in ("renew", "renewal_fields"), ("release", "release_fields"):
+            schema = openapi.body_schema(self.document, "POST", LEASE + call)
+            self.assertEqual(set(schema["properties"]), set(self.code[fields]))
+            self.assertEqual(set(schema["required"]), set(self.code[fields]))
+
+    def test_errors(self):
+        detail = self.properties(self.document["components"]["schemas"]["ErrorDetail"])
+        self.assertEqual(set(detail["type"]["enum"]), set(self.code["errors"]))
+
+    def test_a_prefill_can_end_with_any_error(self):
+        statuses = {str(status) for status in self.code["errors"].values()}
+        self.assertEqual(set(openapi.operations(self.document)[PREFILL]["responses"]), statuses | {"200", "431"})
+
+    def test_manifest(self):
+        def fields_of(schema):
+            schema = openapi.resolve(self.document, schema)
+            schema = openapi.resolve(self.document, schema.get("items", schema))
+            if "properties" not in schema:
+                return None
+            return {name: fields_of(inner) for name, inner in schema["properties"].items()}
+        self.assertEqual(fields_of(self.document["components"]["schemas"]["Manifest"]), self.code["manifest"])
+
+
+if __name__ == "__main__":
+    LISTER, VERSION = sys.argv[1:]
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,70 @@
+"""Python packages that tests need: fetched from PyPI with pip, pinned by version and sha256, kept in a folder of their own. Standard library only."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+
+SKIPPED = 77  # an exit status
+
+
+class Unavailable(Exception):
+    """What a test needs cannot be fetched, and that is nobody's mistake."""
+
+
+def exit_unavailable(why):
+    """Ends a test as skipped, or as failed where .ci/run says that PyPI can be reached."""
+    required = os.environ.get("MILLRACE_REAL_MODEL") == "required"
+    print(f"{'unavailable' if required else 'skipped'}: {why}")
+    sys.exit(1 if required else SKIPPED)
+
+
+def fingerprint(*paths):
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
+def make_once(path, made_from, make):
+    """Has `make` fill a directory, which appears under its name when it is whole; again when `made_from` is another."""
+    stamp = os.path.join(path, ".made-from")
+    if os.path.exists(stamp):
+        with open(stamp) as file:
+            if file.read() == made_from:
+                return
+    unfinished = path + ".unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    os.makedirs(unfinished)
+    make(unfinished)
+    with open(os.path.join(unfinished, os.path.basename(stamp)), "w") as file:
+        file.write(made_from)
+    shutil.rmtree(path, ignore_errors=True)
+    os.rename(unfinished, path)
+
+
+def _install(requirements, directory):
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run([*pip, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
+        raise Unavailable(f"{sys.executable} has no pip")
+    done = subprocess.run([*pip, "install", "--quiet", "--disable-pip-version-check", "--retries", "2", "--no-deps", "--require-hashes",
+                           "--only-binary", ":all:", "--target", directory, "--requirement", requirements],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode == 0:
+        return
+    if "DO NOT MATCH THE HASHES" in done.stdout:
+        raise RuntimeError(done.stdout)
+    raise Unavailable(f"pip could not fetch {requirements}:\n{done.stdout.strip()}")
+
+
+def install(requirements, directory):
+    """A folder inside `directory` that has the packages, for PYTHONPATH; made by the first who asks."""
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, ".packages.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
+        packages = os.path.join(directory, f"python-{sys.version_info.major}.{sys.version_info.minor}")
+        make_once(packages, fingerprint(requirements), lambda made: _install(requirements, made))
+        return packages
