@@ -85,7 +85,7 @@ MAY_INCLUDE = {
     "worker/group": "comm/api kvstore plan protocol"
     " worker/ranks worker/watch worker/control worker/runtime worker/store",
     "worker/batch": "kernels/api model plan worker/timing worker/ranks worker/watch worker/engine worker/runtime",
-    "worker/cli": "common/cli common/system comm/mpi comm/ucx protocol worker/*",
+    "worker/cli": "common/cli common/system comm/mpi comm/nccl comm/ucx protocol worker/*",
     "coordinator/text": "",
     "coordinator/net": "",
     "coordinator/schedule": "common/metrics protocol coordinator/text",

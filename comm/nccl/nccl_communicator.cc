@@ -21,8 +21,7 @@ namespace {
 constexpr auto kLookTime = std::chrono::microseconds(500);
 constexpr auto kPause = std::chrono::microseconds(100);
 
-// Before main: by the time that a communicator is made there are threads that read the environment.
-[[maybe_unused]] const int kMulticastOff = setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+constexpr const char* kMulticast = "NCCL_NVLS_ENABLE";
 
 class NcclCommunicator final : public DeviceCommunicator {
  public:
@@ -219,9 +218,14 @@ bool built_with_nccl() {
   return true;
 }
 
+void prepare_nccl() {
+  setenv(kMulticast, "0", /*overwrite=*/0);
+}
+
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator& bootstrap,
                                                                    const NcclOptions& options,
                                                                    Deadline deadline) {
+  MR_CHECK(std::getenv(kMulticast) != nullptr, "main did not call prepare_nccl()");
   struct Invitation {
     ncclUniqueId id{};
     ncclResult_t status = ncclSuccess;

@@ -195,6 +195,7 @@ kernels::TimeMark FarDevice::mark() {
 }
 
 Result<void> FarDevice::wait_for(kernels::TimeMark mark, Deadline deadline) {
+  if (hangs_) return error(Errc::kDeadlineExceeded, "the device hangs");
   const std::lock_guard lock(mutex_);
   if (num_done_ < mark && deadline.passed()) {
     return error(Errc::kDeadlineExceeded, "{} operations are done, not {}", num_done_, mark);
@@ -211,6 +212,7 @@ double FarDevice::elapsed_s(kernels::TimeMark from, kernels::TimeMark to) const 
 }
 
 Result<void> FarDevice::synchronize(Deadline) {
+  if (hangs_) return error(Errc::kDeadlineExceeded, "the device hangs");
   const std::lock_guard lock(mutex_);
   catch_up(num_called());
   return {};

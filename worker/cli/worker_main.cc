@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "comm/mpi/mpi_session.h"
+#include "comm/nccl/nccl_communicator.h"
 #include "comm/ucx/ucx_transport.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
@@ -17,6 +18,7 @@
 #include "common/system/available_memory.h"
 #include "common/units.h"
 #include "protocol/codec.h"
+#include "worker/cli/rank_end.h"
 #include "worker/cli/worker_options.h"
 #include "worker/control/control_client.h"
 #include "worker/group/group_service.h"
@@ -25,7 +27,6 @@
 #include "worker/store/device_tier.h"
 #include "worker/store/store_pools.h"
 #include "worker/watch/group_watch.h"
-#include "worker/watch/rank_end.h"
 
 namespace millrace::worker {
 
@@ -167,12 +168,6 @@ Result<ControlOptions> control_options(const WorkerOptions& options, RankRuntime
   return control;
 }
 
-// The group dies as a unit: a rank busy in a layer is of no use without the lost one, and ending at
-// once is what tells the coordinator.
-void end_process(const std::string& why) {
-  end_rank(error(Errc::kPeerLost, "{}", why));
-}
-
 // What follows from options that are text or numbers without a unit.
 Result<void> complete(WorkerOptions& options) {
   options.rank.device_pool_bytes = std::nullopt;
@@ -181,6 +176,7 @@ Result<void> complete(WorkerOptions& options) {
   }
   options.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   options.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
+  options.rank.engine.end_process = end_rank;
   return {};
 }
 
@@ -208,7 +204,7 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   MR_RETURN_IF_ERROR(complete(options));
   MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(*world));
   MR_ASSIGN_OR_RETURN(const auto watch,
-                      GroupWatch::start(*world, options.kv_host, options.group.epoch, end_process,
+                      GroupWatch::start(*world, options.kv_host, options.group.epoch, end_rank,
                                         Deadline::after(kCommandTimeout)));
   auto created = or_end_rank([&] { return start_rank(std::move(world), options); });
   if (!created.ok()) {
@@ -231,7 +227,7 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
     spdlog::error("{}", ran.error().to_string());
     control.reset();  // sends what it was given
     watch->give_up();
-    end_process("the group is broken");
+    end_rank(error(Errc::kPeerLost, "the group is broken"));
   }
   watch->leave();
   return ran;
@@ -262,6 +258,7 @@ int main(int argc, char** argv) {
     std::signal(signal, [](int) { worker::stop_requested.store(true); });
   }
   try {
+    comm::prepare_nccl();
     comm::MpiSession session(argc, argv);
     const auto served = worker::serve(session, options);
     if (served.ok()) return 0;

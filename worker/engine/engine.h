@@ -31,6 +31,7 @@
 #include "worker/ranks/rank_grid.h"
 #include "worker/timing/phase_times.h"
 #include "worker/timing/stage_clock.h"
+#include "worker/watch/end_handler.h"
 
 namespace millrace::worker {
 
@@ -38,6 +39,8 @@ struct EngineOptions {
   // Rows a GEMM takes at a time: bounds activation memory. 0: what suits the device.
   int64_t row_tile_tokens = 0;
   int64_t stripe_tokens = 0;  // 0: Partition::default_stripe_tokens
+  // Where a device does not come to an end; needed where it has memory of its own.
+  EndHandler end_process;
 };
 
 struct LayerReport {

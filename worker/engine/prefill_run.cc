@@ -8,7 +8,6 @@
 #include "kernels/index/coverage.h"
 #include "worker/engine/capacity.h"
 #include "worker/engine/row_gather.h"
-#include "worker/watch/rank_end.h"
 
 namespace millrace::worker {
 
@@ -139,7 +138,7 @@ PrefillRun::~PrefillRun() {
     exchange_->settle();
     const auto settled =
         device_.synchronize(Deadline::after(group_broke_ ? kBrokenTimeout : layer_timeout_));
-    if (!settled.ok()) end_rank(settled.error());
+    if (!settled.ok()) (void)end_process(settled.error());
   } catch (const std::exception& failure) {
     spdlog::error("the end of a prompt on {}: {}", device_.info().name, failure.what());
   }
@@ -352,12 +351,18 @@ Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
     if (done.ok()) return {};
     for (const auto* group : {groups_.tp.get(), groups_.cp.get()}) {
       const auto failed = group->check();
-      if (!failed.ok()) end_rank(failed.error());
+      if (!failed.ok()) return end_process(failed.error());
     }
     if (!deadline.passed()) continue;
-    end_rank(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
-                   grid_.world().rank(), done.error().message));
+    return end_process(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come",
+                             layer, grid_.world().rank(), done.error().message));
   }
+}
+
+Error PrefillRun::end_process(const Error& why) const {
+  MR_CHECK(options_.end_process, "nobody ends this process: {}", why.to_string());
+  options_.end_process(why);
+  return why;
 }
 
 // [positions.size(), vocabulary] on the ranks of the root's tensor-parallel row; empty elsewhere.

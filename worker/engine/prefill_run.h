@@ -88,6 +88,8 @@ class PrefillRun {
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
+  // `why`, where the process does not end.
+  Error end_process(const Error& why) const;
   Result<void> add_over_tp(const RowRange& rows, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
   // Calls body(RowRange) for all GEMM-sized row tiles.

@@ -153,7 +153,7 @@ TEST_F(FarDeviceBatch, ADeviceThatHangsIsEndedByTheWatch) {
   on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
     rank.far_device().enqueue([&] { why.wait(); });
     const auto watch =
-        must(GroupWatch::alone([&](const std::string& reason) { ended.set_value(reason); }));
+        must(GroupWatch::alone([&](const Error& reason) { ended.set_value(reason.message); }));
     (void)run(rank, job, watch.get());  // whatever becomes of it: a process would have ended
   });
   EXPECT_EQ(why.get(), "stuck in the first layer: not done within 0.2 s");

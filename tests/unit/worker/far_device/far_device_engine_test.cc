@@ -121,6 +121,22 @@ TEST_F(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
   }
 }
 
+// What a request that ends has left on its way cannot be freed.
+TEST_F(FarDeviceEngine, ADeviceThatDoesNotComeToAnEndEndsTheProcess) {
+  on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
+    const auto plan = dense_plan(rank);
+    const auto hang = [&](const LayerReport&) {
+      rank.far_device().hang();
+      return error(Errc::kCancelled, "cancelled");
+    };
+    const auto cancelled = rank.engine.prefill(
+        {.token_ids = token_ids(), .plan = &plan, .at_boundary = hang}, kTimeout);
+    EXPECT_EQ(cancelled.error().message, "cancelled");
+    ASSERT_EQ(rank.ends.size(), 1U);
+    EXPECT_EQ(rank.ends.front().message, "the device hangs");
+  });
+}
+
 class FarDeviceWarmUp : public FarDeviceTest {
  protected:
   // Of each rank: the device memory that warming up took, what of it is still taken, and the tokens
