@@ -72,8 +72,7 @@ Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) 
   MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan, options.min_recall));
   const auto watch = GroupWatch::alone(end_rank);
   if (!watch.ok()) end_rank(watch.error());
-  BatchJob job(runtime.engine(), runtime.device(), runtime.weights(), runtime.grid(),
-               runtime.limits(), options, watch->get());
+  BatchJob job(batch_resources(runtime, watch->get()), options);
   auto summary = or_end_rank([&] { return job.run(); });
   if (!summary.ok() && summary.error().code == Errc::kPeerLost) end_rank(summary.error());
   return summary;

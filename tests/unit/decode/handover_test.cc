@@ -130,8 +130,7 @@ std::vector<int32_t> batch_tokens(const std::string& model_directory, DType dtyp
     auto rank = test::rank_options(model_directory, {1, 1});
     rank.compute_dtype = dtype;
     auto runtime = worker::RankRuntime::create(std::move(world), rank);
-    worker::BatchJob job((*runtime)->engine(), (*runtime)->device(), (*runtime)->weights(),
-                         (*runtime)->grid(), (*runtime)->limits(), options);
+    worker::BatchJob job(worker::batch_resources(**runtime), options);
     MR_CHECK(job.run().ok(), "the reference job failed");
   });
   std::ifstream results(options.output_directory + "/results.jsonl");

@@ -33,9 +33,7 @@ class BatchInputTest : public testing::Test {
     MR_ASSIGN_OR_RETURN(
         const auto runtime,
         RankRuntime::create(std::move(world), test::rank_options(model_.path(), grid)));
-    return BatchJob(runtime->engine(), runtime->device(), runtime->weights(), runtime->grid(),
-                    runtime->limits(), options)
-        .run();
+    return BatchJob(batch_resources(*runtime), options).run();
   }
 
   Result<BatchSummary> run_alone(const std::string& text, BatchOptions options) {

@@ -38,7 +38,13 @@ class FarDeviceBatch : public FarDeviceTest {
   static Result<BatchSummary> run(DeviceRank& rank, const BatchOptions& options,
                                   GroupWatch* watch = nullptr) {
     const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
-    return BatchJob(rank.engine, *rank.device, *rank.weights, rank.grid, limits, options, watch)
+    return BatchJob({.engine = rank.engine,
+                     .device = *rank.device,
+                     .weights = *rank.weights,
+                     .grid = rank.grid,
+                     .limits = limits,
+                     .watch = watch},
+                    options)
         .run();
   }
 
