@@ -39,6 +39,7 @@
 
 #include "common/clock.h"
 #include "common/dtype.h"
+#include "common/page_tokens.h"
 #include "common/result.h"
 #include "kvstore/tiers/slot_memory.h"
 
@@ -69,7 +70,7 @@ struct KvGeometry {
   int32_t first_kv_head = 0;  // of the model
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;
-  int32_t page_tokens = 64;
+  int32_t page_tokens = kPageTokens;
 
   int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
   int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }

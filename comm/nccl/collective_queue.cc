@@ -41,18 +41,19 @@ void CollectiveQueue::follow() {
 
 CollectiveMark CollectiveQueue::mark() {
   use();
-  check(cudaEventRecord(marks_[static_cast<size_t>(next_mark_ % kCollectiveMarksKept)], stream_),
+  check(cudaEventRecord(marks_[static_cast<size_t>(num_marks_ % kCollectiveMarksKept)], stream_),
         "cudaEventRecord");
-  return next_mark_++;
+  return CollectiveMark(num_marks_++);
 }
 
 void CollectiveQueue::join(CollectiveMark mark) {
-  MR_CHECK(mark < next_mark_ && mark >= next_mark_ - kCollectiveMarksKept, "mark {} of {}", mark,
-           next_mark_);
+  const auto number = static_cast<int64_t>(mark);
+  MR_CHECK(number < num_marks_ && number >= num_marks_ - kCollectiveMarksKept, "mark {} of {}",
+           number, num_marks_);
   use();
-  check(
-      cudaStreamWaitEvent(operations_, marks_[static_cast<size_t>(mark % kCollectiveMarksKept)], 0),
-      "cudaStreamWaitEvent");
+  check(cudaStreamWaitEvent(operations_, marks_[static_cast<size_t>(number % kCollectiveMarksKept)],
+                            0),
+        "cudaStreamWaitEvent");
 }
 
 CollectiveQueue::Stretch CollectiveQueue::make_stretch() {

@@ -50,7 +50,7 @@ class CollectiveQueue {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t followed_ = nullptr;
   std::array<cudaEvent_t, kCollectiveMarksKept> marks_{};
-  CollectiveMark next_mark_ = 0;
+  int64_t num_marks_ = 0;  // ever made
   // In turn. One more where the next is still running: as many as the host is ahead by, two layers of
   // collectives.
   mutable std::vector<Stretch> stretches_;

@@ -26,9 +26,7 @@ constexpr const char* kMulticast = "NCCL_NVLS_ENABLE";
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(int rank, int size, const NcclOptions& options)
-      : rank_(rank),
-        size_(size),
-        queue_(options.gpu, static_cast<cudaStream_t>(options.operations)) {}
+      : rank_(rank), size_(size), queue_(options.gpu, options.operations) {}
   // Not ncclCommDestroy, which waits for the peers without a deadline. Windows go after it without
   // being deregistered, which would talk to them too.
   ~NcclCommunicator() override {

@@ -9,11 +9,13 @@
 #include "common/clock.h"
 #include "common/result.h"
 
+struct CUstream_st;  // CUDA's: what a cudaStream_t points to
+
 namespace millrace::comm {
 
 struct NcclOptions {
-  int gpu = 0;                 // among those this process sees; no other rank's
-  void* operations = nullptr;  // cudaStream_t of the device whose operations are followed
+  int gpu = 0;                        // among those this process sees; no other rank's
+  CUstream_st* operations = nullptr;  // stream of the device whose operations are followed
 };
 
 bool built_with_nccl();

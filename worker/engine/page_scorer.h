@@ -60,7 +60,7 @@ class PageScorer {
   kernels::DeviceBuffer head_lse_;  // [own heads, last rows]
   kernels::DeviceBuffer scores_;    // [ranks, most_heads_, num_pages]
   int64_t most_heads_ = 0;          // that any rank is dealt
-  comm::CollectiveMark scores_arrived_ = 0;
+  comm::CollectiveMark scores_arrived_{};
   // Layer l is in place l % kLayersInFlight until collect(l): as scores_.
   std::array<kernels::HostBuffer, kLayersInFlight> on_host_;
   kernels::HostBuffer& on_host(int32_t layer) {

@@ -124,7 +124,7 @@ class PrefillRun {
   // Layer l is in place l % kLayersInFlight until close_layer(l).
   struct InFlight {
     kernels::HostBuffer head_pairs;
-    kernels::TimeMark end = 0;
+    kernels::TimeMark end{};
   };
   std::array<InFlight, kLayersInFlight> in_flight_;
   InFlight& in_flight(int32_t layer) {
