@@ -67,7 +67,7 @@ Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
   return error(Errc::kInvalidArgument,
                "the pools have room for {} pages of {}, and the shortest prompt takes {} on a "
                "rank, of each layer and kv head one; see --device-pool, --host-pool, --disk-pool",
-               stats.pages_available, format_bytes(stats.tiers[0].slot_bytes),
+               stats.pages_available, format_bytes(stats.tiers[Tier::kDevice].slot_bytes),
                runtime.weights().config.num_layers * runtime.weights().shard.num_kv_heads);
 }
 

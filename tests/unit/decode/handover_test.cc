@@ -223,10 +223,10 @@ TEST_P(HandoverTest, EveryPageArrivesByteForByteFromEveryTier) {
   EXPECT_EQ(stats.corrupt_pages, 0);
   EXPECT_EQ(stats.bytes_by_transport,
             (std::map<std::string, int64_t>{{GetParam().reported_transport, stats.bytes}}));
-  for (int tier = 0; tier < 3; ++tier) {
-    EXPECT_GT(stats.pages_by_tier[tier], 0) << "tier " << tier;
+  for (const Tier tier : kTiers) {
+    EXPECT_GT(stats.pages_by_tier[tier], 0) << tier_name(tier);
     EXPECT_EQ(stats.pages_by_tier[tier],
-              static_cast<int64_t>(served_->manifest().tiers(tier).pages()));
+              static_cast<int64_t>(served_->manifest().tiers(static_cast<int>(tier)).pages()));
   }
 }
 
