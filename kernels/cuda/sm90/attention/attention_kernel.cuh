@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
   }
   __syncthreads();
   if (warpgroup == kTiles) {
-    ptx::give_registers<kProducerRegisters<kTiles>>();
+    ptx::warpgroup_reg_dealloc<kProducerRegisters<kTiles>>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
     if (warp == 0) {
       AttentionWalker<kHeadDim, kTiles, kPacked>(shared, arguments, k_map, v_map).run();
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kWarpgroup*(kTiles + 1), 1)
       AttentionGatherer<kHeadDim, kTiles, kPacked>(shared, arguments).run(warp - 1);
     }
   } else {
-    ptx::take_registers<kConsumerRegisters<kTiles>>();
+    ptx::warpgroup_reg_alloc<kConsumerRegisters<kTiles>>();
     AttentionConsumer<Element, kHeadDim, kTiles, kPacked>(shared, arguments, warpgroup).run();
   }
 }

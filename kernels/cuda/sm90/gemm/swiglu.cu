@@ -239,13 +239,13 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   }
   ptx::synchronise_cluster();
   if (warpgroup == kMultipliers) {
-    ptx::give_registers<kProducerRegisters>();
+    ptx::warpgroup_reg_dealloc<kProducerRegisters>();
     if (threadIdx.x == kMultipliers * kWarpgroup) {
       bring_tiles(shared, problem, a_map, gate_up_map, rank);
     }
     __syncwarp();
   } else {
-    ptx::take_registers<kMultiplierRegisters>();
+    ptx::warpgroup_reg_alloc<kMultiplierRegisters>();
     Multiplier<Element>(shared, problem, warpgroup, rank).run(out_map);
   }
   // A block stays until the other has brought it all that it counts on, and left its barriers.

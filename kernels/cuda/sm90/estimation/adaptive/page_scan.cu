@@ -522,10 +522,10 @@ __global__ void __launch_bounds__(kScanThreads, 1)
   __syncthreads();
   const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (warpgroup == kScanners) {
-    ptx::give_registers<kProducerRegisters>();
+    ptx::warpgroup_reg_dealloc<kProducerRegisters>();
     if (threadIdx.x == kScanners * kGroupThreads) bring_pages(shared, arguments, block, maps);
   } else {
-    ptx::take_registers<kScannerRegisters>();
+    ptx::warpgroup_reg_alloc<kScannerRegisters>();
     Scanner<kHeadDim>(shared, arguments, block, warpgroup).run();
   }
 }
