@@ -173,9 +173,9 @@ class AttentionConsumer {
   // Scores and weights of the slot at the cursor; meanwhile the pending values are added.
   template <bool kPending>
   __device__ void take_keys(Action action, int pending) {
-    ptx::hold(scores_);
-    ptx::hold(weights_);
-    ptx::hold(out_);
+    ptx::fence_operand(scores_);
+    ptx::fence_operand(weights_);
+    ptx::fence_operand(out_);
     ptx::wgmma_fence();
     const uint64_t mask = shared_.slots[cursor_.stage].mask[tile_];
     const int32_t first_key[2] = {shared_.slots[cursor_.stage].first_key[0],
@@ -187,17 +187,17 @@ class AttentionConsumer {
     } else {
       ptx::wgmma_wait<0>();
     }
-    ptx::hold(scores_);
+    ptx::fence_operand(scores_);
     if (action != Action::kWhole) apply_mask(action, mask, first_key);
     float rescale[2];
     const bool grown = weigh(rescale);
-    ptx::hold(scores_);  // the exponentials are computed before the wait, not after it
+    ptx::fence_operand(scores_);  // the exponentials are computed before the wait, not after it
     if constexpr (kPending) {
       ptx::wgmma_wait<0>();
       release(pending);
     }
-    ptx::hold(out_);
-    ptx::hold(weights_);
+    ptx::fence_operand(out_);
+    ptx::fence_operand(weights_);
     if (grown) scale_outputs(rescale);
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
@@ -235,12 +235,12 @@ class AttentionConsumer {
   }
 
   __device__ void add_values(int stage) {
-    ptx::hold(weights_);
-    ptx::hold(out_);
+    ptx::fence_operand(weights_);
+    ptx::fence_operand(out_);
     ptx::wgmma_fence();
     issue_values(stage);
     ptx::wgmma_wait<0>();
-    ptx::hold(out_);
+    ptx::fence_operand(out_);
     release(stage);
   }
 

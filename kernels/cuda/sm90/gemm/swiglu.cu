@@ -154,7 +154,7 @@ class Multiplier {
     }
     ptx::wgmma_wait<0>();
     leave(before);
-    ptx::hold(sums_);
+    ptx::fence_operand(sums_);
   }
 
   __device__ void issue_step(int stage, bool keep) {
@@ -163,14 +163,14 @@ class Multiplier {
     const uint64_t a = ptx::matrix_descriptor(ptx::uniform(rows), 16);
     const uint64_t b =
         ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.gate_up[stage])), 16);
-    ptx::hold(sums_);
+    ptx::fence_operand(sums_);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kDepth / 16; ++k) {
       ptx::wgmma_shared_256<Element>(sums_, a + k * 2, b + k * 2, keep || k > 0);
     }
     ptx::wgmma_commit();
-    ptx::hold(sums_);
+    ptx::fence_operand(sums_);
   }
 
   // Each warp tells both blocks.
