@@ -30,7 +30,7 @@ Result<BatchResult> BatchPromptRun::run() {
   const auto head_plan = plan();
   Result<void> own = head_plan.ok() ? Result<void>() : head_plan.error();
   if (own.ok() && options_.save_kv) own = directory_.begin();
-  MR_RETURN_IF_ERROR(sync_.agree(own));
+  MR_RETURN_IF_ERROR(sync_.all_agree(own));
   auto result = run_planned(*head_plan);
   if (!result.ok() && options_.save_kv && sync_.is_root()) {
     directory_.remove();  // half a cache is worse than none
@@ -75,7 +75,7 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
   // All layers' K and V stay on the device then: nothing of an earlier prompt's may.
   if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
   auto sinks = make_sinks();
-  MR_RETURN_IF_ERROR(sync_.agree(sinks.ok() ? Result<void>() : sinks.error()));
+  MR_RETURN_IF_ERROR(sync_.all_agree(sinks.ok() ? Result<void>() : sinks.error()));
   MR_ASSIGN_OR_RETURN(const auto prefilled, prefill(plan, *sinks));
   MR_RETURN_IF_ERROR(finish_files(prefilled, *sinks));
   BatchResult result{.num_tokens = partition_.num_tokens(),
@@ -116,16 +116,16 @@ Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks
 // The manifest says that the files are whole, so all ranks have closed theirs before.
 Result<void> BatchPromptRun::finish_files(const PrefillResult& result, Sinks& sinks) {
   expect("saving the cache");
-  MR_RETURN_IF_ERROR(sync_.agree(sinks.file != nullptr ? sinks.file->close() : Result<void>()));
+  MR_RETURN_IF_ERROR(sync_.all_agree(sinks.file != nullptr ? sinks.file->close() : Result<void>()));
   if (!options_.save_kv) return {};
-  return sync_.agree(sync_.is_root() ? save_manifest(result) : Result<void>());
+  return sync_.all_agree(sync_.is_root() ? save_manifest(result) : Result<void>());
 }
 
 Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
                                                       const RetainSink& retained) {
   auto generator = model::Generator::create(r_.device, r_.weights, r_.grid.tp(), r_.grid.cp(),
                                             prompt_.max_tokens);
-  MR_RETURN_IF_ERROR(sync_.agree(generator.ok() ? Result<void>() : generator.error()));
+  MR_RETURN_IF_ERROR(sync_.all_agree(generator.ok() ? Result<void>() : generator.error()));
   return generator->generate({.prompt = retained.slabs(),
                               .num_prompt_tokens = std::ssize(prompt_.token_ids),
                               .first_token = first_token,

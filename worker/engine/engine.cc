@@ -98,7 +98,7 @@ Result<PairTally> Engine::run_layers(PrefillRun& run, const PrefillTask& task, b
 Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
                                const Result<void>& own, PairTally& tally, Deadline deadline) {
   const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
-  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(grid_->world(), pairs, deadline));
+  MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(grid_->world(), pairs, deadline));
   const auto counted = tally.add(ranks);
   if (!task.at_boundary) return {};
   return task.at_boundary({.layer = layer,
@@ -115,10 +115,11 @@ Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
   auto& world = grid_->world();
   const auto own = created.ok() ? Result<int32_t>((*created)->may_enqueue_ahead() ? 1 : 0)
                                 : Result<int32_t>(created.error());
-  MR_ASSIGN_OR_RETURN(const auto votes, agree_on_values(world, own, Deadline::after(comm_timeout)));
+  MR_ASSIGN_OR_RETURN(const auto votes,
+                      all_agree_on_values(world, own, Deadline::after(comm_timeout)));
   if (grid_->shape().cp > 1) {
     PrefillRun& run = **created;
-    MR_RETURN_IF_ERROR(agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
+    MR_RETURN_IF_ERROR(all_agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
     MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
   }
   return std::ranges::find(votes, 0) == votes.end();
@@ -149,7 +150,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
       finished.ok()
           ? Result<RankClose>(RankClose{.recall = run.recall().tally(), .phases = run.phases()})
           : Result<RankClose>(finished.error());
-  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(world, own, deadline));
+  MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(world, own, deadline));
   put_together(ranks, result);
   result.density = layers->density();
   result.imbalance = layers->imbalance();

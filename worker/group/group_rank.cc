@@ -52,7 +52,7 @@ Result<void> GroupRank::start_server(Deadline deadline) {
   const int port = options_.kv_port == 0 ? 0 : options_.kv_port + world.rank();
   auto server = KvServer::start(surroundings_.transport, *store_, options_.group.epoch,
                                 options_.kv_host, port);
-  MR_RETURN_IF_ERROR(agree(world, server.ok() ? Result<void>() : server.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(world, server.ok() ? Result<void>() : server.error(), deadline));
   server_ = std::move(*server);
   return {};
 }

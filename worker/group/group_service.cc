@@ -34,7 +34,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(
-      agree(sync_.world(), make_writer(), Deadline::after(sync_.timeouts().command)));
+      all_agree(sync_.world(), make_writer(), Deadline::after(sync_.timeouts().command)));
   if (r_.link == nullptr) return serve(nullptr);
   Drain drain(r_.store, reporter_, options_, clock_);
   CommandSource commands(*r_.link, reporter_, drain, stop, clock_);

@@ -10,7 +10,7 @@ Result<void> LeaseCommands::apply(const protocol::LeaseChange& change) {
   const Duration lease =
       change.has_renew() ? granted_lease(options_, change.renew().lease_ms()) : Duration::zero();
   const auto own = apply_here(change, lease);
-  const auto agreed = agree(sync_.world(), own, Deadline::after(timeout));
+  const auto agreed = all_agree(sync_.world(), own, Deadline::after(timeout));
   if (!agreed.ok()) {
     // Leases end a moment apart on the ranks. A renewal in that moment is granted by some, whose
     // pages would stay for a lease that nobody has. One that is over again is the sweep's.

@@ -115,8 +115,9 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
   auto token_ids = decode_token_ids(prompt_.prompt_token_ids());
-  MR_RETURN_IF_ERROR(r_.sync.agree(token_ids.ok() ? check_prompt(*token_ids, r_.runtime.limits())
-                                                  : Result<void>(token_ids.error())));
+  MR_RETURN_IF_ERROR(r_.sync.all_agree(token_ids.ok()
+                                           ? check_prompt(*token_ids, r_.runtime.limits())
+                                           : Result<void>(token_ids.error())));
   return token_ids;
 }
 
@@ -140,7 +141,7 @@ Result<void> PromptRun::make_room(Result<void> own, const std::vector<int64_t>& 
     own = pages_->begin(num_tokens_);
     if (own.ok() && streams(prompt_)) own = pages_->open(prompt_.lease_id());
   }
-  return r_.sync.agree(own);
+  return r_.sync.all_agree(own);
 }
 
 Result<void> PromptRun::after_layer(const LayerReport& report) {
@@ -174,7 +175,7 @@ Result<void> PromptRun::seal(FinishedPrompt& finished) {
   }
   MR_ASSIGN_OR_RETURN(
       const auto stored,
-      agree_on_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
+      all_agree_on_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
   finished.stored = sum_of(stored);
   return {};
 }

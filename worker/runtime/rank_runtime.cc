@@ -34,10 +34,11 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   runtime->grid_ = std::make_unique<RankGrid>(std::move(grid));
   if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
   // All ranks measure at once, as they will compute at once; rank 0's choice counts for all.
-  MR_ASSIGN_OR_RETURN(const auto dtypes, agree_on_values(runtime->grid_->world(),
-                                                         runtime->open_device(options), deadline));
+  MR_ASSIGN_OR_RETURN(
+      const auto dtypes,
+      all_agree_on_values(runtime->grid_->world(), runtime->open_device(options), deadline));
   const Result<void> loaded = runtime->load(options, dtypes.front());
-  MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
+  MR_RETURN_IF_ERROR(all_agree(runtime->grid_->world(), loaded, deadline));
   MR_ASSIGN_OR_RETURN(
       runtime->ranks_on_device_,
       num_ranks_on_device(runtime->grid_->world(), runtime->device_->info(), deadline));
@@ -75,7 +76,7 @@ Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline dea
                                                       /*own_gpu=*/ranks_on_device_ == 1, deadline));
   auto engine = Engine::create(*device_, *weights_, *grid_, std::move(groups), options);
   MR_RETURN_IF_ERROR(
-      agree(grid_->world(), engine.ok() ? Result<void>() : engine.error(), deadline));
+      all_agree(grid_->world(), engine.ok() ? Result<void>() : engine.error(), deadline));
   engine_ = std::make_unique<Engine>(std::move(*engine));
   return {};
 }
@@ -143,7 +144,7 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   if (crossover_tokens_ >= 0) return {};
   // All ranks measure at once, as they will compute at once; rank 0's figure counts for all.
   const auto measured = measure_crossover(*device_, *weights_);
-  MR_RETURN_IF_ERROR(agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
   crossover_tokens_ = *measured;
   return world.broadcast(std::as_writable_bytes(std::span(&crossover_tokens_, 1)), /*root=*/0,
                          deadline);
@@ -152,8 +153,8 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
 Result<void> RankRuntime::check_head_plan(const std::string& spec, double min_recall) {
   const auto plan = model::make_head_plan(spec, weights_->config, limits_.max_prompt_tokens,
                                           crossover_tokens_, {.min_recall = min_recall});
-  return agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(),
-               Deadline::after(kPlanTimeout));
+  return all_agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(),
+                   Deadline::after(kPlanTimeout));
 }
 
 }  // namespace millrace::worker

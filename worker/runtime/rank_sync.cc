@@ -23,8 +23,8 @@ Result<protocol::GroupCommand> RankSync::share(const protocol::GroupCommand& com
   return shared;
 }
 
-Result<void> RankSync::agree(const Result<void>& own) {
-  return worker::agree(world_, own, Deadline::after(timeouts_.layer));
+Result<void> RankSync::all_agree(const Result<void>& own) {
+  return worker::all_agree(world_, own, Deadline::after(timeouts_.layer));
 }
 
 Result<void> RankSync::meet_after(const Error& failure, Duration allowed) {

@@ -36,7 +36,7 @@ class RankSync {
   // Collective: rank 0's command, on every rank. kPeerLost when the ranks do not meet.
   Result<protocol::GroupCommand> share(const protocol::GroupCommand& command);
   // Collective, with the layer's timeout: ok on all ranks or none.
-  Result<void> agree(const Result<void>& own);
+  Result<void> all_agree(const Result<void>& own);
   // Collective. What fails for the sake of one request fails on all ranks at the same point, and
   // they meet here afterwards. Ranks that cannot meet are a group no more, whatever went wrong
   // first: kPeerLost with that.

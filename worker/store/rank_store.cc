@@ -81,7 +81,7 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
   const auto place = store_place(runtime.cores().first_rank, stores(runtime), pools.disk_directory);
   MR_ASSIGN_OR_RETURN(const auto room, count_neighbours(world, place, deadline));
   auto store = make_store(pools, runtime, room, clock);
-  MR_RETURN_IF_ERROR(agree(world, store.ok() ? Result<void>() : store.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
   MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
   return store;
 }
