@@ -54,7 +54,7 @@ Result<BatchSummary> BatchJob::run() {
   protocol::GroupCommand stop;
   stop.set_stop(true);
   // Also after an error of rank 0 alone, so that the others end as well.
-  const auto shared = share_command(sync_.world(), stop, Deadline::after(kCommandTimeout));
+  const auto shared = broadcast_command(sync_.world(), stop, Deadline::after(kCommandTimeout));
   if (summary.ok() && !shared.ok()) return shared.error();
   return summary;
 }
@@ -62,7 +62,7 @@ Result<BatchSummary> BatchJob::run() {
 Result<void> BatchJob::follow() {
   while (true) {
     sync_.expect("waiting for the next prompt", 2 * sync_.timeouts().command);
-    MR_ASSIGN_OR_RETURN(const auto command, sync_.share({}));
+    MR_ASSIGN_OR_RETURN(const auto command, sync_.broadcast_command({}));
     if (command.stop()) return {};
     if (!command.has_run()) continue;
     const auto result = run_prompt(from_command(command.run()));
@@ -100,7 +100,7 @@ Result<BatchSummary> BatchJob::lead() {
 Result<std::optional<InputLine>> BatchJob::next_line(InputLines& input) {
   auto line = input.next(Deadline::after(kCommandInterval));
   if (!line.ok() || line->has_value() || input.at_end()) return line;
-  MR_RETURN_IF_ERROR(sync_.share({}));
+  MR_RETURN_IF_ERROR(sync_.broadcast_command({}));
   return line;
 }
 
@@ -129,8 +129,8 @@ Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results,
 }
 
 Result<BatchResult> BatchJob::lead_prompt(const BatchPrompt& prompt) {
-  MR_RETURN_IF_ERROR(
-      share_command(sync_.world(), to_command(prompt), Deadline::after(options_.layer_timeout)));
+  MR_RETURN_IF_ERROR(broadcast_command(sync_.world(), to_command(prompt),
+                                       Deadline::after(options_.layer_timeout)));
   return run_prompt(prompt);
 }
 

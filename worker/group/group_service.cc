@@ -56,7 +56,7 @@ Result<void> GroupService::serve(CommandSource* commands) {
     sync_.expect("waiting for a command", sync_.timeouts().command + kCommandInterval);
     MR_ASSIGN_OR_RETURN(
         const auto command,
-        sync_.share(commands != nullptr ? commands->next() : protocol::GroupCommand()));
+        sync_.broadcast_command(commands != nullptr ? commands->next() : protocol::GroupCommand()));
     MR_RETURN_IF_ERROR(obey(command, commands));
     if (command.stop()) return {};
   }
@@ -96,11 +96,11 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
 // What ends a request comes to rank 0, and from there to all with the command: the ranks need not
 // agree on it.
 Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSource* commands) {
-  MR_ASSIGN_OR_RETURN(
-      const auto command,
-      share_command(sync_.world(),
-                    commands != nullptr ? commands->at_boundary(report) : protocol::GroupCommand(),
-                    Deadline::after(options_.layer_timeout)));
+  MR_ASSIGN_OR_RETURN(const auto command,
+                      broadcast_command(sync_.world(),
+                                        commands != nullptr ? commands->at_boundary(report)
+                                                            : protocol::GroupCommand(),
+                                        Deadline::after(options_.layer_timeout)));
   MR_RETURN_IF_ERROR(change_leases(command));
   r_.store.expire_leases();
   sync_.expect(report.layer + 1 < report.num_layers

@@ -17,8 +17,8 @@ void RankSync::expect_nothing() {
   if (watch_ != nullptr) watch_->expect_nothing();
 }
 
-Result<protocol::GroupCommand> RankSync::share(const protocol::GroupCommand& command) {
-  auto shared = share_command(world_, command, Deadline::after(timeouts_.command));
+Result<protocol::GroupCommand> RankSync::broadcast_command(const protocol::GroupCommand& command) {
+  auto shared = worker::broadcast_command(world_, command, Deadline::after(timeouts_.command));
   if (!shared.ok()) return broken(shared.error());
   return shared;
 }

@@ -34,7 +34,7 @@ class RankSync {
   void expect_nothing();
 
   // Collective: rank 0's command, on every rank. kPeerLost when the ranks do not meet.
-  Result<protocol::GroupCommand> share(const protocol::GroupCommand& command);
+  Result<protocol::GroupCommand> broadcast_command(const protocol::GroupCommand& command);
   // Collective, with the layer's timeout: ok on all ranks or none.
   Result<void> all_agree(const Result<void>& own);
   // Collective. What fails for the sake of one request fails on all ranks at the same point, and

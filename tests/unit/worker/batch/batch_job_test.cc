@@ -353,7 +353,8 @@ TEST_F(BatchJobTest, RanksThatCannotMeetAfterAFailureEndTheJobAtTheFirstPrompt) 
       summary = BatchJob(batch_resources(*runtime), options).run();
     } else {
       // Rank 0 may have given up before.
-      (void)share_command(runtime->grid().world(), {}, Deadline::after(std::chrono::seconds(5)));
+      (void)broadcast_command(runtime->grid().world(), {},
+                              Deadline::after(std::chrono::seconds(5)));
     }
     ended.arrive_and_wait();
   });

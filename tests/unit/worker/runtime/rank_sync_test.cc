@@ -23,7 +23,7 @@ TEST(RankSync, BringsRankZerosCommandToAll) {
     RankSync sync(*world, nullptr, /*may_hang=*/false, kAmple);
     protocol::GroupCommand command;
     command.mutable_run()->set_request_id(fmt::format("of rank {}", world->rank()));
-    const auto shared = sync.share(command);
+    const auto shared = sync.broadcast_command(command);
     heard[static_cast<size_t>(world->rank())] = shared.ok() ? shared->run().request_id() : "error";
   });
   EXPECT_EQ(heard, std::vector<std::string>(3, "of rank 0"));
