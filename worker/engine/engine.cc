@@ -85,7 +85,7 @@ Result<PairTally> Engine::run_layers(PrefillRun& run, const PrefillTask& task, b
     if (ahead && layer > 0) {
       MR_RETURN_IF_ERROR(end_layer(run, task, layer - 1, own, tally, deadline));
     }
-    run.set_aside(layer);
+    run.stage_layer(layer);
     if (!ahead) MR_RETURN_IF_ERROR(end_layer(run, task, layer, own, tally, deadline));
   }
   if (ahead) {

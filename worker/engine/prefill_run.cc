@@ -185,7 +185,7 @@ Result<void> PrefillRun::embed(Deadline deadline) {
 }
 
 bool PrefillRun::may_enqueue_ahead() const {
-  return !device_.info().host_memory && (task_.sink == nullptr || task_.sink->sets_aside());
+  return !device_.info().host_memory && (task_.sink == nullptr || task_.sink->stages_layers());
 }
 
 Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
@@ -315,15 +315,15 @@ Result<void> PrefillRun::finish_tile(int32_t layer, const RowRange& rows, Deadli
   return alone ? Result<void>() : add_over_tp(rows, deadline);
 }
 
-void PrefillRun::set_aside(int32_t layer) {
-  if (task_.sink == nullptr || !set_aside_.ok()) return;
-  set_aside_ = task_.sink->set_aside(layer, exchange_->local());
+void PrefillRun::stage_layer(int32_t layer) {
+  if (task_.sink == nullptr || !staged_.ok()) return;
+  staged_ = task_.sink->stage_layer(layer, exchange_->local());
 }
 
 Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(wait_for_device(layer, deadline));
   clock_.settle(in_flight(layer).end);
-  MR_RETURN_IF_ERROR(set_aside_);
+  MR_RETURN_IF_ERROR(staged_);
   const auto& head_pairs = in_flight(layer).head_pairs;
   const auto* first = head_pairs.as<int64_t>();
   const auto* end = first + head_pairs.bytes() / int64_t{sizeof(int64_t)};

@@ -41,12 +41,12 @@ class PrefillRun {
   // A layer goes through the next three, each of which is called for all layers in order. On a
   // device whose calls return before their work is done layer l + 1 is enqueued before layer l is
   // closed, so that the device does not wait for the host: where the sinks of all ranks have all
-  // they need from set_aside(). Whether this rank's could:
+  // they need from stage_layer(). Whether this rank's could:
   bool may_enqueue_ahead() const;
   // Has the device compute the layer. Collective.
   Result<void> enqueue_layer(int32_t layer, Deadline deadline);
   // Has the sink take the K and V of the layer enqueued last. close_layer() says if it did not.
-  void set_aside(int32_t layer);
+  void stage_layer(int32_t layer);
   // Waits until the device is through with the layer and reads what it left. Returns the layer's
   // pairs: over all ranks both are of the same rows.
   Result<RankPairs> close_layer(int32_t layer, Deadline deadline);
@@ -145,7 +145,7 @@ class PrefillRun {
   kernels::DeviceBuffer logit_rows_;    // [positions, hidden] float32
   kernels::DeviceBuffer logit_slices_;  // [positions, vocabulary of this rank] float32
 
-  Result<void> set_aside_ = {};  // whether the sink took all layers so far
+  Result<void> staged_ = {};  // whether the sink took all layers so far
 
   PhaseTimes phases_;
   PhaseClock clock_;

@@ -107,7 +107,7 @@ RankLayout RankRuntime::layout() const {
           .shard = weights_->shard,
           .grid = grid_->shape(),
           .compute_dtype = weights_->compute_dtype,
-          .sets_layers_aside = !device_->info().host_memory};
+          .stages_layers = !device_->info().host_memory};
 }
 
 Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadline) {

@@ -67,7 +67,7 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
                                         .shard = weights->shard,
                                         .grid = shape,
                                         .compute_dtype = DType::kFloat32,
-                                        .sets_layers_aside = true},
+                                        .stages_layers = true},
                                        kTokens);
   });
   return use;

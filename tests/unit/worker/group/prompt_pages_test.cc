@@ -32,7 +32,7 @@ class PromptPagesTest : public ::testing::Test {
                         .num_kv_heads = 1,
                         .head_dim = 8,
                         .num_rows = num_pages * 64};
-    MR_RETURN_IF_ERROR(of.sink().set_aside(0, local));
+    MR_RETURN_IF_ERROR(of.sink().stage_layer(0, local));
     MR_RETURN_IF_ERROR(of.sink().write_layer(
         {.layer = 0, .local = local, .page_scores = scores, .num_pages = num_pages}));
     return of.sink().finish();
