@@ -121,7 +121,7 @@ class KvExchange {
   const Partition* partition_;
   comm::DeviceCommunicator* cp_;
   KvShape shape_;
-  int64_t most_rows_ = 0;  // of any rank
+  int64_t max_rows_ = 0;  // of any rank
   std::vector<Tile> tiles_;
   Side k_{.name = "keys"}, v_{.name = "values"};
 };

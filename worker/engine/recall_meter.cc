@@ -16,7 +16,7 @@ std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTi
   // alike are among them.
   constexpr int64_t kRowStep = 37;
   const int64_t step =
-      std::max<int64_t>(ceil_div(ceil_div(num_tokens, kTileRows), kMostMeasuredRows), 1);
+      std::max<int64_t>(ceil_div(ceil_div(num_tokens, kTileRows), kMaxMeasuredRows), 1);
   std::vector<kernels::MeasuredRow> rows;
   for (const auto& tile : tiles) {
     const int64_t number = tile.position / kTileRows;

@@ -20,7 +20,7 @@ namespace millrace::worker {
 
 // Rows of a prompt that are measured at most: one of each row tile up to 32 K tokens, of every
 // second one up to 64 K and so on. Dense scores of so few rows are 0.8 % of all at 64 K.
-inline constexpr int64_t kMostMeasuredRows = 512;
+inline constexpr int64_t kMaxMeasuredRows = 512;
 
 // Of the rank's tiles. Which rows are measured is a function of the prompt's length, not of the
 // ranks. None of rows that run densely, and none that see only pages kept anyway.

@@ -105,10 +105,10 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
 }
 
 int64_t free_prompt_tokens(const std::vector<RankStats>& ranks) {
-  const auto least = std::min_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
-    return a.free_prompt_tokens < b.free_prompt_tokens;
-  });
-  return least->free_prompt_tokens;
+  const auto fullest = std::min_element(
+      ranks.begin(), ranks.end(),
+      [](const auto& a, const auto& b) { return a.free_prompt_tokens < b.free_prompt_tokens; });
+  return fullest->free_prompt_tokens;
 }
 
 }  // namespace millrace::worker

@@ -11,11 +11,11 @@ PairTally::Layer PairTally::add(std::span<const RankPairs> ranks) {
     causal += rank.causal;
     most = std::max(most, rank.covered);
   }
-  const double if_all_had_most = most * static_cast<double>(ranks.size());
-  const Layer layer{.density = covered / causal, .imbalance = if_all_had_most / covered};
+  const double if_all_had_max = most * static_cast<double>(ranks.size());
+  const Layer layer{.density = covered / causal, .imbalance = if_all_had_max / covered};
   covered_ += covered;
   causal_ += causal;
-  covered_if_all_had_most_ += if_all_had_most;
+  covered_if_all_had_max_ += if_all_had_max;
   if (layer.imbalance > worst_) {
     worst_ = layer.imbalance;
     worst_layer_ = num_layers_;
@@ -25,8 +25,7 @@ PairTally::Layer PairTally::add(std::span<const RankPairs> ranks) {
 }
 
 Imbalance PairTally::imbalance() const {
-  return {
-      .mean = covered_if_all_had_most_ / covered_, .worst = worst_, .worst_layer = worst_layer_};
+  return {.mean = covered_if_all_had_max_ / covered_, .worst = worst_, .worst_layer = worst_layer_};
 }
 
 }  // namespace millrace::worker

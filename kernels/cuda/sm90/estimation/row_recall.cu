@@ -170,7 +170,7 @@ void row_recall(const RowRecallParams& params, Context& context) {
   const CUtensorMap k_map = key_tensor_map(params.kv.k, params.kv);
   const dim3 grid(static_cast<unsigned>(groups.size()), static_cast<unsigned>(num_chunks),
                   static_cast<unsigned>((num_rows + kRows - 1) / kRows));
-  const int num_threads = most_heads(groups) * kGroupThreads;
+  const int num_threads = max_heads(groups) * kGroupThreads;
   for_elements(params.kv.dtype, params.kv.head_dim, [&](auto element, auto head_dim) {
     auto* kernel = measure_kernel<decltype(element), head_dim()>;
     constexpr int kBytes = kAlignedSharedBytes<TileRing<head_dim()>>;

@@ -534,7 +534,7 @@ __global__ void __launch_bounds__(kScanThreads, 1)
 
 void launch_page_scan(const PageScanArguments& arguments, const PageScanMaps& maps,
                       cudaStream_t stream) {
-  const int64_t units = arguments.num_units() * arguments.most_heads;
+  const int64_t units = arguments.num_units() * arguments.max_heads;
   const dim3 grid(static_cast<unsigned>((units + kScanners - 1) / kScanners),
                   static_cast<unsigned>((arguments.page_stride + kRangePages - 1) / kRangePages),
                   static_cast<unsigned>(arguments.num_kv_heads));
