@@ -52,11 +52,12 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes) override {
     MR_ASSIGN_OR_RETURN(auto window, take_window(bytes));
-    return std::unique_ptr<CollectiveBuffer>(std::make_unique<Lent>(*this, std::move(window)));
+    return std::unique_ptr<CollectiveBuffer>(
+        std::make_unique<Allocation>(*this, std::move(window)));
   }
 
   Result<void> connect(CollectiveBuffer& buffer, Deadline deadline) override {
-    Window& window = dynamic_cast<Lent&>(buffer).window();
+    Window& window = dynamic_cast<Allocation&>(buffer).window();
     if (window.handle != nullptr) return {};
     return run("window", deadline, [&] {
       return ncclCommWindowRegister(comm_, window.data, window.size, &window.handle,
@@ -123,12 +124,12 @@ class NcclCommunicator final : public DeviceCommunicator {
     ncclWindow_t handle = nullptr;
   };
 
-  class Lent final : public CollectiveBuffer {
+  class Allocation final : public CollectiveBuffer {
    public:
-    Lent(NcclCommunicator& communicator, std::unique_ptr<Window> window)
+    Allocation(NcclCommunicator& communicator, std::unique_ptr<Window> window)
         : communicator_(communicator), window_(std::move(window)) {}
     // A window that some ranks have and one could not take is nobody's.
-    ~Lent() override {
+    ~Allocation() override {
       if (window_->handle != nullptr) communicator_.kept_.push_back(std::move(window_));
     }
     void* data() const override { return window_->data; }
