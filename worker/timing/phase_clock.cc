@@ -25,8 +25,8 @@ kernels::TimeMark PhaseClock::stop() {
 
 void PhaseClock::settle(kernels::TimeMark passed) {
   for (; !ended_.empty() && ended_.front().end <= passed; ended_.pop_front()) {
-    const auto& stretch = ended_.front();
-    times_.add(stretch.phase, device_.elapsed_s(stretch.begin, stretch.end));
+    const auto& ended = ended_.front();
+    times_.add(ended.phase, device_.elapsed_s(ended.begin, ended.end));
   }
 }
 
