@@ -14,7 +14,7 @@
 #include "worker/engine/recall_meter.h"
 #include "worker/index/index_builder.h"
 #include "worker/index/layer_index.h"
-#include "worker/index/pair_tally.h"
+#include "worker/index/pair_counts.h"
 #include "worker/timing/phase_clock.h"
 
 namespace millrace::worker {

@@ -73,7 +73,7 @@ void RecallMeter::enqueue(int32_t layer, const LocalQueries& queries, const floa
 void RecallMeter::collect(int32_t layer) {
   const float* share = on_host(layer).as<float>();
   const int64_t count = std::ssize(sparse_heads(layer)) * num_rows();
-  for (int64_t i = 0; i < count; ++i) tally_.add(double{share[i]});
+  for (int64_t i = 0; i < count; ++i) stats_.add(double{share[i]});
 }
 
 }  // namespace millrace::worker

@@ -13,7 +13,7 @@
 #include "model/weights.h"
 #include "plan/head_plan.h"
 #include "worker/engine/layers_in_flight.h"
-#include "worker/engine/recall_tally.h"
+#include "worker/engine/recall_stats.h"
 #include "worker/index/index_builder.h"
 
 namespace millrace::worker {
@@ -42,7 +42,7 @@ class RecallMeter {
   void collect(int32_t layer);
 
   // Over the layers collected so far.
-  const RecallTally& tally() const { return tally_; }
+  const RecallStats& stats() const { return stats_; }
   int64_t num_rows() const { return std::ssize(rows_); }
 
  private:
@@ -61,7 +61,7 @@ class RecallMeter {
   std::vector<kernels::MeasuredRow> rows_;
   kernels::DeviceBuffer recall_;                              // [query heads, rows]
   std::array<kernels::HostBuffer, kLayersInFlight> on_host_;  // the same
-  RecallTally tally_;
+  RecallStats stats_;
 };
 
 }  // namespace millrace::worker

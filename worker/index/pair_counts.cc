@@ -1,10 +1,10 @@
-#include "worker/index/pair_tally.h"
+#include "worker/index/pair_counts.h"
 
 #include <algorithm>
 
 namespace millrace::worker {
 
-PairTally::Layer PairTally::add(std::span<const RankPairs> ranks) {
+PairCounts::Layer PairCounts::add(std::span<const RankPairs> ranks) {
   double covered = 0, causal = 0, most = 0;
   for (const auto& rank : ranks) {
     covered += rank.covered;
@@ -24,7 +24,7 @@ PairTally::Layer PairTally::add(std::span<const RankPairs> ranks) {
   return layer;
 }
 
-Imbalance PairTally::imbalance() const {
+Imbalance PairCounts::imbalance() const {
   return {.mean = covered_if_all_had_max_ / covered_, .worst = worst_, .worst_layer = worst_layer_};
 }
 

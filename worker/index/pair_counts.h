@@ -23,7 +23,7 @@ struct Imbalance {
   int32_t worst_layer = 0;
 };
 
-class PairTally {
+class PairCounts {
  public:
   struct Layer {
     double density = 0;  // covered over causal pairs, all ranks and heads
