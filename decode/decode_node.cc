@@ -80,7 +80,7 @@ Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manife
 void add(PullStats& sum, const PullStats& rank) {
   sum.pages += rank.pages;
   sum.bytes += rank.bytes;
-  for (int tier = 0; tier < 3; ++tier) sum.pages_by_tier[tier] += rank.pages_by_tier[tier];
+  for (const Tier tier : kTiers) sum.pages_by_tier[tier] += rank.pages_by_tier[tier];
   sum.corrupt_pages += rank.corrupt_pages;
   sum.seconds = std::max(sum.seconds, rank.seconds);
   for (const auto& [name, bytes] : rank.bytes_by_transport) sum.bytes_by_transport[name] += bytes;

@@ -143,7 +143,8 @@ Result<std::vector<PulledPage>> KvClient::fetch_once(const Run& run, int32_t lay
   stats_.bytes_by_transport[connection->transport_name()] += called->payload_bytes;
   std::vector<PulledPage> pages;
   for (const auto& info : reply.pages()) {
-    pages.push_back({.checksum = info.checksum(), .score = info.score(), .tier = info.tier()});
+    pages.push_back(
+        {.checksum = info.checksum(), .score = info.score(), .tier = tier_from_wire(info.tier())});
   }
   return pages;
 }
@@ -169,7 +170,7 @@ Result<void> KvClient::fetch_checked(const Run& run, int32_t layer, int32_t kv_h
       fetched[i] = again.front();
     }
     ++stats_.pages;
-    ++stats_.pages_by_tier[std::min<uint32_t>(fetched[i].tier, 2)];
+    ++stats_.pages_by_tier[fetched[i].tier];
   }
   pages.insert(pages.end(), fetched.begin(), fetched.end());
   return {};

@@ -18,6 +18,7 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
+#include "common/tier.h"
 #include "kvclient/shard_spans.h"
 #include "protocol/kv_messages.pb.h"
 #include "protocol/manifest.pb.h"
@@ -33,13 +34,13 @@ struct KvClientOptions {
 struct PulledPage {
   uint64_t checksum = 0;
   float score = 0;
-  uint32_t tier = 0;
+  Tier tier = Tier::kDevice;
 };
 
 struct PullStats {
   int64_t pages = 0;
   int64_t bytes = 0;
-  int64_t pages_by_tier[3] = {};
+  PerTier<int64_t> pages_by_tier;
   int64_t corrupt_pages = 0;  // arrived wrong and were fetched again
   double seconds = 0;
   std::map<std::string, int64_t> bytes_by_transport;

@@ -25,7 +25,7 @@ class EvictionQueue {
   // After the priority of a page in this queue changed.
   void restore_order(PageEntry& page);
 
-  PageEntry& least() const { return *heap_.front(); }
+  PageEntry& min() const { return *heap_.front(); }
   // Some page from the upper half: a leaf is worth no less than its ancestors.
   PageEntry& high() const { return *heap_.back(); }
 

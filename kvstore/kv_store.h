@@ -39,26 +39,16 @@
 
 #include "common/clock.h"
 #include "common/dtype.h"
+#include "common/page_tokens.h"
 #include "common/result.h"
+#include "common/tier.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
 
-enum class Tier : uint8_t { kDevice = 0, kHost = 1, kDisk = 2 };
-inline constexpr int kNumTiers = 3;
-
-// As manifests and metrics name it: "device", "host", "disk".
-constexpr std::string_view tier_name(Tier tier) {
-  switch (tier) {
-    case Tier::kDevice:
-      return "device";
-    case Tier::kHost:
-      return "host";
-    case Tier::kDisk:
-      return "disk";
-  }
-  return "?";
-}
+using millrace::kNumTiers;
+using millrace::PerTier;
+using millrace::Tier;
 
 // What the store itself notes of a page, PageEntry: a bound.
 inline constexpr int64_t kPageEntryBytes = 64;
@@ -69,7 +59,7 @@ struct KvGeometry {
   int32_t first_kv_head = 0;  // of the model
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;
-  int32_t page_tokens = 64;
+  int32_t page_tokens = kPageTokens;
 
   int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
   int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }
@@ -137,20 +127,20 @@ struct TierUse {
 };
 
 struct KvStoreStats {
-  TierUse tiers[kNumTiers];
+  PerTier<TierUse> tiers;
   int64_t pages_available = 0;  // that a request which begins now may have
   int64_t requests = 0;         // held
   int64_t leases_active = 0;
   int64_t leases_expired = 0;  // since start
   int64_t pages_written = 0;
-  int64_t page_hits[kNumTiers] = {};  // pins served from each tier
-  int64_t evictions = 0;              // device slots given up
-  int64_t pinned_pages = 0;           // now
+  PerTier<int64_t> page_hits;  // pins served from each tier
+  int64_t evictions = 0;       // device slots given up
+  int64_t pinned_pages = 0;    // now
 };
 
 // Pages of one request per tier, as placed by seal().
 struct Placement {
-  int64_t pages[kNumTiers] = {};
+  PerTier<int64_t> pages;
 };
 
 class KvStore {

@@ -59,8 +59,8 @@ void Residency::unreserve(int64_t num_pages) {
 PageSlots Residency::take_for_write(const PageEntry& page) {
   PageSlots slots;
   unreserve(1);
-  if (pool(Tier::kDevice).free() == 0 && !clean_.empty() && worth_less(clean_.least(), page)) {
-    evict_clean(clean_.least());
+  if (pool(Tier::kDevice).free() == 0 && !clean_.empty() && worth_less(clean_.min(), page)) {
+    evict_clean(clean_.min());
   }
   if (slots[Tier::kDevice] = pool(Tier::kDevice).take(); slots.has(Tier::kDevice)) {
     if (slack() > transit_slots_) slots[Tier::kHost] = pool(Tier::kHost).take();
@@ -120,13 +120,13 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
     return std::nullopt;
   }
   if (pool(Tier::kDevice).free() == 0) {
-    PageEntry* least = clean_.empty() ? nullptr : &clean_.least();
-    if (!dirty_.empty() && (least == nullptr || worth_less(dirty_.least(), *least))) {
-      least = &dirty_.least();
+    PageEntry* lowest = clean_.empty() ? nullptr : &clean_.min();
+    if (!dirty_.empty() && (lowest == nullptr || worth_less(dirty_.min(), *lowest))) {
+      lowest = &dirty_.min();
     }
-    if (least == nullptr || !worth_less(*least, page)) return std::nullopt;
-    if (!least->slots.has(Tier::kHost)) return plan_demotion(*least);
-    evict_clean(*least);
+    if (lowest == nullptr || !worth_less(*lowest, page)) return std::nullopt;
+    if (!lowest->slots.has(Tier::kHost)) return plan_demotion(*lowest);
+    evict_clean(*lowest);
   }
   return start_move(page, Tier::kDevice, pool(Tier::kDevice).take());
 }

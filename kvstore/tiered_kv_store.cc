@@ -222,7 +222,7 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
   leases_.grant(request_id, lease_id, lease);
   Placement placement;
   for (const PageEntry& page : table->entries()) {
-    ++placement.pages[static_cast<int>(page.slots.best())];
+    ++placement.pages[page.slots.best()];
   }
   return placement;
 }
@@ -283,7 +283,7 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
 
 void TieredKvStore::count_hits(std::span<const PinnedPage> pages) {
   std::lock_guard lock(mutex_);
-  for (const PinnedPage& page : pages) ++page_hits_[static_cast<int>(page.tier)];
+  for (const PinnedPage& page : pages) ++page_hits_[page.tier];
 }
 
 void TieredKvStore::unpin(std::span<PageEntry> pages) {
@@ -342,12 +342,11 @@ void TieredKvStore::shrink_disk() {
 KvStoreStats TieredKvStore::stats() const {
   std::lock_guard lock(mutex_);
   KvStoreStats stats;
-  for (int i = 0; i < kNumTiers; ++i) {
-    const auto tier = static_cast<Tier>(i);
-    stats.tiers[i] = {.slots_total = residency_.slots_total(tier),
-                      .slots_used = residency_.slots_used(tier),
-                      .slot_bytes = io_.page_bytes()};
-    stats.page_hits[i] = page_hits_[i];
+  stats.page_hits = page_hits_;
+  for (const Tier tier : kTiers) {
+    stats.tiers[tier] = {.slots_total = residency_.slots_total(tier),
+                         .slots_used = residency_.slots_used(tier),
+                         .slot_bytes = io_.page_bytes()};
   }
   stats.pages_available = residency_.available();
   stats.requests = static_cast<int64_t>(tables_.size());

@@ -100,7 +100,7 @@ class TieredKvStore final : public KvStore {
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
   int64_t pinned_pages_ = 0;
-  int64_t page_hits_[kNumTiers] = {};
+  PerTier<int64_t> page_hits_;
 };
 
 }  // namespace millrace::kvstore

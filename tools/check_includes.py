@@ -79,13 +79,14 @@ MAY_INCLUDE = {
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"
     " worker/timing worker/ranks worker/watch worker/index",
-    "worker/runtime": "kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint plan"
-    " worker/ranks worker/index worker/engine",
-    "worker/store": "comm/api kernels/api kernels/index kvstore kvstore/tiers protocol worker/ranks worker/engine",
+    "worker/runtime": "comm/api kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
+    " plan protocol worker/ranks worker/watch worker/index worker/engine",
+    "worker/store": "common/system comm/api kernels/api kernels/index kvstore kvstore/tiers protocol"
+    " worker/ranks worker/engine worker/runtime",
     "worker/group": "comm/api kvstore plan protocol"
-    " worker/ranks worker/watch worker/control worker/runtime worker/store",
-    "worker/batch": "kernels/api model plan worker/timing worker/ranks worker/watch worker/engine worker/runtime",
-    "worker/cli": "common/cli common/system comm/mpi comm/ucx protocol worker/*",
+    " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store",
+    "worker/batch": "kernels/api model plan protocol worker/timing worker/ranks worker/watch worker/engine worker/runtime",
+    "worker/cli": "common/cli common/system comm/mpi comm/nccl comm/ucx protocol worker/*",
     "coordinator/text": "",
     "coordinator/net": "",
     "coordinator/schedule": "common/metrics protocol coordinator/text",

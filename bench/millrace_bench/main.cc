@@ -8,6 +8,8 @@
 #include "bench/millrace_bench/kernels/kernels_command.h"
 #include "bench/millrace_bench/prefill/prefill_command.h"
 #include "comm/mpi/mpi_session.h"
+#include "comm/nccl/nccl_communicator.h"
+#include "worker/cli/rank_end.h"
 
 int main(int argc, char** argv) {
   using namespace millrace::bench;
@@ -27,7 +29,9 @@ int main(int argc, char** argv) {
   }
   try {
     if (kernels_app->parsed()) return run_kernels(kernels, argc, argv);
+    millrace::comm::prepare_nccl();
     millrace::comm::MpiSession session(argc, argv);
+    prefill.rank.engine.end_process = millrace::worker::end_rank;
     return run_prefill(prefill, session.world(), argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "millrace-bench: %s\n", e.what());

@@ -13,6 +13,7 @@
 #include "comm/local/local_group.h"
 #include "worker/batch/batch_prompt.h"
 #include "worker/cli/rank_cli.h"
+#include "worker/cli/rank_end.h"
 
 namespace millrace::worker {
 
@@ -111,6 +112,7 @@ Result<void> run(const Options& options) {
 int main(int argc, char** argv) {
   millrace::worker::Options options;
   options.rank.crossover_tokens = 0;
+  options.rank.engine.end_process = millrace::worker::end_rank;
   CLI::App app("Runs each prompt with the index of another.", "static_index");
   millrace::worker::add_rank_options(app, options.rank);
   app.add_option("--input", options.input)->required();

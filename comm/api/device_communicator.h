@@ -32,7 +32,7 @@
 namespace millrace::comm {
 
 // A point in the order of collectives.
-using CollectiveMark = int64_t;
+enum class CollectiveMark : int64_t {};
 
 using CommStatsByName = std::map<std::string, CommStats, std::less<>>;
 CommStats sum_of(const CommStatsByName& stats);

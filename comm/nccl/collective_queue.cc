@@ -20,9 +20,9 @@ CollectiveQueue::CollectiveQueue(int gpu, cudaStream_t operations)
 }
 
 CollectiveQueue::~CollectiveQueue() {
-  for (const Stretch& stretch : stretches_) {
-    cudaEventDestroy(stretch.begin);
-    cudaEventDestroy(stretch.end);
+  for (const Span& span : spans_) {
+    cudaEventDestroy(span.begin);
+    cudaEventDestroy(span.end);
   }
   for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
   cudaEventDestroy(followed_);
@@ -41,58 +41,58 @@ void CollectiveQueue::follow() {
 
 CollectiveMark CollectiveQueue::mark() {
   use();
-  check(cudaEventRecord(marks_[static_cast<size_t>(next_mark_ % kCollectiveMarksKept)], stream_),
+  check(cudaEventRecord(marks_[static_cast<size_t>(num_marks_ % kCollectiveMarksKept)], stream_),
         "cudaEventRecord");
-  return next_mark_++;
+  return CollectiveMark(num_marks_++);
 }
 
 void CollectiveQueue::join(CollectiveMark mark) {
-  MR_CHECK(mark < next_mark_ && mark >= next_mark_ - kCollectiveMarksKept, "mark {} of {}", mark,
-           next_mark_);
+  const auto number = static_cast<int64_t>(mark);
+  MR_CHECK(number < num_marks_ && number >= num_marks_ - kCollectiveMarksKept, "mark {} of {}",
+           number, num_marks_);
   use();
-  check(
-      cudaStreamWaitEvent(operations_, marks_[static_cast<size_t>(mark % kCollectiveMarksKept)], 0),
-      "cudaStreamWaitEvent");
+  check(cudaStreamWaitEvent(operations_, marks_[static_cast<size_t>(number % kCollectiveMarksKept)],
+                            0),
+        "cudaStreamWaitEvent");
 }
 
-CollectiveQueue::Stretch CollectiveQueue::make_stretch() {
-  Stretch stretch;
-  check(cudaEventCreate(&stretch.begin), "cudaEventCreate");
-  check(cudaEventCreate(&stretch.end), "cudaEventCreate");
-  return stretch;
+CollectiveQueue::Span CollectiveQueue::make_span() {
+  Span span;
+  check(cudaEventCreate(&span.begin), "cudaEventCreate");
+  check(cudaEventCreate(&span.end), "cudaEventCreate");
+  return span;
 }
 
 void CollectiveQueue::begin(double& busy_s) {
   use();
-  if (next_stretch_ == stretches_.size()) next_stretch_ = 0;
-  if (stretches_.empty() || !settle(stretches_[next_stretch_])) {
-    stretches_.insert(stretches_.begin() + static_cast<std::ptrdiff_t>(next_stretch_),
-                      make_stretch());
+  if (next_span_ == spans_.size()) next_span_ = 0;
+  if (spans_.empty() || !settle(spans_[next_span_])) {
+    spans_.insert(spans_.begin() + static_cast<std::ptrdiff_t>(next_span_), make_span());
   }
-  Stretch& stretch = stretches_[next_stretch_];
-  stretch.busy_s = &busy_s;
-  check(cudaEventRecord(stretch.begin, stream_), "cudaEventRecord");
+  Span& span = spans_[next_span_];
+  span.busy_s = &busy_s;
+  check(cudaEventRecord(span.begin, stream_), "cudaEventRecord");
 }
 
 void CollectiveQueue::end() {
-  Stretch& stretch = stretches_[next_stretch_];
-  check(cudaEventRecord(stretch.end, stream_), "cudaEventRecord");
-  stretch.running = true;
-  ++next_stretch_;
+  Span& span = spans_[next_span_];
+  check(cudaEventRecord(span.end, stream_), "cudaEventRecord");
+  span.running = true;
+  ++next_span_;
 }
 
 void CollectiveQueue::settle() const {
-  for (Stretch& stretch : stretches_) settle(stretch);
+  for (Span& span : spans_) settle(span);
 }
 
-bool CollectiveQueue::settle(Stretch& stretch) {
-  if (!stretch.running) return true;
+bool CollectiveQueue::settle(Span& span) {
+  if (!span.running) return true;
   float elapsed_ms = 0;
-  const cudaError_t status = cudaEventElapsedTime(&elapsed_ms, stretch.begin, stretch.end);
+  const cudaError_t status = cudaEventElapsedTime(&elapsed_ms, span.begin, span.end);
   if (status == cudaErrorNotReady) return false;
   check(status, "cudaEventElapsedTime");
-  stretch.running = false;
-  *stretch.busy_s += double{elapsed_ms} * 1e-3;
+  span.running = false;
+  *span.busy_s += double{elapsed_ms} * 1e-3;
   return true;
 }
 

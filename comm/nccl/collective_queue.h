@@ -35,26 +35,26 @@ class CollectiveQueue {
   void settle() const;
 
  private:
-  struct Stretch {
+  struct Span {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
     double* busy_s = nullptr;
     bool running = false;
   };
-  static Stretch make_stretch();
+  static Span make_span();
   // Counts it if it is done; whether it is free.
-  static bool settle(Stretch& stretch);
+  static bool settle(Span& span);
 
   int gpu_;
   cudaStream_t operations_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t followed_ = nullptr;
   std::array<cudaEvent_t, kCollectiveMarksKept> marks_{};
-  CollectiveMark next_mark_ = 0;
+  int64_t num_marks_ = 0;  // ever made
   // In turn. One more where the next is still running: as many as the host is ahead by, two layers of
   // collectives.
-  mutable std::vector<Stretch> stretches_;
-  size_t next_stretch_ = 0;
+  mutable std::vector<Span> spans_;
+  size_t next_span_ = 0;
 };
 
 }  // namespace millrace::comm::nccl

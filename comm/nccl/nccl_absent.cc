@@ -6,6 +6,8 @@ bool built_with_nccl() {
   return false;
 }
 
+void prepare_nccl() {}
+
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator&,
                                                                    const NcclOptions&, Deadline) {
   return error(Errc::kUnsupported, "built without NCCL");

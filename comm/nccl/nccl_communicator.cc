@@ -21,15 +21,12 @@ namespace {
 constexpr auto kLookTime = std::chrono::microseconds(500);
 constexpr auto kPause = std::chrono::microseconds(100);
 
-// Before main: by the time that a communicator is made there are threads that read the environment.
-[[maybe_unused]] const int kMulticastOff = setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+constexpr const char* kMulticast = "NCCL_NVLS_ENABLE";
 
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(int rank, int size, const NcclOptions& options)
-      : rank_(rank),
-        size_(size),
-        queue_(options.gpu, static_cast<cudaStream_t>(options.operations)) {}
+      : rank_(rank), size_(size), queue_(options.gpu, options.operations) {}
   // Not ncclCommDestroy, which waits for the peers without a deadline. Windows go after it without
   // being deregistered, which would talk to them too.
   ~NcclCommunicator() override {
@@ -55,11 +52,12 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   Result<std::unique_ptr<CollectiveBuffer>> allocate(int64_t bytes) override {
     MR_ASSIGN_OR_RETURN(auto window, take_window(bytes));
-    return std::unique_ptr<CollectiveBuffer>(std::make_unique<Lent>(*this, std::move(window)));
+    return std::unique_ptr<CollectiveBuffer>(
+        std::make_unique<Allocation>(*this, std::move(window)));
   }
 
   Result<void> connect(CollectiveBuffer& buffer, Deadline deadline) override {
-    Window& window = dynamic_cast<Lent&>(buffer).window();
+    Window& window = dynamic_cast<Allocation&>(buffer).window();
     if (window.handle != nullptr) return {};
     return run("window", deadline, [&] {
       return ncclCommWindowRegister(comm_, window.data, window.size, &window.handle,
@@ -126,12 +124,12 @@ class NcclCommunicator final : public DeviceCommunicator {
     ncclWindow_t handle = nullptr;
   };
 
-  class Lent final : public CollectiveBuffer {
+  class Allocation final : public CollectiveBuffer {
    public:
-    Lent(NcclCommunicator& communicator, std::unique_ptr<Window> window)
+    Allocation(NcclCommunicator& communicator, std::unique_ptr<Window> window)
         : communicator_(communicator), window_(std::move(window)) {}
     // A window that some ranks have and one could not take is nobody's.
-    ~Lent() override {
+    ~Allocation() override {
       if (window_->handle != nullptr) communicator_.kept_.push_back(std::move(window_));
     }
     void* data() const override { return window_->data; }
@@ -219,9 +217,14 @@ bool built_with_nccl() {
   return true;
 }
 
+void prepare_nccl() {
+  setenv(kMulticast, "0", /*overwrite=*/0);
+}
+
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator& bootstrap,
                                                                    const NcclOptions& options,
                                                                    Deadline deadline) {
+  MR_CHECK(std::getenv(kMulticast) != nullptr, "main did not call prepare_nccl()");
   struct Invitation {
     ncclUniqueId id{};
     ncclResult_t status = ncclSuccess;

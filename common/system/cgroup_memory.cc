@@ -57,11 +57,11 @@ bool lists_memory(std::string_view controllers) {
 // In a container the path may be the host's while only the container's own group is mounted, at the
 // root: directories that are not there say nothing.
 std::optional<int64_t> free_up_from(const fs::path& root, fs::path path, const Version& version) {
-  std::optional<int64_t> least;
+  std::optional<int64_t> min_free;
   while (true) {
     const auto free = free_in(root / path, version);
-    if (free && (!least || *free < *least)) least = free;
-    if (path.empty()) return least;
+    if (free && (!min_free || *free < *min_free)) min_free = free;
+    if (path.empty()) return min_free;
     path = path.parent_path();
   }
 }
@@ -71,7 +71,7 @@ std::optional<int64_t> free_up_from(const fs::path& root, fs::path path, const V
 // A line is "id:controllers:/path"; version 2 has id 0 and no controllers.
 std::optional<int64_t> cgroup_free_bytes(const CgroupFiles& files) {
   std::ifstream groups(files.groups);
-  std::optional<int64_t> least;
+  std::optional<int64_t> min_free;
   for (std::string line; std::getline(groups, line);) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
@@ -84,9 +84,9 @@ std::optional<int64_t> cgroup_free_bytes(const CgroupFiles& files) {
     } else if (lists_memory(controllers)) {
       free = free_up_from(fs::path(files.root) / "memory", path, kVersion1);
     }
-    if (free && (!least || *free < *least)) least = free;
+    if (free && (!min_free || *free < *min_free)) min_free = free;
   }
-  return least;
+  return min_free;
 }
 
 }  // namespace millrace

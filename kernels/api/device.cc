@@ -38,11 +38,12 @@ DeviceBuffer::~DeviceBuffer() {
 }
 
 TimeMark host_time_mark() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return TimeMark(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 double host_elapsed_s(TimeMark from, TimeMark to) {
-  return static_cast<double>(to - from) * 1e-9;
+  return static_cast<double>(static_cast<int64_t>(to) - static_cast<int64_t>(from)) * 1e-9;
 }
 
 HostBuffer::HostBuffer(HostBuffer&& other) noexcept

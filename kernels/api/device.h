@@ -28,6 +28,8 @@
 #include "kernels/api/swiglu.h"
 #include "kernels/index/closed_form.h"
 
+struct CUstream_st;  // CUDA's: what a cudaStream_t points to
+
 namespace millrace::kernels {
 
 // What sparse attention by columns, bands or block lists costs on a device, beside dense attention.
@@ -75,13 +77,13 @@ struct DeviceInfo {
 };
 
 // A point in a device's order of execution; see Device::mark.
-using TimeMark = int64_t;
+enum class TimeMark : int64_t {};
 inline constexpr int64_t kMarksKept = 1024;
 
 // Where a GPU's operations go, for a library that orders work of its own by them.
 struct GpuStream {
-  int gpu = 0;             // among those this process sees
-  void* handle = nullptr;  // cudaStream_t
+  int gpu = 0;                    // among those this process sees
+  CUstream_st* handle = nullptr;  // a cudaStream_t
 };
 
 class Device;

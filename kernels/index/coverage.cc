@@ -97,9 +97,8 @@ int64_t pairs_of_range(KeyRange range, const RowTile& tile) {
   const int64_t below = std::max<int64_t>(std::min(range.end, tile.position) - range.begin, 0);
   const int64_t diagonal_begin = std::max(range.begin, tile.position);
   const int64_t diagonal_keys = std::max<int64_t>(range.end - diagonal_begin, 0);
-  const int64_t most_rows = tile.position + tile.num_rows - diagonal_begin;
-  return below * tile.num_rows + diagonal_keys * most_rows -
-         diagonal_keys * (diagonal_keys - 1) / 2;
+  const int64_t max_rows = tile.position + tile.num_rows - diagonal_begin;
+  return below * tile.num_rows + diagonal_keys * max_rows - diagonal_keys * (diagonal_keys - 1) / 2;
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ inline constexpr int32_t kDenseTile = -1;
 // of them and 128, to bound the memory of lists: few of the tiles so far into a prompt want that
 // many. A rule for each tile alone, so that the index does not depend on which rank holds which
 // tiles.
-inline constexpr int64_t most_listed_blocks(int64_t causal_blocks) {
+inline constexpr int64_t max_listed_blocks(int64_t causal_blocks) {
   const int64_t three_quarters = causal_blocks * 3 / 4;
   const int64_t half_and_128 = causal_blocks / 2 + 128;
   return three_quarters < half_and_128 ? three_quarters : half_and_128;

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/page_tokens.h"
+
 namespace millrace::kernels {
 
 // Rows of a row tile, and keys of a page or block. One number for both, so that blocks, pages and the
 // diagonal line up.
 inline constexpr int64_t kTileRows = 64;
-inline constexpr int64_t kPageTokens = 64;
+using millrace::kPageTokens;
+static_assert(kPageTokens == kTileRows);
 
 // Rows that a GPU's thread block attends with at a time: three row tiles that follow each other,
 // so that a key or value fetched once serves all of them. What is left of a run of rows takes a

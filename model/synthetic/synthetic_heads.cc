@@ -18,15 +18,15 @@ constexpr double kSlowestBand = 1e-5;
 constexpr double kFastestColumn = 0.5 / (1 << 20);
 
 // Standard deviation of f(o), in nats, drawn for each query head.
-constexpr double kLeastBandNats = 4;
-constexpr double kMostBandNats = 6;
+constexpr double kMinBandNats = 4;
+constexpr double kMaxBandNats = 6;
 // Phases up to 1.4 radians leave 0.7 of all amplitudes at offset 0, three leave almost nothing.
-constexpr double kLeastSpread = 1.4;
-constexpr double kMostSpread = 3.0;
+constexpr double kMinSpread = 1.4;
+constexpr double kMaxSpread = 3.0;
 // What the heaviest token's key gets, drawn for each query head: as much as the highest peak of
 // f(o) in one head, little beside it in another.
-constexpr double kLeastHeavyNats = 14;
-constexpr double kMostHeavyNats = 19;
+constexpr double kMinHeavyNats = 14;
+constexpr double kMaxHeavyNats = 19;
 // Length of Q's bias in a slow pair of the middling head: about that of the other pairs, so that
 // no part of K's noise is magnified.
 constexpr double kColumnBias = 4;
@@ -87,8 +87,8 @@ SyntheticHeads synthetic_heads(const ModelConfig& config, uint64_t seed, int32_t
 
   // A cosine of amplitude a has variance a^2 / 2. Q and K of the middling head have equal lengths;
   // what a query head draws stretches its own.
-  constexpr double kBandNats = (kLeastBandNats + kMostBandNats) / 2;
-  constexpr double kHeavyNats = (kLeastHeavyNats + kMostHeavyNats) / 2;
+  constexpr double kBandNats = (kMinBandNats + kMaxBandNats) / 2;
+  constexpr double kHeavyNats = (kMinHeavyNats + kMaxHeavyNats) / 2;
   const double band_length = std::sqrt(kBandNats * std::sqrt(2 / num_bands) * root_dim);
   const double heavy_length = kHeavyNats * root_dim / (num_columns * kColumnBias * kHeaviest);
 
@@ -108,9 +108,9 @@ SyntheticHeads synthetic_heads(const ModelConfig& config, uint64_t seed, int32_t
   for (int32_t h = 0; h < config.num_query_heads; ++h) {
     const int32_t kv = h / config.group_size();
     const uint64_t own = mixed_bits(queries, static_cast<uint64_t>(h));
-    const double band_nats = mixed_uniform(own, 0, kLeastBandNats, kMostBandNats);
-    const double spread = mixed_uniform(own, 1, kLeastSpread, kMostSpread);
-    const double heavy_nats = mixed_uniform(own, 2, kLeastHeavyNats, kMostHeavyNats);
+    const double band_nats = mixed_uniform(own, 0, kMinBandNats, kMaxBandNats);
+    const double spread = mixed_uniform(own, 1, kMinSpread, kMaxSpread);
+    const double heavy_nats = mixed_uniform(own, 2, kMinHeavyNats, kMaxHeavyNats);
     const uint64_t phases = named_seed(own, "phases");
     HeadWriter bias(heads.q_bias, config, h);
     for (const int32_t i : pairs.bands) {

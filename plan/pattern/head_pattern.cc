@@ -59,7 +59,7 @@ struct Parameter {
 
 // In the order of the text form. Shares of less than a millionth are slips.
 std::vector<Parameter> parameters_of(HeadPattern& head) {
-  constexpr double kLeastShare = 1e-6F;
+  constexpr double kMinShare = 1e-6F;
   switch (head.pattern) {
     case Pattern::kDense:
       return {};
@@ -73,8 +73,8 @@ std::vector<Parameter> parameters_of(HeadPattern& head) {
     case Pattern::kElastic:
       return {{"alpha", &head.alpha, -kMaxTokens, kMaxTokens}, {"beta", &head.beta, 0, 1}};
     case Pattern::kAdaptive:
-      return {{"gamma", &head.gamma, kLeastShare, 1, true},
-              {"enough", &head.enough, kLeastShare, 1, true},
+      return {{"gamma", &head.gamma, kMinShare, 1, true},
+              {"enough", &head.enough, kMinShare, 1, true},
               {"rows", &head.sampled_rows, 1, kMaxSampledRows, true}};
   }
   return {};

@@ -183,7 +183,7 @@ void FarDevice::release_lanes() {
 
 kernels::TimeMark FarDevice::mark() {
   const std::lock_guard lock(mutex_);
-  const kernels::TimeMark mark = num_called() + 1;
+  const kernels::TimeMark mark(num_called() + 1);
   enqueue_own([this, mark] {
     passed_[mark] = kernels::host_time_mark();
     kept_.push_back(mark);
@@ -195,22 +195,25 @@ kernels::TimeMark FarDevice::mark() {
 }
 
 Result<void> FarDevice::wait_for(kernels::TimeMark mark, Deadline deadline) {
+  if (hangs_) return error(Errc::kDeadlineExceeded, "the device hangs");
   const std::lock_guard lock(mutex_);
-  if (num_done_ < mark && deadline.passed()) {
-    return error(Errc::kDeadlineExceeded, "{} operations are done, not {}", num_done_, mark);
+  const auto count = static_cast<int64_t>(mark);
+  if (num_done_ < count && deadline.passed()) {
+    return error(Errc::kDeadlineExceeded, "{} operations are done, not {}", num_done_, count);
   }
-  catch_up(mark);
+  catch_up(count);
   return {};
 }
 
 double FarDevice::elapsed_s(kernels::TimeMark from, kernels::TimeMark to) const {
   const std::lock_guard lock(mutex_);
   MR_CHECK(passed_.contains(from) && passed_.contains(to), "mark {} to {}, {} operations are done",
-           from, to, num_done_);
+           static_cast<int64_t>(from), static_cast<int64_t>(to), num_done_);
   return kernels::host_elapsed_s(passed_.at(from), passed_.at(to));
 }
 
 Result<void> FarDevice::synchronize(Deadline) {
+  if (hangs_) return error(Errc::kDeadlineExceeded, "the device hangs");
   const std::lock_guard lock(mutex_);
   catch_up(num_called());
   return {};

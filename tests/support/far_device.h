@@ -4,6 +4,7 @@
 // memory too early. What runs on it makes no assumption that a GPU would break.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -38,6 +39,8 @@ class FarDevice final : public kernels::Device {
   // As a GPU that fails: whoever waits for the operation after the next `num_operations` gets a
   // std::runtime_error, "failure 1" the first time.
   void break_after(int64_t num_operations);
+  // As a GPU that waits for a peer that is gone: who waits for it from now on is out of time.
+  void hang() { hangs_ = true; }
   // As a GPU that hangs: from now on copies of lanes do not come to an end, and who waits for them
   // is out of time.
   void hold_lanes();
@@ -136,6 +139,7 @@ class FarDevice final : public kernels::Device {
   std::deque<kernels::TimeMark> kept_;                               // those of passed_, in order
   int64_t first_broken_ = std::numeric_limits<int64_t>::max();
   int num_failures_ = 0;
+  std::atomic<bool> hangs_ = false;
   bool lanes_held_ = false;
   std::deque<kernels::CopyRowsParams> held_copies_;
 };

@@ -4,12 +4,12 @@
 
 namespace millrace::worker {
 
-bool FanOutSink::sets_aside() const {
-  return std::ranges::all_of(sinks_, &KvSink::sets_aside);
+bool FanOutSink::stages_layers() const {
+  return std::ranges::all_of(sinks_, &KvSink::stages_layers);
 }
 
-Result<void> FanOutSink::set_aside(int32_t layer, const LocalKv& local) {
-  for (auto* sink : sinks_) MR_RETURN_IF_ERROR(sink->set_aside(layer, local));
+Result<void> FanOutSink::stage_layer(int32_t layer, const LocalKv& local) {
+  for (auto* sink : sinks_) MR_RETURN_IF_ERROR(sink->stage_layer(layer, local));
   return {};
 }
 

@@ -11,8 +11,8 @@ class FanOutSink final : public KvSink {
  public:
   void add(KvSink& sink) { sinks_.push_back(&sink); }
   bool empty() const { return sinks_.empty(); }
-  bool sets_aside() const override;
-  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
+  bool stages_layers() const override;
+  Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
 

@@ -16,7 +16,7 @@ Result<RetainSink> RetainSink::create(kernels::Device& device, const model::Mode
   return sink;
 }
 
-Result<void> RetainSink::set_aside(int32_t number, const LocalKv& local) {
+Result<void> RetainSink::stage_layer(int32_t number, const LocalKv& local) {
   const Layer& layer = layers_[static_cast<size_t>(number)];
   device_->copy(layer.k.data(), local.k, layer.k.bytes());
   device_->copy(layer.v.data(), local.v, layer.v.bytes());

@@ -16,8 +16,8 @@ class RetainSink final : public KvSink {
   static Result<RetainSink> create(kernels::Device& device, const model::ModelWeights& weights,
                                    int64_t num_rows);
 
-  bool sets_aside() const override { return true; }
-  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
+  bool stages_layers() const override { return true; }
+  Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv&) override { return {}; }
   // One a layer, this rank's tokens; valid while the sink lives.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }

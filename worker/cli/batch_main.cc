@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "comm/mpi/mpi_session.h"
+#include "comm/nccl/nccl_communicator.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
@@ -16,7 +17,7 @@
 #include "common/log.h"
 #include "worker/batch/batch_job.h"
 #include "worker/cli/rank_cli.h"
-#include "worker/watch/rank_end.h"
+#include "worker/cli/rank_end.h"
 
 namespace millrace::worker {
 
@@ -67,16 +68,11 @@ int report(const Result<BatchSummary>& summary) {
   return summary->num_failed == 0 ? 0 : 1;
 }
 
-void end_process(const std::string& why) {
-  end_rank(error(Errc::kPeerLost, "{}", why));
-}
-
 Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) {
   MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan, options.min_recall));
-  const auto watch = GroupWatch::alone(end_process);
+  const auto watch = GroupWatch::alone(end_rank);
   if (!watch.ok()) end_rank(watch.error());
-  BatchJob job(runtime.engine(), runtime.device(), runtime.weights(), runtime.grid(),
-               runtime.limits(), options, watch->get());
+  BatchJob job(batch_resources(runtime, watch->get()), options);
   auto summary = or_end_rank([&] { return job.run(); });
   if (!summary.ok() && summary.error().code == Errc::kPeerLost) end_rank(summary.error());
   return summary;
@@ -86,6 +82,7 @@ int run(comm::MpiSession& session, Options& options) {
   auto world = session.world();
   const bool root = world->rank() == 0;
   init_logging(fmt::format("batch/{}", world->rank()));
+  options.rank.engine.end_process = end_rank;
   auto runtime = or_end_rank([&] { return RankRuntime::create(std::move(world), options.rank); });
   if (!runtime.ok()) {
     if (root) spdlog::error("{}", runtime.error().to_string());
@@ -114,6 +111,7 @@ int main(int argc, char** argv) {
   millrace::worker::add_options(app, options);
   if (const auto status = millrace::cli::parse(app, argc, argv)) return *status;
   try {
+    millrace::comm::prepare_nccl();
     millrace::comm::MpiSession session(argc, argv);
     return millrace::worker::run(session, options);
   } catch (const std::exception& e) {

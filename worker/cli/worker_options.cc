@@ -123,6 +123,27 @@ Result<void> check_together(const WorkerOptions& options) {
   return {};
 }
 
+Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
+  GroupRankOptions made;
+  made.rank = options.rank;
+  made.group = options.group;
+  made.group_name = options.group_name;
+  made.pools.disk_directory = options.disk_directory;
+  made.kv_host = options.kv_host;
+  made.kv_port = options.kv_port;
+  made.rank.device_pool_bytes = std::nullopt;
+  if (!options.device_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(made.rank.device_pool_bytes, parse_bytes(options.device_pool));
+  }
+  if (!options.host_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(made.pools.host_bytes, parse_bytes(options.host_pool));
+  }
+  MR_ASSIGN_OR_RETURN(made.pools.disk_bytes, parse_bytes(options.disk_pool));
+  made.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
+  made.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
+  return made;
+}
+
 Result<HostPort> parse_host_port(std::string_view text) {
   const size_t colon = text.rfind(':');
   int port = 0;

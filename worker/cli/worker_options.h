@@ -8,8 +8,7 @@
 
 #include "comm/ucx/ucx_transport.h"
 #include "common/result.h"
-#include "worker/group/group_service.h"
-#include "worker/runtime/rank_runtime.h"
+#include "worker/group/group_rank.h"
 
 namespace millrace::worker {
 
@@ -27,6 +26,10 @@ struct WorkerOptions {
   double layer_timeout_s = 300;
   double drain_timeout_s = 30;
 };
+
+// What is text, or a number without its unit, made into what the rank takes. kInvalidArgument names
+// the option.
+Result<GroupRankOptions> group_rank_options(const WorkerOptions& options);
 
 // Binds the options to `options`, which must outlive the parse.
 void add_worker_options(CLI::App& app, WorkerOptions& options);

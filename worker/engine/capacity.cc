@@ -17,9 +17,9 @@ constexpr int64_t kNcclBytes = int64_t{256} << 20;
 
 namespace {
 
-// The sum of kernels::most_listed_blocks(n) for n from 1 to num_tiles: n / 2, and beside it the
+// The sum of kernels::max_listed_blocks(n) for n from 1 to num_tiles: n / 2, and beside it the
 // less of n / 4 and 128.
-int64_t most_listed_blocks_of_all_tiles(int64_t num_tiles) {
+int64_t max_listed_blocks_of_all_tiles(int64_t num_tiles) {
   const int64_t short_tiles = std::min<int64_t>(num_tiles, 512);
   return num_tiles * (num_tiles + 1) / 4 + short_tiles * (short_tiles + 1) / 8 +
          (num_tiles - short_tiles) * 128;
@@ -28,7 +28,7 @@ int64_t most_listed_blocks_of_all_tiles(int64_t num_tiles) {
 }  // namespace
 
 int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
-  const auto& [config, shard, grid, dtype, sets_layers_aside] = layout;
+  const auto& [config, shard, grid, dtype, stages_layers] = layout;
   const int64_t rows = round_up(ceil_div(num_tokens, grid.cp), kernels::kTileRows);
   const int64_t head_bytes = config.head_dim * dtype_bytes(dtype);
   const int64_t kv_row_bytes = 2 * shard.num_kv_heads * head_bytes;
@@ -37,7 +37,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
                     kv_row_bytes +                            // own K and V
                     4;                                        // position
   per_row += int64_t{shard.num_query_heads} * 4;              // lse
-  if (sets_layers_aside) {
+  if (stages_layers) {
     const int64_t digest_bytes = 3 * shard.num_kv_heads * int64_t{config.head_dim} * 4;
     per_row += kv_row_bytes + ceil_div(digest_bytes, kernels::kPageTokens);
   }
@@ -49,7 +49,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   }
   per_token += 2 * 4 * ceil_div(shard.num_query_heads, grid.cp);  // probe sums
   const int64_t pages = ceil_div(num_tokens, kernels::kPageTokens);
-  const int64_t blocks = ceil_div(most_listed_blocks_of_all_tiles(pages), grid.cp);
+  const int64_t blocks = ceil_div(max_listed_blocks_of_all_tiles(pages), grid.cp);
   // Dense rows, whose number does not grow with the prompt: queries of all heads and, dealt out,
   // again those of own heads, and what comes out of every rank's.
   int64_t dense_heads = shard.num_query_heads;

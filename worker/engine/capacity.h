@@ -18,7 +18,7 @@ struct RankLayout {
   const model::ShardShape& shard;
   GridShape grid;
   DType compute_dtype = DType::kFloat32;
-  bool sets_layers_aside = false;  // StoreSink on a device with memory of its own
+  bool stages_layers = false;  // StoreSink on a device with memory of its own
 };
 
 // Device memory that Engine::prefill and its sink allocate for `num_tokens` tokens on one rank:

@@ -25,12 +25,12 @@ Result<DenseRows> DenseRows::create(kernels::Device& device, comm::DeviceCommuni
 }
 
 Result<void> DenseRows::deal() {
-  int64_t most_heads = 0;
+  int64_t max_heads = 0;
   for (int rank = 0; rank < cp_->size(); ++rank) {
-    most_heads = std::max<int64_t>(most_heads, query_heads(rank).count);
+    max_heads = std::max<int64_t>(max_heads, query_heads(rank).count);
   }
-  lse_offset_ = most_heads * num_rows() * shape_.head_bytes();
-  block_bytes_ = round_up(lse_offset_ + most_heads * num_rows() * kFloatBytes, kBlockAlignment);
+  lse_offset_ = max_heads * num_rows() * shape_.head_bytes();
+  block_bytes_ = round_up(lse_offset_ + max_heads * num_rows() * kFloatBytes, kBlockAlignment);
   MR_ASSIGN_OR_RETURN(dealt_q_,
                       device_->allocate(num_dealt_heads() * num_rows() * shape_.head_bytes()));
   MR_ASSIGN_OR_RETURN(lse_, device_->allocate(shape_.num_query_heads * num_rows() * kFloatBytes));

@@ -102,7 +102,7 @@ class DenseRows {
   int64_t first_position_;
 
   kernels::DeviceBuffer q_;  // [num_rows, query heads, head_dim]
-  comm::CollectiveMark queries_arrived_ = 0;
+  comm::CollectiveMark queries_arrived_{};
 
   // Where attention is dealt out:
   std::vector<kernels::RowTile> tiles_;  // of the dense rows alone
@@ -116,7 +116,7 @@ class DenseRows {
   std::unique_ptr<comm::CollectiveBuffer> gathered_;
   int64_t lse_offset_ = 0;
   int64_t block_bytes_ = 0;
-  comm::CollectiveMark gathered_all_ = 0;
+  comm::CollectiveMark gathered_all_{};
   kernels::DeviceBuffer lse_;
   std::vector<kernels::CopyPiece> to_out_, to_lse_;  // from gathered_
 };

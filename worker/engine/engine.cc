@@ -13,7 +13,7 @@ namespace {
 
 // What the ranks' last words on a request are put together from.
 struct RankClose {
-  RecallTally recall;
+  RecallStats recall;
   PhaseTimes phases;
 };
 
@@ -74,32 +74,32 @@ Partition Engine::partition(int64_t num_tokens) const {
 // A layer that cannot be enqueued is of a group that is broken: nothing more is. What fails on one
 // rank alone, its sink, comes to light when the layer is closed, so that its device goes through
 // all that the other ranks' devices go through with it.
-Result<PairTally> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
-                                     Duration comm_timeout) {
+Result<PairCounts> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
+                                      Duration comm_timeout) {
   const int32_t num_layers = weights_->config.num_layers;
-  PairTally tally;
+  PairCounts counts;
   Result<void> own;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     const auto deadline = Deadline::after(comm_timeout);
     if (own.ok()) own = run.enqueue_layer(layer, deadline);
     if (ahead && layer > 0) {
-      MR_RETURN_IF_ERROR(end_layer(run, task, layer - 1, own, tally, deadline));
+      MR_RETURN_IF_ERROR(end_layer(run, task, layer - 1, own, counts, deadline));
     }
-    run.set_aside(layer);
-    if (!ahead) MR_RETURN_IF_ERROR(end_layer(run, task, layer, own, tally, deadline));
+    run.stage_layer(layer);
+    if (!ahead) MR_RETURN_IF_ERROR(end_layer(run, task, layer, own, counts, deadline));
   }
   if (ahead) {
     MR_RETURN_IF_ERROR(
-        end_layer(run, task, num_layers - 1, own, tally, Deadline::after(comm_timeout)));
+        end_layer(run, task, num_layers - 1, own, counts, Deadline::after(comm_timeout)));
   }
-  return tally;
+  return counts;
 }
 
 Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
-                               const Result<void>& own, PairTally& tally, Deadline deadline) {
+                               const Result<void>& own, PairCounts& counts, Deadline deadline) {
   const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
-  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(grid_->world(), pairs, deadline));
-  const auto counted = tally.add(ranks);
+  MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(grid_->world(), pairs, deadline));
+  const auto counted = counts.add(ranks);
   if (!task.at_boundary) return {};
   return task.at_boundary({.layer = layer,
                            .num_layers = weights_->config.num_layers,
@@ -115,10 +115,11 @@ Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
   auto& world = grid_->world();
   const auto own = created.ok() ? Result<int32_t>((*created)->may_enqueue_ahead() ? 1 : 0)
                                 : Result<int32_t>(created.error());
-  MR_ASSIGN_OR_RETURN(const auto votes, agree_on_values(world, own, Deadline::after(comm_timeout)));
+  MR_ASSIGN_OR_RETURN(const auto votes,
+                      all_agree_on_values(world, own, Deadline::after(comm_timeout)));
   if (grid_->shape().cp > 1) {
     PrefillRun& run = **created;
-    MR_RETURN_IF_ERROR(agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
+    MR_RETURN_IF_ERROR(all_agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
     MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
   }
   return std::ranges::find(votes, 0) == votes.end();
@@ -147,9 +148,9 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   if (finished.ok()) finished = run.finish_sink();
   const auto own =
       finished.ok()
-          ? Result<RankClose>(RankClose{.recall = run.recall().tally(), .phases = run.phases()})
+          ? Result<RankClose>(RankClose{.recall = run.recall().stats(), .phases = run.phases()})
           : Result<RankClose>(finished.error());
-  MR_ASSIGN_OR_RETURN(const auto ranks, agree_on_values(world, own, deadline));
+  MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(world, own, deadline));
   put_together(ranks, result);
   result.density = layers->density();
   result.imbalance = layers->imbalance();

@@ -25,12 +25,13 @@
 #include "plan/head_plan.h"
 #include "worker/engine/kv_sink.h"
 #include "worker/engine/partition.h"
-#include "worker/engine/recall_tally.h"
-#include "worker/index/pair_tally.h"
+#include "worker/engine/recall_stats.h"
+#include "worker/index/pair_counts.h"
 #include "worker/ranks/device_groups.h"
 #include "worker/ranks/rank_grid.h"
 #include "worker/timing/phase_times.h"
 #include "worker/timing/stage_clock.h"
+#include "worker/watch/end_handler.h"
 
 namespace millrace::worker {
 
@@ -38,6 +39,8 @@ struct EngineOptions {
   // Rows a GEMM takes at a time: bounds activation memory. 0: what suits the device.
   int64_t row_tile_tokens = 0;
   int64_t stripe_tokens = 0;  // 0: Partition::default_stripe_tokens
+  // Where a device does not come to an end; needed where it has memory of its own.
+  EndHandler end_process;
 };
 
 struct LayerReport {
@@ -74,7 +77,7 @@ struct PrefillResult {
   int32_t first_token = 0;
   double density = 0;
   int64_t dense_for_length = 0;  // heads of the plan that are, HeadPlan::dense_for_length
-  RecallTally recall;  // of measured rows of the whole prompt, all layers and sparse heads
+  RecallStats recall;  // of measured rows of the whole prompt, all layers and sparse heads
   Imbalance imbalance;
   PhaseTimes phases;  // of the slowest rank, phase by phase
   std::vector<PhaseTimes> rank_phases;
@@ -110,11 +113,11 @@ class Engine {
   // Collective. Returns whether layers may be enqueued ahead (PrefillRun::may_enqueue_ahead).
   Result<bool> connect(const Result<std::unique_ptr<PrefillRun>>& created, Duration comm_timeout);
   // What all layers come to: their pairs.
-  Result<PairTally> run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
-                               Duration comm_timeout);
+  Result<PairCounts> run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
+                                Duration comm_timeout);
   // The layer's end on this rank, unless `own` is an error already, then on all.
   Result<void> end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
-                         const Result<void>& own, PairTally& tally, Deadline deadline);
+                         const Result<void>& own, PairCounts& counts, Deadline deadline);
 
   Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
          DeviceGroups groups, const EngineOptions& options, model::LayerForward forward)

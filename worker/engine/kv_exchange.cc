@@ -9,7 +9,7 @@ Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& 
                                       int64_t tile_rows) {
   KvExchange exchange(device, partition, cp, shape);
   for (int r = 0; r < cp.size(); ++r) {
-    exchange.most_rows_ = std::max(exchange.most_rows_, partition.num_tokens(r));
+    exchange.max_rows_ = std::max(exchange.max_rows_, partition.num_tokens(r));
   }
   exchange.cut_tiles(tile_rows);
   MR_RETURN_IF_ERROR(exchange.allocate(exchange.k_));
@@ -19,8 +19,8 @@ Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& 
 
 void KvExchange::cut_tiles(int64_t tile_rows) {
   const int64_t row_bytes = shape_.row_bytes();
-  for (int64_t first = 0; first < most_rows_; first += tile_rows) {
-    const int64_t num_rows = std::min(tile_rows, most_rows_ - first);
+  for (int64_t first = 0; first < max_rows_; first += tile_rows) {
+    const int64_t num_rows = std::min(tile_rows, max_rows_ - first);
     const int64_t own = std::clamp(own_rows() - first, int64_t{0}, num_rows);
     tiles_.push_back({.first_row = first,
                       .num_rows = num_rows,
@@ -54,7 +54,7 @@ Result<void> KvExchange::allocate(Side& side) {
 
 Result<void> KvExchange::take_buffers() {
   if (alone()) return {};
-  const int64_t bytes = cp_->size() * most_rows_ * shape_.num_kv_heads * shape_.row_bytes();
+  const int64_t bytes = cp_->size() * max_rows_ * shape_.num_kv_heads * shape_.row_bytes();
   auto k = cp_->allocate(bytes);
   auto v = cp_->allocate(bytes);  // also without K's, as the other ranks
   MR_ASSIGN_OR_RETURN(k_.gathered, std::move(k));

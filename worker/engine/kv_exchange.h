@@ -93,7 +93,7 @@ class KvExchange {
     std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
                                                        // heads, rows, head_dim]
     kernels::DeviceBuffer slab;                        // [kv heads, tokens, head_dim]
-    comm::CollectiveMark arrived = 0;                  // the last tile
+    comm::CollectiveMark arrived{};                    // the last tile
   };
   struct Tile {
     int64_t first_row = 0;
@@ -121,7 +121,7 @@ class KvExchange {
   const Partition* partition_;
   comm::DeviceCommunicator* cp_;
   KvShape shape_;
-  int64_t most_rows_ = 0;  // of any rank
+  int64_t max_rows_ = 0;  // of any rank
   std::vector<Tile> tiles_;
   Side k_{.name = "keys"}, v_{.name = "values"};
 };

@@ -23,12 +23,12 @@ struct LayerKv {
 class KvSink {
  public:
   virtual ~KvSink() = default;
-  // Whether write_layer() does without the memory behind `kv`: set_aside() has it all. Otherwise
+  // Whether write_layer() does without the memory behind `kv`: stage_layer() has it all. Otherwise
   // the next layer is not computed before.
-  virtual bool sets_aside() const { return false; }
+  virtual bool stages_layers() const { return false; }
   // Called once a layer, in order, before write_layer(). The device may be computing the layer:
   // what the sink has it do sees the layer's K and V, but the host would not.
-  virtual Result<void> set_aside(int32_t layer, const LocalKv& local) {
+  virtual Result<void> stage_layer(int32_t layer, const LocalKv& local) {
     (void)layer;
     (void)local;
     return {};

@@ -20,10 +20,10 @@ Result<PageScorer> PageScorer::create(kernels::Device& device, comm::DeviceCommu
   scorer.num_last_ = std::min(kernels::kLastRows, num_tokens);
   scorer.num_pages_ = ceil_div(num_tokens, kPageTokens);
   scorer.page_scores_.resize(static_cast<size_t>(shard.num_kv_heads * scorer.num_pages_));
-  scorer.most_heads_ = ceil_div(int64_t{shard.num_query_heads}, int64_t{cp.size()});
-  const int64_t scores_bytes = scorer.most_heads_ * scorer.num_pages_ * kFloatBytes;
+  scorer.max_heads_ = ceil_div(int64_t{shard.num_query_heads}, int64_t{cp.size()});
+  const int64_t scores_bytes = scorer.max_heads_ * scorer.num_pages_ * kFloatBytes;
   MR_ASSIGN_OR_RETURN(scorer.head_lse_,
-                      device.allocate(scorer.most_heads_ * scorer.num_last_ * kFloatBytes));
+                      device.allocate(scorer.max_heads_ * scorer.num_last_ * kFloatBytes));
   MR_ASSIGN_OR_RETURN(scorer.scores_, device.allocate(cp.size() * scores_bytes));
   for (auto& place : scorer.on_host_) {
     MR_ASSIGN_OR_RETURN(place, device.allocate_host(cp.size() * scores_bytes));
@@ -46,11 +46,11 @@ Result<void> PageScorer::enqueue(const LastLse& lse, const kernels::LastRows& la
        .kv = kv,
        .lse = head_lse_.as<float>(),
        .heads = heads,
-       .page_scores = scores_.as<float>() + cp_->rank() * most_heads_ * num_pages_});
+       .page_scores = scores_.as<float>() + cp_->rank() * max_heads_ * num_pages_});
   if (cp_->size() == 1) return {};
   cp_->follow();
   MR_RETURN_IF_ERROR(cp_->all_gather("page scores", scores_.data(),
-                                     most_heads_ * num_pages_ * kFloatBytes, deadline));
+                                     max_heads_ * num_pages_ * kFloatBytes, deadline));
   scores_arrived_ = cp_->mark();
   return {};
 }
@@ -74,7 +74,7 @@ void PageScorer::fetch(int32_t layer) {
 void PageScorer::collect(int32_t layer) {
   std::fill(page_scores_.begin(), page_scores_.end(), 0.0f);
   for (int rank = 0; rank < cp_->size(); ++rank) {
-    const float* scores = on_host(layer).as<float>() + rank * most_heads_ * num_pages_;
+    const float* scores = on_host(layer).as<float>() + rank * max_heads_ * num_pages_;
     for (const int32_t h : heads_of(rank)) {
       add_scores(h, scores);
       scores += num_pages_;

@@ -58,9 +58,9 @@ class PageScorer {
   // Of the layer enqueued last. The next layer's are computed after fetch() has copied these, in
   // the device's order.
   kernels::DeviceBuffer head_lse_;  // [own heads, last rows]
-  kernels::DeviceBuffer scores_;    // [ranks, most_heads_, num_pages]
-  int64_t most_heads_ = 0;          // that any rank is dealt
-  comm::CollectiveMark scores_arrived_ = 0;
+  kernels::DeviceBuffer scores_;    // [ranks, max_heads_, num_pages]
+  int64_t max_heads_ = 0;           // that any rank is dealt
+  comm::CollectiveMark scores_arrived_{};
   // Layer l is in place l % kLayersInFlight until collect(l): as scores_.
   std::array<kernels::HostBuffer, kLayersInFlight> on_host_;
   kernels::HostBuffer& on_host(int32_t layer) {

@@ -8,7 +8,6 @@
 #include "kernels/index/coverage.h"
 #include "worker/engine/capacity.h"
 #include "worker/engine/row_gather.h"
-#include "worker/watch/rank_end.h"
 
 namespace millrace::worker {
 
@@ -139,7 +138,7 @@ PrefillRun::~PrefillRun() {
     exchange_->settle();
     const auto settled =
         device_.synchronize(Deadline::after(group_broke_ ? kBrokenTimeout : layer_timeout_));
-    if (!settled.ok()) end_rank(settled.error());
+    if (!settled.ok()) (void)end_process(settled.error());
   } catch (const std::exception& failure) {
     spdlog::error("the end of a prompt on {}: {}", device_.info().name, failure.what());
   }
@@ -186,7 +185,7 @@ Result<void> PrefillRun::embed(Deadline deadline) {
 }
 
 bool PrefillRun::may_enqueue_ahead() const {
-  return !device_.info().host_memory && (task_.sink == nullptr || task_.sink->sets_aside());
+  return !device_.info().host_memory && (task_.sink == nullptr || task_.sink->stages_layers());
 }
 
 Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
@@ -316,15 +315,15 @@ Result<void> PrefillRun::finish_tile(int32_t layer, const RowRange& rows, Deadli
   return alone ? Result<void>() : add_over_tp(rows, deadline);
 }
 
-void PrefillRun::set_aside(int32_t layer) {
-  if (task_.sink == nullptr || !set_aside_.ok()) return;
-  set_aside_ = task_.sink->set_aside(layer, exchange_->local());
+void PrefillRun::stage_layer(int32_t layer) {
+  if (task_.sink == nullptr || !staged_.ok()) return;
+  staged_ = task_.sink->stage_layer(layer, exchange_->local());
 }
 
 Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(wait_for_device(layer, deadline));
   clock_.settle(in_flight(layer).end);
-  MR_RETURN_IF_ERROR(set_aside_);
+  MR_RETURN_IF_ERROR(staged_);
   const auto& head_pairs = in_flight(layer).head_pairs;
   const auto* first = head_pairs.as<int64_t>();
   const auto* end = first + head_pairs.bytes() / int64_t{sizeof(int64_t)};
@@ -352,12 +351,18 @@ Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
     if (done.ok()) return {};
     for (const auto* group : {groups_.tp.get(), groups_.cp.get()}) {
       const auto failed = group->check();
-      if (!failed.ok()) end_rank(failed.error());
+      if (!failed.ok()) return end_process(failed.error());
     }
     if (!deadline.passed()) continue;
-    end_rank(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come", layer,
-                   grid_.world().rank(), done.error().message));
+    return end_process(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come",
+                             layer, grid_.world().rank(), done.error().message));
   }
+}
+
+Error PrefillRun::end_process(const Error& why) const {
+  MR_CHECK(options_.end_process, "nobody ends this process: {}", why.to_string());
+  options_.end_process(why);
+  return why;
 }
 
 // [positions.size(), vocabulary] on the ranks of the root's tensor-parallel row; empty elsewhere.

@@ -14,7 +14,7 @@
 #include "worker/engine/recall_meter.h"
 #include "worker/index/index_builder.h"
 #include "worker/index/layer_index.h"
-#include "worker/index/pair_tally.h"
+#include "worker/index/pair_counts.h"
 #include "worker/timing/phase_clock.h"
 
 namespace millrace::worker {
@@ -41,12 +41,12 @@ class PrefillRun {
   // A layer goes through the next three, each of which is called for all layers in order. On a
   // device whose calls return before their work is done layer l + 1 is enqueued before layer l is
   // closed, so that the device does not wait for the host: where the sinks of all ranks have all
-  // they need from set_aside(). Whether this rank's could:
+  // they need from stage_layer(). Whether this rank's could:
   bool may_enqueue_ahead() const;
   // Has the device compute the layer. Collective.
   Result<void> enqueue_layer(int32_t layer, Deadline deadline);
   // Has the sink take the K and V of the layer enqueued last. close_layer() says if it did not.
-  void set_aside(int32_t layer);
+  void stage_layer(int32_t layer);
   // Waits until the device is through with the layer and reads what it left. Returns the layer's
   // pairs: over all ranks both are of the same rows.
   Result<RankPairs> close_layer(int32_t layer, Deadline deadline);
@@ -88,6 +88,8 @@ class PrefillRun {
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
+  // `why`, where the process does not end.
+  Error end_process(const Error& why) const;
   Result<void> add_over_tp(const RowRange& rows, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
   // Calls body(RowRange) for all GEMM-sized row tiles.
@@ -122,7 +124,7 @@ class PrefillRun {
   // Layer l is in place l % kLayersInFlight until close_layer(l).
   struct InFlight {
     kernels::HostBuffer head_pairs;
-    kernels::TimeMark end = 0;
+    kernels::TimeMark end{};
   };
   std::array<InFlight, kLayersInFlight> in_flight_;
   InFlight& in_flight(int32_t layer) {
@@ -143,7 +145,7 @@ class PrefillRun {
   kernels::DeviceBuffer logit_rows_;    // [positions, hidden] float32
   kernels::DeviceBuffer logit_slices_;  // [positions, vocabulary of this rank] float32
 
-  Result<void> set_aside_ = {};  // whether the sink took all layers so far
+  Result<void> staged_ = {};  // whether the sink took all layers so far
 
   PhaseTimes phases_;
   PhaseClock clock_;

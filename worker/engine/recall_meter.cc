@@ -16,7 +16,7 @@ std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTi
   // alike are among them.
   constexpr int64_t kRowStep = 37;
   const int64_t step =
-      std::max<int64_t>(ceil_div(ceil_div(num_tokens, kTileRows), kMostMeasuredRows), 1);
+      std::max<int64_t>(ceil_div(ceil_div(num_tokens, kTileRows), kMaxMeasuredRows), 1);
   std::vector<kernels::MeasuredRow> rows;
   for (const auto& tile : tiles) {
     const int64_t number = tile.position / kTileRows;
@@ -73,7 +73,7 @@ void RecallMeter::enqueue(int32_t layer, const LocalQueries& queries, const floa
 void RecallMeter::collect(int32_t layer) {
   const float* share = on_host(layer).as<float>();
   const int64_t count = std::ssize(sparse_heads(layer)) * num_rows();
-  for (int64_t i = 0; i < count; ++i) tally_.add(double{share[i]});
+  for (int64_t i = 0; i < count; ++i) stats_.add(double{share[i]});
 }
 
 }  // namespace millrace::worker

@@ -13,14 +13,14 @@
 #include "model/weights.h"
 #include "plan/head_plan.h"
 #include "worker/engine/layers_in_flight.h"
-#include "worker/engine/recall_tally.h"
+#include "worker/engine/recall_stats.h"
 #include "worker/index/index_builder.h"
 
 namespace millrace::worker {
 
 // Rows of a prompt that are measured at most: one of each row tile up to 32 K tokens, of every
 // second one up to 64 K and so on. Dense scores of so few rows are 0.8 % of all at 64 K.
-inline constexpr int64_t kMostMeasuredRows = 512;
+inline constexpr int64_t kMaxMeasuredRows = 512;
 
 // Of the rank's tiles. Which rows are measured is a function of the prompt's length, not of the
 // ranks. None of rows that run densely, and none that see only pages kept anyway.
@@ -42,7 +42,7 @@ class RecallMeter {
   void collect(int32_t layer);
 
   // Over the layers collected so far.
-  const RecallTally& tally() const { return tally_; }
+  const RecallStats& stats() const { return stats_; }
   int64_t num_rows() const { return std::ssize(rows_); }
 
  private:
@@ -61,7 +61,7 @@ class RecallMeter {
   std::vector<kernels::MeasuredRow> rows_;
   kernels::DeviceBuffer recall_;                              // [query heads, rows]
   std::array<kernels::HostBuffer, kLayersInFlight> on_host_;  // the same
-  RecallTally tally_;
+  RecallStats stats_;
 };
 
 }  // namespace millrace::worker

@@ -35,9 +35,8 @@ double sum(const std::vector<RankStats>& ranks, Read&& read) {
 }
 
 void add_tiers(Samples& samples, const std::vector<RankStats>& ranks) {
-  for (int tier = 0; tier < kvstore::kNumTiers; ++tier) {
-    const std::map<std::string, std::string> labels = {
-        {"tier", std::string(tier_name(static_cast<kvstore::Tier>(tier)))}};
+  for (const Tier tier : kTiers) {
+    const std::map<std::string, std::string> labels = {{"tier", std::string(tier_name(tier))}};
     samples.add(false, "millrace_kv_pool_capacity_bytes", "Size of the KV pool of a tier",
                 sum(ranks,
                     [&](const auto& r) {
@@ -106,10 +105,10 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
 }
 
 int64_t free_prompt_tokens(const std::vector<RankStats>& ranks) {
-  const auto least = std::min_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
-    return a.free_prompt_tokens < b.free_prompt_tokens;
-  });
-  return least->free_prompt_tokens;
+  const auto fullest = std::min_element(
+      ranks.begin(), ranks.end(),
+      [](const auto& a, const auto& b) { return a.free_prompt_tokens < b.free_prompt_tokens; });
+  return fullest->free_prompt_tokens;
 }
 
 }  // namespace millrace::worker

@@ -65,18 +65,18 @@ Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::DeviceC
                                           const model::HeadPlan& plan, HeadRange heads,
                                           int64_t num_tokens, const kernels::IndexShape& shape) {
   IndexBuilder builder(device, cp, tiles, plan, heads);
-  int64_t most_heads = 0;  // vertical-slash heads that one layer may deal to this rank
+  int64_t max_heads = 0;  // vertical-slash heads that one layer may deal to this rank
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
     const auto slash_heads = builder.heads_of(layer, Pattern::kVerticalSlash);
-    most_heads = std::max(most_heads, ceil_div(std::ssize(slash_heads), cp.size()));
+    max_heads = std::max(max_heads, ceil_div(std::ssize(slash_heads), cp.size()));
   }
-  const int64_t sums_bytes = most_heads * num_tokens * int64_t{sizeof(float)};
+  const int64_t sums_bytes = max_heads * num_tokens * int64_t{sizeof(float)};
   MR_ASSIGN_OR_RETURN(builder.column_sums_, device.allocate(sums_bytes));
   MR_ASSIGN_OR_RETURN(builder.diagonal_sums_, device.allocate(sums_bytes));
   MR_ASSIGN_OR_RETURN(builder.probe_lse_,
-                      device.allocate(most_heads * kernels::kLastRows * int64_t{sizeof(float)}));
+                      device.allocate(max_heads * kernels::kLastRows * int64_t{sizeof(float)}));
   if (cp.size() > 1) {
-    builder.packed_bytes_ = most_heads * packed_head_bytes(shape);
+    builder.packed_bytes_ = max_heads * packed_head_bytes(shape);
     MR_ASSIGN_OR_RETURN(builder.packed_, device.allocate(cp.size() * builder.packed_bytes_));
   }
   return builder;

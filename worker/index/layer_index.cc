@@ -25,7 +25,7 @@ void widen(IndexShape& shape, const model::HeadPattern& head, int64_t num_tokens
     case Pattern::kVerticalSlash:
       columns = std::max(head.verticals, kernels::kForcedColumns);
       // Bands closer than a tile merge, so there are at most as many as tiles.
-      bands = std::min({std::max(head.slashes, kernels::kForcedOffsets), kMostBands,
+      bands = std::min({std::max(head.slashes, kernels::kForcedOffsets), kMaxBands,
                         static_cast<int32_t>(num_tokens / kernels::kTileRows) + 1});
       break;
     case Pattern::kDense:
@@ -54,7 +54,7 @@ Result<LayerIndex> LayerIndex::create(kernels::Device& device, const model::Head
   if (blocks) {
     shape.num_tiles = static_cast<int64_t>(tiles.size());
     for (const auto& tile : tiles) {
-      shape.max_blocks += kernels::most_listed_blocks(tile.position / kernels::kPageTokens + 1);
+      shape.max_blocks += kernels::max_listed_blocks(tile.position / kernels::kPageTokens + 1);
     }
   }
 

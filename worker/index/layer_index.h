@@ -14,7 +14,7 @@ namespace millrace::worker {
 class LayerIndex {
  public:
   // Capacities for the neediest layer of `plan` for `num_heads` query heads from `first_head` on.
-  // Block lists get room for the longest of each tile (kernels::most_listed_blocks), so that none
+  // Block lists get room for the longest of each tile (kernels::max_listed_blocks), so that none
   // runs densely for others' sake.
   static Result<LayerIndex> create(kernels::Device& device, const model::HeadPlan& plan,
                                    int32_t first_head, int32_t num_heads, int64_t num_tokens,
@@ -31,6 +31,6 @@ class LayerIndex {
 // Slashes stand in runs: 6,096 of them in some 150 bands. Where a head has more bands than this,
 // the closest merge. 32 heads with MInference's budgets take less than a megabyte a layer, at any
 // length.
-inline constexpr int32_t kMostBands = 2048;
+inline constexpr int32_t kMaxBands = 2048;
 
 }  // namespace millrace::worker

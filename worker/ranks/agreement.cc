@@ -27,14 +27,14 @@ Vote vote_of(const Result<void>& own) {
 
 }  // namespace
 
-Result<void> agree(comm::Communicator& world, const Result<void>& own, Deadline deadline) {
-  return agree_with(world, own, {}, {}, deadline);
+Result<void> all_agree(comm::Communicator& world, const Result<void>& own, Deadline deadline) {
+  return all_agree_with(world, own, {}, {}, deadline);
 }
 
 // A rank sends its vote and its value, one after the other.
-Result<void> agree_with(comm::Communicator& world, const Result<void>& own,
-                        std::span<const std::byte> value, std::span<std::byte> values,
-                        Deadline deadline) {
+Result<void> all_agree_with(comm::Communicator& world, const Result<void>& own,
+                            std::span<const std::byte> value, std::span<std::byte> values,
+                            Deadline deadline) {
   const auto num_ranks = static_cast<size_t>(world.size());
   const size_t bytes = sizeof(Vote) + value.size();
   const Vote vote = vote_of(own);

@@ -14,25 +14,25 @@ namespace millrace::worker {
 
 // Collective. Ok on every rank when `own` is ok on every rank; else the error of the lowest failing
 // rank, everywhere, with "rank R: " in front.
-Result<void> agree(comm::Communicator& world, const Result<void>& own, Deadline deadline);
+Result<void> all_agree(comm::Communicator& world, const Result<void>& own, Deadline deadline);
 
 // The same, in the same one exchange with `value` of every rank, by rank, into `values`; where the
 // ranks do not go on it says nothing. All values are of one size.
-Result<void> agree_with(comm::Communicator& world, const Result<void>& own,
-                        std::span<const std::byte> value, std::span<std::byte> values,
-                        Deadline deadline);
+Result<void> all_agree_with(comm::Communicator& world, const Result<void>& own,
+                            std::span<const std::byte> value, std::span<std::byte> values,
+                            Deadline deadline);
 
 // The values of all ranks, by rank, when all have one. All ranks run the same program, so bytes
 // will do.
 template <typename Value>
-Result<std::vector<Value>> agree_on_values(comm::Communicator& world, const Result<Value>& own,
-                                           Deadline deadline) {
+Result<std::vector<Value>> all_agree_on_values(comm::Communicator& world, const Result<Value>& own,
+                                               Deadline deadline) {
   static_assert(std::is_trivially_copyable_v<Value>);
   const Value value = own.ok() ? *own : Value{};
   std::vector<Value> all(static_cast<size_t>(world.size()));
-  MR_RETURN_IF_ERROR(agree_with(world, own.ok() ? Result<void>() : Result<void>(own.error()),
-                                std::as_bytes(std::span(&value, 1)),
-                                std::as_writable_bytes(std::span(all)), deadline));
+  MR_RETURN_IF_ERROR(all_agree_with(world, own.ok() ? Result<void>() : Result<void>(own.error()),
+                                    std::as_bytes(std::span(&value, 1)),
+                                    std::as_writable_bytes(std::span(all)), deadline));
   return all;
 }
 

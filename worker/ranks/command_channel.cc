@@ -4,9 +4,9 @@
 
 namespace millrace::worker {
 
-Result<protocol::GroupCommand> share_command(comm::Communicator& world,
-                                             const protocol::GroupCommand& command,
-                                             Deadline deadline) {
+Result<protocol::GroupCommand> broadcast_command(comm::Communicator& world,
+                                                 const protocol::GroupCommand& command,
+                                                 Deadline deadline) {
   std::string bytes;
   if (world.rank() == 0) bytes = command.SerializeAsString();
   int64_t size = static_cast<int64_t>(bytes.size());

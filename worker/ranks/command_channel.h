@@ -15,8 +15,8 @@ inline constexpr std::chrono::milliseconds kCommandInterval{500};
 inline constexpr std::chrono::seconds kCommandTimeout{30};
 
 // Collective over `world`: rank 0 gives the command, every rank returns it.
-Result<protocol::GroupCommand> share_command(comm::Communicator& world,
-                                             const protocol::GroupCommand& command,
-                                             Deadline deadline);
+Result<protocol::GroupCommand> broadcast_command(comm::Communicator& world,
+                                                 const protocol::GroupCommand& command,
+                                                 Deadline deadline);
 
 }  // namespace millrace::worker

@@ -41,7 +41,7 @@ Result<DeviceGroups> make_device_groups(kernels::Device& device, const RankGrid&
     auto made = connect(device, *ranks, nccl, deadline);
     if (made.ok()) *group = std::move(*made);
     own = made.ok() ? Result<void>() : made.error();
-    MR_RETURN_IF_ERROR(agree(grid.world(), own, deadline));
+    MR_RETURN_IF_ERROR(all_agree(grid.world(), own, deadline));
   }
   return groups;
 }

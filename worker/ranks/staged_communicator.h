@@ -19,7 +19,7 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
   int rank() const override { return ranks_.rank(); }
   int size() const override { return ranks_.size(); }
   void follow() override {}
-  comm::CollectiveMark mark() override { return 0; }
+  comm::CollectiveMark mark() override { return {}; }
   void join(comm::CollectiveMark) override {}
 
   Result<std::unique_ptr<comm::CollectiveBuffer>> allocate(int64_t bytes) override;

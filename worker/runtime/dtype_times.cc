@@ -24,7 +24,7 @@ constexpr int64_t kProductDepth = 1024;
 constexpr int64_t kAttentionTokens = 1024;
 // The first run of each warms up; the fastest counts.
 constexpr int kRuns = 4;
-constexpr double kLeastSaving = 0.1;
+constexpr double kMinSaving = 0.1;
 constexpr std::chrono::minutes kTimeout{1};
 
 Result<kernels::DeviceBuffer> random_buffer(kernels::Device& device, int64_t count, DType dtype) {
@@ -192,8 +192,8 @@ Result<DTypeTimes> measure_dtypes(kernels::Device& device, const model::ModelCon
 }
 
 DType faster_dtype(const DTypeTimes& times) {
-  return times.bfloat16_s <= (1 - kLeastSaving) * times.float32_s ? DType::kBFloat16
-                                                                  : DType::kFloat32;
+  return times.bfloat16_s <= (1 - kMinSaving) * times.float32_s ? DType::kBFloat16
+                                                                : DType::kFloat32;
 }
 
 }  // namespace millrace::worker

@@ -57,10 +57,11 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   runtime->grid_ = std::make_unique<RankGrid>(std::move(grid));
   if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
   // All ranks measure at once, as they will compute at once; rank 0's choice counts for all.
-  MR_ASSIGN_OR_RETURN(const auto dtypes, agree_on_values(runtime->grid_->world(),
-                                                         runtime->open_device(options), deadline));
+  MR_ASSIGN_OR_RETURN(
+      const auto dtypes,
+      all_agree_on_values(runtime->grid_->world(), runtime->open_device(options), deadline));
   const Result<void> loaded = runtime->load(options, dtypes.front());
-  MR_RETURN_IF_ERROR(agree(runtime->grid_->world(), loaded, deadline));
+  MR_RETURN_IF_ERROR(all_agree(runtime->grid_->world(), loaded, deadline));
   MR_RETURN_IF_ERROR(require_equal(runtime->grid_->world(), MILLRACE_VERSION,
                                    {{"the model's fingerprint", runtime->weights_->fingerprint}},
                                    deadline));
@@ -101,7 +102,7 @@ Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline dea
                                                       /*own_gpu=*/ranks_on_device_ == 1, deadline));
   auto engine = Engine::create(*device_, *weights_, *grid_, std::move(groups), options);
   MR_RETURN_IF_ERROR(
-      agree(grid_->world(), engine.ok() ? Result<void>() : engine.error(), deadline));
+      all_agree(grid_->world(), engine.ok() ? Result<void>() : engine.error(), deadline));
   engine_ = std::make_unique<Engine>(std::move(*engine));
   return {};
 }
@@ -132,7 +133,7 @@ RankLayout RankRuntime::layout() const {
           .shard = weights_->shard,
           .grid = grid_->shape(),
           .compute_dtype = weights_->compute_dtype,
-          .sets_layers_aside = !device_->info().host_memory};
+          .stages_layers = !device_->info().host_memory};
 }
 
 Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadline) {
@@ -169,7 +170,7 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   if (crossover_tokens_ >= 0) return {};
   // All ranks measure at once, as they will compute at once; rank 0's figure counts for all.
   const auto measured = measure_crossover(*device_, *weights_);
-  MR_RETURN_IF_ERROR(agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
   crossover_tokens_ = *measured;
   return world.broadcast(std::as_writable_bytes(std::span(&crossover_tokens_, 1)), /*root=*/0,
                          deadline);
@@ -182,7 +183,7 @@ Result<void> RankRuntime::check_head_plan(const std::string& spec, double min_re
   };
   const auto plan = plan_at(limits_.max_prompt_tokens);
   const auto deadline = Deadline::after(kPlanTimeout);
-  MR_RETURN_IF_ERROR(agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(), deadline));
   return require_equal(grid_->world(), MILLRACE_VERSION,
                        {{"--min-recall", fmt::format("{}", min_recall)},
                         {"the head plan of long prompts", text_of(*plan)},

@@ -39,11 +39,11 @@ void set_result(protocol::Manifest& manifest, const PrefillResult& result) {
 }
 
 void add_tiers(protocol::Manifest& manifest, std::span<const RankShard> ranks, int64_t page_bytes) {
-  for (int tier = 0; tier < kvstore::kNumTiers; ++tier) {
+  for (const Tier tier : kTiers) {
     int64_t pages = 0;
     for (const auto& rank : ranks) pages += rank.placement.pages[tier];
     auto& count = *manifest.add_tiers();
-    count.set_tier(std::string(tier_name(static_cast<kvstore::Tier>(tier))));
+    count.set_tier(std::string(tier_name(tier)));
     count.set_pages(static_cast<uint64_t>(pages));
     count.set_bytes(static_cast<uint64_t>(pages * page_bytes));
   }

@@ -29,16 +29,16 @@ Result<std::unique_ptr<PageWriter>> PageWriter::create(kernels::Device& device,
   std::unique_ptr<PageWriter> writer(new PageWriter(store, geometry));
   if (device.info().host_memory) num_threads = 0;
   for (int i = 0; i < std::max(num_threads, 1); ++i) {
-    Bench bench{.lane = device.make_copy_lane()};
-    MR_ASSIGN_OR_RETURN(bench.pages, device.allocate_host(kChunkPages * geometry.page_bytes()));
-    MR_ASSIGN_OR_RETURN(bench.digests,
+    Workspace workspace{.lane = device.make_copy_lane()};
+    MR_ASSIGN_OR_RETURN(workspace.pages, device.allocate_host(kChunkPages * geometry.page_bytes()));
+    MR_ASSIGN_OR_RETURN(workspace.digests,
                         device.allocate_host(3 * kChunkPages * geometry.head_dim * kFloatBytes));
-    writer->benches_.push_back(std::move(bench));
+    writer->workspaces_.push_back(std::move(workspace));
   }
   for (int i = 0; i < num_threads; ++i) {
-    Bench& bench = writer->benches_[static_cast<size_t>(i)];
+    Workspace& workspace = writer->workspaces_[static_cast<size_t>(i)];
     writer->threads_.emplace_back(
-        [w = writer.get(), &bench](const std::stop_token& stop) { w->run(stop, bench); });
+        [w = writer.get(), &workspace](const std::stop_token& stop) { w->run(stop, workspace); });
   }
   return writer;
 }
@@ -52,8 +52,8 @@ void PageWriter::begin(const StagedLayer& layer) {
   bytes_written_ = 0;
   next_chunk_ = 0;
   failure_.reset();
-  for (Bench& bench : benches_) bench.lane->follow();
-  if (threads_.empty()) return work(++num_begun_, benches_.front());
+  for (Workspace& workspace : workspaces_) workspace.lane->follow();
+  if (threads_.empty()) return work(++num_begun_, workspaces_.front());
   const std::lock_guard lock(mutex_);
   ++num_begun_;
   num_working_ = static_cast<int>(threads_.size());
@@ -78,7 +78,7 @@ Result<void> PageWriter::wait(Deadline deadline) {
   return {};
 }
 
-void PageWriter::run(const std::stop_token& stop, Bench& bench) {
+void PageWriter::run(const std::stop_token& stop, Workspace& workspace) {
   int64_t num_done = 0;
   while (true) {
     {
@@ -86,20 +86,20 @@ void PageWriter::run(const std::stop_token& stop, Bench& bench) {
       if (!changed_.wait(lock, stop, [&] { return num_begun_ > num_done; })) return;
       num_done = num_begun_;
     }
-    work(num_done, bench);
+    work(num_done, workspace);
     const std::lock_guard lock(mutex_);
     --num_working_;
     changed_.notify_all();
   }
 }
 
-void PageWriter::work(int64_t number, Bench& bench) {
+void PageWriter::work(int64_t number, Workspace& workspace) {
   try {
-    const auto arrived = wait_for_layer(number, bench);
+    const auto arrived = wait_for_layer(number, workspace);
     if (!arrived.ok()) return fail(arrived.error());
     while (const auto chunk = take_chunk()) {
-      auto done = read_chunk(*chunk, bench);
-      if (done.ok()) done = write_chunk(*chunk, bench);
+      auto done = read_chunk(*chunk, workspace);
+      if (done.ok()) done = write_chunk(*chunk, workspace);
       if (!done.ok()) return fail(done.error());
     }
   } catch (const std::exception& e) {  // a GPU that failed; the engine's thread will see it too
@@ -109,10 +109,10 @@ void PageWriter::work(int64_t number, Bench& bench) {
 
 // One thread asks the device and the others wait for that one: most of a layer goes by, and the
 // engine's thread has the driver to itself to enqueue the next.
-Result<void> PageWriter::wait_for_layer(int64_t number, Bench& bench) {
+Result<void> PageWriter::wait_for_layer(int64_t number, Workspace& workspace) {
   const std::lock_guard lock(arrival_mutex_);
   if (num_arrived_ == number) return {};
-  MR_RETURN_IF_ERROR(bench.lane->synchronize(Deadline::after(kLayerTimeout)));
+  MR_RETURN_IF_ERROR(workspace.lane->synchronize(Deadline::after(kLayerTimeout)));
   num_arrived_ = number;
   return {};
 }
@@ -136,7 +136,7 @@ std::optional<PageWriter::Chunk> PageWriter::take_chunk() {
 // Stripes are whole pages but for the prompt's end, so the rank's i-th page is its rows [64 i, 64 i
 // + 64), and only its last page may be short: zeros follow.
 void PageWriter::read_half(const Chunk& chunk, const void* rows, std::byte* pages,
-                           Bench& bench) const {
+                           Workspace& workspace) const {
   const int64_t page_bytes = geometry_.page_bytes();
   const int64_t half_bytes = page_bytes / 2;
   const int64_t head_bytes = layer_.kv.num_rows * half_bytes / geometry_.page_tokens;
@@ -144,51 +144,51 @@ void PageWriter::read_half(const Chunk& chunk, const void* rows, std::byte* page
   const int64_t bytes = std::min(chunk.count * half_bytes, head_bytes - begin);
   const auto* from = static_cast<const std::byte*>(rows) + chunk.head * head_bytes + begin;
   const int64_t num_whole = bytes / half_bytes;
-  bench.lane->copy_rows({.destination = pages,
-                         .destination_stride_bytes = page_bytes,
-                         .source = from,
-                         .source_stride_bytes = half_bytes,
-                         .row_bytes = half_bytes,
-                         .num_rows = num_whole});
+  workspace.lane->copy_rows({.destination = pages,
+                             .destination_stride_bytes = page_bytes,
+                             .source = from,
+                             .source_stride_bytes = half_bytes,
+                             .row_bytes = half_bytes,
+                             .num_rows = num_whole});
   const int64_t rest_bytes = bytes % half_bytes;
   if (rest_bytes == 0) return;
   std::byte* last = pages + num_whole * page_bytes;
-  bench.lane->copy_rows({.destination = last,
-                         .source = from + num_whole * half_bytes,
-                         .row_bytes = rest_bytes,
-                         .num_rows = 1});
+  workspace.lane->copy_rows({.destination = last,
+                             .source = from + num_whole * half_bytes,
+                             .row_bytes = rest_bytes,
+                             .num_rows = 1});
   std::memset(last + rest_bytes, 0, static_cast<size_t>(half_bytes - rest_bytes));
 }
 
-Result<void> PageWriter::read_chunk(const Chunk& chunk, Bench& bench) {
-  auto* pages = bench.pages.as<std::byte>();
-  read_half(chunk, layer_.kv.k, pages, bench);
-  read_half(chunk, layer_.kv.v, pages + geometry_.page_bytes() / 2, bench);
+Result<void> PageWriter::read_chunk(const Chunk& chunk, Workspace& workspace) {
+  auto* pages = workspace.pages.as<std::byte>();
+  read_half(chunk, layer_.kv.k, pages, workspace);
+  read_half(chunk, layer_.kv.v, pages + geometry_.page_bytes() / 2, workspace);
   const int64_t row_bytes = geometry_.head_dim * kFloatBytes;
   const int64_t num_pages = std::ssize(layer_.pages);
-  bench.lane->copy_rows(
-      {.destination = bench.digests.as<float>(),
+  workspace.lane->copy_rows(
+      {.destination = workspace.digests.as<float>(),
        .destination_stride_bytes = chunk.count * row_bytes,
        .source = layer_.digests + (chunk.head * 3 * num_pages + chunk.first) * geometry_.head_dim,
        .source_stride_bytes = num_pages * row_bytes,
        .row_bytes = chunk.count * row_bytes,
        .num_rows = 3});
-  return bench.lane->synchronize(Deadline::after(kCopyTimeout));
+  return workspace.lane->synchronize(Deadline::after(kCopyTimeout));
 }
 
-Result<void> PageWriter::write_chunk(const Chunk& chunk, const Bench& bench) {
+Result<void> PageWriter::write_chunk(const Chunk& chunk, const Workspace& workspace) {
   const auto page_bytes = static_cast<size_t>(geometry_.page_bytes());
   const auto head_dim = static_cast<size_t>(geometry_.head_dim);
   const auto digest = [&](int64_t kind, int64_t page) {
     return std::span(
-        bench.digests.as<const float>() + (kind * chunk.count + page) * geometry_.head_dim,
+        workspace.digests.as<const float>() + (kind * chunk.count + page) * geometry_.head_dim,
         head_dim);
   };
   for (int64_t i = 0; i < chunk.count; ++i) {
     const kvstore::PageKey key{.layer = layer_.layer,
                                .kv_head = geometry_.first_kv_head + chunk.head,
                                .page = layer_.pages[static_cast<size_t>(chunk.first + i)]};
-    const auto* page = bench.pages.as<const std::byte>() + static_cast<size_t>(i) * page_bytes;
+    const auto* page = workspace.pages.as<const std::byte>() + static_cast<size_t>(i) * page_bytes;
     MR_RETURN_IF_ERROR(
         store_.write_page(layer_.request_id, key, {page, page_bytes},
                           {.min = digest(0, i), .max = digest(1, i), .radius = digest(2, i)}));

@@ -61,7 +61,7 @@ class PageWriter {
 
  private:
   // What one thread works with.
-  struct Bench {
+  struct Workspace {
     std::unique_ptr<kernels::CopyLane> lane;
     kernels::HostBuffer pages;    // [kChunkPages, page bytes]
     kernels::HostBuffer digests;  // [3, kChunkPages, head_dim]
@@ -77,18 +77,19 @@ class PageWriter {
       : store_(store), geometry_(geometry) {}
 
   // Until the device's operations have left the layer, the `number`-th that was begun.
-  Result<void> wait_for_layer(int64_t number, Bench& bench);
+  Result<void> wait_for_layer(int64_t number, Workspace& workspace);
   std::optional<Chunk> take_chunk();
-  void work(int64_t number, Bench& bench);
-  void run(const std::stop_token& stop, Bench& bench);
-  Result<void> read_chunk(const Chunk& chunk, Bench& bench);
-  void read_half(const Chunk& chunk, const void* rows, std::byte* pages, Bench& bench) const;
-  Result<void> write_chunk(const Chunk& chunk, const Bench& bench);
+  void work(int64_t number, Workspace& workspace);
+  void run(const std::stop_token& stop, Workspace& workspace);
+  Result<void> read_chunk(const Chunk& chunk, Workspace& workspace);
+  void read_half(const Chunk& chunk, const void* rows, std::byte* pages,
+                 Workspace& workspace) const;
+  Result<void> write_chunk(const Chunk& chunk, const Workspace& workspace);
   void fail(Error error);
 
   kvstore::KvStore& store_;
   kvstore::KvGeometry geometry_;
-  std::vector<Bench> benches_;
+  std::vector<Workspace> workspaces_;
 
   StagedLayer layer_;
   std::mutex arrival_mutex_;

@@ -30,7 +30,7 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
   const int64_t digests_bytes = int64_t{local.num_kv_heads} * 3 * std::ssize(pages_) *
                                 local.head_dim * int64_t{sizeof(float)};
   MR_ASSIGN_OR_RETURN(digests_, device_.allocate(digests_bytes));
-  if (!sets_aside()) return {};
+  if (!stages_layers()) return {};
   const int64_t layer_bytes =
       local.num_kv_heads * local.num_rows * local.head_dim * dtype_bytes(local.dtype);
   MR_ASSIGN_OR_RETURN(k_, device_.allocate(layer_bytes));
@@ -39,16 +39,16 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
 }
 
 // There is room for one layer, so the writers are waited for before the device may copy the next.
-Result<void> StoreSink::set_aside(int32_t layer, const LocalKv& local) {
+Result<void> StoreSink::stage_layer(int32_t layer, const LocalKv& local) {
   MR_RETURN_IF_ERROR(prepare(local));
   if (layer_ >= 0) MR_RETURN_IF_ERROR(complete_layer_before(device_.mark()));
-  writer_.begin(stage(layer, local));
+  writer_.begin(copy_to_stage(layer, local));
   layer_ = layer;
   return {};
 }
 
 Result<void> StoreSink::write_layer(const LayerKv& kv) {
-  MR_CHECK(layer_ == kv.layer, "layer {} is set aside, not {}", layer_, kv.layer);
+  MR_CHECK(layer_ == kv.layer, "layer {} is staged, not {}", layer_, kv.layer);
   scores_.assign(static_cast<size_t>(kv.local.num_kv_heads), {});
   for (size_t head = 0; head < scores_.size(); ++head) {
     for (const int64_t page : pages_) {
@@ -57,16 +57,16 @@ Result<void> StoreSink::write_layer(const LayerKv& kv) {
     }
   }
   // Without threads it is complete now.
-  return sets_aside() ? Result<void>() : complete_layer();
+  return stages_layers() ? Result<void>() : complete_layer();
 }
 
-StagedLayer StoreSink::stage(int32_t number, const LocalKv& local) {
+StagedLayer StoreSink::copy_to_stage(int32_t number, const LocalKv& local) {
   StagedLayer layer{.request_id = request_id_,
                     .pages = pages_,
                     .layer = number,
                     .kv = local,
                     .digests = digests_.as<float>()};
-  if (sets_aside()) {
+  if (stages_layers()) {
     device_.copy(k_.data(), local.k, k_.bytes());
     device_.copy(v_.data(), local.v, v_.bytes());
     layer.kv.k = k_.data();

@@ -1,7 +1,7 @@
 // Hands finished layers to the rank's KV store, page by page with digests and scores. On a GPU a
-// layer is set aside in device memory, in the order of the device's operations, and leaves from
+// layer is staged in device memory, in the order of the device's operations, and leaves from
 // there while the next one is computed:
-//   device    ... layer l | set aside l | layer l + 1 ...         | set aside l + 1 | layer l + 2
+//   device    ... layer l | stage l     | layer l + 1 ...         | stage l + 1     | layer l + 2
 //   writers                             | pages of l to the store |                 | pages ...
 // The device waits for the host only where pages take longer than a layer.
 #pragma once
@@ -33,10 +33,10 @@ class StoreSink final : public KvSink {
   StoreSink& operator=(const StoreSink&) = delete;
 
   // On a device with memory of its own.
-  bool sets_aside() const override { return writer_.runs_beside(); }
+  bool stages_layers() const override { return writer_.runs_beside(); }
   // Waits until the layer before has left, on a GPU while this one is computed; then its pages
   // leave.
-  Result<void> set_aside(int32_t layer, const LocalKv& local) override;
+  Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
 
@@ -46,11 +46,11 @@ class StoreSink final : public KvSink {
 
  private:
   Result<void> prepare(const LocalKv& local);
-  // Has the device set the layer aside, where it has memory of its own, and digest its pages.
-  StagedLayer stage(int32_t number, const LocalKv& local);
+  // Has the device copy the layer, where it has memory of its own, and digest its pages.
+  StagedLayer copy_to_stage(int32_t number, const LocalKv& local);
   // complete_layer(), while the device may be computing the next one: up to `computed`.
   Result<void> complete_layer_before(kernels::TimeMark computed);
-  // Waits for the pages of the layer set aside last, then gives them their scores.
+  // Waits for the pages of the layer staged last, then gives them their scores.
   Result<void> complete_layer();
 
   kernels::Device& device_;
@@ -60,10 +60,10 @@ class StoreSink final : public KvSink {
   std::vector<int64_t> pages_;
 
   // From the first layer on; the writer's threads read them.
-  kernels::DeviceBuffer k_, v_;  // the layer set aside, or empty
+  kernels::DeviceBuffer k_, v_;  // the layer staged, or empty
   kernels::DeviceBuffer digests_;
   std::vector<std::vector<float>> scores_;  // by kv head of the layer written last
-  int32_t layer_ = -1;                      // set aside and not complete, or -1
+  int32_t layer_ = -1;                      // staged and not complete, or -1
   int32_t num_complete_ = 0;
   StoredBytes stored_;
 };

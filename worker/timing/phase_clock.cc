@@ -5,12 +5,12 @@ namespace millrace::worker {
 namespace {
 
 // The other half is for marks that are not of phases.
-constexpr size_t kMostUnsettled = kernels::kMarksKept / 2;
+constexpr size_t kMaxUnsettled = kernels::kMarksKept / 2;
 
 }  // namespace
 
 void PhaseClock::enter(Phase phase) {
-  if (open_ && (open_->phase == phase || ended_.size() >= kMostUnsettled)) return;
+  if (open_ && (open_->phase == phase || ended_.size() >= kMaxUnsettled)) return;
   const kernels::TimeMark now = device_.mark();
   if (open_) ended_.push_back({.phase = open_->phase, .begin = open_->begin, .end = now});
   open_ = {.phase = phase, .begin = now};
@@ -25,8 +25,8 @@ kernels::TimeMark PhaseClock::stop() {
 
 void PhaseClock::settle(kernels::TimeMark passed) {
   for (; !ended_.empty() && ended_.front().end <= passed; ended_.pop_front()) {
-    const auto& stretch = ended_.front();
-    times_.add(stretch.phase, device_.elapsed_s(stretch.begin, stretch.end));
+    const auto& ended = ended_.front();
+    times_.add(ended.phase, device_.elapsed_s(ended.begin, ended.end));
   }
 }
 

@@ -25,7 +25,7 @@ class PhaseClock {
   void settle(kernels::TimeMark passed);
 
  private:
-  struct Stretch {
+  struct Ended {
     Phase phase;
     kernels::TimeMark begin;
     kernels::TimeMark end;
@@ -38,7 +38,7 @@ class PhaseClock {
   kernels::Device& device_;
   PhaseTimes& times_;
   std::optional<Open> open_;
-  std::deque<Stretch> ended_;  // in order
+  std::deque<Ended> ended_;  // in order
 };
 
 }  // namespace millrace::worker

@@ -34,9 +34,9 @@ constexpr char kEnds = 'e';
 
 Result<std::unique_ptr<GroupWatch>> GroupWatch::start(comm::Communicator& world,
                                                       const std::string& host,
-                                                      const std::string& epoch, OnEnd on_end,
-                                                      Deadline deadline) {
-  std::unique_ptr<GroupWatch> group_watch(new GroupWatch(std::move(on_end)));
+                                                      const std::string& epoch,
+                                                      EndHandler end_process, Deadline deadline) {
+  std::unique_ptr<GroupWatch> group_watch(new GroupWatch(std::move(end_process)));
   auto& peers = group_watch->peers_;
   WatchEndpoint endpoint;
   Result<WatchSocket> listener = WatchSocket();
@@ -60,8 +60,8 @@ Result<std::unique_ptr<GroupWatch>> GroupWatch::start(comm::Communicator& world,
   return group_watch;
 }
 
-Result<std::unique_ptr<GroupWatch>> GroupWatch::alone(OnEnd on_end) {
-  std::unique_ptr<GroupWatch> watch(new GroupWatch(std::move(on_end)));
+Result<std::unique_ptr<GroupWatch>> GroupWatch::alone(EndHandler end_process) {
+  std::unique_ptr<GroupWatch> watch(new GroupWatch(std::move(end_process)));
   MR_RETURN_IF_ERROR(watch->run());
   return watch;
 }
@@ -85,7 +85,8 @@ void GroupWatch::watch() {
     if (!end) continue;
     say(kEnds);
     const std::string silent = silent_ranks();
-    return on_end_(silent.empty() ? end->why : fmt::format("{}; {}", end->why, silent));
+    return end_process_(Error(Errc::kPeerLost,
+                              silent.empty() ? end->why : fmt::format("{}; {}", end->why, silent)));
   }
 }
 

@@ -10,7 +10,6 @@
 // - The engine's thread says how long its next step may take. A rank that is past that is stuck.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,23 +20,23 @@
 #include "comm/api/communicator.h"
 #include "common/clock.h"
 #include "common/result.h"
+#include "worker/watch/end_handler.h"
 #include "worker/watch/watch_socket.h"
 
 namespace millrace::worker {
 
 class GroupWatch {
  public:
-  // Called once, on the watch's own thread, with the reason. The process is to end in it.
-  using OnEnd = std::function<void(const std::string& why)>;
-
+  // `end_process` is called once, on the watch's own thread, with kPeerLost and the reason.
+  //
   // Collective over `world`. `host`: where rank 0 listens and the others reach it; rank 0's counts.
   // `epoch`: the group's id, by which strangers are told from ranks.
   static Result<std::unique_ptr<GroupWatch>> start(comm::Communicator& world,
                                                    const std::string& host,
-                                                   const std::string& epoch, OnEnd on_end,
+                                                   const std::string& epoch, EndHandler end_process,
                                                    Deadline deadline);
   // Of this process alone: it hears of nobody, and ends where a step takes too long.
-  static Result<std::unique_ptr<GroupWatch>> alone(OnEnd on_end);
+  static Result<std::unique_ptr<GroupWatch>> alone(EndHandler end_process);
   // Without leave() the other ranks take this one for lost.
   ~GroupWatch();
 
@@ -70,7 +69,7 @@ class GroupWatch {
     std::string why;
     Deadline due;
   };
-  explicit GroupWatch(OnEnd on_end) : on_end_(std::move(on_end)) {}
+  explicit GroupWatch(EndHandler end_process) : end_process_(std::move(end_process)) {}
 
   Result<void> run();
   void watch();
@@ -82,7 +81,7 @@ class GroupWatch {
   void warn_of_silence();
   void say(char word);
 
-  const OnEnd on_end_;
+  const EndHandler end_process_;
   std::vector<Peer> peers_;
   int wake_ = -1;  // eventfd: ends the thread
 

@@ -43,7 +43,7 @@ IndexShape list_shape(const LayerShape& shape, VerticalSlashBudget budget) {
 IndexShape block_shape(const SampleLayer& layer) {
   int64_t max_blocks = 0;
   for (const auto& tile : layer.tiles()) {
-    max_blocks += kernels::most_listed_blocks(tile.position / kernels::kTileRows + 1);
+    max_blocks += kernels::max_listed_blocks(tile.position / kernels::kTileRows + 1);
   }
   return {.num_heads = layer.shape().num_query_heads,
           .max_bands = 1,

@@ -73,7 +73,7 @@ Result<MachineRates> measure_rates(worker::RankRuntime& runtime, int64_t product
   if (product_rows > 0) sizes.product_rows = product_rows;
   MachineRates rates;
   const auto own = measure_kernels(runtime, sizes, rates);
-  MR_RETURN_IF_ERROR(worker::agree(world, own, Deadline::after(kTimeout)));
+  MR_RETURN_IF_ERROR(worker::all_agree(world, own, Deadline::after(kTimeout)));
   MR_ASSIGN_OR_RETURN(rates.tp, measure_link(device, *groups.tp, sizes.link_bytes));
   MR_ASSIGN_OR_RETURN(rates.cp, measure_link(device, *groups.cp, sizes.link_bytes));
   return rates;

@@ -49,7 +49,7 @@ Result<PageStore::Stored> PageStore::prefill(worker::PrefillTask task, Duration 
   const auto num_tokens = std::ssize(task.token_ids);
   const auto pages = runtime_.engine().partition(num_tokens).pages(runtime_.grid().cp().rank());
   const auto begun = store_ ? store_->begin_request(kRequest, num_tokens, pages) : Result<void>();
-  MR_RETURN_IF_ERROR(worker::agree(world, begun, Deadline::after(layer_timeout)));
+  MR_RETURN_IF_ERROR(worker::all_agree(world, begun, Deadline::after(layer_timeout)));
   std::optional<worker::StoreSink> sink;
   if (store_) sink.emplace(runtime_.device(), *store_, *writer_, kRequest, pages);
   task.sink = sink ? &*sink : nullptr;
@@ -60,8 +60,8 @@ Result<PageStore::Stored> PageStore::prefill(worker::PrefillTask task, Duration 
   sink.reset();
   if (store_) store_->abort(kRequest);
   MR_ASSIGN_OR_RETURN(const auto ranks,
-                      worker::agree_on_values(world, Result<worker::StoredBytes>(own),
-                                              Deadline::after(layer_timeout)));
+                      worker::all_agree_on_values(world, Result<worker::StoredBytes>(own),
+                                                  Deadline::after(layer_timeout)));
   stored.bytes = sum_of(ranks);
   return stored;
 }

@@ -14,7 +14,7 @@ void BlockListWriter::append(int64_t tile_number, const RowTile& tile,
                              const std::vector<int32_t>& pages) {
   const auto count = static_cast<int64_t>(pages.size());
   begins_[tile_number] = used_;
-  if (count > most_listed_blocks(causal_pages(tile)) || used_ + count > capacity_) {
+  if (count > max_listed_blocks(causal_pages(tile)) || used_ + count > capacity_) {
     counts_[tile_number] = kDenseTile;
     return;
   }

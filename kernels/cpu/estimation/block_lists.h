@@ -18,7 +18,7 @@ class BlockListWriter {
  public:
   BlockListWriter(const IndexView& index, int32_t head);
 
-  // `pages`: ascending, without duplicates. A list longer than most_listed_blocks, and one that
+  // `pages`: ascending, without duplicates. A list longer than max_listed_blocks, and one that
   // does not fit into what is left, become kDenseTile.
   void append(int64_t tile_number, const RowTile& tile, const std::vector<int32_t>& pages);
 

@@ -47,17 +47,17 @@ class PooledChooser {
         pooled_(static_cast<size_t>(kTilesPerTask * dim_)) {}
 
   void choose(std::span<const RowTile> tiles, std::span<std::vector<int32_t>> lists) {
-    int64_t most_pages = 0;
+    int64_t max_pages = 0;
     for (size_t i = 0; i < tiles.size(); ++i) {
       queries_.load(tiles[i].local_row, tiles[i].num_rows, rows_.data());
       kernels_.mean(rows_.data(), tiles[i].num_rows, dim_,
                     pooled_.data() + static_cast<int64_t>(i) * dim_);
-      most_pages = std::max(most_pages, causal_pages(tiles[i]));
+      max_pages = std::max(max_pages, causal_pages(tiles[i]));
     }
-    const int64_t stride = PanelMatrix::padded(most_pages);
+    const int64_t stride = PanelMatrix::padded(max_pages);
     scores_.resize(tiles.size() * static_cast<size_t>(stride));
     kernels_.multiply(pooled_.data(), static_cast<int64_t>(tiles.size()), dim_, pages_.panels(),
-                      PanelMatrix::panels_of(most_pages), scores_.data(), stride);
+                      PanelMatrix::panels_of(max_pages), scores_.data(), stride);
     for (size_t i = 0; i < tiles.size(); ++i) {
       choose_best(scores_.data() + static_cast<int64_t>(i) * stride, causal_pages(tiles[i]),
                   lists[i]);

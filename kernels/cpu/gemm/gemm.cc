@@ -23,7 +23,7 @@ constexpr int64_t kWidenBRows = 512;
 constexpr int64_t kWidenCols = 2048;
 
 // Fewer rows are widened sooner than a second thread starts.
-constexpr int64_t kLeastRows = 32;
+constexpr int64_t kMinRows = 32;
 
 // oneDNN takes its thread count from the calling thread's OpenMP settings.
 class OmpThreadCount {
@@ -58,7 +58,7 @@ ConstMatrix widen_tile(const ConstMatrix& matrix, int64_t row, int64_t rows, int
   out.resize(static_cast<size_t>(rows * cols));
   const auto* data = static_cast<const BFloat16*>(matrix.data) + row * matrix.row_stride + col;
   const RowKernels& kernels = row_kernels(context.simd);
-  const int64_t num_threads = rows < kLeastRows ? 1 : context.num_threads;
+  const int64_t num_threads = rows < kMinRows ? 1 : context.num_threads;
   parallel_ranges(rows, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       kernels.widen_bf16(data + r * matrix.row_stride, cols, out.data() + r * cols);

@@ -8,7 +8,7 @@ namespace {
 // Weights are widened for every product, which fewer rows do not pay for: 6144 x 4096 of them took
 // 6 ms as they are and 13 ms widened for 1 row, 16 and 24 ms for 16, 25 and 29 ms for 32; 768 x 256
 // took 0.31 and 0.22 ms for 64 (docs/notebook/cpu-bfloat16.md).
-constexpr int64_t kLeastWidenedRows = 48;
+constexpr int64_t kMinWidenedRows = 48;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ Context fastest_context(int num_threads) {
   if (multiplies_in_tiles()) {
     context.widened_rows = kNeverWidened;
   } else if (context.simd < SimdLevel::kAvx512Bf16) {
-    context.widened_rows = kLeastWidenedRows;
+    context.widened_rows = kMinWidenedRows;
   }
   return context;
 }

@@ -34,7 +34,7 @@ std::optional<SimdLevel> wanted_level() {
 }
 
 // Attention is more than its products: what these gain must pay for rounding and interleaving.
-constexpr double kLeastDotGain = 1.2;
+constexpr double kMinDotGain = 1.2;
 
 }  // namespace
 
@@ -75,7 +75,7 @@ SimdLevel detect_simd() {
 SimdLevel fastest_simd() {
   const auto wanted = wanted_level();
   const SimdLevel level = std::min(machine_simd(), wanted.value_or(SimdLevel::kAvx512Bf16));
-  if (level < SimdLevel::kAvx512Bf16 || wanted || bfloat16_dot_gain() >= kLeastDotGain) {
+  if (level < SimdLevel::kAvx512Bf16 || wanted || bfloat16_dot_gain() >= kMinDotGain) {
     return level;
   }
   return SimdLevel::kAvx512;

@@ -16,17 +16,21 @@ EventRing::~EventRing() {
 
 TimeMark EventRing::record(cudaStream_t stream) {
   MR_CUDA_CHECK(cudaEventRecord(event(next_), stream));
-  return next_++;
+  return TimeMark(next_++);
+}
+
+cudaEvent_t EventRing::event(TimeMark mark) const {
+  const auto number = static_cast<int64_t>(mark);
+  MR_CHECK(number >= next_ - capacity() && number < next_, "mark {} of {}", number, next_);
+  return event(number);
 }
 
 Result<void> EventRing::wait_for(TimeMark mark, Deadline deadline) const {
-  MR_CHECK(mark >= next_ - capacity() && mark < next_, "mark {} of {}", mark, next_);
   return wait_for_event(event(mark), deadline);
 }
 
 double EventRing::elapsed_s(TimeMark from, TimeMark to) const {
-  MR_CHECK(from >= next_ - capacity() && to >= from && to < next_, "from mark {} to {} of {}", from,
-           to, next_);
+  MR_CHECK(to >= from, "from mark {} to {}", static_cast<int64_t>(from), static_cast<int64_t>(to));
   float elapsed_ms = 0;
   MR_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, event(from), event(to)));
   return double{elapsed_ms} * 1e-3;

@@ -26,10 +26,14 @@ class EventRing {
 
  private:
   int64_t capacity() const { return std::ssize(events_); }
-  cudaEvent_t event(TimeMark mark) const { return events_[static_cast<size_t>(mark % capacity())]; }
+  cudaEvent_t event(int64_t number) const {
+    return events_[static_cast<size_t>(number % capacity())];
+  }
+  // Of one that is remembered.
+  cudaEvent_t event(TimeMark mark) const;
 
   std::vector<cudaEvent_t> events_;
-  TimeMark next_ = 0;
+  int64_t next_ = 0;  // the number of the next mark
 };
 
 }  // namespace millrace::kernels::cuda

@@ -10,7 +10,7 @@ namespace millrace::kernels::cuda {
 
 namespace {
 
-constexpr int64_t kMostKeptBytes = int64_t{4} << 20;
+constexpr int64_t kMaxKeptBytes = int64_t{4} << 20;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ PinnedMemory::~PinnedMemory() {
 }
 
 void* PinnedMemory::allocate(int64_t bytes) {
-  const bool keep = bytes <= kMostKeptBytes;
+  const bool keep = bytes <= kMaxKeptBytes;
   if (keep) {
     bytes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
     if (auto& blocks = kept_[bytes]; !blocks.empty()) {

@@ -130,8 +130,7 @@ std::vector<int32_t> batch_tokens(const std::string& model_directory, DType dtyp
     auto rank = test::rank_options(model_directory, {1, 1});
     rank.compute_dtype = dtype;
     auto runtime = worker::RankRuntime::create(std::move(world), rank);
-    worker::BatchJob job((*runtime)->engine(), (*runtime)->device(), (*runtime)->weights(),
-                         (*runtime)->grid(), (*runtime)->limits(), options);
+    worker::BatchJob job(worker::batch_resources(**runtime), options);
     MR_CHECK(job.run().ok(), "the reference job failed");
   });
   std::ifstream results(options.output_directory + "/results.jsonl");
@@ -224,10 +223,10 @@ TEST_P(HandoverTest, EveryPageArrivesByteForByteFromEveryTier) {
   EXPECT_EQ(stats.corrupt_pages, 0);
   EXPECT_EQ(stats.bytes_by_transport,
             (std::map<std::string, int64_t>{{GetParam().reported_transport, stats.bytes}}));
-  for (int tier = 0; tier < 3; ++tier) {
-    EXPECT_GT(stats.pages_by_tier[tier], 0) << "tier " << tier;
+  for (const Tier tier : kTiers) {
+    EXPECT_GT(stats.pages_by_tier[tier], 0) << tier_name(tier);
     EXPECT_EQ(stats.pages_by_tier[tier],
-              static_cast<int64_t>(served_->manifest().tiers(tier).pages()));
+              static_cast<int64_t>(served_->manifest().tiers(static_cast<int>(tier)).pages()));
   }
 }
 

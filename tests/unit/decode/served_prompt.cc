@@ -19,9 +19,9 @@ constexpr std::chrono::seconds kTimeout{60};
 class BothSinks final : public worker::KvSink {
  public:
   BothSinks(worker::KvSink& first, worker::KvSink& second) : first_(first), second_(second) {}
-  Result<void> set_aside(int32_t layer, const worker::LocalKv& local) override {
-    MR_RETURN_IF_ERROR(first_.set_aside(layer, local));
-    return second_.set_aside(layer, local);
+  Result<void> stage_layer(int32_t layer, const worker::LocalKv& local) override {
+    MR_RETURN_IF_ERROR(first_.stage_layer(layer, local));
+    return second_.stage_layer(layer, local);
   }
   Result<void> write_layer(const worker::LayerKv& kv) override {
     MR_RETURN_IF_ERROR(first_.write_layer(kv));
@@ -41,8 +41,8 @@ class BothSinks final : public worker::KvSink {
 class RoundingSink final : public worker::KvSink {
  public:
   RoundingSink(worker::KvSink& next, DType dtype) : next_(next), dtype_(dtype) {}
-  Result<void> set_aside(int32_t layer, const worker::LocalKv& local) override {
-    return next_.set_aside(layer, round(local));
+  Result<void> stage_layer(int32_t layer, const worker::LocalKv& local) override {
+    return next_.stage_layer(layer, round(local));
   }
   Result<void> write_layer(const worker::LayerKv& kv) override {
     worker::LayerKv rounded = kv;

@@ -71,7 +71,7 @@ class GemmTest : public GpuCase {
   void SetUp() override {
     GpuCase::SetUp();
     // Tuned however small, as the reference takes its time.
-    if (!IsSkipped()) gemm_ = std::make_unique<Gemm>(/*least_tuned_flops=*/0);
+    if (!IsSkipped()) gemm_ = std::make_unique<Gemm>(/*min_tuned_flops=*/0);
   }
 
   // In both dtypes; float16 gives float32 only.

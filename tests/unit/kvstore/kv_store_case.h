@@ -70,7 +70,7 @@ class KvStoreTest : public ::testing::Test {
       }
     }
   }
-  int64_t used(Tier tier) { return store_->stats().tiers[static_cast<int>(tier)].slots_used; }
+  int64_t used(Tier tier) { return store_->stats().tiers[tier].slots_used; }
 
   const KvGeometry geometry_ = small_geometry();
   testing::FakeClock clock_;

@@ -136,11 +136,11 @@ TEST_F(KvStoreFaultsTest, DigestsOfPagesOnDiskAreGivenWithoutReadingThem) {
     EXPECT_TRUE(page.bytes.empty());
   }
   EXPECT_EQ(faults(Tier::kDisk).num_reads, 0);
-  EXPECT_EQ(store_->stats().page_hits[2], 0);
+  EXPECT_EQ(store_->stats().page_hits[Tier::kDisk], 0);
   EXPECT_EQ(store_->pin_digests("r", "stolen", 1, 4, 1, 3).error().code, Errc::kNotFound);
   ASSERT_TRUE(pin("r", {1, 4, 1}, 3).ok());
   EXPECT_EQ(faults(Tier::kDisk).num_reads, 3);
-  EXPECT_EQ(store_->stats().page_hits[2], 3);
+  EXPECT_EQ(store_->stats().page_hits[Tier::kDisk], 3);
 }
 
 TEST_F(KvStoreFaultsTest, SealsWithPagesInPlaceWhenTheyCannotBeMoved) {

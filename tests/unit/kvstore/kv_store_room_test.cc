@@ -28,7 +28,7 @@ TEST_F(KvStoreTest, TheHostPoolAlsoHoldsTheRecordsOfThePagesOfAllTiers) {
                        .geometry = geometry_};
   const auto host_slots = [&] {
     auto store = make_kv_store(config, clock_);
-    return store.ok() ? (*store)->stats().tiers[1].slots_total : -1;
+    return store.ok() ? (*store)->stats().tiers[Tier::kHost].slots_total : -1;
   };
   EXPECT_EQ(host_slots(), 10);
   --config.host_bytes;
@@ -46,7 +46,7 @@ TEST_F(KvStoreTest, TheHostPoolAlsoHoldsTheRecordsOfThePagesOfAllTiers) {
 TEST_F(KvStoreTest, FillsASingleTierToTheLastSlot) {
   make_store(20, 0);
   const auto placement = add("r", 2);
-  EXPECT_EQ(placement.pages[0], 20);
+  EXPECT_EQ(placement.pages[Tier::kDevice], 20);
   expect_intact("r", 2);
 }
 

@@ -18,7 +18,7 @@ TEST_F(KvStoreTest, NewRequestTakesDeviceSlotsOfOlderCleanPagesAndNothingIsLost)
   const auto placement = add("new", 3);
   // Of three pages one is a sink and two are window. The older sinks are worth more than the newer
   // windows, the older windows less.
-  EXPECT_EQ(placement.pages[0], 20);
+  EXPECT_EQ(placement.pages[Tier::kDevice], 20);
   EXPECT_GE(store_->stats().evictions, 20);
   EXPECT_EQ(tier_of("old", {.layer = 0, .kv_head = 4, .page = 0}), Tier::kDevice);
   EXPECT_EQ(tier_of("old", {.layer = 0, .kv_head = 4, .page = 1}), Tier::kHost);
@@ -44,8 +44,8 @@ TEST_F(KvStoreTest, KeepsTheBestPagesOnTheDeviceAfterSeal) {
   write_all("r", 10);
   // Layers 0 to 2 and sinks and window of the others: 60 + 12 pages, more than the device holds.
   const auto placement = seal("r");
-  EXPECT_EQ(placement.pages[0], 70);
-  EXPECT_EQ(placement.pages[1], 30);
+  EXPECT_EQ(placement.pages[Tier::kDevice], 70);
+  EXPECT_EQ(placement.pages[Tier::kHost], 30);
   for (int32_t layer = 0; layer < 5; ++layer) {
     for (const int64_t page : {0, 8, 9}) {
       EXPECT_EQ(tier_of("r", {layer, 5, page}), Tier::kDevice) << layer << " " << page;
@@ -68,7 +68,7 @@ TEST_F(KvStoreTest, WithoutPromotionPagesStayWhereTheyWereWritten) {
     }
     const int64_t before = store_->stats().evictions;
     const auto placement = seal("r");
-    EXPECT_EQ(placement.pages[0], 20);
+    EXPECT_EQ(placement.pages[Tier::kDevice], 20);
     EXPECT_EQ(store_->stats().evictions > before, promotes);
     expect_intact("r", 10);
   }
@@ -99,8 +99,8 @@ TEST_F(KvStoreTest, SealMovesDirtyPagesOfLowScoreOutOfTheWay) {
   ASSERT_TRUE(begin("r", 10).ok());
   write_all("r", 10);
   const auto placement = seal("r");
-  EXPECT_EQ(placement.pages[0], 20);
-  EXPECT_EQ(placement.pages[2], 80);
+  EXPECT_EQ(placement.pages[Tier::kDevice], 20);
+  EXPECT_EQ(placement.pages[Tier::kDisk], 80);
   // 10 sinks come before all else, and 10 of the 20 window pages.
   for (int32_t layer = 0; layer < 5; ++layer) {
     EXPECT_EQ(tier_of("r", {layer, 4, 0}), Tier::kDevice) << layer;
@@ -116,7 +116,7 @@ TEST_F(KvStoreTest, ReadsDiskPagesIntoMemoryOfThePin) {
   auto pins = pin("r", 1, 4, 1, 3);
   ASSERT_TRUE(pins.ok());
   EXPECT_EQ((*pins)->pages()[0].tier, Tier::kDisk);
-  EXPECT_EQ(store_->stats().page_hits[2], 3);
+  EXPECT_EQ(store_->stats().page_hits[Tier::kDisk], 3);
   expect_intact("r", 5);
 }
 

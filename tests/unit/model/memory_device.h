@@ -42,7 +42,7 @@ class MemoryDevice final : public kernels::Device {
   std::unique_ptr<kernels::CopyLane> make_copy_lane() override {
     return std::make_unique<kernels::HostCopyLane>();
   }
-  kernels::TimeMark mark() override { return 0; }
+  kernels::TimeMark mark() override { return {}; }
   Result<void> wait_for(kernels::TimeMark, Deadline) override { return {}; }
   double elapsed_s(kernels::TimeMark, kernels::TimeMark) const override { return 0; }
 

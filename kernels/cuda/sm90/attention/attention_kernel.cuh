@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
   }
   __syncthreads();
   if (warpgroup == kGroupTiles) {
-    ptx::give_registers<kProducerRegisters>();
+    ptx::warpgroup_reg_dealloc<kProducerRegisters>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
     if (warp == 0) {
       AttentionWalker<kHeadDim>(shared, arguments, k_map, v_map).run();
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
       AttentionGatherer<kHeadDim>(shared, arguments).run(warp - 1);
     }
   } else {
-    ptx::take_registers<kConsumerRegisters>();
+    ptx::warpgroup_reg_alloc<kConsumerRegisters>();
     AttentionConsumer<Element, kHeadDim>(shared, arguments, warpgroup).run();
   }
 }

@@ -67,7 +67,7 @@ class AttentionConsumer {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) out_[i] = 0;
     base_[0] = base_[1] = -INFINITY;
-    sum_[0] = sum_[1] = 0;
+    row_sum_[0] = row_sum_[1] = 0;
     share_queries();
   }
 
@@ -141,9 +141,9 @@ class AttentionConsumer {
   // Scores and weights of the slot at the cursor; meanwhile the pending values are added.
   template <bool kPending>
   __device__ void take_keys(Action action, int pending) {
-    ptx::hold(scores_);
-    ptx::hold(weights_);
-    ptx::hold(out_);
+    ptx::fence_operand(scores_);
+    ptx::fence_operand(weights_);
+    ptx::fence_operand(out_);
     ptx::wgmma_fence();
     const uint64_t mask = shared_.slots[cursor_.stage].mask[tile_];
     const int32_t first_key = shared_.slots[cursor_.stage].first_key;
@@ -155,18 +155,18 @@ class AttentionConsumer {
     } else {
       ptx::wgmma_wait<0>();
     }
-    ptx::hold(scores_);
+    ptx::fence_operand(scores_);
     if (action != Action::kWhole) apply_mask(action, mask, first_key, last_key);
     float rescale[2];
-    const bool grown = weigh(rescale);
-    ptx::hold(scores_);  // the exponentials are computed before the wait, not after it
+    const bool grown = online_softmax(rescale);
+    ptx::fence_operand(scores_);  // the exponentials are computed before the wait, not after it
     if constexpr (kPending) {
       ptx::wgmma_wait<0>();
       release(pending);
     }
-    ptx::hold(out_);
-    ptx::hold(weights_);
-    if (grown) scale_outputs(rescale);
+    ptx::fence_operand(out_);
+    ptx::fence_operand(weights_);
+    if (grown) rescale_outputs(rescale);
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
       weights_[i] = ptx::pack<Element>(scores_[2 * i], scores_[2 * i + 1]);
@@ -197,12 +197,12 @@ class AttentionConsumer {
   }
 
   __device__ void add_values(int stage) {
-    ptx::hold(weights_);
-    ptx::hold(out_);
+    ptx::fence_operand(weights_);
+    ptx::fence_operand(out_);
     ptx::wgmma_fence();
     issue_values(stage);
     ptx::wgmma_wait<0>();
-    ptx::hold(out_);
+    ptx::fence_operand(out_);
     release(stage);
   }
 
@@ -254,20 +254,20 @@ class AttentionConsumer {
   // weights would otherwise exceed their range: they stay far inside float32, and the outputs are
   // seldom rescaled (as in FlashAttention-4). One decision a warp, so that the rescaling is no
   // divergent branch.
-  __device__ bool weigh(float (&rescale)[2]) {
+  __device__ bool online_softmax(float (&rescale)[2]) {
     constexpr float kSlackLog2 = WeightRange<Element>::kSlackLog2;
-    float most[2];
-    find_largest(most);
+    float row_max[2];
+    find_row_max(row_max);
     const bool grown =
-        __any_sync(~0u, most[0] > base_[0] + kSlackLog2 || most[1] > base_[1] + kSlackLog2);
+        __any_sync(~0u, row_max[0] > base_[0] + kSlackLog2 || row_max[1] > base_[1] + kSlackLog2);
     rescale[0] = rescale[1] = 1;
-    if (grown) raise_bases(most, rescale);
-    take_powers();
+    if (grown) raise_bases(row_max, rescale);
+    exponentiate();
     return grown;
   }
 
   // Of both rows, over the four threads that share them, in powers of two.
-  __device__ void find_largest(float (&most)[2]) const {
+  __device__ void find_row_max(float (&row_max)[2]) const {
     // In four chains a row: one alone is as slow as the latency of its steps.
     constexpr int kChains = 4;
     float chains[2][kChains];
@@ -282,28 +282,29 @@ class AttentionConsumer {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      most[half] =
+      row_max[half] =
           fmaxf(fmaxf(chains[half][0], chains[half][1]), fmaxf(chains[half][2], chains[half][3]));
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
-      most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2)) * arguments_.scale_log2;
+      row_max[half] = fmaxf(row_max[half], __shfl_xor_sync(~0u, row_max[half], 1));
+      row_max[half] =
+          fmaxf(row_max[half], __shfl_xor_sync(~0u, row_max[half], 2)) * arguments_.scale_log2;
     }
   }
 
-  __device__ void raise_bases(const float (&most)[2], float (&rescale)[2]) {
+  __device__ void raise_bases(const float (&row_max)[2], float (&rescale)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float base = fmaxf(base_[half], most[half] - WeightRange<Element>::kLiftLog2);
+      const float base = fmaxf(base_[half], row_max[half] - WeightRange<Element>::kLiftLog2);
       // A row that has seen nothing yet: any finite number keeps NaN away.
       rescale[half] = base == -INFINITY ? 1 : ptx::exp2_approx(base_[half] - base);
       base_[half] = base;
-      sum_[half] *= rescale[half];
+      row_sum_[half] *= rescale[half];
     }
   }
 
-  __device__ void take_powers() {
+  __device__ void exponentiate() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float base = base_[half] == -INFINITY ? 0 : base_[half];
@@ -317,11 +318,11 @@ class AttentionConsumer {
           sums[e] += score;
         }
       }
-      sum_[half] += sums[0] + sums[1];
+      row_sum_[half] += sums[0] + sums[1];
     }
   }
 
-  __device__ void scale_outputs(const float (&rescale)[2]) {
+  __device__ void rescale_outputs(const float (&rescale)[2]) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) out_[i] *= rescale[i / 2 % 2];
   }
@@ -329,7 +330,7 @@ class AttentionConsumer {
   __device__ void finish_item() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = sum_[half];
+      float sum = row_sum_[half];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
       const int row = first_row_ + half * 8;
@@ -393,7 +394,7 @@ class AttentionConsumer {
   float scores_[kScores];
   float out_[kOutputs];
   float base_[2];  // in powers of two, what the weights of a row are relative to
-  float sum_[2];
+  float row_sum_[2];
 };
 
 }  // namespace millrace::kernels::cuda

@@ -28,7 +28,7 @@ constexpr int kHeads = 4;  // of a block: their states and queries are 80 regist
 constexpr int kMaxHeadDim = kWarpThreads * kVector;
 
 // Fewer keys than this are not worth another thread block.
-constexpr int64_t kLeastSplitTokens = 256;
+constexpr int64_t kMinSplitTokens = 256;
 
 // exp2 of scores that already hold log2(e): one instruction.
 constexpr float kLog2E = 1.44269504F;
@@ -237,7 +237,7 @@ void decode_attention(const DecodeAttentionParams& params, Context& context) {
   // Two blocks a multiprocessor hide each other's loads.
   const int64_t wanted = ceil_div(2 * context.num_sms, kv.num_kv_heads * chunks);
   const int64_t num_splits =
-      std::clamp<int64_t>(ceil_div(kv.num_tokens, kLeastSplitTokens), 1, wanted);
+      std::clamp<int64_t>(ceil_div(kv.num_tokens, kMinSplitTokens), 1, wanted);
   const int64_t num_parts = heads * num_splits;
   const Parts parts{.maximum = context.scratch.allocate<float>(num_parts),
                     .mass = context.scratch.allocate<float>(num_parts),

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
     const int64_t tile = first + threadIdx.x;
     const bool exists = tile < arguments.num_tiles;
     int32_t count = exists ? arguments.count[number * arguments.num_tiles + tile] : 0;
-    if (exists && count > most_listed_blocks(arguments.tile_pages[tile])) count = kDenseTile;
+    if (exists && count > max_listed_blocks(arguments.tile_pages[tile])) count = kDenseTile;
     int64_t begin = used + sum_before(max(count, 0), shared);
     if (used + shared.total <= shape.max_blocks) {
       used += shared.total;

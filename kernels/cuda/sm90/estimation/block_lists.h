@@ -25,7 +25,7 @@ struct BlockListArguments {
   int64_t* used = nullptr;
 };
 
-// A list longer than most_listed_blocks, and one that does not fit into what is left, become
+// A list longer than max_listed_blocks, and one that does not fit into what is left, become
 // kDenseTile; a later one may still fit.
 void launch_block_lists(const BlockListArguments& arguments, cudaStream_t stream);
 

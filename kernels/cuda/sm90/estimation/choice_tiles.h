@@ -6,7 +6,7 @@
 namespace millrace::kernels::cuda {
 
 // Pages of the longest prompt: 4M tokens.
-inline constexpr int64_t kMostChoicePages = 65536;
+inline constexpr int64_t kMaxChoicePages = 65536;
 
 // Pages that are scored together: what a row's length is padded to.
 inline constexpr int kGroupPages = 64;

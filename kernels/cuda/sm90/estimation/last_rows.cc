@@ -27,10 +27,10 @@ std::vector<HeadGroup> group_heads(std::span<const int32_t> heads, int32_t num_q
   return groups;
 }
 
-int32_t most_heads(std::span<const HeadGroup> groups) {
-  int32_t most = 0;
-  for (const HeadGroup& group : groups) most = std::max(most, group.num_heads);
-  return most;
+int32_t max_heads(std::span<const HeadGroup> groups) {
+  int32_t count = 0;
+  for (const HeadGroup& group : groups) count = std::max(count, group.num_heads);
+  return count;
 }
 
 void check_slab(const KvSlab& kv, int32_t num_query_heads) {

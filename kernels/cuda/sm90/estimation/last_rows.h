@@ -30,7 +30,7 @@ std::vector<HeadGroup> group_heads(std::span<const int32_t> heads, int32_t num_q
                                    int32_t num_kv_heads);
 
 // Heads of the largest group: warpgroups that a block needs.
-int32_t most_heads(std::span<const HeadGroup> groups);
+int32_t max_heads(std::span<const HeadGroup> groups);
 
 // Shapes that do not fit are a bug of the caller.
 void check_slab(const KvSlab& kv, int32_t num_query_heads);

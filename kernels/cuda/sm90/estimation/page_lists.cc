@@ -8,7 +8,7 @@ namespace millrace::kernels::cuda {
 namespace {
 
 void check_problem(const PageListProblem& problem) {
-  MR_CHECK(problem.num_tokens <= kMostChoicePages * kPageTokens, "block lists of {} tokens",
+  MR_CHECK(problem.num_tokens <= kMaxChoicePages * kPageTokens, "block lists of {} tokens",
            problem.num_tokens);
   for (const RowTile& tile : problem.tiles) {
     MR_CHECK(
@@ -46,8 +46,8 @@ PageLists::PageLists(const PageListProblem& problem, Context& context)
     return static_cast<int64_t>(b.num_heads) * b.num_tiles;
   };
   chosen_ = context.scratch.allocate<uint32_t>(
-      most([&](const PageBatch& b) { return num_lists(b) * b.page_stride / 32; }));
-  count_ = context.scratch.allocate<int32_t>(most(num_lists));
+      max_over_batches([&](const PageBatch& b) { return num_lists(b) * b.page_stride / 32; }));
+  count_ = context.scratch.allocate<int32_t>(max_over_batches(num_lists));
   used_ = context.scratch.allocate<int64_t>(std::ssize(problem.heads));
 }
 

@@ -41,7 +41,7 @@ class PageLists {
   std::span<const PageBatch> batches() const { return batches_; }
   // The most that count(batch) is.
   template <typename Count>
-  int64_t most(const Count& count) const {
+  int64_t max_over_batches(const Count& count) const {
     int64_t result = 0;
     for (const PageBatch& batch : batches_) result = std::max<int64_t>(result, count(batch));
     return result;

@@ -103,7 +103,7 @@ void page_scores(const PageScoresParams& params, Context& context) {
   };
   const CUtensorMap k_map = key_tensor_map(params.kv.k, params.kv);
   const dim3 grid(static_cast<unsigned>(groups.size()), static_cast<unsigned>(num_chunks));
-  const int num_threads = most_heads(groups) * kGroupThreads;
+  const int num_threads = max_heads(groups) * kGroupThreads;
   for_elements(params.kv.dtype, params.kv.head_dim, [&](auto element, auto head_dim) {
     auto* kernel = page_score_kernel<decltype(element), head_dim()>;
     constexpr int kBytes = kAlignedSharedBytes<PageScoreShared<head_dim()>>;

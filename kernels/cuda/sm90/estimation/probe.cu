@@ -13,7 +13,7 @@
 #include "kernels/cuda/runtime/tensor_map.h"
 #include "kernels/cuda/sm90/estimation/head_dim.h"
 #include "kernels/cuda/sm90/estimation/last_row_scores.cuh"
-#include "kernels/cuda/sm90/estimation/running_statistics.cuh"
+#include "kernels/cuda/sm90/estimation/online_softmax.cuh"
 #include "kernels/cuda/sm90/operations.h"
 #include "kernels/cuda/sm90/ptx/named_barrier.cuh"
 
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
                    const __grid_constant__ CUtensorMap k_map, RowStatistics* statistics) {
   auto& ring = aligned_shared<TileRing<kHeadDim>>();
   const ChunkOfHead chunk(arguments);
-  RunningStatistics rows[2];
+  OnlineSoftmax rows[2];
   stream_last_row_scores<Element>(ring, k_map, arguments, chunk,
                                   [&](int, const float(&scores)[kScoresPerThread]) {
                                     rows[0].add(scores, 0);
@@ -67,25 +67,25 @@ __global__ void __launch_bounds__(kRows* kLanesPerRow)
   const int lane = static_cast<int>(threadIdx.x) % kLanesPerRow;
   const RowStatistics* statistics = buffers.statistics + int64_t{head} * num_chunks * kRows + row;
   const bool exists = row < num_rows;
-  float maximum = -FLT_MAX;
+  float row_max = -FLT_MAX;
   for (int chunk = lane; exists && chunk < num_chunks; chunk += kLanesPerRow) {
-    maximum = fmaxf(maximum, statistics[int64_t{chunk} * kRows].maximum);
+    row_max = fmaxf(row_max, statistics[int64_t{chunk} * kRows].row_max);
   }
 #pragma unroll
   for (int distance = 1; distance < kLanesPerRow; distance *= 2) {
-    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, distance));
+    row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, distance));
   }
   double sum = 0;
   for (int chunk = lane; exists && chunk < num_chunks; chunk += kLanesPerRow) {
     const RowStatistics part = statistics[int64_t{chunk} * kRows];
-    sum += double{part.sum} * double{exp2f(part.maximum - maximum)};
+    sum += double{part.row_sum} * double{exp2f(part.row_max - row_max)};
   }
 #pragma unroll
   for (int distance = 1; distance < kLanesPerRow; distance *= 2) {
     sum += __shfl_xor_sync(~0u, sum, distance);
   }
   if (lane != 0) return;
-  const double lse_log2 = double{maximum} + log2(sum);
+  const double lse_log2 = double{row_max} + log2(sum);
   buffers.lse_log2[head * kRows + row] = exists ? static_cast<float>(lse_log2) : INFINITY;
   if (exists) {
     buffers.lse[int64_t{head} * num_rows + row] = static_cast<float>(lse_log2 * std::numbers::ln2);
@@ -330,7 +330,7 @@ void probe(const ProbeParams& params, Context& context) {
   };
   const CUtensorMap k_map = key_tensor_map(params.kv.k, params.kv);
   const dim3 grid(static_cast<unsigned>(groups.size()), static_cast<unsigned>(num_chunks));
-  const int num_threads = most_heads(groups) * kGroupThreads;
+  const int num_threads = max_heads(groups) * kGroupThreads;
   for_elements(params.kv.dtype, params.kv.head_dim, [&](auto element, auto head_dim) {
     launch_passes<decltype(element), head_dim()>(arguments, k_map, grid, num_threads, num_heads,
                                                  buffers, context.stream);

@@ -14,7 +14,7 @@
 #include "kernels/cuda/sm90/estimation/aligned_shared.cuh"
 #include "kernels/cuda/sm90/estimation/head_dim.h"
 #include "kernels/cuda/sm90/estimation/last_rows.h"
-#include "kernels/cuda/sm90/estimation/running_statistics.cuh"
+#include "kernels/cuda/sm90/estimation/online_softmax.cuh"
 #include "kernels/cuda/sm90/operations.h"
 
 namespace millrace::kernels::cuda {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kGroupHeads* kGroupThreads, 2)
   int32_t next_key = first_key - kTileKeys;
   const auto next_box = [&] { return TileBox{next_key += kTileKeys, group.kv_head}; };
   int32_t key = first_key;  // of the tile at hand
-  RunningStatistics statistics[2];
+  OnlineSoftmax statistics[2];
   stream_products(ring, k_map, rows, num_tiles, next_box, [&](float(&scores)[kScoresPerThread]) {
 #pragma unroll
     for (float& score : scores) score *= arguments.scale_log2;
@@ -119,16 +119,16 @@ __global__ void __launch_bounds__(kThreads)
   const RowStatistics* statistics =
       arguments.statistics + int64_t{blockIdx.y} * arguments.num_chunks * arguments.num_rows + row;
   const auto num_chunks = static_cast<int32_t>(measured.position / kChunkKeys) + 1;
-  float maximum = -FLT_MAX;
+  float row_max = -FLT_MAX;
   for (int32_t chunk = 0; chunk < num_chunks; ++chunk) {
-    maximum = fmaxf(maximum, statistics[int64_t{chunk} * arguments.num_rows].maximum);
+    row_max = fmaxf(row_max, statistics[int64_t{chunk} * arguments.num_rows].row_max);
   }
   double sum = 0;
   for (int32_t chunk = 0; chunk < num_chunks; ++chunk) {
     const RowStatistics part = statistics[int64_t{chunk} * arguments.num_rows];
-    sum += double{part.sum} * double{exp2f(part.maximum - maximum)};
+    sum += double{part.row_sum} * double{exp2f(part.row_max - row_max)};
   }
-  const double lse = (double{maximum} + log2(sum)) * std::numbers::ln2;
+  const double lse = (double{row_max} + log2(sum)) * std::numbers::ln2;
   const int64_t head = arguments.heads[blockIdx.y];
   const double attended = double{arguments.lse[head * arguments.lse_stride + measured.local_row]};
   arguments.recall[int64_t{blockIdx.y} * arguments.num_rows + row] =
@@ -170,7 +170,7 @@ void row_recall(const RowRecallParams& params, Context& context) {
   const CUtensorMap k_map = key_tensor_map(params.kv.k, params.kv);
   const dim3 grid(static_cast<unsigned>(groups.size()), static_cast<unsigned>(num_chunks),
                   static_cast<unsigned>((num_rows + kRows - 1) / kRows));
-  const int num_threads = most_heads(groups) * kGroupThreads;
+  const int num_threads = max_heads(groups) * kGroupThreads;
   for_elements(params.kv.dtype, params.kv.head_dim, [&](auto element, auto head_dim) {
     auto* kernel = measure_kernel<decltype(element), head_dim()>;
     constexpr int kBytes = kAlignedSharedBytes<TileRing<head_dim()>>;

@@ -85,8 +85,8 @@ class RowFragments {
   template <typename Meanwhile>
   __device__ void multiply(uint32_t tile, float (&scores)[kScoresPerThread],
                            const Meanwhile& meanwhile) {
-    ptx::hold(scores);
-    ptx::hold(a_);
+    ptx::fence_operand(scores);
+    ptx::fence_operand(a_);
     ptx::wgmma_fence();
     const uint64_t keys = ptx::matrix_descriptor(ptx::uniform(tile), 16);
 #pragma unroll
@@ -97,7 +97,7 @@ class RowFragments {
     ptx::wgmma_commit();
     meanwhile();
     ptx::wgmma_wait<0>();
-    ptx::hold(scores);
+    ptx::fence_operand(scores);
   }
 
  private:

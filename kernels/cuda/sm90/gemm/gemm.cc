@@ -45,7 +45,7 @@ void check_shapes(const GemmParams& p) {
 
 }  // namespace
 
-Gemm::Gemm(double least_tuned_flops) : least_tuned_flops_(least_tuned_flops) {
+Gemm::Gemm(double min_tuned_flops) : min_tuned_flops_(min_tuned_flops) {
   MR_CUBLAS_CHECK(cublasLtCreate(&handle_));
   MR_CUDA_CHECK(cudaMalloc(&workspace_, kWorkspaceBytes));
 }
@@ -72,7 +72,7 @@ const Gemm::Planned& Gemm::planned(const GemmShape& shape, const GemmOperands& o
 GemmAlgorithm Gemm::choose(const GemmPlan& plan, const GemmOperands& operands, Context& context) {
   GemmShape kind = plan.shape();
   const double flops = 2.0 * static_cast<double>(kind.m) * static_cast<double>(kind.n * kind.k);
-  if (kind.m < kTunedRows || flops < least_tuned_flops_) {
+  if (kind.m < kTunedRows || flops < min_tuned_flops_) {
     return plan.algorithms(handle_, kWorkspaceBytes, 1).front();
   }
   kind.m = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kind.m)));

@@ -23,9 +23,9 @@ class Gemm {
  public:
   // Products of less take some microseconds and the first algorithm: those of small models. The
   // least of an 8B model's at a tensor parallelism of 8 has twice as many operations.
-  static constexpr double kLeastTunedFlops = 4e9;
+  static constexpr double kMinTunedFlops = 4e9;
 
-  explicit Gemm(double least_tuned_flops = kLeastTunedFlops);
+  explicit Gemm(double min_tuned_flops = kMinTunedFlops);
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
   ~Gemm();
@@ -48,7 +48,7 @@ class Gemm {
   GemmAlgorithm choose(const GemmPlan& plan, const GemmOperands& operands, Context& context);
   GemmAlgorithm fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context);
 
-  double least_tuned_flops_;
+  double min_tuned_flops_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::list<Planned> plans_;  // the last used first

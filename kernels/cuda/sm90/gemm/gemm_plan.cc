@@ -91,7 +91,7 @@ GemmPlan::GemmPlan(const GemmShape& shape)
 }
 
 std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle, int64_t workspace_bytes,
-                                                int most) const {
+                                                int max_count) const {
   cublasLtMatmulPreference_t created = nullptr;
   MR_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
   const Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(created);
@@ -102,11 +102,11 @@ std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle, int64_t
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     set(created, attribute, alignment);
   }
-  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(max_count));
   int count = 0;
   MR_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, product_.get(), b_.get(), a_.get(),
-                                                 c_.get(), c_.get(), created, most, found.data(),
-                                                 &count));
+                                                 c_.get(), c_.get(), created, max_count,
+                                                 found.data(), &count));
   found.resize(static_cast<size_t>(count));
   std::erase_if(found, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
   if (found.empty()) {

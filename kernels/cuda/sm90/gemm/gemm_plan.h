@@ -50,11 +50,11 @@ class GemmPlan {
 
   const GemmShape& shape() const { return shape_; }
 
-  // What the heuristics name, the best first, at most `most`. All of them sum a product's terms in
+  // What the heuristics name, the best first, at most `max_count`. All of them sum a product's terms in
   // the same order (none splits k), so the choice among them changes no bit of the result. A shape
   // that only has others gets the first of those.
   std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, int64_t workspace_bytes,
-                                        int most) const;
+                                        int max_count) const;
   // Whether an algorithm that was found for another number of rows does for these.
   bool accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) const;
 

@@ -154,7 +154,7 @@ class Multiplier {
     }
     ptx::wgmma_wait<0>();
     leave(before);
-    ptx::hold(sums_);
+    ptx::fence_operand(sums_);
   }
 
   __device__ void issue_step(int stage, bool keep) {
@@ -163,14 +163,14 @@ class Multiplier {
     const uint64_t a = ptx::matrix_descriptor(ptx::uniform(rows), 16);
     const uint64_t b =
         ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.gate_up[stage])), 16);
-    ptx::hold(sums_);
+    ptx::fence_operand(sums_);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kDepth / 16; ++k) {
       ptx::wgmma_shared_256<Element>(sums_, a + k * 2, b + k * 2, keep || k > 0);
     }
     ptx::wgmma_commit();
-    ptx::hold(sums_);
+    ptx::fence_operand(sums_);
   }
 
   // Each warp tells both blocks.
@@ -239,13 +239,13 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   }
   ptx::synchronise_cluster();
   if (warpgroup == kMultipliers) {
-    ptx::give_registers<kProducerRegisters>();
+    ptx::warpgroup_reg_dealloc<kProducerRegisters>();
     if (threadIdx.x == kMultipliers * kWarpgroup) {
       bring_tiles(shared, problem, a_map, gate_up_map, rank);
     }
     __syncwarp();
   } else {
-    ptx::take_registers<kMultiplierRegisters>();
+    ptx::warpgroup_reg_alloc<kMultiplierRegisters>();
     Multiplier<Element>(shared, problem, warpgroup, rank).run(out_map);
   }
   // A block stays until the other has brought it all that it counts on, and left its barriers.

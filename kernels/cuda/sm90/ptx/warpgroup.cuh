@@ -10,11 +10,11 @@ namespace millrace::kernels::cuda::ptx {
 
 // A kernel needs a register cap at entry for these to take effect (__launch_bounds__(threads, 1)).
 template <int kRegisters>
-__device__ inline void take_registers() {
+__device__ inline void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ inline void give_registers() {
+__device__ inline void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 

@@ -49,17 +49,17 @@ __device__ inline void wgmma_wait() {
 
 // Keeps the compiler from moving uses of the registers across the point where it stands.
 template <int kCount>
-__device__ inline void hold(float (&registers)[kCount]) {
+__device__ inline void fence_operand(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 template <int kCount>
-__device__ inline void hold(int32_t (&registers)[kCount]) {
+__device__ inline void fence_operand(int32_t (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 template <int kCount>
-__device__ inline void hold(uint32_t (&registers)[kCount]) {
+__device__ inline void fence_operand(uint32_t (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }

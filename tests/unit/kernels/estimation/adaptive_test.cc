@@ -197,11 +197,11 @@ TEST(Adaptive, ATileWhoseListIsOverThreeQuartersOfItsPagesIsDense) {
 }
 
 TEST(Index, LongestListsOfTilesOfShortAndLongPrompts) {
-  EXPECT_EQ(most_listed_blocks(1), 0);
-  EXPECT_EQ(most_listed_blocks(4), 3);
-  EXPECT_EQ(most_listed_blocks(5), 3);
-  EXPECT_EQ(most_listed_blocks(512), 384);
-  EXPECT_EQ(most_listed_blocks(1024), 640);
+  EXPECT_EQ(max_listed_blocks(1), 0);
+  EXPECT_EQ(max_listed_blocks(4), 3);
+  EXPECT_EQ(max_listed_blocks(5), 3);
+  EXPECT_EQ(max_listed_blocks(512), 384);
+  EXPECT_EQ(max_listed_blocks(1024), 640);
 }
 
 TEST(Adaptive, GammaOneIsEverything) {

@@ -33,9 +33,7 @@ class BatchInputTest : public testing::Test {
     MR_ASSIGN_OR_RETURN(
         const auto runtime,
         RankRuntime::create(std::move(world), test::rank_options(model_.path(), grid)));
-    return BatchJob(runtime->engine(), runtime->device(), runtime->weights(), runtime->grid(),
-                    runtime->limits(), options)
-        .run();
+    return BatchJob(batch_resources(*runtime), options).run();
   }
 
   Result<BatchSummary> run_alone(const std::string& text, BatchOptions options) {
@@ -81,7 +79,7 @@ TEST_F(BatchInputTest, RanksStayWhileNobodyWrites) {
   const auto hear_two_commands = [&](comm::Communicator& world) -> Result<void> {
     for (int i = 0; i < 2; ++i) {
       MR_ASSIGN_OR_RETURN(const auto command,
-                          share_command(world, {}, Deadline::after(std::chrono::seconds(10))));
+                          broadcast_command(world, {}, Deadline::after(std::chrono::seconds(10))));
       if (command.stop() || command.has_run()) return error(Errc::kInternal, "nobody wrote");
     }
     return {};
@@ -95,7 +93,8 @@ TEST_F(BatchInputTest, RanksStayWhileNobodyWrites) {
       outcomes[rank] = hear_two_commands(commands);
       close(writer);
       for (bool stop = false; outcomes[rank].ok() && !stop;) {
-        const auto command = share_command(commands, {}, Deadline::after(std::chrono::seconds(10)));
+        const auto command =
+            broadcast_command(commands, {}, Deadline::after(std::chrono::seconds(10)));
         if (!command.ok()) outcomes[rank] = command.error();
         stop = !command.ok() || command->stop();
       }

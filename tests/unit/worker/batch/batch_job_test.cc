@@ -54,8 +54,7 @@ class BatchJobTest : public testing::Test {
       auto options_of_rank = test::rank_options(model_.path(), grid);
       options_of_rank.max_prompt_tokens = 1000;
       auto runtime = RankRuntime::create(std::move(world), options_of_rank);
-      BatchJob job((*runtime)->engine(), (*runtime)->device(), (*runtime)->weights(),
-                   (*runtime)->grid(), (*runtime)->limits(), options);
+      BatchJob job(batch_resources(**runtime), options);
       auto own = job.run();
       if (root) summary = std::move(own);
     });
@@ -351,12 +350,11 @@ TEST_F(BatchJobTest, RanksThatCannotMeetAfterAFailureEndTheJobAtTheFirstPrompt) 
     const auto runtime =
         *RankRuntime::create(std::move(world), test::rank_options(model_.path(), {2, 1}));
     if (root) {
-      summary = BatchJob(runtime->engine(), runtime->device(), runtime->weights(), runtime->grid(),
-                         runtime->limits(), options)
-                    .run();
+      summary = BatchJob(batch_resources(*runtime), options).run();
     } else {
       // Rank 0 may have given up before.
-      (void)share_command(runtime->grid().world(), {}, Deadline::after(std::chrono::seconds(5)));
+      (void)broadcast_command(runtime->grid().world(), {},
+                              Deadline::after(std::chrono::seconds(5)));
     }
     ended.arrive_and_wait();
   });

@@ -25,6 +25,23 @@ std::string complaint(const std::vector<std::string>& more) {
   return checked.ok() ? "" : checked.error().message;
 }
 
+TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
+  WorkerOptions options;
+  options.host_pool = "1MiB";
+  options.disk_pool = "2MiB";
+  options.layer_timeout_s = 0.5;
+  options.drain_timeout_s = 2;
+  const auto made = group_rank_options(options);
+  ASSERT_TRUE(made.ok()) << made.error().to_string();
+  EXPECT_EQ(made->rank.device_pool_bytes, std::nullopt);
+  EXPECT_EQ(made->pools.host_bytes, 1 << 20);
+  EXPECT_EQ(made->pools.disk_bytes, 2 << 20);
+  EXPECT_EQ(made->group.layer_timeout, std::chrono::milliseconds(500));
+  EXPECT_EQ(made->group.drain_timeout, std::chrono::seconds(2));
+  options.device_pool = "many";
+  EXPECT_FALSE(group_rank_options(options).ok());
+}
+
 TEST(WorkerOptions, RightOnesAreTaken) {
   EXPECT_EQ(
       complaint({"--coordinator", "host:8001", "--group-name", "east 1", "--disk-pool", "1MiB",

@@ -67,7 +67,7 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
                                         .shard = weights->shard,
                                         .grid = shape,
                                         .compute_dtype = DType::kFloat32,
-                                        .sets_layers_aside = true},
+                                        .stages_layers = true},
                                        kTokens);
   });
   return use;
@@ -129,7 +129,7 @@ TEST(StoreCapacity, TheLongestPromptFillsARanksStoreAndOneTokenMoreDoesNotFit) {
     const RankLayout layout{.config = config, .shard = shard, .grid = {.tp = 2, .cp = cp}};
     for (const int64_t num_slots : {rows - 1, rows, 10 * rows, 37 * rows + 1}) {
       SCOPED_TRACE(fmt::format("cp {}, {} slots", cp, num_slots));
-      const auto most_pages = [&](int64_t num_tokens) {
+      const auto max_pages = [&](int64_t num_tokens) {
         const Partition partition(num_tokens, cp, Partition::default_stripe_tokens(num_tokens));
         int64_t most = 0;
         for (int rank = 0; rank < cp; ++rank)
@@ -137,8 +137,8 @@ TEST(StoreCapacity, TheLongestPromptFillsARanksStoreAndOneTokenMoreDoesNotFit) {
         return most * rows;
       };
       const int64_t tokens = max_stored_tokens(layout, num_slots);
-      EXPECT_LE(most_pages(tokens), num_slots);
-      EXPECT_GT(most_pages(tokens + 1), num_slots);
+      EXPECT_LE(max_pages(tokens), num_slots);
+      EXPECT_GT(max_pages(tokens + 1), num_slots);
     }
   }
 }

@@ -265,16 +265,16 @@ TEST_P(DenseRowsTest, CoverEachPairOnOneRankInSharesThatDifferByAKvHeadAtMost) {
         head_pairs += kernels::causal_pairs(tile);
       }
     }
-    int64_t num_heads = 0, most = 0, least = layer.heads.query;
+    int64_t num_heads = 0, most = 0, fewest = layer.heads.query;
     for (const auto& outcome : outcomes) {
       const auto own = std::ssize(outcome.pairs);
       EXPECT_EQ(outcome.pairs, std::vector(outcome.pairs.size(), head_pairs));
       num_heads += own;
       most = std::max<int64_t>(most, own);
-      least = std::min<int64_t>(least, own);
+      fewest = std::min<int64_t>(fewest, own);
     }
     EXPECT_EQ(num_heads, layer.heads.query);
-    EXPECT_LE(most - least, layer.heads.query / layer.heads.kv);
+    EXPECT_LE(most - fewest, layer.heads.query / layer.heads.kv);
   });
 }
 

@@ -11,25 +11,25 @@
 namespace millrace::worker {
 namespace {
 
-TEST(RecallTally, NothingMeasuredIsNothingLost) {
-  EXPECT_EQ(RecallTally().mean(), 1);
-  EXPECT_EQ(RecallTally().first_percentile(), 1);
+TEST(RecallStats, NothingMeasuredIsNothingLost) {
+  EXPECT_EQ(RecallStats().mean(), 1);
+  EXPECT_EQ(RecallStats().first_percentile(), 1);
 }
 
-TEST(RecallTally, MeanAndWhatAllButOneInAHundredReach) {
-  RecallTally tally;
-  for (int i = 0; i < 198; ++i) tally.add(0.9);
-  tally.add(0.2);
-  tally.add(0.5);
-  EXPECT_NEAR(tally.mean(), (198 * 0.9 + 0.7) / 200, 1e-12);
-  EXPECT_EQ(tally.count(), 200);
-  EXPECT_EQ(tally.first_percentile(), 0.9) << "two of two hundred may be below";
-  tally.add(0.3);
-  EXPECT_EQ(tally.first_percentile(), 0.5);
+TEST(RecallStats, MeanAndWhatAllButOneInAHundredReach) {
+  RecallStats stats;
+  for (int i = 0; i < 198; ++i) stats.add(0.9);
+  stats.add(0.2);
+  stats.add(0.5);
+  EXPECT_NEAR(stats.mean(), (198 * 0.9 + 0.7) / 200, 1e-12);
+  EXPECT_EQ(stats.count(), 200);
+  EXPECT_EQ(stats.first_percentile(), 0.9) << "two of two hundred may be below";
+  stats.add(0.3);
+  EXPECT_EQ(stats.first_percentile(), 0.5);
 }
 
-TEST(RecallTally, AddsUpWhateverTheOrder) {
-  RecallTally all, first, second;
+TEST(RecallStats, AddsUpWhateverTheOrder) {
+  RecallStats all, first, second;
   for (int i = 0; i <= 100; ++i) {
     all.add(i / 100.0);
     (i % 3 == 0 ? first : second).add(i / 100.0);
@@ -39,12 +39,12 @@ TEST(RecallTally, AddsUpWhateverTheOrder) {
   EXPECT_NEAR(second.mean(), all.mean(), 1e-12);
 }
 
-TEST(RecallTally, WhatIsNotANumberShowsInTheMean) {
-  RecallTally tally;
-  tally.add(std::numeric_limits<double>::quiet_NaN());
-  tally.add(1);
-  EXPECT_TRUE(std::isnan(tally.mean()));
-  EXPECT_EQ(tally.first_percentile(), 0);
+TEST(RecallStats, WhatIsNotANumberShowsInTheMean) {
+  RecallStats stats;
+  stats.add(std::numeric_limits<double>::quiet_NaN());
+  stats.add(1);
+  EXPECT_TRUE(std::isnan(stats.mean()));
+  EXPECT_EQ(stats.first_percentile(), 0);
 }
 
 TEST(MeasuredRows, AreTheSameForAnyNumberOfRanks) {

@@ -38,7 +38,13 @@ class FarDeviceBatch : public FarDeviceTest {
   static Result<BatchSummary> run(DeviceRank& rank, const BatchOptions& options,
                                   GroupWatch* watch = nullptr) {
     const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
-    return BatchJob(rank.engine, *rank.device, *rank.weights, rank.grid, limits, options, watch)
+    return BatchJob({.engine = rank.engine,
+                     .device = *rank.device,
+                     .weights = *rank.weights,
+                     .grid = rank.grid,
+                     .limits = limits,
+                     .watch = watch},
+                    options)
         .run();
   }
 
@@ -153,7 +159,7 @@ TEST_F(FarDeviceBatch, ADeviceThatHangsIsEndedByTheWatch) {
   on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
     rank.far_device().enqueue([&] { why.wait(); });
     const auto watch =
-        must(GroupWatch::alone([&](const std::string& reason) { ended.set_value(reason); }));
+        must(GroupWatch::alone([&](const Error& reason) { ended.set_value(reason.message); }));
     (void)run(rank, job, watch.get());  // whatever becomes of it: a process would have ended
   });
   EXPECT_EQ(why.get(), "stuck in the first layer: not done within 0.2 s");

@@ -29,8 +29,11 @@ DeviceRank::DeviceRank(const std::string& model, GridShape shape,
       device(make_device(memory)),
       weights(
           must(model::load_model_weights(model, grid.tensor_parallel(), DType::kFloat32, *device))),
-      engine(must(Engine::create(*device, *weights, grid, make_groups(*device, grid, memory),
-                                 {.row_tile_tokens = 128, .stripe_tokens = 64}))) {}
+      engine(must(Engine::create(
+          *device, *weights, grid, make_groups(*device, grid, memory),
+          {.row_tile_tokens = 128, .stripe_tokens = 64, .end_process = [this](const Error& why) {
+             ends.push_back(why);
+           }}))) {}
 
 std::vector<int32_t> token_ids() {
   std::vector<int32_t> tokens;

@@ -40,6 +40,8 @@ struct DeviceRank {
              Memory memory);
 
   int number() const { return grid.world().rank(); }
+  // What ended the process, were it one.
+  std::vector<Error> ends;
   // Not of ranks in near memory.
   test::FarDevice& far_device() { return dynamic_cast<test::FarDevice&>(*device); }
 

@@ -14,10 +14,10 @@ namespace {
 // Writes down what the engine does, and fails where it is told to.
 class NotingSink final : public KvSink {
  public:
-  explicit NotingSink(bool sets_aside) : sets_aside_(sets_aside) {}
-  bool sets_aside() const override { return sets_aside_; }
-  Result<void> set_aside(int32_t layer, const LocalKv&) override {
-    notes.push_back(fmt::format("set aside {}", layer));
+  explicit NotingSink(bool stages_layers) : stages_layers_(stages_layers) {}
+  bool stages_layers() const override { return stages_layers_; }
+  Result<void> stage_layer(int32_t layer, const LocalKv&) override {
+    notes.push_back(fmt::format("stage {}", layer));
     if (layer == fails_at) return error(Errc::kIo, "disk full");
     return {};
   }
@@ -30,13 +30,13 @@ class NotingSink final : public KvSink {
   int32_t fails_at = -1;
 
  private:
-  bool sets_aside_;
+  bool stages_layers_;
 };
 
 class FarDeviceLayers : public FarDeviceTest {
  protected:
-  std::vector<std::string> notes_of_layers(Memory memory, bool sets_aside) const {
-    NotingSink sink(sets_aside);
+  std::vector<std::string> notes_of_layers(Memory memory, bool stages_layers) const {
+    NotingSink sink(stages_layers);
     const auto note = [&](std::string_view what, int32_t layer) {
       sink.notes.push_back(fmt::format("{} {}", what, layer));
     };
@@ -59,24 +59,23 @@ class FarDeviceLayers : public FarDeviceTest {
 };
 
 TEST_F(FarDeviceLayers, AreGivenToTheDeviceBeforeTheOneBeforeIsClosed) {
-  const std::vector<std::string> ahead = {
-      "enqueue 0", "set aside 0",                               //
-      "enqueue 1", "write 0",     "boundary 0", "set aside 1",  //
-      "enqueue 2", "write 1",     "boundary 1", "set aside 2",  //
-      "enqueue 3", "write 2",     "boundary 2", "set aside 3",  //
-      "write 3",   "boundary 3"};
-  EXPECT_EQ(notes_of_layers(Memory::kFarLate, /*sets_aside=*/true), ahead);
+  const std::vector<std::string> ahead = {"enqueue 0", "stage 0",                             //
+                                          "enqueue 1", "write 0",   "boundary 0", "stage 1",  //
+                                          "enqueue 2", "write 1",   "boundary 1", "stage 2",  //
+                                          "enqueue 3", "write 2",   "boundary 2", "stage 3",  //
+                                          "write 3",   "boundary 3"};
+  EXPECT_EQ(notes_of_layers(Memory::kFarLate, /*stages_layers=*/true), ahead);
 }
 
 TEST_F(FarDeviceLayers, AreGivenAfterTheOneBeforeWhereTheSinkReadsItsMemoryOrItIsTheHosts) {
   std::vector<std::string> in_turn;
   for (int layer = 0; layer < 4; ++layer) {
-    for (const std::string step : {"enqueue", "set aside", "write", "boundary"}) {
+    for (const std::string step : {"enqueue", "stage", "write", "boundary"}) {
       in_turn.push_back(fmt::format("{} {}", step, layer));
     }
   }
-  EXPECT_EQ(notes_of_layers(Memory::kFarLate, /*sets_aside=*/false), in_turn);
-  EXPECT_EQ(notes_of_layers(Memory::kNear, /*sets_aside=*/true), in_turn);
+  EXPECT_EQ(notes_of_layers(Memory::kFarLate, /*stages_layers=*/false), in_turn);
+  EXPECT_EQ(notes_of_layers(Memory::kNear, /*stages_layers=*/true), in_turn);
 }
 
 class FarDeviceEngine : public FarDeviceTest {};
@@ -90,7 +89,7 @@ TEST_F(FarDeviceEngine, AnErrorOfOneRanksSinkEndsTheRequestOnAllAndLeavesThemUsa
     on_ranks({2, 2}, Memory::kFarLate, [&](DeviceRank& rank) {
       const auto plan = dense_plan(rank);
       const auto tokens = token_ids();
-      NotingSink sink(/*sets_aside=*/true);
+      NotingSink sink(/*stages_layers=*/true);
       if (rank.number() == 3) sink.fails_at = layer;
       const PrefillTask task{.token_ids = tokens, .plan = &plan, .sink = &sink};
       const auto failed = rank.engine.prefill(task, kTimeout);
@@ -119,6 +118,22 @@ TEST_F(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
       EXPECT_EQ(failure, "failure 1");
     });
   }
+}
+
+// What a request that ends has left on its way cannot be freed.
+TEST_F(FarDeviceEngine, ADeviceThatDoesNotComeToAnEndEndsTheProcess) {
+  on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
+    const auto plan = dense_plan(rank);
+    const auto hang = [&](const LayerReport&) {
+      rank.far_device().hang();
+      return error(Errc::kCancelled, "cancelled");
+    };
+    const auto cancelled = rank.engine.prefill(
+        {.token_ids = token_ids(), .plan = &plan, .at_boundary = hang}, kTimeout);
+    EXPECT_EQ(cancelled.error().message, "cancelled");
+    ASSERT_EQ(rank.ends.size(), 1U);
+    EXPECT_EQ(rank.ends.front().message, "the device hangs");
+  });
 }
 
 class FarDeviceWarmUp : public FarDeviceTest {

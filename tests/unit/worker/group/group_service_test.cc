@@ -140,6 +140,7 @@ TEST_F(GroupServiceTest, APlanThatNamesAFileIsRefusedUnread) {
 }
 
 TEST_F(GroupServiceTest, PromptsThatNoModelTakesAreRefused) {
+  options_.host_pages = 4096;  // for as many tokens as the model takes
   group().start();
   link().push(prefill_request("empty", 0));
   expect_failed("empty", Errc::kInvalidArgument, "empty");
@@ -159,9 +160,13 @@ TEST_F(GroupServiceTest, PromptsThatNoModelTakesAreRefused) {
 
 TEST_F(GroupServiceTest, APromptOverTheKvCapacityIsRefusedWithTheNumbers) {
   group().start();
-  // 2,000 tokens: 16 pages a rank, of 2 layers and 4 kv heads.
-  link().push(prefill_request("big", 2000));
-  expect_failed("big", Errc::kExhausted, "needs 128 pages");
+  link().push(prefill_request("never", 2000));
+  expect_failed("never", Errc::kTooLarge, "prompt of 2000 tokens, limit 896");
+  link().push(prefill_request("held", 200));
+  expect_done();
+  // 890 tokens: 7 pages a rank, of 2 layers and 4 kv heads.
+  link().push(prefill_request("not now", 890));
+  expect_failed("not now", Errc::kExhausted, "needs 56 pages");
   expect_next_request_works();
 }
 

@@ -153,8 +153,10 @@ TEST_F(StreamingRequestTest, AReadersLeaseCountsFromTheEndOfThePrefill) {
 
 TEST_F(StreamingRequestTest, OneThatIsRefusedAnnouncesNothing) {
   group().start();
-  link().push(streaming_request("big", 2000));
-  expect_failed("big", Errc::kExhausted, "needs 128 pages");
+  link().push(prefill_request("held", 200));
+  expect_done();
+  link().push(streaming_request("big", 890));
+  expect_failed("big", Errc::kExhausted, "needs 56 pages");
   for (const auto& envelope : link().sent()) EXPECT_FALSE(envelope.has_prefill_opened());
   expect_next_request_works();
 }

@@ -1,5 +1,5 @@
-// A whole worker group in the test process: ranks as threads with stores, KV servers and
-// GroupService, behind a ScriptedLink.
+// A whole worker group in the test process: ranks as threads, put together as millrace-worker puts
+// its rank together (GroupRank), behind a ScriptedLink.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/unit/worker/control/scripted_link.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/group/group_service.h"
+#include "worker/group/group_rank.h"
 
 namespace millrace::test {
 
@@ -27,6 +27,19 @@ class RankClock final : public Clock {
  private:
   const Clock& group_;
   std::atomic<Duration::rep> ahead_{0};
+};
+
+// The link of a group whose end the test has.
+class SharedLink final : public worker::ControlLink {
+ public:
+  explicit SharedLink(worker::ControlLink& link) : link_(link) {}
+  std::optional<worker::ControlEvent> wait(Deadline deadline) override {
+    return link_.wait(deadline);
+  }
+  Result<void> send(const protocol::Envelope& envelope) override { return link_.send(envelope); }
+
+ private:
+  worker::ControlLink& link_;
 };
 
 class RunningGroup {
@@ -70,7 +83,9 @@ class RunningGroup {
   comm::LocalTransport& transport() { return transport_; }
   ::millrace::testing::FakeClock& clock() { return clock_; }
   RankClock& clock_of(int rank) { return rank_clocks_[static_cast<size_t>(rank)]; }
-  worker::ControlBoard& board() { return board_; }
+  // Once the group has sent something.
+  worker::ControlBoard& board() { return *board_; }
+  const protocol::Register& description() const { return description_; }
 
  private:
   int num_ranks() const { return options_.grid.tp * options_.grid.cp; }
@@ -81,33 +96,33 @@ class RunningGroup {
   }
 
   Result<void> run(std::unique_ptr<comm::Communicator> world) {
-    const bool root = world->rank() == 0;
     const RankClock& clock = clock_of(world->rank());
+    const auto connect = [this](protocol::Register description, worker::ControlBoard& board) {
+      description_ = std::move(description);
+      board_ = &board;
+      return std::make_unique<SharedLink>(link_);
+    };
     MR_ASSIGN_OR_RETURN(
-        auto runtime, worker::RankRuntime::create(
-                          std::move(world), rank_options(options_.model_directory, options_.grid)));
-    const auto& weights = runtime->weights();
-    const kvstore::KvGeometry geometry{.num_layers = weights.config.num_layers,
-                                       .num_kv_heads = weights.shard.num_kv_heads,
-                                       .first_kv_head = weights.shard.first_kv_head,
-                                       .head_dim = weights.config.head_dim};
-    MR_ASSIGN_OR_RETURN(
-        const auto store,
-        kvstore::make_kv_store(
-            {.device_bytes = options_.device_pages * geometry.page_bytes(),
-             .host_bytes = options_.host_pages * geometry.page_bytes() +
-                           (options_.device_pages + options_.host_pages) * geometry.record_bytes(),
-             .geometry = geometry},
-            clock));
-    MR_ASSIGN_OR_RETURN(const auto server,
-                        worker::KvServer::start(transport_, *store, "epoch-1", "127.0.0.1", 0));
-    const worker::GroupOptions group{.epoch = "epoch-1",
-                                     .head_plan = "dense",
-                                     .layer_timeout = options_.layer_timeout,
-                                     .drain_timeout = options_.drain_timeout};
-    worker::GroupService service(*runtime, *store, *server, root ? &link_ : nullptr, board_,
-                                 /*watch=*/nullptr, group, clock);
-    return service.run(stop_);
+        const auto rank,
+        worker::GroupRank::start(std::move(world), rank_options(),
+                                 {.transport = transport_, .connect = connect, .clock = clock}));
+    return rank->serve(stop_);
+  }
+
+  worker::GroupRankOptions rank_options() const {
+    // Of one kv head: pages are of the tiny model's, in float32.
+    const kvstore::KvGeometry page{.num_layers = 1, .num_kv_heads = 1, .head_dim = 16};
+    const int64_t num_pages = options_.device_pages + options_.host_pages;
+    worker::GroupRankOptions made{
+        .rank = test::rank_options(options_.model_directory, options_.grid),
+        .group = {.epoch = "epoch-1",
+                  .head_plan = "dense",
+                  .layer_timeout = options_.layer_timeout,
+                  .drain_timeout = options_.drain_timeout},
+        .pools = {.host_bytes =
+                      options_.host_pages * page.page_bytes() + num_pages * page.record_bytes()}};
+    made.rank.device_pool_bytes = options_.device_pages * page.page_bytes();
+    return made;
   }
 
   const Options options_;
@@ -115,7 +130,9 @@ class RunningGroup {
   std::deque<RankClock> rank_clocks_;
   comm::LocalTransport transport_;
   ScriptedLink link_;
-  worker::ControlBoard board_{clock_};
+  // Rank 0's, from its start on.
+  protocol::Register description_;
+  worker::ControlBoard* board_ = nullptr;
   std::atomic<bool> stop_ = false;
   std::vector<Result<void>> outcomes_;
   std::future<void> ended_;  // last: its destructor waits for the threads that use the rest

@@ -18,7 +18,7 @@ Outcomes agree_on(const std::function<Result<int>(int rank)>& own) {
   Outcomes outcomes(4);
   test::run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
     const auto values =
-        agree_on_values(*world, own(world->rank()), Deadline::after(std::chrono::seconds(60)));
+        all_agree_on_values(*world, own(world->rank()), Deadline::after(std::chrono::seconds(60)));
     auto& outcome = outcomes[static_cast<size_t>(world->rank())];
     if (!values.ok()) outcome = values.error().message;
     for (size_t i = 0; values.ok() && i < values->size(); ++i) {

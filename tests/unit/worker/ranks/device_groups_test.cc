@@ -43,6 +43,7 @@ class DeviceGroupsTest : public testing::TestWithParam<Kind> {
   void SetUp() override {
     if (GetParam() != Kind::kGpu) return;
     if (!comm::built_with_nccl()) GTEST_SKIP() << "built without NCCL";
+    comm::prepare_nccl();
     num_ranks_ = std::min(4, kernels::num_cuda_devices());
     if (num_ranks_ < 2) GTEST_SKIP() << num_ranks_ << " GPUs, collectives need two";
   }

@@ -26,9 +26,11 @@ class LateCommunicator final : public comm::DeviceCommunicator {
   int rank() const override { return at_once_->rank(); }
   int size() const override { return at_once_->size(); }
   void follow() override { at_once_->follow(); }
-  comm::CollectiveMark mark() override { return num_joined_ + std::ssize(called_); }
+  comm::CollectiveMark mark() override {
+    return comm::CollectiveMark(num_joined_ + std::ssize(called_));
+  }
   void join(comm::CollectiveMark mark) override {
-    for (; num_joined_ < mark; ++num_joined_) {
+    for (; num_joined_ < static_cast<int64_t>(mark); ++num_joined_) {
       device_.enqueue([collective = std::move(called_.front())] {
         const auto done = collective();
         MR_CHECK(done.ok(), "{}", done.error().to_string());
@@ -68,7 +70,7 @@ class LateCommunicator final : public comm::DeviceCommunicator {
   FarDevice& device_;
   std::unique_ptr<comm::DeviceCommunicator> at_once_;
   std::deque<std::function<Result<void>()>> called_;  // and not joined
-  comm::CollectiveMark num_joined_ = 0;
+  int64_t num_joined_ = 0;
 };
 
 // `device`: a FarDevice.

@@ -67,7 +67,7 @@ class PageWriterTest : public ::testing::Test {
   Result<void> write(StoreSink& sink, const Rows& rows, int64_t num_pages) {
     const std::vector<float> scores(static_cast<size_t>(kHeads * num_pages), 0.5f);
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
-      MR_RETURN_IF_ERROR(sink.set_aside(layer, rows.local));
+      MR_RETURN_IF_ERROR(sink.stage_layer(layer, rows.local));
       MR_RETURN_IF_ERROR(sink.write_layer(
           {.layer = layer, .local = rows.local, .page_scores = scores, .num_pages = num_pages}));
     }
@@ -130,7 +130,7 @@ TEST_F(PageWriterTest, ARequestThatIsGivenUpWhileItsPagesLeaveIsLeftAlone) {
   ASSERT_TRUE(store_->begin_request("a", 2 * 64, std::vector<int64_t>{0, 1}).ok());
   const auto rows = make_rows(/*seed=*/11, 2);
   auto sink = make_sink("a", {0, 1});
-  ASSERT_TRUE(sink->set_aside(0, rows.local).ok());
+  ASSERT_TRUE(sink->stage_layer(0, rows.local).ok());
   in_the_middle.get_future().wait();  // the other head is not yet read
   std::thread helper([&] {
     for (int i = 0; i < 1000; ++i) std::this_thread::yield();

@@ -52,7 +52,7 @@ class StoreSinkTest : public ::testing::TestWithParam<DType> {
                           .num_kv_heads = 2,
                           .head_dim = kHeadDim,
                           .num_rows = kRows};
-      MR_RETURN_IF_ERROR(sink.set_aside(layer, local));
+      MR_RETURN_IF_ERROR(sink.stage_layer(layer, local));
       MR_RETURN_IF_ERROR(sink.write_layer(
           {.layer = layer, .local = local, .page_scores = scores_, .num_pages = kPromptPages}));
     }

@@ -19,8 +19,8 @@ constexpr std::chrono::seconds kTimeout{60};
 // Set once, by a watch's thread; waited for by a rank's.
 class Reason {
  public:
-  GroupWatch::OnEnd setter() {
-    return [this](const std::string& why) { promise_.set_value(why); };
+  EndHandler setter() {
+    return [this](const Error& why) { promise_.set_value(why.message); };
   }
   void wait() {
     MR_CHECK(future_.wait_for(kTimeout) == std::future_status::ready, "the watch did not end");
@@ -32,14 +32,14 @@ class Reason {
   std::future<std::string> future_ = promise_.get_future();
 };
 
-std::unique_ptr<GroupWatch> start(comm::Communicator& world, GroupWatch::OnEnd on_end) {
-  auto watch =
-      GroupWatch::start(world, "127.0.0.1", "epoch", std::move(on_end), Deadline::after(kTimeout));
+std::unique_ptr<GroupWatch> start(comm::Communicator& world, EndHandler end_process) {
+  auto watch = GroupWatch::start(world, "127.0.0.1", "epoch", std::move(end_process),
+                                 Deadline::after(kTimeout));
   MR_CHECK(watch.ok(), "{}", watch.error().to_string());
   return *std::move(watch);
 }
 
-void ignore(const std::string&) {}
+void ignore(const Error&) {}
 
 void meet(comm::Communicator& world) {
   MR_CHECK(world.barrier(Deadline::after(kTimeout)).ok(), "barrier");

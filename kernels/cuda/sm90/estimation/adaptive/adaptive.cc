@@ -57,7 +57,7 @@ struct ScanBatch {
   size_t first_unit = 0;
   size_t first_kv_head = 0;
   int32_t num_kv_heads = 0;
-  int32_t most_heads = 0;  // of a kv head
+  int32_t max_heads = 0;  // of a kv head
 };
 
 class AdaptiveBuilder {
@@ -124,16 +124,16 @@ class AdaptiveBuilder {
     pages_.centres = scratch.allocate<__half>(places * kv.head_dim);
     pages_.steps = scratch.allocate<float>(places);
 
-    const int64_t most_rows = lists_.most(num_lists) * sample_.count;
-    rows_ = {.rows = scratch.allocate<int32_t>(most_rows),
-             .quantised = scratch.allocate<int8_t>(most_rows * kv.head_dim),
-             .half = scratch.allocate<__half>(most_rows * kv.head_dim),
-             .steps = scratch.allocate<float>(most_rows)};
-    const int64_t most_masses = lists_.most([&](const PageBatch& b) {
+    const int64_t max_rows = lists_.max_over_batches(num_lists) * sample_.count;
+    rows_ = {.rows = scratch.allocate<int32_t>(max_rows),
+             .quantised = scratch.allocate<int8_t>(max_rows * kv.head_dim),
+             .half = scratch.allocate<__half>(max_rows * kv.head_dim),
+             .steps = scratch.allocate<float>(max_rows)};
+    const int64_t max_masses = lists_.max_over_batches([&](const PageBatch& b) {
       return num_lists(b) * b.page_stride;
     }) * sample_.count;
-    masses_ = scratch.allocate<uint8_t>(most_masses);
-    groups_ = scratch.allocate<MassGroup>(most_masses / kGroupPages);
+    masses_ = scratch.allocate<uint8_t>(max_masses);
+    groups_ = scratch.allocate<MassGroup>(max_masses / kGroupPages);
   }
 
   void upload() {
@@ -146,7 +146,7 @@ class AdaptiveBuilder {
       add_units(batch, unit_pages);
       add_kv_heads(batch, kv_heads);
       for (size_t i = scan.first_kv_head; i < kv_heads.size(); ++i) {
-        scan.most_heads = std::max(scan.most_heads, kv_heads[i].num_heads);
+        scan.max_heads = std::max(scan.max_heads, kv_heads[i].num_heads);
         ++scan.num_kv_heads;
       }
     }
@@ -215,7 +215,7 @@ class AdaptiveBuilder {
         .head_dim = params_.kv.head_dim,
         .kv_heads = kv_heads_ + scan.first_kv_head,
         .num_kv_heads = scan.num_kv_heads,
-        .most_heads = scan.most_heads,
+        .max_heads = scan.max_heads,
         .unit_pages = unit_pages_ + scan.first_unit,
         .page_steps = pages_.steps,
         .num_places = pages_.num_places(),

@@ -17,7 +17,7 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMostWarps = 16;
+constexpr int kMaxWarps = 16;
 // On a multiprocessor: 42 registers a thread.
 constexpr int kBlocks = 3;
 constexpr int kValues = 256;
@@ -35,7 +35,7 @@ __constant__ const float kStepMass[kMassStepsPerOctave] = {
 };
 
 // By which kept pages may outweigh the others: more would not fit a float, nor change a choice.
-constexpr int32_t kMostSteps = 100 * kMassStepsPerOctave;
+constexpr int32_t kMaxSteps = 100 * kMassStepsPerOctave;
 
 // A group that may count.
 struct ActiveGroup {
@@ -52,8 +52,8 @@ struct RowMemory {
 };
 
 // Bit i: byte i of the words is `least` or more, which is 255 at most.
-__device__ uint32_t bits_from(const uint32_t (&words)[4], uint32_t least) {
-  const uint32_t carry = (256 - least) * 0x00010001U;  // into the bit above
+__device__ uint32_t bits_from(const uint32_t (&words)[4], uint32_t min_value) {
+  const uint32_t carry = (256 - min_value) * 0x00010001U;  // into the bit above
   // Of each word, its lower two bytes side by side, and 16 bits above them its upper two.
   uint32_t pairs = 0;
 #pragma unroll
@@ -95,7 +95,7 @@ class RowChoice {
     const float target = fmaxf(fminf(rule.gamma * sums.far, sums.far_for(rule.enough)),
                                sums.far_for(rule.min_recall));
     if (target <= 0) return;
-    find_groups(least_value(sums.far - target));
+    find_groups(find_min_value(sums.far - target));
     count_values();
     take(find_threshold(target));
   }
@@ -137,7 +137,7 @@ class RowChoice {
       sums.far += __shfl_xor_sync(~0U, sums.far, distance);
       sums.kept += __shfl_xor_sync(~0U, sums.kept, distance);
     }
-    sums.kept *= two_to(min(kept_exponent_ - exponent_, kMostSteps));
+    sums.kept *= two_to(min(kept_exponent_ - exponent_, kMaxSteps));
     return sums;
   }
 
@@ -147,22 +147,22 @@ class RowChoice {
 
   // Of the masses that may count: pages below this share of what may be left out could all be left
   // out.
-  __device__ int32_t least_value(float left_out) const {
+  __device__ int32_t find_min_value(float left_out) const {
     const float negligible = __fdividef(fmaxf(left_out, 0.0F), static_cast<float>(num_pages_));
     const float steps = floorf(kMassStepsPerOctave * __log2f(negligible));
     return max(static_cast<int32_t>(kLargestMass + fmaxf(steps, -kLargestMass)), 1);
   }
 
   // The groups that have such masses, in order.
-  __device__ void find_groups(int32_t least) {
-    least_ = least;
+  __device__ void find_groups(int32_t min_value) {
+    min_value_ = min_value;
     num_active_ = 0;
 #pragma unroll 1
     for (int32_t first = 0; first < num_groups_; first += kWarp) {
       const int32_t group = first + lane_;
       const int32_t shift =
           group < num_groups_ ? exponent_ - groups_[group].exponent : kLargestMass;
-      const bool is_active = kLargestMass - shift >= least;
+      const bool is_active = kLargestMass - shift >= min_value;
       const uint32_t ballot = __ballot_sync(~0U, is_active);
       if (is_active) {
         active_[num_active_ + __popc(ballot & ((1U << lane_) - 1))] = {
@@ -206,12 +206,12 @@ class RowChoice {
 #pragma unroll
         for (int byte = 0; byte < 4; ++byte) {
           const auto mass = static_cast<int32_t>(words[w] >> 8 * byte & 0xFF);
-          atomicAdd(&memory_.pages_at(max(mass - shift, least_ - 1)), 1U);
+          atomicAdd(&memory_.pages_at(max(mass - shift, min_value_ - 1)), 1U);
         }
       }
     });
     __syncwarp();
-    if (lane_ == 0) memory_.pages_at(least_ - 1) = 0;
+    if (lane_ == 0) memory_.pages_at(min_value_ - 1) = 0;
     __syncwarp();
   }
 
@@ -240,7 +240,7 @@ class RowChoice {
     const float before = lane_ == 0 ? 0.0F : upper;
     const uint32_t reached = __ballot_sync(~0U, with >= target);
     // Rounding may keep the sum below the target: then all that counts.
-    if (reached == 0) return {.value = least_, .count = num_pages_, .takes_all = true};
+    if (reached == 0) return {.value = min_value_, .count = num_pages_, .takes_all = true};
     const int lane = __ffs(static_cast<int>(reached)) - 1;
 
     // In units of the octave: steps down until one has what is left.
@@ -277,8 +277,8 @@ class RowChoice {
   }
 
   // Bit i: mass i is `least` or more. None is more than kLargestMass.
-  __device__ static uint32_t pages_from(const uint32_t (&words)[4], int32_t least) {
-    return bits_from(words, static_cast<uint32_t>(min(least, kLargestMass + 1)));
+  __device__ static uint32_t pages_from(const uint32_t (&words)[4], int32_t min_value) {
+    return bits_from(words, static_cast<uint32_t>(min(min_value, kLargestMass + 1)));
   }
 
   // Of the warp's bits the first `left`, lane by lane, which then are fewer.
@@ -308,7 +308,7 @@ class RowChoice {
   const MassGroup* groups_ = nullptr;
   int32_t exponent_ = 0;
   int32_t kept_exponent_ = 0;
-  int32_t least_ = 0;
+  int32_t min_value_ = 0;
   int32_t num_active_ = 0;
 };
 
@@ -330,7 +330,7 @@ struct ChoiceLayout {
 };
 
 // blockIdx.x is the tile, blockIdx.y the head.
-__global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
+__global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocks)
     mass_choice_kernel(const __grid_constant__ MassChoiceArguments arguments) {
   extern __shared__ __align__(16) std::byte choice_memory[];
   __shared__ int32_t count;
@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
 void launch_choose_by_mass(const MassChoiceArguments& arguments, cudaStream_t stream) {
   const ChoiceTiles& tiles = arguments.tiles;
   const dim3 grid(static_cast<unsigned>(tiles.num_tiles), static_cast<unsigned>(tiles.num_heads));
-  const int num_warps = tiles.rows_per_tile < kMostWarps ? tiles.rows_per_tile : kMostWarps;
+  const int num_warps = tiles.rows_per_tile < kMaxWarps ? tiles.rows_per_tile : kMaxWarps;
   const auto bytes = static_cast<int>(ChoiceLayout(tiles.page_stride).bytes(num_warps));
   MR_CUDA_CHECK(
       cudaFuncSetAttribute(mass_choice_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));

@@ -410,8 +410,8 @@ class Scanner {
   }
 
   __device__ void multiply(uint32_t keys) {
-    ptx::hold(products_);
-    ptx::hold(rows_);
+    ptx::fence_operand(products_);
+    ptx::fence_operand(rows_);
     ptx::wgmma_fence();
     const uint32_t at = ptx::uniform(keys);
     const uint64_t b =
@@ -422,7 +422,7 @@ class Scanner {
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    ptx::hold(products_);
+    ptx::fence_operand(products_);
   }
 
   __device__ void hide_later_keys(const ThreadRows& rows, int32_t first_key) {
@@ -472,7 +472,7 @@ class Scanner {
         ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.rows[warpgroup_])), 16);
     const uint64_t b =
         ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.stages[at_.stage])), 16);
-    ptx::hold(scores);
+    ptx::fence_operand(scores);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -481,7 +481,7 @@ class Scanner {
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    ptx::hold(scores);
+    ptx::fence_operand(scores);
     leave();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -522,10 +522,10 @@ __global__ void __launch_bounds__(kScanThreads, 1)
   __syncthreads();
   const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (warpgroup == kScanners) {
-    ptx::give_registers<kProducerRegisters>();
+    ptx::warpgroup_reg_dealloc<kProducerRegisters>();
     if (threadIdx.x == kScanners * kGroupThreads) bring_pages(shared, arguments, block, maps);
   } else {
-    ptx::take_registers<kScannerRegisters>();
+    ptx::warpgroup_reg_alloc<kScannerRegisters>();
     Scanner<kHeadDim>(shared, arguments, block, warpgroup).run();
   }
 }
@@ -534,7 +534,7 @@ __global__ void __launch_bounds__(kScanThreads, 1)
 
 void launch_page_scan(const PageScanArguments& arguments, const PageScanMaps& maps,
                       cudaStream_t stream) {
-  const int64_t units = arguments.num_units() * arguments.most_heads;
+  const int64_t units = arguments.num_units() * arguments.max_heads;
   const dim3 grid(static_cast<unsigned>((units + kScanners - 1) / kScanners),
                   static_cast<unsigned>((arguments.page_stride + kRangePages - 1) / kRangePages),
                   static_cast<unsigned>(arguments.num_kv_heads));

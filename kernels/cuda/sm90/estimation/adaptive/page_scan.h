@@ -33,7 +33,7 @@ struct PageScanArguments {
   int32_t head_dim = 0;
   const HeadsOfKv* kv_heads = nullptr;  // [num_kv_heads]
   int32_t num_kv_heads = 0;
-  int32_t most_heads = 0;               // of one of them
+  int32_t max_heads = 0;                // of one of them
   const int32_t* unit_pages = nullptr;  // [num_units()] the most that a row of the unit may see
 
   const float* page_steps = nullptr;  // KeyPages::steps

@@ -38,9 +38,10 @@ class BlockSparseBuilder {
     const auto num_tiles = [](const PageBatch& b) {
       return static_cast<int64_t>(b.num_heads) * b.num_tiles;
     };
-    tile_means_ = context.scratch.allocate<__half>(lists_.most(num_tiles) * params.kv.head_dim);
+    tile_means_ =
+        context.scratch.allocate<__half>(lists_.max_over_batches(num_tiles) * params.kv.head_dim);
     scores_ = context.scratch.allocate<float>(
-        lists_.most([&](const PageBatch& b) { return num_tiles(b) * b.page_stride; }));
+        lists_.max_over_batches([&](const PageBatch& b) { return num_tiles(b) * b.page_stride; }));
   }
 
   void build() {

@@ -28,12 +28,12 @@ __device__ inline float value_of_ascending(uint32_t key) {
 // Scores are spread evenly; their bits are not, around zero: intervals are halved by value, and by
 // bits where that gets nowhere.
 __device__ inline uint64_t middle_of(const Interval& left, int step) {
-  constexpr int kMostSteps = 12;
+  constexpr int kMaxSteps = 12;
   const float low = value_of_ascending(static_cast<uint32_t>(left.low));
   const float high = value_of_ascending(static_cast<uint32_t>(left.high - 1));
   const uint64_t middle = ascending_bits(0.5F * low + 0.5F * high);
   const bool is_inside = middle > left.low && middle < left.high;
-  return step < kMostSteps && is_inside ? middle : left.low + (left.high - left.low) / 2;
+  return step < kMaxSteps && is_inside ? middle : left.low + (left.high - left.low) / 2;
 }
 
 // What the warps of a team tell each other.
@@ -108,10 +108,10 @@ class KeySearch {
     mine_high_ = 0;
   }
 
-  // Until at most `most` keys are left, or a single value: those among which the count of keys from
+  // Until at most `max_count` keys are left, or a single value: those among which the count of keys from
   // above reaches `wanted`.
-  __device__ void narrow(int32_t most, int32_t wanted) {
-    for (int step = 0; left_.count > most && left_.high - left_.low > 1; ++step) {
+  __device__ void narrow(int32_t max_count, int32_t wanted) {
+    for (int step = 0; left_.count > max_count && left_.high - left_.low > 1; ++step) {
       split(middle_of(left_, step), wanted);
     }
   }

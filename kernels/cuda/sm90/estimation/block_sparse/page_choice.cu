@@ -257,7 +257,7 @@ void launch_choose_best(const BestChoiceArguments& arguments, cudaStream_t strea
   } else if (num_pages <= ChoiceShared<8>::kPages) {
     launch<8>(arguments, stream);
   } else {
-    static_assert(kMostChoicePages == ChoiceShared<32>::kPages);
+    static_assert(kMaxChoicePages == ChoiceShared<32>::kPages);
     launch<32>(arguments, stream);
   }
 }

@@ -9,7 +9,7 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMostRows = 64;
+constexpr int kMaxRows = 64;
 constexpr int kVector = 8;  // columns of a thread: 16 bytes
 
 // The mean of `num_rows` rows to `out`. A thread sums every so many rows, and those sums are added
@@ -23,7 +23,7 @@ __device__ void store_mean(const Element* rows, int64_t row_stride, int num_rows
   const int first_row = static_cast<int>(threadIdx.x) / kColumnThreads;
   Vector8 sums = {};
 #pragma unroll
-  for (int i = 0; i < kMostRows / kRowThreads; ++i) {
+  for (int i = 0; i < kMaxRows / kRowThreads; ++i) {
     const int row = first_row + i * kRowThreads;
     if (row >= num_rows) continue;
     const Vector8 values = load8(rows + row * row_stride + column);

@@ -65,11 +65,11 @@ class BlockSelect {
   template <typename KeyOf, typename Emit>
   __device__ void collect(const KeyOf& key_of, int32_t count, SelectThreshold threshold,
                           const Emit& emit) {
-    // Each warp takes a stretch of whole 32s, so that ballots give the order within it.
-    const int32_t stretch = (count + kSelectThreads - 1) / kSelectThreads * 32;
-    const int32_t begin = min(warp() * stretch, count);
-    const int32_t end = min(begin + stretch, count);
-    count_stretch(key_of, begin, end, threshold.key);
+    // Each warp takes a range of whole 32s, so that ballots give the order within it.
+    const int32_t length = (count + kSelectThreads - 1) / kSelectThreads * 32;
+    const int32_t begin = min(warp() * length, count);
+    const int32_t end = min(begin + length, count);
+    count_range(key_of, begin, end, threshold.key);
     int32_t place = 0;
     int32_t equal = 0;
     for (int w = 0; w < warp(); ++w) {
@@ -187,8 +187,7 @@ class BlockSelect {
   }
 
   template <typename KeyOf>
-  __device__ void count_stretch(const KeyOf& key_of, int32_t begin, int32_t end,
-                                uint32_t threshold) {
+  __device__ void count_range(const KeyOf& key_of, int32_t begin, int32_t end, uint32_t threshold) {
     int32_t below = 0;
     int32_t equal = 0;
     for_each_key<32>(key_of, begin + lane(), end, [&](int32_t position, uint32_t key) {

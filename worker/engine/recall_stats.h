@@ -9,7 +9,7 @@
 namespace millrace::worker {
 
 // Plain bytes, so that ranks exchange it.
-struct RecallTally {
+struct RecallStats {
   // Bin b holds shares in [b, b + 1) percent; the last one 1.
   static constexpr size_t kBins = 101;
 
@@ -19,7 +19,7 @@ struct RecallTally {
     const double bin = share > 0 ? std::min(share, 1.0) * (kBins - 1) : 0;
     ++bins[static_cast<size_t>(bin)];
   }
-  void add(const RecallTally& other) {
+  void add(const RecallStats& other) {
     sum += other.sum;
     for (size_t bin = 0; bin < kBins; ++bin) bins[bin] += other.bins[bin];
   }

@@ -8,31 +8,30 @@
 
 namespace millrace::kernels::cuda {
 
-// Of one row within one chunk, in powers of two: sum = sum of 2^(score - maximum).
+// Of one row within one chunk, in powers of two: row_sum = sum of 2^(score - row_max).
 struct RowStatistics {
-  float maximum;
-  float sum;
+  float row_max;
+  float row_sum;
 };
 
 // One of a thread's two rows, over the keys it has seen.
-class RunningStatistics {
+class OnlineSoftmax {
  public:
   // Elements e of `scores` with e / 2 % 2 == half are the row's.
   __device__ void add(const float (&scores)[kScoresPerThread], int half) {
-    float tile_maximum = scores[2 * half];
+    float tile_max = scores[2 * half];
 #pragma unroll
     for (int j = 0; j < kScoresPerThread / 4; ++j) {
-      tile_maximum =
-          fmaxf(tile_maximum, fmaxf(scores[4 * j + 2 * half], scores[4 * j + 2 * half + 1]));
+      tile_max = fmaxf(tile_max, fmaxf(scores[4 * j + 2 * half], scores[4 * j + 2 * half + 1]));
     }
-    const float maximum = fmaxf(value_.maximum, tile_maximum);
-    float sum = value_.sum * ptx::exp2_approx(value_.maximum - maximum);
+    const float row_max = fmaxf(value_.row_max, tile_max);
+    float sum = value_.row_sum * ptx::exp2_approx(value_.row_max - row_max);
 #pragma unroll
     for (int j = 0; j < kScoresPerThread / 4; ++j) {
-      sum += ptx::exp2_approx(scores[4 * j + 2 * half] - maximum);
-      sum += ptx::exp2_approx(scores[4 * j + 2 * half + 1] - maximum);
+      sum += ptx::exp2_approx(scores[4 * j + 2 * half] - row_max);
+      sum += ptx::exp2_approx(scores[4 * j + 2 * half + 1] - row_max);
     }
-    value_ = {maximum, sum};
+    value_ = {row_max, sum};
   }
 
   // Of the four threads that share the row.
@@ -40,12 +39,12 @@ class RunningStatistics {
     RowStatistics merged = value_;
 #pragma unroll
     for (int distance = 1; distance <= 2; distance *= 2) {
-      const float other_maximum = __shfl_xor_sync(~0u, merged.maximum, distance);
-      const float other_sum = __shfl_xor_sync(~0u, merged.sum, distance);
-      const float maximum = fmaxf(merged.maximum, other_maximum);
-      merged.sum = merged.sum * ptx::exp2_approx(merged.maximum - maximum) +
-                   other_sum * ptx::exp2_approx(other_maximum - maximum);
-      merged.maximum = maximum;
+      const float other_max = __shfl_xor_sync(~0u, merged.row_max, distance);
+      const float other_sum = __shfl_xor_sync(~0u, merged.row_sum, distance);
+      const float row_max = fmaxf(merged.row_max, other_max);
+      merged.row_sum = merged.row_sum * ptx::exp2_approx(merged.row_max - row_max) +
+                       other_sum * ptx::exp2_approx(other_max - row_max);
+      merged.row_max = row_max;
     }
     return merged;
   }

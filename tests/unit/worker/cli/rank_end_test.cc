@@ -1,4 +1,4 @@
-#include "worker/watch/rank_end.h"
+#include "worker/cli/rank_end.h"
 
 #include <gtest/gtest.h>
 

@@ -23,7 +23,7 @@ struct Imbalance {
   int32_t worst_layer = 0;
 };
 
-class PairTally {
+class PairCounts {
  public:
   struct Layer {
     double density = 0;  // covered over causal pairs, all ranks and heads
@@ -40,7 +40,7 @@ class PairTally {
   int32_t num_layers_ = 0;
   double covered_ = 0;
   double causal_ = 0;
-  double covered_if_all_had_most_ = 0;
+  double covered_if_all_had_max_ = 0;
   double worst_ = 1;
   int32_t worst_layer_ = 0;
 };

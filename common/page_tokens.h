@@ -1,0 +1,11 @@
+// The size of a page, on which kernels, the store and whoever pulls pages agree.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace {
+
+// Tokens of one layer and one kv head.
+inline constexpr int64_t kPageTokens = 64;
+
+}  // namespace millrace

@@ -1,0 +1,172 @@
+// What rank 0 makes of what the coordinator said, the clock and a stop, without any other rank.
+#include "worker/group/command_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_clock.h"
+#include "tests/unit/worker/control/scripted_link.h"
+#include "tests/unit/worker/group/small_store.h"
+
+namespace millrace::worker {
+namespace {
+
+using protocol::Envelope;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Envelope request(const std::string& id, uint64_t deadline_ms = 0) {
+  Envelope envelope;
+  envelope.mutable_prefill_request()->set_request_id(id);
+  envelope.mutable_prefill_request()->set_deadline_ms(deadline_ms);
+  envelope.mutable_prefill_request()->set_head_plan("dense");
+  return envelope;
+}
+
+Envelope cancel(const std::string& id) {
+  Envelope envelope;
+  envelope.mutable_cancel()->set_request_id(id);
+  return envelope;
+}
+
+Envelope release(const std::string& id) {
+  Envelope envelope;
+  envelope.mutable_lease_release()->set_request_id(id);
+  return envelope;
+}
+
+class CommandSourceTest : public ::testing::Test {
+ protected:
+  CommandSourceTest() {
+    link_.hurry();  // nothing of this is about waiting
+    options_.drain_timeout = milliseconds(100);
+  }
+
+  // "a unavailable": requests that failed, and how.
+  std::vector<std::string> failures() const {
+    std::vector<std::string> failed;
+    for (const auto& sent : link_.sent()) {
+      if (!sent.has_prefill_failed()) continue;
+      failed.push_back(
+          fmt::format("{} {}", sent.prefill_failed().request_id(),
+                      errc_name(static_cast<Errc>(sent.prefill_failed().error().code()))));
+    }
+    return failed;
+  }
+  // Of a layer's boundary: how the request that runs is to end, or nothing.
+  std::string ending() {
+    return source_.at_boundary({.layer = 1, .num_layers = 4}).end_running().message();
+  }
+  int num_drains() const {
+    int count = 0;
+    for (const auto& sent : link_.sent()) count += sent.has_drain() ? 1 : 0;
+    return count;
+  }
+
+  ::millrace::testing::FakeClock clock_;
+  test::ScriptedLink link_;
+  ControlBoard board_{clock_};
+  CoordinatorReporter reporter_{&link_, board_};
+  GroupOptions options_;
+  std::unique_ptr<kvstore::KvStore> store_ = test::small_store(clock_);
+  Drain drain_{*store_, reporter_, options_, clock_};
+  std::atomic<bool> stop_ = false;
+  CommandSource source_{link_, reporter_, drain_, stop_, clock_};
+};
+
+TEST_F(CommandSourceTest, GivesRequestsInOrderEachWithALeaseOfItsOwn) {
+  link_.push(request("a"));
+  link_.push(request("b"));
+  const auto first = source_.next().run();
+  source_.finish_running();
+  const auto second = source_.next().run();
+  EXPECT_EQ(first.request_id(), "a");
+  EXPECT_EQ(first.head_plan(), "dense");
+  EXPECT_EQ(second.request_id(), "b");
+  EXPECT_NE(first.lease_id(), second.lease_id());
+  source_.finish_running();
+  EXPECT_FALSE(source_.next().has_run());
+}
+
+TEST_F(CommandSourceTest, AnswersRequestsThatAreOverBeforeTheyStarted) {
+  link_.push(request("a", 100));
+  link_.push(request("b"));
+  link_.push(cancel("b"));
+  link_.push(request("c", 101));
+  (void)source_.at_boundary({});  // takes the messages
+  clock_.advance(milliseconds(100));
+  EXPECT_EQ(source_.next().run().request_id(), "c");
+  EXPECT_THAT(failures(), ElementsAre("b cancelled", "a deadline_exceeded"));
+}
+
+TEST_F(CommandSourceTest, EndsTheRunningRequestWhenItIsCancelled) {
+  link_.push(request("a"));
+  source_.next();
+  EXPECT_EQ(ending(), "");
+  link_.push(cancel("a"));
+  EXPECT_EQ(ending(), "request a was cancelled after layer 2 of 4");
+}
+
+TEST_F(CommandSourceTest, EndsTheRunningRequestWhenItsDeadlinePasses) {
+  link_.push(request("a", 100));
+  source_.next();
+  clock_.advance(milliseconds(99));
+  EXPECT_EQ(ending(), "");
+  clock_.advance(milliseconds(1));
+  EXPECT_EQ(ending(), "request a: the deadline passed in layer 2 of 4");
+}
+
+TEST_F(CommandSourceTest, PassesLeaseChangesOnBetweenRequestsAndBetweenLayers) {
+  link_.push(release("x"));
+  link_.push(request("a"));
+  const auto command = source_.next();
+  EXPECT_EQ(command.lease_changes_size(), 1);
+  link_.push(release("y"));
+  const auto boundary = source_.at_boundary({});
+  ASSERT_EQ(boundary.lease_changes_size(), 1);
+  EXPECT_EQ(boundary.lease_changes(0).release().request_id(), "y");
+  source_.finish_running();
+  EXPECT_EQ(source_.next().lease_changes_size(), 0);
+}
+
+TEST_F(CommandSourceTest, AStopIsAnnouncedOnceAndComesAfterWhatIsQueued) {
+  link_.push(request("a"));
+  stop_ = true;
+  const auto command = source_.next();
+  EXPECT_TRUE(command.has_run());
+  EXPECT_FALSE(command.stop());
+  (void)source_.at_boundary({});
+  source_.finish_running();
+  EXPECT_TRUE(source_.next().stop());
+  EXPECT_EQ(num_drains(), 1);
+}
+
+TEST_F(CommandSourceTest, ADrainWaitsForLeasesUntilItsTimeIsOver) {
+  test::hold(*store_, "held", "lease", std::chrono::hours(1));
+  stop_ = true;
+  EXPECT_FALSE(source_.next().stop());
+  clock_.advance(milliseconds(99));
+  EXPECT_FALSE(source_.next().stop());
+  clock_.advance(milliseconds(1));
+  EXPECT_TRUE(source_.next().stop());
+}
+
+TEST_F(CommandSourceTest, ADrainEndsWithTheLastLease) {
+  test::hold(*store_, "held", "lease", std::chrono::hours(1));
+  stop_ = true;
+  EXPECT_FALSE(source_.next().stop());
+  ASSERT_TRUE(store_->release_lease("held", "lease").ok());
+  EXPECT_TRUE(source_.next().stop());
+}
+
+TEST_F(CommandSourceTest, ARefusedGroupStopsAndSaysWhy) {
+  EXPECT_EQ(source_.refusal(), "");
+  link_.push(ControlEvent::Kind::kRefused, "an older protocol");
+  // The event is taken with the wait of an idle group.
+  EXPECT_TRUE(source_.next().stop());
+  EXPECT_EQ(source_.refusal(), "an older protocol");
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,122 @@
+// A rank's start: what it registers with, and that what fails on one rank fails on all.
+#include "worker/group/group_rank.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+
+#include "tests/unit/worker/group/group_service_case.h"
+
+namespace millrace::worker {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// One port cannot be listened at.
+class DeafTransport final : public comm::Transport {
+ public:
+  static constexpr int kDeafPort = 4711;
+
+  Result<std::unique_ptr<comm::TransportServer>> listen(
+      const std::string& host, int port, comm::TransportServer::Handler handler) override {
+    // Rank 1's is the next one.
+    if (port == kDeafPort + 1) return error(Errc::kIo, "port {} is in use", port);
+    return transport_.listen(host, port, std::move(handler));
+  }
+  Result<std::unique_ptr<comm::TransportConnection>> connect(const std::string& address,
+                                                             Deadline deadline) override {
+    return transport_.connect(address, deadline);
+  }
+
+ private:
+  comm::LocalTransport transport_;
+};
+
+class GroupRankTest : public GroupServiceTest {
+ protected:
+  // Of two ranks that are started and do not serve: "ok", or the error.
+  static std::vector<std::string> starts(
+      const std::function<void(GroupRankOptions&, int)>& change) {
+    std::vector<std::string> outcomes(2);
+    DeafTransport transport;
+    test::ScriptedLink link;
+    std::latch started(2);
+    test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+      const int rank = world->rank();
+      GroupRankOptions options;
+      options.rank = test::rank_options(model().path(), {2, 1});
+      options.group.epoch = "epoch";
+      options.group.head_plan = "dense";
+      options.pools.host_bytes = 1 << 20;
+      change(options, rank);
+      const auto made = GroupRank::start(
+          std::move(world), options,
+          {.transport = transport, .connect = [&](protocol::Register, ControlBoard&) {
+             return std::make_unique<test::SharedLink>(link);
+           }});
+      outcomes[static_cast<size_t>(rank)] = made.ok() ? "ok" : made.error().message;
+      started.arrive_and_wait();
+    });
+    return outcomes;
+  }
+};
+
+TEST_F(GroupRankTest, RegistersWithWhatTheGroupIs) {
+  options_.grid = {2, 2};
+  group().start();
+  group().stop();
+  expect_good_end();
+  const auto& description = group().description();
+  EXPECT_EQ(description.group_id(), "epoch-1");
+  EXPECT_EQ(description.group_name(), "group-0");
+  EXPECT_EQ(description.tp(), 2U);
+  EXPECT_EQ(description.cp(), 2U);
+  EXPECT_EQ(description.max_prompt_tokens(), 1920U);  // what the stores hold
+  EXPECT_EQ(description.layer_timeout_ms(), 60'000U);
+  EXPECT_EQ(description.model().vocab_size(), 101U);
+  EXPECT_EQ(description.model().num_kv_heads(), 4U);
+  EXPECT_EQ(description.model().dtype(), "float32");
+}
+
+TEST_F(GroupRankTest, StartsOnAllRanks) {
+  EXPECT_THAT(starts([](GroupRankOptions&, int) {}), Each("ok"));
+}
+
+TEST_F(GroupRankTest, APlanThatIsNoneIsAnErrorBeforeTheFirstRequest) {
+  EXPECT_THAT(
+      starts([](GroupRankOptions& options, int) { options.group.head_plan = "diagonal:3"; }),
+      Each(HasSubstr("diagonal:3")));
+}
+
+TEST_F(GroupRankTest, PoolsWithoutRoomForAnyPromptAreRefusedWithTheOptions) {
+  EXPECT_THAT(starts([](GroupRankOptions& options, int) { options.pools.host_bytes = 1 << 14; }),
+              Each(HasSubstr("see --device-pool, --host-pool, --disk-pool")));
+}
+
+TEST_F(GroupRankTest, ADiskThatOneRankCannotUseIsAnErrorOnAll) {
+  EXPECT_THAT(starts([](GroupRankOptions& options, int rank) {
+                if (rank == 1) options.pools.disk_directory = "/dev/null/none";
+              }),
+              Each(HasSubstr("rank 1: /dev/null/none/rank-1")));
+}
+
+TEST_F(GroupRankTest, AServerThatOneRankCannotStartIsAnErrorOnAll) {
+  EXPECT_THAT(starts([](GroupRankOptions& options, int rank) {
+                if (rank == 1) options.kv_port = DeafTransport::kDeafPort;
+              }),
+              Each("rank 1: port 4712 is in use"));
+}
+
+TEST_F(GroupRankTest, RanksHaveTheIdThatRankZeroDraws) {
+  std::vector<std::string> epochs(2);
+  test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
+    epochs[static_cast<size_t>(world->rank())] = draw_epoch(*world).value();
+  });
+  EXPECT_EQ(epochs[0], epochs[1]);
+  EXPECT_FALSE(epochs[0].empty());
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,36 @@
+// Which lines of a job's input are run, and by which id each goes. Rank 0's.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "common/result.h"
+#include "worker/batch/batch_options.h"
+#include "worker/batch/batch_prompt.h"
+#include "worker/batch/input_lines.h"
+#include "worker/runtime/prompt.h"
+
+namespace millrace::worker {
+
+class BatchAdmission {
+ public:
+  // Both outlive it.
+  BatchAdmission(const PromptLimits& limits, const BatchOptions& options)
+      : limits_(limits), options_(options) {}
+
+  // The line's id, or "line-N" where it has none. kInvalidArgument where an earlier line has it: that
+  // line's result is the one that goes by it.
+  Result<std::string> claim_id(const InputLine& line);
+  // What the line asks for, if it can be run.
+  Result<BatchPrompt> admit(const InputLine& line) const;
+
+ private:
+  const PromptLimits& limits_;
+  const BatchOptions& options_;
+  std::set<std::string> claimed_;
+};
+
+// "line-7"
+std::string line_id(const InputLine& line);
+
+}  // namespace millrace::worker

@@ -1,0 +1,52 @@
+// What a batch job is told, the same on every rank, and what it works with on one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "kernels/api/device.h"
+#include "model/weights.h"
+#include "worker/batch/batch_prompt.h"
+#include "worker/engine/engine.h"
+#include "worker/ranks/rank_grid.h"
+#include "worker/runtime/prompt.h"
+#include "worker/runtime/rank_runtime.h"
+#include "worker/watch/group_watch.h"
+
+namespace millrace::worker {
+
+struct BatchOptions {
+  std::string input_path;
+  std::string output_directory;
+  std::string head_plan = "auto";
+  double min_recall = 0;
+  bool resume = false;  // an earlier job's results stay, and what they have is not computed again
+  bool save_kv = false;
+  int64_t crossover_tokens = 0;
+  int64_t max_line_bytes = kMaxBatchLineBytes;
+  Duration layer_timeout = std::chrono::minutes(30);
+  bool show_progress = false;
+};
+
+// All outlive the job.
+struct BatchResources {
+  Engine& engine;
+  kernels::Device& device;
+  const model::ModelWeights& weights;
+  const RankGrid& grid;
+  const PromptLimits& limits;   // the same on every rank
+  GroupWatch* watch = nullptr;  // null where nobody watches
+};
+
+// Of a rank that is up.
+inline BatchResources batch_resources(RankRuntime& runtime, GroupWatch* watch = nullptr) {
+  return {.engine = runtime.engine(),
+          .device = runtime.device(),
+          .weights = runtime.weights(),
+          .grid = runtime.grid(),
+          .limits = runtime.limits(),
+          .watch = watch};
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,150 @@
+#include "worker/batch/batch_prompt_run.h"
+
+#include <utility>
+
+#include "model/generator.h"
+#include "plan/plan_for_length.h"
+
+namespace millrace::worker {
+
+namespace {
+
+std::string step_after(const LayerReport& report) {
+  if (report.layer + 1 == report.num_layers) return "the logits";
+  return fmt::format("layer {} of {}", report.layer + 2, report.num_layers);
+}
+
+}  // namespace
+
+BatchPromptRun::BatchPromptRun(const BatchResources& resources, const BatchOptions& options,
+                               RankSync& sync, const BatchPrompt& prompt)
+    : r_(resources),
+      options_(options),
+      sync_(sync),
+      prompt_(prompt),
+      partition_(r_.engine.partition(std::ssize(prompt.token_ids))),
+      directory_(options.output_directory + "/kv/" + prompt.id) {}
+
+Result<BatchResult> BatchPromptRun::run() {
+  expect("the first layer");
+  const auto head_plan = plan();
+  Result<void> own = head_plan.ok() ? Result<void>() : head_plan.error();
+  if (own.ok() && options_.save_kv) own = directory_.begin();
+  MR_RETURN_IF_ERROR(sync_.all_agree(own));
+  auto result = run_planned(*head_plan);
+  if (!result.ok() && options_.save_kv && sync_.is_root()) {
+    directory_.remove();  // half a cache is worse than none
+  }
+  return result;
+}
+
+// Of this rank alone.
+Result<model::HeadPlan> BatchPromptRun::plan() const {
+  MR_ASSIGN_OR_RETURN(
+      auto plan,
+      model::make_head_plan(options_.head_plan, r_.weights.config, partition_.num_tokens(),
+                            options_.crossover_tokens, {.min_recall = options_.min_recall}));
+  return model::plan_for_length(std::move(plan), partition_.num_tokens(),
+                                r_.device.info().sparse_cost);
+}
+
+// Every wait of the host within a step has the layer timeout; those of a GPU for its peers may have
+// none.
+void BatchPromptRun::expect(const std::string& step) {
+  sync_.expect(step, 2 * sync_.timeouts().layer);
+}
+
+Result<BatchPromptRun::Sinks> BatchPromptRun::make_sinks() const {
+  const int64_t num_rows = partition_.num_tokens(r_.grid.cp().rank());
+  Sinks sinks;
+  if (options_.save_kv && r_.weights.shard.kv_replica == 0) {
+    const std::string path = directory_.rank_file(sync_.world().rank());
+    MR_ASSIGN_OR_RETURN(sinks.file, KvFileSink::create(r_.device, path, r_.weights, num_rows));
+    sinks.all.add(*sinks.file);
+  }
+  if (prompt_.max_tokens > 1) {
+    MR_ASSIGN_OR_RETURN(auto retained, RetainSink::create(r_.device, r_.weights, num_rows));
+    sinks.retained = std::make_unique<RetainSink>(std::move(retained));
+    sinks.all.add(*sinks.retained);
+  }
+  return sinks;
+}
+
+Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
+  Stopwatch watch;
+  // All layers' K and V stay on the device then: nothing of an earlier prompt's may.
+  if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
+  auto sinks = make_sinks();
+  MR_RETURN_IF_ERROR(sync_.all_agree(sinks.ok() ? Result<void>() : sinks.error()));
+  MR_ASSIGN_OR_RETURN(const auto prefilled, prefill(plan, *sinks));
+  MR_RETURN_IF_ERROR(finish_files(prefilled, *sinks));
+  BatchResult result{.num_tokens = partition_.num_tokens(),
+                     .generated_token_ids = {prefilled.first_token},
+                     .top_tokens = prefilled.top_tokens,
+                     .probe_token_ids = prefilled.probe_token_ids,
+                     .probe_logprobs = prefilled.probe_logprobs,
+                     .density = prefilled.density,
+                     .recall = prefilled.recall.mean(),
+                     .recall_p01 = prefilled.recall.first_percentile(),
+                     .dense_for_length = plan.dense_for_length(),
+                     .phases = prefilled.phases};
+  if (prompt_.max_tokens > 1) {
+    PhaseTimes::Span span(result.phases, Phase::kGenerate);
+    MR_ASSIGN_OR_RETURN(result.generated_token_ids,
+                        generate(prefilled.first_token, *sinks->retained));
+  }
+  result.finish_reason =
+      model::finish_reason(result.generated_token_ids, r_.weights.config, prompt_.ignore_eos);
+  result.total_s = watch.elapsed_s();
+  return result;
+}
+
+Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks& sinks) {
+  const auto at_boundary = [this](const LayerReport& report) {
+    expect(step_after(report));
+    return Result<void>();
+  };
+  return r_.engine.prefill({.token_ids = prompt_.token_ids,
+                            .plan = &plan,
+                            .probe_positions = prompt_.probe_positions,
+                            .probe_target_ids = prompt_.probe_target_ids,
+                            .sink = sinks.all.empty() ? nullptr : &sinks.all,
+                            .at_boundary = at_boundary},
+                           options_.layer_timeout);
+}
+
+// The manifest says that the files are whole, so all ranks have closed theirs before.
+Result<void> BatchPromptRun::finish_files(const PrefillResult& result, Sinks& sinks) {
+  expect("saving the cache");
+  MR_RETURN_IF_ERROR(sync_.all_agree(sinks.file != nullptr ? sinks.file->close() : Result<void>()));
+  if (!options_.save_kv) return {};
+  return sync_.all_agree(sync_.is_root() ? save_manifest(result) : Result<void>());
+}
+
+Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
+                                                      const RetainSink& retained) {
+  auto generator = model::Generator::create(r_.device, r_.weights, r_.grid.tp(), r_.grid.cp(),
+                                            prompt_.max_tokens);
+  MR_RETURN_IF_ERROR(sync_.all_agree(generator.ok() ? Result<void>() : generator.error()));
+  return generator->generate({.prompt = retained.slabs(),
+                              .num_prompt_tokens = std::ssize(prompt_.token_ids),
+                              .first_token = first_token,
+                              .max_tokens = prompt_.max_tokens,
+                              .ignore_eos = prompt_.ignore_eos},
+                             [this] {
+                               expect("the next token");
+                               return Deadline::after(options_.layer_timeout);
+                             });
+}
+
+Result<void> BatchPromptRun::save_manifest(const PrefillResult& result) const {
+  MR_ASSIGN_OR_RETURN(const auto text, kv_manifest_json({.id = prompt_.id,
+                                                         .num_tokens = partition_.num_tokens(),
+                                                         .first_token = result.first_token,
+                                                         .density = result.density},
+                                                        r_.weights.config, r_.weights.compute_dtype,
+                                                        partition_, r_.grid.shape()));
+  return directory_.write_manifest(text);
+}
+
+}  // namespace millrace::worker

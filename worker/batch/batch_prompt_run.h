@@ -1,0 +1,53 @@
+// One prompt of a batch job on all ranks: prefill, its KV files, generation.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/head_plan.h"
+#include "worker/batch/batch_options.h"
+#include "worker/batch/batch_prompt.h"
+#include "worker/batch/fan_out_sink.h"
+#include "worker/batch/kv_directory.h"
+#include "worker/batch/kv_files.h"
+#include "worker/batch/retain_sink.h"
+#include "worker/runtime/rank_sync.h"
+
+namespace millrace::worker {
+
+class BatchPromptRun {
+ public:
+  // All outlive the run.
+  BatchPromptRun(const BatchResources& resources, const BatchOptions& options, RankSync& sync,
+                 const BatchPrompt& prompt);
+
+  // Collective, once: a result on all ranks or an error on all, which leaves no files.
+  Result<BatchResult> run();
+
+ private:
+  // What takes the layers on this rank.
+  struct Sinks {
+    std::unique_ptr<KvFileSink> file;      // where KV is saved, by one of the ranks that have it
+    std::unique_ptr<RetainSink> retained;  // where more tokens are generated
+    FanOutSink all;
+  };
+
+  Result<model::HeadPlan> plan() const;
+  Result<BatchResult> run_planned(const model::HeadPlan& plan);
+  Result<Sinks> make_sinks() const;
+  Result<PrefillResult> prefill(const model::HeadPlan& plan, Sinks& sinks);
+  Result<void> finish_files(const PrefillResult& result, Sinks& sinks);
+  Result<void> save_manifest(const PrefillResult& result) const;
+  Result<std::vector<int32_t>> generate(int32_t first_token, const RetainSink& retained);
+  void expect(const std::string& step);
+
+  const BatchResources r_;
+  const BatchOptions& options_;
+  RankSync& sync_;
+  const BatchPrompt& prompt_;
+  const Partition partition_;
+  const KvDirectory directory_;
+};
+
+}  // namespace millrace::worker

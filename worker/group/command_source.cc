@@ -1,0 +1,97 @@
+#include "worker/group/command_source.h"
+
+#include <utility>
+
+#include "common/errc_wire.h"
+#include "common/random_id.h"
+#include "worker/ranks/command_channel.h"
+
+namespace millrace::worker {
+
+protocol::GroupCommand CommandSource::next() {
+  if (inbox_.empty()) read(kCommandInterval);
+  look_for_drain();
+  refuse_those_over();
+  protocol::GroupCommand command;
+  add_lease_changes(command);
+  start_next(command);
+  if (!command.has_run() && inbox_.draining()) command.set_stop(drain_.done());
+  return command;
+}
+
+protocol::GroupCommand CommandSource::at_boundary(const LayerReport& report) {
+  read(Duration::zero());
+  look_for_drain();
+  protocol::GroupCommand command;
+  add_lease_changes(command);
+  const auto goes_on = may_go_on(report);
+  if (!goes_on.ok()) {
+    command.mutable_end_running()->set_code(errc_to_wire(goes_on.error().code));
+    command.mutable_end_running()->set_message(goes_on.error().message);
+  }
+  return command;
+}
+
+void CommandSource::finish_running() {
+  inbox_.finish_running();
+  running_.clear();
+}
+
+void CommandSource::read(Duration longest_wait) {
+  auto event = link_.wait(Deadline::after(longest_wait));
+  while (event.has_value()) {
+    inbox_.take(std::move(*event));
+    event = link_.poll();
+  }
+}
+
+void CommandSource::look_for_drain() {
+  if (stop_.load() || !inbox_.refusal().empty()) inbox_.drain();
+  if (inbox_.draining()) drain_.announce();
+}
+
+void CommandSource::refuse_those_over() {
+  for (const auto& id : inbox_.take_cancelled()) {
+    reporter_.failed(id, error(Errc::kCancelled, "request {} was cancelled before it started", id));
+  }
+  for (const auto& id : inbox_.take_expired()) {
+    reporter_.failed(id, error(Errc::kDeadlineExceeded,
+                               "request {}: the deadline passed before it started", id));
+  }
+}
+
+void CommandSource::start_next(protocol::GroupCommand& command) {
+  auto next = inbox_.start_next();
+  if (!next) return;
+  auto& request = next->request;
+  running_ = request.request_id();
+  running_deadline_ = next->deadline;
+  auto& run = *command.mutable_run();
+  run.set_request_id(request.request_id());
+  run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
+  run.set_head_plan(request.head_plan());
+  run.set_min_recall(request.min_recall());
+  run.set_lease_id(random_id());
+  run.set_lease_ms(request.lease_ms());
+  run.set_handover(request.handover());
+}
+
+void CommandSource::add_lease_changes(protocol::GroupCommand& command) {
+  for (auto& change : inbox_.take_lease_changes()) {
+    *command.add_lease_changes() = std::move(change);
+  }
+}
+
+Result<void> CommandSource::may_go_on(const LayerReport& report) const {
+  if (inbox_.running_cancelled()) {
+    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", running_,
+                 report.layer + 1, report.num_layers);
+  }
+  if (clock_.now() >= running_deadline_) {
+    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
+                 running_, report.layer + 1, report.num_layers);
+  }
+  return {};
+}
+
+}  // namespace millrace::worker

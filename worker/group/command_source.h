@@ -1,0 +1,58 @@
+// What rank 0 tells the group next: made from what the coordinator asked for, what the clock says,
+// and whether the process is to stop. The engine's thread.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "common/clock.h"
+#include "protocol/group_messages.pb.h"
+#include "worker/control/control_link.h"
+#include "worker/engine/engine.h"
+#include "worker/group/drain.h"
+#include "worker/group/request_inbox.h"
+
+namespace millrace::worker {
+
+class CommandSource {
+ public:
+  // All outlive it. `clock`: by which deadlines of requests pass. `stop`: from outside the group.
+  CommandSource(ControlLink& link, CoordinatorReporter& reporter, Drain& drain,
+                const std::atomic<bool>& stop, const Clock& clock)
+      : link_(link),
+        reporter_(reporter),
+        drain_(drain),
+        stop_(stop),
+        clock_(clock),
+        inbox_(clock) {}
+
+  // Between requests. Waits for kCommandInterval at most, then there is nothing to do.
+  protocol::GroupCommand next();
+  // Between the layers of the request that next() gave: changes of leases, and its end where the
+  // coordinator cancelled it or its deadline passed.
+  protocol::GroupCommand at_boundary(const LayerReport& report);
+  // That request is over.
+  void finish_running();
+
+  // Why the coordinator will not have this group; empty: it will.
+  const std::string& refusal() const { return inbox_.refusal(); }
+
+ private:
+  void read(Duration longest_wait);
+  void look_for_drain();
+  void refuse_those_over();
+  void start_next(protocol::GroupCommand& command);
+  void add_lease_changes(protocol::GroupCommand& command);
+  Result<void> may_go_on(const LayerReport& report) const;
+
+  ControlLink& link_;
+  CoordinatorReporter& reporter_;
+  Drain& drain_;
+  const std::atomic<bool>& stop_;
+  const Clock& clock_;
+  RequestInbox inbox_;
+  std::string running_;  // a request's id
+  TimePoint running_deadline_;
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,20 @@
+#include "worker/group/drain.h"
+
+#include "common/log.h"
+
+namespace millrace::worker {
+
+void Drain::announce() {
+  if (announced_) return;
+  announced_ = true;
+  reporter_.draining();
+  spdlog::info("draining: {} leases", store_.stats().leases_active);
+}
+
+bool Drain::done() {
+  const TimePoint now = clock_.now();
+  if (!deadline_) deadline_ = now + options_.drain_timeout;
+  return store_.stats().leases_active == 0 || now >= *deadline_;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,25 @@
+// What a group is told at its start, the same on all ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "common/clock.h"
+
+namespace millrace::worker {
+
+struct GroupOptions {
+  std::string epoch;  // the group's id
+  std::string head_plan = "auto";
+  double min_recall = 0;  // of requests that name none
+  Duration layer_timeout = std::chrono::minutes(5);
+  Duration drain_timeout = std::chrono::seconds(30);
+  Duration max_lease = std::chrono::hours(1);
+  Duration default_lease = std::chrono::seconds(30);
+};
+
+// The lease that a request of `lease_ms` gets; 0: it names none.
+Duration granted_lease(const GroupOptions& options, uint64_t lease_ms);
+
+}  // namespace millrace::worker

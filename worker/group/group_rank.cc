@@ -1,0 +1,117 @@
+#include "worker/group/group_rank.h"
+
+#include <utility>
+
+#include "common/log.h"
+#include "common/random_id.h"
+#include "protocol/codec.h"
+#include "worker/ranks/agreement.h"
+#include "worker/ranks/command_channel.h"
+#include "worker/store/rank_store.h"
+
+namespace millrace::worker {
+
+Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Communicator> world,
+                                                    const GroupRankOptions& options,
+                                                    const RankSurroundings& surroundings) {
+  std::unique_ptr<GroupRank> rank(new GroupRank(options, surroundings));
+  const auto assembled = rank->assemble(std::move(world));
+  if (assembled.ok()) return rank;
+  // The others have the same error to report.
+  if (surroundings.watch != nullptr) surroundings.watch->leave();
+  return assembled.error();
+}
+
+Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
+  MR_ASSIGN_OR_RETURN(runtime_, RankRuntime::create(std::move(world), options_.rank));
+  const auto deadline = Deadline::after(options_.rank.startup_timeout);
+  MR_RETURN_IF_ERROR(
+      runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
+  MR_ASSIGN_OR_RETURN(store_,
+                      make_rank_store(options_.pools, *runtime_, surroundings_.clock, deadline));
+  MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
+                                                options_.group.layer_timeout));
+  MR_RETURN_IF_ERROR(start_server(deadline));
+  if (runtime_->grid().is_root()) {
+    log_start();
+    link_ = surroundings_.connect(description(), board_);
+  }
+  service_ = std::make_unique<GroupService>(GroupResources{.runtime = *runtime_,
+                                                           .store = *store_,
+                                                           .server = *server_,
+                                                           .link = link_.get(),
+                                                           .board = board_,
+                                                           .watch = surroundings_.watch},
+                                            options_.group, surroundings_.clock);
+  return {};
+}
+
+// Ranks of one host must not collide, so each has a port of its own; 0 leaves it to the system.
+Result<void> GroupRank::start_server(Deadline deadline) {
+  auto& world = runtime_->grid().world();
+  const int port = options_.kv_port == 0 ? 0 : options_.kv_port + world.rank();
+  auto server = KvServer::start(surroundings_.transport, *store_, options_.group.epoch,
+                                options_.kv_host, port);
+  MR_RETURN_IF_ERROR(all_agree(world, server.ok() ? Result<void>() : server.error(), deadline));
+  server_ = std::move(*server);
+  return {};
+}
+
+void GroupRank::log_start() const {
+  const auto shape = runtime_->grid().shape();
+  spdlog::info(
+      "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
+      "crossover {}",
+      options_.group.epoch, shape.tp * shape.cp, shape.tp, shape.cp, runtime_->device().info().name,
+      runtime_->engine().groups().transport, runtime_->limits().max_prompt_tokens,
+      runtime_->crossover_tokens());
+}
+
+protocol::Register GroupRank::description() const {
+  const auto& weights = runtime_->weights();
+  const auto& config = weights.config;
+  const auto shape = runtime_->grid().shape();
+  const auto layer_timeout_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.group.layer_timeout).count();
+  protocol::Register description;
+  description.set_protocol_version(protocol::kProtocolVersion);
+  description.set_group_id(options_.group.epoch);
+  description.set_group_name(options_.group_name);
+  description.set_tp(static_cast<uint32_t>(shape.tp));
+  description.set_cp(static_cast<uint32_t>(shape.cp));
+  description.set_max_prompt_tokens(static_cast<uint64_t>(runtime_->limits().max_prompt_tokens));
+  description.set_version(MILLRACE_VERSION);
+  description.set_device(runtime_->device().info().name);
+  description.set_layer_timeout_ms(static_cast<uint64_t>(layer_timeout_ms));
+  auto& model = *description.mutable_model();
+  model.set_name(config.name);
+  model.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
+  model.set_num_layers(static_cast<uint32_t>(config.num_layers));
+  model.set_num_query_heads(static_cast<uint32_t>(config.num_query_heads));
+  model.set_num_kv_heads(static_cast<uint32_t>(config.num_kv_heads));
+  model.set_head_dim(static_cast<uint32_t>(config.head_dim));
+  model.set_max_position_embeddings(static_cast<uint64_t>(config.max_position_embeddings));
+  model.set_dtype(std::string(dtype_name(weights.compute_dtype)));
+  return description;
+}
+
+Result<void> GroupRank::serve(const std::atomic<bool>& stop) {
+  auto ran = service_->run(stop);
+  const bool broken = !ran.ok() && ran.error().code == Errc::kPeerLost;
+  if (broken) {
+    spdlog::error("{}", ran.error().to_string());
+    link_.reset();  // sends what it was given
+  }
+  if (surroundings_.watch == nullptr) return ran;
+  broken ? surroundings_.watch->give_up() : surroundings_.watch->leave();
+  return ran;
+}
+
+Result<std::string> draw_epoch(comm::Communicator& world) {
+  std::string epoch = random_id();
+  MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(epoch)), /*root=*/0,
+                                     Deadline::after(kCommandTimeout)));
+  return epoch;
+}
+
+}  // namespace millrace::worker

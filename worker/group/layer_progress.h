@@ -1,0 +1,33 @@
+// How far a prompt is: the layers computed, and those of them that the coordinator was told of. It
+// hears of each once, in order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/group/coordinator_reporter.h"
+
+namespace millrace::worker {
+
+class LayerProgress {
+ public:
+  // `reporter` outlives it.
+  LayerProgress(CoordinatorReporter& reporter, std::string request_id, int32_t num_layers)
+      : reporter_(reporter), request_id_(std::move(request_id)), num_layers_(num_layers) {}
+
+  // The next layer.
+  void computed(double density) { density_.push_back(density); }
+  int32_t num_computed() const { return static_cast<int32_t>(density_.size()); }
+  // Those computed before `end_layer` that were not reported yet.
+  void report_until(int32_t end_layer);
+
+ private:
+  CoordinatorReporter& reporter_;
+  const std::string request_id_;
+  const int32_t num_layers_;
+  std::vector<double> density_;  // of each layer computed
+  int32_t num_reported_ = 0;
+};
+
+}  // namespace millrace::worker

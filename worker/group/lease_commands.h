@@ -1,0 +1,32 @@
+// Lease changes on all ranks of a group or none: a lease is renewed everywhere, or the pages of
+// some ranks would outlive those of others.
+#pragma once
+
+#include "kvstore/kv_store.h"
+#include "protocol/group_messages.pb.h"
+#include "worker/group/coordinator_reporter.h"
+#include "worker/group/group_options.h"
+#include "worker/runtime/rank_sync.h"
+
+namespace millrace::worker {
+
+class LeaseCommands {
+ public:
+  // All outlive it. `store`: null on a rank that stores nothing, as another has its kv heads.
+  LeaseCommands(kvstore::KvStore* store, RankSync& sync, CoordinatorReporter& reporter,
+                const GroupOptions& options)
+      : store_(store), sync_(sync), reporter_(reporter), options_(options) {}
+
+  // Collective. The coordinator hears what came of it; an error (kPeerLost) is the group's end.
+  Result<void> apply(const protocol::LeaseChange& change);
+
+ private:
+  Result<void> apply_here(const protocol::LeaseChange& change, Duration lease);
+
+  kvstore::KvStore* store_;
+  RankSync& sync_;
+  CoordinatorReporter& reporter_;
+  const GroupOptions& options_;
+};
+
+}  // namespace millrace::worker

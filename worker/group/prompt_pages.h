@@ -1,0 +1,44 @@
+// A prompt's pages in the store of this rank, from the room made for them before the first layer to
+// the lease in the end. Pages of a prompt that came to no good end are forgotten with this.
+// A rank whose kv heads another stores has none. The engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/store/page_writer.h"
+#include "worker/store/store_sink.h"
+
+namespace millrace::worker {
+
+class PromptPages {
+ public:
+  // Device, store and writer outlive it. `pages`: those of the prompt that this rank holds.
+  PromptPages(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
+              std::string request_id, std::vector<int64_t> pages);
+  PromptPages(const PromptPages&) = delete;
+  PromptPages& operator=(const PromptPages&) = delete;
+  ~PromptPages();
+
+  // Makes room. kInvalidArgument where the id is held: the holder's pages stay.
+  Result<void> begin(int64_t num_tokens);
+  // Whoever has the lease may read each layer once it is complete.
+  Result<void> open(const std::string& lease_id);
+  // Where the layers go, once there is room.
+  StoreSink& sink() { return *sink_; }
+  // Places them for good, readable until the lease ends. They stay only if keep() follows: another
+  // rank may fail here.
+  Result<kvstore::Placement> seal(const std::string& lease_id, Duration lease);
+  void keep() { forgets_ = false; }
+
+ private:
+  kvstore::KvStore& store_;
+  const std::string request_id_;
+  const std::vector<int64_t> pages_;
+  bool forgets_ = false;  // from begin() on
+  std::optional<StoreSink> sink_;
+};
+
+}  // namespace millrace::worker

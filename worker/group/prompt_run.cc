@@ -1,0 +1,211 @@
+#include "worker/group/prompt_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+#include "plan/plan_for_length.h"
+#include "worker/ranks/agreement.h"
+#include "worker/ranks/rank_values.h"
+#include "worker/store/manifest.h"
+
+namespace millrace::worker {
+
+namespace {
+
+bool streams(const protocol::RunPrompt& prompt) {
+  return prompt.handover() == protocol::HANDOVER_STREAMING;
+}
+
+// The request has been checked and let in. What is still wrong with values in the middle of it, as
+// scores that are no numbers where weights are none, the client can do nothing about.
+Error not_the_clients(const Error& failure) {
+  const bool blames_client = failure.code == Errc::kInvalidArgument ||
+                             failure.code == Errc::kTooLarge || failure.code == Errc::kNotFound;
+  return Error(blames_client ? Errc::kInternal : failure.code, failure.message, failure.where);
+}
+
+StoredBytes sum_of(std::span<const StoredBytes> ranks) {
+  StoredBytes sum;
+  for (const auto& rank : ranks) {
+    sum.total += rank.total;
+    sum.while_computing += rank.while_computing;
+  }
+  return sum;
+}
+
+protocol::PrefillDone done_message(const FinishedPrompt& finished, protocol::Manifest manifest,
+                                   StageClock& stages) {
+  protocol::PrefillDone done;
+  done.set_request_id(manifest.request_id());
+  *done.mutable_manifest() = std::move(manifest);
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    if (finished.prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
+    auto& phase = *done.add_phases();
+    phase.set_phase(std::string(kPhaseNames[i]));
+    phase.set_seconds(finished.prefill.phases.seconds()[i]);
+  }
+  const auto stage_seconds = stages.stop();
+  for (size_t i = 0; i < kStageNames.size(); ++i) {
+    auto& stage = *done.add_stages();
+    stage.set_stage(std::string(kStageNames[i]));
+    stage.set_seconds(stage_seconds[i]);
+  }
+  done.mutable_stored()->set_bytes(static_cast<uint64_t>(finished.stored.total));
+  done.mutable_stored()->set_while_computing(
+      static_cast<uint64_t>(finished.stored.while_computing));
+  return done;
+}
+
+}  // namespace
+
+PromptRun::PromptRun(const PromptResources& resources, const protocol::RunPrompt& prompt,
+                     Boundary at_boundary)
+    : r_(resources),
+      prompt_(prompt),
+      at_boundary_(std::move(at_boundary)),
+      num_tokens_(static_cast<int64_t>(prompt.prompt_token_ids().size() / sizeof(int32_t))),
+      progress_(r_.reporter, prompt.request_id(), r_.runtime.weights().config.num_layers) {}
+
+Result<void> PromptRun::run() {
+  r_.reporter.started(prompt_.request_id());
+  // Up to the first boundary: room for the prompt is made, then a layer run.
+  r_.sync.expect("the first layer", 2 * r_.options.layer_timeout);
+  const Stopwatch stopwatch;
+  StageClock stages;
+  auto finished = prefill(stages);
+  pages_.reset();  // those of a failure are gone before anybody hears of it
+  auto described =
+      finished.ok() ? manifest(&*finished) : Result<protocol::Manifest>(finished.error());
+  log_end(finished, described.ok() ? Result<void>() : described.error(), stopwatch.elapsed_s());
+  if (!described.ok()) {
+    auto met = r_.sync.meet_after(described.error(), r_.sync.timeouts().command);
+    r_.reporter.failed(prompt_.request_id(), met.ok() ? described.error() : met.error());
+    return met;
+  }
+  r_.reporter.done(done_message(*finished, std::move(*described), stages));
+  return {};
+}
+
+Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
+  auto& engine = r_.runtime.engine();
+  MR_ASSIGN_OR_RETURN(const auto token_ids, checked_tokens());
+  const auto head_plan = plan();
+  MR_RETURN_IF_ERROR(make_room(head_plan.ok() ? Result<void>() : head_plan.error(),
+                               engine.partition(num_tokens_).pages(r_.runtime.grid().cp().rank())));
+  if (streams(prompt_)) {
+    MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
+    r_.reporter.opened(prompt_.request_id(), std::move(known));
+  }
+  auto computed = engine.prefill(
+      {.token_ids = token_ids,
+       .plan = &*head_plan,
+       .sink = pages_ ? &pages_->sink() : nullptr,
+       .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
+       .stages = &stages},
+      r_.options.layer_timeout);
+  if (!computed.ok()) return not_the_clients(computed.error());
+  FinishedPrompt finished{.prefill = *std::move(computed)};
+  progress_.report_until(r_.runtime.weights().config.num_layers);
+  attention_imbalance_ = finished.prefill.imbalance.mean;
+  MR_RETURN_IF_ERROR(seal(finished));
+  if (pages_) pages_->keep();
+  return finished;
+}
+
+Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
+  auto token_ids = decode_token_ids(prompt_.prompt_token_ids());
+  MR_RETURN_IF_ERROR(r_.sync.all_agree(token_ids.ok()
+                                           ? check_prompt(*token_ids, r_.runtime.limits())
+                                           : Result<void>(token_ids.error())));
+  return token_ids;
+}
+
+// Of this rank alone.
+Result<model::HeadPlan> PromptRun::plan() const {
+  const bool from_client = !prompt_.head_plan().empty();
+  MR_ASSIGN_OR_RETURN(
+      auto plan,
+      model::make_head_plan(
+          from_client ? prompt_.head_plan() : r_.options.head_plan, r_.runtime.weights().config,
+          num_tokens_, r_.runtime.crossover_tokens(),
+          {.allow_files = !from_client,
+           .min_recall = prompt_.min_recall() > 0 ? prompt_.min_recall() : r_.options.min_recall}));
+  return model::plan_for_length(std::move(plan), num_tokens_,
+                                r_.runtime.device().info().sparse_cost);
+}
+
+Result<void> PromptRun::make_room(Result<void> own, const std::vector<int64_t>& pages) {
+  if (own.ok() && r_.runtime.weights().shard.kv_replica == 0) {
+    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, prompt_.request_id(), pages);
+    own = pages_->begin(num_tokens_);
+    if (own.ok() && streams(prompt_)) own = pages_->open(prompt_.lease_id());
+  }
+  return r_.sync.all_agree(own);
+}
+
+Result<void> PromptRun::after_layer(const LayerReport& report) {
+  progress_.computed(report.density);
+  MR_ASSIGN_OR_RETURN(const int32_t end_layer, num_reportable());
+  progress_.report_until(end_layer);
+  MR_RETURN_IF_ERROR(at_boundary_(report));
+  return {};
+}
+
+// A device with memory of its own is a layer ahead of the store, so a layer that may be pulled is
+// one that all ranks say is complete; of other requests the coordinator hears what is computed.
+Result<int32_t> PromptRun::num_reportable() {
+  const int32_t num_computed = progress_.num_computed();
+  if (!streams(prompt_)) return num_computed;
+  const int32_t own = pages_ ? pages_->sink().num_complete() : num_computed;
+  MR_ASSIGN_OR_RETURN(
+      const auto complete,
+      gather_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
+  return *std::min_element(complete.begin(), complete.end());
+}
+
+Result<void> PromptRun::seal(FinishedPrompt& finished) {
+  r_.sync.expect("sealing the cache", 2 * r_.options.layer_timeout);  // and gathering the manifest
+  Result<StoredBytes> own = StoredBytes();
+  if (pages_) {
+    const auto placed =
+        pages_->seal(prompt_.lease_id(), granted_lease(r_.options, prompt_.lease_ms()));
+    own = placed.ok() ? pages_->sink().stored() : Result<StoredBytes>(placed.error());
+    if (placed.ok()) finished.placement = *placed;
+  }
+  MR_ASSIGN_OR_RETURN(
+      const auto stored,
+      all_agree_on_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
+  finished.stored = sum_of(stored);
+  return {};
+}
+
+Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) const {
+  MR_ASSIGN_OR_RETURN(
+      auto ranks, gather_shards(r_.sync.world(), r_.server.address(),
+                                finished == nullptr ? kvstore::Placement() : finished->placement,
+                                Deadline::after(r_.options.layer_timeout)));
+  return make_manifest({.request_id = prompt_.request_id(),
+                        .lease_id = prompt_.lease_id(),
+                        .lease = granted_lease(r_.options, prompt_.lease_ms()),
+                        .epoch = r_.options.epoch,
+                        .result = finished == nullptr ? nullptr : &finished->prefill,
+                        .ranks = ranks},
+                       r_.runtime.weights(), r_.runtime.engine().partition(num_tokens_),
+                       r_.runtime.grid().shape());
+}
+
+// One line a request, where the group's other lines are: rank 0's.
+void PromptRun::log_end(const Result<FinishedPrompt>& finished, const Result<void>& outcome,
+                        double elapsed_s) const {
+  if (!r_.sync.is_root()) return;
+  const auto head = fmt::format("request {}: {} tokens, ", prompt_.request_id(), num_tokens_);
+  if (outcome.ok()) {
+    spdlog::info("{}done in {:.2f} s, density {:.3f}", head, elapsed_s, finished->prefill.density);
+  } else {
+    spdlog::info("{}{} after {:.2f} s: {}", head, errc_name(outcome.error().code), elapsed_s,
+                 outcome.error().message);
+  }
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,78 @@
+// One prompt in a group, on one rank, from the command that brings it to its manifest: checked,
+// given room, prefilled layer by layer, sealed, answered. The engine's thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvstore/kv_store.h"
+#include "plan/head_plan.h"
+#include "worker/group/coordinator_reporter.h"
+#include "worker/group/group_options.h"
+#include "worker/group/layer_progress.h"
+#include "worker/group/prompt_pages.h"
+#include "worker/runtime/rank_runtime.h"
+#include "worker/runtime/rank_sync.h"
+#include "worker/store/kv_server.h"
+#include "worker/store/page_writer.h"
+
+namespace millrace::worker {
+
+// What a prompt runs on, of one rank; all outlive the run.
+struct PromptResources {
+  RankRuntime& runtime;
+  kvstore::KvStore& store;
+  PageWriter& writer;
+  const KvServer& server;
+  RankSync& sync;
+  CoordinatorReporter& reporter;
+  const GroupOptions& options;
+};
+
+struct FinishedPrompt {
+  PrefillResult prefill;
+  kvstore::Placement placement;
+  StoredBytes stored;  // by all ranks
+};
+
+class PromptRun {
+ public:
+  // The group's meeting after each layer; an error ends the prompt and is the same on all ranks.
+  using Boundary = std::function<Result<void>(const LayerReport&)>;
+
+  // `prompt` outlives the run.
+  PromptRun(const PromptResources& resources, const protocol::RunPrompt& prompt,
+            Boundary at_boundary);
+
+  // Collective, once. The coordinator hears how it goes and how it ended; an error (kPeerLost) is
+  // the end of the group too.
+  Result<void> run();
+  // Most over mean of the ranks' attention; none where the prompt did not come to its end.
+  std::optional<double> attention_imbalance() const { return attention_imbalance_; }
+
+ private:
+  Result<FinishedPrompt> prefill(StageClock& stages);
+  // On all ranks or none, as all that follows.
+  Result<std::vector<int32_t>> checked_tokens() const;
+  Result<model::HeadPlan> plan() const;
+  Result<void> make_room(Result<void> own, const std::vector<int64_t>& pages);
+  Result<void> after_layer(const LayerReport& report);
+  Result<int32_t> num_reportable();
+  Result<void> seal(FinishedPrompt& finished);
+  // `finished`: null before the first layer.
+  Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
+  void log_end(const Result<FinishedPrompt>& finished, const Result<void>& outcome,
+               double elapsed_s) const;
+
+  const PromptResources r_;
+  const protocol::RunPrompt& prompt_;
+  const Boundary at_boundary_;
+  const int64_t num_tokens_;
+  std::optional<PromptPages> pages_;  // none on a rank whose kv heads another stores
+  LayerProgress progress_;
+  std::optional<double> attention_imbalance_;
+};
+
+}  // namespace millrace::worker

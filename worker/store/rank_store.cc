@@ -1,0 +1,89 @@
+#include "worker/store/rank_store.h"
+
+#include <utility>
+
+#include "common/system/available_memory.h"
+#include "common/units.h"
+#include "worker/ranks/agreement.h"
+#include "worker/store/device_tier.h"
+
+namespace millrace::worker {
+
+namespace {
+
+bool stores(const RankRuntime& runtime) {
+  return runtime.weights().shard.kv_replica == 0;
+}
+
+PoolOptions own_pools(PoolOptions options, RankRuntime& runtime) {
+  options.device_bytes = runtime.device_pool_bytes();
+  if (!options.disk_directory.empty()) {
+    options.disk_directory += fmt::format("/rank-{}", runtime.grid().world().rank());
+  }
+  return options;
+}
+
+Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRuntime& runtime,
+                                            MachineRoom room) {
+  const auto& weights = runtime.weights();
+  kvstore::KvStoreConfig config;
+  if (stores(runtime)) {
+    room.device_is_host = runtime.device().info().host_memory;
+    room.memory_bytes = available_memory_bytes();
+    if (!options.disk_directory.empty()) {
+      MR_ASSIGN_OR_RETURN(room.disk_bytes, free_disk_bytes(options.disk_directory));
+    }
+    MR_ASSIGN_OR_RETURN(config, pool_sizes(options, room));
+  }
+  config.geometry = {.num_layers = weights.config.num_layers,
+                     .num_kv_heads = weights.shard.num_kv_heads,
+                     .first_kv_head = weights.shard.first_kv_head,
+                     .head_dim = weights.config.head_dim,
+                     .dtype = weights.compute_dtype};
+  return config;
+}
+
+// The device tier is in the device's memory where that is not the host's.
+Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
+                                                     RankRuntime& runtime, const MachineRoom& room,
+                                                     const Clock& clock) {
+  MR_ASSIGN_OR_RETURN(const auto config, store_config(options, runtime, room));
+  std::unique_ptr<kvstore::SlotMemory> device_memory;
+  if (!runtime.device().info().host_memory) {
+    const int64_t page_bytes = config.geometry.page_bytes();
+    MR_ASSIGN_OR_RETURN(
+        device_memory,
+        DeviceTier::create(runtime.device(), config.device_bytes / page_bytes, page_bytes));
+  }
+  return kvstore::make_kv_store(config, clock, std::move(device_memory));
+}
+
+// A group whose pools hold no prompt would refuse every request.
+Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
+                            Deadline deadline) {
+  const auto stats = store.stats();
+  MR_RETURN_IF_ERROR(runtime.limit_to_store(stats.pages_available, deadline));
+  if (runtime.limits().max_prompt_tokens > 0) return {};
+  return error(Errc::kInvalidArgument,
+               "the pools have room for {} pages of {}, and the shortest prompt takes {} on a "
+               "rank, of each layer and kv head one; see --device-pool, --host-pool, --disk-pool",
+               stats.pages_available, format_bytes(stats.tiers[Tier::kDevice].slot_bytes),
+               runtime.weights().config.num_layers * runtime.weights().shard.num_kv_heads);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& options,
+                                                          RankRuntime& runtime, const Clock& clock,
+                                                          Deadline deadline) {
+  auto& world = runtime.grid().world();
+  const auto pools = own_pools(options, runtime);
+  const auto place = store_place(runtime.cores().first_rank, stores(runtime), pools.disk_directory);
+  MR_ASSIGN_OR_RETURN(const auto room, count_neighbours(world, place, deadline));
+  auto store = make_store(pools, runtime, room, clock);
+  MR_RETURN_IF_ERROR(all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
+  MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
+  return store;
+}
+
+}  // namespace millrace::worker
