@@ -6,7 +6,7 @@
 #include <string_view>
 #include <variant>
 
-#include "coordinator/api/api_error.h"
+#include "coordinator/requests/refusal.h"
 
 namespace millrace::coordinator {
 
@@ -15,7 +15,7 @@ struct LeaseBody {
   int64_t lease_ms = 0;  // of a renewal, from 1 on
 };
 
-std::variant<LeaseBody, ApiError> parse_lease_renewal(std::string_view body, int64_t max_lease_ms);
-std::variant<LeaseBody, ApiError> parse_lease_release(std::string_view body);
+std::variant<LeaseBody, Refusal> parse_lease_renewal(std::string_view body, int64_t max_lease_ms);
+std::variant<LeaseBody, Refusal> parse_lease_release(std::string_view body);
 
 }  // namespace millrace::coordinator

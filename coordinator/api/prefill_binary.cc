@@ -44,7 +44,7 @@ ParsedPrefillBody parse_prefill_binary(std::string_view body, std::string_view q
   PrefillFields fields(limits);
   Result<void> read = read_query(query, fields);
   if (read.ok()) read = read_tokens(body, fields);
-  if (!read.ok()) return ApiError(std::move(read).error(), fields.current());
+  if (!read.ok()) return Refusal(std::move(read).error(), fields.current());
   return fields.take();
 }
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
-#include "coordinator/schedule/group_registry.h"
-#include "coordinator/schedule/request.h"
+#include "coordinator/groups/group_registry.h"
+#include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "coordinator/api/api_error.h"
+#include "common/result.h"
 
 namespace millrace::coordinator {
 

@@ -13,7 +13,7 @@ awaitable<HttpReply> HttpSession::lease_call(const Request& request, const Route
   const auto parsed =
       renews ? parse_lease_renewal(request.body(), shared_.options.body.max_duration_ms)
              : parse_lease_release(request.body());
-  if (const auto* wrong = std::get_if<ApiError>(&parsed)) co_return refusal(*wrong);
+  if (const auto* wrong = std::get_if<Refusal>(&parsed)) co_return refusal(*wrong);
   const auto& body = std::get<LeaseBody>(parsed);
   // The record, not its id: by the time a group has answered, the id may name another request.
   const auto record = shared_.scheduler.find(route.id);

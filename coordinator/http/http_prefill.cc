@@ -11,7 +11,7 @@
 #include "coordinator/api/request_json.h"
 #include "coordinator/http/disconnect_watch.h"
 #include "coordinator/http/http_session.h"
-#include "coordinator/schedule/request_log.h"
+#include "coordinator/requests/request_log.h"
 #include "coordinator/text/media_type.h"
 #include "coordinator/text/query_string.h"
 #include "coordinator/text/request_id.h"
@@ -27,9 +27,7 @@ constexpr std::string_view kStillHere = "HTTP/1.1 100 Continue\r\n\r\n";
 
 awaitable<HttpReply> HttpSession::final_reply(std::shared_ptr<const coordinator::Request> record) {
   if (record->failure) {
-    ApiError why(*record->failure);
-    why.retry_after = record->retry_after_s;
-    co_return error_reply(why, record->id);
+    co_return error_reply(*record->failure, record->id);
   }
   const std::string manifest = co_await write_manifest(*record);
   co_return HttpReply{200, done_text(*record, Clock::steady().now(), manifest)};
@@ -55,7 +53,7 @@ awaitable<bool> HttpSession::prefill(Request& request, const Route& route) {
   std::string().swap(request.body());
   auto* body = std::get_if<PrefillBody>(&parsed);
   if (body == nullptr) {
-    const auto& wrong = std::get<ApiError>(parsed);
+    const auto& wrong = std::get<Refusal>(parsed);
     shared_.probes.refused(wrong.error);
     co_return co_await refuse_prefill(request, wrong);
   }
@@ -72,7 +70,7 @@ awaitable<bool> HttpSession::prefill(Request& request, const Route& route) {
 }
 
 awaitable<bool> HttpSession::refuse_prefill(const Request& request, const ApiError& why) {
-  log_refused(request_id_, why.error);
+  log_refused(request_id_, why.refusal.error);
   co_return co_await send(request, refusal(why));
 }
 

@@ -12,7 +12,7 @@
 #include "coordinator/http/body_pace.h"
 #include "coordinator/net/client_address.h"
 #include "coordinator/net/endpoint_name.h"
-#include "coordinator/schedule/request_log.h"
+#include "coordinator/requests/request_log.h"
 #include "coordinator/text/request_id.h"
 
 namespace millrace::coordinator {
@@ -167,7 +167,7 @@ std::string HttpSession::request_name() const {
 
 // A request that was not read to its end; so the connection ends with the answer.
 awaitable<void> HttpSession::turn_away(ApiError why) {
-  log_refused(request_name(), why.error);
+  log_refused(request_name(), why.refusal.error);
   Request nothing;
   nothing.version(11);
   nothing.keep_alive(false);
@@ -252,9 +252,9 @@ HttpReply HttpSession::simple_reply(const Route& route) {
     case Endpoint::kModels:
       return {200, json::serialize(models_json(scheduler.offers()))};
     case Endpoint::kWrongMethod: {
-      ApiError wrong(error(Errc::kInvalidArgument, "{} does not take {}; it takes {}",
-                           quoted(std::string_view(route.path)), route.method, route.allow));
-      wrong.status = 405;
+      const ApiError wrong(error(Errc::kInvalidArgument, "{} does not take {}; it takes {}",
+                                 quoted(std::string_view(route.path)), route.method, route.allow),
+                           405);
       HttpReply reply = refusal(wrong);
       reply.allow = route.allow;
       return reply;

@@ -15,7 +15,7 @@
 #include "coordinator/http/route.h"
 #include "coordinator/http/server_options.h"
 #include "coordinator/net/change_hub.h"
-#include "coordinator/schedule/probes.h"
+#include "coordinator/requests/probes.h"
 #include "coordinator/schedule/scheduler.h"
 
 namespace millrace::coordinator {

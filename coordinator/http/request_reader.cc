@@ -62,10 +62,10 @@ ApiError RequestReader::unreadable(error_code why) const {
         error(Errc::kTooLarge, "body of more than {} bytes, the limit", max_body_bytes_));
   }
   if (why == http::error::header_limit) {
-    ApiError refusal(
-        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes_));
-    refusal.status = 431;
-    return refusal;
+    constexpr int kHeaderFieldsTooLarge = 431;
+    return ApiError(
+        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes_),
+        kHeaderFieldsTooLarge);
   }
   return ApiError(error(Errc::kInvalidArgument, "cannot read the request: {}", why.message()));
 }

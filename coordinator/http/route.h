@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/api/api_error.h"
+#include "coordinator/requests/refusal.h"
 
 namespace millrace::coordinator {
 
@@ -37,6 +37,6 @@ Route find_route(std::string_view method, std::string_view target);
 
 // Of a request whose fields are its JSON body: blames the first parameter, if there is any, so that
 // none is passed over in silence.
-std::optional<ApiError> refuse_query(std::string_view query);
+std::optional<Refusal> refuse_query(std::string_view query);
 
 }  // namespace millrace::coordinator

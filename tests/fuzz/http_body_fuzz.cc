@@ -5,16 +5,19 @@
 #include <string_view>
 
 #include "common/check.h"
+#include "coordinator/api/api_error.h"
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/http/route.h"
+#include "coordinator/text/request_id.h"
 
 using namespace millrace::coordinator;
 
 namespace {
 
 void check(const ParsedPrefillBody& parsed, const PrefillBodyLimits& limits) {
-  if (const auto* wrong = std::get_if<ApiError>(&parsed)) {
-    MR_CHECK(wrong->http_status() >= 400 && !wrong->to_json().empty(), "refusal");
+  if (const auto* wrong = std::get_if<Refusal>(&parsed)) {
+    const ApiError answer(*wrong);
+    MR_CHECK(answer.http_status() >= 400 && !answer.to_json().empty(), "refusal");
     return;
   }
   const auto& body = std::get<PrefillBody>(parsed);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/api/api_error.h"
+
 namespace millrace::coordinator {
 namespace {
 
@@ -12,8 +14,8 @@ ParsedPrefillBody parse(std::string_view text, PrefillBodyLimits limits = {}) {
 }
 // "param: message" of a refusal.
 std::string refusal(const ParsedPrefillBody& parsed) {
-  const auto* wrong = std::get_if<ApiError>(&parsed);
-  return wrong ? wrong->param + ": " + wrong->error.message : "accepted";
+  const auto* wrong = std::get_if<Refusal>(&parsed);
+  return wrong ? wrong->field + ": " + wrong->error.message : "accepted";
 }
 const PrefillBody& accepted(const ParsedPrefillBody& parsed) {
   EXPECT_TRUE(std::holds_alternative<PrefillBody>(parsed)) << refusal(parsed);
@@ -150,7 +152,7 @@ TEST(PrefillBody, StopsAtTheTokenLimitWithoutReadingOn) {
   const auto parsed =
       parse(R"({"model":"m","prompt_token_ids":[1,2,3, this is not even JSON)", limits);
   EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of more than 2 tokens, the limit");
-  EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
+  EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
 }
 
 TEST(PrefillBody, ABinaryPromptOverTheLimitIsRefusedWithBothNumbers) {
@@ -158,7 +160,7 @@ TEST(PrefillBody, ABinaryPromptOverTheLimitIsRefusedWithBothNumbers) {
   limits.max_prompt_tokens = 2;
   const auto parsed = parse_prefill_binary(std::string(12, '\0'), "model=m", limits);
   EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of 3 tokens, limit 2");
-  EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
+  EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
 }
 
 TEST(PrefillBody, ReadsTheBinaryForm) {

@@ -119,7 +119,7 @@ class SchedulerTest : public ::testing::Test {
       scheduler_->tick();
     }
   }
-  Errc failure(const std::string& id) { return scheduler_->find(id)->failure.value().code; }
+  Errc failure(const std::string& id) { return scheduler_->find(id)->failure.value().error.code; }
   RequestState state(const std::string& id) { return scheduler_->find(id)->state; }
 
   millrace::testing::FakeClock clock_;

@@ -66,7 +66,7 @@ TEST_F(SchedulerGroups, ASilentGroupIsLostOncePatienceHasPassed) {
   EXPECT_EQ(state("a"), RequestState::kQueued);
   pass(milliseconds(50));
   EXPECT_EQ(failure("a"), Errc::kPeerLost);
-  EXPECT_THAT(scheduler_->find("a")->failure->message,
+  EXPECT_THAT(scheduler_->find("a")->failure->error.message,
               HasSubstr("group 'group-0' (id g0) is lost: nothing heard"));
   EXPECT_FALSE(scheduler_->ready());
 }

@@ -166,10 +166,10 @@ TEST_F(SchedulerQueue, DeadlineCoversTheQueueAndSaysWhereItPassed) {
   EXPECT_EQ(state("b"), RequestState::kQueued);
   pass(milliseconds(50), {"g0"});
   EXPECT_EQ(failure("b"), Errc::kDeadlineExceeded);
-  EXPECT_THAT(scheduler_->find("b")->failure->message, HasSubstr("waiting for a group"));
+  EXPECT_THAT(scheduler_->find("b")->failure->error.message, HasSubstr("waiting for a group"));
   pass(milliseconds(500), {"g0"});
   EXPECT_EQ(failure("a"), Errc::kDeadlineExceeded);
-  EXPECT_THAT(scheduler_->find("a")->failure->message, HasSubstr("after 1 of 2 layers"));
+  EXPECT_THAT(scheduler_->find("a")->failure->error.message, HasSubstr("after 1 of 2 layers"));
   EXPECT_THAT(link.log, ElementsAre("prefill a", "cancel a"));
 }
 

@@ -80,7 +80,7 @@ TEST_F(SchedulerRoom, WhereNobodyHasRoomTheRefusalSaysWhenALeaseEnds) {
   fail("g1", "a", Errc::kExhausted);  // which said that it has more than the other
   fail("g0", "a", Errc::kExhausted);
   EXPECT_EQ(failure("a"), Errc::kExhausted);
-  EXPECT_EQ(scheduler_->find("a")->retry_after_s, 90);
+  EXPECT_EQ(scheduler_->find("a")->failure->retry_after_s, 90);
   EXPECT_FALSE(scheduler_->busy());
 }
 
@@ -92,12 +92,12 @@ TEST_F(SchedulerRoom, WhereLeasesDoNotAddUpRoomIsThereWhenAllHaveEnded) {
   done("y", "g0", 30'000);
   ASSERT_FALSE(submit("a", 500));
   fail("g0", "a", Errc::kExhausted);
-  EXPECT_EQ(scheduler_->find("a")->retry_after_s, 30);
+  EXPECT_EQ(scheduler_->find("a")->failure->retry_after_s, 30);
   ASSERT_TRUE(scheduler_->release_lease("x", "lease-x").ok());
   ASSERT_TRUE(scheduler_->release_lease("y", "lease-y").ok());
   ASSERT_FALSE(submit("b", 600));
   fail("g0", "b", Errc::kExhausted);
-  EXPECT_EQ(scheduler_->find("b")->retry_after_s, 5);
+  EXPECT_EQ(scheduler_->find("b")->failure->retry_after_s, 5);
 }
 
 TEST_F(SchedulerRoom, AnIdleGroupIsAskedWhateverItSaidLast) {
@@ -221,7 +221,7 @@ TEST_F(SchedulerRoom, WordsOfAGroupAreCut) {
   envelope.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kUnsupported));
   envelope.mutable_prefill_failed()->mutable_error()->set_message(std::string(10 << 20, 'x'));
   receive(envelope, "g0");
-  const std::string& message = scheduler_->find("a")->failure->message;
+  const std::string& message = scheduler_->find("a")->failure->error.message;
   EXPECT_EQ(message.substr(1990), "xxxxxxxxxx... (10485760 bytes)");
 }
 

@@ -1,5 +1,5 @@
-// Why the scheduler does not take a request: what went wrong, which of its fields is to blame, and
-// when to try again. What it becomes in HTTP is coordinator/api/api_error.h.
+// Why a request was turned away or failed: what went wrong, which of its fields is to blame, and
+// when to try again. What HTTP makes of it is in coordinator/api/api_error.h.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct Refusal {
 
   Error error;
   std::string field;      // "" when no single one is to blame
-  int retry_after_s = 0;  // where more is known than the code says
+  int retry_after_s = 0;  // where more is known than the code says, else 0
 };
 
 }  // namespace millrace::coordinator

@@ -1,4 +1,4 @@
-#include "coordinator/schedule/request_log.h"
+#include "coordinator/requests/request_log.h"
 
 #include <algorithm>
 
@@ -19,14 +19,14 @@ std::string one_line(std::string text) {
 
 std::string end_line(const Request& request) {
   std::string line = fmt::format("request {}: {} tokens, {}", request.id, request.num_tokens,
-                                 request.failure ? errc_name(request.failure->code) : "done");
+                                 request.failure ? errc_name(request.failure->error.code) : "done");
   if (!request.group_name.empty()) line += fmt::format(" on group '{}'", request.group_name);
   line += fmt::format(": queue {:.2f} s", request.queue_s(*request.ended_at));
   if (request.started_at) {
     line += fmt::format(", prefill {:.2f} s", seconds(*request.ended_at - *request.started_at));
   }
   if (request.result) line += fmt::format(", density {:.3f}", request.result->manifest().density());
-  if (request.failure) line += ": " + request.failure->message;
+  if (request.failure) line += ": " + request.failure->error.message;
   return one_line(std::move(line));
 }
 

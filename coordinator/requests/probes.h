@@ -6,7 +6,7 @@
 
 #include "common/metrics/process_metrics.h"
 #include "common/metrics/registry.h"
-#include "coordinator/schedule/request.h"
+#include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <sstream>
 
-#include "coordinator/schedule/probes.h"
+#include "coordinator/requests/probes.h"
 
 namespace millrace::coordinator {
 namespace {

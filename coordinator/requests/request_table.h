@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/schedule/request.h"
+#include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
 

@@ -1,4 +1,4 @@
-#include "coordinator/schedule/request_queue.h"
+#include "coordinator/requests/request_queue.h"
 
 #include <algorithm>
 

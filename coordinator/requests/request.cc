@@ -1,4 +1,4 @@
-#include "coordinator/schedule/request.h"
+#include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
 

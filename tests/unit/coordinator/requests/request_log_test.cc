@@ -1,4 +1,4 @@
-#include "coordinator/schedule/request_log.h"
+#include "coordinator/requests/request_log.h"
 
 #include <gtest/gtest.h>
 

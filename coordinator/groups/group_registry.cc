@@ -1,4 +1,4 @@
-#include "coordinator/schedule/group_registry.h"
+#include "coordinator/groups/group_registry.h"
 
 #include <algorithm>
 
@@ -10,13 +10,6 @@ namespace {
 
 constexpr size_t kMaxNameChars = 128;
 constexpr size_t kMaxModelsSeen = 1024;
-// Of a group that does not say; the worker's default.
-constexpr std::chrono::milliseconds kDefaultLayerTimeout = std::chrono::minutes(5);
-constexpr std::chrono::milliseconds kMaxLayerTimeout = std::chrono::hours(24);
-// A group looks up at the end of a layer. Its longest way without is from the last one on: one
-// timeout for the logits, two for sealing the cache and gathering the manifest.
-constexpr int kLayerTimeoutsAStep = 3;
-
 bool is_name(const std::string& text) {
   return !text.empty() && text.size() <= kMaxNameChars;
 }
@@ -45,21 +38,14 @@ Result<void> check(const protocol::Register& description) {
 
 }  // namespace
 
-Duration Group::longest_step() const {
-  const uint64_t said_ms = description.layer_timeout_ms();
-  if (said_ms == 0) return kLayerTimeoutsAStep * kDefaultLayerTimeout;
-  const auto longest_ms = static_cast<uint64_t>(kMaxLayerTimeout.count());
-  return kLayerTimeoutsAStep * std::chrono::milliseconds(std::min(said_ms, longest_ms));
-}
-
 Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLink& link,
                                   Duration now) {
   MR_RETURN_IF_ERROR(check(description));
   for (const auto& [id, group] : groups_) {
     if (group->description.group_name() == description.group_name()) {
       return error(Errc::kUnavailable,
-                   "a group named '{}' (id {}) is connected already: one that runs beside it needs "
-                   "another --group-name, one that replaces it is let in once it is gone",
+                   "a group named '{}' (id {}) is connected already: a second group needs another "
+                   "--group-name; a replacement is let in once the old one is gone",
                    description.group_name(), id);
     }
   }

@@ -1,4 +1,4 @@
-#include "coordinator/schedule/probes.h"
+#include "coordinator/requests/probes.h"
 
 #include <algorithm>
 #include <array>
@@ -105,7 +105,7 @@ void Probes::admitted(const Request& request) {
 
 void Probes::ended(const Request& request) {
   if (request.state == RequestState::kFailed) {
-    count_outcome("failed", std::string(errc_name(request.failure->code)));
+    count_outcome("failed", std::string(errc_name(request.failure->error.code)));
     times_of_failed_.observe(request);
     return;
   }

@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "common/result.h"
+#include "coordinator/requests/refusal.h"
 #include "protocol/control_messages.pb.h"
 
 namespace millrace::coordinator {
@@ -59,8 +60,7 @@ struct Request {
   // Of a streaming request, from its start on.
   std::shared_ptr<const protocol::Manifest> opened;
 
-  std::optional<Error> failure;
-  int retry_after_s = 0;  // of a failure; 0: what its code says
+  std::optional<Refusal> failure;
   std::shared_ptr<const protocol::PrefillDone> result;
 
   LeaseState lease = LeaseState::kNone;

@@ -1,4 +1,4 @@
-#include "coordinator/schedule/request_table.h"
+#include "coordinator/requests/request_table.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/schedule/request.h"
+#include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
 
