@@ -1,7 +1,10 @@
 // Which group takes a request where not all have room or are well.
+#include "coordinator/schedule/dispatcher.h"
+
 #include <gmock/gmock.h>
 
-#include "coordinator/schedule/cut_text.h"
+#include "common/errc_wire.h"
+#include "tests/unit/coordinator/schedule/schedule_parts.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
 
 namespace millrace::coordinator {
@@ -11,6 +14,128 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+
+class DispatcherTest : public SchedulePartsTest {
+ protected:
+  // As PrefillReplies does it.
+  void give_back(Group& group, Errc code) {
+    const auto request = group.take_running();
+    if (code == Errc::kExhausted) {
+      ++request->refusals[group.description.group_id()];
+      group.free_tokens = 0;
+    } else {
+      group.health.failed(clock_.now());
+      request->failed_on.insert(group.description.group_id());
+    }
+    dispatcher_.take_back(request, Error(code, "as told"));
+  }
+
+  Dispatcher dispatcher_{requests_, groups_, clock_};
+};
+
+TEST_F(DispatcherTest, AnIdleGroupGetsTheOldestRequestOfItsModel) {
+  Group& group = join(link_);
+  queued("other", 3, "other model");
+  const auto first = queued("a");
+  queued("b");
+  dispatcher_.dispatch();
+  dispatcher_.dispatch();
+  EXPECT_THAT(link_.log, ElementsAre("prefill a"));
+  EXPECT_EQ(group.running, first);
+  EXPECT_EQ(first->group_id, "g0");
+  EXPECT_EQ(first->num_layers, 2u);
+  EXPECT_EQ(requests_.queue().size(), 2);
+}
+
+TEST_F(DispatcherTest, AGroupHasTheRoomThatARequestTakesNoMore) {
+  Group& group = join(link_);
+  group.report_room(100);
+  queued("a", 30);
+  dispatcher_.dispatch();
+  EXPECT_EQ(group.free_tokens, 70);
+}
+
+TEST_F(DispatcherTest, ADeadlineThatIsAllButOverIsStillOne) {
+  join(link_);
+  queued("a");
+  clock_.advance(std::chrono::hours(1));
+  dispatcher_.dispatch();
+  EXPECT_EQ(link_.last_request.deadline_ms(), 1u);
+}
+
+TEST_F(DispatcherTest, ARequestThatIsTakenBackGoesInFrontAndToAnotherGroup) {
+  RecordingLink second_link;
+  Group& first = join(link_, "g0");
+  join(second_link, "g1");
+  const auto request = queued("a");
+  dispatcher_.dispatch();
+  ASSERT_EQ(first.running, request);
+  queued("b");
+  give_back(first, Errc::kExhausted);
+  EXPECT_EQ(requests_.queue().waiting().front(), request);
+  dispatcher_.dispatch();
+  EXPECT_THAT(second_link.log, ElementsAre("prefill a"));
+  EXPECT_THAT(link_.log, ElementsAre("prefill a"));  // "b" waits for the other, which may have room
+}
+
+TEST_F(DispatcherTest, ARequestThatNobodyElseTakesFailsWithAHint) {
+  Group& group = join(link_);
+  leased("x", group, std::chrono::seconds(40), 1000);
+  const auto request = queued("a");
+  dispatcher_.dispatch();
+  give_back(group, Errc::kExhausted);
+  EXPECT_EQ(request->failure->error.code, Errc::kExhausted);
+  EXPECT_EQ(request->failure->retry_after_s, 40);
+}
+
+TEST_F(DispatcherTest, GroupsThatFailTheSameRequestArePardoned) {
+  RecordingLink second_link;
+  Group& first = join(link_, "g0");
+  Group& second = join(second_link, "g1");
+  const auto request = queued("poison");
+  dispatcher_.dispatch();
+  give_back(first, Errc::kInternal);
+  EXPECT_TRUE(first.health.rests(clock_.now()));
+  dispatcher_.dispatch();
+  give_back(second, Errc::kInternal);
+  EXPECT_EQ(request->failure->error.code, Errc::kInternal);
+  EXPECT_EQ(request->failure->retry_after_s, 0);
+  EXPECT_FALSE(first.health.rests(clock_.now()));
+  EXPECT_FALSE(second.health.rests(clock_.now()));
+}
+
+using SchedulerDispatch = SchedulerTest;
+
+TEST_F(SchedulerDispatch, GivesAGroupOneRequestAtATimeInArrivalOrder) {
+  RecordingLink link;
+  join(link);
+  for (const char* id : {"a", "b", "c"}) ASSERT_FALSE(submit(id));
+  EXPECT_THAT(link.log, ElementsAre("prefill a"));
+  done("a");
+  EXPECT_THAT(link.log, ElementsAre("prefill a", "prefill b"));
+  failed("b", Errc::kInternal, "x");
+  EXPECT_THAT(link.log, ElementsAre("prefill a", "prefill b", "prefill c"));
+}
+
+TEST_F(SchedulerDispatch, SendsPromptPlanLeaseAndTheDeadlineThatIsLeft) {
+  RecordingLink link;
+  join(link);
+  PrefillBody body;
+  body.model = "tiny";
+  body.request_id = "a";
+  body.prompt_token_ids = {1, 99};
+  body.head_plan = "dense";
+  body.deadline_ms = 5000;
+  body.lease_ms = 777;
+  ASSERT_FALSE(submit("first"));
+  ASSERT_FALSE(scheduler_->submit(std::move(body)));
+  clock_.advance(milliseconds(1500));
+  done("first");
+  EXPECT_EQ(link.last_request.prompt_token_ids(), std::string("\1\0\0\0\x63\0\0\0", 8));
+  EXPECT_EQ(link.last_request.head_plan(), "dense");
+  EXPECT_EQ(link.last_request.lease_ms(), 777u);
+  EXPECT_EQ(link.last_request.deadline_ms(), 3500u);
+}
 
 class SchedulerRoom : public SchedulerTest {
  protected:
@@ -223,133 +348,6 @@ TEST_F(SchedulerRoom, WordsOfAGroupAreCut) {
   receive(envelope, "g0");
   const std::string& message = scheduler_->find("a")->failure->error.message;
   EXPECT_EQ(message.substr(1990), "xxxxxxxxxx... (10485760 bytes)");
-}
-
-TEST(CutText, KeepsWholeCharacters) {
-  EXPECT_EQ(cut_text("abc", 3), "abc");
-  EXPECT_EQ(cut_text("ab\xc3\xa9", 3), "ab... (4 bytes)");
-}
-
-class SchedulerSilence : public SchedulerTest {};
-
-TEST_F(SchedulerSilence, TimeThatTheCoordinatorLostIsNoSilence) {
-  RecordingLink link;
-  join(link);
-  for (int i = 0; i < 60; ++i) {  // a busy machine: it runs once a second
-    clock_.advance(seconds(1));
-    scheduler_->tick();
-  }
-  EXPECT_TRUE(scheduler_->ready());
-  pass(seconds(5));
-  EXPECT_FALSE(scheduler_->ready());
-}
-
-TEST_F(SchedulerSilence, ALateGroupWhoseHostAnswersIsNotGone) {
-  RecordingLink link;
-  join(link);
-  pass(seconds(9));
-  EXPECT_TRUE(scheduler_->ready());
-  heartbeat();
-  pass(seconds(9));
-  EXPECT_TRUE(scheduler_->ready());
-}
-
-TEST_F(SchedulerSilence, AGroupWhoseHostDoesNotAnswerEitherIsGoneSooner) {
-  RecordingLink link;
-  join(link);
-  link.answers = false;
-  pass(seconds(5));
-  EXPECT_TRUE(scheduler_->ready());
-  pass(milliseconds(100));
-  EXPECT_FALSE(scheduler_->ready());
-  EXPECT_EQ(link.log.back(), "closed: nothing heard for 5.05 s, and its host does not answer");
-}
-
-TEST_F(SchedulerSilence, ProgressOfLayersIsAWordAsWell) {
-  RecordingLink link;
-  join(link);
-  ASSERT_FALSE(submit("a"));
-  for (int i = 0; i < 3; ++i) {
-    pass(seconds(8));
-    layer_done("a");
-  }
-  EXPECT_TRUE(scheduler_->ready());
-}
-
-class SchedulerRestart : public SchedulerTest {
- protected:
-  protocol::Envelope held(const std::string& id, uint64_t expires_in_ms) {
-    protocol::Envelope envelope;
-    auto& lease = *envelope.mutable_lease_held();
-    lease.set_expires_in_ms(expires_in_ms);
-    lease.mutable_done()->set_request_id(id);
-    auto& stage = *lease.mutable_done()->add_stages();
-    stage.set_stage("layers");
-    stage.set_seconds(2.5);
-    auto& manifest = *lease.mutable_done()->mutable_manifest();
-    manifest.set_model("tiny");
-    manifest.set_request_id(id);
-    manifest.set_lease_id("lease-" + id);
-    manifest.set_num_tokens(17);
-    return envelope;
-  }
-};
-
-TEST_F(SchedulerRestart, LeasesThatAGroupTellsOfAreKnownAgain) {
-  RecordingLink link;
-  join(link);
-  receive(held("a", 5000));
-  const auto record = scheduler_->find("a");
-  ASSERT_TRUE(record);
-  EXPECT_EQ(record->state, RequestState::kDone);
-  EXPECT_EQ(record->num_tokens, 17);
-  EXPECT_EQ(record->group_name, "group-0");
-  EXPECT_EQ(millrace::seconds(*record->ended_at - *record->started_at), 2.5);
-  ASSERT_TRUE(scheduler_->renew_lease("a", "lease-a", seconds(9)).ok());
-  EXPECT_EQ(link.log.back(), "renew lease-a");
-  ASSERT_TRUE(scheduler_->release_lease("a", "lease-a").ok());
-  EXPECT_EQ(link.log.back(), "release lease-a");
-}
-
-TEST_F(SchedulerRestart, ALeaseThatAGroupToldOfEnds) {
-  RecordingLink link;
-  join(link);
-  receive(held("a", 500));
-  EXPECT_EQ(submit("a")->error.code, Errc::kInvalidArgument);
-  pass(seconds(1), {"g0"});
-  EXPECT_EQ(scheduler_->find("a")->lease, LeaseState::kExpired);
-  EXPECT_FALSE(submit("a"));
-}
-
-TEST_F(SchedulerRestart, ARecordThatIsKnownGetsTheGroupsTime) {
-  RecordingLink link;
-  join(link);
-  ASSERT_FALSE(submit("a"));
-  done("a", "g0", 1000);
-  receive(held("a", 7000));
-  EXPECT_EQ(scheduler_->find("a")->num_tokens, 3);
-  EXPECT_EQ(scheduler_->find("a")->lease_ends, clock_.now() + milliseconds(7000));
-  ASSERT_TRUE(scheduler_->release_lease("a", "lease-a").ok());
-  receive(held("a", 7000));
-  EXPECT_EQ(scheduler_->find("a")->lease, LeaseState::kReleased);
-}
-
-TEST_F(SchedulerRestart, AnIdInUseIsNotTakenOver) {
-  RecordingLink link;
-  join(link);
-  ASSERT_FALSE(submit("a"));
-  receive(held("a", 7000));
-  EXPECT_EQ(scheduler_->find("a")->state, RequestState::kQueued);
-}
-
-TEST_F(SchedulerRestart, ALeaseThatMakesNoSenseBreaksTheProtocol) {
-  RecordingLink link;
-  join(link);
-  EXPECT_FALSE(scheduler_->receive("g0", held("no id", 1)).ok());
-  EXPECT_FALSE(scheduler_->receive("g0", held("a", UINT64_MAX)).ok());
-  auto foreign = held("a", 1);
-  foreign.mutable_lease_held()->mutable_done()->mutable_manifest()->set_model("other");
-  EXPECT_FALSE(scheduler_->receive("g0", foreign).ok());
 }
 
 }  // namespace
