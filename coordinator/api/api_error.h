@@ -14,7 +14,7 @@ struct ApiError {
   ApiError(Error why, int own_status) : refusal(std::move(why)), status(own_status) {}
 
   int http_status() const;
-  // Seconds for a Retry-After header; 0 when trying again is no use.
+  // Seconds for a Retry-After header; 0 when trying again is useless.
   int retry_after_s() const;
   // {"error":{"message","type","code","param","retriable"},"request_id"}: `type` is the name of the
   // Errc, `code` the HTTP status. An empty `request_id` is left out.

@@ -119,7 +119,7 @@ awaitable<bool> PrefillExchange::send_until_end(Record record, Notifier& changed
     if (!open || client.gone()) break;
     if (record->ended()) continue;  // while the events went out
     const bool changes = co_await changed.wait(Deadline::after(shared_.options.http.keep_alive));
-    // A client that sends no more may still listen; a word to it tells.
+    // A client that sends no more may still listen: writing to it tells.
     const bool ask = client.half_closed() && !std::exchange(half_closed, client.half_closed());
     if (!changes || ask) open = co_await writer_.send_events(ProgressEvents::kKeepAlive);
   }

@@ -33,7 +33,7 @@ struct Group {
   bool works_on(const std::string& request_id) const {
     return running != nullptr && running->id == request_id;
   }
-  // It has answered: no longer running. The caller must know that it works on one.
+  // The group has answered. It must have been running a request.
   std::shared_ptr<Request> take_running();
   // The longest time before it notices a cancellation.
   Duration longest_step() const;

@@ -1,6 +1,5 @@
-// Whether a group is trusted with requests. One that fails a request by its own fault, as with a
-// full disk, rests; then a single request shows whether it is well again. Pure; time comes with the
-// calls.
+// Whether a group is trusted with requests. One that fails a request by its own fault, such as a full
+// disk, rests; then a single request shows whether it has recovered. Pure; the time is passed in.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +18,7 @@ class GroupHealth {
 
   explicit GroupHealth(const Rests& rests) : rests_(rests) {}
 
-  // Is it the group's fault, and not the request's or nobody's?
+  // Whether it is the group's fault, and not the request's or nobody's.
   static bool blames_group(Errc code) {
     return code == Errc::kIo || code == Errc::kCorrupt || code == Errc::kInternal;
   }

@@ -46,7 +46,7 @@ std::optional<ApiError> RequestReader::take() {
 }
 
 std::optional<ApiError> RequestReader::check_framing() const {
-  // What waits for its end is a line or a trailer, never content.
+  // An unfinished piece is a line or a trailer, never content.
   const uint64_t unfinished_bytes = starved_ ? buffer_.bytes().size() : 0;
   if (excess_bytes_ + unfinished_bytes <= max_header_bytes_ + kChunkFramingBytes) {
     return std::nullopt;

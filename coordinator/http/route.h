@@ -1,4 +1,4 @@
-// Which of our endpoints a method and a request target name. Pure. What takes GET takes HEAD.
+// The endpoint that a method and a request target name. Pure. What takes GET takes HEAD.
 #pragma once
 
 #include <optional>
@@ -35,8 +35,8 @@ struct Route {
 
 Route find_route(std::string_view method, std::string_view target);
 
-// Of a request whose fields are its JSON body: blames the first parameter, if there is any, so that
-// none is passed over in silence.
+// For a request whose fields are in a JSON body: refuses the first query parameter, if there is one,
+// so that none is silently ignored.
 std::optional<Refusal> refuse_query(std::string_view query);
 
 }  // namespace millrace::coordinator

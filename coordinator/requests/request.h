@@ -30,17 +30,16 @@ struct Request {
   bool ended() const { return state == RequestState::kDone || state == RequestState::kFailed; }
   // Its id is taken: it waits, runs, or its cache is there to be read.
   bool in_use() const { return !ended() || lease == LeaseState::kActive; }
+  Duration deadline_after() const {  // from queued_at
+    return std::chrono::milliseconds(static_cast<int64_t>(options.deadline_ms()));
+  }
   double queue_s(TimePoint now) const { return seconds(started_at.value_or(now) - queued_at); }
 
   std::string id;
   std::string model;
   int64_t num_tokens = 0;
   std::string prompt;  // little-endian int32; kept while it may have to go to another group
-  std::string head_plan;
-  double min_recall = 0;
-  Duration deadline_after{};  // from queued_at
-  Duration lease_for{};
-  protocol::Handover handover = protocol::HANDOVER_AT_END;
+  protocol::PrefillOptions options;  // deadline and lease are set, from the defaults if need be
 
   RequestState state = RequestState::kQueued;
   std::string group_id;  // "" until dispatched
@@ -52,12 +51,12 @@ struct Request {
   uint32_t num_layers = 0;
   std::vector<double> layer_density;  // of the layers done so far
 
-  // Of groups that gave it back: how often each had no room, and which failed by their own fault.
+  // Groups that gave it back: how often each had no room, and which failed by their own fault.
   std::map<std::string, int> refusals;
   std::set<std::string> failed_on;
-  std::optional<Error> given_back;  // why, the last time
+  std::optional<Error> given_back;  // the reason, the last time
 
-  // Of a streaming request, from its start on.
+  // Set while a streaming request runs.
   std::shared_ptr<const protocol::Manifest> opened;
 
   std::optional<Refusal> failure;

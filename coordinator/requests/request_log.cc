@@ -8,7 +8,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Messages have words of clients and groups in them: they may not begin a line of their own.
+// Messages quote clients and groups, who must not be able to forge a line of the log.
 std::string one_line(std::string text) {
   const auto is_control = [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; };
   std::replace_if(text.begin(), text.end(), is_control, ' ');

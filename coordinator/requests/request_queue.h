@@ -16,7 +16,7 @@ class RequestQueue {
 
   // kExhausted when full.
   Result<void> push(std::shared_ptr<Request> request);
-  // One that was let in before, and goes first now.
+  // For a request that a group gave back. Not bounded: it was in the queue before.
   void push_front(std::shared_ptr<Request> request);
   // True if it was there.
   bool remove(const Request& request);

@@ -35,7 +35,7 @@ RequestTable::Due RequestTable::due_of(const Request& request) {
 TimePoint RequestTable::time_of(const Request& request) const {
   switch (due_of(request)) {
     case Due::kDeadline:
-      return request.queued_at + request.deadline_after;
+      return request.queued_at + request.deadline_after();
     case Due::kLeaseEnd:
       return request.lease_ends;
     case Due::kForgetting:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "coordinator/requests/wire_duration.h"
 #include "coordinator/text/request_id.h"
 
 namespace millrace::coordinator {
@@ -86,19 +87,15 @@ Refusal Admission::unserved(const std::string& model,
 }
 
 std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
-  const auto ms_or = [](int64_t ms, Duration otherwise) {
-    return ms == 0 ? otherwise : Duration(std::chrono::milliseconds(ms));
-  };
   auto request = std::make_shared<Request>();
   request->id = std::move(body.request_id);
   request->model = std::move(body.model);
   request->num_tokens = std::ssize(body.prompt_token_ids);
   request->prompt = to_bytes(body.prompt_token_ids);
-  request->head_plan = std::move(body.head_plan);
-  request->min_recall = body.min_recall;
-  request->deadline_after = ms_or(body.deadline_ms, settings_.default_deadline);
-  request->lease_for = ms_or(body.lease_ms, settings_.default_lease);
-  request->handover = body.handover;
+  request->options = std::move(body.options);
+  auto& options = request->options;
+  if (options.deadline_ms() == 0) options.set_deadline_ms(to_wire_ms(settings_.default_deadline));
+  if (options.lease_ms() == 0) options.set_lease_ms(to_wire_ms(settings_.default_lease));
   request->queued_at = clock_.now();
   return request;
 }

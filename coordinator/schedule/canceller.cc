@@ -27,7 +27,7 @@ void Canceller::expire_deadlines() {
   const TimePoint now = clock_.now();
   while (const auto request = requests_.table().first_due(RequestTable::Due::kDeadline, now)) {
     cancel(request, error(Errc::kDeadlineExceeded, "deadline of {:.3f} s passed {}",
-                          seconds(request->deadline_after), place_of(*request)));
+                          seconds(request->deadline_after()), place_of(*request)));
   }
 }
 

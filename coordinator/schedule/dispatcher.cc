@@ -4,6 +4,7 @@
 
 #include "coordinator/groups/group_choice.h"
 #include "coordinator/groups/room_forecast.h"
+#include "coordinator/requests/wire_duration.h"
 
 namespace millrace::coordinator {
 
@@ -11,10 +12,6 @@ namespace {
 
 // A request that so many groups fail by what looks like their own fault is at fault itself.
 constexpr size_t kMaxFailures = 2;
-
-int64_t to_ms(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
 
 bool is_at_fault(const Request& request) {
   return request.failed_on.size() >= kMaxFailures;
@@ -49,16 +46,14 @@ void Dispatcher::dispatch() {
 }
 
 void Dispatcher::start(Group& group, const std::shared_ptr<Request>& request) {
-  const Duration left = request->queued_at + request->deadline_after - clock_.now();
+  const Duration left = request->queued_at + request->deadline_after() - clock_.now();
   protocol::Envelope envelope;
   auto& message = *envelope.mutable_prefill_request();
   message.set_request_id(request->id);
   message.set_prompt_token_ids(request->prompt);
-  message.set_head_plan(request->head_plan);
-  message.set_min_recall(request->min_recall);
-  message.set_deadline_ms(static_cast<uint64_t>(std::max<int64_t>(1, to_ms(left))));
-  message.set_lease_ms(static_cast<uint64_t>(to_ms(request->lease_for)));
-  message.set_handover(request->handover);
+  *message.mutable_options() = request->options;
+  message.mutable_options()->set_deadline_ms(
+      std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none
   requests_.assign(request);
   request->group_id = group.description.group_id();
   request->group_name = group.description.group_name();

@@ -1,16 +1,8 @@
 #include "coordinator/schedule/group_membership.h"
 
+#include "coordinator/requests/wire_duration.h"
+
 namespace millrace::coordinator {
-
-namespace {
-
-template <typename Number>
-Number to_ms(Duration duration) {
-  return static_cast<Number>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
-}
-
-}  // namespace
 
 GroupMembership::GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups,
                                  RequestTracker& requests, Leases& leases, OrphanWatch& orphans,
@@ -41,8 +33,8 @@ Result<void> GroupMembership::join(const protocol::Register& description, GroupL
 void GroupMembership::greet(GroupLink& link) const {
   protocol::Envelope envelope;
   auto& reply = *envelope.mutable_register_reply();
-  reply.set_heartbeat_interval_ms(to_ms<uint32_t>(settings_.heartbeat_interval));
-  reply.set_patience_ms(to_ms<uint64_t>(settings_.group_patience));
+  reply.set_heartbeat_interval_ms(static_cast<uint32_t>(to_wire_ms(settings_.heartbeat_interval)));
+  reply.set_patience_ms(to_wire_ms(settings_.group_patience));
   link.send(envelope);
 }
 

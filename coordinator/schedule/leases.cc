@@ -1,6 +1,7 @@
 #include "coordinator/schedule/leases.h"
 
 #include "common/log.h"
+#include "coordinator/requests/wire_duration.h"
 #include "coordinator/schedule/reply_checks.h"
 #include "coordinator/text/request_id.h"
 
@@ -10,10 +11,6 @@ namespace {
 
 // More than a group's store can hold.
 constexpr int64_t kMaxLeasesTold = 65536;
-
-int64_t to_ms(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
 
 Result<void> check(Group& group, const protocol::LeaseHeld& message) {
   const protocol::PrefillDone& done = message.done();
@@ -88,7 +85,7 @@ Result<void> Leases::renew(const std::string& id, const std::string& lease_id, D
   auto& message = *envelope.mutable_lease_renew();
   message.set_request_id(id);
   message.set_lease_id(lease_id);
-  message.set_lease_ms(static_cast<uint64_t>(to_ms(lease)));
+  message.set_lease_ms(to_wire_ms(lease));
   group->link->send(envelope);
   return {};
 }

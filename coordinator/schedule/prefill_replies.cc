@@ -13,7 +13,7 @@ void PrefillReplies::opened(Group& group, protocol::PrefillOpened message) {
   if (!group.works_on(message.request_id())) return;
   Request& request = *group.running;
   requests_.begin(request);
-  const bool wanted = request.handover == protocol::HANDOVER_STREAMING;
+  const bool wanted = request.options.handover() == protocol::HANDOVER_STREAMING;
   if (request.ended() || request.opened || !wanted) return;
   request.opened =
       std::make_shared<const protocol::Manifest>(std::move(*message.mutable_manifest()));
@@ -68,7 +68,7 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
   dispatcher_.dispatch();
 }
 
-// What it says about the group, and about the group for this request.
+// Keeps what the failure says about the group, for this request and for others.
 void PrefillReplies::note_failure(Group& group, Request& request, const Error& why) {
   const std::string& id = group.description.group_id();
   group.count_room(request.num_tokens);

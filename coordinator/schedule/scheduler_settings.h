@@ -1,4 +1,4 @@
-// What can be set about the scheduler.
+// The settings of the scheduler.
 #pragma once
 
 #include <chrono>

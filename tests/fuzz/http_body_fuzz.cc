@@ -25,7 +25,7 @@ void check(const ParsedPrefillBody& parsed, const PrefillBodyLimits& limits) {
   MR_CHECK(num_tokens > 0 && num_tokens <= limits.max_prompt_tokens, "{} tokens", num_tokens);
   for (const int32_t token : body.prompt_token_ids) MR_CHECK(token >= 0, "token {}", token);
   MR_CHECK(!body.model.empty(), "no model");
-  MR_CHECK(body.deadline_ms >= 0 && body.deadline_ms <= limits.max_duration_ms, "deadline");
+  MR_CHECK(body.options.deadline_ms() <= static_cast<uint64_t>(limits.max_duration_ms), "deadline");
   MR_CHECK(body.request_id.empty() || check_request_id(body.request_id).ok(), "request id");
 }
 

@@ -37,7 +37,7 @@ class UnfinishedPages {
 };
 
 bool streams(const protocol::RunPrompt& prompt) {
-  return prompt.handover() == protocol::HANDOVER_STREAMING;
+  return prompt.options().handover() == protocol::HANDOVER_STREAMING;
 }
 
 protocol::ErrorInfo to_wire(const Error& error) {
@@ -145,14 +145,15 @@ void GroupService::send_done(const Finished& finished, protocol::Manifest manife
 
 Result<model::HeadPlan> GroupService::plan_for(const protocol::RunPrompt& prompt,
                                                int64_t num_tokens) const {
-  const bool from_client = !prompt.head_plan().empty();
+  const protocol::PrefillOptions& wanted = prompt.options();
+  const bool from_client = !wanted.head_plan().empty();
   MR_ASSIGN_OR_RETURN(
       auto plan,
       model::make_head_plan(
-          from_client ? prompt.head_plan() : options_.head_plan, runtime_.weights().config,
+          from_client ? wanted.head_plan() : options_.head_plan, runtime_.weights().config,
           num_tokens, runtime_.crossover_tokens(),
           {.allow_files = !from_client,
-           .min_recall = prompt.min_recall() > 0 ? prompt.min_recall() : options_.min_recall}));
+           .min_recall = wanted.min_recall() > 0 ? wanted.min_recall() : options_.min_recall}));
   return model::plan_for_length(std::move(plan), num_tokens, runtime_.device().info().sparse_cost);
 }
 
@@ -209,7 +210,7 @@ Result<void> GroupService::seal(const Running& running, Finished& finished) {
   Result<StoredBytes> own = StoredBytes();
   if (running.sink != nullptr) {
     const auto placed = store_.seal(running.prompt.request_id(), running.prompt.lease_id(),
-                                    lease_of(running.prompt.lease_ms()));
+                                    lease_of(running.prompt.options().lease_ms()));
     own = placed.ok() ? running.sink->stored() : Result<StoredBytes>(placed.error());
     if (placed.ok()) finished.placement = *placed;
   }
@@ -302,7 +303,7 @@ Result<protocol::Manifest> GroupService::manifest(const protocol::RunPrompt& pro
   const auto num_tokens = prompt.prompt_token_ids().size() / sizeof(int32_t);
   return make_manifest({.request_id = prompt.request_id(),
                         .lease_id = prompt.lease_id(),
-                        .lease = lease_of(prompt.lease_ms()),
+                        .lease = lease_of(prompt.options().lease_ms()),
                         .epoch = options_.epoch,
                         .result = result,
                         .ranks = ranks},

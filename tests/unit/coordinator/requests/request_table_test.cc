@@ -16,7 +16,8 @@ class RequestTableTest : public ::testing::Test {
     auto request = std::make_shared<Request>();
     request->id = id;
     request->queued_at = kStart;
-    request->deadline_after = deadline;
+    request->options.set_deadline_ms(static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count()));
     EXPECT_TRUE(table_.insert(request)) << id;
     return request;
   }

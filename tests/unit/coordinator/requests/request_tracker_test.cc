@@ -18,7 +18,7 @@ class RequestTrackerTest : public ::testing::Test {
     request->id = id;
     request->prompt = "abcd";
     request->queued_at = clock_.now();
-    request->deadline_after = seconds(60);
+    request->options.set_deadline_ms(60'000);
     EXPECT_TRUE(requests_.admit(request).ok());
     return request;
   }

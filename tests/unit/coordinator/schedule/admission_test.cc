@@ -37,8 +37,8 @@ TEST_F(AdmissionTest, AnAdmittedPromptWaitsWithTheDefaultsOfTheService) {
   ASSERT_TRUE(request);
   EXPECT_EQ(requests_.queue().size(), 1);
   EXPECT_EQ(request->prompt, std::string("\1\0\0\0\2\0\0\0", 8));
-  EXPECT_EQ(request->deadline_after, settings_.default_deadline);
-  EXPECT_EQ(request->lease_for, settings_.default_lease);
+  EXPECT_EQ(request->deadline_after(), settings_.default_deadline);
+  EXPECT_EQ(request->options.lease_ms(), 60'000u);
   EXPECT_EQ(request->queued_at, clock_.now());
   EXPECT_THAT(link_.log, ::testing::IsEmpty());  // dispatching is another's work
 }

@@ -60,7 +60,7 @@ TEST_F(DispatcherTest, ADeadlineThatIsAllButOverIsStillOne) {
   queued("a");
   clock_.advance(std::chrono::hours(1));
   dispatcher_.dispatch();
-  EXPECT_EQ(link_.last_request.deadline_ms(), 1u);
+  EXPECT_EQ(link_.last_request.options().deadline_ms(), 1u);
 }
 
 TEST_F(DispatcherTest, ARequestThatIsTakenBackGoesInFrontAndToAnotherGroup) {
@@ -124,17 +124,17 @@ TEST_F(SchedulerDispatch, SendsPromptPlanLeaseAndTheDeadlineThatIsLeft) {
   body.model = "tiny";
   body.request_id = "a";
   body.prompt_token_ids = {1, 99};
-  body.head_plan = "dense";
-  body.deadline_ms = 5000;
-  body.lease_ms = 777;
+  body.options.set_head_plan("dense");
+  body.options.set_deadline_ms(5000);
+  body.options.set_lease_ms(777);
   ASSERT_FALSE(submit("first"));
   ASSERT_FALSE(scheduler_->submit(std::move(body)));
   clock_.advance(milliseconds(1500));
   done("first");
   EXPECT_EQ(link.last_request.prompt_token_ids(), std::string("\1\0\0\0\x63\0\0\0", 8));
-  EXPECT_EQ(link.last_request.head_plan(), "dense");
-  EXPECT_EQ(link.last_request.lease_ms(), 777u);
-  EXPECT_EQ(link.last_request.deadline_ms(), 3500u);
+  EXPECT_EQ(link.last_request.options().head_plan(), "dense");
+  EXPECT_EQ(link.last_request.options().lease_ms(), 777u);
+  EXPECT_EQ(link.last_request.options().deadline_ms(), 3500u);
 }
 
 class SchedulerRoom : public SchedulerTest {
@@ -310,7 +310,7 @@ TEST_F(SchedulerRoom, AStreamingRequestWhoseCacheWasAnnouncedDoesNotMove) {
   body.model = "tiny";
   body.request_id = "s";
   body.prompt_token_ids = {1};
-  body.handover = protocol::HANDOVER_STREAMING;
+  body.options.set_handover(protocol::HANDOVER_STREAMING);
   ASSERT_FALSE(scheduler_->submit(std::move(body)));
   protocol::Envelope opened;
   opened.mutable_prefill_opened()->set_request_id("s");

@@ -96,7 +96,7 @@ TEST_F(SchedulerReplies, OnlyAStreamingRequestIsOpenedAndOnlyOnce) {
     receive(envelope);
   };
   ASSERT_FALSE(submit("at-end"));
-  EXPECT_EQ(link.last_request.handover(), protocol::HANDOVER_AT_END);
+  EXPECT_EQ(link.last_request.options().handover(), protocol::HANDOVER_AT_END);
   opened("at-end", "l");
   EXPECT_FALSE(scheduler_->find("at-end")->opened != nullptr);
   done("at-end");
@@ -105,9 +105,9 @@ TEST_F(SchedulerReplies, OnlyAStreamingRequestIsOpenedAndOnlyOnce) {
   body.model = "tiny";
   body.request_id = "streaming";
   body.prompt_token_ids = {1};
-  body.handover = protocol::HANDOVER_STREAMING;
+  body.options.set_handover(protocol::HANDOVER_STREAMING);
   ASSERT_FALSE(scheduler_->submit(std::move(body)));
-  EXPECT_EQ(link.last_request.handover(), protocol::HANDOVER_STREAMING);
+  EXPECT_EQ(link.last_request.options().handover(), protocol::HANDOVER_STREAMING);
   opened("another", "l");
   EXPECT_FALSE(scheduler_->find("streaming")->opened != nullptr);
   opened("streaming", "first");

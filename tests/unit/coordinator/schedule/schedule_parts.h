@@ -30,7 +30,7 @@ class SchedulePartsTest : public ::testing::Test {
     request->num_tokens = num_tokens;
     request->prompt = std::string(static_cast<size_t>(num_tokens) * sizeof(int32_t), '\0');
     request->queued_at = clock_.now();
-    request->deadline_after = std::chrono::minutes(10);
+    request->options.set_deadline_ms(600'000);
     EXPECT_TRUE(requests_.admit(request).ok());
     return request;
   }

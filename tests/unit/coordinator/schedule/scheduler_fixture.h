@@ -41,7 +41,7 @@ class SchedulerTest : public ::testing::Test {
     body.model = model;
     body.request_id = id;
     body.prompt_token_ids.assign(static_cast<size_t>(num_tokens), 1);
-    body.deadline_ms = deadline_ms;
+    body.options.set_deadline_ms(static_cast<uint64_t>(deadline_ms));
     return scheduler_->submit(std::move(body));
   }
 
