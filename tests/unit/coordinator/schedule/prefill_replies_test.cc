@@ -66,6 +66,14 @@ TEST_F(PrefillRepliesTest, ARefusalOutweighsTheRoomThatTheGroupReported) {
   EXPECT_FALSE(group_.health.rests(clock_.now()));
 }
 
+TEST_F(PrefillRepliesTest, AFailureGivesBackTheRoomThatTheRequestWasCountedFor) {
+  group_.report_room(50);
+  group_.count_room(-20);
+  running("a", group_, 20);
+  failed("a", Errc::kCancelled);
+  EXPECT_EQ(group_.free_tokens, 50);
+}
+
 TEST_F(PrefillRepliesTest, AFaultOfTheGroupMakesItRestAndAWrongRequestDoesNot) {
   running("a", group_);
   failed("a", Errc::kUnsupported);
