@@ -12,7 +12,7 @@
 
 namespace millrace::protocol {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr int64_t kFrameHeaderBytes = 4;
 // A prompt of 4M tokens is 16 MiB; nothing else comes near.
 inline constexpr int64_t kMaxFrameBytes = 64ll << 20;

@@ -89,10 +89,16 @@ MAY_INCLUDE = {
     "worker/cli": "common/cli common/system comm/mpi comm/nccl comm/ucx protocol worker/*",
     "coordinator/text": "",
     "coordinator/net": "",
-    "coordinator/schedule": "common/metrics protocol coordinator/text",
-    "coordinator/api": "plan/pattern protocol coordinator/text coordinator/schedule",
-    "coordinator/http": "protocol coordinator/text coordinator/net coordinator/schedule coordinator/api",
-    "coordinator/server": "common/cli protocol coordinator/net coordinator/schedule coordinator/http",
+    "coordinator/requests": "common/metrics protocol",
+    "coordinator/groups": "protocol coordinator/requests",
+    "coordinator/schedule": "protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/api": "plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/http": "protocol coordinator/text coordinator/net coordinator/requests coordinator/schedule"
+    " coordinator/api",
+    "coordinator/exchange": "coordinator/text coordinator/net coordinator/requests coordinator/schedule coordinator/api"
+    " coordinator/http",
+    "coordinator/server": "common/cli protocol coordinator/net coordinator/requests coordinator/schedule coordinator/http"
+    " coordinator/exchange",
     "client": "common/cli common/system protocol coordinator/text coordinator/net",
     "kvclient": "comm/api common/system kernels/index protocol",
     "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient model",
@@ -102,7 +108,14 @@ MAY_INCLUDE = {
 VENDOR_HOMES = {
     r"mpi\.h": ("comm/mpi",),
     r"uc[pst]/": ("comm/ucx",),
-    r"boost/(asio|beast)": ("coordinator/net", "coordinator/http", "coordinator/server", "client", "worker/control"),
+    r"boost/(asio|beast)": (
+        "coordinator/net",
+        "coordinator/http",
+        "coordinator/exchange",
+        "coordinator/server",
+        "client",
+        "worker/control",
+    ),
     r"prometheus/": ("common/metrics",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu",),
     r"CLI/": ("common/cli", "coordinator/server", "client", "decode", "worker/cli"),

@@ -48,26 +48,25 @@ std::string as_utf8(std::string_view text) {
 }  // namespace
 
 int ApiError::http_status() const {
-  return status != 0 ? status : protocol::http_status(error.code);
+  return status != 0 ? status : protocol::http_status(refusal.error.code);
 }
 
 int ApiError::retry_after_s() const {
+  const Errc code = refusal.error.code;
+  if (!protocol::retriable(code)) return 0;
+  if (refusal.retry_after_s > 0) return refusal.retry_after_s;
   // A full queue moves within seconds; a group takes longer to come back.
-  if (!protocol::retriable(error.code)) return 0;
-  if (retry_after > 0) return retry_after;
-  return error.code == Errc::kExhausted ? 1 : 5;
+  return code == Errc::kExhausted ? 1 : 5;
 }
 
 std::string ApiError::to_json(std::string_view request_id) const {
+  const Error& error = refusal.error;
+  const std::string& field = refusal.field;
   json::object body;
   body["message"] = as_utf8(error.message);
   body["type"] = std::string(errc_name(error.code));
   body["code"] = http_status();
-  if (param.empty()) {
-    body["param"] = nullptr;
-  } else {
-    body["param"] = as_utf8(param);
-  }
+  body["param"] = field.empty() ? json::value(nullptr) : json::value(as_utf8(field));
   body["retriable"] = protocol::retriable(error.code);
   json::object whole{{"error", std::move(body)}};
   if (!request_id.empty()) whole["request_id"] = json::string(request_id.data(), request_id.size());

@@ -25,19 +25,19 @@ const json::value* field(const json::value& body, const char* name) {
   return fields == nullptr ? nullptr : fields->if_contains(name);
 }
 
-std::variant<LeaseBody, ApiError> read_lease_id(const json::value& body,
-                                                std::span<const std::string_view> known) {
+std::variant<LeaseBody, Refusal> read_lease_id(const json::value& body,
+                                               std::span<const std::string_view> known) {
   const json::value* lease_id = field(body, "lease_id");
   if (lease_id == nullptr || !lease_id->is_string()) {
-    return ApiError(Error(Errc::kInvalidArgument, "the body must be JSON with a string 'lease_id'"),
-                    "lease_id");
+    return Refusal(Error(Errc::kInvalidArgument, "the body must be JSON with a string 'lease_id'"),
+                   "lease_id");
   }
   for (const auto& member : body.get_object()) {
     const std::string name(member.key());
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return ApiError(error(Errc::kInvalidArgument, "unknown field {}; known: {}",
-                            quoted(std::string_view(name)), fmt::join(known, ", ")),
-                      name);
+      return Refusal(error(Errc::kInvalidArgument, "unknown field {}; known: {}",
+                           quoted(std::string_view(name)), fmt::join(known, ", ")),
+                     name);
     }
   }
   return LeaseBody{.lease_id = std::string(lease_id->get_string())};
@@ -45,11 +45,11 @@ std::variant<LeaseBody, ApiError> read_lease_id(const json::value& body,
 
 }  // namespace
 
-std::variant<LeaseBody, ApiError> parse_lease_release(std::string_view body) {
+std::variant<LeaseBody, Refusal> parse_lease_release(std::string_view body) {
   return read_lease_id(parse(body), kLeaseReleaseFields);
 }
 
-std::variant<LeaseBody, ApiError> parse_lease_renewal(std::string_view body, int64_t max_lease_ms) {
+std::variant<LeaseBody, Refusal> parse_lease_renewal(std::string_view body, int64_t max_lease_ms) {
   const json::value value = parse(body);
   auto parsed = read_lease_id(value, kLeaseRenewalFields);
   auto* renewal = std::get_if<LeaseBody>(&parsed);
@@ -57,7 +57,7 @@ std::variant<LeaseBody, ApiError> parse_lease_renewal(std::string_view body, int
   const json::value* lease_ms = field(value, "lease_ms");
   if (lease_ms == nullptr || !lease_ms->is_int64() || lease_ms->get_int64() <= 0 ||
       lease_ms->get_int64() > max_lease_ms) {
-    return ApiError(
+    return Refusal(
         error(Errc::kInvalidArgument, "'lease_ms' is {:.40}; 1 to {} are possible",
               lease_ms == nullptr ? "missing" : json::serialize(*lease_ms), max_lease_ms),
         "lease_ms");

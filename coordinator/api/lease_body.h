@@ -7,7 +7,7 @@
 #include <string_view>
 #include <variant>
 
-#include "coordinator/api/api_error.h"
+#include "coordinator/requests/refusal.h"
 
 namespace millrace::coordinator {
 
@@ -19,7 +19,7 @@ struct LeaseBody {
 inline constexpr std::array<std::string_view, 2> kLeaseRenewalFields = {"lease_id", "lease_ms"};
 inline constexpr std::array<std::string_view, 1> kLeaseReleaseFields = {"lease_id"};
 
-std::variant<LeaseBody, ApiError> parse_lease_renewal(std::string_view body, int64_t max_lease_ms);
-std::variant<LeaseBody, ApiError> parse_lease_release(std::string_view body);
+std::variant<LeaseBody, Refusal> parse_lease_renewal(std::string_view body, int64_t max_lease_ms);
+std::variant<LeaseBody, Refusal> parse_lease_release(std::string_view body);
 
 }  // namespace millrace::coordinator

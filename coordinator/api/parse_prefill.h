@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "coordinator/api/api_error.h"
-#include "coordinator/schedule/prefill_body.h"
+#include "coordinator/requests/prefill_body.h"
+#include "coordinator/requests/refusal.h"
 #include "coordinator/text/limits.h"
 
 namespace millrace::coordinator {
@@ -19,7 +19,7 @@ struct PrefillBodyLimits {
   int64_t max_duration_ms = kMaxDurationMs;
 };
 
-using ParsedPrefillBody = std::variant<PrefillBody, ApiError>;
+using ParsedPrefillBody = std::variant<PrefillBody, Refusal>;
 
 // {"model": "...", "prompt_token_ids": [1, 2], ...}. Token ids are read straight into their vector,
 // so that memory is bounded by the limits and not by how the JSON nests.

@@ -16,7 +16,8 @@ Result<void> read_query(std::string_view query, PrefillFields& fields) {
   for (const auto& [name, value] : parameters) {
     MR_RETURN_IF_ERROR(fields.begin(name));
     if (fields.takes_tokens()) {
-      return error(Errc::kInvalidArgument, "prompt_token_ids are the body here, not a parameter");
+      return error(Errc::kInvalidArgument,
+                   "in the binary form prompt_token_ids are the body, not a parameter");
     }
     MR_RETURN_IF_ERROR(fields.set_text(value));
   }
@@ -26,7 +27,8 @@ Result<void> read_query(std::string_view query, PrefillFields& fields) {
 Result<void> read_tokens(std::string_view body, PrefillFields& fields) {
   MR_RETURN_IF_ERROR(fields.begin("prompt_token_ids"));
   if (body.size() % sizeof(int32_t) != 0) {
-    return error(Errc::kInvalidArgument, "a body of {} bytes is no array of int32", body.size());
+    return error(Errc::kInvalidArgument, "a body of {} bytes is not an array of int32",
+                 body.size());
   }
   MR_RETURN_IF_ERROR(fields.expect_tokens(body.size() / sizeof(int32_t)));
   for (size_t at = 0; at < body.size(); at += sizeof(int32_t)) {
@@ -44,7 +46,7 @@ ParsedPrefillBody parse_prefill_binary(std::string_view body, std::string_view q
   PrefillFields fields(limits);
   Result<void> read = read_query(query, fields);
   if (read.ok()) read = read_tokens(body, fields);
-  if (!read.ok()) return ApiError(std::move(read).error(), fields.current());
+  if (!read.ok()) return Refusal(std::move(read).error(), fields.current());
   return fields.take();
 }
 

@@ -1,6 +1,5 @@
 #include "coordinator/api/prefill_fields.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -18,39 +17,40 @@ constexpr size_t kMaxFieldNameChars = 128;  // of what an error quotes
 
 }  // namespace
 
-std::span<const PrefillFields::Field> PrefillFields::all() {
-  static constexpr std::array<Field, 9> kFields = {{{"model", Kind::kString, 1},
-                                                    {"request_id", Kind::kString, 2},
-                                                    {"prompt_token_ids", Kind::kTokens, 4},
-                                                    {"head_plan", Kind::kString, 8},
-                                                    {"deadline_ms", Kind::kInt, 16},
-                                                    {"lease_ms", Kind::kInt, 32},
-                                                    {"stream", Kind::kBool, 64},
-                                                    {"handover", Kind::kString, 128},
-                                                    {"min_recall", Kind::kNumber, 256}}};
+std::span<const PrefillFields::Field> PrefillFields::fields() {
+  static constexpr std::array<Field, 9> kFields = {{{"model", Kind::kString},
+                                                    {"request_id", Kind::kString},
+                                                    {"prompt_token_ids", Kind::kTokens},
+                                                    {"head_plan", Kind::kString},
+                                                    {"min_recall", Kind::kNumber},
+                                                    {"deadline_ms", Kind::kInt},
+                                                    {"lease_ms", Kind::kInt},
+                                                    {"stream", Kind::kBool},
+                                                    {"handover", Kind::kString}}};
   return kFields;
 }
 
-const PrefillFields::Field* PrefillFields::find(std::string_view name) {
-  const auto fields = all();
-  const auto found = std::find_if(fields.begin(), fields.end(),
-                                  [&](const Field& field) { return field.name == name; });
-  return found == fields.end() ? nullptr : &*found;
+std::optional<size_t> PrefillFields::find(std::string_view name) {
+  for (size_t at = 0; at < fields().size(); ++at) {
+    if (fields()[at].name == name) return at;
+  }
+  return std::nullopt;
 }
 
 Result<void> PrefillFields::begin(std::string_view field) {
   current_ = field.substr(0, kMaxFieldNameChars);
-  const Field* known = find(field);
-  if (known == nullptr) {
-    return error(Errc::kInvalidArgument,
-                 "unknown field '{}'; known: model, request_id, prompt_token_ids, head_plan, "
-                 "min_recall, deadline_ms, lease_ms, stream, handover",
-                 current_);
+  const auto known = find(field);
+  if (!known) {
+    std::string names;
+    for (const Field& one : fields())
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", one.name);
+    return error(Errc::kInvalidArgument, "unknown field '{}'; known: {}", current_, names);
   }
-  if ((seen_ & known->bit) != 0) {
+  const uint32_t bit = 1u << *known;
+  if ((seen_ & bit) != 0) {
     return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
   }
-  seen_ |= known->bit;
+  seen_ |= bit;
   return {};
 }
 
@@ -75,9 +75,13 @@ Result<void> PrefillFields::set_string(std::string_view value) {
   if (value.size() > limit) {
     return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(), limit);
   }
-  // An empty plan is none: the group's default.
+  // An empty plan stands for the group's default.
   if (!is_model && !value.empty()) MR_RETURN_IF_ERROR(check_plan_text(value));
-  (is_model ? body_.model : body_.head_plan) = value;
+  if (is_model) {
+    body_.model = value;
+  } else {
+    body_.options.set_head_plan(std::string(value));
+  }
   return {};
 }
 
@@ -86,7 +90,8 @@ Result<void> PrefillFields::set_handover(std::string_view value) {
     return error(Errc::kInvalidArgument,
                  "'handover' is '{:.40}'; at-end and streaming are possible", value);
   }
-  body_.handover = value == "streaming" ? protocol::HANDOVER_STREAMING : protocol::HANDOVER_AT_END;
+  body_.options.set_handover(value == "streaming" ? protocol::HANDOVER_STREAMING
+                                                  : protocol::HANDOVER_AT_END);
   return {};
 }
 
@@ -97,7 +102,12 @@ Result<void> PrefillFields::set_int(int64_t value) {
     return error(Errc::kInvalidArgument, "'{}' is {}; 1 to {} are possible", current_, value,
                  limits_.max_duration_ms);
   }
-  (current_ == "deadline_ms" ? body_.deadline_ms : body_.lease_ms) = value;
+  const auto ms = static_cast<uint64_t>(value);
+  if (current_ == "deadline_ms") {
+    body_.options.set_deadline_ms(ms);
+  } else {
+    body_.options.set_lease_ms(ms);
+  }
   return {};
 }
 
@@ -108,7 +118,7 @@ Result<void> PrefillFields::set_number(double value) {
   if (!(value >= 0 && value <= 1)) {
     return error(Errc::kInvalidArgument, "'{}' is {:g}; 0 to 1 are possible", current_, value);
   }
-  body_.min_recall = value;
+  body_.options.set_min_recall(value);
   return {};
 }
 
@@ -144,8 +154,8 @@ Result<void> PrefillFields::add_token(int64_t token) {
                  limits_.max_prompt_tokens);
   }
   if (token < 0 || token > std::numeric_limits<int32_t>::max()) {
-    return error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {}, which is no token id",
-                 position, token);
+    return error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {}; token ids are 0 to {}",
+                 position, token, std::numeric_limits<int32_t>::max());
   }
   body_.prompt_token_ids.push_back(static_cast<int32_t>(token));
   return {};
@@ -169,7 +179,7 @@ Result<void> PrefillFields::finish() {
     current_ = "prompt_token_ids";
     return error(Errc::kInvalidArgument, "the prompt is empty");
   }
-  if (body_.handover == protocol::HANDOVER_STREAMING && !body_.stream) {
+  if (body_.options.handover() == protocol::HANDOVER_STREAMING && !body_.stream) {
     current_ = "handover";
     return error(Errc::kInvalidArgument,
                  "'handover' streaming needs 'stream' true: the events tell a decode node which "

@@ -1,7 +1,8 @@
-// Sets the fields of a PrefillBody by name, with their checks; what the JSON and the query form of
-// a request have in common.
+// Sets the fields of a PrefillBody by name and checks them: what the JSON and the binary form of a
+// request have in common.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,14 +17,13 @@ class PrefillFields {
   struct Field {
     std::string_view name;
     Kind kind;
-    uint32_t bit;
   };
   // Of the JSON form; the query takes all but the tokens.
-  static std::span<const Field> all();
+  static std::span<const Field> fields();
 
   explicit PrefillFields(const PrefillBodyLimits& limits) : limits_(limits) {}
 
-  // Names the field that the next set_ is for; refuses unknown and repeated ones.
+  // Names the field that the next set_ sets; refuses unknown and repeated ones.
   Result<void> begin(std::string_view field);
   const std::string& current() const { return current_; }
 
@@ -36,25 +36,25 @@ class PrefillFields {
   Result<void> add_token(int64_t token);
   // Before the first one, where their number is known.
   Result<void> expect_tokens(size_t count);
-  // The value has a type that no field has, e.g. "null".
+  // For a value of the wrong type, such as "null".
   Error wrong_type(std::string_view got) const;
 
   bool takes_tokens() const { return current_ == "prompt_token_ids"; }
 
-  // Required fields there?
+  // Checks that all required fields are there.
   Result<void> finish();
   PrefillBody take() { return std::move(body_); }
 
  private:
   Result<void> set_handover(std::string_view value);
 
-  static const Field* find(std::string_view name);
-  Kind kind() const { return find(current_)->kind; }
+  static std::optional<size_t> find(std::string_view name);  // its place among the fields
+  Kind kind() const { return fields()[*find(current_)].kind; }
 
   PrefillBodyLimits limits_;
   PrefillBody body_;
   std::string current_;
-  uint32_t seen_ = 0;  // a bit a field
+  uint32_t seen_ = 0;  // one bit per field
 };
 
 }  // namespace millrace::coordinator

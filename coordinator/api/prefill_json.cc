@@ -110,12 +110,12 @@ ParsedPrefillBody parse_prefill_json(std::string_view body, const PrefillBodyLim
   error_code ec;
   const size_t consumed = parser.write_some(/*more=*/false, body.data(), body.size(), ec);
   PrefillHandler& handler = parser.handler();
-  if (handler.failure()) return ApiError(*std::move(handler.failure()), handler.fields().current());
+  if (handler.failure()) return Refusal(*std::move(handler.failure()), handler.fields().current());
   if (!ec && body.find_first_not_of(" \t\r\n", consumed) != std::string_view::npos) {
     ec = json::make_error_code(json::error::extra_data);
   }
   if (ec) {
-    return ApiError(
+    return Refusal(
         error(Errc::kInvalidArgument, "malformed JSON at byte {}: {}", consumed, ec.message()));
   }
   return handler.fields().take();

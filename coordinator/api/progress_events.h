@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "coordinator/schedule/request.h"
+#include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
 

@@ -23,7 +23,7 @@ bool finite(const protocol::Manifest& manifest) {
          });
 }
 
-// JSON has no numbers that are none; protobuf writes such as strings.
+// JSON has no NaN and no infinity; protobuf writes them as strings.
 void make_null(json::value& value) {
   if (value.is_string() && (value.get_string() == "NaN" || value.get_string() == "Infinity" ||
                             value.get_string() == "-Infinity")) {

@@ -5,14 +5,14 @@
 #include <map>
 #include <string>
 
-#include "coordinator/schedule/group_registry.h"
-#include "coordinator/schedule/request.h"
+#include "coordinator/groups/group_registry.h"
+#include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
 
-// The protobuf JSON of protocol/manifest.proto under the original field names, so 64 bit numbers in
-// it are strings; null for what is no number. Of one that is not done without the fields that only
-// a result has. What a group calls a manifest may be large: this is not for the deciding thread.
+// The protobuf JSON of protocol/manifest.proto with the original field names; 64-bit numbers are
+// strings, NaN and infinity are null. Before the prefill is done, without the fields that only a
+// result has. A group may send a large manifest: not for the deciding thread.
 std::string manifest_text(const protocol::Manifest& manifest, bool is_done);
 
 // The functions below take the manifest as that text.

@@ -1,6 +1,6 @@
-// A bound on what all connections hold together: each body or reply is bounded by itself, but many
-// large ones at a time would fill the memory. One client may have a part of it, so that the others
-// find room whatever it does.
+// Bounds the memory that the bodies or replies of all connections take together: each has a limit of
+// its own, but many large ones at once would fill the memory. One client may have only a part, so
+// that the others find room whatever it does.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class BodyBudget {
   BodyBudget(uint64_t max_bytes, uint64_t max_bytes_per_client)
       : max_bytes_(max_bytes), max_bytes_per_client_(max_bytes_per_client) {}
 
-  // What one body takes of it, from before it is read until it is gone.
+  // What one body takes, from before it is read until it is gone.
   class Share {
    public:
     Share(BodyBudget& budget, std::string client) : budget_(budget), client_(std::move(client)) {}
@@ -24,7 +24,7 @@ class BodyBudget {
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
 
-    // Holds `bytes` from now on, unless it holds more. kExhausted when there is no room for them.
+    // Holds at least `bytes` from now on. kExhausted when there is no room for them.
     Result<void> grow_to(uint64_t bytes);
     void give_back();
 

@@ -1,4 +1,4 @@
-// How slowly the body of a request may come. Pure.
+// How slowly the body of a request may arrive. Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,10 @@ namespace millrace::coordinator {
 struct BodyPace {
   Duration piece = std::chrono::seconds(20);  // for the next piece
   Duration whole = std::chrono::minutes(10);
-  // On average, once `piece` has passed; 0: any.
+  // On average, once `piece` has passed; 0: no minimum.
   uint64_t min_bytes_per_s = 16 << 10;
 
-  // By when the next piece has to be there, of a body that began at `began` and of which
-  // `num_bytes` have come by `now`.
+  // When the next piece must be there, if the body began at `began` and `num_bytes` have arrived.
   TimePoint next_due(TimePoint began, TimePoint now, uint64_t num_bytes) const {
     TimePoint due = std::min(now + piece, began + whole);
     if (min_bytes_per_s == 0) return due;

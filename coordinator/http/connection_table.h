@@ -1,6 +1,6 @@
-// Which HTTP connections are open, and what a new one may do. Whoever watches this process always
-// gets in: beyond the bounds, of all connections and of one client's, a connection is for one probe,
-// and when even those are many the oldest of them gives way. Pure: the server closes what gives way.
+// Which HTTP connections are open, and what a new one may do. Monitoring always gets in: beyond the
+// limits (all connections, and those of one client) a connection may carry one probe, and when there
+// are too many of these the oldest gives way. Pure: the server closes what gives way.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 #include <set>
 #include <string>
 
-#include "coordinator/api/api_error.h"
+#include "common/result.h"
 
 namespace millrace::coordinator {
 
 class ConnectionTable {
  public:
   using Id = uint64_t;
-  // kAdmin came by the port that is for probes only.
+  // kAdmin came in on the port for probes only.
   enum class Kind { kAny, kProbe, kAdmin };
 
   struct Limits {
@@ -28,14 +28,14 @@ class ConnectionTable {
   struct Admission {
     Id id = 0;
     Kind kind = Kind::kAny;
-    std::optional<Error> only_probes;  // why, unless the kind is kAny
-    std::optional<Id> gives_way;       // to be closed; it has left the table
+    std::optional<Error> only_probes;  // the reason, unless the kind is kAny
+    std::optional<Id> gives_way;       // to be closed; no longer in the table
   };
 
   explicit ConnectionTable(const Limits& limits) : limits_(limits) {}
 
   Admission admit(const std::string& client, bool by_admin_port);
-  // Nothing happens if it has left already.
+  // Does nothing if it has left already.
   void leave(Id id);
   int64_t size() const { return std::ssize(open_); }
 

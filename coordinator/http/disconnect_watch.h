@@ -10,14 +10,14 @@ namespace millrace::coordinator {
 
 class DisconnectWatch {
  public:
-  // Wakes `notifier` when the peer closes its side, and once more when the connection is broken. A
-  // client that sends its next request meanwhile is watched no further.
+  // Wakes `notifier` when the peer closes its side, and again when the connection breaks. Stops
+  // watching a client that sends its next request meanwhile.
   DisconnectWatch(tcp::socket& socket, Notifier& notifier);
   ~DisconnectWatch();
   DisconnectWatch(const DisconnectWatch&) = delete;
   DisconnectWatch& operator=(const DisconnectWatch&) = delete;
 
-  // Nothing more comes from the peer, which may have left or may still listen.
+  // The peer sends no more; it may have left or may still listen.
   bool half_closed() const { return state_->half_closed; }
   bool gone() const { return state_->gone; }
 

@@ -1,7 +1,10 @@
-// An answer to an HTTP request that is known as a whole.
+// An answer to an HTTP request that is known as a whole, and its form on the wire. Pure.
 #pragma once
 
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <string>
+#include <string_view>
 
 #include "coordinator/api/api_error.h"
 
@@ -16,8 +19,17 @@ struct HttpReply {
 };
 
 // `request_id` may be "".
-inline HttpReply error_reply(const ApiError& why, std::string_view request_id) {
-  return {why.http_status(), why.to_json(request_id), "application/json", why.retry_after_s(), ""};
-}
+HttpReply error_reply(const ApiError& why, std::string_view request_id);
+
+// What an answer has to know of its request.
+struct AnsweredRequest {
+  std::string id;  // for X-Request-Id; "" : no such header
+  unsigned version = 11;
+  bool is_head = false;     // the answer has a length and no body
+  bool keep_alive = false;  // the client can use the connection again
+};
+
+boost::beast::http::response<boost::beast::http::string_body> to_response(
+    HttpReply reply, const AnsweredRequest& request, bool keep_alive);
 
 }  // namespace millrace::coordinator

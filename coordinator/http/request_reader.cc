@@ -53,7 +53,7 @@ std::optional<ApiError> RequestReader::take() {
 }
 
 std::optional<ApiError> RequestReader::check_framing() const {
-  // What waits for its end is a line or a trailer, never content.
+  // An unfinished piece is a line or a trailer, never content.
   const uint64_t unfinished_bytes = starved_ ? buffer_.bytes().size() : 0;
   if (excess_bytes_ + unfinished_bytes <= max_header_bytes_ + kChunkFramingBytes) {
     return std::nullopt;
@@ -69,10 +69,10 @@ ApiError RequestReader::unreadable(error_code why) const {
         error(Errc::kTooLarge, "body of more than {} bytes, the limit", max_body_bytes_));
   }
   if (why == http::error::header_limit) {
-    ApiError refusal(
-        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes_));
-    refusal.status = 431;
-    return refusal;
+    constexpr int kHeaderFieldsTooLarge = 431;
+    return ApiError(
+        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes_),
+        kHeaderFieldsTooLarge);
   }
   return ApiError(error(Errc::kInvalidArgument, "cannot read the request: {}", why.message()));
 }

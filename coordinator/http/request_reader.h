@@ -1,6 +1,6 @@
-// Takes one HTTP request out of the bytes that a connection brings, within limits: of the header,
-// of the body, and of what frames the pieces of a body that comes in chunks. Pure: bytes in, a
-// request or what is wrong with it out; whoever owns the connection reads and waits.
+// Parses one HTTP request from the bytes of a connection, with limits on the header, on the body, and
+// on the framing of a body in chunks. Pure: bytes in, a request or an error out; the owner of the
+// connection reads and waits.
 //
 //   RequestReader reader(16 << 10, buffer);
 //   while (!reader.has_header()) {
@@ -24,10 +24,10 @@ namespace millrace::coordinator {
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-// What was read and not yet taken: of one connection, request after request.
+// What a connection has read and no request has taken yet.
 class ReadBuffer {
  public:
-  // Longer than any header, line or trailer may be, so that a full one is one that is wrong.
+  // More than any header, line or trailer may have: if one fills the buffer, it is too long.
   static constexpr size_t kMaxBytes = 64 << 10;
 
   beast::flat_buffer& bytes() { return bytes_; }
@@ -42,20 +42,20 @@ class RequestReader {
   using Request = http::request<http::string_body>;
   using Header = http::header</*isRequest=*/true>;
 
-  // `max_header_bytes`: less than half of a ReadBuffer. It bounds the header, and once more all
-  // that frames chunks beyond what sizes and line ends need: extensions, leading zeros, trailers.
+  // `max_header_bytes`: less than half of a ReadBuffer. It bounds the header, and separately all
+  // framing of chunks beyond their sizes and line ends: extensions, leading zeros, trailers.
   RequestReader(uint32_t max_header_bytes, ReadBuffer& buffer);
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
 
-  // Takes the next piece: up to the end of the header, or one of the body. With nothing taken the
-  // buffer must get more before the next call; starved() says so.
+  // Takes the next piece: up to the end of the header, or a part of the body. If starved() then, the
+  // buffer needs more bytes before the next call.
   std::optional<ApiError> take();
   bool starved() const { return starved_; }
   bool has_header() const { return parser_.is_header_done(); }
   bool done() const { return parser_.is_done(); }
   const Header& header() const { return parser_.get(); }
-  // What the header says; 0 for a body that comes in chunks.
+  // By the header; 0 for a body in chunks.
   uint64_t announced_bytes() const { return parser_.content_length().value_or(0); }
   void limit_body(uint64_t max_body_bytes);
   uint64_t body_bytes() const { return parser_.get().body().size(); }
@@ -73,7 +73,7 @@ class RequestReader {
   http::request_parser<http::string_body> parser_;
   std::function<void(uint64_t, beast::string_view, boost::system::error_code&)> on_chunk_;
   uint64_t num_chunks_ = 0;
-  uint64_t excess_bytes_ = 0;  // that framed chunks, beyond what they need
+  uint64_t excess_bytes_ = 0;  // of framing, beyond what the chunks need
   bool starved_ = true;
 };
 

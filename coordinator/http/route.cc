@@ -62,15 +62,15 @@ Route find_route(std::string_view method, std::string_view target) {
   return route;
 }
 
-std::optional<ApiError> refuse_query(std::string_view query) {
+std::optional<Refusal> refuse_query(std::string_view query) {
   const auto parameters = parse_query(query);
-  if (!parameters.ok()) return ApiError(parameters.error());
+  if (!parameters.ok()) return Refusal(parameters.error());
   if (parameters->empty()) return std::nullopt;
   const std::string& name = parameters->front().first;
-  return ApiError(error(Errc::kInvalidArgument,
-                        "{} is in the query: the fields of this request are its JSON body",
-                        quoted(std::string_view(name))),
-                  name);
+  return Refusal(error(Errc::kInvalidArgument,
+                       "{} is in the query: the fields of this request are its JSON body",
+                       quoted(std::string_view(name))),
+                 name);
 }
 
 }  // namespace millrace::coordinator

@@ -1,4 +1,4 @@
-// Which of our endpoints a method and a request target name. Pure. What takes GET takes HEAD.
+// The endpoint that a method and a request target name. Pure. What takes GET takes HEAD.
 #pragma once
 
 #include <optional>
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/api/api_error.h"
+#include "coordinator/requests/refusal.h"
 
 namespace millrace::coordinator {
 
@@ -48,8 +48,8 @@ std::span<const RouteEntry> all_routes();
 
 Route find_route(std::string_view method, std::string_view target);
 
-// Of a request whose fields are its JSON body: blames the first parameter, if there is any, so that
-// none is passed over in silence.
-std::optional<ApiError> refuse_query(std::string_view query);
+// For a request whose fields are in a JSON body: refuses the first query parameter, if there is one,
+// so that none is silently ignored.
+std::optional<Refusal> refuse_query(std::string_view query);
 
 }  // namespace millrace::coordinator

@@ -1,4 +1,4 @@
-// All that can be set about a coordinator.
+// The settings of a coordinator.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@ namespace millrace::coordinator {
 struct HttpLimits {
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 64ull << 20;  // of a prefill
-  // Of every other request. Only prompts are large, and only they are parsed off the thread that
-  // decides and beats: what it parses itself has to be small.
+  // Of every other request. Only prompts are large, and only they are parsed on another thread: what
+  // the deciding thread parses has to be small.
   uint64_t max_small_body_bytes = 4 << 10;
-  // Of all bodies that are being received and parsed, but for small ones; and of those of one
-  // client, 0: half of it, and at least one of the largest.
+  // Of all bodies being received and parsed, except small ones; and of one client's share of them, 0:
+  // half, and at least one body of the largest size.
   uint64_t body_pool_bytes = 1ull << 30;
   uint64_t body_pool_per_client_bytes = 0;
-  // Of all large replies that are being sent.
+  // Of all large replies being sent.
   uint64_t reply_pool_bytes = 1ull << 30;
   int max_connections = 1024;
   int max_connections_per_client = 0;  // 0: half of all
-  // Beyond these: for /health, /ready and /metrics, and to tell all others that there is no room.
+  // On top: for /health, /ready and /metrics, and to turn everyone else away.
   int probe_connections = 32;
   Duration idle = std::chrono::seconds(75);         // between requests, and for a whole header
   Duration probe_idle = std::chrono::seconds(5);    // the same, beyond max_connections
@@ -37,10 +37,10 @@ struct HttpLimits {
   Duration group_handshake = std::chrono::seconds(5);
 };
 
-// Where tests make trouble: each may throw, or wait. Empty otherwise.
+// Hooks for tests: each may throw or block. Otherwise empty.
 struct ServerFaults {
   std::function<void()> accepting;                         // a connection, of a client or a group
-  std::function<void(std::string_view target)> answering;  // a request that is there as a whole
+  std::function<void(std::string_view target)> answering;  // a request that was read completely
   std::function<void()> group_message;
   std::function<void()> writing;  // of a manifest, on a thread of its own
   std::function<void()> tick;
@@ -55,7 +55,7 @@ struct ServerOptions {
   HttpLimits http;
   PrefillBodyLimits body;
   ServerFaults faults;
-  // How long running requests may take after the wish to shut down.
+  // How long running requests may take once a shutdown has begun.
   Duration shutdown_timeout = std::chrono::seconds(60);
 };
 

@@ -18,8 +18,8 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   GroupSession(tcp::socket socket, Scheduler& scheduler, asio::thread_pool& helpers,
                const ServerFaults& faults);
 
-  // Until the connection ends. A group that has not registered after `patience` is dropped, and
-  // one that has not read what it was sent `patience` after its end.
+  // Until the connection ends. Drops a group that has not registered after `patience`, or has not
+  // read what it was sent `patience` after the end.
   awaitable<void> run(Duration patience);
 
   void send(const protocol::Envelope& envelope) override;

@@ -10,10 +10,10 @@
 #include <set>
 
 #include "common/log.h"
-#include "coordinator/http/http_session.h"
 #include "coordinator/net/client_address.h"
 #include "coordinator/net/guarded.h"
 #include "coordinator/server/group_session.h"
+#include "coordinator/server/http_session.h"
 
 namespace millrace::coordinator {
 

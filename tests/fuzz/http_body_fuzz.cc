@@ -5,16 +5,19 @@
 #include <string_view>
 
 #include "common/check.h"
+#include "coordinator/api/api_error.h"
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/http/route.h"
+#include "coordinator/text/request_id.h"
 
 using namespace millrace::coordinator;
 
 namespace {
 
 void check(const ParsedPrefillBody& parsed, const PrefillBodyLimits& limits) {
-  if (const auto* wrong = std::get_if<ApiError>(&parsed)) {
-    MR_CHECK(wrong->http_status() >= 400 && !wrong->to_json().empty(), "refusal");
+  if (const auto* wrong = std::get_if<Refusal>(&parsed)) {
+    const ApiError answer(*wrong);
+    MR_CHECK(answer.http_status() >= 400 && !answer.to_json().empty(), "refusal");
     return;
   }
   const auto& body = std::get<PrefillBody>(parsed);
@@ -22,7 +25,7 @@ void check(const ParsedPrefillBody& parsed, const PrefillBodyLimits& limits) {
   MR_CHECK(num_tokens > 0 && num_tokens <= limits.max_prompt_tokens, "{} tokens", num_tokens);
   for (const int32_t token : body.prompt_token_ids) MR_CHECK(token >= 0, "token {}", token);
   MR_CHECK(!body.model.empty(), "no model");
-  MR_CHECK(body.deadline_ms >= 0 && body.deadline_ms <= limits.max_duration_ms, "deadline");
+  MR_CHECK(body.options.deadline_ms() <= static_cast<uint64_t>(limits.max_duration_ms), "deadline");
   MR_CHECK(body.request_id.empty() || check_request_id(body.request_id).ok(), "request id");
 }
 

@@ -45,7 +45,7 @@ const char* json_type(PrefillFields::Kind kind) {
 
 json::object prefill_fields() {
   json::object out;
-  for (const auto& field : PrefillFields::all()) out[field.name] = json_type(field.kind);
+  for (const auto& field : PrefillFields::fields()) out[field.name] = json_type(field.kind);
   return out;
 }
 

@@ -69,11 +69,8 @@ void CommandSource::start_next(protocol::GroupCommand& command) {
   auto& run = *command.mutable_run();
   run.set_request_id(request.request_id());
   run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
-  run.set_head_plan(request.head_plan());
-  run.set_min_recall(request.min_recall());
+  *run.mutable_options() = std::move(*request.mutable_options());
   run.set_lease_id(random_id());
-  run.set_lease_ms(request.lease_ms());
-  run.set_handover(request.handover());
 }
 
 void CommandSource::add_lease_changes(protocol::GroupCommand& command) {

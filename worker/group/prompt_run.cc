@@ -14,7 +14,7 @@ namespace millrace::worker {
 namespace {
 
 bool streams(const protocol::RunPrompt& prompt) {
-  return prompt.handover() == protocol::HANDOVER_STREAMING;
+  return prompt.options().handover() == protocol::HANDOVER_STREAMING;
 }
 
 // The request has been checked and let in. What is still wrong with values in the middle of it, as
@@ -123,14 +123,15 @@ Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
 
 // Of this rank alone.
 Result<model::HeadPlan> PromptRun::plan() const {
-  const bool from_client = !prompt_.head_plan().empty();
+  const bool from_client = !prompt_.options().head_plan().empty();
   MR_ASSIGN_OR_RETURN(
       auto plan,
       model::make_head_plan(
-          from_client ? prompt_.head_plan() : r_.options.head_plan, r_.runtime.weights().config,
-          num_tokens_, r_.runtime.crossover_tokens(),
+          from_client ? prompt_.options().head_plan() : r_.options.head_plan,
+          r_.runtime.weights().config, num_tokens_, r_.runtime.crossover_tokens(),
           {.allow_files = !from_client,
-           .min_recall = prompt_.min_recall() > 0 ? prompt_.min_recall() : r_.options.min_recall}));
+           .min_recall = prompt_.options().min_recall() > 0 ? prompt_.options().min_recall()
+                                                            : r_.options.min_recall}));
   return model::plan_for_length(std::move(plan), num_tokens_,
                                 r_.runtime.device().info().sparse_cost);
 }
@@ -169,7 +170,7 @@ Result<void> PromptRun::seal(FinishedPrompt& finished) {
   Result<StoredBytes> own = StoredBytes();
   if (pages_) {
     const auto placed =
-        pages_->seal(prompt_.lease_id(), granted_lease(r_.options, prompt_.lease_ms()));
+        pages_->seal(prompt_.lease_id(), granted_lease(r_.options, prompt_.options().lease_ms()));
     own = placed.ok() ? pages_->sink().stored() : Result<StoredBytes>(placed.error());
     if (placed.ok()) finished.placement = *placed;
   }
@@ -187,7 +188,7 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
                                 Deadline::after(r_.options.layer_timeout)));
   return make_manifest({.request_id = prompt_.request_id(),
                         .lease_id = prompt_.lease_id(),
-                        .lease = granted_lease(r_.options, prompt_.lease_ms()),
+                        .lease = granted_lease(r_.options, prompt_.options().lease_ms()),
                         .epoch = r_.options.epoch,
                         .result = finished == nullptr ? nullptr : &finished->prefill,
                         .ranks = ranks},

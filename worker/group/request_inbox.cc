@@ -37,9 +37,9 @@ void RequestInbox::take_message(protocol::Envelope message) {
   switch (message.body_case()) {
     case protocol::Envelope::kPrefillRequest: {
       auto& request = *message.mutable_prefill_request();
-      const Duration left = request.deadline_ms() > 0
-                                ? Duration(std::chrono::milliseconds(request.deadline_ms()))
-                                : Duration(kNoDeadline);
+      const uint64_t deadline_ms = request.options().deadline_ms();
+      const Duration left = deadline_ms > 0 ? Duration(std::chrono::milliseconds(deadline_ms))
+                                            : Duration(kNoDeadline);
       pending_.push_back({std::move(request), clock_.now() + left});
       break;
     }

@@ -74,7 +74,7 @@ TEST(Server, AStreamingRequestsManifestComesBeforeItsLayersAndWithoutAResult) {
       R"({"model":"tiny","prompt_token_ids":[1],"stream":true,"handover":"streaming"})");
   EXPECT_EQ(client.read_head().status, 200);
   const auto request = group.receive_request();
-  EXPECT_EQ(request.handover(), protocol::HANDOVER_STREAMING);
+  EXPECT_EQ(request.options().handover(), protocol::HANDOVER_STREAMING);
   group.send_started(request.request_id());
   group.send_opened(request.request_id());
   for (uint32_t layer = 0; layer < 3; ++layer) group.send_layer(request.request_id(), layer);

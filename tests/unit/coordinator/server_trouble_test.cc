@@ -245,7 +245,7 @@ TEST_F(ServerTrouble, AnErrorOfTheGroupReachesTheClient) {
   const auto group = join();
   const auto client = begin(prompt("r", R"(,"head_plan":"dense")"));
   const auto request = group->receive_request();
-  EXPECT_EQ(request.head_plan(), "dense");
+  EXPECT_EQ(request.options().head_plan(), "dense");
   group->send_failed("r", errc_to_wire(Errc::kUnsupported), "head_dim 96 is not for it");
   const RawReply reply = client->read_reply();
   EXPECT_EQ(reply.status, 501);

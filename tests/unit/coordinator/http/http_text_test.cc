@@ -1,6 +1,7 @@
 // What stands in the header of a request: media types and queries.
 #include <gtest/gtest.h>
 
+#include "coordinator/api/api_error.h"
 #include "coordinator/http/route.h"
 #include "coordinator/text/media_type.h"
 #include "coordinator/text/query_string.h"
@@ -21,9 +22,9 @@ TEST(MediaType, IsComparedWithoutCaseAndParameters) {
 
 TEST(Query, BesideAJsonBodyItsFirstParameterIsBlamed) {
   for (const char* query : {"", "&", "&&"}) EXPECT_FALSE(refuse_query(query)) << query;
-  EXPECT_EQ(refuse_query("stream=true&lease_ms=1")->param, "stream");
-  EXPECT_EQ(refuse_query("a%20b")->param, "a b");
-  EXPECT_EQ(refuse_query("%zz=1")->http_status(), 400);
+  EXPECT_EQ(refuse_query("stream=true&lease_ms=1")->field, "stream");
+  EXPECT_EQ(refuse_query("a%20b")->field, "a b");
+  EXPECT_EQ(ApiError(*refuse_query("%zz=1")).http_status(), 400);
 }
 
 TEST(Query, WhatIsEncodedReadsBack) {

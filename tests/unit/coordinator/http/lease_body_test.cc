@@ -7,9 +7,9 @@ namespace {
 
 constexpr int64_t kMaxLeaseMs = 1000;
 
-std::string blamed(const std::variant<LeaseBody, ApiError>& parsed) {
-  const auto* wrong = std::get_if<ApiError>(&parsed);
-  return wrong == nullptr ? "" : wrong->param;
+std::string blamed(const std::variant<LeaseBody, Refusal>& parsed) {
+  const auto* wrong = std::get_if<Refusal>(&parsed);
+  return wrong == nullptr ? "" : wrong->field;
 }
 
 TEST(LeaseBody, ARenewalHasALeaseAndItsLength) {
@@ -47,7 +47,7 @@ TEST(LeaseBody, ALengthOutOfRangeIsRefused) {
   }
   EXPECT_EQ(blamed(parse_lease_renewal(R"({"lease_id":"l"})", kMaxLeaseMs)), "lease_ms");
   const auto parsed = parse_lease_renewal(R"({"lease_id":"l","lease_ms":1001})", kMaxLeaseMs);
-  EXPECT_EQ(std::get<ApiError>(parsed).error.message, "'lease_ms' is 1001; 1 to 1000 are possible");
+  EXPECT_EQ(std::get<Refusal>(parsed).error.message, "'lease_ms' is 1001; 1 to 1000 are possible");
 }
 
 }  // namespace

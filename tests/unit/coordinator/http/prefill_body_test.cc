@@ -4,6 +4,8 @@
 
 #include <boost/json.hpp>
 
+#include "coordinator/api/api_error.h"
+
 namespace millrace::coordinator {
 namespace {
 
@@ -14,8 +16,8 @@ ParsedPrefillBody parse(std::string_view text, PrefillBodyLimits limits = {}) {
 }
 // "param: message" of a refusal.
 std::string refusal(const ParsedPrefillBody& parsed) {
-  const auto* wrong = std::get_if<ApiError>(&parsed);
-  return wrong ? wrong->param + ": " + wrong->error.message : "accepted";
+  const auto* wrong = std::get_if<Refusal>(&parsed);
+  return wrong ? wrong->field + ": " + wrong->error.message : "accepted";
 }
 const PrefillBody& accepted(const ParsedPrefillBody& parsed) {
   EXPECT_TRUE(std::holds_alternative<PrefillBody>(parsed)) << refusal(parsed);
@@ -29,9 +31,9 @@ TEST(PrefillBody, ReadsAllFieldsOfTheJsonForm) {
   EXPECT_EQ(body.model, "m");
   EXPECT_EQ(body.request_id, "a.b:c-d_1");
   EXPECT_EQ(body.prompt_token_ids, (std::vector<int32_t>{0, 1, 2147483647}));
-  EXPECT_EQ(body.head_plan, "dense");
-  EXPECT_EQ(body.deadline_ms, 5);
-  EXPECT_EQ(body.lease_ms, 6);
+  EXPECT_EQ(body.options.head_plan(), "dense");
+  EXPECT_EQ(body.options.deadline_ms(), 5u);
+  EXPECT_EQ(body.options.lease_ms(), 6u);
   EXPECT_TRUE(body.stream);
 }
 
@@ -59,13 +61,34 @@ TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
             "exponent");
 }
 
+TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
+  EXPECT_EQ(refusal(parse(R"({"color":"red"})")),
+            "color: unknown field 'color'; known: model, request_id, prompt_token_ids, head_plan, "
+            "min_recall, deadline_ms, lease_ms, stream, handover");
+}
+
+TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
+  const auto json =
+      parse(R"({"model":"m","prompt_token_ids":[1],"head_plan":"dense","min_recall":0.5,)"
+            R"("deadline_ms":7,"lease_ms":8,"stream":true,"handover":"streaming"})");
+  const auto binary = parse_prefill_binary("\1\0\0\0"sv,
+                                           "model=m&head_plan=dense&min_recall=0.5&deadline_ms=7&"
+                                           "lease_ms=8&stream=true&handover=streaming",
+                                           {});
+  const protocol::PrefillOptions& options = accepted(json).options;
+  EXPECT_EQ(options.SerializeAsString(), accepted(binary).options.SerializeAsString());
+  EXPECT_EQ(options.min_recall(), 0.5);
+  EXPECT_EQ(options.handover(), protocol::HANDOVER_STREAMING);
+}
+
 TEST(PrefillBody, RefusesWhatIsNoTokenId) {
   const auto with = [](const std::string& tokens) {
     return refusal(parse(R"({"model":"m","prompt_token_ids":[)" + tokens + "]}"));
   };
-  EXPECT_EQ(with("1,-1"), "prompt_token_ids: prompt_token_ids[1] is -1, which is no token id");
+  EXPECT_EQ(with("1,-1"),
+            "prompt_token_ids: prompt_token_ids[1] is -1; token ids are 0 to 2147483647");
   EXPECT_EQ(with("2147483648"),
-            "prompt_token_ids: prompt_token_ids[0] is 2147483648, which is no token id");
+            "prompt_token_ids: prompt_token_ids[0] is 2147483648; token ids are 0 to 2147483647");
   for (const char* bad :
        {"18446744073709551615", "1.0", "1e3", "\"1\"", "true", "null", "[1]", "{}"}) {
     EXPECT_TRUE(with(bad).starts_with("prompt_token_ids: ")) << bad << " gives " << with(bad);
@@ -89,8 +112,8 @@ TEST(PrefillBody, AHeadPlanIsReadHereInBothForms) {
     return parse_prefill_binary("\1\0\0\0"sv, "model=m&head_plan=" + plan, {});
   };
   for (const char* plan : {"", "auto", "dense", "adaptive:0.8", "vertical-slash:1000,6096"}) {
-    EXPECT_EQ(accepted(json(plan)).head_plan, plan);
-    EXPECT_EQ(accepted(binary(plan)).head_plan, plan);
+    EXPECT_EQ(accepted(json(plan)).options.head_plan(), plan);
+    EXPECT_EQ(accepted(binary(plan)).options.head_plan(), plan);
   }
   for (const char* plan : {"dens", "adaptive:2", "plan.json", "/etc/passwd"}) {
     EXPECT_TRUE(refusal(json(plan)).starts_with("head_plan: head plan ")) << refusal(json(plan));
@@ -108,11 +131,11 @@ TEST(PrefillBody, AHandoverIsAtEndOrStreamingInBothForms) {
   for (const auto& parsed : {json(R"("handover":"streaming","stream":true)"),
                              json(R"("stream":true,"handover":"streaming")"),
                              binary("handover=streaming&stream=true")}) {
-    EXPECT_EQ(accepted(parsed).handover, protocol::HANDOVER_STREAMING);
+    EXPECT_EQ(accepted(parsed).options.handover(), protocol::HANDOVER_STREAMING);
   }
   for (const auto& parsed : {json(R"("handover":"at-end")"), json(R"("stream":true)"),
                              binary("handover=at-end"), binary("stream=false")}) {
-    EXPECT_EQ(accepted(parsed).handover, protocol::HANDOVER_AT_END);
+    EXPECT_EQ(accepted(parsed).options.handover(), protocol::HANDOVER_AT_END);
   }
   EXPECT_EQ(refusal(json(R"("handover":"push")")),
             "handover: 'handover' is 'push'; at-end and streaming are possible");
@@ -152,7 +175,7 @@ TEST(PrefillBody, StopsAtTheTokenLimitWithoutReadingOn) {
   const auto parsed =
       parse(R"({"model":"m","prompt_token_ids":[1,2,3, this is not even JSON)", limits);
   EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of more than 2 tokens, the limit");
-  EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
+  EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
 }
 
 TEST(PrefillBody, ABinaryPromptOverTheLimitIsRefusedWithBothNumbers) {
@@ -160,7 +183,7 @@ TEST(PrefillBody, ABinaryPromptOverTheLimitIsRefusedWithBothNumbers) {
   limits.max_prompt_tokens = 2;
   const auto parsed = parse_prefill_binary(std::string(12, '\0'), "model=m", limits);
   EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of 3 tokens, limit 2");
-  EXPECT_EQ(std::get<ApiError>(parsed).http_status(), 413);
+  EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
 }
 
 TEST(PrefillBody, ReadsTheBinaryForm) {
@@ -169,7 +192,7 @@ TEST(PrefillBody, ReadsTheBinaryForm) {
   const PrefillBody& body = accepted(parsed);
   EXPECT_EQ(body.model, "a/b c");
   EXPECT_TRUE(body.stream);
-  EXPECT_EQ(body.deadline_ms, 7);
+  EXPECT_EQ(body.options.deadline_ms(), 7u);
   EXPECT_EQ(body.prompt_token_ids, (std::vector<int32_t>{1, 2147483647}));
 }
 
@@ -177,10 +200,11 @@ TEST(PrefillBody, RefusesABadBinaryForm) {
   const auto with = [](std::string_view body, std::string_view query) {
     return refusal(parse_prefill_binary(body, query, {}));
   };
-  EXPECT_EQ(with("abc"sv, "model=m"), "prompt_token_ids: a body of 3 bytes is no array of int32");
+  EXPECT_EQ(with("abc"sv, "model=m"),
+            "prompt_token_ids: a body of 3 bytes is not an array of int32");
   EXPECT_EQ(with(""sv, "model=m"), "prompt_token_ids: the prompt is empty");
   EXPECT_EQ(with("\xff\xff\xff\xff"sv, "model=m"),
-            "prompt_token_ids: prompt_token_ids[0] is -1, which is no token id");
+            "prompt_token_ids: prompt_token_ids[0] is -1; token ids are 0 to 2147483647");
   EXPECT_EQ(with("\1\0\0\0"sv, ""), "model: 'model' is missing");
   EXPECT_TRUE(with("\1\0\0\0"sv, "model=m&color=red").starts_with("color: unknown field"));
   EXPECT_TRUE(with("\1\0\0\0"sv, "model=m&stream=1").starts_with("stream: "));

@@ -10,39 +10,10 @@
 
 #include "common/errc_wire.h"
 #include "coordinator/schedule/scheduler.h"
-#include "protocol/codec.h"
 #include "tests/support/fake_clock.h"
+#include "tests/unit/coordinator/schedule/recording_link.h"
 
 namespace millrace::coordinator {
-
-// Writes down what it is sent: "prefill r1", "cancel r1", "release lease-1", "closed: ...".
-class RecordingLink final : public GroupLink {
- public:
-  void send(const protocol::Envelope& envelope) override {
-    if (envelope.has_prefill_request()) {
-      log.push_back("prefill " + envelope.prefill_request().request_id());
-      last_request = envelope.prefill_request();
-    } else if (envelope.has_cancel()) {
-      log.push_back("cancel " + envelope.cancel().request_id());
-    } else if (envelope.has_lease_release()) {
-      log.push_back("release " + envelope.lease_release().lease_id());
-    } else if (envelope.has_lease_renew()) {
-      log.push_back("renew " + envelope.lease_renew().lease_id());
-    } else if (envelope.has_heartbeat()) {
-      ++heartbeats;
-    } else if (envelope.has_register_reply()) {
-      ++acceptances;
-    }
-  }
-  void close(const std::string& why) override { log.push_back("closed: " + why); }
-  bool host_answers() const override { return answers; }
-
-  std::vector<std::string> log;
-  protocol::PrefillRequest last_request;
-  int heartbeats = 0;
-  int acceptances = 0;
-  bool answers = true;
-};
 
 class SchedulerTest : public ::testing::Test {
  protected:
@@ -56,15 +27,7 @@ class SchedulerTest : public ::testing::Test {
   static protocol::Register group(const std::string& id, const std::string& name,
                                   uint64_t max_prompt_tokens = 1000,
                                   const std::string& model = "tiny") {
-    protocol::Register out;
-    out.set_protocol_version(protocol::kProtocolVersion);
-    out.set_group_id(id);
-    out.set_group_name(name);
-    out.set_max_prompt_tokens(max_prompt_tokens);
-    out.mutable_model()->set_name(model);
-    out.mutable_model()->set_vocab_size(100);
-    out.mutable_model()->set_num_layers(2);
-    return out;
+    return group_description(id, name, max_prompt_tokens, model);
   }
   void join(RecordingLink& link, const std::string& id = "g0",
             const std::string& name = "group-0") {
@@ -78,7 +41,7 @@ class SchedulerTest : public ::testing::Test {
     body.model = model;
     body.request_id = id;
     body.prompt_token_ids.assign(static_cast<size_t>(num_tokens), 1);
-    body.deadline_ms = deadline_ms;
+    body.options.set_deadline_ms(static_cast<uint64_t>(deadline_ms));
     return scheduler_->submit(std::move(body));
   }
 
@@ -119,7 +82,7 @@ class SchedulerTest : public ::testing::Test {
       scheduler_->tick();
     }
   }
-  Errc failure(const std::string& id) { return scheduler_->find(id)->failure.value().code; }
+  Errc failure(const std::string& id) { return scheduler_->find(id)->failure.value().error.code; }
   RequestState state(const std::string& id) { return scheduler_->find(id)->state; }
 
   millrace::testing::FakeClock clock_;

@@ -18,9 +18,9 @@ using ::testing::HasSubstr;
 
 Envelope request(const std::string& id, uint64_t deadline_ms = 0) {
   Envelope envelope;
-  envelope.mutable_prefill_request()->set_request_id(id);
-  envelope.mutable_prefill_request()->set_deadline_ms(deadline_ms);
-  envelope.mutable_prefill_request()->set_head_plan("dense");
+  envelope.mutable_prefill_request()->mutable_options()->set_request_id(id);
+  envelope.mutable_prefill_request()->mutable_options()->set_deadline_ms(deadline_ms);
+  envelope.mutable_prefill_request()->mutable_options()->set_head_plan("dense");
   return envelope;
 }
 
@@ -82,7 +82,7 @@ TEST_F(CommandSourceTest, GivesRequestsInOrderEachWithALeaseOfItsOwn) {
   source_.finish_running();
   const auto second = source_.next().run();
   EXPECT_EQ(first.request_id(), "a");
-  EXPECT_EQ(first.head_plan(), "dense");
+  EXPECT_EQ(first.options().head_plan(), "dense");
   EXPECT_EQ(second.request_id(), "b");
   EXPECT_NE(first.lease_id(), second.lease_id());
   source_.finish_running();

@@ -18,15 +18,15 @@ Envelope prefill_request(const std::string& id, int num_tokens, const std::strin
   auto& request = *envelope.mutable_prefill_request();
   request.set_request_id(id);
   request.set_prompt_token_ids(encode_token_ids(tokens));
-  request.set_head_plan(plan);
-  request.set_deadline_ms(deadline_ms);
-  request.set_lease_ms(kLeaseMs);
+  request.mutable_options()->set_head_plan(plan);
+  request.mutable_options()->set_deadline_ms(deadline_ms);
+  request.mutable_options()->set_lease_ms(kLeaseMs);
   return envelope;
 }
 
 Envelope streaming_request(const std::string& id, int num_tokens) {
   auto envelope = prefill_request(id, num_tokens);
-  envelope.mutable_prefill_request()->set_handover(protocol::HANDOVER_STREAMING);
+  envelope.mutable_prefill_request()->mutable_options()->set_handover(protocol::HANDOVER_STREAMING);
   return envelope;
 }
 

@@ -17,7 +17,7 @@ using Kind = ControlEvent::Kind;
 ControlEvent request(const std::string& id, uint64_t deadline_ms = 0) {
   ControlEvent event;
   event.message.mutable_prefill_request()->set_request_id(id);
-  event.message.mutable_prefill_request()->set_deadline_ms(deadline_ms);
+  event.message.mutable_prefill_request()->mutable_options()->set_deadline_ms(deadline_ms);
   return event;
 }
 

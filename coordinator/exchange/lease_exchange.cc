@@ -1,0 +1,61 @@
+#include "coordinator/exchange/lease_exchange.h"
+
+#include <boost/asio/this_coro.hpp>
+#include <boost/json.hpp>
+
+#include "coordinator/api/request_json.h"
+#include "coordinator/net/notifier.h"
+
+namespace millrace::coordinator {
+
+namespace json = boost::json;
+
+std::variant<LeaseBody, Refusal> LeaseExchange::parse(const Route& route,
+                                                      std::string_view body) const {
+  if (auto wrong = refuse_query(route.query)) return *std::move(wrong);
+  if (route.endpoint == Endpoint::kLeaseRelease) return parse_lease_release(body);
+  return parse_lease_renewal(body, shared_.options.body.max_duration_ms);
+}
+
+awaitable<HttpReply> LeaseExchange::run(const Route& route, const std::string& body,
+                                        const std::string& request_id) {
+  const auto parsed = parse(route, body);
+  if (const auto* wrong = std::get_if<Refusal>(&parsed)) co_return error_reply(*wrong, request_id);
+  const auto& wanted = std::get<LeaseBody>(parsed);
+  // The record, not its id: by the time a group has answered, the id may name another request.
+  const auto record = shared_.scheduler.find(route.id);
+  if (!record) {
+    co_return error_reply(error(Errc::kNotFound, "no request '{}'", route.id), request_id);
+  }
+  Result<void> changed;
+  if (route.endpoint == Endpoint::kLeaseRenew) {
+    changed = co_await renew(record, wanted);
+  } else {
+    changed = shared_.scheduler.release_lease(route.id, wanted.lease_id);
+  }
+  if (!changed.ok()) co_return error_reply(changed.error(), request_id);
+  const json::object answer{{"request_id", route.id},
+                            {"lease", lease_json(*record, Clock::steady().now())}};
+  co_return HttpReply{200, json::serialize(answer)};
+}
+
+awaitable<Result<void>> LeaseExchange::renew(std::shared_ptr<const Request> record,
+                                             const LeaseBody& body) {
+  Notifier changed(co_await asio::this_coro::executor);
+  const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
+  const Result<void> sent = shared_.scheduler.renew_lease(record->id, body.lease_id,
+                                                          std::chrono::milliseconds(body.lease_ms));
+  if (!sent.ok()) co_return sent;
+  const Duration patience = shared_.options.http.lease_answer;
+  const Deadline deadline = Deadline::after(patience);
+  while (!record->lease_answer) {
+    if (!co_await changed.wait(deadline)) break;
+  }
+  if (!record->lease_answer) {
+    co_return error(Errc::kDeadlineExceeded, "group '{}' did not answer in {:.1f} s",
+                    record->group_name, seconds(patience));
+  }
+  co_return *record->lease_answer;
+}
+
+}  // namespace millrace::coordinator

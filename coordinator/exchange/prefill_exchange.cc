@@ -1,0 +1,144 @@
+#include "coordinator/exchange/prefill_exchange.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <utility>
+
+#include "coordinator/api/parse_prefill.h"
+#include "coordinator/api/progress_events.h"
+#include "coordinator/api/request_json.h"
+#include "coordinator/http/disconnect_watch.h"
+#include "coordinator/requests/request_log.h"
+#include "coordinator/text/media_type.h"
+#include "coordinator/text/request_id.h"
+
+namespace millrace::coordinator {
+
+PrefillExchange::PrefillExchange(HttpShared& shared, tcp::socket& socket, RequestGate& gate,
+                                 ReplyWriter& writer)
+    : shared_(shared), socket_(socket), gate_(gate), writer_(writer), manifests_(shared) {}
+
+awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Route& route) {
+  if (writer_.request_id().empty()) writer_.set_request_id(make_request_id());
+  ParsedPrefillBody parsed = co_await parse(request, route);
+  std::string().swap(request.body());
+  auto* body = std::get_if<PrefillBody>(&parsed);
+  if (body == nullptr) {
+    const auto& wrong = std::get<Refusal>(parsed);
+    shared_.probes.refused(wrong.error);
+    co_return co_await refuse(wrong);
+  }
+  if (body->request_id.empty()) body->request_id = writer_.request_id();
+  const std::string id = body->request_id;
+  writer_.set_request_id(id);
+  const bool streams = body->stream;
+  const auto refused = shared_.scheduler.submit(std::move(*body));
+  gate_.release();  // the prompt is in the queue, which has a limit of its own
+  if (refused) co_return co_await refuse(*refused);
+  auto record = shared_.scheduler.find(id);
+  // Not one conditional expression: g++ 12 takes the wrong arm of ?: with co_await in both.
+  if (streams) co_return co_await stream(std::move(record));
+  co_return co_await answer_at_end(std::move(record));
+}
+
+awaitable<ParsedPrefillBody> PrefillExchange::parse(const RequestReader::Request& request,
+                                                    const Route& route) {
+  const PrefillBodyLimits& limits = shared_.options.body;
+  const auto type = request[http::field::content_type];
+  const bool binary = is_media_type({type.data(), type.size()}, "application/octet-stream");
+  if (!binary) {
+    if (auto wrong = refuse_query(route.query)) co_return *std::move(wrong);
+  }
+  auto work = [&request, &route, &limits, binary]() -> awaitable<ParsedPrefillBody> {
+    co_return binary ? parse_prefill_binary(request.body(), route.query, limits)
+                     : parse_prefill_json(request.body(), limits);
+  };
+  co_return co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
+}
+
+awaitable<bool> PrefillExchange::refuse(const Refusal& why) {
+  log_refused(writer_.request_id(), why.error);
+  co_return co_await writer_.send_error(why);
+}
+
+awaitable<bool> PrefillExchange::answer_at_end(Record record) {
+  {
+    Notifier changed(socket_.get_executor());
+    const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
+    const DisconnectWatch client(socket_, changed);
+    co_await wait_for_end(record, changed, client);
+  }
+  if (record->ended()) co_return co_await answer_result(record);
+  (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+  co_return false;
+}
+
+awaitable<void> PrefillExchange::wait_for_end(Record record, Notifier& changed,
+                                              const DisconnectWatch& client) {
+  // Every admitted request ends by its own deadline; the ones here only bound a wait.
+  bool half_closed = false;
+  while (!record->ended() && !client.gone()) {
+    const bool news = co_await changed.wait(Deadline::after(
+        half_closed ? shared_.options.http.keep_alive : Duration(std::chrono::minutes(1))));
+    if (!client.half_closed() || (half_closed && news)) continue;
+    half_closed = true;
+    const bool listens = co_await writer_.client_listens();
+    if (!listens) co_return;
+  }
+}
+
+awaitable<bool> PrefillExchange::answer_result(Record record) {
+  if (record->failure) co_return co_await writer_.send_error(*record->failure);
+  const std::string manifest = co_await manifests_.write_result(*record);
+  HttpReply reply{200, done_text(*record, Clock::steady().now(), manifest)};
+  co_return co_await writer_.send(std::move(reply));
+}
+
+awaitable<bool> PrefillExchange::stream(Record record) {
+  bool open = co_await writer_.begin_events();
+  if (open) {
+    Notifier changed(socket_.get_executor());
+    const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
+    const DisconnectWatch client(socket_, changed);
+    open = co_await send_until_end(record, changed, client);
+  }
+  if (open) co_return co_await writer_.end_events();
+  (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+  co_return false;
+}
+
+awaitable<bool> PrefillExchange::send_until_end(Record record, Notifier& changed,
+                                                const DisconnectWatch& client) {
+  ProgressEvents events(record);
+  bool open = true;
+  bool half_closed = false;
+  while (open) {
+    co_await write_manifests(record, events);
+    const std::string news = events.take(Clock::steady().now());
+    if (!news.empty()) open = co_await writer_.send_events(news);
+    if (events.finished()) co_return true;
+    if (!open || client.gone()) break;
+    if (record->ended()) continue;  // while the events went out
+    const bool changes = co_await changed.wait(Deadline::after(shared_.options.http.keep_alive));
+    // A client that sends no more may still listen: writing to it tells.
+    const bool ask = client.half_closed() && !std::exchange(half_closed, client.half_closed());
+    if (!changes || ask) open = co_await writer_.send_events(ProgressEvents::kKeepAlive);
+  }
+  co_return false;
+}
+
+// Each takes a while, after which the other may be wanted.
+awaitable<void> PrefillExchange::write_manifests(Record record, ProgressEvents& events) {
+  while (events.wants_opened_manifest() || events.wants_manifest()) {
+    const bool opened = events.wants_opened_manifest();
+    std::string text;
+    if (opened) {
+      text = co_await manifests_.write_opened(*record);
+      events.give_opened_manifest(std::move(text));
+    } else {
+      text = co_await manifests_.write_result(*record);
+      events.give_manifest(std::move(text));
+    }
+  }
+}
+
+}  // namespace millrace::coordinator

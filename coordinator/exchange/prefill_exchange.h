@@ -1,0 +1,47 @@
+// POST /v1/prefill: parses the body, submits the request, and answers with its result or with a
+// stream of events. A client that leaves cancels its request.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/exchange/manifest_writer.h"
+#include "coordinator/http/reply_writer.h"
+#include "coordinator/http/request_gate.h"
+#include "coordinator/http/request_reader.h"
+#include "coordinator/net/notifier.h"
+
+namespace millrace::coordinator {
+
+class DisconnectWatch;
+class ProgressEvents;
+
+class PrefillExchange {
+ public:
+  // All must outlive it. `socket`: to notice that the client leaves.
+  PrefillExchange(HttpShared& shared, tcp::socket& socket, RequestGate& gate, ReplyWriter& writer);
+
+  // True when the connection can take another request.
+  awaitable<bool> run(RequestReader::Request& request, const Route& route);
+
+ private:
+  using Record = std::shared_ptr<const Request>;
+
+  awaitable<ParsedPrefillBody> parse(const RequestReader::Request& request, const Route& route);
+  awaitable<bool> refuse(const Refusal& why);
+  awaitable<bool> answer_at_end(Record record);
+  awaitable<bool> answer_result(Record record);
+  awaitable<bool> stream(Record record);
+  // Until the request has ended or the client is gone.
+  awaitable<void> wait_for_end(Record record, Notifier& changed, const DisconnectWatch& client);
+  // True when the last event went out.
+  awaitable<bool> send_until_end(Record record, Notifier& changed, const DisconnectWatch& client);
+  awaitable<void> write_manifests(Record record, ProgressEvents& events);
+
+  HttpShared& shared_;
+  tcp::socket& socket_;
+  RequestGate& gate_;
+  ReplyWriter& writer_;
+  ManifestWriter manifests_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,55 @@
+#include "coordinator/exchange/service_reply.h"
+
+#include <boost/json.hpp>
+
+#include "common/quoted.h"
+#include "coordinator/api/request_json.h"
+
+namespace millrace::coordinator {
+
+namespace json = boost::json;
+
+namespace {
+
+HttpReply wrong_method(const Route& route, std::string_view request_id) {
+  constexpr int kMethodNotAllowed = 405;
+  const ApiError why(error(Errc::kInvalidArgument, "{} does not take {}; it takes {}",
+                           quoted(std::string_view(route.path)), route.method, route.allow),
+                     kMethodNotAllowed);
+  HttpReply reply = error_reply(why, request_id);
+  reply.allow = route.allow;
+  return reply;
+}
+
+HttpReply readiness(const Scheduler& scheduler, std::string_view request_id) {
+  if (scheduler.ready()) return {200, R"({"status":"ready"})"};
+  const char* why =
+      scheduler.draining() ? "the coordinator is shutting down" : "no worker group is ready";
+  return error_reply(Error(Errc::kUnavailable, why), request_id);
+}
+
+}  // namespace
+
+HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& probes,
+                        std::string_view request_id) {
+  switch (route.endpoint) {
+    case Endpoint::kHealth:
+      return {200, R"({"status":"alive"})"};
+    case Endpoint::kReady:
+      return readiness(scheduler, request_id);
+    case Endpoint::kMetrics:
+      return {200, probes.text(), "text/plain; version=0.0.4; charset=utf-8"};
+    case Endpoint::kVersion:
+      return {200, json::serialize(json::object{{"version", MILLRACE_VERSION}})};
+    case Endpoint::kModels:
+      return {200, json::serialize(models_json(scheduler.offers()))};
+    case Endpoint::kWrongMethod:
+      return wrong_method(route, request_id);
+    default:
+      return error_reply(error(Errc::kNotFound, "{} {}: no such path; docs/api.md has them all",
+                               route.method, quoted(std::string_view(route.path))),
+                         request_id);
+  }
+}
+
+}  // namespace millrace::coordinator

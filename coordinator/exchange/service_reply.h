@@ -1,0 +1,17 @@
+// The answers that need no request of a client and no waiting: models, health, readiness, metrics,
+// version, and errors for every path and method that are not there. Pure.
+#pragma once
+
+#include <string_view>
+
+#include "coordinator/http/http_reply.h"
+#include "coordinator/http/route.h"
+#include "coordinator/requests/probes.h"
+#include "coordinator/schedule/scheduler.h"
+
+namespace millrace::coordinator {
+
+HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& probes,
+                        std::string_view request_id);
+
+}  // namespace millrace::coordinator

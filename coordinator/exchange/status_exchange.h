@@ -1,0 +1,24 @@
+// GET and DELETE /v1/prefill/{id}: how a request is doing, after it was cancelled if that is wanted.
+#pragma once
+
+#include <string>
+
+#include "coordinator/exchange/manifest_writer.h"
+#include "coordinator/http/http_reply.h"
+#include "coordinator/http/route.h"
+
+namespace millrace::coordinator {
+
+class StatusExchange {
+ public:
+  explicit StatusExchange(HttpShared& shared) : shared_(shared), manifests_(shared) {}
+
+  // `request_id`: what an error is answered under. Both must live until it is done.
+  awaitable<HttpReply> run(const Route& route, const std::string& request_id);
+
+ private:
+  HttpShared& shared_;
+  ManifestWriter manifests_;
+};
+
+}  // namespace millrace::coordinator

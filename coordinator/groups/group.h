@@ -1,0 +1,52 @@
+// One worker group that is connected now.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/clock.h"
+#include "coordinator/groups/group_health.h"
+#include "coordinator/groups/group_link.h"
+#include "coordinator/requests/request.h"
+
+namespace millrace::coordinator {
+
+struct Group {
+  explicit Group(const GroupHealth::Rests& rests = {}) : health(rests) {}
+
+  bool idle() const { return running == nullptr && !draining; }
+  // Whether it can ever take a prompt of this model and length.
+  bool takes(const std::string& model, int64_t num_tokens) const {
+    return description.model().name() == model &&
+           num_tokens <= static_cast<int64_t>(description.max_prompt_tokens());
+  }
+  // As far as it has reported.
+  bool has_room(int64_t num_tokens) const { return !free_tokens || *free_tokens >= num_tokens; }
+  // Adjusts the estimate when a cache comes or goes, until the group's next report.
+  void count_room(int64_t num_tokens) {
+    if (free_tokens) *free_tokens += num_tokens;
+  }
+  // Reports during a prefill are ignored: they are from before it started.
+  void report_room(uint64_t free_prompt_tokens);
+  bool works_on(const std::string& request_id) const {
+    return running != nullptr && running->id == request_id;
+  }
+  // The group has answered. It must have been running a request.
+  std::shared_ptr<Request> take_running();
+  // The longest time before it notices a cancellation.
+  Duration longest_step() const;
+
+  protocol::Register description;
+  GroupLink* link = nullptr;
+  Duration last_heard{};               // in attended time
+  std::optional<int64_t> free_tokens;  // the longest prompt its pools have room for
+  GroupHealth health;
+  int64_t leases_told = 0;           // since it registered
+  std::shared_ptr<Request> running;  // until the group answers, even if it was cancelled
+  std::optional<TimePoint> cancelled_at;
+  bool draining = false;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,18 @@
+// Which group gets a request. Pure.
+#pragma once
+
+#include <span>
+
+#include "coordinator/groups/group.h"
+
+namespace millrace::coordinator {
+
+// The idle group to send the request to: the one with the most room, or, where no group claims to
+// have room, one that is worth asking all the same. Null if the request should wait.
+Group* choose_group(std::span<Group* const> groups, const Request& request, TimePoint now);
+
+// Whether there is a group, idle or busy, that a request may still be sent to after others have
+// given it back.
+bool has_untried_group(std::span<Group* const> groups, const Request& request);
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,32 @@
+#include "coordinator/http/http_reply.h"
+
+namespace millrace::coordinator {
+
+namespace http = boost::beast::http;
+
+HttpReply error_reply(const ApiError& why, std::string_view request_id) {
+  return {.status = why.http_status(),
+          .body = why.to_json(request_id),
+          .retry_after_s = why.retry_after_s()};
+}
+
+http::response<http::string_body> to_response(HttpReply reply, const AnsweredRequest& request,
+                                              bool keep_alive) {
+  http::response<http::string_body> response(static_cast<http::status>(reply.status),
+                                             request.version);
+  if (reply.status == 499) response.reason("Client Closed Request");
+  response.set(http::field::server, "millrace");
+  response.set(http::field::content_type, reply.content_type);
+  if (!request.id.empty()) response.set("X-Request-Id", request.id);
+  if (reply.retry_after_s > 0) {
+    response.set(http::field::retry_after, std::to_string(reply.retry_after_s));
+  }
+  if (!reply.allow.empty()) response.set(http::field::allow, reply.allow);
+  response.keep_alive(keep_alive);
+  response.body() = std::move(reply.body);
+  response.prepare_payload();
+  if (request.is_head) response.body().clear();  // its length stays
+  return response;
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,27 @@
+// What all HTTP connections of a server share.
+#pragma once
+
+#include <boost/asio/thread_pool.hpp>
+
+#include "coordinator/http/body_budget.h"
+#include "coordinator/http/server_options.h"
+#include "coordinator/net/change_hub.h"
+#include "coordinator/requests/probes.h"
+#include "coordinator/schedule/scheduler.h"
+
+namespace millrace::coordinator {
+
+struct HttpShared {
+  const ServerOptions& options;
+  Scheduler& scheduler;
+  ChangeHub& changes;
+  Probes& probes;
+  BodyBudget& bodies;
+  // Parse large bodies, so that heartbeats are not held up.
+  asio::thread_pool& parsers;
+  // Write large answers, and read large messages of groups.
+  asio::thread_pool& writers;
+  BodyBudget& replies;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,51 @@
+// Writes the answers of one connection: whole ones, and streams of events. Large answers take part in
+// a budget, as bodies do: a client that does not read may not fill the memory.
+#pragma once
+
+#include <boost/beast/core/tcp_stream.hpp>
+#include <string>
+
+#include "coordinator/http/body_budget.h"
+#include "coordinator/http/http_reply.h"
+#include "coordinator/http/http_shared.h"
+#include "coordinator/net/awaitable.h"
+
+namespace millrace::coordinator {
+
+namespace beast = boost::beast;
+
+class ReplyWriter {
+ public:
+  // With `closes`, the connection ends after the first answer.
+  ReplyWriter(beast::tcp_stream& stream, HttpShared& shared, std::string client, bool closes);
+
+  // The request that the next answer is for.
+  void begin(AnsweredRequest request) { request_ = std::move(request); }
+  const std::string& request_id() const { return request_.id; }
+  void set_request_id(const std::string& id) { request_.id = id; }
+
+  // True when the connection can take another request.
+  awaitable<bool> send(HttpReply reply);
+  awaitable<bool> send_error(const ApiError& why);
+
+  // An event stream: true as long as the client can be written to, at its end as send().
+  awaitable<bool> begin_events();
+  awaitable<bool> send_events(std::string text);
+  awaitable<bool> end_events();
+
+  // Whether the client is still there. One that sends no more may still listen, or it has left: only
+  // what is sent to it tells, by the answer of its system. HTTP/1.1 has an interim answer that changes
+  // nothing; clients of HTTP/1.0 do not know it and are taken to be there.
+  awaitable<bool> client_listens();
+
+ private:
+  std::optional<ApiError> hold(uint64_t bytes);
+
+  beast::tcp_stream& stream_;
+  HttpShared& shared_;
+  const bool closes_;
+  BodyBudget::Share share_;
+  AnsweredRequest request_;
+};
+
+}  // namespace millrace::coordinator

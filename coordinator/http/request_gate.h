@@ -1,0 +1,41 @@
+// What the requests of one connection may ask and bring: which endpoints, how large a body, and how
+// much of the memory for bodies. Pure: the connection reads, this decides.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "coordinator/http/body_budget.h"
+#include "coordinator/http/connection_table.h"
+#include "coordinator/http/route.h"
+#include "coordinator/http/server_options.h"
+#include "coordinator/requests/refusal.h"
+
+namespace millrace::coordinator {
+
+class RequestGate {
+ public:
+  // `client`: whose share of `bodies` it is.
+  RequestGate(const HttpLimits& limits, ConnectionTable::Admission admission, BodyBudget& bodies,
+              std::string client);
+
+  // What can be refused before the body is read. Reserves the memory that the header announces.
+  std::optional<Refusal> check(const Route& route, uint64_t announced_bytes);
+  // Reserves memory for a body that turns out to be larger than announced.
+  std::optional<Refusal> hold(const Route& route, uint64_t bytes);
+  // The body is gone.
+  void release() { share_.give_back(); }
+
+  uint64_t max_body_bytes(const Route& route) const;
+  // The connection gets one answer, to a probe; everything else is turned away.
+  bool only_probes() const { return admission_.only_probes.has_value(); }
+
+ private:
+  bool is_probe(const Route& route) const;
+
+  const HttpLimits& limits_;
+  const ConnectionTable::Admission admission_;
+  BodyBudget::Share share_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,98 @@
+#include "coordinator/http/request_intake.h"
+
+#include <algorithm>
+#include <boost/asio/write.hpp>
+
+#include "coordinator/http/body_pace.h"
+#include "coordinator/net/endpoint_name.h"
+#include "coordinator/requests/request_log.h"
+#include "coordinator/text/request_id.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+// At a time. The buffer may hold as much again that waits for its end.
+constexpr size_t kReadBytes = ReadBuffer::kMaxBytes / 2;
+
+Route route_of(const RequestReader::Header& header) {
+  return find_route({header.method_string().data(), header.method_string().size()},
+                    {header.target().data(), header.target().size()});
+}
+
+}  // namespace
+
+RequestIntake::RequestIntake(beast::tcp_stream& stream, ReadBuffer& buffer, RequestGate& gate,
+                             const HttpLimits& limits)
+    : stream_(stream),
+      buffer_(buffer),
+      gate_(gate),
+      limits_(limits),
+      reader_(limits.max_header_bytes, buffer) {}
+
+awaitable<RequestIntake::Step> RequestIntake::read_header() {
+  stream_.expires_after(gate_.only_probes() ? limits_.probe_idle : limits_.idle);
+  while (!reader_.has_header()) {
+    const Step step = co_await read_more();
+    if (step != Step::kRead) co_return step;
+  }
+  route_ = route_of(reader_.header());
+  const auto given_id = reader_.header()["X-Request-Id"];
+  if (check_request_id({given_id.data(), given_id.size()}).ok()) request_id_ = given_id;
+  co_return Step::kRead;
+}
+
+awaitable<RequestIntake::Step> RequestIntake::read_body() {
+  if (auto wrong = gate_.check(route_, reader_.announced_bytes())) {
+    co_return refuse(*std::move(wrong));
+  }
+  reader_.limit_body(gate_.max_body_bytes(route_));  // of a body in chunks
+  if (beast::iequals(reader_.header()[http::field::expect], "100-continue")) {
+    co_await send_continue();
+  }
+  const BodyPace pace{.piece = limits_.progress,
+                      .whole = limits_.body_time,
+                      .min_bytes_per_s = limits_.min_body_rate};
+  const TimePoint began = Clock::steady().now();
+  while (!reader_.done()) {
+    stream_.expires_at(pace.next_due(began, Clock::steady().now(), reader_.body_bytes()));
+    const Step step = co_await read_more();
+    if (step != Step::kRead) co_return step;
+    if (auto no_room = gate_.hold(route_, reader_.held_bytes())) {
+      co_return refuse(*std::move(no_room));
+    }
+  }
+  co_return Step::kRead;
+}
+
+awaitable<RequestIntake::Step> RequestIntake::read_more() {
+  if (reader_.starved()) {
+    const auto [ec, bytes] = co_await stream_.async_read_some(
+        buffer_.bytes().prepare(std::min(buffer_.room(), kReadBytes)), kAwait);
+    if (ec == beast::error::timeout && reader_.has_header()) {
+      log_refused(name(), error(Errc::kDeadlineExceeded, "the body came too slowly: {} bytes",
+                                reader_.body_bytes()));
+    }
+    if (ec) co_return Step::kGone;
+    buffer_.bytes().commit(bytes);
+  }
+  if (auto wrong = reader_.take()) co_return refuse(*std::move(wrong));
+  co_return Step::kRead;
+}
+
+awaitable<void> RequestIntake::send_continue() {
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  stream_.expires_after(limits_.progress);
+  co_await asio::async_write(stream_, asio::buffer(kContinue), kAwait);
+}
+
+RequestIntake::Step RequestIntake::refuse(ApiError why) {
+  refusal_ = std::move(why);
+  return Step::kRefused;
+}
+
+std::string RequestIntake::name() const {
+  return request_id_.empty() ? "from " + endpoint_name(stream_.socket()) : request_id_;
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,21 @@
+// What a client asks for: the fields of a prefill request, each checked. What depends on the groups
+// (vocabulary, length, known models) is for Admission to check.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "protocol/control_messages.pb.h"
+
+namespace millrace::coordinator {
+
+struct PrefillBody {
+  std::string model;
+  std::string request_id;                 // "" : to be generated
+  std::vector<int32_t> prompt_token_ids;  // not empty
+  bool stream = false;
+  protocol::PrefillOptions options;  // a streaming handover only with `stream`
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,181 @@
+#include "coordinator/requests/probes.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace millrace::coordinator {
+
+namespace {
+
+// 10 ms to 3 hours: a prompt of a million tokens takes minutes on a CPU.
+std::vector<double> time_buckets() {
+  return metrics::exponential_buckets(0.01, 2, 20);
+}
+std::vector<double> ratio_buckets() {
+  return {0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
+}
+
+// 1 ms to 2 hours: a stage may be over at once.
+std::vector<double> stage_buckets() {
+  return metrics::exponential_buckets(0.001, 2, 23);
+}
+
+// What a group reports (protocol/control_messages.proto); anything else counts as "other", so that
+// a group cannot make labels up.
+constexpr std::array<std::string_view, 8> kPhases = {"embed",     "qkv", "exchange", "estimate",
+                                                     "attention", "mlp", "store",    "logits"};
+constexpr std::array<std::string_view, 4> kStages = {"start", "layers", "tail", "close"};
+
+std::string one_of(std::span<const std::string_view> known, const std::string& name) {
+  return std::find(known.begin(), known.end(), name) == known.end() ? "other" : name;
+}
+
+metrics::Sample to_sample(const protocol::Metric& metric) {
+  metrics::Sample sample{metric.name(), metric.help(), metric.counter(), {}, metric.value()};
+  for (const auto& [name, value] : metric.labels()) sample.labels[name] = value;
+  return sample;
+}
+
+}  // namespace
+
+Probes::Times::Times(metrics::Registry& registry, const std::string& outcome)
+    : queue_seconds(registry.histogram("millrace_queue_seconds",
+                                       "Time from admission to the start on a group, or to the end "
+                                       "of what never started",
+                                       time_buckets(), {{"outcome", outcome}})),
+      prefill_seconds(registry.histogram("millrace_prefill_seconds",
+                                         "Time from the start on a group to the end",
+                                         time_buckets(), {{"outcome", outcome}})) {}
+
+void Probes::Times::observe(const Request& request) {
+  queue_seconds.observe(request.queue_s(*request.ended_at));
+  if (request.started_at) {
+    prefill_seconds.observe(seconds(*request.ended_at - *request.started_at));
+  }
+}
+
+Probes::Probes(metrics::Registry& registry)
+    : registry_(registry),
+      process_(registry),
+      queued_requests_(registry.gauge("millrace_queued_requests", "Requests waiting for a group")),
+      running_requests_(registry.gauge("millrace_running_requests", "Requests a group works on")),
+      connected_groups_(registry.gauge("millrace_connected_groups", "Worker groups connected")),
+      groups_lost_(registry.counter("millrace_groups_lost_total",
+                                    "Groups whose connection ended or that went silent")),
+      active_leases_(registry.gauge("millrace_active_leases", "Leases on finished KV caches")),
+      open_connections_(registry.gauge("millrace_http_open_connections", "HTTP connections open")),
+      times_of_done_(registry, "done"),
+      times_of_failed_(registry, "failed"),
+      prompt_tokens_(registry.histogram("millrace_prompt_tokens", "Length of admitted prompts",
+                                        metrics::exponential_buckets(256, 2, 16))),
+      density_ratio_(registry.histogram("millrace_prefill_density_ratio",
+                                        "Share of causal attention that was computed",
+                                        ratio_buckets())),
+      recall_ratio_(registry.histogram(
+          "millrace_prefill_recall_ratio",
+          "Mean share of their attention mass that measured rows attended to", ratio_buckets())),
+      recall_p01_ratio_(registry.histogram(
+          "millrace_prefill_low_recall_ratio",
+          "Share of their attention mass that all but one in a hundred measured rows attended to",
+          ratio_buckets())),
+      samples_refused_(registry.counter("millrace_group_samples_refused_total",
+                                        "Metrics of groups that broke the naming rules")) {}
+
+void Probes::count_outcome(const std::string& outcome, const std::string& reason) {
+  registry_
+      .counter("millrace_prefill_requests_total", "Prefill requests by how they ended",
+               {{"outcome", outcome}, {"reason", reason}})
+      .add();
+}
+
+void Probes::refused(const Error& why) {
+  count_outcome("refused", std::string(errc_name(why.code)));
+}
+void Probes::given_back(Errc why) {
+  registry_
+      .counter("millrace_prefill_given_back_total",
+               "Requests that a group refused or failed and another may take",
+               {{"reason", std::string(errc_name(why))}})
+      .add();
+}
+void Probes::admitted(const Request& request) {
+  prompt_tokens_.observe(static_cast<double>(request.num_tokens));
+}
+
+void Probes::ended(const Request& request) {
+  if (request.state == RequestState::kFailed) {
+    count_outcome("failed", std::string(errc_name(request.failure->error.code)));
+    times_of_failed_.observe(request);
+    return;
+  }
+  count_outcome("done", "ok");
+  times_of_done_.observe(request);
+  density_ratio_.observe(request.result->manifest().density());
+  recall_ratio_.observe(request.result->manifest().recall());
+  recall_p01_ratio_.observe(request.result->manifest().recall_p01());
+  for (const auto& phase : request.result->phases()) {
+    registry_
+        .histogram("millrace_prefill_phase_seconds", "Time of each phase, slowest rank",
+                   time_buckets(), {{"phase", one_of(kPhases, phase.phase())}})
+        .observe(phase.seconds());
+  }
+  for (const auto& stage : request.result->stages()) {
+    registry_
+        .histogram("millrace_prefill_stage_seconds", "Time of each stage of a request on its group",
+                   stage_buckets(), {{"stage", one_of(kStages, stage.stage())}})
+        .observe(stage.seconds());
+  }
+}
+
+void Probes::waiting(int64_t queued, int64_t running) {
+  queued_requests_.set(static_cast<double>(queued));
+  running_requests_.set(static_cast<double>(running));
+}
+void Probes::groups(int connected) {
+  connected_groups_.set(connected);
+}
+void Probes::group_lost() {
+  groups_lost_.add();
+}
+void Probes::active_leases(int64_t active) {
+  active_leases_.set(static_cast<double>(active));
+}
+void Probes::lease_ended(LeaseState how) {
+  registry_
+      .counter("millrace_leases_ended_total", "Leases by how they ended",
+               {{"reason", std::string(lease_state_name(how))}})
+      .add();
+}
+void Probes::http_connections(int64_t open) {
+  open_connections_.set(static_cast<double>(open));
+}
+void Probes::http_answered(int status) {
+  registry_
+      .counter("millrace_http_responses_total", "HTTP responses by status",
+               {{"status", std::to_string(status)}})
+      .add();
+}
+
+void Probes::heartbeat(const std::string& group_name, const protocol::Heartbeat& heartbeat) {
+  // A group has some dozens of series; the limit only keeps a broken one from filling the memory.
+  constexpr int kMaxSamples = 4096;
+  std::vector<metrics::Sample> samples;
+  for (const auto& metric : heartbeat.metrics()) {
+    if (static_cast<int>(samples.size()) == kMaxSamples) break;
+    samples.push_back(to_sample(metric));
+  }
+  if (samples.empty()) return;
+  const int refused = registry_.publish("group", group_name, std::move(samples));
+  if (refused > 0) samples_refused_.add(refused);
+}
+void Probes::group_gone(const std::string& group_name) {
+  registry_.retract(group_name);
+}
+
+std::string Probes::text() {
+  process_.update();
+  return registry_.text();
+}
+
+}  // namespace millrace::coordinator

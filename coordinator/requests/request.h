@@ -1,0 +1,71 @@
+// One prefill request as the coordinator knows it: from admission until its record is forgotten.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "coordinator/requests/refusal.h"
+#include "protocol/control_messages.pb.h"
+
+namespace millrace::coordinator {
+
+// kQueued -> kRunning -> kDone, and from either of the first two -> kFailed (Request::failure says
+// why; a cancelled request failed with kCancelled).
+enum class RequestState { kQueued, kRunning, kDone, kFailed };
+std::string_view request_state_name(RequestState state);
+
+// Of a request that is done. kLost: the group that held the KV is gone.
+enum class LeaseState { kNone, kActive, kReleased, kExpired, kLost };
+std::string_view lease_state_name(LeaseState state);
+
+struct Request {
+  bool ended() const { return state == RequestState::kDone || state == RequestState::kFailed; }
+  // Its id is taken: it waits, runs, or its cache is there to be read.
+  bool in_use() const { return !ended() || lease == LeaseState::kActive; }
+  Duration deadline_after() const {  // from queued_at
+    return std::chrono::milliseconds(static_cast<int64_t>(options.deadline_ms()));
+  }
+  double queue_s(TimePoint now) const { return seconds(started_at.value_or(now) - queued_at); }
+
+  std::string id;
+  std::string model;
+  int64_t num_tokens = 0;
+  std::string prompt;  // little-endian int32; kept while it may have to go to another group
+  protocol::PrefillOptions options;  // deadline and lease are set, from the defaults if need be
+
+  RequestState state = RequestState::kQueued;
+  std::string group_id;  // "" until dispatched
+  std::string group_name;
+  TimePoint queued_at;
+  std::optional<TimePoint> started_at;
+  std::optional<TimePoint> ended_at;
+  TimePoint kept_since;  // the end of the request or of its lease: retention counts from it
+  uint32_t num_layers = 0;
+  std::vector<double> layer_density;  // of the layers done so far
+
+  // Groups that gave it back: how often each had no room, and which failed by their own fault.
+  std::map<std::string, int> refusals;
+  std::set<std::string> failed_on;
+  std::optional<Error> given_back;  // the reason, the last time
+
+  // Set while a streaming request runs.
+  std::shared_ptr<const protocol::Manifest> opened;
+
+  std::optional<Refusal> failure;
+  std::shared_ptr<const protocol::PrefillDone> result;
+
+  LeaseState lease = LeaseState::kNone;
+  TimePoint lease_ends;
+  bool lease_call_open = false;              // a LeaseRenew was sent and not yet answered
+  std::optional<Result<void>> lease_answer;  // to the last LeaseRenew
+};
+
+}  // namespace millrace::coordinator

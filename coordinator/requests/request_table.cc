@@ -1,0 +1,73 @@
+#include "coordinator/requests/request_table.h"
+
+namespace millrace::coordinator {
+
+bool RequestTable::insert(const std::shared_ptr<Request>& request) {
+  const auto found = by_id_.find(request->id);
+  if (found != by_id_.end()) {
+    const Entry& older = found->second;
+    if (older.request->in_use()) return false;
+    schedule_of(older.due).erase(older.at);
+    by_id_.erase(found);
+  }
+  const Due due = due_of(*request);
+  const auto at = schedule_of(due).emplace(time_of(*request), request);
+  by_id_.emplace(request->id, Entry{request, due, at});
+  return true;
+}
+
+std::shared_ptr<Request> RequestTable::find(const std::string& id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second.request;
+}
+
+std::vector<std::shared_ptr<Request>> RequestTable::all() const {
+  std::vector<std::shared_ptr<Request>> out;
+  for (const auto& [id, entry] : by_id_) out.push_back(entry.request);
+  return out;
+}
+
+RequestTable::Due RequestTable::due_of(const Request& request) {
+  if (!request.ended()) return Due::kDeadline;
+  return request.in_use() ? Due::kLeaseEnd : Due::kForgetting;
+}
+
+TimePoint RequestTable::time_of(const Request& request) const {
+  switch (due_of(request)) {
+    case Due::kDeadline:
+      return request.queued_at + request.deadline_after();
+    case Due::kLeaseEnd:
+      return request.lease_ends;
+    case Due::kForgetting:
+      break;
+  }
+  return request.kept_since + keep_ended_;
+}
+
+void RequestTable::reschedule(const Request& request) {
+  const auto found = by_id_.find(request.id);
+  if (found == by_id_.end() || found->second.request.get() != &request) return;
+  Entry& entry = found->second;
+  const Due due = due_of(request);
+  const TimePoint time = time_of(request);
+  if (due == entry.due && time == entry.at->first) return;
+  auto node = schedule_of(entry.due).extract(entry.at);
+  node.key() = time;
+  entry.due = due;
+  entry.at = schedule_of(due).insert(std::move(node));
+}
+
+std::shared_ptr<Request> RequestTable::first_due(Due what, TimePoint now) const {
+  const Schedule& schedule = schedule_of(what);
+  return schedule.empty() || schedule.begin()->first > now ? nullptr : schedule.begin()->second;
+}
+
+void RequestTable::forget(TimePoint now) {
+  Schedule& ended = schedule_of(Due::kForgetting);
+  while (!ended.empty() && (std::ssize(ended) > max_ended_ || ended.begin()->first < now)) {
+    by_id_.erase(ended.begin()->second->id);
+    ended.erase(ended.begin());
+  }
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,88 @@
+#include "coordinator/requests/request_tracker.h"
+
+#include "coordinator/requests/request_log.h"
+
+namespace millrace::coordinator {
+
+RequestTracker::RequestTracker(RequestQueue queue, RequestTable table, const Clock& clock,
+                               Probes& probes, OnChange on_change)
+    : clock_(clock),
+      probes_(probes),
+      on_change_(std::move(on_change)),
+      queue_(std::move(queue)),
+      table_(std::move(table)) {}
+
+Result<void> RequestTracker::admit(const std::shared_ptr<Request>& request) {
+  MR_RETURN_IF_ERROR(queue_.push(request));
+  const bool inserted = table_.insert(request);
+  MR_CHECK(inserted, "request id {} in use", request->id);
+  probes_.admitted(*request);
+  count_waiting();
+  return {};
+}
+
+void RequestTracker::assign(const std::shared_ptr<Request>& request) {
+  const bool waited = queue_.remove(*request);
+  MR_CHECK(waited, "request {} is not in the queue", request->id);
+  ++running_;
+  count_waiting();
+}
+
+void RequestTracker::begin(Request& request) {
+  if (request.state != RequestState::kQueued) return;
+  request.state = RequestState::kRunning;
+  request.started_at = clock_.now();
+  changed(request);
+}
+
+void RequestTracker::requeue(const std::shared_ptr<Request>& request) {
+  probes_.given_back(request->given_back->code);
+  --running_;
+  request->state = RequestState::kQueued;
+  request->started_at.reset();
+  request->layer_density.clear();
+  request->group_id.clear();
+  request->group_name.clear();
+  queue_.push_front(request);
+  count_waiting();
+  changed(*request);
+}
+
+void RequestTracker::finish(Request& request, protocol::PrefillDone result, Duration lease) {
+  --running_;
+  request.prompt.clear();
+  request.state = RequestState::kDone;
+  request.ended_at = request.kept_since = clock_.now();
+  request.result = std::make_shared<const protocol::PrefillDone>(std::move(result));
+  request.lease = LeaseState::kActive;
+  request.lease_ends = clock_.now() + lease;
+  ended(request);
+}
+
+void RequestTracker::fail(const std::shared_ptr<Request>& request, Refusal why) {
+  if (request->ended()) return;
+  if (!queue_.remove(*request)) --running_;
+  request->prompt.clear();
+  request->state = RequestState::kFailed;
+  request->failure = std::move(why);
+  request->ended_at = request->kept_since = clock_.now();
+  ended(*request);
+}
+
+void RequestTracker::changed(const Request& request) {
+  table_.reschedule(request);
+  on_change_(request);
+}
+
+void RequestTracker::ended(const Request& request) {
+  probes_.ended(request);
+  log_ended(request);
+  count_waiting();
+  changed(request);
+}
+
+void RequestTracker::count_waiting() {
+  probes_.waiting(queue_.size(), running_);
+}
+
+}  // namespace millrace::coordinator

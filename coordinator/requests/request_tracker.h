@@ -1,0 +1,54 @@
+// All requests the coordinator knows, and every change of their state: what a change does to the
+// queue, the records, the metrics, the log, and whoever waits for the request. Sends nothing to a
+// group. One thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "coordinator/requests/probes.h"
+#include "coordinator/requests/request_queue.h"
+#include "coordinator/requests/request_table.h"
+
+namespace millrace::coordinator {
+
+class RequestTracker {
+ public:
+  using OnChange = std::function<void(const Request&)>;
+
+  // `on_change` must not call back into the scheduler.
+  RequestTracker(RequestQueue queue, RequestTable table, const Clock& clock, Probes& probes,
+                 OnChange on_change);
+
+  // To the end of the queue; kExhausted when it is full. The id must not be in use.
+  Result<void> admit(const std::shared_ptr<Request>& request);
+  // Out of the queue: a group has it.
+  void assign(const std::shared_ptr<Request>& request);
+  // The group has started computing.
+  void begin(Request& request);
+  // Back to the front of the queue, for another group; Request::given_back says why.
+  void requeue(const std::shared_ptr<Request>& request);
+  void finish(Request& request, protocol::PrefillDone result, Duration lease);
+  // Does nothing if the request has ended already.
+  void fail(const std::shared_ptr<Request>& request, Refusal why);
+  // To be called after any other change of a request.
+  void changed(const Request& request);
+
+  bool busy() const { return queue_.size() > 0 || running_ > 0; }
+  const RequestQueue& queue() const { return queue_; }
+  RequestTable& table() { return table_; }
+  const RequestTable& table() const { return table_; }
+
+ private:
+  void ended(const Request& request);
+  void count_waiting();
+
+  const Clock& clock_;
+  Probes& probes_;
+  OnChange on_change_;
+  RequestQueue queue_;
+  RequestTable table_;
+  int64_t running_ = 0;  // assigned to a group and not ended
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,103 @@
+#include "coordinator/schedule/admission.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "coordinator/requests/wire_duration.h"
+#include "coordinator/text/request_id.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+std::string to_bytes(const std::vector<int32_t>& tokens) {
+  std::string bytes(tokens.size() * sizeof(int32_t), '\0');
+  if (!tokens.empty()) std::memcpy(bytes.data(), tokens.data(), bytes.size());
+  return bytes;
+}
+
+std::optional<Refusal> check_prompt(const PrefillBody& body, const ModelOffer& offer) {
+  const auto& tokens = body.prompt_token_ids;
+  if (std::ssize(tokens) > offer.max_prompt_tokens) {
+    return Refusal(error(Errc::kTooLarge, "prompt of {} tokens; model '{}' takes at most {} here",
+                         tokens.size(), body.model, offer.max_prompt_tokens),
+                   "prompt_token_ids");
+  }
+  const auto vocabulary = static_cast<int64_t>(offer.description.vocab_size());
+  const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                [&](int32_t token) { return token < 0 || token >= vocabulary; });
+  if (bad == tokens.end()) return std::nullopt;
+  return Refusal(
+      error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {}; model '{}' has a vocabulary of {}",
+            bad - tokens.begin(), *bad, body.model, vocabulary),
+      "prompt_token_ids");
+}
+
+}  // namespace
+
+bool Admission::ready() const {
+  const auto offers = groups_.offers();
+  return !closed_ && std::any_of(offers.begin(), offers.end(),
+                                 [](const auto& offer) { return offer.second.num_ready > 0; });
+}
+
+std::optional<Refusal> Admission::admit(PrefillBody body) {
+  MR_CHECK(check_request_id(body.request_id).ok(), "request id '{}'", body.request_id);
+  if (auto refusal = check(body)) return refusal;
+  const Result<void> queued = requests_.admit(make_request(std::move(body)));
+  if (queued.ok()) return std::nullopt;
+  Refusal full(queued.error());
+  full.retry_after_s = pace_.seconds_to_next_turn(groups_.size());
+  return full;
+}
+
+std::optional<Refusal> Admission::check(const PrefillBody& body) const {
+  if (closed_) return Refusal(Error(Errc::kUnavailable, "the coordinator is shutting down"));
+  const auto offers = groups_.offers();
+  const auto found = offers.find(body.model);
+  if (found == offers.end()) return unserved(body.model, offers);
+  const ModelOffer& offer = found->second;
+  if (offer.num_ready == 0) {
+    return Refusal(error(Errc::kUnavailable, "all {} worker groups of model '{}' are draining",
+                         offer.num_groups, body.model));
+  }
+  if (auto refusal = check_prompt(body, offer)) return refusal;
+  const auto older = requests_.table().find(body.request_id);
+  if (!older || !older->in_use()) return std::nullopt;
+  return Refusal(error(Errc::kInvalidArgument, "request id '{}' is in use ({})", older->id,
+                       request_state_name(older->state)),
+                 "request_id");
+}
+
+// Some groups are here, and none ever served the model: the client has the name wrong.
+Refusal Admission::unserved(const std::string& model,
+                            const std::map<std::string, ModelOffer>& offers) const {
+  if (offers.empty() || groups_.knows_model(model)) {
+    return error(Errc::kUnavailable, "no worker group for model '{}' is connected", model);
+  }
+  constexpr size_t kMaxNamed = 8;
+  std::vector<std::string> names;
+  for (const auto& [name, offer] : offers) {
+    if (names.size() == kMaxNamed) break;
+    names.push_back(name);
+  }
+  return Refusal(error(Errc::kNotFound, "unknown model '{}'; served here: {}{}", model,
+                       fmt::join(names, ", "), offers.size() > kMaxNamed ? ", ..." : ""),
+                 "model");
+}
+
+std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
+  auto request = std::make_shared<Request>();
+  request->id = std::move(body.request_id);
+  request->model = std::move(body.model);
+  request->num_tokens = std::ssize(body.prompt_token_ids);
+  request->prompt = to_bytes(body.prompt_token_ids);
+  request->options = std::move(body.options);
+  auto& options = request->options;
+  if (options.deadline_ms() == 0) options.set_deadline_ms(to_wire_ms(settings_.default_deadline));
+  if (options.lease_ms() == 0) options.set_lease_ms(to_wire_ms(settings_.default_lease));
+  request->queued_at = clock_.now();
+  return request;
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,69 @@
+#include "coordinator/schedule/group_membership.h"
+
+#include "coordinator/requests/wire_duration.h"
+
+namespace millrace::coordinator {
+
+GroupMembership::GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups,
+                                 RequestTracker& requests, Leases& leases, OrphanWatch& orphans,
+                                 Probes& probes)
+    : settings_(settings),
+      groups_(groups),
+      requests_(requests),
+      leases_(leases),
+      orphans_(orphans),
+      probes_(probes) {}
+
+Result<void> GroupMembership::join(const protocol::Register& description, GroupLink& link,
+                                   Duration attended) {
+  const std::string& id = description.group_id();
+  if (auto older = groups_.remove(id)) {
+    older->link->close("the group has opened another connection");
+    lose(std::move(older), "it has opened another connection");
+  }
+  const auto added = groups_.add(description, link, attended);
+  if (!added.ok()) return added.error();
+  orphans_.group_joined(description.model().name());
+  probes_.groups(groups_.size());
+  leases_.restore(id);
+  greet(link);
+  return {};
+}
+
+void GroupMembership::greet(GroupLink& link) const {
+  protocol::Envelope envelope;
+  auto& reply = *envelope.mutable_register_reply();
+  reply.set_heartbeat_interval_ms(static_cast<uint32_t>(to_wire_ms(settings_.heartbeat_interval)));
+  reply.set_patience_ms(to_wire_ms(settings_.group_patience));
+  link.send(envelope);
+}
+
+void GroupMembership::leave(const std::string& group_id, const GroupLink& link,
+                            const std::string& why) {
+  const Group* group = groups_.find(group_id);
+  if (group == nullptr || group->link != &link) return;
+  lose(groups_.remove(group_id), why);
+}
+
+void GroupMembership::drop(Group& group, const std::string& why) {
+  group.link->close(why);
+  const std::string id = group.description.group_id();  // the group goes with its entry
+  lose(groups_.remove(id), why);
+}
+
+void GroupMembership::lose(std::unique_ptr<Group> group, const std::string& why) {
+  const protocol::Register& who = group->description;
+  probes_.groups(groups_.size());
+  probes_.group_lost();
+  probes_.group_gone(who.group_name());
+  if (group->running) {
+    requests_.fail(group->running,
+                   error(Errc::kPeerLost, "group '{}' (id {}) is lost: {}; send the request again",
+                         who.group_name(), who.group_id(), why));
+  }
+  leases_.lose(who.group_id());
+  const std::string& model = who.model().name();
+  if (groups_.offers().count(model) == 0) orphans_.last_group_left(model);
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,40 @@
+// Lets groups in and out, with all that follows for their requests, leases and models.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "coordinator/groups/group_registry.h"
+#include "coordinator/requests/request_tracker.h"
+#include "coordinator/schedule/leases.h"
+#include "coordinator/schedule/orphan_watch.h"
+#include "coordinator/schedule/scheduler_settings.h"
+
+namespace millrace::coordinator {
+
+class GroupMembership {
+ public:
+  GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups,
+                  RequestTracker& requests, Leases& leases, OrphanWatch& orphans, Probes& probes);
+
+  // Greets the group over its link; a refusal is the caller's to tell. Takes the place of an older
+  // connection of the same group.
+  Result<void> join(const protocol::Register& description, GroupLink& link, Duration attended);
+  // The connection has ended. Does nothing if another one has taken the group over.
+  void leave(const std::string& group_id, const GroupLink& link, const std::string& why);
+  // Closes the connection of a group that is lost.
+  void drop(Group& group, const std::string& why);
+
+ private:
+  void greet(GroupLink& link) const;
+  void lose(std::unique_ptr<Group> group, const std::string& why);
+
+  const SchedulerSettings& settings_;
+  GroupRegistry& groups_;
+  RequestTracker& requests_;
+  Leases& leases_;
+  OrphanWatch& orphans_;
+  Probes& probes_;
+};
+
+}  // namespace millrace::coordinator

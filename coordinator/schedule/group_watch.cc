@@ -1,0 +1,57 @@
+#include "coordinator/schedule/group_watch.h"
+
+#include <fmt/format.h>
+
+namespace millrace::coordinator {
+
+namespace {
+
+// Twice what the server lets pass between two ticks.
+constexpr std::chrono::milliseconds kLongestTick{100};
+
+}  // namespace
+
+GroupWatch::GroupWatch(const SchedulerSettings& settings, GroupRegistry& groups, const Clock& clock)
+    : settings_(settings),
+      groups_(groups),
+      clock_(clock),
+      attended_(clock.now(), kLongestTick),
+      last_beat_(clock.now()) {}
+
+std::vector<GroupWatch::Lost> GroupWatch::find_lost() {
+  attended_.advance(clock_.now());
+  std::vector<Lost> lost;
+  for (Group* group : groups_.all()) {
+    std::string why = why_silent(*group);
+    if (why.empty()) why = why_not_ending(*group);
+    if (!why.empty()) lost.push_back({group, std::move(why)});
+  }
+  return lost;
+}
+
+std::string GroupWatch::why_silent(const Group& group) const {
+  const Duration silent = attended() - group.last_heard;
+  const bool hangs = silent > settings_.group_patience;
+  const bool gone = silent > settings_.host_patience && !group.link->host_answers();
+  if (!hangs && !gone) return {};
+  return fmt::format("nothing heard for {:.2f} s{}", seconds(silent),
+                     gone ? ", and its host does not answer" : "");
+}
+
+std::string GroupWatch::why_not_ending(const Group& group) const {
+  if (!group.cancelled_at) return {};
+  const Duration waited = clock_.now() - *group.cancelled_at;
+  if (waited < group.longest_step() + settings_.cancel_patience) return {};
+  return fmt::format("it did not end a cancelled request in {:.0f} s", seconds(waited));
+}
+
+void GroupWatch::beat() {
+  const TimePoint now = clock_.now();
+  if (now - last_beat_ < settings_.heartbeat_interval) return;
+  last_beat_ = now;
+  protocol::Envelope envelope;
+  envelope.mutable_heartbeat()->set_sequence(++num_beats_);
+  for (Group* group : groups_.all()) group->link->send(envelope);
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,44 @@
+// Keeps an eye on the groups: sends heartbeats, and tells which groups are lost because they fell
+// silent or do not end a request that was cancelled. Silence is measured in time that this process
+// attended to: when it is held up itself, messages lie unread and nobody else is late.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/groups/group_registry.h"
+#include "coordinator/schedule/scheduler_settings.h"
+#include "protocol/attended_time.h"
+
+namespace millrace::coordinator {
+
+class GroupWatch {
+ public:
+  struct Lost {
+    Group* group;
+    std::string why;
+  };
+
+  GroupWatch(const SchedulerSettings& settings, GroupRegistry& groups, const Clock& clock);
+
+  Duration attended() const { return attended_.passed(); }
+  void heard(Group& group) const { group.last_heard = attended(); }
+
+  // To be called several times a heartbeat interval: otherwise time counts as not attended.
+  std::vector<Lost> find_lost();
+  // Sends a heartbeat to every group when one is due.
+  void beat();
+
+ private:
+  std::string why_silent(const Group& group) const;      // "" if it is not, for too long
+  std::string why_not_ending(const Group& group) const;  // the same
+
+  const SchedulerSettings& settings_;
+  GroupRegistry& groups_;
+  const Clock& clock_;
+  protocol::AttendedTime attended_;
+  TimePoint last_beat_;
+  uint64_t num_beats_ = 0;
+};
+
+}  // namespace millrace::coordinator

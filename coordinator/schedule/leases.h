@@ -1,0 +1,41 @@
+// The leases on finished caches: asked for by clients, kept by groups, ended by time.
+#pragma once
+
+#include <string>
+
+#include "coordinator/groups/group_registry.h"
+#include "coordinator/requests/request_tracker.h"
+
+namespace millrace::coordinator {
+
+class Leases {
+ public:
+  Leases(RequestTracker& requests, GroupRegistry& groups, const Clock& clock, Probes& probes)
+      : requests_(requests), groups_(groups), clock_(clock), probes_(probes) {}
+
+  // Sends the wish to the group; its answer arrives as Request::lease_answer.
+  Result<void> renew(const std::string& id, const std::string& lease_id, Duration lease);
+  // At once; the group is told.
+  Result<void> release(const std::string& id, const std::string& lease_id);
+
+  // What groups say. An error means that the group breaks the protocol.
+  Result<void> answered(Group& group, const protocol::LeaseReply& message);
+  // A lease from before this process was started, or before the group reconnected.
+  Result<void> reported(Group& group, protocol::LeaseHeld message);
+
+  void expire();
+  // The group is gone. Its caches may still be there when it reconnects, under the same id.
+  void lose(const std::string& group_id);
+  void restore(const std::string& group_id);
+
+ private:
+  Result<Request*> find_active(const std::string& id, const std::string& lease_id);
+  void end(Request& request, LeaseState how);
+
+  RequestTracker& requests_;
+  GroupRegistry& groups_;
+  const Clock& clock_;
+  Probes& probes_;
+};
+
+}  // namespace millrace::coordinator

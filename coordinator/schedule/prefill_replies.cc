@@ -1,0 +1,90 @@
+#include "coordinator/schedule/prefill_replies.h"
+
+#include "common/log.h"
+#include "coordinator/schedule/reply_checks.h"
+
+namespace millrace::coordinator {
+
+void PrefillReplies::started(Group& group, const std::string& request_id) {
+  if (group.works_on(request_id)) requests_.begin(*group.running);
+}
+
+void PrefillReplies::opened(Group& group, protocol::PrefillOpened message) {
+  if (!group.works_on(message.request_id())) return;
+  Request& request = *group.running;
+  requests_.begin(request);
+  const bool wanted = request.options.handover() == protocol::HANDOVER_STREAMING;
+  if (request.ended() || request.opened || !wanted) return;
+  request.opened =
+      std::make_shared<const protocol::Manifest>(std::move(*message.mutable_manifest()));
+  requests_.changed(request);
+}
+
+void PrefillReplies::layer_done(Group& group, const protocol::LayerDone& message) {
+  if (!group.works_on(message.request_id())) return;
+  Request& request = *group.running;
+  requests_.begin(request);
+  if (request.ended() || request.layer_density.size() >= request.num_layers) return;
+  request.layer_density.push_back(message.density());
+  requests_.changed(request);
+}
+
+Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
+  if (!group.works_on(message.request_id())) return {};
+  MR_RETURN_IF_ERROR(check_times(group, message));
+  MR_ASSIGN_OR_RETURN(const Duration lease,
+                      checked_lease(group, message.request_id(), message.manifest().lease_ms()));
+  requests_.begin(*group.running);
+  const std::shared_ptr<Request> request = group.take_running();
+  group.health.served();
+  if (request->ended()) {
+    // The cancellation reached the group too late; nobody will fetch the pages.
+    protocol::Envelope envelope;
+    envelope.mutable_lease_release()->set_request_id(request->id);
+    envelope.mutable_lease_release()->set_lease_id(message.manifest().lease_id());
+    group.link->send(envelope);
+  } else {
+    pace_.finished(clock_.now() - *request->started_at);
+    requests_.finish(*request, std::move(message), lease);
+  }
+  dispatcher_.dispatch();
+  return {};
+}
+
+void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message) {
+  if (!group.works_on(message.request_id())) return;
+  const std::shared_ptr<Request> request = group.take_running();
+  Error why = checked_error(message.error());
+  note_failure(group, *request, why);
+  // What the client was told about one group's cache, another group cannot make true.
+  const bool may_move = !request->ended() && !request->opened;
+  const bool another_may_serve =
+      GroupHealth::blames_group(why.code) || why.code == Errc::kExhausted;
+  if (may_move && another_may_serve) {
+    dispatcher_.take_back(request, std::move(why));
+  } else {
+    requests_.fail(request, std::move(why));
+  }
+  dispatcher_.dispatch();
+}
+
+// Keeps what the failure says about the group, for this request and for others.
+void PrefillReplies::note_failure(Group& group, Request& request, const Error& why) {
+  const std::string& id = group.description.group_id();
+  group.count_room(request.num_tokens);
+  if (GroupHealth::blames_group(why.code)) {
+    group.health.failed(clock_.now());
+    request.failed_on.insert(id);
+    spdlog::warn("group '{}' failed request {} and rests for {:.0f} s: {}",
+                 group.description.group_name(), request.id, seconds(group.health.rest()),
+                 why.message);
+  }
+  if (why.code == Errc::kExhausted) {
+    ++request.refusals[id];
+    if (group.has_room(request.num_tokens)) {
+      group.free_tokens = group.free_tokens ? request.num_tokens - 1 : 0;
+    }
+  }
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,37 @@
+// What groups say about the prompts they run. Messages about any other prompt are ignored: the
+// request may have been given to another group, or the group may have been taken over. An error
+// means that the group breaks the protocol.
+#pragma once
+
+#include <string>
+
+#include "coordinator/groups/group.h"
+#include "coordinator/requests/request_tracker.h"
+#include "coordinator/schedule/dispatcher.h"
+#include "coordinator/schedule/prefill_pace.h"
+
+namespace millrace::coordinator {
+
+class PrefillReplies {
+ public:
+  PrefillReplies(RequestTracker& requests, Dispatcher& dispatcher, PrefillPace& pace,
+                 const Clock& clock)
+      : requests_(requests), dispatcher_(dispatcher), pace_(pace), clock_(clock) {}
+
+  void started(Group& group, const std::string& request_id);
+  void opened(Group& group, protocol::PrefillOpened message);
+  void layer_done(Group& group, const protocol::LayerDone& message);
+  // These two free the group for the next request.
+  Result<void> done(Group& group, protocol::PrefillDone message);
+  void failed(Group& group, const protocol::PrefillFailed& message);
+
+ private:
+  void note_failure(Group& group, Request& request, const Error& why);
+
+  RequestTracker& requests_;
+  Dispatcher& dispatcher_;
+  PrefillPace& pace_;
+  const Clock& clock_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,34 @@
+// The settings of the scheduler.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "common/clock.h"
+#include "coordinator/groups/group_health.h"
+
+namespace millrace::coordinator {
+
+struct SchedulerSettings {
+  int64_t max_queued_requests = 256;
+  int64_t max_queued_bytes = 1ll << 30;
+  int64_t max_ended_records = 4096;
+  Duration keep_ended = std::chrono::minutes(5);
+  Duration default_deadline = std::chrono::minutes(10);
+  Duration default_lease = std::chrono::minutes(1);
+  Duration heartbeat_interval = std::chrono::milliseconds(250);
+  // A group counts as lost after this silence, not counting time in which this process did not run.
+  // A process that dies is noticed by its connection; this is for processes that hang, and has to
+  // bear with those of a busy machine.
+  Duration group_patience = std::chrono::seconds(10);
+  // The same, where the group's host acknowledges nothing either.
+  Duration host_patience = std::chrono::seconds(5);
+  GroupHealth::Rests rests;
+  // How long requests wait for a group of their model to come back before they fail.
+  Duration group_return = std::chrono::seconds(30);
+  // How long a group may take to end a cancelled request before it counts as lost, on top of
+  // Group::longest_step: its ranks have to meet once more.
+  Duration cancel_patience = std::chrono::minutes(1);
+};
+
+}  // namespace millrace::coordinator

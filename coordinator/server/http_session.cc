@@ -1,0 +1,106 @@
+#include "coordinator/server/http_session.h"
+
+#include <array>
+
+#include "coordinator/exchange/lease_exchange.h"
+#include "coordinator/exchange/prefill_exchange.h"
+#include "coordinator/exchange/service_reply.h"
+#include "coordinator/exchange/status_exchange.h"
+#include "coordinator/net/client_address.h"
+#include "coordinator/requests/request_log.h"
+
+namespace millrace::coordinator {
+
+HttpSession::HttpSession(tcp::socket socket, HttpShared& shared,
+                         ConnectionTable::Admission admission)
+    : shared_(shared),
+      stream_(std::move(socket)),
+      gate_(shared.options.http, std::move(admission), shared.bodies, client_of(stream_.socket())),
+      writer_(stream_, shared, client_of(stream_.socket()), gate_.only_probes()) {
+  error_code ignored;
+  stream_.socket().set_option(tcp::no_delay(true), ignored);
+}
+
+void HttpSession::close() {
+  error_code ignored;
+  stream_.socket().close(ignored);
+}
+
+awaitable<void> HttpSession::run() {
+  const auto self = shared_from_this();
+  bool again = true;
+  while (again && stream_.socket().is_open()) again = co_await serve_one();
+  close();
+}
+
+awaitable<bool> HttpSession::serve_one() {
+  using Step = RequestIntake::Step;
+  RequestIntake intake(stream_, buffer_, gate_, shared_.options.http);
+  Step step = co_await intake.read_header();
+  if (step == Step::kRead) {
+    answering_ = true;
+    step = co_await intake.read_body();
+  }
+  bool again = false;
+  if (step == Step::kRefused) {
+    co_await turn_away(intake);
+  } else if (step == Step::kRead) {
+    // What waits from here on has deadlines of its own.
+    stream_.expires_never();
+    RequestReader::Request request = intake.release();
+    writer_.begin({.id = intake.request_id(),
+                   .version = request.version(),
+                   .is_head = request.method() == http::verb::head,
+                   .keep_alive = request.keep_alive()});
+    again = co_await answer(request, intake.route());
+  }
+  gate_.release();
+  answering_ = false;
+  co_return again;
+}
+
+awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route& route) {
+  if (shared_.options.faults.answering) shared_.options.faults.answering(route.path);
+  HttpReply reply;
+  switch (route.endpoint) {
+    case Endpoint::kPrefill: {
+      PrefillExchange prefill(shared_, stream_.socket(), gate_, writer_);
+      co_return co_await prefill.run(request, route);
+    }
+    case Endpoint::kLeaseRenew:
+    case Endpoint::kLeaseRelease: {
+      LeaseExchange lease(shared_);
+      reply = co_await lease.run(route, request.body(), writer_.request_id());
+      break;
+    }
+    case Endpoint::kStatus:
+    case Endpoint::kCancel: {
+      StatusExchange status(shared_);
+      reply = co_await status.run(route, writer_.request_id());
+      break;
+    }
+    default:
+      reply = service_reply(route, shared_.scheduler, shared_.probes, writer_.request_id());
+  }
+  co_return co_await writer_.send(std::move(reply));
+}
+
+awaitable<void> HttpSession::turn_away(const RequestIntake& intake) {
+  log_refused(intake.name(), intake.refusal().refusal.error);
+  writer_.begin({.id = intake.request_id()});
+  co_await writer_.send_error(intake.refusal());
+  co_await linger();
+}
+
+awaitable<void> HttpSession::linger() {
+  error_code ec;
+  stream_.socket().shutdown(tcp::socket::shutdown_send, ec);
+  stream_.expires_after(std::chrono::seconds(2));
+  std::array<char, 16384> rest;
+  while (!ec) {
+    const auto [read_ec, bytes] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
+    ec = read_ec;
+  }
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,42 @@
+// One HTTP connection: takes requests and hands each to the exchange that answers it, one after
+// another.
+#pragma once
+
+#include <boost/beast/core/tcp_stream.hpp>
+#include <memory>
+
+#include "coordinator/http/connection_table.h"
+#include "coordinator/http/http_shared.h"
+#include "coordinator/http/reply_writer.h"
+#include "coordinator/http/request_gate.h"
+#include "coordinator/http/request_intake.h"
+
+namespace millrace::coordinator {
+
+class HttpSession : public std::enable_shared_from_this<HttpSession> {
+ public:
+  HttpSession(tcp::socket socket, HttpShared& shared, ConnectionTable::Admission admission);
+
+  awaitable<void> run();
+  void close();
+  // Between receiving a request and having sent its answer.
+  bool answering() const { return answering_; }
+
+ private:
+  // True when the connection can take another request.
+  awaitable<bool> serve_one();
+  awaitable<bool> answer(RequestReader::Request& request, const Route& route);
+  // The request was not read to its end, so the connection ends with the answer.
+  awaitable<void> turn_away(const RequestIntake& intake);
+  // Lets the client read the answer to a request whose body was not read.
+  awaitable<void> linger();
+
+  HttpShared& shared_;
+  beast::tcp_stream stream_;
+  ReadBuffer buffer_;
+  RequestGate gate_;
+  ReplyWriter writer_;
+  bool answering_ = false;
+};
+
+}  // namespace millrace::coordinator

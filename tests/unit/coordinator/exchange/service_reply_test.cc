@@ -1,0 +1,61 @@
+#include "coordinator/exchange/service_reply.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/fake_clock.h"
+#include "tests/unit/coordinator/schedule/recording_link.h"
+
+namespace millrace::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ServiceReplyTest : public ::testing::Test {
+ protected:
+  HttpReply reply(std::string_view method, std::string_view target) {
+    return service_reply(find_route(method, target), scheduler_, probes_, "r1");
+  }
+
+  millrace::testing::FakeClock clock_;
+  metrics::Registry registry_;
+  Probes probes_{registry_};
+  Scheduler scheduler_{{}, clock_, probes_, [](const Request&) {}};
+  RecordingLink link_;
+};
+
+TEST_F(ServiceReplyTest, IsReadyWithAGroupAndNotWhileShuttingDown) {
+  EXPECT_EQ(reply("GET", "/ready").status, 503);
+  EXPECT_THAT(reply("GET", "/ready").body, HasSubstr("no worker group is ready"));
+  ASSERT_TRUE(scheduler_.add_group(group_description("g0", "group-0"), link_).ok());
+  EXPECT_EQ(reply("GET", "/ready").status, 200);
+  scheduler_.drain();
+  EXPECT_THAT(reply("GET", "/ready").body, HasSubstr("the coordinator is shutting down"));
+  EXPECT_EQ(reply("GET", "/health").status, 200);
+}
+
+TEST_F(ServiceReplyTest, ListsTheModelsOfTheGroups) {
+  EXPECT_EQ(reply("GET", "/v1/models").body, R"({"object":"list","data":[]})");
+  ASSERT_TRUE(scheduler_.add_group(group_description("g0", "group-0"), link_).ok());
+  EXPECT_THAT(reply("GET", "/v1/models").body, HasSubstr(R"("id":"tiny")"));
+}
+
+TEST_F(ServiceReplyTest, MetricsAreText) {
+  EXPECT_EQ(reply("GET", "/metrics").content_type, "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_THAT(reply("GET", "/metrics").body, HasSubstr("millrace_queued_requests 0"));
+}
+
+TEST_F(ServiceReplyTest, AWrongMethodSaysWhatThePathTakes) {
+  const HttpReply answer = reply("PUT", "/v1/models");
+  EXPECT_EQ(answer.status, 405);
+  EXPECT_EQ(answer.allow, "GET, HEAD");
+  EXPECT_THAT(answer.body, HasSubstr("does not take PUT; it takes GET, HEAD"));
+}
+
+TEST_F(ServiceReplyTest, APathThatIsNotThereIsNotFound) {
+  const HttpReply answer = reply("GET", "/v2");
+  EXPECT_EQ(answer.status, 404);
+  EXPECT_THAT(answer.body, HasSubstr(R"("request_id":"r1")"));
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

@@ -1,0 +1,165 @@
+// Which prompts may join the queue.
+#include "coordinator/schedule/admission.h"
+
+#include <gmock/gmock.h>
+
+#include "coordinator/api/api_error.h"
+#include "tests/unit/coordinator/schedule/schedule_parts.h"
+#include "tests/unit/coordinator/schedule/scheduler_fixture.h"
+
+namespace millrace::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class AdmissionTest : public SchedulePartsTest {
+ protected:
+  static PrefillBody body(const std::string& id, const std::string& model = "tiny") {
+    PrefillBody out;
+    out.model = model;
+    out.request_id = id;
+    out.prompt_token_ids = {1, 2};
+    return out;
+  }
+
+  SchedulerSettings settings_;
+  PrefillPace pace_;
+  Admission admission_{settings_, requests_, groups_, pace_, clock_};
+};
+
+TEST_F(AdmissionTest, AnAdmittedPromptWaitsWithTheDefaultsOfTheService) {
+  join(link_);
+  clock_.advance(std::chrono::seconds(3));
+  ASSERT_FALSE(admission_.admit(body("a")));
+  const auto request = requests_.table().find("a");
+  ASSERT_TRUE(request);
+  EXPECT_EQ(requests_.queue().size(), 1);
+  EXPECT_EQ(request->prompt, std::string("\1\0\0\0\2\0\0\0", 8));
+  EXPECT_EQ(request->deadline_after(), settings_.default_deadline);
+  EXPECT_EQ(request->options.lease_ms(), 60'000u);
+  EXPECT_EQ(request->queued_at, clock_.now());
+  EXPECT_THAT(link_.log, ::testing::IsEmpty());  // dispatching is another's work
+}
+
+TEST_F(AdmissionTest, AnUnknownModelIsToldFromTheModelsThatAreServed) {
+  join(link_);
+  const auto refused = admission_.admit(body("a", "tinny"));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->error.message, "unknown model 'tinny'; served here: tiny");
+  EXPECT_EQ(refused->field, "model");
+}
+
+TEST_F(AdmissionTest, OfManyModelsOnlySomeAreNamed) {
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i"}) {
+    ASSERT_TRUE(groups_.add(group_description(name, name, 10, name), link_, {}).ok());
+  }
+  EXPECT_EQ(admission_.admit(body("a", "z"))->error.message,
+            "unknown model 'z'; served here: a, b, c, d, e, f, g, h, ...");
+}
+
+TEST_F(AdmissionTest, AFullQueueSaysWhenToTryAgain) {
+  join(link_);
+  for (int i = 0; i < 8; ++i) ASSERT_FALSE(admission_.admit(body(std::to_string(i))));
+  for (int i = 0; i < 100; ++i) pace_.finished(std::chrono::seconds(40));
+  const auto refused = admission_.admit(body("late"));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->error.code, Errc::kExhausted);
+  EXPECT_EQ(refused->retry_after_s, 40);
+  EXPECT_EQ(refused->field, "");
+}
+
+TEST_F(AdmissionTest, IsReadyWhileItIsOpenAndAGroupTakesRequests) {
+  EXPECT_FALSE(admission_.ready());
+  Group& group = join(link_);
+  EXPECT_TRUE(admission_.ready());
+  group.draining = true;
+  EXPECT_FALSE(admission_.ready());
+  EXPECT_EQ(admission_.admit(body("a"))->error.message,
+            "all 1 worker groups of model 'tiny' are draining");
+  group.draining = false;
+  admission_.close();
+  EXPECT_FALSE(admission_.ready());
+  EXPECT_EQ(admission_.admit(body("a"))->error.message, "the coordinator is shutting down");
+}
+
+using SchedulerAdmission = SchedulerTest;
+
+TEST_F(SchedulerAdmission, RefusesWithoutAnyGroupAsUnavailable) {
+  const auto refused = submit("a");
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->error.code, Errc::kUnavailable);
+  EXPECT_GT(ApiError(*refused).retry_after_s(), 0);
+}
+
+TEST_F(SchedulerAdmission, TellsAnUnknownModelFromOneWithoutAGroupJustNow) {
+  RecordingLink link;
+  join(link);
+  EXPECT_EQ(submit("a", 1, 0, "other")->error.code, Errc::kNotFound);
+  EXPECT_EQ(submit("a", 1, 0, "other")->field, "model");
+  scheduler_->remove_group("g0", link, "gone");
+  EXPECT_EQ(submit("a")->error.code, Errc::kUnavailable);
+}
+
+TEST_F(SchedulerAdmission, ChecksTokensAndLengthAgainstTheGroups) {
+  RecordingLink small;
+  RecordingLink large;
+  ASSERT_TRUE(scheduler_->add_group(group("g0", "small", 10), small).ok());
+  ASSERT_TRUE(scheduler_->add_group(group("g1", "large", 20), large).ok());
+  EXPECT_EQ(submit("a", 21)->error.code, Errc::kTooLarge);
+  EXPECT_THAT(submit("a", 21)->error.message, HasSubstr("prompt of 21 tokens"));
+  ASSERT_FALSE(submit("b", 20));
+  EXPECT_THAT(large.log, ElementsAre("prefill b"));
+  EXPECT_TRUE(small.log.empty());
+  PrefillBody body;
+  body.model = "tiny";
+  body.request_id = "c";
+  body.prompt_token_ids = {0, 99, 100};
+  const auto refused = scheduler_->submit(std::move(body));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->field, "prompt_token_ids");
+  EXPECT_THAT(refused->error.message, StartsWith("prompt_token_ids[2] is 100"));
+}
+
+TEST_F(SchedulerAdmission, RefusesWhenTheQueueIsFullByNumberOrByBytes) {
+  SchedulerSettings settings;
+  settings.max_queued_requests = 2;
+  settings.max_queued_bytes = 100;
+  make(settings);
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("running"));
+  ASSERT_FALSE(submit("a"));
+  ASSERT_FALSE(submit("b"));
+  EXPECT_EQ(submit("c")->error.code, Errc::kExhausted);
+  done("running");
+  EXPECT_EQ(submit("d", 26)->error.code, Errc::kExhausted);  // 12 + 104 bytes
+  EXPECT_FALSE(submit("e", 22));                             // 12 + 88
+}
+
+TEST_F(SchedulerAdmission, RefusesAnIdThatIsInUseButNotOneThatFailed) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("a"));
+  EXPECT_EQ(submit("a")->field, "request_id");
+  failed("a", Errc::kIo, "disk full");
+  EXPECT_FALSE(submit("a"));
+  done("a");
+  EXPECT_EQ(submit("a")->field, "request_id");  // its lease is active
+}
+
+TEST_F(SchedulerAdmission, DrainingRefusesNewAndFinishesOldRequests) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("a"));
+  scheduler_->drain();
+  EXPECT_FALSE(scheduler_->ready());
+  EXPECT_EQ(submit("b")->error.code, Errc::kUnavailable);
+  EXPECT_TRUE(scheduler_->busy());
+  done("a");
+  EXPECT_FALSE(scheduler_->busy());
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

@@ -1,0 +1,86 @@
+// What takes more than one part of the scheduler.
+#include "coordinator/schedule/scheduler.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/schedule/scheduler_fixture.h"
+
+namespace millrace::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using SchedulerService = SchedulerTest;
+
+TEST_F(SchedulerService, CountsOutcomesByReason) {
+  RecordingLink link;
+  (void)submit("none");
+  join(link);
+  ASSERT_FALSE(submit("a"));
+  done("a");
+  ASSERT_FALSE(submit("b"));
+  failed("b", Errc::kIo, "disk full");
+  const std::string text = registry_.text();
+  for (const char* line :
+       {"millrace_prefill_requests_total{outcome=\"refused\",reason=\"unavailable\"} 1",
+        "millrace_prefill_requests_total{outcome=\"done\",reason=\"ok\"} 1",
+        "millrace_prefill_requests_total{outcome=\"failed\",reason=\"io\"} 1"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST_F(SchedulerService, AMessageThatGroupsDoNotSendIsAnError) {
+  RecordingLink link;
+  join(link);
+  protocol::Envelope nonsense;
+  nonsense.mutable_cancel()->set_request_id("a");
+  EXPECT_FALSE(scheduler_->receive("g0", nonsense).ok());
+  EXPECT_FALSE(scheduler_->receive("g0", {}).ok());
+}
+
+TEST_F(SchedulerService, ForgetsEndedRequestsAfterAWhileAndAboveTheLimit) {
+  SchedulerSettings settings;
+  settings.max_ended_records = 2;
+  make(settings);
+  RecordingLink link;
+  join(link);
+  for (const char* id : {"a", "b", "c"}) {
+    ASSERT_FALSE(submit(id));
+    failed(id, Errc::kIo, "disk full");
+    pass(milliseconds(50), {"g0"});
+  }
+  EXPECT_EQ(scheduler_->find("a"), nullptr);
+  EXPECT_NE(scheduler_->find("b"), nullptr);
+  pass(std::chrono::minutes(5) + seconds(1), {"g0"});
+  EXPECT_EQ(scheduler_->find("c"), nullptr);
+}
+
+TEST_F(SchedulerService, RecordsWithAnActiveLeaseAreNotOfTheNumberThatIsKept) {
+  SchedulerSettings settings;
+  settings.max_ended_records = 1;
+  make(settings);
+  RecordingLink link;
+  join(link);
+  for (const char* id : {"a", "b", "c"}) {
+    ASSERT_FALSE(submit(id));
+    done(id, "g0", 600'000);
+    pass(milliseconds(50), {"g0"});
+  }
+  EXPECT_THAT(registry_.text(), HasSubstr("millrace_active_leases 3"));
+  EXPECT_TRUE(scheduler_->renew_lease("a", "lease-a", seconds(600)).ok());
+  EXPECT_TRUE(scheduler_->release_lease("b", "lease-b").ok());
+  pass(milliseconds(50), {"g0"});
+  EXPECT_TRUE(scheduler_->cancel("c", "DELETE").ok());
+  pass(milliseconds(50), {"g0"});
+  EXPECT_NE(scheduler_->find("a"), nullptr);  // active
+  EXPECT_EQ(scheduler_->find("b"), nullptr);  // released before c
+  EXPECT_NE(scheduler_->find("c"), nullptr);
+  EXPECT_THAT(link.log, ElementsAre("prefill a", "prefill b", "prefill c", "renew lease-a",
+                                    "release lease-b", "release lease-c"));
+}
+
+}  // namespace
+}  // namespace millrace::coordinator
