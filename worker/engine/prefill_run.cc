@@ -291,8 +291,35 @@ Result<void> PrefillRun::add_over_tp(const RowRange& rows, Deadline deadline) {
   return {};
 }
 
+// Whole row tiles of the prompt's last row and of its probes: no other row of the last layer is read
+// again once its K and V are there.
+std::vector<PrefillRun::RowRange> PrefillRun::rows_with_logits() const {
+  const auto& probes = task_.probe_positions;
+  std::vector<RowRange> ranges;
+  for (const auto& tile : tiles_) {
+    const int64_t end = tile.position + tile.num_rows;
+    const auto probe = std::ranges::lower_bound(probes, tile.position);
+    const bool probed = probe != probes.end() && *probe < end;
+    if (!probed && end != partition_.num_tokens()) continue;
+    if (!ranges.empty() && ranges.back().first + ranges.back().count == tile.local_row &&
+        ranges.back().count + tile.num_rows <= options_.row_tile_tokens) {
+      ranges.back().count += tile.num_rows;
+    } else {
+      ranges.push_back({.first = tile.local_row, .count = tile.num_rows});
+    }
+  }
+  return ranges;
+}
+
 Result<void> PrefillRun::finish_rows(int32_t layer, Deadline deadline) {
-  const bool ahead = projects_ahead() && layer + 1 < weights_.config.num_layers;
+  if (layer + 1 == weights_.config.num_layers) {
+    clock_.enter(Phase::kMlp);
+    for (const auto& rows : rows_with_logits()) {
+      MR_RETURN_IF_ERROR(finish_tile(layer, rows, deadline));
+    }
+    return {};
+  }
+  const bool ahead = projects_ahead();
   return for_row_tiles([&](const RowRange& rows) -> Result<void> {
     if (rows.count > 0) {
       clock_.enter(Phase::kMlp);

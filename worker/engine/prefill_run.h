@@ -85,6 +85,7 @@ class PrefillRun {
   Result<void> attend(int32_t layer, Deadline deadline);
   LastLse last_lse() const;
   LocalQueries local_queries() const;
+  std::vector<RowRange> rows_with_logits() const;
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
