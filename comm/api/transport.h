@@ -78,8 +78,17 @@ class TransportServer {
   virtual TransportStats stats() const = 0;
 };
 
-// One connection to one server. One thread at a time. After an error the connection is broken:
-// connect again.
+// Pieces of memory that a payload fills one after the other.
+using Destination = std::span<const std::span<std::byte>>;
+
+inline int64_t total_bytes(Destination pieces) {
+  int64_t total = 0;
+  for (const auto piece : pieces) total += static_cast<int64_t>(piece.size());
+  return total;
+}
+
+// One connection to one server. One thread at a time, but for interrupt(). After an error the
+// connection is broken: connect again.
 class TransportConnection {
  public:
   virtual ~TransportConnection() = default;
@@ -91,8 +100,17 @@ class TransportConnection {
   // The payload lands in `destination`; a payload larger than it is kTooLarge and the connection
   // stays usable. When the deadline passes, `destination` may be reused only after the connection
   // is destroyed: destruction waits (at most 2 s) until the transport is known to be quiet.
-  virtual Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
-                             Deadline deadline) = 0;
+  virtual Result<Reply> call_into(std::string_view request_header, Destination destination,
+                                  Deadline deadline) = 0;
+  // The same into one piece.
+  Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
+                     Deadline deadline) {
+    return call_into(request_header, Destination(&destination, 1), deadline);
+  }
+
+  // From any thread: the call that is under way, or else the next one, ends at once with
+  // kCancelled, as if its deadline had passed.
+  virtual void interrupt() = 0;
 
   // The transport that carries this connection's bytes as the library reports it: "shm", "tcp",
   // "local".

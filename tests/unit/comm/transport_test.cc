@@ -86,6 +86,67 @@ TEST_P(TransportContract, PayloadArrivesByteExact) {
   }
 }
 
+TEST_P(TransportContract, APayloadFillsTheDestinationsPiecesInOrder) {
+  const auto connection = connect();
+  for (const int64_t num_bytes : {1000, 8191, 1 << 20, 5 << 20}) {
+    for (const size_t piece_bytes : {333, 4096, 65536}) {
+      std::vector<std::byte> memory(static_cast<size_t>(2 * num_bytes));
+      // Pieces from the back of the memory to its front, with gaps between them.
+      std::vector<std::span<std::byte>> pieces;
+      size_t end = memory.size();
+      for (size_t left = static_cast<size_t>(num_bytes); left > 0;) {
+        const size_t bytes = std::min(left, piece_bytes);
+        pieces.push_back(std::span(memory).subspan(end - bytes, bytes));
+        end -= bytes + std::min<size_t>(bytes, 64);
+        left -= bytes;
+      }
+      const auto reply = connection->call_into(pattern_request(num_bytes, 3), pieces, ample());
+      ASSERT_TRUE(reply.ok()) << reply.error().to_string();
+      EXPECT_EQ(reply->payload_bytes, num_bytes);
+      const auto pattern = pattern_payload(num_bytes);
+      auto expected = pattern.begin();
+      for (const auto piece : pieces) {
+        ASSERT_TRUE(std::equal(piece.begin(), piece.end(), expected)) << num_bytes;
+        std::fill(piece.begin(), piece.end(), std::byte{0});
+        expected += static_cast<ptrdiff_t>(piece.size());
+      }
+      EXPECT_TRUE(std::all_of(memory.begin(), memory.end(), [](std::byte b) {
+        return b == std::byte{0};
+      })) << "written beside the pieces";
+    }
+  }
+}
+
+TEST_P(TransportContract, AnInterruptedCallEndsAtOnceAndBreaksItsConnection) {
+  std::promise<void> asked, go_on;
+  serve([&](std::string_view request) {
+    asked.set_value();
+    go_on.get_future().wait();
+    return answer_with_pattern(request);
+  });
+  auto connection = connect();
+  std::vector<std::byte> destination(1 << 20);
+  auto calling = std::async(std::launch::async, [&] {
+    return connection->call(pattern_request(1 << 20, 1), destination, ample());
+  });
+  asked.get_future().wait();
+  connection->interrupt();
+  EXPECT_EQ(calling.get().error().code, Errc::kCancelled);
+  EXPECT_FALSE(connection->call(pattern_request(1, 1), destination, ample()).ok());
+  go_on.set_value();
+  connection.reset();
+  server_.reset();  // its handler uses what is here
+  EXPECT_TRUE(destination == std::vector<std::byte>(1 << 20));
+}
+
+TEST_P(TransportContract, AnInterruptBeforeACallEndsTheNextOne) {
+  const auto connection = connect();
+  connection->interrupt();
+  std::vector<std::byte> destination(100);
+  EXPECT_EQ(connection->call(pattern_request(100, 1), destination, ample()).error().code,
+            Errc::kCancelled);
+}
+
 TEST_P(TransportContract, TheLargestPayloadArrives) {
   expect_pattern(*connect(), kMaxTransportPayloadBytes, 3);
 }
