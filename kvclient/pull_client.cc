@@ -57,20 +57,12 @@ void Pull::cancel() {
   queue_->cancel(*task_);
 }
 
-PullStats Pull::stats() const {
-  return queue_->progress(*task_).stats;
+PullProgress Pull::progress() const {
+  return queue_->progress(*task_);
 }
 
 int64_t Pull::num_pages() const {
   return task_->num_pages();
-}
-
-int32_t Pull::layers_complete() const {
-  return queue_->progress(*task_).layers_complete;
-}
-
-double Pull::waiting_s() const {
-  return queue_->progress(*task_).waiting_s;
 }
 
 PullClient::PullClient(comm::Transport& transport, const PullClientOptions& options)

@@ -36,6 +36,15 @@ struct PullClientOptions {
   int32_t max_refetches = 2;         // 0: none
 };
 
+// Of a pull, at one moment.
+struct PullProgress {
+  PullStats stats;
+  int32_t layers_complete = 0;
+  // While nothing was under way, as its layers were not there yet.
+  double waiting_s = 0;
+  std::optional<Result<void>> end;
+};
+
 // One pull. Destroying it cancels it and waits until its destinations are left alone.
 class Pull {
  public:
@@ -54,11 +63,9 @@ class Pull {
   // Returns at once; the pull ends with kCancelled, soon, unless it has ended.
   void cancel();
 
-  PullStats stats() const;
+  PullProgress progress() const;
+  PullStats stats() const { return progress().stats; }
   int64_t num_pages() const;
-  int32_t layers_complete() const;
-  // While nothing was under way, as its layers were not there yet.
-  double waiting_s() const;
 
  private:
   const std::shared_ptr<PullQueue> queue_;

@@ -198,13 +198,13 @@ void PullQueue::wait_until_quiet(PullTask& task) {
   task_changed_.wait(lock, [&] { return task.ended.has_value(); });
 }
 
-PullQueue::Progress PullQueue::progress(const PullTask& task) {
+PullProgress PullQueue::progress(const PullTask& task) {
   const std::lock_guard lock(mutex_);
   const auto now = task.ended.value_or(Clock::steady().now());
-  Progress progress{.stats = task.stats,
-                    .layers_complete = task.layers_complete(),
-                    .waiting_s = seconds(task.idle),
-                    .end = end_of(task)};
+  PullProgress progress{.stats = task.stats,
+                        .layers_complete = task.layers_complete(),
+                        .waiting_s = seconds(task.idle),
+                        .end = end_of(task)};
   progress.stats.seconds = seconds(now - task.began);
   return progress;
 }

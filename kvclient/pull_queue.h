@@ -15,6 +15,7 @@
 #include "comm/api/transport.h"
 #include "common/clock.h"
 #include "common/result.h"
+#include "kvclient/pull_client.h"
 #include "kvclient/pull_task.h"
 
 namespace millrace::kvclient {
@@ -24,13 +25,6 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
   struct Work {
     std::shared_ptr<PullTask> task;
     PullJob job;
-  };
-  // Of a task, at one moment.
-  struct Progress {
-    PullStats stats;
-    int32_t layers_complete = 0;
-    double waiting_s = 0;
-    std::optional<Result<void>> end;
   };
 
   PullQueue(int num_threads, int max_load);
@@ -52,7 +46,7 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
   void cancel(PullTask& task);
   // Until nothing is written any more. The task has failed or is complete.
   void wait_until_quiet(PullTask& task);
-  Progress progress(const PullTask& task);
+  PullProgress progress(const PullTask& task);
   // Fails all tasks, and ends take().
   void close();
 

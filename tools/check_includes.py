@@ -96,6 +96,7 @@ MAY_INCLUDE = {
     "kvclient/manifest": "common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient": "comm/api common/system protocol kvclient/manifest kvclient/handover",
+    "kvclient/c": "comm/ucx kvclient/manifest kvclient/handover kvclient",
     "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
     " kvclient/handover model",
 }

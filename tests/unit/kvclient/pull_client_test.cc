@@ -55,7 +55,7 @@ void expect_pulled(PullClient& client, const FakeRanks& ranks, const PagedShape&
   ASSERT_TRUE(end->ok()) << end->error().to_string();
   EXPECT_EQ(cache.difference(), "");
   EXPECT_EQ((*pull)->stats().pages, (*pull)->num_pages());
-  EXPECT_EQ((*pull)->layers_complete(), shape.num_layers);
+  EXPECT_EQ((*pull)->progress().layers_complete, shape.num_layers);
 }
 
 class PullLayoutTest : public testing::TestWithParam<std::tuple<Layout, int32_t, DType>> {};
@@ -329,7 +329,7 @@ TEST_F(StreamingPullTest, LayersArePulledWhenTheirEventsCome) {
     feed->write(fmt::format("event: layer\ndata: {{\"layer\":{}}}\n\n", layer));
     ASSERT_TRUE(pull->wait_for_layer(layer, ample())->ok());
     EXPECT_EQ(cache.difference_of_layer(layer), "");
-    EXPECT_EQ(pull->layers_complete(), layer + 1);
+    EXPECT_EQ(pull->progress().layers_complete, layer + 1);
   }
   EXPECT_TRUE(pull->wait(ample())->ok());
   EXPECT_EQ(num_early_, 0);
