@@ -64,9 +64,10 @@ struct TransportStats {
   int64_t bytes_sent_over[kNumCarriers] = {};  // bytes_sent once more; counted by servers only
 };
 
-// Answers requests on a thread of its own from construction to destruction. The handler runs on
-// that thread: other requests wait while it reads what it answers with, and it must not wait for
-// anything else. It sees headers from the network: they may hold anything.
+// Answers requests on threads of its own, one or several, from construction to destruction. The
+// handler runs on them, on several at once: other requests of a thread's connections wait while it
+// reads what it answers with, and it must not wait for anything else. It sees headers from the
+// network: they may hold anything.
 class TransportServer {
  public:
   using Handler = std::function<TransportReply(std::string_view request_header)>;
@@ -78,8 +79,17 @@ class TransportServer {
   virtual TransportStats stats() const = 0;
 };
 
-// One connection to one server. One thread at a time. After an error the connection is broken:
-// connect again.
+// Pieces of memory that a payload fills one after the other.
+using Destination = std::span<const std::span<std::byte>>;
+
+inline int64_t total_bytes(Destination pieces) {
+  int64_t total = 0;
+  for (const auto piece : pieces) total += static_cast<int64_t>(piece.size());
+  return total;
+}
+
+// One connection to one server. One thread at a time, but for interrupt(). After an error the
+// connection is broken: connect again.
 class TransportConnection {
  public:
   virtual ~TransportConnection() = default;
@@ -91,8 +101,17 @@ class TransportConnection {
   // The payload lands in `destination`; a payload larger than it is kTooLarge and the connection
   // stays usable. When the deadline passes, `destination` may be reused only after the connection
   // is destroyed: destruction waits (at most 2 s) until the transport is known to be quiet.
-  virtual Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
-                             Deadline deadline) = 0;
+  virtual Result<Reply> call_into(std::string_view request_header, Destination destination,
+                                  Deadline deadline) = 0;
+  // The same into one piece.
+  Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
+                     Deadline deadline) {
+    return call_into(request_header, Destination(&destination, 1), deadline);
+  }
+
+  // From any thread: the call that is under way, or else the next one, ends at once with
+  // kCancelled, as if its deadline had passed.
+  virtual void interrupt() = 0;
 
   // The transport that carries this connection's bytes as the library reports it: "shm", "tcp",
   // "local".

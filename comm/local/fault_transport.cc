@@ -12,34 +12,46 @@ class FaultConnection final : public TransportConnection {
                   std::shared_ptr<std::atomic<int64_t>> num_calls)
       : inner_(std::move(inner)), policy_(std::move(policy)), num_calls_(std::move(num_calls)) {}
 
-  Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
-                     Deadline deadline) override {
+  Result<Reply> call_into(std::string_view request_header, Destination destination,
+                          Deadline deadline) override {
     if (broken_) return *broken_;
     const int64_t number = num_calls_->fetch_add(1);
     const Fault* const fault = find_fault(number);
-    if (fault == nullptr) return inner_->call(request_header, destination, deadline);
+    if (fault == nullptr) return inner_->call_into(request_header, destination, deadline);
     switch (fault->kind) {
       case FaultKind::kDropRequest:
         return fail(error(Errc::kDeadlineExceeded, "fault: request of call {} dropped", number));
       case FaultKind::kLosePeer:
         return fail(error(Errc::kPeerLost, "fault: peer lost in call {}", number));
       case FaultKind::kDropReply:
-        (void)inner_->call(request_header, destination, deadline);
+        (void)inner_->call_into(request_header, destination, deadline);
         return fail(error(Errc::kDeadlineExceeded, "fault: reply of call {} dropped", number));
       case FaultKind::kFlipByte:
         break;
     }
-    auto reply = inner_->call(request_header, destination, deadline);
+    auto reply = inner_->call_into(request_header, destination, deadline);
     if (reply.ok() && reply->payload_bytes > 0) {
-      destination[static_cast<size_t>(fault->byte % reply->payload_bytes)] ^= std::byte{0x10};
+      flip(destination, fault->byte % reply->payload_bytes);
     }
     return reply;
   }
+
+  void interrupt() override { inner_->interrupt(); }
 
   std::string transport_name() const override { return inner_->transport_name(); }
   TransportStats stats() const override { return inner_->stats(); }
 
  private:
+  static void flip(Destination destination, int64_t byte) {
+    for (const auto piece : destination) {
+      const auto size = static_cast<int64_t>(piece.size());
+      if (byte < size) {
+        piece[static_cast<size_t>(byte)] ^= std::byte{0x10};
+        return;
+      }
+      byte -= size;
+    }
+  }
   const Fault* find_fault(int64_t number) const {
     for (const Fault& fault : policy_.faults) {
       if (number >= fault.first_call && number < fault.first_call + fault.num_calls) return &fault;

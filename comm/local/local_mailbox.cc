@@ -4,18 +4,28 @@
 
 namespace millrace::comm {
 
-Result<TransportReply> LocalMailbox::ask(std::string request, Deadline deadline) {
+Result<TransportReply> LocalMailbox::ask(std::string request, Deadline deadline,
+                                         const std::atomic<bool>& interrupted) {
   auto letter = std::make_shared<Letter>(Letter{std::move(request), std::nullopt});
   std::unique_lock lock(mutex_);
   if (closed_) return Error(Errc::kPeerLost, "the server is gone");
   waiting_.push_back(letter);
   changed_.notify_all();
-  const bool awake = changed_.wait_until(lock, deadline.when(),
-                                         [&] { return letter->reply.has_value() || closed_; });
+  const bool awake = changed_.wait_until(
+      lock, deadline.when(), [&] { return letter->reply.has_value() || closed_ || interrupted; });
+  if (interrupted) {
+    std::erase(waiting_, letter);
+    return Error(Errc::kCancelled, "the call was interrupted");
+  }
   if (letter->reply) return std::move(*letter->reply);
   if (awake) return Error(Errc::kPeerLost, "the server is gone");
   std::erase(waiting_, letter);
   return Error(Errc::kDeadlineExceeded, "no reply from the server");
+}
+
+void LocalMailbox::wake() {
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
 }
 
 std::shared_ptr<LocalMailbox::Letter> LocalMailbox::next() {

@@ -1,6 +1,7 @@
 // Where the connections of a local transport leave requests and their server takes them.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -21,8 +22,11 @@ class LocalMailbox {
     std::optional<TransportReply> reply;
   };
 
-  // The client's side: kDeadlineExceeded, or kPeerLost once the mailbox is closed.
-  Result<TransportReply> ask(std::string request, Deadline deadline);
+  // The client's side: kDeadlineExceeded, kPeerLost once the mailbox is closed, or kCancelled once
+  // `interrupted` is set, which those who set it tell by wake().
+  Result<TransportReply> ask(std::string request, Deadline deadline,
+                             const std::atomic<bool>& interrupted);
+  void wake();
 
   // The server's side: the next request to answer; null once closed.
   std::shared_ptr<Letter> next();

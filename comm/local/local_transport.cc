@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/api/destination_writer.h"
 #include "comm/local/local_mailbox.h"
 
 namespace millrace::comm {
@@ -55,8 +56,8 @@ class LocalConnection final : public TransportConnection {
  public:
   explicit LocalConnection(std::shared_ptr<LocalMailbox> mailbox) : mailbox_(std::move(mailbox)) {}
 
-  Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
-                     Deadline deadline) override {
+  Result<Reply> call_into(std::string_view request_header, Destination destination,
+                          Deadline deadline) override {
     if (broken_) return *broken_;
     if (static_cast<int64_t>(request_header.size()) > kMaxTransportHeaderBytes) {
       return error(Errc::kTooLarge, "request header of {} bytes, limit {}", request_header.size(),
@@ -64,7 +65,7 @@ class LocalConnection final : public TransportConnection {
     }
     ++stats_.requests;
     stats_.bytes_sent += static_cast<int64_t>(request_header.size());
-    auto reply = mailbox_->ask(std::string(request_header), deadline);
+    auto reply = mailbox_->ask(std::string(request_header), deadline, interrupted_);
     if (!reply.ok()) {
       ++stats_.failures;
       broken_ = reply.error();
@@ -75,31 +76,34 @@ class LocalConnection final : public TransportConnection {
     return taken;
   }
 
+  void interrupt() override {
+    interrupted_ = true;
+    mailbox_->wake();
+  }
+
   std::string transport_name() const override { return "local"; }
   TransportStats stats() const override { return stats_; }
 
  private:
-  Result<Reply> take(const TransportReply& reply, std::span<std::byte> destination) {
+  Result<Reply> take(const TransportReply& reply, Destination destination) {
     const int64_t payload_bytes = reply.payload.total_bytes();
     if (static_cast<int64_t>(reply.header.size()) > kMaxTransportHeaderBytes ||
         payload_bytes > kMaxTransportPayloadBytes) {
       return error(Errc::kInternal, "reply of {} + {} bytes, limits {} + {}", reply.header.size(),
                    payload_bytes, kMaxTransportHeaderBytes, kMaxTransportPayloadBytes);
     }
-    if (payload_bytes > static_cast<int64_t>(destination.size())) {
+    if (payload_bytes > total_bytes(destination)) {
       return error(Errc::kTooLarge, "payload of {} bytes, destination of {}", payload_bytes,
-                   destination.size());
+                   total_bytes(destination));
     }
-    std::byte* to = destination.data();
-    for (const auto piece : reply.payload.pieces) {
-      if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
-      to += piece.size();
-    }
+    DestinationWriter to(destination);
+    for (const auto piece : reply.payload.pieces) to.write(piece);
     stats_.bytes_received += static_cast<int64_t>(reply.header.size()) + payload_bytes;
     return Reply{reply.header, payload_bytes};
   }
 
   const std::shared_ptr<LocalMailbox> mailbox_;
+  std::atomic<bool> interrupted_ = false;
   std::optional<Error> broken_;
   TransportStats stats_;
 };

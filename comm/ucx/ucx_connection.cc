@@ -1,5 +1,6 @@
 #include "comm/ucx/ucx_connection.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -52,20 +53,29 @@ UcxConnection::~UcxConnection() {
   }
 }
 
-Result<TransportConnection::Reply> UcxConnection::call(std::string_view request_header,
-                                                       std::span<std::byte> destination,
-                                                       Deadline deadline) {
+void UcxConnection::interrupt() {
+  interrupted_.store(true, std::memory_order_release);
+  worker_->wake();
+}
+
+Result<TransportConnection::Reply> UcxConnection::call_into(std::string_view request_header,
+                                                            Destination destination,
+                                                            Deadline deadline) {
   if (broken_) return *broken_;
   if (static_cast<int64_t>(request_header.size()) > kMaxTransportHeaderBytes) {
     return error(Errc::kTooLarge, "request header of {} bytes, limit {}", request_header.size(),
                  kMaxTransportHeaderBytes);
   }
   call_ = Call{.id = call_.id + 1,
-               .destination = destination,
+               .pieces = {},
+               .destination_bytes = total_bytes(destination),
                .reply = {},
                .reply_errc = 0,
                .payload_bytes = {},
                .failure = {}};
+  for (const auto piece : destination) {
+    if (!piece.empty()) call_.pieces.push_back({piece.data(), piece.size()});
+  }
   ++stats_.requests;
   auto result = exchange(request_header, deadline);
   if (!result.ok()) {
@@ -77,20 +87,24 @@ Result<TransportConnection::Reply> UcxConnection::call(std::string_view request_
   ++stats_.failures;
   return failed(error(errc_from_wire(call_.reply_errc),
                       "the server refused: payload of {} bytes, destination of {}",
-                      call_.reply->payload_bytes, destination.size()));
+                      call_.reply->payload_bytes, call_.destination_bytes));
 }
 
 Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view request_header,
                                                            Deadline deadline) {
   const Stopwatch watch;
-  const RequestFrame frame{.call = call_.id,
-                           .destination_bytes = static_cast<int64_t>(call_.destination.size())};
+  const RequestFrame frame{.call = call_.id, .destination_bytes = call_.destination_bytes};
   MR_RETURN_IF_ERROR(
       OutgoingMessage::send(OutgoingMessage::with_text(frame, std::string(request_header)),
                             endpoint_->handle(), kRequestMessage, num_sends_));
   stats_.bytes_sent += static_cast<int64_t>(request_header.size());
   const bool in_time = worker_->progress_until(
-      [&] { return call_.done() || endpoint_->status() != UCS_OK; }, deadline);
+      [&] {
+        return call_.done() || endpoint_->status() != UCS_OK ||
+               interrupted_.load(std::memory_order_acquire);
+      },
+      deadline);
+  if (interrupted_) return Error(Errc::kCancelled, "the call was interrupted");
   if (call_.failure) return *call_.failure;
   if (call_.done()) {
     const int64_t arrived = call_.payload_bytes.value_or(0);
@@ -145,24 +159,38 @@ ucs_status_t UcxConnection::on_payload(void* self, const void* frame_data, size_
 }
 
 ucs_status_t UcxConnection::take_payload(void* data, size_t num_bytes, bool rendezvous) {
-  if (num_bytes > call_.destination.size() || receiving_ || call_.payload_bytes) {
+  if (static_cast<int64_t>(num_bytes) > call_.destination_bytes || receiving_ ||
+      call_.payload_bytes) {
     call_.failure = error(Errc::kCorrupt, "payload of {} bytes where {} were asked for", num_bytes,
-                          call_.destination.size());
+                          call_.destination_bytes);
     return UCS_OK;
   }
-  if (!rendezvous) {
-    std::memcpy(call_.destination.data(), data, num_bytes);
-    call_.payload_bytes = static_cast<int64_t>(num_bytes);
-    return UCS_OK;
+  if (rendezvous) return receive(data, num_bytes);
+  const auto* from = static_cast<const std::byte*>(data);
+  size_t left = num_bytes;
+  for (const auto& piece : call_.pieces) {
+    const size_t count = std::min(piece.length, left);
+    std::memcpy(piece.buffer, from, count);
+    from += count;
+    left -= count;
   }
+  call_.payload_bytes = static_cast<int64_t>(num_bytes);
+  return UCS_OK;
+}
+
+ucs_status_t UcxConnection::receive(void* data, size_t num_bytes) {
   ucp_request_param_t params{};
-  params.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                        UCP_OP_ATTR_FLAG_NO_IMM_CMPL | UCP_OP_ATTR_FIELD_DATATYPE;
   params.cb.recv_am = &UcxConnection::on_received;
   params.user_data = this;
+  const bool contiguous = call_.pieces.size() == 1;
+  params.datatype = contiguous ? ucp_dt_make_contig(1) : ucp_dt_make_iov();
+  void* const to = contiguous ? call_.pieces.front().buffer : call_.pieces.data();
+  const size_t count = contiguous ? num_bytes : call_.pieces.size();
   receiving_ = true;
   const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_->handle(), data, call_.destination.data(), num_bytes, &params);
+      ucp_am_recv_data_nbx(worker_->handle(), data, to, count, &params);
   if (UCS_PTR_IS_ERR(request)) {
     receiving_ = false;
     call_.failure = ucx_error(UCS_PTR_STATUS(request), "receiving a payload");

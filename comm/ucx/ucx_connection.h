@@ -2,9 +2,11 @@
 // payload lands while call() runs and at no other time.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/api/transport.h"
 #include "comm/ucx/ucx_endpoint.h"
@@ -19,8 +21,9 @@ class UcxConnection final : public TransportConnection {
                                                      Deadline deadline);
   ~UcxConnection() override;
 
-  Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
-                     Deadline deadline) override;
+  Result<Reply> call_into(std::string_view request_header, Destination destination,
+                          Deadline deadline) override;
+  void interrupt() override;
   std::string transport_name() const override { return endpoint_->transport_name(); }
   TransportStats stats() const override { return stats_; }
 
@@ -28,7 +31,8 @@ class UcxConnection final : public TransportConnection {
   // The call that is under way. After an error it stays until the connection is destroyed.
   struct Call {
     uint64_t id = 0;
-    std::span<std::byte> destination;
+    std::vector<ucp_dt_iov_t> pieces;  // of the destination; UCX reads them while it receives
+    int64_t destination_bytes = 0;
     std::optional<Reply> reply;
     int32_t reply_errc = 0;
     std::optional<int64_t> payload_bytes;  // as arrived
@@ -50,11 +54,13 @@ class UcxConnection final : public TransportConnection {
                                  size_t num_bytes, const ucp_am_recv_param_t* params);
   static void on_received(void* request, ucs_status_t status, size_t num_bytes, void* self);
   ucs_status_t take_payload(void* data, size_t num_bytes, bool rendezvous);
+  ucs_status_t receive(void* data, size_t num_bytes);
 
   const SocketAddress address_;
   Call call_;
   std::shared_ptr<int> num_sends_ = std::make_shared<int>(0);
   bool receiving_ = false;
+  std::atomic<bool> interrupted_ = false;
   std::optional<Error> broken_;
   TransportStats stats_;
   // Last: until the worker is gone, UCX may call back.

@@ -19,14 +19,15 @@ UcxTransport::UcxTransport(UcxOptions options, std::shared_ptr<UcxContext> conte
     : options_(options), context_(std::move(context)) {}
 
 Result<std::unique_ptr<UcxTransport>> UcxTransport::create(UcxOptions options) {
-  MR_ASSIGN_OR_RETURN(auto context, UcxContext::create(options.transports));
+  MR_ASSIGN_OR_RETURN(auto context, UcxContext::create(options));
   return std::unique_ptr<UcxTransport>(new UcxTransport(options, std::move(context)));
 }
 
 Result<std::unique_ptr<TransportServer>> UcxTransport::listen(const std::string& host, int port,
                                                               TransportServer::Handler handler) {
   MR_ASSIGN_OR_RETURN(const auto address, SocketAddress::resolve(host, port));
-  MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, std::move(handler)));
+  MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, options_.server_threads,
+                                                     std::move(handler)));
   return std::unique_ptr<TransportServer>(std::move(server));
 }
 

@@ -25,6 +25,9 @@ namespace millrace::worker {
 
 namespace {
 
+// They sleep while no page is asked for; a page on disk then holds up some connections only.
+constexpr int kKvServerThreads = 4;
+
 std::atomic<bool> stop_requested = false;
 
 ConnectToCoordinator connect_to(const HostPort& coordinator) {
@@ -39,9 +42,9 @@ ConnectToCoordinator connect_to(const HostPort& coordinator) {
 Result<void> serve(comm::MpiSession& session, const WorkerOptions& options) {
   auto world = session.world();
   init_logging(fmt::format("worker/{}", world->rank()));
-  // It writes to the environment, which the threads that come later read.
   MR_ASSIGN_OR_RETURN(const auto transport,
-                      comm::UcxTransport::create({.transports = options.transports}));
+                      comm::UcxTransport::create(
+                          {.transports = options.transports, .server_threads = kKvServerThreads}));
   MR_ASSIGN_OR_RETURN(auto settings, group_rank_options(options));
   MR_ASSIGN_OR_RETURN(const auto coordinator, parse_host_port(options.coordinator));
   MR_ASSIGN_OR_RETURN(settings.group.epoch, draw_epoch(*world));

@@ -31,8 +31,9 @@ void PrintTo(const Implementation& implementation, std::ostream* out) {
   *out << implementation.name;
 }
 
-std::unique_ptr<Transport> make_ucx(UcxTransports transports) {
-  auto transport = UcxTransport::create({.transports = transports});
+std::unique_ptr<Transport> make_ucx(UcxTransports transports, int server_threads = 1) {
+  auto transport =
+      UcxTransport::create({.transports = transports, .server_threads = server_threads});
   MR_CHECK(transport.ok(), "{}", transport.error().to_string());
   return std::move(transport).value();
 }
@@ -84,6 +85,67 @@ TEST_P(TransportContract, PayloadArrivesByteExact) {
   for (const int64_t num_bytes : {0, 1, 4095, 8191, 8192, 8193, 1 << 20, 20 << 20}) {
     for (const int num_pieces : {1, 3, 640}) expect_pattern(*connection, num_bytes, num_pieces);
   }
+}
+
+TEST_P(TransportContract, APayloadFillsTheDestinationsPiecesInOrder) {
+  const auto connection = connect();
+  for (const int64_t num_bytes : {1000, 8191, 1 << 20, 5 << 20}) {
+    for (const size_t piece_bytes : {333, 4096, 65536}) {
+      std::vector<std::byte> memory(static_cast<size_t>(2 * num_bytes));
+      // Pieces from the back of the memory to its front, with gaps between them.
+      std::vector<std::span<std::byte>> pieces;
+      size_t end = memory.size();
+      for (size_t left = static_cast<size_t>(num_bytes); left > 0;) {
+        const size_t bytes = std::min(left, piece_bytes);
+        pieces.push_back(std::span(memory).subspan(end - bytes, bytes));
+        end -= bytes + std::min<size_t>(bytes, 64);
+        left -= bytes;
+      }
+      const auto reply = connection->call_into(pattern_request(num_bytes, 3), pieces, ample());
+      ASSERT_TRUE(reply.ok()) << reply.error().to_string();
+      EXPECT_EQ(reply->payload_bytes, num_bytes);
+      const auto pattern = pattern_payload(num_bytes);
+      auto expected = pattern.begin();
+      for (const auto piece : pieces) {
+        ASSERT_TRUE(std::equal(piece.begin(), piece.end(), expected)) << num_bytes;
+        std::fill(piece.begin(), piece.end(), std::byte{0});
+        expected += static_cast<ptrdiff_t>(piece.size());
+      }
+      EXPECT_TRUE(std::all_of(memory.begin(), memory.end(), [](std::byte b) {
+        return b == std::byte{0};
+      })) << "written beside the pieces";
+    }
+  }
+}
+
+TEST_P(TransportContract, AnInterruptedCallEndsAtOnceAndBreaksItsConnection) {
+  std::promise<void> asked, go_on;
+  serve([&](std::string_view request) {
+    asked.set_value();
+    go_on.get_future().wait();
+    return answer_with_pattern(request);
+  });
+  auto connection = connect();
+  std::vector<std::byte> destination(1 << 20);
+  auto calling = std::async(std::launch::async, [&] {
+    return connection->call(pattern_request(1 << 20, 1), destination, ample());
+  });
+  asked.get_future().wait();
+  connection->interrupt();
+  EXPECT_EQ(calling.get().error().code, Errc::kCancelled);
+  EXPECT_FALSE(connection->call(pattern_request(1, 1), destination, ample()).ok());
+  go_on.set_value();
+  connection.reset();
+  server_.reset();  // its handler uses what is here
+  EXPECT_TRUE(destination == std::vector<std::byte>(1 << 20));
+}
+
+TEST_P(TransportContract, AnInterruptBeforeACallEndsTheNextOne) {
+  const auto connection = connect();
+  connection->interrupt();
+  std::vector<std::byte> destination(100);
+  EXPECT_EQ(connection->call(pattern_request(100, 1), destination, ample()).error().code,
+            Errc::kCancelled);
 }
 
 TEST_P(TransportContract, TheLargestPayloadArrives) {
@@ -271,6 +333,19 @@ TEST_P(TransportContract, AServerSurvivesClientsThatComeAndGo) {
   for (int i = 0; i < 20; ++i) expect_pattern(*connect(), 20'000, 2);
 }
 
+TEST_P(TransportContract, ManyConnectionsAtOnceEachGetTheirOwn) {
+  std::vector<std::future<void>> clients;
+  for (int client = 0; client < 7; ++client) {
+    clients.push_back(std::async(std::launch::async, [&, client] {
+      const auto connection = connect();
+      for (int call = 0; call < 20; ++call) {
+        expect_pattern(*connection, 1000 * client + 4001 * call, 1 + call % 3);
+      }
+    }));
+  }
+  for (auto& client : clients) client.wait();
+}
+
 TEST_P(TransportContract, OutlivesItsTransport) {
   auto transport = GetParam().make();
   auto server = transport->listen("127.0.0.1", 0, answer_with_pattern);
@@ -287,7 +362,10 @@ INSTANTIATE_TEST_SUITE_P(
         Implementation{"Local", "local", [] { return std::make_unique<LocalTransport>(); }},
         Implementation{"UcxAuto", "shm", [] { return make_ucx(UcxTransports::kAuto); }},
         Implementation{"UcxShm", "shm", [] { return make_ucx(UcxTransports::kSharedMemory); }},
-        Implementation{"UcxTcp", "tcp", [] { return make_ucx(UcxTransports::kTcp); }}),
+        Implementation{"UcxTcp", "tcp", [] { return make_ucx(UcxTransports::kTcp); }},
+        Implementation{"UcxShmThreads", "shm",
+                       [] { return make_ucx(UcxTransports::kSharedMemory, 3); }},
+        Implementation{"UcxTcpThreads", "tcp", [] { return make_ucx(UcxTransports::kTcp, 3); }}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace
