@@ -1,6 +1,7 @@
 // Which requests are let in, who gets them when, and how they end.
 #include <gmock/gmock.h>
 
+#include "coordinator/api/api_error.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
 
 namespace millrace::coordinator {
@@ -96,14 +97,14 @@ TEST_F(SchedulerQueue, RefusesWithoutAnyGroupAsUnavailable) {
   const auto refused = submit("a");
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->error.code, Errc::kUnavailable);
-  EXPECT_GT(refused->retry_after_s(), 0);
+  EXPECT_GT(ApiError(*refused).retry_after_s(), 0);
 }
 
 TEST_F(SchedulerQueue, TellsAnUnknownModelFromOneWithoutAGroupJustNow) {
   RecordingLink link;
   join(link);
   EXPECT_EQ(submit("a", 1, 0, "other")->error.code, Errc::kNotFound);
-  EXPECT_EQ(submit("a", 1, 0, "other")->param, "model");
+  EXPECT_EQ(submit("a", 1, 0, "other")->field, "model");
   scheduler_->remove_group("g0", link, "gone");
   EXPECT_EQ(submit("a")->error.code, Errc::kUnavailable);
 }
@@ -124,7 +125,7 @@ TEST_F(SchedulerQueue, ChecksTokensAndLengthAgainstTheGroups) {
   body.prompt_token_ids = {0, 99, 100};
   const auto refused = scheduler_->submit(std::move(body));
   ASSERT_TRUE(refused);
-  EXPECT_EQ(refused->param, "prompt_token_ids");
+  EXPECT_EQ(refused->field, "prompt_token_ids");
   EXPECT_THAT(refused->error.message, StartsWith("prompt_token_ids[2] is 100"));
 }
 
@@ -148,11 +149,11 @@ TEST_F(SchedulerQueue, RefusesAnIdThatIsInUseButNotOneThatFailed) {
   RecordingLink link;
   join(link);
   ASSERT_FALSE(submit("a"));
-  EXPECT_EQ(submit("a")->param, "request_id");
+  EXPECT_EQ(submit("a")->field, "request_id");
   failed("a", Errc::kIo, "disk full");
   EXPECT_FALSE(submit("a"));
   done("a");
-  EXPECT_EQ(submit("a")->param, "request_id");  // its lease is active
+  EXPECT_EQ(submit("a")->field, "request_id");  // its lease is active
 }
 
 TEST_F(SchedulerQueue, DeadlineCoversTheQueueAndSaysWhereItPassed) {

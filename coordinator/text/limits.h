@@ -1,0 +1,11 @@
+// Bounds that clients check before they send.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace::coordinator {
+
+// Of a deadline and of a lease.
+inline constexpr int64_t kMaxDurationMs = 24 * 3600 * 1000;
+
+}  // namespace millrace::coordinator
