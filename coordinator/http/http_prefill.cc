@@ -21,6 +21,7 @@ namespace millrace::coordinator {
 
 namespace {
 
+constexpr const char* kEventStream = "text/event-stream";
 constexpr std::string_view kStillHere = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
@@ -67,7 +68,7 @@ awaitable<bool> HttpSession::prefill(Request& request, const Route& route) {
   if (refused) co_return co_await refuse_prefill(request, *refused);
   auto record = shared_.scheduler.find(id);
   // Not one conditional expression: g++ 12 takes the wrong arm of ?: with co_await in both.
-  if (stream) co_return co_await stream_prefill(request, std::move(record));
+  if (stream) co_return co_await stream_prefill(request, std::move(record), Leaving::kCancels);
   co_return co_await wait_prefill(request, std::move(record));
 }
 
@@ -109,11 +110,28 @@ awaitable<bool> HttpSession::see_who_listens(const Request& request) {
   co_return !ec;
 }
 
+// GET /v1/prefill/{id}/events: all events of a request so far and from then on, for any number of
+// clients that did not post it.
+awaitable<bool> HttpSession::follow_prefill(const Request& request, const Route& route) {
+  auto record = shared_.scheduler.find(route.id);
+  std::optional<HttpReply> instead;
+  if (const auto wrong = refuse_query(route.query)) {
+    instead = refusal(*wrong);
+  } else if (!record) {
+    instead = refusal(error(Errc::kNotFound, "no request '{}'", route.id));
+  } else if (request.method() == http::verb::head) {
+    instead = HttpReply{200, "", kEventStream};
+  }
+  if (instead) co_return co_await send(request, *std::move(instead));
+  co_return co_await stream_prefill(request, std::move(record), Leaving::kChangesNothing);
+}
+
 awaitable<bool> HttpSession::stream_prefill(const Request& request,
-                                            std::shared_ptr<const coordinator::Request> record) {
+                                            std::shared_ptr<const coordinator::Request> record,
+                                            Leaving leaving) {
   shared_.probes.http_answered(200);
   http::response<http::empty_body> head(http::status::ok, request.version());
-  head.set(http::field::content_type, "text/event-stream");
+  head.set(http::field::content_type, kEventStream);
   head.set(http::field::cache_control, "no-cache");
   head.set("X-Request-Id", record->id);
   head.keep_alive(request.keep_alive());
@@ -151,7 +169,9 @@ awaitable<bool> HttpSession::stream_prefill(const Request& request,
     if (!changes || ask) open = co_await send_chunk(ProgressEvents::kKeepAlive);
   }
   if (!events.finished()) {
-    (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+    if (leaving == Leaving::kCancels) {
+      (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+    }
     co_return false;
   }
   stream_.expires_after(shared_.options.http.progress);

@@ -191,6 +191,8 @@ awaitable<bool> HttpSession::answer(Request& request, const Route& route) {
   switch (route.endpoint) {
     case Endpoint::kPrefill:
       co_return co_await prefill(request, route);
+    case Endpoint::kEvents:
+      co_return co_await follow_prefill(request, route);
     case Endpoint::kLeaseRenew:
     case Endpoint::kLeaseRelease: {
       HttpReply reply = co_await lease_call(request, route);

@@ -62,8 +62,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   awaitable<bool> answer(Request& request, const Route& route);
   awaitable<bool> prefill(Request& request, const Route& route);
   awaitable<bool> refuse_prefill(const Request& request, const ApiError& why);
+  // Whether the request is cancelled when the client leaves: it is whose prompt it is.
+  enum class Leaving { kCancels, kChangesNothing };
   awaitable<bool> stream_prefill(const Request& request,
-                                 std::shared_ptr<const coordinator::Request> record);
+                                 std::shared_ptr<const coordinator::Request> record,
+                                 Leaving leaving);
+  awaitable<bool> follow_prefill(const Request& request, const Route& route);
   awaitable<bool> wait_prefill(const Request& request,
                                std::shared_ptr<const coordinator::Request> record);
   awaitable<ParsedPrefillBody> parse(const Request& request, const Route& route);
