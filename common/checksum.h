@@ -9,5 +9,7 @@
 namespace millrace {
 
 uint64_t checksum(std::span<const std::byte> bytes);
+// Of pieces, as if they lay one behind the other.
+uint64_t checksum(std::span<const std::span<std::byte>> pieces);
 
 }  // namespace millrace

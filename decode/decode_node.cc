@@ -6,20 +6,20 @@
 #include "comm/local/local_group.h"
 #include "decode/pulled_cache.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kvclient/manifest/manifest.h"
 #include "model/generator.h"
 
 namespace millrace::decode {
 
 namespace {
 
-Result<void> check_model(const model::ModelConfig& config, const protocol::Manifest& manifest) {
-  const auto& layout = manifest.layout();
-  if (layout.num_layers() != static_cast<uint32_t>(config.num_layers) ||
-      layout.num_kv_heads() != static_cast<uint32_t>(config.num_kv_heads) ||
-      layout.head_dim() != static_cast<uint32_t>(config.head_dim)) {
+Result<void> check_model(const model::ModelConfig& config, const kvclient::Manifest& manifest) {
+  const auto& layout = manifest.layout;
+  if (layout.num_layers != config.num_layers || layout.num_kv_heads != config.num_kv_heads ||
+      layout.head_dim != config.head_dim) {
     return error(Errc::kInvalidArgument,
                  "the cache has {} layers, {} kv heads, head dim {}; model {} has {}, {}, {}",
-                 layout.num_layers(), layout.num_kv_heads(), layout.head_dim(), config.name,
+                 layout.num_layers, layout.num_kv_heads, layout.head_dim, config.name,
                  config.num_layers, config.num_kv_heads, config.head_dim);
   }
   return {};
@@ -31,46 +31,44 @@ double tail_s(const PullTimeline& timeline, TimePoint done_at) {
 }
 
 // One rank from pulling to the last token.
-Result<DecodeReport> run_rank(comm::Transport& transport, const protocol::Manifest& manifest,
-                              HandoverFeed& feed, const DecodeOptions& options,
-                              comm::Communicator& tp, comm::Communicator& alone,
-                              Deadline deadline) {
+Result<DecodeReport> run_rank(kvclient::PullClient& client, const kvclient::Manifest& manifest,
+                              const std::shared_ptr<kvclient::HandoverFeed>& feed,
+                              const DecodeOptions& options, comm::Communicator& tp,
+                              comm::Communicator& alone, Deadline deadline) {
   const auto device = kernels::make_cpu_device({.num_threads = options.threads_per_rank});
   // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
-  const bool bfloat16 = find_dtype(manifest.layout().dtype()) == DType::kBFloat16;
+  const bool bfloat16 = find_dtype(manifest.layout.dtype) == DType::kBFloat16;
   const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
   MR_ASSIGN_OR_RETURN(const auto weights,
                       model::load_model_weights(options.model_directory, {tp.rank(), tp.size()},
                                                 dtype, *device, options.threads_per_rank));
   MR_RETURN_IF_ERROR(check_model(weights->config, manifest));
 
-  KvClient client(transport, manifest, options.client);
   MR_ASSIGN_OR_RETURN(const auto cache,
-                      PulledCache::pull(client, feed, weights->shard, *device, deadline));
-  MR_ASSIGN_OR_RETURN(const auto result, feed.wait_for_result(deadline));
-  DecodeReport report{.pulled = client.stats(),
+                      PulledCache::pull(client, manifest, feed, weights->shard, *device, deadline));
+  MR_ASSIGN_OR_RETURN(const auto result, feed->wait_for_result(deadline));
+  DecodeReport report{.pulled = cache.stats(),
                       .bytes_while_computing = cache.timeline().bytes_while_computing,
                       .bytes_before_done = cache.timeline().bytes_before_done,
-                      .tail_s = tail_s(cache.timeline(), feed.done_at()),
+                      .tail_s = tail_s(cache.timeline(), feed->done_at()),
                       .cache_checksums = {cache.checksum()}};
   Stopwatch watch;
   MR_ASSIGN_OR_RETURN(auto generator,
                       model::Generator::create(*device, *weights, tp, alone, options.max_tokens));
-  MR_ASSIGN_OR_RETURN(
-      report.token_ids,
-      generator.generate({.prompt = cache.slabs(),
-                          .num_prompt_tokens = static_cast<int64_t>(manifest.num_tokens()),
-                          .first_token = result.first_token_id(),
-                          .max_tokens = options.max_tokens,
-                          .ignore_eos = options.ignore_eos},
-                         [deadline] { return deadline; }));
+  MR_ASSIGN_OR_RETURN(report.token_ids,
+                      generator.generate({.prompt = cache.slabs(),
+                                          .num_prompt_tokens = manifest.num_tokens,
+                                          .first_token = result.first_token_id,
+                                          .max_tokens = options.max_tokens,
+                                          .ignore_eos = options.ignore_eos},
+                                         [deadline] { return deadline; }));
   report.finish_reason =
       model::finish_reason(report.token_ids, weights->config, options.ignore_eos);
   report.generate_s = watch.elapsed_s();
   return report;
 }
 
-void add(PullStats& sum, const PullStats& rank) {
+void add(kvclient::PullStats& sum, const kvclient::PullStats& rank) {
   sum.pages += rank.pages;
   sum.bytes += rank.bytes;
   for (int tier = 0; tier < 3; ++tier) sum.pages_by_tier[tier] += rank.pages_by_tier[tier];
@@ -81,17 +79,18 @@ void add(PullStats& sum, const PullStats& rank) {
 
 }  // namespace
 
-Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest& manifest,
+Result<DecodeReport> decode(comm::Transport& transport, const kvclient::Manifest& manifest,
                             const DecodeOptions& options) {
-  HandoverFeed feed(manifest);
-  return decode(transport, feed, options);
+  return decode(transport, std::make_shared<kvclient::HandoverFeed>(manifest), options);
 }
 
-Result<DecodeReport> decode(comm::Transport& transport, HandoverFeed& feed,
+Result<DecodeReport> decode(comm::Transport& transport,
+                            const std::shared_ptr<kvclient::HandoverFeed>& feed,
                             const DecodeOptions& options) {
   const auto deadline = Deadline::after(options.timeout);
-  MR_ASSIGN_OR_RETURN(const auto manifest, feed.wait_for_manifest(deadline));
-  MR_RETURN_IF_ERROR(check_manifest(manifest));
+  MR_ASSIGN_OR_RETURN(const auto manifest, feed->wait_for_manifest(deadline));
+  MR_RETURN_IF_ERROR(kvclient::check_manifest(manifest));
+  kvclient::PullClient client(transport, options.client);
   auto group = comm::LocalGroup::create(options.tp);
   std::vector<Result<DecodeReport>> reports(
       group.size(), Result<DecodeReport>(Error(Errc::kInternal, "the rank did not run")));
@@ -100,8 +99,7 @@ Result<DecodeReport> decode(comm::Transport& transport, HandoverFeed& feed,
     for (size_t r = 0; r < group.size(); ++r) {
       ranks.emplace_back([&, r] {
         const auto alone = comm::LocalGroup::create(1);
-        reports[r] =
-            run_rank(transport, manifest, feed, options, *group[r], *alone.front(), deadline);
+        reports[r] = run_rank(client, manifest, feed, options, *group[r], *alone.front(), deadline);
         // A rank that failed must not leave the others waiting for it.
         if (!reports[r].ok()) group[r]->abort();
       });

@@ -4,14 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/api/transport.h"
 #include "common/result.h"
-#include "kvclient/handover_feed.h"
-#include "kvclient/kv_client.h"
+#include "kvclient/handover/handover_feed.h"
+#include "kvclient/pull_client.h"
 
 namespace millrace::decode {
 
@@ -21,14 +22,14 @@ struct DecodeOptions {
   int threads_per_rank = 1;
   int32_t max_tokens = 16;  // generated tokens in all, the manifest's first one included
   bool ignore_eos = false;  // goes on behind what ends a text
-  KvClientOptions client;
+  kvclient::PullClientOptions client;
   Duration timeout = std::chrono::minutes(10);  // pull and generation together
 };
 
 struct DecodeReport {
   std::vector<int32_t> token_ids;
   std::string_view finish_reason;     // model::finish_reason
-  PullStats pulled;                   // over all ranks; seconds: of the slowest, in pulls
+  kvclient::PullStats pulled;         // over all ranks; seconds: of the slowest
   int64_t bytes_while_computing = 0;  // of the pulled ones, here before the event of the last layer
   int64_t bytes_before_done = 0;
   // From `done`, or from when a rank could pull if that was later, until the last rank's cache was
@@ -38,12 +39,13 @@ struct DecodeReport {
   double generate_s = 0;
 };
 
-// Pulls what `feed` tells of and generates once the result is there. `transport` is used by all
-// ranks at once: connect() must be thread-safe, as those of comm/ucx and comm/local are.
-Result<DecodeReport> decode(comm::Transport& transport, HandoverFeed& feed,
+// Pulls what `feed` tells of and generates once the result is there. connect() of `transport` must
+// be thread-safe, as those of comm/ucx and comm/local are.
+Result<DecodeReport> decode(comm::Transport& transport,
+                            const std::shared_ptr<kvclient::HandoverFeed>& feed,
                             const DecodeOptions& options);
 // Pulls and generates from a request that is done.
-Result<DecodeReport> decode(comm::Transport& transport, const protocol::Manifest& manifest,
+Result<DecodeReport> decode(comm::Transport& transport, const kvclient::Manifest& manifest,
                             const DecodeOptions& options);
 
 }  // namespace millrace::decode

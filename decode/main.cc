@@ -23,8 +23,8 @@
 #include "common/system/output_file.h"
 #include "common/system/usable_cores.h"
 #include "decode/decode_node.h"
-#include "kvclient/event_reader.h"
-#include "kvclient/manifest_json.h"
+#include "kvclient/handover/event_reader.h"
+#include "kvclient/manifest/manifest.h"
 
 namespace millrace::decode {
 
@@ -102,7 +102,7 @@ json::object to_json(const DecodeReport& report) {
 }
 
 Result<DecodeReport> decode_finished(comm::Transport& transport, const Options& options) {
-  MR_ASSIGN_OR_RETURN(const auto manifest, read_manifest(options.manifest_path));
+  MR_ASSIGN_OR_RETURN(const auto manifest, kvclient::read_manifest(options.manifest_path));
   return decode(transport, manifest, options.decode);
 }
 
@@ -113,9 +113,9 @@ Result<DecodeReport> decode_events(comm::Transport& transport, const Options& op
   if (input < 0) {
     return error(Errc::kIo, "{}: {}", options.events_path, std::generic_category().message(errno));
   }
-  HandoverFeed feed;
+  const auto feed = std::make_shared<kvclient::HandoverFeed>();
   auto report = [&]() -> Result<DecodeReport> {
-    MR_ASSIGN_OR_RETURN(const auto reader, EventReader::start(input, feed));
+    MR_ASSIGN_OR_RETURN(const auto reader, kvclient::EventReader::start(input, *feed));
     return decode(transport, feed, options.decode);
   }();
   if (!standard_input) ::close(input);

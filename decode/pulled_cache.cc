@@ -1,109 +1,139 @@
 #include "decode/pulled_cache.h"
 
-#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
 
-#include "common/aligned_buffer.h"
 #include "common/checksum.h"
 
 namespace millrace::decode {
 
 namespace {
 
-// Pages of one layer and kv head are pulled this many at a time, so that staging stays small.
-constexpr int64_t kPagesPerPull = 256;
+using kvclient::HandoverFeed;
 
-void note(PullTimeline& timeline, HandoverFeed::Stage stage, int64_t pulled_bytes) {
-  if (stage == HandoverFeed::Stage::kComputing) timeline.bytes_while_computing = pulled_bytes;
-  if (stage != HandoverFeed::Stage::kDone) timeline.bytes_before_done = pulled_bytes;
-}
+// Slabs hold the tokens of a head side by side; a pull knows them as blocks of this many.
+constexpr int32_t kBlockTokens = 64;
+
+// Notes how much of a pull is here when its feed enters a stage.
+class StageNotes {
+ public:
+  StageNotes(HandoverFeed& feed, const kvclient::Pull& pull)
+      : listener_(std::make_shared<const std::function<void()>>(
+            [notes = notes_, &feed, &pull] { note(*notes, feed, pull); })) {
+    feed.listen(listener_);
+    (*listener_)();
+  }
+  // The feed may be calling at this moment.
+  ~StageNotes() {
+    const std::lock_guard lock(notes_->mutex);
+    notes_->over = true;
+  }
+
+  // What came after the end counts as before a stage that is yet to come.
+  void write(PullTimeline& timeline, int64_t all_bytes) {
+    const std::lock_guard lock(notes_->mutex);
+    timeline.bytes_while_computing = notes_->while_computing.value_or(all_bytes);
+    timeline.bytes_before_done = notes_->before_done.value_or(all_bytes);
+  }
+
+ private:
+  struct Notes {
+    std::mutex mutex;
+    std::optional<int64_t> while_computing, before_done;
+    bool over = false;
+  };
+  static void note(Notes& notes, const HandoverFeed& feed, const kvclient::Pull& pull) {
+    const std::lock_guard lock(notes.mutex);
+    if (notes.over) return;
+    const auto stage = feed.stage();
+    const int64_t bytes = pull.stats().bytes;
+    if (stage != HandoverFeed::Stage::kComputing && !notes.while_computing) {
+      notes.while_computing = bytes;
+    }
+    if (stage == HandoverFeed::Stage::kDone && !notes.before_done) notes.before_done = bytes;
+  }
+
+  const std::shared_ptr<Notes> notes_ = std::make_shared<Notes>();
+  const std::shared_ptr<const std::function<void()>> listener_;
+};
 
 }  // namespace
 
-struct PulledCache::Source {
-  KvClient& client;
-  HandoverFeed& feed;
-  const model::ShardShape& shard;
-  kernels::Device& device;
-  std::span<std::byte> staging;  // kPagesPerPull pages
-  DType dtype;
-  int64_t num_tokens;
-  int32_t head_dim;
-
-  int64_t row_bytes() const { return head_dim * dtype_bytes(dtype); }
-};
-
-Result<PulledCache> PulledCache::pull(KvClient& client, HandoverFeed& feed,
+Result<PulledCache> PulledCache::pull(kvclient::PullClient& client,
+                                      const kvclient::Manifest& manifest,
+                                      const std::shared_ptr<HandoverFeed>& feed,
                                       const model::ShardShape& shard, kernels::Device& device,
                                       Deadline deadline) {
-  const auto& layout = client.manifest().layout();
-  AlignedBuffer staging(kPagesPerPull * client.page_bytes());
-  const Source source{.client = client,
-                      .feed = feed,
-                      .shard = shard,
-                      .device = device,
-                      .staging = {staging.as<std::byte>(), static_cast<size_t>(staging.bytes())},
-                      .dtype = find_dtype(layout.dtype()).value(),  // check_manifest has seen it
-                      .num_tokens = static_cast<int64_t>(client.manifest().num_tokens()),
-                      .head_dim = static_cast<int32_t>(layout.head_dim())};
   PulledCache cache;
+  MR_RETURN_IF_ERROR(cache.allocate(manifest, shard, device));
+  auto request = cache.request(manifest, shard);
+  request.feed = feed;
+  request.timeout = deadline.left();
   cache.timeline_.began = Clock::steady().now();
-  for (int32_t layer = 0; layer < static_cast<int32_t>(layout.num_layers()); ++layer) {
-    MR_RETURN_IF_ERROR(feed.wait_for_layer(layer, deadline));
-    MR_RETURN_IF_ERROR(cache.pull_layer(source, layer, deadline));
+  MR_ASSIGN_OR_RETURN(const auto pull, client.start(manifest, std::move(request)));
+  StageNotes notes(*feed, *pull);
+  if (const auto end = pull->wait(deadline)) {
+    MR_RETURN_IF_ERROR(*end);
+  } else {
+    return error(Errc::kDeadlineExceeded, "request '{}': {} of {} pages came in time",
+                 manifest.request_id, pull->stats().pages, pull->num_pages());
   }
   cache.timeline_.complete = Clock::steady().now();
+  cache.stats_ = pull->stats();
+  notes.write(cache.timeline_, cache.stats_.bytes);
   return cache;
 }
 
-Result<void> PulledCache::pull_layer(const Source& source, int32_t layer, Deadline deadline) {
-  const int64_t slab_bytes = source.shard.num_kv_heads * source.num_tokens * source.row_bytes();
-  MR_ASSIGN_OR_RETURN(auto k, source.device.allocate(slab_bytes));
-  MR_ASSIGN_OR_RETURN(auto v, source.device.allocate(slab_bytes));
-  slabs_.push_back({.k = k.data(),
-                    .v = v.data(),
-                    .dtype = source.dtype,
-                    .num_kv_heads = source.shard.num_kv_heads,
-                    .head_dim = source.head_dim,
-                    .num_tokens = source.num_tokens,
-                    .token_stride = source.num_tokens});
-  storage_.push_back(std::move(k));
-  storage_.push_back(std::move(v));
-  const int64_t num_pages = source.client.num_pages();
-  for (int32_t head = 0; head < source.shard.num_kv_heads; ++head) {
-    for (int64_t first = 0; first < num_pages; first += kPagesPerPull) {
-      MR_RETURN_IF_ERROR(pull_pages(source, layer, head, first,
-                                    std::min(kPagesPerPull, num_pages - first), deadline));
-    }
+Result<void> PulledCache::allocate(const kvclient::Manifest& manifest,
+                                   const model::ShardShape& shard, kernels::Device& device) {
+  const int64_t row_bytes = manifest.layout.head_dim * manifest.element_bytes();
+  const int64_t slab_bytes = shard.num_kv_heads * manifest.num_tokens * row_bytes;
+  for (int32_t layer = 0; layer < manifest.layout.num_layers; ++layer) {
+    MR_ASSIGN_OR_RETURN(auto k, device.allocate(slab_bytes));
+    MR_ASSIGN_OR_RETURN(auto v, device.allocate(slab_bytes));
+    slabs_.push_back({.k = k.data(),
+                      .v = v.data(),
+                      .dtype = find_dtype(manifest.layout.dtype).value(),  // check_manifest saw it
+                      .num_kv_heads = shard.num_kv_heads,
+                      .head_dim = manifest.layout.head_dim,
+                      .num_tokens = manifest.num_tokens,
+                      .token_stride = manifest.num_tokens});
+    storage_.push_back(std::move(k));
+    storage_.push_back(std::move(v));
   }
   return {};
 }
 
-// `head` counts in the shard. The pages go to the slabs of the layer begun last.
-Result<void> PulledCache::pull_pages(const Source& source, int32_t layer, int32_t head,
-                                     int64_t first_page, int64_t num_pages, Deadline deadline) {
-  const int64_t page_bytes = source.client.page_bytes();
-  const int64_t page_tokens = source.client.manifest().layout().page_tokens();
-  const auto pages = source.staging.first(static_cast<size_t>(num_pages * page_bytes));
-  MR_RETURN_IF_ERROR(source.client.pull(layer, source.shard.first_kv_head + head, first_page,
-                                        num_pages, pages, deadline));
-  note(timeline_, source.feed.stage(), source.client.stats().bytes);
-  auto* k = storage_[storage_.size() - 2].as<std::byte>();
-  auto* v = storage_.back().as<std::byte>();
-  for (int64_t i = 0; i < num_pages; ++i) {
-    const int64_t token = (first_page + i) * page_tokens;
-    const int64_t bytes = std::min(page_tokens, source.num_tokens - token) * source.row_bytes();
-    const auto* page = pages.data() + i * page_bytes;
-    const int64_t at = (head * source.num_tokens + token) * source.row_bytes();
-    source.device.copy(k + at, page, bytes);
-    source.device.copy(v + at, page + page_bytes / 2, bytes);
+kvclient::PullRequest PulledCache::request(const kvclient::Manifest& manifest,
+                                           const model::ShardShape& shard) {
+  const int64_t row_bytes = manifest.layout.head_dim * manifest.element_bytes();
+  kvclient::PullRequest request{.first_kv_head = shard.first_kv_head,
+                                .num_kv_heads = shard.num_kv_heads,
+                                .dtype = slabs_.front().dtype,
+                                .head_dim = manifest.layout.head_dim,
+                                .block_tokens = kBlockTokens,
+                                .num_tokens = manifest.num_tokens,
+                                .block_ids = {},
+                                .layers = {}};
+  for (int64_t block = 0; block * kBlockTokens < manifest.num_tokens; ++block) {
+    request.block_ids.push_back(static_cast<int32_t>(block));
   }
-  return source.device.synchronize(deadline);
+  for (size_t layer = 0; layer < slabs_.size(); ++layer) {
+    request.layers.push_back({.k = storage_[2 * layer].as<std::byte>(),
+                              .v = storage_[2 * layer + 1].as<std::byte>(),
+                              .block_stride = kBlockTokens * row_bytes,
+                              .head_stride = manifest.num_tokens * row_bytes,
+                              .token_stride = row_bytes});
+  }
+  return request;
 }
 
 uint64_t PulledCache::checksum() const {
   std::vector<uint64_t> slabs;
   for (const auto& slab : storage_) {
-    slabs.push_back(millrace::checksum({slab.as<std::byte>(), static_cast<size_t>(slab.bytes())}));
+    slabs.push_back(millrace::checksum(
+        std::span<const std::byte>(slab.as<std::byte>(), static_cast<size_t>(slab.bytes()))));
   }
   return millrace::checksum(std::as_bytes(std::span(slabs)));
 }

@@ -2,11 +2,12 @@
 // shard, all tokens.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "kernels/api/device.h"
-#include "kvclient/handover_feed.h"
-#include "kvclient/kv_client.h"
+#include "kvclient/handover/handover_feed.h"
+#include "kvclient/pull_client.h"
 #include "model/weights.h"
 
 namespace millrace::decode {
@@ -21,27 +22,28 @@ struct PullTimeline {
 class PulledCache {
  public:
   // Pulls every page of the shard's kv heads, each layer once `feed` says that it is there.
-  // `device` outlives the cache.
-  static Result<PulledCache> pull(KvClient& client, HandoverFeed& feed,
+  // `device` outlives the cache; its memory must be the host's.
+  static Result<PulledCache> pull(kvclient::PullClient& client, const kvclient::Manifest& manifest,
+                                  const std::shared_ptr<kvclient::HandoverFeed>& feed,
                                   const model::ShardShape& shard, kernels::Device& device,
                                   Deadline deadline);
 
   // One a layer, in position order.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }
   const PullTimeline& timeline() const { return timeline_; }
-  // XXH3-64 over the slabs' checksums, K then V, layer by layer. The device's memory must be the
-  // host's.
+  const kvclient::PullStats& stats() const { return stats_; }
+  // XXH3-64 over the slabs' checksums, K then V, layer by layer.
   uint64_t checksum() const;
 
  private:
-  struct Source;
-  Result<void> pull_layer(const Source& source, int32_t layer, Deadline deadline);
-  Result<void> pull_pages(const Source& source, int32_t layer, int32_t head, int64_t first_page,
-                          int64_t num_pages, Deadline deadline);
+  Result<void> allocate(const kvclient::Manifest& manifest, const model::ShardShape& shard,
+                        kernels::Device& device);
+  kvclient::PullRequest request(const kvclient::Manifest& manifest, const model::ShardShape& shard);
 
   std::vector<kernels::DeviceBuffer> storage_;  // K, V of each layer
   std::vector<kernels::KvSlab> slabs_;
   PullTimeline timeline_;
+  kvclient::PullStats stats_;
 };
 
 }  // namespace millrace::decode

@@ -1,5 +1,6 @@
-// Pulls a handed-over KV cache by (layer, kv head, page range). Which rank serves a page follows
-// from the manifest, whatever the tensor-parallel degree on either side.
+// Reads a handed-over KV cache by (layer, kv head, page range), one call after the other: for tools
+// and tests. PullClient is the one that is fast. Which rank serves a page follows from the manifest,
+// whatever the tensor-parallel degree on either side.
 //
 //   auto client = KvClient(transport, manifest, {});
 //   client.pull(layer, kv_head, 0, client.num_pages(), destination, Deadline::after(10s));
@@ -18,11 +19,11 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
-#include "kvclient/shard_spans.h"
-#include "protocol/kv_messages.pb.h"
-#include "protocol/manifest.pb.h"
+#include "kvclient/manifest/manifest.h"
+#include "kvclient/manifest/shard_spans.h"
+#include "kvclient/pull_stats.h"
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 
 struct KvClientOptions {
   int32_t pages_per_request = 64;  // 4 MiB of 64 KiB pages: large enough for rendezvous to pay
@@ -36,25 +37,12 @@ struct PulledPage {
   uint32_t tier = 0;
 };
 
-struct PullStats {
-  int64_t pages = 0;
-  int64_t bytes = 0;
-  int64_t pages_by_tier[3] = {};
-  int64_t corrupt_pages = 0;  // arrived wrong and were fetched again
-  double seconds = 0;
-  std::map<std::string, int64_t> bytes_by_transport;
-};
-
-// kUnsupported: another version, page size, layout or dtype. kInvalidArgument: numbers that no
-// model has, or shards that do not cover the cache.
-Result<void> check_manifest(const protocol::Manifest& manifest);
-
 class KvClient {
  public:
   // `transport` outlives the client. The manifest must have passed check_manifest.
-  KvClient(comm::Transport& transport, protocol::Manifest manifest, const KvClientOptions& options);
+  KvClient(comm::Transport& transport, Manifest manifest, const KvClientOptions& options);
 
-  const protocol::Manifest& manifest() const { return manifest_; }
+  const Manifest& manifest() const { return manifest_; }
   int64_t num_pages() const;  // of the prompt
   int64_t page_bytes() const;
 
@@ -73,13 +61,12 @@ class KvClient {
 
  private:
   struct Run {  // consecutive pages on one rank
-    const protocol::KvShard* shard = nullptr;
+    const Shard* shard = nullptr;
     int64_t first_page = 0;
     int64_t num_pages = 0;
   };
   const ShardSpans& spans(int32_t kv_head);
   Result<std::vector<Run>> runs(int32_t kv_head, int64_t first_page, int64_t num_pages);
-  Error transport_error(const Error& why) const;
   Result<comm::TransportConnection*> connection(const std::string& address, Deadline deadline);
   Result<std::vector<PulledPage>> fetch(const Run& run, int32_t layer, int32_t kv_head,
                                         bool digests, std::span<std::byte> destination,
@@ -94,11 +81,11 @@ class KvClient {
                            int64_t num_pages) const;
 
   comm::Transport& transport_;
-  protocol::Manifest manifest_;
+  Manifest manifest_;
   KvClientOptions options_;
   std::map<int32_t, ShardSpans> spans_;  // of the kv heads asked for so far
   std::map<std::string, std::unique_ptr<comm::TransportConnection>> connections_;
   PullStats stats_;
 };
 
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

@@ -93,8 +93,12 @@ MAY_INCLUDE = {
     "coordinator/http": "protocol coordinator/text coordinator/net coordinator/schedule coordinator/api",
     "coordinator/server": "common/cli protocol coordinator/net coordinator/schedule coordinator/http",
     "client": "common/cli common/system protocol coordinator/text coordinator/net",
-    "kvclient": "comm/api common/system kernels/index protocol",
-    "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient model",
+    "kvclient/manifest": "common/system protocol",
+    "kvclient/handover": "protocol kvclient/manifest",
+    "kvclient": "comm/api common/system protocol kvclient/manifest kvclient/handover",
+    "kvclient/c": "comm/ucx kvclient/manifest kvclient/handover kvclient",
+    "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
+    " kvclient/handover model",
 }
 
 # Vendor header -> folders that may include it. Tests and benchmarks may include any.

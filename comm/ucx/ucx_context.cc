@@ -3,8 +3,11 @@
 #include <ucs/debug/log_def.h>
 
 #include <array>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include "comm/ucx/ucx_error.h"
@@ -14,24 +17,64 @@ namespace millrace::comm {
 namespace {
 
 // Tuning that both ends need alike; docs/adr/0003-kv-transport.md has the measurements. It goes
-// through the environment: ucp_config_modify knows settings of UCX's transports by names that
-// change with the version, and complains of those that a choice of transports leaves unused. An
-// operator who sets one of these has the last word.
-void set_tuning(UcxTransports transports) {
-  const auto set = [](const char* name, const char* value) {
-    setenv(name, value, /*overwrite=*/0);
-  };
-  // Without this, error handling excludes shared memory and one host talks to itself over TCP.
-  if (transports != UcxTransports::kTcp) set("UCX_MM_ERROR_HANDLING", "y");
-  // Else UCX sends bulk data over TCP although a shared memory lane stands beside it.
-  set("UCX_TCP_PUT_ENABLE", "n");
-  // The default of 8 KiB costs more than half of the TCP bandwidth for payloads of many pieces.
-  set("UCX_TCP_TX_SEG_SIZE", "512k");
-  set("UCX_TCP_RX_SEG_SIZE", "512k");
-  // A server that starts again takes its port although connections of its former life linger.
-  set("UCX_TCP_CM_REUSEADDR", "y");
-  // How soon a silent death of the peer's host is noticed; a dead process is noticed at once.
-  set("UCX_KEEPALIVE_INTERVAL", "1s");
+// through ucp_config_modify, not through the environment, which belongs to the process: a library in
+// an engine with threads must not write there. UCX 1.13 knows settings of its transports without the
+// transport's name in front, later versions with it, so both are given; the one that is unknown, or
+// of a transport that is not in use, is worth a warning to UCX, which is held back. An operator who
+// sets the variable has the last word.
+struct Setting {
+  const char* name;  // the variable's, behind UCX_
+  const char* short_name;
+  const char* value;
+};
+constexpr std::array kTuning = {
+    // Without this, error handling excludes shared memory and one host talks to itself over TCP.
+    Setting{"MM_ERROR_HANDLING", nullptr, "y"},
+    // Else UCX sends bulk data over TCP although a shared memory lane stands beside it.
+    Setting{"TCP_PUT_ENABLE", "PUT_ENABLE", "n"},
+    // The default of 8 KiB costs more than half of the TCP bandwidth for payloads of many pieces.
+    Setting{"TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "512k"},
+    Setting{"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
+    // A server that starts again takes its port although connections of its former life linger.
+    Setting{"TCP_CM_REUSEADDR", "CM_REUSEADDR", "y"},
+    // How soon a silent death of the peer's host is noticed; a dead process is noticed at once.
+    Setting{"KEEPALIVE_INTERVAL", nullptr, "1s"},
+};
+
+Result<void> modify(ucp_config_t* config, const char* name, const char* value) {
+  if (const auto status = ucp_config_modify(config, name, value); status != UCS_OK) {
+    return ucx_error(status, fmt::format("setting {}={}", name, value));
+  }
+  return {};
+}
+
+Result<void> tune(ucp_config_t* config) {
+  for (const Setting& setting : kTuning) {
+    if (std::getenv(fmt::format("UCX_{}", setting.name).c_str()) != nullptr) continue;
+    MR_RETURN_IF_ERROR(modify(config, setting.name, setting.value));
+    if (setting.short_name == nullptr) continue;
+    MR_RETURN_IF_ERROR(modify(config, setting.short_name, setting.value));
+  }
+  return {};
+}
+
+std::string text_of(const char* format, va_list arguments) {
+  std::array<char, 1024> line{};
+  va_list copy;
+  va_copy(copy, arguments);
+  std::vsnprintf(line.data(), line.size(), format, copy);
+  va_end(copy);
+  return line.data();
+}
+
+// Of those of tune() that this version does not know.
+ucs_log_func_rc_t hold_back_tuning(const char* /*file*/, unsigned /*line*/,
+                                   const char* /*function*/, ucs_log_level_t level,
+                                   const ucs_log_component_config_t* /*component*/,
+                                   const char* format, va_list arguments) {
+  const bool ours = level == UCS_LOG_LEVEL_WARN &&
+                    text_of(format, arguments).find("invalid configuration") != std::string::npos;
+  return ours ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
 }
 
 // UCX writes to standard output, which is for results.
@@ -39,22 +82,18 @@ ucs_log_func_rc_t log_to_stderr(const char* /*file*/, unsigned /*line*/, const c
                                 ucs_log_level_t level,
                                 const ucs_log_component_config_t* /*component*/, const char* format,
                                 va_list arguments) {
-  std::array<char, 1024> line{};
-  std::vsnprintf(line.data(), line.size(), format, arguments);
   const auto shown_as = level <= UCS_LOG_LEVEL_ERROR  ? spdlog::level::err
                         : level <= UCS_LOG_LEVEL_DIAG ? spdlog::level::warn
                                                       : spdlog::level::info;  // it was asked for
-  spdlog::log(shown_as, "UCX: {}", line.data());
+  spdlog::log(shown_as, "UCX: {}", text_of(format, arguments));
   return UCS_LOG_FUNC_RC_STOP;
 }
 
-// Once a process.
-void take_over_log() {
-  static const bool taken = [] {
-    ucs_log_push_handler(log_to_stderr);
-    return true;
-  }();
-  (void)taken;
+// Once a process each. The handler pushed last is asked first.
+void take_over_log(bool all) {
+  static std::once_flag everything, tuning;
+  if (all) std::call_once(everything, [] { ucs_log_push_handler(log_to_stderr); });
+  std::call_once(tuning, [] { ucs_log_push_handler(hold_back_tuning); });
 }
 
 const char* tls_of(UcxTransports transports) {
@@ -72,20 +111,18 @@ const char* tls_of(UcxTransports transports) {
 
 }  // namespace
 
-Result<std::shared_ptr<UcxContext>> UcxContext::create(UcxTransports transports) {
-  set_tuning(transports);
-  take_over_log();
+Result<std::shared_ptr<UcxContext>> UcxContext::create(const UcxOptions& options) {
+  take_over_log(options.owns_log);
   ucp_config_t* raw_config = nullptr;
   if (const auto status = ucp_config_read(nullptr, nullptr, &raw_config); status != UCS_OK) {
     return ucx_error(status, "reading its configuration");
   }
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw_config,
                                                                             ucp_config_release);
-  if (const char* tls = tls_of(transports)) {
-    if (const auto status = ucp_config_modify(raw_config, "TLS", tls); status != UCS_OK) {
-      return ucx_error(status, fmt::format("setting TLS={}", tls));
-    }
+  if (const char* tls = tls_of(options.transports)) {
+    MR_RETURN_IF_ERROR(modify(raw_config, "TLS", tls));
   }
+  MR_RETURN_IF_ERROR(tune(raw_config));
 
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;

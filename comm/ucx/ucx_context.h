@@ -12,7 +12,7 @@ namespace millrace::comm {
 
 class UcxContext {
  public:
-  static Result<std::shared_ptr<UcxContext>> create(UcxTransports transports);
+  static Result<std::shared_ptr<UcxContext>> create(const UcxOptions& options);
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
   ~UcxContext() { ucp_cleanup(context_); }

@@ -19,7 +19,7 @@ UcxTransport::UcxTransport(UcxOptions options, std::shared_ptr<UcxContext> conte
     : options_(options), context_(std::move(context)) {}
 
 Result<std::unique_ptr<UcxTransport>> UcxTransport::create(UcxOptions options) {
-  MR_ASSIGN_OR_RETURN(auto context, UcxContext::create(options.transports));
+  MR_ASSIGN_OR_RETURN(auto context, UcxContext::create(options));
   return std::unique_ptr<UcxTransport>(new UcxTransport(options, std::move(context)));
 }
 

@@ -4,8 +4,7 @@
 // Addresses are "host:port" ("[::1]:7000" for IPv6). A host name is resolved by the system's
 // resolver, whose own time limit then applies; numeric addresses never wait.
 //
-// Thread-safe. Connections and servers may outlive the transport. The first transport of a process
-// is made before other threads read the environment: it sets variables there (UCX_*).
+// Thread-safe. Connections and servers may outlive the transport.
 //
 // For trusted networks: neither authentication nor encryption, and UCX itself may end the process
 // when a stranger sends bytes that are no connection request.
@@ -33,6 +32,9 @@ std::vector<std::pair<std::string, UcxTransports>> ucx_transport_names();
 
 struct UcxOptions {
   UcxTransports transports = UcxTransports::kAuto;
+  // What UCX has to say goes to the default logger; else where the process, which may use UCX by
+  // itself, has it.
+  bool owns_log = true;
 };
 
 class UcxTransport final : public Transport {

@@ -21,7 +21,7 @@ class UcxMessage : public testing::TestWithParam<UcxTransports> {};
 // The server's thread is kept in its handler, so it takes nothing else and the payload stays where
 // it is.
 TEST_P(UcxMessage, IsLetGoWithItsWorkerAndCountsForNobodyIfItsSenderWasFirst) {
-  const auto context = *UcxContext::create(GetParam());
+  const auto context = *UcxContext::create({.transports = GetParam()});
   std::promise<void> answer;
   const auto server = *UcxServer::listen(context, *SocketAddress::resolve("127.0.0.1", 0),
                                          [&answer](std::string_view) {

@@ -14,6 +14,8 @@
 #include "comm/local/local_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "decode/decode_node.h"
+#include "kvclient/kv_client.h"
+#include "kvclient/manifest/manifest_proto.h"
 #include "model/checkpoint/element_conversion.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/unit/decode/served_prompt.h"
@@ -184,6 +186,7 @@ class HandoverTest : public testing::TestWithParam<Setting> {
   static int64_t page_bytes() {
     return int64_t{2} * 64 * 16 * dtype_bytes(GetParam().page_dtype());
   }
+  kvclient::Manifest manifest() const { return kvclient::from_protocol(served_->manifest()); }
   // `bytes`: what was pulled of pages [first, ...) of one layer and kv head.
   void expect_pages(int32_t layer, int32_t head, int64_t first,
                     const std::vector<std::byte>& bytes) const {
@@ -203,10 +206,10 @@ class HandoverTest : public testing::TestWithParam<Setting> {
 class GenerationTest : public HandoverTest {};
 
 TEST_P(HandoverTest, EveryPageArrivesByteForByteFromEveryTier) {
-  const auto checked = check_manifest(served_->manifest());
+  const auto checked = kvclient::check_manifest(manifest());
   ASSERT_TRUE(checked.ok()) << checked.error().to_string();
   EXPECT_EQ(served_->manifest().layout().dtype(), dtype_name(GetParam().page_dtype()));
-  KvClient client(*transport_, served_->manifest(), {.pages_per_request = 5});
+  kvclient::KvClient client(*transport_, manifest(), {.pages_per_request = 5});
   ASSERT_EQ(client.num_pages(), 12);
   ASSERT_EQ(client.page_bytes(), page_bytes());
   std::vector<std::byte> pages(static_cast<size_t>(12 * page_bytes()));
@@ -233,7 +236,7 @@ TEST_P(HandoverTest, EveryPageArrivesByteForByteFromEveryTier) {
 
 TEST_P(GenerationTest, DecodeNodeGeneratesWhatABatchJobOfOneRankGenerates) {
   const int decode_tp = GetParam().decode_tp;
-  const auto report = decode(*transport_, served_->manifest(),
+  const auto report = decode(*transport_, manifest(),
                              {.model_directory = model_directory(),
                               .tp = decode_tp,
                               .max_tokens = 6,
@@ -254,7 +257,7 @@ TEST_P(GenerationTest, DecodeNodeEndsWithTheTextUnlessItIsToldNotTo) {
   }
   model.write("generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", all[2]));
   for (const bool ignore_eos : {false, true}) {
-    const auto report = decode(*transport_, served_->manifest(),
+    const auto report = decode(*transport_, manifest(),
                                {.model_directory = model.path(),
                                 .tp = GetParam().decode_tp,
                                 .max_tokens = 6,
@@ -268,7 +271,7 @@ TEST_P(GenerationTest, DecodeNodeEndsWithTheTextUnlessItIsToldNotTo) {
 }
 
 TEST_P(HandoverTest, AnyRangeOfPagesArrivesInOrder) {
-  KvClient client(*transport_, served_->manifest(), {});
+  kvclient::KvClient client(*transport_, manifest(), {});
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {3, 6}, {11, 1}, {4, 0}}) {
     std::vector<std::byte> pages(static_cast<size_t>(count * page_bytes()));
     const auto pulled = client.pull(1, 1, first, count, pages, ample());
@@ -285,7 +288,7 @@ std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype) {
 }
 
 TEST_P(HandoverTest, DigestsBoundThePagesTheyCameWith) {
-  KvClient client(*transport_, served_->manifest(), {});
+  kvclient::KvClient client(*transport_, manifest(), {});
   const int32_t head_dim = served_->config().head_dim;
   for (int32_t head = 0; head < served_->config().num_kv_heads; ++head) {
     const auto digests = client.pull_digests(1, head, 0, 12, ample());

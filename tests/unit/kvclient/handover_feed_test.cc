@@ -1,6 +1,6 @@
 // What those who pull get to know from the events of a prefill, and from events that lie.
 
-#include "kvclient/handover_feed.h"
+#include "kvclient/handover/handover_feed.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,9 +10,9 @@
 #include <array>
 #include <future>
 
-#include "kvclient/event_reader.h"
+#include "kvclient/handover/event_reader.h"
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 namespace {
 
 using Stage = HandoverFeed::Stage;
@@ -33,7 +33,7 @@ Deadline past() {
 
 class HandoverFeedTest : public ::testing::Test {
  protected:
-  void take(const std::string& name, const std::string& data) { feed_.take({name, data}); }
+  void take(const std::string& name, const std::string& data) { feed_.take(name, data); }
   void take_layer(int layer) { take("layer", fmt::format(R"({{"layer":{}}})", layer)); }
   void begin() {
     take("queued", R"({"request_id":"r","num_tokens":3})");
@@ -54,7 +54,7 @@ class HandoverFeedTest : public ::testing::Test {
 
 TEST_F(HandoverFeedTest, LayersAreThereInTheOrderOfTheirEvents) {
   begin();
-  EXPECT_EQ(feed_.wait_for_manifest(past())->lease_id(), "l");
+  EXPECT_EQ(feed_.wait_for_manifest(past())->lease_id, "l");
   EXPECT_EQ(feed_.wait_for_layer(0, past()).error().code, Errc::kDeadlineExceeded);
   take_layer(0);
   EXPECT_TRUE(feed_.wait_for_layer(0, past()).ok());
@@ -65,7 +65,7 @@ TEST_F(HandoverFeedTest, LayersAreThereInTheOrderOfTheirEvents) {
   EXPECT_FALSE(feed_.wait_for_result(past()).ok());
   take("done", kDone);
   EXPECT_EQ(feed_.stage(), Stage::kDone);
-  EXPECT_EQ(feed_.wait_for_result(past())->first_token_id(), 7);
+  EXPECT_EQ(feed_.wait_for_result(past())->first_token_id, 7);
   EXPECT_TRUE(feed_.ended());
 }
 
@@ -82,8 +82,8 @@ TEST_F(HandoverFeedTest, AnAtEndRequestIsKnownWhenItIsDone) {
 }
 
 TEST_F(HandoverFeedTest, AManifestOfAFinishedRequestIsAllThereIsToKnow) {
-  protocol::Manifest manifest;
-  manifest.mutable_layout()->set_num_layers(2);
+  Manifest manifest;
+  manifest.layout.num_layers = 2;
   HandoverFeed feed(manifest);
   EXPECT_TRUE(feed.wait_for_manifest(past()).ok());
   EXPECT_TRUE(feed.wait_for_layer(1, past()).ok());
@@ -130,8 +130,8 @@ TEST_F(HandoverFeedTest, OtherEventsThatCannotBeUnderstoodFailItToo) {
                                    {"done", R"({"manifest":3})"},
                                    {"error", "3"}}) {
     HandoverFeed feed;
-    feed.take({"queued", R"({"request_id":"r"})"});
-    feed.take({name, data});
+    feed.take("queued", R"({"request_id":"r"})");
+    feed.take(name, data);
     EXPECT_TRUE(feed.ended()) << name << " " << data;
     EXPECT_THAT(feed.wait_for_result(past()).error().message, HasSubstr("request 'r': "));
   }
@@ -183,4 +183,4 @@ TEST_F(EventReaderTest, StopsWhileNothingComes) {
 }
 
 }  // namespace
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

@@ -10,11 +10,13 @@
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
 #include "common/errc_wire.h"
+#include "kvclient/manifest/manifest_proto.h"
+#include "protocol/kv_messages.pb.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/decode/served_prompt.h"
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 namespace {
 
 using test::kTinyPageBytes;
@@ -35,6 +37,7 @@ class KvClientTest : public ::testing::Test {
     return directory;
   }
 
+  Manifest manifest() const { return from_protocol(served_.manifest()); }
   // Pulls pages of layer 1, kv head 3; what arrived is in pages_.
   Result<std::vector<PulledPage>> pull(KvClient& client, int64_t first, int64_t count) {
     pages_.assign(static_cast<size_t>(count * kTinyPageBytes), std::byte{0xee});
@@ -48,7 +51,7 @@ class KvClientTest : public ::testing::Test {
           << "page " << first + i;
     }
   }
-  void expect_refused(const protocol::Manifest& manifest, Errc code, const std::string& why) {
+  void expect_refused(const Manifest& manifest, Errc code, const std::string& why) {
     KvClient client(transport_, manifest, {});
     const auto pulled = pull(client, 0, 1);
     ASSERT_FALSE(pulled.ok());
@@ -70,7 +73,7 @@ TEST_F(KvClientTest, AFlippedByteIsSeenAndThePageFetchedAgain) {
   comm::FaultTransport faulty(
       transport_,
       {{{.kind = comm::FaultKind::kFlipByte, .first_call = 0, .byte = 2 * kTinyPageBytes + 77}}});
-  KvClient client(faulty, served_.manifest(), {});
+  KvClient client(faulty, manifest(), {});
   const auto pulled = pull(client, 0, 5);
   ASSERT_TRUE(pulled.ok()) << pulled.error().to_string();
   expect_pages(0, 5);
@@ -84,7 +87,7 @@ TEST_F(KvClientTest, APageThatArrivesWrongEveryTimeIsAnErrorThatNamesIt) {
   comm::FaultTransport faulty(
       transport_,
       {{{.kind = comm::FaultKind::kFlipByte, .first_call = 0, .num_calls = 100, .byte = 5}}});
-  KvClient client(faulty, served_.manifest(), {.max_refetches = 2});
+  KvClient client(faulty, manifest(), {.max_refetches = 2});
   const auto pulled = pull(client, 1, 3);
   ASSERT_FALSE(pulled.ok());
   EXPECT_EQ(pulled.error().code, Errc::kCorrupt);
@@ -98,7 +101,7 @@ TEST_F(KvClientTest, AnErrorOfTheTransportLeavesAClientThatCanPullAgain) {
   comm::FaultTransport faulty(transport_,
                               {{{.kind = comm::FaultKind::kLosePeer, .first_call = 0},
                                 {.kind = comm::FaultKind::kDropReply, .first_call = 1}}});
-  KvClient client(faulty, served_.manifest(), {});
+  KvClient client(faulty, manifest(), {});
   EXPECT_EQ(pull(client, 0, 5).error().code, Errc::kPeerLost);
   EXPECT_EQ(pull(client, 0, 5).error().code, Errc::kDeadlineExceeded);
   ASSERT_TRUE(pull(client, 0, 5).ok());
@@ -106,39 +109,39 @@ TEST_F(KvClientTest, AnErrorOfTheTransportLeavesAClientThatCanPullAgain) {
 }
 
 TEST_F(KvClientTest, AForeignLeaseIsRefused) {
-  auto manifest = served_.manifest();
-  manifest.set_lease_id("stolen");
+  auto manifest = this->manifest();
+  manifest.lease_id = "stolen";
   expect_refused(manifest, Errc::kNotFound, "lease 'stolen' is not the one");
 }
 
 TEST_F(KvClientTest, AnUnknownRequestIsRefused) {
-  auto manifest = served_.manifest();
-  manifest.set_request_id("prompt-2");
+  auto manifest = this->manifest();
+  manifest.request_id = "prompt-2";
   expect_refused(manifest, Errc::kNotFound, "request 'prompt-2' is unknown");
 }
 
 TEST_F(KvClientTest, AManifestOfAnEarlierLifeOfTheGroupIsRefused) {
-  auto manifest = served_.manifest();
-  manifest.set_epoch("epoch-0");
+  auto manifest = this->manifest();
+  manifest.epoch = "epoch-0";
   expect_refused(manifest, Errc::kNotFound, "epoch 'epoch-0' is over; this group's is 'epoch-1'");
 }
 
 TEST_F(KvClientTest, AnExpiredLeaseIsRefusedBeforeAndAfterItsPagesAreFreed) {
   clock_.advance(test::kServedLease - std::chrono::seconds(1));
-  KvClient client(transport_, served_.manifest(), {});
+  KvClient client(transport_, manifest(), {});
   ASSERT_TRUE(pull(client, 0, 1).ok());
   clock_.advance(std::chrono::seconds(1));
-  expect_refused(served_.manifest(), Errc::kNotFound, "expired");
+  expect_refused(manifest(), Errc::kNotFound, "expired");
   for (int rank = 0; rank < served_.num_ranks(); ++rank) {
     EXPECT_EQ(served_.store(rank).expire_leases(), 1);
     for (const auto& tier : served_.store(rank).stats().tiers) EXPECT_EQ(tier.slots_used, 0);
   }
-  expect_refused(served_.manifest(), Errc::kNotFound, "is gone: expired");
+  expect_refused(manifest(), Errc::kNotFound, "is gone: expired");
 }
 
 TEST_F(KvClientTest, PagesOutsideTheManifestAreRefusedBeforeAnyoneIsAsked) {
   comm::FaultTransport counting(transport_, {});
-  KvClient client(counting, served_.manifest(), {});
+  KvClient client(counting, manifest(), {});
   struct Case {
     int32_t layer, kv_head;
     int64_t first, count;
@@ -163,8 +166,8 @@ TEST_F(KvClientTest, PagesOutsideTheManifestAreRefusedBeforeAnyoneIsAsked) {
 
 TEST_F(KvClientTest, ARankAskedForPagesItDoesNotHoldSaysSo) {
   // A manifest that lies: rank 0's server is named for rank 1's heads.
-  auto manifest = served_.manifest();
-  manifest.mutable_shards(1)->set_address(manifest.shards(0).address());
+  auto manifest = this->manifest();
+  manifest.shards[1].address = manifest.shards[0].address;
   expect_refused(manifest, Errc::kNotFound, "kv head");
 }
 
@@ -176,8 +179,8 @@ TEST_F(KvClientTest, ARankWithoutMemoryToReadIntoIsAskedAgain) {
   const auto server = *transport_.listen("127.0.0.1", 0, [&](std::string_view) {
     return comm::TransportReply{.header = (++num_asked < 3 ? full : gone).SerializeAsString()};
   });
-  auto manifest = served_.manifest();
-  for (auto& shard : *manifest.mutable_shards()) shard.set_address(server->address());
+  auto manifest = this->manifest();
+  for (auto& shard : manifest.shards) shard.address = server->address();
   KvClient client(transport_, manifest, {});
   EXPECT_EQ(pull(client, 0, 1).error().code, Errc::kNotFound);
   EXPECT_EQ(num_asked, 3);
@@ -185,7 +188,7 @@ TEST_F(KvClientTest, ARankWithoutMemoryToReadIntoIsAskedAgain) {
 
 class CheckManifestTest : public KvClientTest {
  protected:
-  void expect_bad(const protocol::Manifest& manifest, Errc code, const std::string& why) {
+  void expect_bad(const Manifest& manifest, Errc code, const std::string& why) {
     const auto checked = check_manifest(manifest);
     ASSERT_FALSE(checked.ok()) << why;
     EXPECT_EQ(checked.error().code, code) << checked.error().to_string();
@@ -194,52 +197,52 @@ class CheckManifestTest : public KvClientTest {
 };
 
 TEST_F(CheckManifestTest, AcceptsWhatAGroupWrites) {
-  const auto checked = check_manifest(served_.manifest());
+  const auto checked = check_manifest(manifest());
   EXPECT_TRUE(checked.ok()) << checked.error().to_string();
 }
 
 TEST_F(CheckManifestTest, RefusesWhatThisClientCannotRead) {
-  auto manifest = served_.manifest();
-  manifest.set_version(2);
+  auto manifest = this->manifest();
+  manifest.version = 2;
   expect_bad(manifest, Errc::kUnsupported, "version 2");
-  manifest = served_.manifest();
-  manifest.mutable_layout()->set_page_layout("v-then-k");
+  manifest = this->manifest();
+  manifest.layout.page_layout = "v-then-k";
   expect_bad(manifest, Errc::kUnsupported, "v-then-k");
-  manifest = served_.manifest();
-  manifest.mutable_layout()->set_dtype("int8");
+  manifest = this->manifest();
+  manifest.layout.dtype = "int8";
   expect_bad(manifest, Errc::kUnsupported, "int8");
-  manifest = served_.manifest();
-  manifest.mutable_layout()->set_page_tokens(128);
+  manifest = this->manifest();
+  manifest.layout.page_tokens = 128;
   expect_bad(manifest, Errc::kUnsupported, "pages of 128 tokens");
 }
 
 TEST_F(CheckManifestTest, RefusesNumbersThatNoModelHas) {
-  for (const uint32_t layers : {0u, 1u << 20}) {
-    auto manifest = served_.manifest();
-    manifest.mutable_layout()->set_num_layers(layers);
+  for (const int32_t layers : {0, 1 << 20}) {
+    auto manifest = this->manifest();
+    manifest.layout.num_layers = layers;
     expect_bad(manifest, Errc::kInvalidArgument, fmt::format("{} layers", layers));
   }
-  for (const uint64_t tokens : {uint64_t{0}, uint64_t{1} << 40}) {
-    auto manifest = served_.manifest();
-    manifest.set_num_tokens(tokens);
+  for (const int64_t tokens : {int64_t{0}, int64_t{1} << 40}) {
+    auto manifest = this->manifest();
+    manifest.num_tokens = tokens;
     expect_bad(manifest, Errc::kInvalidArgument, fmt::format("{} tokens", tokens));
   }
 }
 
 TEST_F(CheckManifestTest, RefusesShardsThatDoNotCoverTheCache) {
-  auto manifest = served_.manifest();
-  manifest.mutable_shards()->RemoveLast();
+  auto manifest = this->manifest();
+  manifest.shards.pop_back();
   expect_bad(manifest, Errc::kInvalidArgument, "kv head 2: no shard holds token 0");
-  manifest = served_.manifest();
-  manifest.mutable_shards(0)->mutable_token_ranges(0)->set_end(256);
+  manifest = this->manifest();
+  manifest.shards[0].token_ranges[0].end = 256;
   expect_bad(manifest, Errc::kInvalidArgument, "kv head 0: no shard holds token 256");
-  manifest = served_.manifest();
-  manifest.mutable_shards(1)->set_num_kv_heads(7);
+  manifest = this->manifest();
+  manifest.shards[1].num_kv_heads = 7;
   expect_bad(manifest, Errc::kInvalidArgument, "kv heads [2, 9)");
-  manifest = served_.manifest();
-  manifest.mutable_shards(0)->mutable_token_ranges(0)->set_end(uint64_t{1} << 40);
+  manifest = this->manifest();
+  manifest.shards[0].token_ranges[0].end = int64_t{1} << 40;
   expect_bad(manifest, Errc::kInvalidArgument, "tokens [0, 1099511627776)");
 }
 
 }  // namespace
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

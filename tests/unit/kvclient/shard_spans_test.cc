@@ -1,55 +1,52 @@
 // Who serves which page, against the ranges of the manifest read one by one.
 
-#include "kvclient/shard_spans.h"
+#include "kvclient/manifest/shard_spans.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 namespace {
 
 using ::testing::ElementsAre;
 
-protocol::Manifest manifest_of(uint64_t num_tokens) {
-  protocol::Manifest manifest;
-  manifest.set_num_tokens(num_tokens);
-  manifest.mutable_layout()->set_page_tokens(64);
-  manifest.mutable_layout()->set_num_kv_heads(4);
+Manifest manifest_of(int64_t num_tokens) {
+  Manifest manifest;
+  manifest.num_tokens = num_tokens;
+  manifest.layout.page_tokens = 64;
+  manifest.layout.num_kv_heads = 4;
   return manifest;
 }
 
-protocol::KvShard& add_shard(protocol::Manifest& manifest, uint32_t first_kv_head,
-                             uint32_t num_kv_heads) {
-  auto& shard = *manifest.add_shards();
-  shard.set_first_kv_head(first_kv_head);
-  shard.set_num_kv_heads(num_kv_heads);
+Shard& add_shard(Manifest& manifest, int32_t first_kv_head, int32_t num_kv_heads) {
+  auto& shard = manifest.shards.emplace_back();
+  shard.first_kv_head = first_kv_head;
+  shard.num_kv_heads = num_kv_heads;
   return shard;
 }
 
-void add_range(protocol::KvShard& shard, uint64_t begin, uint64_t end) {
-  auto& range = *shard.add_token_ranges();
-  range.set_begin(begin);
-  range.set_end(end);
+void add_range(Shard& shard, int64_t begin, int64_t end) {
+  shard.token_ranges.push_back({begin, end});
 }
 
 TEST(ShardSpans, FindsTheOwnerOfEveryPageOfFourMillionTokens) {
   // Stripes of 512 tokens over 4 ranks in snake order; kv heads 2 and 3 are on shards 4 to 7. The
   // last stripe is short.
-  constexpr uint64_t kTokens = (1u << 22) - 100;
+  constexpr int64_t kTokens = (1u << 22) - 100;
   constexpr int kSnake[] = {0, 1, 2, 3, 3, 2, 1, 0};
   auto manifest = manifest_of(kTokens);
-  for (const uint32_t head : {0u, 2u}) {
+  for (const int32_t head : {0, 2}) {
     for (int rank = 0; rank < 4; ++rank) add_shard(manifest, head, 2);
   }
   std::vector<int> owner_by_page;
-  for (uint64_t begin = 0, stripe = 0; begin < kTokens; begin += 512, ++stripe) {
-    const uint64_t end = std::min(begin + 512, kTokens);
+  for (int64_t begin = 0, stripe = 0; begin < kTokens; begin += 512, ++stripe) {
+    const int64_t end = std::min(begin + 512, kTokens);
     const int owner = kSnake[stripe % 8];
-    add_range(*manifest.mutable_shards(owner), begin, end);
-    add_range(*manifest.mutable_shards(4 + owner), begin, end);
-    for (uint64_t token = begin; token < end; token += 64) owner_by_page.push_back(owner);
+    add_range(manifest.shards[static_cast<size_t>(owner)], begin, end);
+    add_range(manifest.shards[static_cast<size_t>(4 + owner)], begin, end);
+    for (int64_t token = begin; token < end; token += 64) owner_by_page.push_back(owner);
   }
   const ShardSpans low(manifest, 1), high(manifest, 2);
   for (int64_t page = 0; page < std::ssize(owner_by_page); ++page) {
@@ -86,4 +83,4 @@ TEST(ShardSpans, OfTwoShardsWithAPageTheOneThatBeginsFirstServesIt) {
 }
 
 }  // namespace
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kvclient/kv_client.h"
+#include "kvclient/manifest/manifest_proto.h"
 #include "tests/support/checkpoint_writer.h"
 
 namespace millrace::worker {
@@ -110,7 +111,7 @@ void GroupServiceTest::expect_good_end() {
 }
 
 Result<void> GroupServiceTest::pull_a_page(const protocol::Manifest& manifest) {
-  decode::KvClient client(group().transport(), manifest, {});
+  kvclient::KvClient client(group().transport(), kvclient::from_protocol(manifest), {});
   std::vector<std::byte> page(static_cast<size_t>(client.page_bytes()));
   MR_RETURN_IF_ERROR(client.pull(0, 3, 1, 1, page, Deadline::after(std::chrono::seconds(60))));
   return {};

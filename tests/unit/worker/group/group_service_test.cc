@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kvclient/kv_client.h"
+#include "kvclient/manifest/manifest_proto.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/unit/worker/group/group_service_case.h"
 
@@ -56,7 +57,7 @@ TEST_F(GroupServiceTest, ARequestIsStartedReportedLayerByLayerAndDone) {
                                      Not(Contains("generate"))));  // nobody asked for tokens
   EXPECT_THAT(stages_of(done), ElementsAre("start", "layers", "tail", "close"));
   const auto& manifest = done.manifest();
-  const auto checked = decode::check_manifest(manifest);
+  const auto checked = kvclient::check_manifest(kvclient::from_protocol(manifest));
   EXPECT_TRUE(checked.ok()) << checked.error().to_string();
   EXPECT_EQ(manifest.request_id(), "a");
   EXPECT_EQ(manifest.num_tokens(), 300u);
@@ -74,7 +75,7 @@ TEST_F(GroupServiceTest, APromptShorterThanTheGridNamesOnlyRanksThatHoldSomeOfIt
   group().start();
   link().push(prefill_request("short", 10));
   const auto manifest = expect_done().manifest();
-  const auto checked = decode::check_manifest(manifest);
+  const auto checked = kvclient::check_manifest(kvclient::from_protocol(manifest));
   EXPECT_TRUE(checked.ok()) << checked.error().to_string();
   EXPECT_EQ(manifest.shards_size(), 2);
 }

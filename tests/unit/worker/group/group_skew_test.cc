@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kvclient/kv_client.h"
+#include "kvclient/manifest/manifest_proto.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/worker/group/running_group.h"
@@ -62,7 +63,7 @@ TEST_F(GroupSkewTest, ALeaseThatEndedOnOneRankIsRenewedOnNone) {
   ASSERT_TRUE(reply.has_value());
   EXPECT_EQ(reply->lease_reply().error().code(), static_cast<int>(Errc::kNotFound));
   // Page 0 is rank 0's.
-  decode::KvClient client(group.transport(), manifest, {});
+  kvclient::KvClient client(group.transport(), kvclient::from_protocol(manifest), {});
   std::vector<std::byte> page(static_cast<size_t>(client.page_bytes()));
   const auto pulled = client.pull(0, 0, 0, 1, page, Deadline::after(std::chrono::seconds(60)));
   ASSERT_FALSE(pulled.ok());

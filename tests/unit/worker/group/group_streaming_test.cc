@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "kvclient/kv_client.h"
+#include "kvclient/manifest/manifest_proto.h"
 #include "protocol/errc.h"
 #include "tests/unit/worker/group/group_service_case.h"
 
@@ -18,7 +19,7 @@ class StreamingRequestTest : public GroupServiceTest {
  protected:
   // All pages of a layer, by whoever serves them.
   Result<std::vector<std::byte>> pull_layer(int32_t layer) {
-    decode::KvClient client(group().transport(), manifest_, {});
+    kvclient::KvClient client(group().transport(), kvclient::from_protocol(manifest_), {});
     const auto head_bytes = static_cast<size_t>(client.num_pages() * client.page_bytes());
     std::vector<std::byte> pages(4 * head_bytes);
     for (int32_t head = 0; head < 4; ++head) {
@@ -54,7 +55,7 @@ TEST_F(StreamingRequestTest, TheManifestComesBeforeTheFirstLayerAndTheResultLast
   EXPECT_TRUE(sent[4].has_prefill_done());
   // What is known early is what is said in the end, but for the result.
   const auto& early = sent[1].prefill_opened().manifest();
-  EXPECT_TRUE(decode::check_manifest(early).ok());
+  EXPECT_TRUE(kvclient::check_manifest(kvclient::from_protocol(early)).ok());
   auto& late = *done.mutable_manifest();
   late.clear_first_token_id();
   late.clear_top_logprobs();

@@ -1,24 +1,23 @@
-#include "kvclient/shard_spans.h"
+#include "kvclient/manifest/shard_spans.h"
 
 #include <algorithm>
 
 #include "common/units.h"
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 
-ShardSpans::ShardSpans(const protocol::Manifest& manifest, int32_t kv_head) {
-  const auto head = static_cast<uint32_t>(kv_head);
-  const int64_t page_tokens = manifest.layout().page_tokens();
+ShardSpans::ShardSpans(const Manifest& manifest, int32_t kv_head) {
+  const int64_t page_tokens = manifest.layout.page_tokens;
   std::vector<ShardSpan> held;
-  for (int i = 0; i < manifest.shards_size(); ++i) {
-    const auto& shard = manifest.shards(i);
-    if (head < shard.first_kv_head() || head - shard.first_kv_head() >= shard.num_kv_heads()) {
+  for (size_t i = 0; i < manifest.shards.size(); ++i) {
+    const auto& shard = manifest.shards[i];
+    if (kv_head < shard.first_kv_head || kv_head - shard.first_kv_head >= shard.num_kv_heads) {
       continue;
     }
-    for (const auto& range : shard.token_ranges()) {
-      held.push_back({.shard = i,
-                      .first_page = static_cast<int64_t>(range.begin()) / page_tokens,
-                      .end_page = ceil_div(static_cast<int64_t>(range.end()), page_tokens)});
+    for (const auto& range : shard.token_ranges) {
+      held.push_back({.shard = static_cast<int>(i),
+                      .first_page = range.begin / page_tokens,
+                      .end_page = ceil_div(range.end, page_tokens)});
     }
   }
   std::stable_sort(held.begin(), held.end(), [](const ShardSpan& a, const ShardSpan& b) {
@@ -49,4 +48,4 @@ const ShardSpan* ShardSpans::find(int64_t page) const {
   return &*std::prev(after);
 }
 
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

@@ -1,4 +1,4 @@
-#include "kvclient/event_reader.h"
+#include "kvclient/handover/event_reader.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <system_error>
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 
 namespace {
 
@@ -40,7 +40,6 @@ void EventReader::run() {
 // Waits without a deadline: those who wait for what comes have theirs, and the destructor's word
 // ends this.
 Result<void> EventReader::read() {
-  protocol::SseParser parser;
   std::array<char, 65536> buffer;
   while (!feed_.ended()) {
     std::array<pollfd, 2> waiting = {{{.fd = input_, .events = POLLIN, .revents = 0},
@@ -54,10 +53,9 @@ Result<void> EventReader::read() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return system_error("read of the events");
     if (got == 0) return {};
-    MR_ASSIGN_OR_RETURN(const auto events, parser.feed({buffer.data(), static_cast<size_t>(got)}));
-    for (const auto& event : events) feed_.take(event);
+    feed_.write({buffer.data(), static_cast<size_t>(got)});
   }
   return {};
 }
 
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

@@ -4,9 +4,9 @@
 
 #include <thread>
 
-#include "kvclient/handover_feed.h"
+#include "kvclient/handover/handover_feed.h"
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 
 class EventReader {
  public:
@@ -32,4 +32,4 @@ class EventReader {
   std::thread thread_;  // last: it uses all of the above
 };
 
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "protocol/manifest.pb.h"
+#include "kvclient/manifest/manifest.h"
 
-namespace millrace::decode {
+namespace millrace::kvclient {
 
-// Pages [first_page, end_page), all served by manifest.shards(shard).
+// Pages [first_page, end_page), all served by manifest.shards[shard].
 struct ShardSpan {
   int shard = 0;
   int64_t first_page = 0;
@@ -22,7 +22,7 @@ class ShardSpans {
  public:
   // Where two shards hold a page, the one whose range begins first serves it. The manifest must
   // have passed check_manifest.
-  ShardSpans(const protocol::Manifest& manifest, int32_t kv_head);
+  ShardSpans(const Manifest& manifest, int32_t kv_head);
 
   // The span that holds `page`, or null.
   const ShardSpan* find(int64_t page) const;
@@ -34,4 +34,4 @@ class ShardSpans {
   std::vector<ShardSpan> spans_;  // disjoint, ascending
 };
 
-}  // namespace millrace::decode
+}  // namespace millrace::kvclient

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/dtype.h"
+#include "common/units.h"
+#include "kvclient/manifest/manifest.h"
+
+namespace millrace::kvclient {
+
+namespace {
+
+constexpr int32_t kManifestVersion = 1;
+constexpr int32_t kPageTokens = 64;
+// Bounds of what a manifest may claim, far above any model, far below what would overflow.
+constexpr int64_t kMaxTokens = int64_t{1} << 32;
+constexpr int32_t kMaxDimension = 1 << 16;
+
+Result<void> check_layout(const KvLayout& layout, int64_t num_tokens) {
+  if (layout.page_layout != "k-then-v") {
+    return error(Errc::kUnsupported, "page layout '{}', this client reads 'k-then-v'",
+                 layout.page_layout);
+  }
+  if (!find_dtype(layout.dtype).has_value()) {
+    return error(Errc::kUnsupported,
+                 "KV dtype '{}', this client reads float32, bfloat16 and float16", layout.dtype);
+  }
+  if (layout.page_tokens != kPageTokens) {
+    return error(Errc::kUnsupported, "pages of {} tokens, this client reads {}", layout.page_tokens,
+                 kPageTokens);
+  }
+  const auto dimension_ok = [](int32_t x) { return x > 0 && x <= kMaxDimension; };
+  if (!dimension_ok(layout.num_layers) || !dimension_ok(layout.num_kv_heads) ||
+      !dimension_ok(layout.head_dim) || num_tokens <= 0 || num_tokens > kMaxTokens) {
+    return error(Errc::kInvalidArgument,
+                 "manifest describes {} tokens, {} layers, {} kv heads, head dim {}", num_tokens,
+                 layout.num_layers, layout.num_kv_heads, layout.head_dim);
+  }
+  return {};
+}
+
+Result<void> check_shard(const Shard& shard, const Manifest& manifest) {
+  const int64_t end_head = int64_t{shard.first_kv_head} + shard.num_kv_heads;
+  if (shard.first_kv_head < 0 || shard.num_kv_heads <= 0 ||
+      end_head > manifest.layout.num_kv_heads) {
+    return error(Errc::kInvalidArgument, "rank {}: kv heads [{}, {}) of {}", shard.rank,
+                 shard.first_kv_head, end_head, manifest.layout.num_kv_heads);
+  }
+  for (const auto& range : shard.token_ranges) {
+    if (range.begin < 0 || range.begin >= range.end || range.end > manifest.num_tokens ||
+        range.begin % kPageTokens != 0) {
+      return error(Errc::kInvalidArgument,
+                   "rank {}: tokens [{}, {}) of {}: ranges begin at pages of {} and end in the "
+                   "prompt",
+                   shard.rank, range.begin, range.end, manifest.num_tokens, kPageTokens);
+    }
+  }
+  return {};
+}
+
+Result<void> check_covered(int32_t kv_head, const Manifest& manifest) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const auto& shard : manifest.shards) {
+    if (kv_head < shard.first_kv_head || kv_head - shard.first_kv_head >= shard.num_kv_heads) {
+      continue;
+    }
+    for (const auto& range : shard.token_ranges) ranges.emplace_back(range.begin, range.end);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  int64_t covered = 0;
+  for (const auto& [begin, end] : ranges) {
+    if (begin > covered) break;
+    covered = std::max(covered, end);
+  }
+  if (covered >= manifest.num_tokens) return {};
+  return error(Errc::kInvalidArgument, "kv head {}: no shard holds token {} of {}", kv_head,
+               covered, manifest.num_tokens);
+}
+
+}  // namespace
+
+int64_t Manifest::num_pages() const {
+  return ceil_div(num_tokens, layout.page_tokens);
+}
+
+int64_t Manifest::element_bytes() const {
+  const auto dtype = find_dtype(layout.dtype);
+  return dtype ? dtype_bytes(*dtype) : 0;
+}
+
+int64_t Manifest::page_bytes() const {
+  return int64_t{2} * layout.page_tokens * layout.head_dim * element_bytes();
+}
+
+Result<void> check_manifest(const Manifest& manifest) {
+  if (manifest.version != kManifestVersion) {
+    return error(Errc::kUnsupported, "manifest version {}, this client reads {}", manifest.version,
+                 kManifestVersion);
+  }
+  MR_RETURN_IF_ERROR(check_layout(manifest.layout, manifest.num_tokens));
+  for (const auto& shard : manifest.shards) MR_RETURN_IF_ERROR(check_shard(shard, manifest));
+  for (int32_t head = 0; head < manifest.layout.num_kv_heads; ++head) {
+    MR_RETURN_IF_ERROR(check_covered(head, manifest));
+  }
+  return {};
+}
+
+}  // namespace millrace::kvclient

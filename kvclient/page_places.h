@@ -1,0 +1,38 @@
+// Where the rows of a page lie in an engine's blocks: the memory that a page fills as it travels, K
+// of its tokens and then V, as pieces in that order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvclient/pull_request.h"
+
+namespace millrace::kvclient {
+
+using Pieces = std::vector<std::span<std::byte>>;
+
+class PagePlaces {
+ public:
+  // `request` must have passed check_request and outlives this. Rows of tokens that are not asked
+  // for, of its first page and its last, go to `sink`, two pages: each to a place of its own, so
+  // that a page can be checked where it lies.
+  PagePlaces(const PullRequest& request, const Manifest& manifest, std::span<std::byte> sink);
+
+  // Behind what `pieces` has; runs of memory are one piece. `layer` is of the model, `kv_head` too.
+  void append(int32_t layer, int32_t kv_head, int64_t page, Pieces& pieces) const;
+
+  // Of the pieces of a page in this layer, but for its ends and for those that join.
+  int64_t run_bytes(int32_t layer) const;
+
+ private:
+  struct Plane;
+  void append_plane(const Plane& plane, int64_t page, std::byte* sink, Pieces& pieces) const;
+
+  const PullRequest& request_;
+  const int64_t page_tokens_;
+  const int64_t row_bytes_;
+  const std::span<std::byte> sink_;
+};
+
+}  // namespace millrace::kvclient

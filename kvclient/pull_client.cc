@@ -1,0 +1,93 @@
+#include "kvclient/pull_client.h"
+
+#include <algorithm>
+
+#include "common/system/usable_cores.h"
+#include "kvclient/pull_queue.h"
+#include "kvclient/pull_worker.h"
+
+namespace millrace::kvclient {
+
+namespace {
+
+// Large enough for a request's way to be small beside it, small enough for the second-level cache of
+// a core to hold it until its pages are checked.
+constexpr int64_t kRequestBytes = 2 << 20;
+// A reply carries 64 MiB, and a rank takes 2048 pages at once.
+constexpr int64_t kMaxPagesPerRequest = 1024;
+
+PullClientOptions with_defaults(PullClientOptions options) {
+  if (options.num_threads <= 0) options.num_threads = std::clamp(usable_cores(), 2, 8);
+  if (options.connections_per_rank <= 0) options.connections_per_rank = options.num_threads;
+  return options;
+}
+
+int64_t pages_per_request(const PullClientOptions& options, const Manifest& manifest) {
+  const int64_t most =
+      std::min(kMaxPagesPerRequest, comm::kMaxTransportPayloadBytes / manifest.page_bytes());
+  const int64_t wanted = options.pages_per_request > 0 ? options.pages_per_request
+                                                       : kRequestBytes / manifest.page_bytes();
+  return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
+}
+
+}  // namespace
+
+Pull::Pull(std::shared_ptr<PullQueue> queue, std::shared_ptr<PullTask> task)
+    : queue_(std::move(queue)), task_(std::move(task)) {}
+
+Pull::~Pull() {
+  queue_->cancel(*task_);
+  queue_->wait_until_quiet(*task_);
+}
+
+std::optional<Result<void>> Pull::wait(Deadline deadline) {
+  return queue_->wait(*task_, deadline);
+}
+
+std::optional<Result<void>> Pull::wait_for_layer(int32_t layer, Deadline deadline) {
+  const auto& request = task_->request;
+  if (layer < request.first_layer || layer - request.first_layer >= std::ssize(request.layers)) {
+    return Result<void>(error(Errc::kInvalidArgument, "layer {} is none of {} + {}", layer,
+                              request.first_layer, request.layers.size()));
+  }
+  return queue_->wait_for_layer(*task_, layer, deadline);
+}
+
+void Pull::cancel() {
+  queue_->cancel(*task_);
+}
+
+PullProgress Pull::progress() const {
+  return queue_->progress(*task_);
+}
+
+int64_t Pull::num_pages() const {
+  return task_->num_pages();
+}
+
+PullClient::PullClient(comm::Transport& transport, const PullClientOptions& options)
+    : options_(with_defaults(options)),
+      queue_(std::make_shared<PullQueue>(options_.num_threads, options_.connections_per_rank)) {
+  for (int thread = 0; thread < options_.num_threads; ++thread) {
+    threads_.emplace_back([queue = queue_, &transport, thread, refetches = options_.max_refetches] {
+      PullWorker(*queue, transport, thread, refetches).run();
+    });
+  }
+}
+
+PullClient::~PullClient() {
+  queue_->close();
+  for (auto& thread : threads_) thread.join();
+}
+
+Result<std::unique_ptr<Pull>> PullClient::start(std::shared_ptr<const Manifest> manifest,
+                                                PullRequest request) {
+  MR_RETURN_IF_ERROR(check_request(request, *manifest));
+  const int64_t pages = pages_per_request(options_, *manifest);
+  auto task = std::make_shared<PullTask>(std::move(manifest), std::move(request), pages);
+  auto pull = std::make_unique<Pull>(queue_, task);
+  queue_->add(task);
+  return pull;
+}
+
+}  // namespace millrace::kvclient

@@ -1,0 +1,74 @@
+#include "kvclient/pull_request.h"
+
+#include <algorithm>
+
+#include "common/units.h"
+
+namespace millrace::kvclient {
+
+namespace {
+
+bool within(int64_t first, int64_t count, int64_t limit) {
+  return first >= 0 && count > 0 && first < limit && count <= limit - first;
+}
+
+Result<void> check_part(const PullRequest& request, const Manifest& manifest) {
+  const auto& layout = manifest.layout;
+  if (within(request.first_layer, std::ssize(request.layers), layout.num_layers) &&
+      within(request.first_kv_head, request.num_kv_heads, layout.num_kv_heads) &&
+      within(request.first_token, request.num_tokens, manifest.num_tokens)) {
+    return {};
+  }
+  return error(Errc::kInvalidArgument,
+               "layers {} + {}, kv heads {} + {}, tokens {} + {} are outside the manifest: {} "
+               "layers, {} kv heads, {} tokens",
+               request.first_layer, request.layers.size(), request.first_kv_head,
+               request.num_kv_heads, request.first_token, request.num_tokens, layout.num_layers,
+               layout.num_kv_heads, manifest.num_tokens);
+}
+
+Result<void> check_blocks(const PullRequest& request) {
+  const int64_t tokens = request.block_tokens;
+  if (tokens != 16 && tokens != 32 && tokens != 64 && tokens != 128) {
+    return error(Errc::kUnsupported, "blocks of {} tokens; 16, 32, 64 and 128 are supported",
+                 tokens);
+  }
+  const int64_t needed = ceil_div(request.num_tokens, tokens);
+  if (std::ssize(request.block_ids) < needed) {
+    return error(Errc::kInvalidArgument, "{} blocks of {} tokens for {} tokens",
+                 request.block_ids.size(), tokens, request.num_tokens);
+  }
+  const auto negative = std::find_if(request.block_ids.begin(), request.block_ids.begin() + needed,
+                                     [](int32_t id) { return id < 0; });
+  if (negative != request.block_ids.begin() + needed) {
+    return error(Errc::kInvalidArgument, "block {} has the id {}",
+                 negative - request.block_ids.begin(), *negative);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_request(const PullRequest& request, const Manifest& manifest) {
+  MR_RETURN_IF_ERROR(check_part(request, manifest));
+  if (find_dtype(manifest.layout.dtype) != request.dtype) {
+    return error(Errc::kUnsupported, "the cache is {}, its destination {}: nothing is converted",
+                 manifest.layout.dtype, dtype_name(request.dtype));
+  }
+  if (request.head_dim != manifest.layout.head_dim) {
+    return error(Errc::kInvalidArgument, "the cache has head dim {}, its destination {}",
+                 manifest.layout.head_dim, request.head_dim);
+  }
+  for (const auto& layer : request.layers) {
+    if (layer.k == nullptr || layer.v == nullptr) {
+      return error(Errc::kInvalidArgument, "layer {} has no destination",
+                   request.first_layer + (&layer - request.layers.data()));
+    }
+  }
+  if (request.timeout <= Duration::zero()) {
+    return error(Errc::kInvalidArgument, "a timeout of {} s", seconds(request.timeout));
+  }
+  return check_blocks(request);
+}
+
+}  // namespace millrace::kvclient

@@ -1,0 +1,52 @@
+// What a pull is to bring, and where it goes.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/result.h"
+#include "kvclient/handover/handover_feed.h"
+#include "kvclient/manifest/manifest.h"
+
+namespace millrace::kvclient {
+
+// Where an engine keeps one layer. Token t of block b and kv head h (from 0, of those pulled) has
+// its K, head_dim elements side by side, at k + b * block_stride + h * head_stride + t *
+// token_stride, and its V at the same place from v. Strides are in bytes and may be negative.
+struct LayerDestination {
+  std::byte* k = nullptr;  // of block 0, head 0, token 0
+  std::byte* v = nullptr;
+  int64_t block_stride = 0;
+  int64_t head_stride = 0;
+  int64_t token_stride = 0;
+};
+
+struct PullRequest {
+  int32_t first_layer = 0;  // of the model
+  int32_t first_kv_head = 0;
+  int32_t num_kv_heads = 0;
+  DType dtype = DType::kFloat32;  // of the destination; the cache's must be the same
+  int32_t head_dim = 0;
+  int32_t block_tokens = 64;             // 16, 32, 64 or 128
+  int64_t first_token = 0;               // of the prompt: goes to token 0 of block_ids[0]
+  int64_t num_tokens = 0;                // what lies behind them in the last block is left as it is
+  std::vector<int32_t> block_ids;        // ceil(num_tokens / block_tokens) or more
+  std::vector<LayerDestination> layers;  // of first_layer, ...
+  Duration timeout = std::chrono::minutes(10);
+  int32_t priority = 0;  // pulls of a higher one go first
+  // Without a feed: pages that are not there yet are asked for again, instead of kUnavailable.
+  bool ask_again = false;
+  // Layers are pulled once it says that they are there; without one, at once.
+  std::shared_ptr<HandoverFeed> feed = {};
+};
+
+// kInvalidArgument: outside the manifest, or not a shape that this client writes; kUnsupported:
+// another dtype.
+Result<void> check_request(const PullRequest& request, const Manifest& manifest);
+
+}  // namespace millrace::kvclient

@@ -1,0 +1,147 @@
+#include "kvclient/pull_worker.h"
+
+#include <algorithm>
+
+#include "comm/api/destination_writer.h"
+#include "common/checksum.h"
+
+namespace millrace::kvclient {
+
+namespace {
+
+// Shorter runs of memory cost the transport more than a copy from the cache does.
+constexpr int64_t kMinRunBytes = 2048;
+// A rank that does not answer for so long is lost, whatever time a pull has.
+constexpr std::chrono::seconds kConnectLimit{5};
+// Of one thread: those to groups that are gone go in the end.
+constexpr size_t kMaxConnections = 256;
+
+}  // namespace
+
+void PullWorker::run() {
+  while (const auto work = queue_.take(thread_)) {
+    queue_.finish(thread_, *work, fetch(*work));
+  }
+}
+
+Result<PullOutcome> PullWorker::fetch(const Work& work) {
+  const auto& task = *work.task;
+  sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * task.manifest->page_bytes())));
+  const PagePlaces places(task.request, *task.manifest, sink_);
+  return places.run_bytes(work.job.run.layer) < kMinRunBytes ? fetch_and_copy(work, places)
+                                                             : fetch_in_place(work, places);
+}
+
+Result<PullOutcome> PullWorker::fetch_in_place(const Work& work, const PagePlaces& places) {
+  const PageRun& run = work.job.run;
+  pieces_.clear();
+  for (int64_t i = 0; i < run.num_pages; ++i) {
+    places.append(run.layer, run.kv_head, run.first_page + i, pieces_);
+  }
+  PullOutcome outcome;
+  MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, pieces_, outcome));
+  for (int64_t i = 0; i < run.num_pages; ++i) {
+    page_pieces_.clear();
+    places.append(run.layer, run.kv_head, run.first_page + i, page_pieces_);
+    MR_RETURN_IF_ERROR(make_good(work, i, page_pieces_, pulled[static_cast<size_t>(i)], outcome));
+  }
+  return outcome;
+}
+
+Result<PullOutcome> PullWorker::fetch_and_copy(const Work& work, const PagePlaces& places) {
+  const PageRun& run = work.job.run;
+  const auto page_bytes = static_cast<size_t>(work.task->manifest->page_bytes());
+  const size_t bytes = static_cast<size_t>(run.num_pages) * page_bytes;
+  staging_.resize(std::max(staging_.size(), bytes));
+  const auto staged = std::span(staging_).first(bytes);
+  PullOutcome outcome;
+  MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, comm::Destination(&staged, 1), outcome));
+  for (int64_t i = 0; i < run.num_pages; ++i) {
+    const auto page = staged.subspan(static_cast<size_t>(i) * page_bytes, page_bytes);
+    MR_RETURN_IF_ERROR(
+        make_good(work, i, comm::Destination(&page, 1), pulled[static_cast<size_t>(i)], outcome));
+    page_pieces_.clear();
+    places.append(run.layer, run.kv_head, run.first_page + i, page_pieces_);
+    comm::DestinationWriter(page_pieces_).write(page);
+  }
+  return outcome;
+}
+
+Result<void> PullWorker::make_good(const Work& work, int64_t index, comm::Destination page,
+                                   PulledPage& pulled, PullOutcome& outcome) {
+  PageRun single = work.job.run;
+  single.first_page += index;
+  single.num_pages = 1;
+  for (int32_t attempt = 0; checksum(page) != pulled.checksum; ++attempt) {
+    ++outcome.corrupt_pages;
+    if (attempt >= max_refetches_) {
+      return error(Errc::kCorrupt,
+                   "layer {}, kv head {}, page {} from {}: checksum {:016x}, expected {:016x}, "
+                   "after {} fetches",
+                   single.layer, single.kv_head, single.first_page, work.task->address(work.job),
+                   checksum(page), pulled.checksum, attempt + 1);
+    }
+    MR_ASSIGN_OR_RETURN(const auto again, call(work, single, page, outcome));
+    pulled = again.front();
+  }
+  ++outcome.pages_by_tier[std::min<uint32_t>(pulled.tier, 2)];
+  return {};
+}
+
+Result<std::vector<PulledPage>> PullWorker::call(const Work& work, const PageRun& run,
+                                                 comm::Destination destination,
+                                                 PullOutcome& outcome) {
+  const auto& task = *work.task;
+  const std::string& address = task.address(work.job);
+  const std::string request = page_request(*task.manifest, run, /*digests=*/false);
+  while (true) {
+    bool is_new = false;
+    MR_ASSIGN_OR_RETURN(Connection* const connection, this->connection(work, is_new));
+    if (!queue_.begin_call(thread_, *connection->to)) {
+      return Error(Errc::kCancelled, "the pull has ended");
+    }
+    const auto called = connection->to->call_into(request, destination, task.deadline);
+    const bool undisturbed = queue_.end_call(thread_);
+    const std::string transport_name = connection->transport_name;
+    // Destroying a connection waits until it writes nothing any more.
+    if (!called.ok() || !undisturbed) connections_.erase(address);
+    if (called.ok()) {
+      const int64_t bytes = comm::total_bytes(destination);
+      outcome.bytes += called->payload_bytes;
+      outcome.transport = transport_name;
+      return read_page_reply(*called, address, run, bytes);
+    }
+    // The rank may have been restarted since this connection was used last.
+    if (is_new || !undisturbed || called.error().code != Errc::kPeerLost) return called.error();
+  }
+}
+
+Result<PullWorker::Connection*> PullWorker::connection(const Work& work, bool& is_new) {
+  const std::string& address = work.task->address(work.job);
+  auto known = connections_.find(address);
+  is_new = known == connections_.end();
+  if (is_new) {
+    if (connections_.size() >= kMaxConnections) drop_oldest_connection();
+    const auto limit = work.task->deadline.earlier_of(Deadline::after(kConnectLimit));
+    auto connected = transport_.connect(address, limit);
+    if (!connected.ok()) {
+      const bool silent = connected.error().code == Errc::kDeadlineExceeded;
+      const bool late = work.task->deadline.passed();
+      return Error(silent && !late ? Errc::kPeerLost : connected.error().code,
+                   connected.error().message);
+    }
+    Connection made{.to = std::move(*connected), .transport_name = {}};
+    made.transport_name = made.to->transport_name();
+    known = connections_.emplace(address, std::move(made)).first;
+  }
+  known->second.used = ++num_calls_;
+  return &known->second;
+}
+
+void PullWorker::drop_oldest_connection() {
+  connections_.erase(
+      std::min_element(connections_.begin(), connections_.end(),
+                       [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+}
+
+}  // namespace millrace::kvclient

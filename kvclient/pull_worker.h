@@ -1,0 +1,55 @@
+// One thread of a client, and its connections: fetches what the queue gives it, checks it, and sees
+// to it that it lies where it belongs.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "common/result.h"
+#include "kvclient/page_places.h"
+#include "kvclient/pull_queue.h"
+
+namespace millrace::kvclient {
+
+class PullWorker {
+ public:
+  PullWorker(PullQueue& queue, comm::Transport& transport, int thread, int32_t max_refetches)
+      : queue_(queue), transport_(transport), thread_(thread), max_refetches_(max_refetches) {}
+
+  // Until the queue is closed.
+  void run();
+
+ private:
+  struct Connection {
+    std::unique_ptr<comm::TransportConnection> to;
+    std::string transport_name;
+    uint64_t used = 0;  // when, in calls of this thread
+  };
+  using Work = PullQueue::Work;
+
+  Result<PullOutcome> fetch(const Work& work);
+  Result<PullOutcome> fetch_in_place(const Work& work, const PagePlaces& places);
+  Result<PullOutcome> fetch_and_copy(const Work& work, const PagePlaces& places);
+  // Fetches page `index` of the run into `page` until it is what its rank wrote.
+  Result<void> make_good(const Work& work, int64_t index, comm::Destination page,
+                         PulledPage& pulled, PullOutcome& outcome);
+  Result<std::vector<PulledPage>> call(const Work& work, const PageRun& run,
+                                       comm::Destination destination, PullOutcome& outcome);
+  Result<Connection*> connection(const Work& work, bool& is_new);
+  void drop_oldest_connection();
+
+  PullQueue& queue_;
+  comm::Transport& transport_;
+  const int thread_;
+  const int32_t max_refetches_;
+  std::map<std::string, Connection> connections_;  // by address
+  uint64_t num_calls_ = 0;
+  std::vector<std::byte> staging_, sink_;
+  Pieces pieces_, page_pieces_;
+};
+
+}  // namespace millrace::kvclient

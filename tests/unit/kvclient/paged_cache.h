@@ -1,0 +1,60 @@
+// The paged blocks of a decode engine, in each of the layouts that engines have, and what they must
+// hold after a pull, by a copy row by row.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvclient/pull_request.h"
+#include "tests/unit/kvclient/fake_ranks.h"
+
+namespace millrace::test {
+
+enum class Layout {
+  kNhdTwoTensors,    // K and V [blocks, tokens, heads, dim]
+  kNhdOneTensor,     // [2, blocks, tokens, heads, dim]
+  kHndTwoTensors,    // K and V [blocks, heads, tokens, dim]
+  kHndKvSideBySide,  // [blocks, heads, tokens, 2 * dim]
+  kNhdKvSideBySide,  // [blocks, tokens, heads, 2 * dim]
+  kHndKvPages,       // [blocks, heads, 2, tokens, dim]: as a page of that many tokens travels
+};
+
+struct PagedShape {
+  Layout layout = Layout::kHndTwoTensors;
+  int32_t block_tokens = 16;
+  int64_t first_token = 0;
+  int64_t num_tokens = 0;
+  int32_t first_kv_head = 0;
+  int32_t num_kv_heads = 0;
+  int32_t first_layer = 0;
+  int32_t num_layers = 0;
+};
+
+class PagedCache {
+ public:
+  PagedCache(const FakeRanks& ranks, const PagedShape& shape);
+
+  // Into this cache's memory.
+  kvclient::PullRequest request();
+  // "" if the memory is what a pull must leave, with every byte beside it untouched; else where not.
+  std::string difference() const;
+  std::string difference_of_layer(int32_t layer) const;
+  bool untouched() const;
+
+ private:
+  struct Strides {
+    int64_t block, head, token, v;  // bytes; v: from K to V
+  };
+  Strides strides() const;
+  std::vector<std::byte> expected(int32_t layer) const;
+
+  const FakeRanks& ranks_;
+  const PagedShape shape_;
+  const int64_t row_bytes_;
+  int64_t num_blocks_ = 0;
+  std::vector<int32_t> block_ids_;
+  std::vector<std::vector<std::byte>> layers_;
+};
+
+}  // namespace millrace::test
