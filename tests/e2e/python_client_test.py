@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The Python package millrace_kv over libmillrace_kv.so: prefills, events for those that did not post them, pulls, and clean ends."""
+import array
 import os
+import random
 import signal
 import sys
 import unittest
@@ -9,7 +11,6 @@ from service import SOURCE_DIR, Service, ServiceTestCase, make_prompt, tokens_fo
 
 sys.path.insert(0, os.path.join(SOURCE_DIR, "connectors/vllm"))
 import millrace_kv  # noqa: E402
-import numpy as np  # noqa: E402
 from millrace_kv.coordinator import prompt_digest  # noqa: E402
 
 NUM_LAYERS, NUM_KV_HEADS, HEAD_DIM, BLOCK = 5, 2, 128, 16
@@ -19,18 +20,45 @@ MEDIUM = make_prompt(tokens_for(4096), seed=2)["prompt_token_ids"]
 MARK = -1234.5
 
 
-def fused_blocks(num_blocks):
-    """[layers][blocks, heads, tokens, K then V], as vLLM has them."""
-    return [np.full((num_blocks, NUM_KV_HEADS, BLOCK, 2 * HEAD_DIM), MARK, np.float32) for _ in range(NUM_LAYERS)]
+class Memory:
+    """Floats, and views of them as NumPy would describe them."""
+
+    def __init__(self, size):
+        self.floats = array.array("f", [MARK]) * size
+
+    def view(self, shape, strides, offset=0, typestr="<f4"):
+        """`strides` and `offset` count floats."""
+        return View(self, shape, strides, offset, typestr)
 
 
-def halves(cache):
-    return cache[..., :HEAD_DIM], cache[..., HEAD_DIM:]
+class View:
+    def __init__(self, memory, shape, strides, offset, typestr):
+        self._floats, self._strides, self._offset = memory.floats, strides, offset
+        self.__array_interface__ = {"data": (memory.floats.buffer_info()[0] + 4 * offset, False), "shape": shape, "typestr": typestr,
+                                    "strides": tuple(4 * stride for stride in strides), "version": 3}
+
+    def rows(self, block_ids, head, num_tokens):
+        """Of each token, as bytes."""
+        found = []
+        for token in range(num_tokens):
+            begin = self._offset + block_ids[token // BLOCK] * self._strides[0] + head * self._strides[1] + token % BLOCK * self._strides[2]
+            found.append(self._floats[begin:begin + HEAD_DIM].tobytes())
+        return found
 
 
-def in_order(cache, block_ids, num_tokens):
-    """[heads, tokens, K then V]"""
-    return cache[block_ids].transpose(1, 0, 2, 3).reshape(NUM_KV_HEADS, -1, 2 * HEAD_DIM)[:, :num_tokens]
+def fused(num_blocks, heads=NUM_KV_HEADS):
+    """(K, V) of each layer in [blocks, heads, tokens, K then V], as vLLM has them."""
+    row = 2 * HEAD_DIM
+    shape, strides = (num_blocks, heads, BLOCK, HEAD_DIM), (heads * BLOCK * row, BLOCK * row, row, 1)
+    memories = [Memory(num_blocks * heads * BLOCK * row) for _ in range(NUM_LAYERS)]
+    return [(memory.view(shape, strides), memory.view(shape, strides, HEAD_DIM)) for memory in memories]
+
+
+def apart(num_blocks):
+    """One head in [K and V, blocks, tokens, heads, dim]."""
+    shape, strides, half = (num_blocks, 1, BLOCK, HEAD_DIM), (BLOCK * HEAD_DIM, HEAD_DIM, HEAD_DIM, 1), num_blocks * BLOCK * HEAD_DIM
+    memories = [Memory(2 * half) for _ in range(NUM_LAYERS)]
+    return [(memory.view(shape, strides), memory.view(shape, strides, half)) for memory in memories]
 
 
 class PythonClientTest(ServiceTestCase):
@@ -56,10 +84,10 @@ class PythonClientTest(ServiceTestCase):
     def pulled(self, manifest, **options):
         num_blocks = -(-manifest.num_tokens // BLOCK)
         ids = list(range(num_blocks))
-        caches = fused_blocks(num_blocks)
-        with self.client.pull(manifest, [halves(cache) for cache in caches], ids, timeout_s=60, **options) as pull:
+        layers = fused(num_blocks)
+        with self.client.pull(manifest, layers, ids, timeout_s=60, **options) as pull:
             pull.wait()
-        return [in_order(cache, ids, manifest.num_tokens) for cache in caches]
+        return [[view.rows(ids, head, manifest.num_tokens) for view in layer for head in range(NUM_KV_HEADS)] for layer in layers]
 
     def test_a_manifest_has_the_models_numbers_and_survives_its_json(self):
         manifest = self.prefilled(SHORT).result()
@@ -72,19 +100,20 @@ class PythonClientTest(ServiceTestCase):
     def test_layouts_tables_and_parts_bring_the_same_numbers(self):
         manifest = self.prefilled(SHORT).result()
         whole = self.pulled(manifest)
-        self.assertTrue(all(np.isfinite(layer).all() and (layer != MARK).all() for layer in whole))
-        # NHD, blocks in any order, from token 32 on, the second head alone.
-        num_tokens = len(SHORT) - 32
-        ids = list(np.random.default_rng(5).permutation(100)[:-(-num_tokens // BLOCK)])
-        caches = [np.full((2, 100, BLOCK, 1, HEAD_DIM), MARK, np.float32) for _ in range(NUM_LAYERS)]
-        views = [(cache[0].transpose(0, 2, 1, 3), cache[1].transpose(0, 2, 1, 3)) for cache in caches]
-        with self.client.pull(manifest, views, ids, timeout_s=60, first_token=32, first_kv_head=1) as pull:
+        mark = array.array("f", [MARK]).tobytes()
+        self.assertFalse(any(row.startswith(mark) for layer in whole for rows in layer for row in rows))
+        # From token 32 on, the second head alone, into blocks in any order.
+        num_tokens, num_blocks = len(SHORT) - 32, 100
+        ids = random.Random(5).sample(range(num_blocks), -(-num_tokens // BLOCK))
+        layers = apart(num_blocks)
+        with self.client.pull(manifest, layers, ids, timeout_s=60, first_token=32, first_kv_head=1) as pull:
             pull.wait()
             self.assertEqual(pull.stats()["layers_done"], NUM_LAYERS)
-        for expected, cache in zip(whole, caches):
-            got = cache[:, ids].reshape(2, -1, HEAD_DIM)[:, :num_tokens]
-            np.testing.assert_array_equal(got, np.stack(np.split(expected[1, 32:], 2, axis=-1)))
-            self.assertTrue((np.delete(cache, ids, axis=1) == MARK).all())
+        others = [block for block in range(num_blocks) if block not in ids]
+        for (k0, k1, v0, v1), (k, v) in zip(whole, layers):
+            self.assertEqual(k.rows(ids, 0, num_tokens), k1[32:])
+            self.assertEqual(v.rows(ids, 0, num_tokens), v1[32:])
+            self.assertEqual(set(k.rows(others, 0, len(others) * BLOCK)), {mark * HEAD_DIM})
 
     def test_one_that_did_not_post_follows_and_pulls_while_it_is_computed(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM, lease_ms=30000)
@@ -93,8 +122,7 @@ class PythonClientTest(ServiceTestCase):
         self.assertFalse(manifest.is_result)
         streamed = self.pulled(manifest, feed=follower.feed)
         self.assertTrue(prefill.ended.wait(60))
-        for one, other in zip(streamed, self.pulled(prefill.result())):
-            np.testing.assert_array_equal(one, other)
+        self.assertTrue(streamed == self.pulled(prefill.result()))
 
     def test_who_posted_and_leaves_ends_the_pulls_of_those_that_follow(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM)
@@ -123,7 +151,7 @@ class PythonClientTest(ServiceTestCase):
         # A feed that never hears of a layer.
         num_blocks = -(-manifest.num_tokens // BLOCK)
         feed = millrace_kv.Feed()
-        pull = self.client.pull(manifest, [halves(cache) for cache in fused_blocks(num_blocks)], list(range(num_blocks)), timeout_s=60, feed=feed)
+        pull = self.client.pull(manifest, fused(num_blocks), list(range(num_blocks)), timeout_s=60, feed=feed)
         with self.assertRaises(millrace_kv.Pending):
             pull.wait(0.0)
         pull.cancel()
@@ -147,14 +175,13 @@ class PythonClientTest(ServiceTestCase):
         num_blocks = -(-len(SHORT) // BLOCK)
         ids = list(range(num_blocks))
 
-        def start(shape, dtype=np.float32, ids=ids):
-            caches = [np.zeros(shape, dtype) for _ in range(NUM_LAYERS)]
-            return self.client.pull(manifest, [(cache, cache) for cache in caches], ids, timeout_s=60)
-        for code, arguments in (("invalid_argument", [(num_blocks, NUM_KV_HEADS, BLOCK, 64)]), ("unsupported", [(num_blocks, NUM_KV_HEADS, BLOCK, HEAD_DIM), np.float16]),
-                                ("invalid_argument", [(num_blocks, 3, BLOCK, HEAD_DIM)]), ("unsupported", [(num_blocks, 2, BLOCK, HEAD_DIM), np.int32]),
-                                ("invalid_argument", [(num_blocks - 1, NUM_KV_HEADS, BLOCK, HEAD_DIM)]), ("unsupported", [(num_blocks, NUM_KV_HEADS, 7, HEAD_DIM)])):
-            with self.subTest(arguments=arguments), self.assertRaises(millrace_kv.MillraceError) as caught:
-                start(*arguments)
+        def start(blocks=num_blocks, heads=NUM_KV_HEADS, tokens=BLOCK, dim=HEAD_DIM, typestr="<f4"):
+            view = Memory(blocks * heads * tokens * dim).view((blocks, heads, tokens, dim), (heads * tokens * dim, tokens * dim, dim, 1), 0, typestr)
+            return self.client.pull(manifest, [(view, view)] * NUM_LAYERS, ids, timeout_s=60)
+        for code, shape in (("invalid_argument", {"dim": 64}), ("unsupported", {"typestr": "<i4"}), ("invalid_argument", {"typestr": "<f2"}),
+                            ("invalid_argument", {"heads": 3}), ("invalid_argument", {"blocks": num_blocks - 1}), ("unsupported", {"tokens": 7})):
+            with self.subTest(shape=shape), self.assertRaises(millrace_kv.MillraceError) as caught:
+                start(**shape)
             self.assertEqual(caught.exception.code, code, caught.exception)
         for text in "", "{", '{"version": 1}':
             with self.subTest(text=text), self.assertRaises(millrace_kv.MillraceError):

@@ -12,6 +12,7 @@ import json
 import threading
 from collections import namedtuple
 from ctypes import byref, c_float, c_int32
+from math import prod
 
 from ._library import (DTYPES, TRANSPORTS, ClientOptions, LayerDestination, ManifestInfo, MillraceError, Pending, PullRequest, PullStats,
                        ShardInfo, library)
@@ -133,14 +134,20 @@ class Feed(_Owner):
 
 
 def _memory(view):
-    """(address, shape, strides in bytes, dtype) of a torch tensor or a NumPy array."""
+    """(address, shape, strides in bytes, dtype) of a torch tensor, or of what has NumPy's array interface."""
     if hasattr(view, "data_ptr"):
         size = view.element_size()
         return view.data_ptr(), tuple(view.shape), tuple(stride * size for stride in view.stride()), str(view.dtype).removeprefix("torch.")
-    array = view.__array_interface__
-    if array["data"][1]:
+    interface = view.__array_interface__
+    address, read_only = interface["data"]
+    if read_only:
         raise MillraceError("invalid_argument", "a destination cannot be written to")
-    return array["data"][0], view.shape, view.strides, view.dtype.name
+    shape, strides, kind = tuple(interface["shape"]), interface.get("strides"), interface["typestr"]
+    if strides is None:
+        strides = tuple(prod(shape[axis + 1:]) * int(kind[2:]) for axis in range(len(shape)))
+    # NumPy has no bfloat16; packages that bring one give it a name and no letter.
+    name = {"<f4": "float32", "<f2": "float16"}.get(kind) or getattr(getattr(view, "dtype", None), "name", kind)
+    return address, shape, tuple(strides), name
 
 
 def _destination(layer, k, v):
