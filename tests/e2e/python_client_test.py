@@ -117,6 +117,7 @@ class PythonClientTest(ServiceTestCase):
 
     def test_one_that_did_not_post_follows_and_pulls_while_it_is_computed(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM, lease_ms=30000)
+        wait_until("the manifest", prefill.manifest, 60)
         follower = self.coordinator.follow(prefill.request_id)
         manifest = wait_until("the manifest", follower.manifest, 60)
         self.assertFalse(manifest.is_result)
@@ -126,6 +127,7 @@ class PythonClientTest(ServiceTestCase):
 
     def test_who_posted_and_leaves_ends_the_pulls_of_those_that_follow(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM)
+        wait_until("the manifest", prefill.manifest, 60)
         follower = self.coordinator.follow(prefill.request_id)
         manifest = wait_until("the manifest", follower.manifest, 60)
         prefill.close()
@@ -138,6 +140,7 @@ class PythonClientTest(ServiceTestCase):
 
     def test_a_follower_that_leaves_ends_nothing(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM, lease_ms=30000)
+        wait_until("the manifest", prefill.manifest, 60)
         follower = self.coordinator.follow(prefill.request_id)
         wait_until("the manifest", follower.manifest, 60)
         follower.close()
