@@ -10,6 +10,7 @@ from vllm.distributed.parallel_state import get_tensor_model_parallel_rank, get_
 from vllm.logger import init_logger
 
 from ._version import VERSION
+from .messages import LoadFailures, LoadMetadata
 from .model_shape import ModelShape, why_left_to_vllm
 from .options import Options
 
@@ -69,14 +70,15 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
 
     def build_connector_meta(self, scheduler_output):
-        from .scheduler_side import LoadMetadata
         if not self._scheduler:
             return LoadMetadata()
         return self._scheduler.metadata(nothing_scheduled=scheduler_output.total_num_scheduled_tokens == 0)
 
     def update_connector_output(self, connector_output):
         if self._scheduler:
-            self._scheduler.received(connector_output.finished_recving or (), connector_output.invalid_block_ids)
+            failures = connector_output.kv_connector_worker_meta
+            self._scheduler.failed(failures.reasons if failures else {})
+            self._scheduler.received(connector_output.finished_recving or ())
 
     def request_finished(self, request, block_ids):
         if self._scheduler:
@@ -101,6 +103,10 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_block_ids_with_load_errors(self):
         return self._worker.take_bad_blocks() if self._worker else set()
+
+    def build_connector_worker_meta(self):
+        failures = self._worker.take_failures() if self._worker else None
+        return LoadFailures(failures) if failures else None
 
     # Waiting for one request's layer would hold up the whole batch: vLLM is told of whole loads.
     def wait_for_layer_load(self, layer_name):

@@ -5,35 +5,18 @@ left to vLLM, once and for all, and then the reason is said."""
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 from vllm.logger import init_logger
 
 from ._library import MillraceError
 from .coordinator import Coordinator, EventStream, prompt_digest
+from .messages import Load, LoadMetadata
 from .model_shape import ModelShape
 
 logger = init_logger("vllm.millrace_kv")
 
 _COMPLAINT_INTERVAL_S = 60.0
-
-
-@dataclass
-class Load:
-    """What one worker process needs in order to pull."""
-
-    request_id: str
-    manifest: str  # JSON
-    block_ids: list[int]  # of vLLM, for the tokens below
-    first_token: int
-    num_tokens: int
-
-
-@dataclass
-class LoadMetadata(KVConnectorMetadata):
-    loads: list[Load] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -45,7 +28,6 @@ class _Remote:
     millrace_id: str
     lease_id: str = ""  # of one that a router had prefilled
     manifest: object = None
-    block_ids: frozenset = frozenset()
     request: object = None  # vLLM's, while it loads
     cache_salt: str | None = None  # its own
     cancelled: bool = False
@@ -79,6 +61,7 @@ class SchedulerSide:
         self._left = set()  # request ids that vLLM computes, or that have had their load
         self._loads = []
         self._cancelled = []
+        self._failures = {}  # of loads: (code, why)
         self._news = threading.Event()
         self._endings = ThreadPoolExecutor(4, "millrace-end")
         self._complaints = _Complaints()
@@ -122,7 +105,6 @@ class SchedulerSide:
         begin = first_token // self._block_tokens
         end = -(-request.num_prompt_tokens // self._block_tokens)
         load = Load(request.request_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens)
-        remote.block_ids = frozenset(load.block_ids)
         remote.request = request
         remote.cache_salt = request.cache_salt
         if not self._options.reuse:
@@ -132,6 +114,7 @@ class SchedulerSide:
     def metadata(self, nothing_scheduled):
         for request_id, remote in self._remotes.items():
             if remote.request is not None and remote.events.error and not remote.cancelled:
+                self._failures.setdefault(request_id, (remote.events.error.code, str(remote.events.error)))
                 self._cancel_load(request_id, remote)
         metadata = LoadMetadata(self._loads, self._cancelled)
         self._loads, self._cancelled = [], []
@@ -141,13 +124,21 @@ class SchedulerSide:
         self._news.clear()
         return metadata
 
-    def received(self, request_ids, invalid_block_ids):
+    def failed(self, reasons):
+        """Of loads that some rank could not complete; they are not through yet."""
+        for request_id, why in reasons.items():
+            if request_id in self._remotes:
+                self._failures.setdefault(request_id, why)
+
+    def received(self, request_ids):
         """Every rank has reported its load."""
         for request_id in request_ids:
             remote = self._remotes.get(request_id)
             if remote is None:
                 continue
-            if remote.block_ids & invalid_block_ids:
+            failure = self._failures.pop(request_id, None)
+            if failure:
+                self._say(remote.request, *failure)
                 # What vLLM computes now is as good for others as any.
                 self._set_cache_salt(remote.request, remote.cache_salt)
             self._end(request_id)
@@ -160,6 +151,7 @@ class SchedulerSide:
             if remote.request is not None:
                 self._cancel_load(request_id, remote)
             self._end(request_id)
+        self._failures.pop(request_id, None)
         self._left.discard(request_id)
 
     def close(self):
@@ -239,7 +231,10 @@ class SchedulerSide:
             self._shut_until = time.monotonic() + self._options.retry_after_s
         self._left.add(request.request_id)
         self._end(request.request_id)
-        self._complaints.say(why.code, f"vLLM computes the {request.num_prompt_tokens} tokens of request {request.request_id} itself: {why}")
+        self._say(request, why.code, str(why))
+
+    def _say(self, request, code, why):
+        self._complaints.say(code, f"vLLM computes the {request.num_prompt_tokens} tokens of request {request.request_id} itself: {why}")
 
     def _cancel_load(self, request_id, remote):
         remote.cancelled = True

@@ -120,6 +120,7 @@ class WorkerSide:
         self._running = {}
         self._finished = set()
         self._bad_blocks = set()
+        self._failures = {}
         self._layers = None
 
     def register(self, kv_caches):
@@ -151,6 +152,11 @@ class WorkerSide:
             bad, self._bad_blocks = self._bad_blocks, set()
         return bad
 
+    def take_failures(self):
+        with self._lock:
+            failures, self._failures = self._failures, {}
+        return failures
+
     def close(self):
         with self._lock:
             running = list(self._running.values())
@@ -160,18 +166,21 @@ class WorkerSide:
         self._client.close()
 
     def _run(self, load, state):
-        bad = ()
+        failure = None
         try:
             self._load(load, state)
-        except Exception as why:
-            bad = load.block_ids
-            if not state.cancelled:
-                logger.warning("vLLM computes %d tokens of request %s itself: the pull failed: %s", load.num_tokens, load.request_id, why)
-        # vLLM takes what has finished before what is bad: both at once.
+        except MillraceError as why:
+            failure = why.code, str(why)
+        except Exception as why:  # a bug, or no memory: vLLM has to hear of it all the same
+            failure = "internal", f"{type(why).__name__}: {why}"
+            logger.exception("pull of request %s", load.request_id)
+        # vLLM asks for what has finished before it asks for what is bad: both are there at once.
         with self._lock:
             del self._running[load.request_id]
             self._finished.add(load.request_id)
-            self._bad_blocks.update(bad)
+            if failure:
+                self._bad_blocks.update(load.block_ids)
+                self._failures[load.request_id] = failure
 
     def _load(self, load, state):
         deadline = time.monotonic() + self._options.pull_timeout_s
