@@ -80,8 +80,9 @@ class Engine:
         self._last_id += 1
         request_id = f"test-{self._last_id}"
         extra = None if params is None else {"kv_transfer_params": {"millrace": params}}
-        return self.engine.add_request(request_id, {"prompt_token_ids": tokens}, SamplingParams(
-            temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False, extra_args=extra)) or request_id
+        self.engine.add_request(request_id, {"prompt_token_ids": tokens}, SamplingParams(
+            temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False, extra_args=extra))
+        return request_id
 
     def finish(self, timeout_s=240):
         """{request id: token ids} of all that were added."""
@@ -212,8 +213,10 @@ class VllmTest(ServiceTestCase):
         requests = self.metric("millrace_prefill_requests_total")
         params = {"request_id": posted.request_id, "lease_id": posted.result().lease_id, "prompt_sha256": prompt_digest(tokens)}
         other = make_prompt(1500, seed=42)
-        for wrong in ({**params, "prompt_sha256": prompt_digest(tokens[1:])}, {**params, "lease_id": "0" * 32}, {"request_id": posted.request_id}):
-            self.assertGreater(self.vllm.answer(tokens[::-1], wrong)[1], 1)
+        another = tokens[::-1]
+        foreign = {**params, "lease_id": "0" * 32, "prompt_sha256": prompt_digest(another)}
+        for wrong in params, foreign, {"request_id": posted.request_id}:
+            self.assertGreater(self.vllm.answer(another, wrong)[1], 1)
         answer, computed = self.vllm.answer(other["prompt_token_ids"], params)
         self.assertEqual((answer[:4], computed), (other["answer_token_ids"], len(other["prompt_token_ids"])))
         answer, computed = self.vllm.answer(tokens, params)
@@ -289,7 +292,7 @@ class VllmTest(ServiceTestCase):
             with self.subTest(phase=phase):
                 request_id = self.vllm.add(prompt(4096, seed=61))
                 self.vllm.step_until(phase, reached)
-                self.vllm.engine.abort_request([request_id], internal=True)
+                self.vllm.engine.abort_request([request_id])
                 self.assertEqual(self.vllm.finish(), {})
                 self.assertEqual(self.vllm.free_blocks(), self.all_blocks)
         record = make_prompt(1500, seed=62)

@@ -248,7 +248,10 @@ class SchedulerSide:
 
     def _end_remote(self, remote):
         try:
-            self._coordinator.end(remote.millrace_id)
+            if remote.lease_id:  # a router's: no more than what it gave
+                self._coordinator.release(remote.millrace_id, remote.lease_id)
+            else:
+                self._coordinator.end(remote.millrace_id)
         except MillraceError as why:
             if why.code not in ("not_found", "cancelled"):  # it has ended by itself
                 self._complaints.say("lease", f"the lease of {remote.millrace_id} was not released and ends by itself: {why}")
