@@ -1,4 +1,4 @@
-"""MillraceConnector with trouble that a test asks for by files in a folder, which worker processes see as well."""
+"""MillraceConnector with what a test asks for by files in a folder, which worker processes see as well."""
 import os
 import time
 
@@ -20,6 +20,7 @@ class TroubleConnector(MillraceConnector):
     def _load(self, load, state):
         while os.path.exists(path("hold")) and not state.cancelled:
             time.sleep(0.01)
+        self._worker._layers.staged = os.path.exists(path("staged"))
         self._pull(load, state)
         if os.path.exists(path("zero")):
             layers = self._worker._layers

@@ -63,6 +63,8 @@ class Engine:
             tensor_parallel_size=TP, distributed_executor_backend="mp" if TP > 1 else "uni", disable_log_stats=False,
             kv_transfer_config={"kv_connector": "TroubleConnector", "kv_connector_module_path": "trouble_connector", "kv_role": "kv_consumer",
                                 "kv_connector_extra_config": {"coordinator": coordinator, "min_tokens": MIN_TOKENS, "retry_after_s": RETRY_AFTER_S,
+                                                              # Of other memory: two pieces of a few blocks.
+                                                              "staging_bytes": 1 << 20,
                                                               **options}}))
         self.scheduler = self.engine.engine_core.engine_core.scheduler
         self.connector = self.scheduler.get_kv_connector()
@@ -168,6 +170,14 @@ class VllmTest(ServiceTestCase):
                 self.assertEqual(after["external_kv_transfer"] - before.get("external_kv_transfer", 0), num_tokens)
                 self.assertEqual(answer, self.own(record["prompt_token_ids"]))
                 self.assertEqual(answer[:4], record["answer_token_ids"])
+
+    def test_pulls_through_other_memory_bring_the_same(self):
+        """As on a GPU, in pieces that end within a cache."""
+        record = make_prompt(3001, seed=12)
+        with trouble("staged"):
+            answer, computed = self.vllm.answer(record["prompt_token_ids"])
+        self.assertEqual(computed, 1)
+        self.assertEqual(answer, self.own(record["prompt_token_ids"]))
 
     def test_zeroed_pages_give_another_answer(self):
         """The control: what the answers come from is what was pulled."""

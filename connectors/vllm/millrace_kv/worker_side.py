@@ -67,6 +67,7 @@ class Layers:
         self.kernel_tokens = caches[0].shape[2]
         self._ratio = block_tokens // self.kernel_tokens
         self.on_cpu = caches[0].device.type == "cpu"
+        self.staged = not self.on_cpu  # whether pulls go through other memory
 
     def __len__(self):
         return len(self._caches)
@@ -191,10 +192,8 @@ class WorkerSide:
         ids = self._layers.kernel_ids(load.block_ids, load.num_tokens)
         events = self._coordinator.follow(manifest.request_id)
         try:
-            if self._layers.on_cpu:
-                stats = self._pull_in_place(manifest, load, ids, events, state, deadline)
-            else:
-                stats = self._pull_staged(manifest, load, ids, events, state, deadline)
+            pull = self._pull_staged if self._layers.staged else self._pull_in_place
+            stats = pull(manifest, load, ids, events, state, deadline)
         finally:
             events.close()
         logger.debug("request %s: pulled %d bytes in %.3f s", load.request_id, *stats)
