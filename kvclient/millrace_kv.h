@@ -143,8 +143,7 @@ MKV_API size_t mkv_manifest_json(const mkv_manifest* manifest, char* buffer, siz
 typedef struct mkv_feed mkv_feed;
 
 MKV_API mkv_status mkv_feed_create(mkv_feed** out);
-/* Pulls that use it go on without it, as if mkv_feed_fail had been called; layers that are ready by
- * then are still pulled. */
+/* Pulls that still wait for layers by it fail with MKV_CANCELLED. */
 MKV_API void mkv_feed_destroy(mkv_feed* feed);
 /* The next bytes of the server-sent events of one request, cut anywhere. An error is that of the
  * request: of its event `error`, or MKV_CORRUPT for events that cannot be understood; it is returned
@@ -188,8 +187,8 @@ typedef struct mkv_client_options {
 
 /* `options` may be NULL. */
 MKV_API mkv_status mkv_client_create(const mkv_client_options* options, mkv_client** out);
-/* Cancels its pulls and waits until nothing is written any more, 2 s at most after a rank that went
- * silent. The handles of its pulls stay valid. */
+/* Cancels its pulls and waits until nothing is written any more: at once as a rule, some seconds where
+ * ranks went silent. The handles of its pulls stay valid. */
 MKV_API void mkv_client_destroy(mkv_client* client);
 
 /* ---- Pulls -------------------------------------------------------------------------------- */

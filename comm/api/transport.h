@@ -64,9 +64,10 @@ struct TransportStats {
   int64_t bytes_sent_over[kNumCarriers] = {};  // bytes_sent once more; counted by servers only
 };
 
-// Answers requests on a thread of its own from construction to destruction. The handler runs on
-// that thread: other requests wait while it reads what it answers with, and it must not wait for
-// anything else. It sees headers from the network: they may hold anything.
+// Answers requests on threads of its own, one or several, from construction to destruction. The
+// handler runs on them, on several at once: other requests of a thread's connections wait while it
+// reads what it answers with, and it must not wait for anything else. It sees headers from the
+// network: they may hold anything.
 class TransportServer {
  public:
   using Handler = std::function<TransportReply(std::string_view request_header)>;

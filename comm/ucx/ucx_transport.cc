@@ -26,7 +26,8 @@ Result<std::unique_ptr<UcxTransport>> UcxTransport::create(UcxOptions options) {
 Result<std::unique_ptr<TransportServer>> UcxTransport::listen(const std::string& host, int port,
                                                               TransportServer::Handler handler) {
   MR_ASSIGN_OR_RETURN(const auto address, SocketAddress::resolve(host, port));
-  MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, std::move(handler)));
+  MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, options_.server_threads,
+                                                     std::move(handler)));
   return std::unique_ptr<TransportServer>(std::move(server));
 }
 

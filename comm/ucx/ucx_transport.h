@@ -35,6 +35,8 @@ struct UcxOptions {
   // What UCX has to say goes to the default logger; else where the process, which may use UCX by
   // itself, has it.
   bool owns_log = true;
+  // That answer requests, of each server: its connections are shared out among them.
+  int server_threads = 1;
 };
 
 class UcxTransport final : public Transport {

@@ -31,6 +31,9 @@ namespace millrace::worker {
 
 namespace {
 
+// They sleep while no page is asked for; a page on disk then holds up some connections only.
+constexpr int kKvServerThreads = 4;
+
 std::atomic<bool> stop_requested = false;
 
 // The device tier is in the device's memory where that is not the host's.
@@ -202,9 +205,9 @@ Result<void> serve(comm::MpiSession& session, WorkerOptions& options) {
   auto world = session.world();
   const int rank = world->rank();
   init_logging(fmt::format("worker/{}", rank));
-  // It writes to the environment, which the threads that come later read.
   MR_ASSIGN_OR_RETURN(const auto transport,
-                      comm::UcxTransport::create({.transports = options.transports}));
+                      comm::UcxTransport::create(
+                          {.transports = options.transports, .server_threads = kKvServerThreads}));
   MR_RETURN_IF_ERROR(complete(options));
   MR_ASSIGN_OR_RETURN(options.group.epoch, share_epoch(*world));
   MR_ASSIGN_OR_RETURN(const auto watch,

@@ -31,8 +31,9 @@ void PrintTo(const Implementation& implementation, std::ostream* out) {
   *out << implementation.name;
 }
 
-std::unique_ptr<Transport> make_ucx(UcxTransports transports) {
-  auto transport = UcxTransport::create({.transports = transports});
+std::unique_ptr<Transport> make_ucx(UcxTransports transports, int server_threads = 1) {
+  auto transport =
+      UcxTransport::create({.transports = transports, .server_threads = server_threads});
   MR_CHECK(transport.ok(), "{}", transport.error().to_string());
   return std::move(transport).value();
 }
@@ -332,6 +333,19 @@ TEST_P(TransportContract, AServerSurvivesClientsThatComeAndGo) {
   for (int i = 0; i < 20; ++i) expect_pattern(*connect(), 20'000, 2);
 }
 
+TEST_P(TransportContract, ManyConnectionsAtOnceEachGetTheirOwn) {
+  std::vector<std::future<void>> clients;
+  for (int client = 0; client < 7; ++client) {
+    clients.push_back(std::async(std::launch::async, [&, client] {
+      const auto connection = connect();
+      for (int call = 0; call < 20; ++call) {
+        expect_pattern(*connection, 1000 * client + 4001 * call, 1 + call % 3);
+      }
+    }));
+  }
+  for (auto& client : clients) client.wait();
+}
+
 TEST_P(TransportContract, OutlivesItsTransport) {
   auto transport = GetParam().make();
   auto server = transport->listen("127.0.0.1", 0, answer_with_pattern);
@@ -348,7 +362,10 @@ INSTANTIATE_TEST_SUITE_P(
         Implementation{"Local", "local", [] { return std::make_unique<LocalTransport>(); }},
         Implementation{"UcxAuto", "shm", [] { return make_ucx(UcxTransports::kAuto); }},
         Implementation{"UcxShm", "shm", [] { return make_ucx(UcxTransports::kSharedMemory); }},
-        Implementation{"UcxTcp", "tcp", [] { return make_ucx(UcxTransports::kTcp); }}),
+        Implementation{"UcxTcp", "tcp", [] { return make_ucx(UcxTransports::kTcp); }},
+        Implementation{"UcxShmThreads", "shm",
+                       [] { return make_ucx(UcxTransports::kSharedMemory, 3); }},
+        Implementation{"UcxTcpThreads", "tcp", [] { return make_ucx(UcxTransports::kTcp, 3); }}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "comm/local/local_transport.h"
 #include "common/errc_wire.h"
 #include "kvclient/manifest/manifest_proto.h"
+#include "kvclient/pull_client.h"
 #include "protocol/kv_messages.pb.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/fake_clock.h"
@@ -184,6 +185,36 @@ TEST_F(KvClientTest, ARankWithoutMemoryToReadIntoIsAskedAgain) {
   KvClient client(transport_, manifest, {});
   EXPECT_EQ(pull(client, 0, 1).error().code, Errc::kNotFound);
   EXPECT_EQ(num_asked, 3);
+}
+
+// The same refusals, through the client that pulls into blocks.
+TEST_F(KvClientTest, APullWithAForeignLeaseAStaleEpochOrOfAnUnknownRequestFails) {
+  PullClient client(transport_, {.num_threads = 2});
+  const auto end_of = [&](const Manifest& manifest) {
+    std::vector<std::byte> memory(static_cast<size_t>(5 * kTinyPageBytes));
+    const auto pull = *client.start(
+        manifest, {.num_kv_heads = 1,
+                   .dtype = DType::kFloat32,
+                   .head_dim = 16,
+                   .num_tokens = 300,
+                   .block_ids = {0, 1, 2, 3, 4},
+                   .layers = {{memory.data(), memory.data() + kTinyPageBytes / 2, kTinyPageBytes,
+                               /*head_stride=*/0, /*token_stride=*/64}}});
+    const auto end = *pull->wait(ample());
+    return end.ok() ? "ok" : std::string(errc_name(end.error().code)) + ": " + end.error().message;
+  };
+  EXPECT_EQ(end_of(manifest()), "ok");
+  auto foreign = manifest();
+  foreign.lease_id = "stolen";
+  EXPECT_THAT(end_of(foreign), AllOf(HasSubstr("not_found"), HasSubstr("lease 'stolen'")));
+  auto stale = manifest();
+  stale.epoch = "epoch-0";
+  EXPECT_THAT(end_of(stale), AllOf(HasSubstr("not_found"), HasSubstr("'epoch-0' is over")));
+  auto unknown = manifest();
+  unknown.request_id = "prompt-2";
+  EXPECT_THAT(end_of(unknown), AllOf(HasSubstr("not_found"), HasSubstr("prompt-2")));
+  clock_.advance(test::kServedLease);
+  EXPECT_THAT(end_of(manifest()), AllOf(HasSubstr("not_found"), HasSubstr("expired")));
 }
 
 class CheckManifestTest : public KvClientTest {

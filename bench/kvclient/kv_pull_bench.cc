@@ -1,0 +1,258 @@
+// Pulls a cache from ranks that are processes of this machine, from their host pools into memory of
+// this process, and moves as many bytes by plain copies in the same run.
+//   kv_pull_bench --transport shm --ranks 2 --threads 2
+// Prints a line for each thing measured: the median of the repeats.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "bench/kvclient/copy_baselines.h"
+#include "bench/kvclient/rank_process.h"
+#include "common/aligned_buffer.h"
+#include "common/log.h"
+#include "kvclient/kv_client.h"
+#include "kvclient/pull_client.h"
+
+namespace millrace::bench {
+
+namespace {
+
+struct Options {
+  std::string transport = "shm";
+  int ranks = 2;
+  int threads = 0;
+  int server_threads = 0;
+  int connections_per_rank = 0;
+  int pages_per_request = 0;
+  int32_t layers = 16;
+  int32_t kv_heads = 8;
+  int64_t tokens = 16384;
+  int32_t block_tokens = 64;
+  std::string layout = "hnd";
+  int repeats = 5;
+  bool on_disk = false;
+  bool baselines = true;
+};
+
+constexpr int32_t kHeadDim = 128;
+
+comm::UcxTransports transports_of(const std::string& name) {
+  for (const auto& [known, value] : comm::ucx_transport_names()) {
+    if (known == name) return value;
+  }
+  return comm::UcxTransports::kAuto;
+}
+
+std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
+  std::vector<std::unique_ptr<RankProcess>> ranks;
+  const int32_t heads = options.kv_heads / options.ranks;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    ranks.push_back(
+        std::make_unique<RankProcess>(RankSettings{.transports = transports_of(options.transport),
+                                                   .geometry = {.num_layers = options.layers,
+                                                                .num_kv_heads = heads,
+                                                                .first_kv_head = rank * heads,
+                                                                .head_dim = kHeadDim,
+                                                                .dtype = DType::kBFloat16},
+                                                   .num_tokens = options.tokens,
+                                                   .server_threads = options.server_threads,
+                                                   .on_disk = options.on_disk}));
+  }
+  return ranks;
+}
+
+kvclient::Manifest manifest_of(const Options& options,
+                               const std::vector<std::unique_ptr<RankProcess>>& ranks) {
+  kvclient::Manifest manifest;
+  manifest.version = 1;
+  manifest.request_id = "r";
+  manifest.lease_id = "l";
+  manifest.epoch = "e";
+  manifest.num_tokens = options.tokens;
+  manifest.layout.num_layers = options.layers;
+  manifest.layout.num_kv_heads = options.kv_heads;
+  manifest.layout.head_dim = kHeadDim;
+  manifest.layout.page_tokens = 64;
+  manifest.layout.dtype = "bfloat16";
+  manifest.layout.page_layout = "k-then-v";
+  const int32_t heads = options.kv_heads / options.ranks;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    kvclient::Shard shard;
+    shard.rank = rank;
+    shard.address = ranks[static_cast<size_t>(rank)]->address();
+    shard.first_kv_head = rank * heads;
+    shard.num_kv_heads = heads;
+    shard.token_ranges = {{0, options.tokens}};
+    manifest.shards.push_back(std::move(shard));
+  }
+  return manifest;
+}
+
+// Blocks of all layers, [layers][blocks, ...].
+kvclient::PullRequest request_of(const Options& options, AlignedBuffer& memory) {
+  const int64_t row = kHeadDim * 2;
+  const int64_t blocks = options.tokens / options.block_tokens;
+  const int64_t block = 2 * options.block_tokens * options.kv_heads * row;
+  kvclient::PullRequest request{.num_kv_heads = options.kv_heads,
+                                .dtype = DType::kBFloat16,
+                                .head_dim = kHeadDim,
+                                .block_tokens = options.block_tokens,
+                                .num_tokens = options.tokens,
+                                .block_ids = {},
+                                .layers = {}};
+  // In an order that no two blocks follow each other in.
+  for (int64_t i = 0; i < blocks; ++i) {
+    request.block_ids.push_back(static_cast<int32_t>(i % 2 == 0 ? i / 2 : blocks - 1 - i / 2));
+  }
+  for (int32_t layer = 0; layer < options.layers; ++layer) {
+    auto* k = memory.as<std::byte>() + layer * blocks * block;
+    kvclient::LayerDestination to{
+        .k = k, .v = nullptr, .block_stride = block, .head_stride = 0, .token_stride = 0};
+    if (options.layout == "nhd") {  // [blocks, 2, tokens, heads, dim]
+      to.v = k + block / 2;
+      to.head_stride = row;
+      to.token_stride = options.kv_heads * row;
+    } else if (options.layout == "hnd") {  // [blocks, 2, heads, tokens, dim]
+      to.v = k + block / 2;
+      to.head_stride = options.block_tokens * row;
+      to.token_stride = row;
+    } else if (options.layout == "vllm") {  // [blocks, heads, tokens, 2 * dim]
+      to.v = k + row;
+      to.head_stride = options.block_tokens * 2 * row;
+      to.token_stride = 2 * row;
+    } else {  // [blocks, heads, 2, tokens, dim]: as pages travel
+      to.v = k + options.block_tokens * row;
+      to.head_stride = options.block_tokens * 2 * row;
+      to.token_stride = row;
+    }
+    request.layers.push_back(to);
+  }
+  return request;
+}
+
+double own_cpu_s() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+double report(const std::string& what, int64_t bytes, int repeats,
+              const std::function<double()>& measure) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) seconds.push_back(measure());
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  fmt::print("{:<44} {:7.3f} s  {:6.2f} GB/s  ({:.3f} to {:.3f} s)\n", what, median,
+             static_cast<double>(bytes) / median / 1e9, seconds.front(), seconds.back());
+  std::fflush(stdout);
+  return median;
+}
+
+template <typename T>
+T must(Result<T> result) {
+  MR_CHECK(result.ok(), "{}", result.error().to_string());
+  return std::move(result).value();
+}
+
+double pull_once(kvclient::PullClient& client, const kvclient::Manifest& manifest,
+                 const kvclient::PullRequest& request) {
+  const Stopwatch watch;
+  const auto pull = must(client.start(manifest, request));
+  const auto end = pull->wait(Deadline::after(std::chrono::minutes(5)));
+  MR_CHECK(end && end->ok(), "{}", end ? end->error().to_string() : "late");
+  return watch.elapsed_s();
+}
+
+// The client of one call at a time, without blocks to put pages into.
+double pull_synchronously(comm::Transport& transport, const kvclient::Manifest& manifest,
+                          AlignedBuffer& memory) {
+  const Stopwatch watch;
+  kvclient::KvClient client(transport, manifest, {});
+  const int64_t bytes = client.num_pages() * client.page_bytes();
+  auto* to = memory.as<std::byte>();
+  for (int32_t layer = 0; layer < manifest.layout.num_layers; ++layer) {
+    for (int32_t head = 0; head < manifest.layout.num_kv_heads; ++head, to += bytes) {
+      must(client.pull(layer, head, 0, client.num_pages(), {to, static_cast<size_t>(bytes)},
+                       Deadline::after(std::chrono::minutes(5))));
+    }
+  }
+  return watch.elapsed_s();
+}
+
+void run(const Options& options) {
+  const auto ranks = start_ranks(options);
+  const auto manifest = manifest_of(options, ranks);
+  const int64_t bytes =
+      manifest.num_pages() * manifest.page_bytes() * options.layers * options.kv_heads;
+  fmt::print(
+      "{} of {} ranks, {} layers, {} kv heads, {} tokens, bfloat16: {:.3f} GB; {} blocks of {}\n",
+      options.transport, options.ranks, options.layers, options.kv_heads, options.tokens,
+      static_cast<double>(bytes) / 1e9, options.layout, options.block_tokens);
+  AlignedBuffer memory(bytes);
+  std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
+  const auto transport =
+      must(comm::UcxTransport::create({.transports = transports_of(options.transport)}));
+  const int threads = options.threads > 0 ? options.threads : 2;
+  if (options.baselines) {
+    for (const int n : {1, threads}) {
+      report(fmt::format("memcpy, {} threads", n), bytes, options.repeats,
+             [&] { return copy_s(bytes, n); });
+    }
+    report(fmt::format("XXH3, {} threads", threads), bytes, options.repeats,
+           [&] { return checksum_s(bytes, threads); });
+    if (options.transport == "tcp") {
+      const int connections = threads * options.ranks;
+      report(fmt::format("plain TCP, {} connections", threads), bytes, options.repeats,
+             [&] { return tcp_s(bytes, threads); });
+      report(fmt::format("plain TCP, {} connections", connections), bytes, options.repeats,
+             [&] { return tcp_s(bytes, connections); });
+    }
+    report("KvClient, one call at a time", bytes, options.repeats,
+           [&] { return pull_synchronously(*transport, manifest, memory); });
+  }
+  kvclient::PullClient client(*transport, {.num_threads = options.threads,
+                                           .connections_per_rank = options.connections_per_rank,
+                                           .pages_per_request = options.pages_per_request});
+  const auto request = request_of(options, memory);
+  pull_once(client, manifest, request);
+  double ranks_cpu = 0;
+  for (const auto& rank : ranks) ranks_cpu -= rank->cpu_s();
+  const double own_cpu = own_cpu_s();
+  report(fmt::format("PullClient, {} threads", threads), bytes, options.repeats,
+         [&] { return pull_once(client, manifest, request); });
+  for (const auto& rank : ranks) ranks_cpu += rank->cpu_s();
+  fmt::print("processor seconds a pull: client {:.3f}, ranks {:.3f}\n",
+             (own_cpu_s() - own_cpu) / options.repeats, ranks_cpu / options.repeats);
+}
+
+}  // namespace
+
+}  // namespace millrace::bench
+
+int main(int argc, char** argv) {
+  millrace::bench::Options options;
+  CLI::App app("Pulls a cache from rank processes of this machine, beside plain copies.");
+  app.add_option("--transport", options.transport, "auto, shm or tcp");
+  app.add_option("--ranks", options.ranks, "rank processes; they share the kv heads");
+  app.add_option("--threads", options.threads, "of the client; 0: its default");
+  app.add_option("--server-threads", options.server_threads, "of each rank; 0: its default");
+  app.add_option("--connections-per-rank", options.connections_per_rank, "0: no limit");
+  app.add_option("--pages-per-request", options.pages_per_request, "0: the client's default");
+  app.add_option("--layers", options.layers, "of the cache");
+  app.add_option("--kv-heads", options.kv_heads, "of the cache");
+  app.add_option("--tokens", options.tokens, "of the cache");
+  app.add_option("--block-tokens", options.block_tokens, "of the destination");
+  app.add_option("--layout", options.layout, "hnd, nhd, vllm or pages");
+  app.add_option("--repeats", options.repeats, "of each measurement");
+  app.add_flag("--on-disk", options.on_disk, "pages in the disk tier");
+  app.add_flag("!--no-baselines", options.baselines, "the pull alone");
+  CLI11_PARSE(app, argc, argv);
+  spdlog::set_level(spdlog::level::warn);
+  millrace::bench::run(options);
+}

@@ -1,0 +1,41 @@
+// A rank as a process of its own: a store whose host tier holds a cache, and its KV server. Ends with
+// the object.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "comm/ucx/ucx_transport.h"
+#include "kvstore/kv_store.h"
+
+namespace millrace::bench {
+
+struct RankSettings {
+  comm::UcxTransports transports = comm::UcxTransports::kSharedMemory;
+  kvstore::KvGeometry geometry;
+  int64_t num_tokens = 0;
+  int server_threads = 0;
+  bool on_disk = false;
+};
+
+class RankProcess {
+ public:
+  // Forks, so it comes before the first thread of the process. A failure ends the program.
+  explicit RankProcess(const RankSettings& settings);
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+  ~RankProcess();
+
+  // Once it serves.
+  std::string address() const { return address_; }
+  // Of its processor, user and system, so far.
+  double cpu_s() const;
+
+ private:
+  [[noreturn]] static void serve(const RankSettings& settings, int told);
+
+  int pid_ = -1;
+  std::string address_;
+};
+
+}  // namespace millrace::bench

@@ -1,0 +1,210 @@
+#include "comm/ucx/ucx_server_lane.h"
+
+#include <chrono>
+#include <utility>
+
+#include "comm/ucx/outgoing_message.h"
+#include "comm/ucx/ucx_error.h"
+#include "comm/ucx/wire_frame.h"
+#include "common/errc_wire.h"
+#include "common/log.h"
+
+namespace millrace::comm {
+namespace {
+
+// A connection makes one call at a time, and an answer is at most two messages. A client with more
+// outstanding does not wait for its replies, or does not read them.
+constexpr int kMaxWaitingPerClient = 2;
+constexpr int kMaxSendsPerClient = 4;
+constexpr std::chrono::seconds kShutdownLimit{2};
+
+// Nothing while the endpoint is still being set up.
+std::optional<Carrier> carrier_of(const std::string& transport_name) {
+  if (transport_name == "unknown") return std::nullopt;
+  for (const Carrier carrier : {Carrier::kSharedMemory, Carrier::kTcp}) {
+    if (transport_name == carrier_name(carrier)) return carrier;
+  }
+  return Carrier::kOther;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<UcxServerLane>> UcxServerLane::create(
+    std::shared_ptr<UcxContext> context, const TransportServer::Handler& handler,
+    UcxServerCounts& counts) {
+  MR_ASSIGN_OR_RETURN(auto worker, UcxWorker::create(std::move(context)));
+  std::unique_ptr<UcxServerLane> lane(new UcxServerLane(std::move(worker), handler, counts));
+  MR_RETURN_IF_ERROR(
+      lane->worker_->set_handler(kRequestMessage, &UcxServerLane::on_request, lane.get()));
+  return lane;
+}
+
+void UcxServerLane::start(std::string name, std::function<void()> at_end) {
+  name_ = std::move(name);
+  at_end_ = std::move(at_end);
+  thread_ = std::thread([this] { run(); });
+}
+
+void UcxServerLane::stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_release);
+  worker_->wake();
+  thread_.join();
+}
+
+void UcxServerLane::accept(ucp_conn_request_h request) {
+  {
+    const std::lock_guard lock(arrivals_mutex_);
+    arrivals_.push_back(request);
+  }
+  worker_->wake();
+}
+
+void UcxServerLane::run() {
+  while (!stopping_.load(std::memory_order_acquire)) {
+    worker_->progress();
+    accept_clients();
+    answer_requests();
+    drop_lost_clients();
+    worker_->wait(Deadline::after(std::chrono::seconds(1)));
+  }
+  shut_down();
+}
+
+void UcxServerLane::accept_clients() {
+  std::vector<ucp_conn_request_h> arrivals;
+  {
+    const std::lock_guard lock(arrivals_mutex_);
+    arrivals.swap(arrivals_);
+  }
+  for (const ucp_conn_request_h request : arrivals) {
+    auto endpoint = UcxEndpoint::accept(*worker_, request);
+    if (!endpoint.ok()) {
+      spdlog::warn("UCX server {}: {}", name_, endpoint.error().to_string());
+      ++counts_.failures;
+      --counts_.clients;
+      continue;
+    }
+    auto client = std::make_unique<Client>();
+    client->endpoint = std::move(endpoint).value();
+    const ucp_ep_h key = client->endpoint->handle();
+    clients_.emplace(key, std::move(client));
+  }
+}
+
+ucs_status_t UcxServerLane::on_request(void* self, const void* frame_data, size_t frame_bytes,
+                                       void* text, size_t text_bytes,
+                                       const ucp_am_recv_param_t* params) {
+  auto& server = *static_cast<UcxServerLane*>(self);
+  if (!(params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) return UCS_OK;
+  const auto client = server.clients_.find(params->reply_ep);
+  if (client == server.clients_.end()) return UCS_OK;
+
+  const auto frame = read_frame<RequestFrame>(frame_data, frame_bytes);
+  const bool valid = frame && !(params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) &&
+                     static_cast<int64_t>(text_bytes) <= kMaxTransportHeaderBytes &&
+                     client->second->num_waiting < kMaxWaitingPerClient &&
+                     *client->second->num_sends < kMaxSendsPerClient;
+  if (!valid) {
+    client->second->misbehaved = true;
+    return UCS_OK;
+  }
+  ++client->second->num_waiting;
+  server.requests_.push_back({params->reply_ep, frame->call, frame->destination_bytes,
+                              std::string(static_cast<const char*>(text), text_bytes)});
+  return UCS_OK;
+}
+
+void UcxServerLane::answer_requests() {
+  for (const Request& request : std::exchange(requests_, {})) {
+    const auto client = clients_.find(request.client);
+    if (client != clients_.end()) answer(*client->second, request);
+  }
+}
+
+void UcxServerLane::answer(Client& client, const Request& request) {
+  --client.num_waiting;
+  ++counts_.requests;
+  counts_.bytes_received += static_cast<int64_t>(request.header.size());
+  TransportReply reply = handler_(request.header);
+  auto sent = send_reply(client, request, std::move(reply));
+  if (sent.ok()) return;
+  spdlog::warn("UCX server {}: {}", name_, sent.error().to_string());
+  ++counts_.failures;
+}
+
+Result<void> UcxServerLane::send_reply(Client& client, const Request& request,
+                                       TransportReply reply) {
+  const int64_t payload_bytes = reply.payload.total_bytes();
+  ReplyFrame frame{.call = request.call, .payload_bytes = payload_bytes};
+  if (static_cast<int64_t>(reply.header.size()) > kMaxTransportHeaderBytes ||
+      payload_bytes > kMaxTransportPayloadBytes) {
+    spdlog::error("UCX server {}: reply of {} + {} bytes, limits {} + {}", name_,
+                  reply.header.size(), payload_bytes, kMaxTransportHeaderBytes,
+                  kMaxTransportPayloadBytes);
+    frame.errc = errc_to_wire(Errc::kInternal);
+  } else if (payload_bytes > request.destination_bytes) {
+    frame.errc = errc_to_wire(Errc::kTooLarge);
+  }
+  const bool refused = frame.errc != 0;
+  if (refused) {
+    reply = {};
+    ++counts_.failures;
+  }
+
+  count_sent(client, static_cast<int64_t>(reply.header.size()));
+  MR_RETURN_IF_ERROR(
+      OutgoingMessage::send(OutgoingMessage::with_text(frame, std::move(reply.header)),
+                            client.endpoint->handle(), kReplyMessage, client.num_sends));
+  if (refused || payload_bytes == 0) return {};
+  MR_RETURN_IF_ERROR(OutgoingMessage::send(
+      OutgoingMessage::with_payload(PayloadFrame{.call = request.call}, std::move(reply.payload)),
+      client.endpoint->handle(), kPayloadMessage, client.num_sends));
+  count_sent(client, payload_bytes);
+  return {};
+}
+
+void UcxServerLane::count_sent(Client& client, int64_t num_bytes) {
+  if (!client.carrier) client.carrier = carrier_of(client.endpoint->transport_name());
+  const Carrier carrier = client.carrier.value_or(Carrier::kOther);
+  counts_.bytes_sent_over[static_cast<size_t>(carrier)] += num_bytes;
+}
+
+void UcxServerLane::drop_lost_clients() {
+  for (auto it = clients_.begin(); it != clients_.end();) {
+    Client& client = *it->second;
+    if (client.endpoint->status() == UCS_OK && !client.misbehaved) {
+      ++it;
+      continue;
+    }
+    if (client.misbehaved) {
+      spdlog::warn("UCX server {}: dropping a client that sent a malformed request", name_);
+      ++counts_.failures;
+    }
+    client.endpoint->start_close();
+    leaving_.push_back(std::move(it->second));
+    it = clients_.erase(it);
+  }
+  counts_.clients -= static_cast<int64_t>(std::erase_if(leaving_, [](const auto& client) {
+    return client->endpoint->closed() && *client->num_sends == 0;
+  }));
+}
+
+void UcxServerLane::shut_down() {
+  if (at_end_) at_end_();
+  for (auto& [key, client] : clients_) {
+    client->endpoint->start_close();
+    leaving_.push_back(std::move(client));
+  }
+  clients_.clear();
+  const auto gone = [this] {
+    drop_lost_clients();
+    return leaving_.empty();
+  };
+  if (!worker_->progress_until(gone, Deadline::after(kShutdownLimit))) {
+    spdlog::warn("UCX server {}: {} clients did not close within {} s", name_, leaving_.size(),
+                 kShutdownLimit.count());
+  }
+}
+
+}  // namespace millrace::comm

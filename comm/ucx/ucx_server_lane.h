@@ -1,0 +1,97 @@
+// One of a server's threads: a worker of its own, the connections that were given to it, and the
+// requests that come over them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "comm/ucx/ucx_endpoint.h"
+#include "comm/ucx/ucx_worker.h"
+
+namespace millrace::comm {
+
+// Of all lanes of a server.
+struct UcxServerCounts {
+  std::atomic<int64_t> requests = 0;
+  std::array<std::atomic<int64_t>, kNumCarriers> bytes_sent_over = {};
+  std::atomic<int64_t> bytes_received = 0;
+  std::atomic<int64_t> failures = 0;
+  std::atomic<int64_t> clients = 0;
+};
+
+class UcxServerLane {
+ public:
+  // `handler` and `counts` outlive the lane.
+  static Result<std::unique_ptr<UcxServerLane>> create(std::shared_ptr<UcxContext> context,
+                                                       const TransportServer::Handler& handler,
+                                                       UcxServerCounts& counts);
+  ~UcxServerLane() { stop(); }
+
+  // Before start(), on the calling thread; after it, the lane's own thread alone may.
+  UcxWorker& worker() { return *worker_; }
+
+  // `name` heads what it logs. `at_end` is called on the lane's thread when it stops.
+  void start(std::string name, std::function<void()> at_end = {});
+  // Gives up its connections, 2 s at most, and ends the thread.
+  void stop();
+  // Takes on who asks for a connection. Any thread.
+  void accept(ucp_conn_request_h request);
+
+ private:
+  struct Client {
+    std::unique_ptr<UcxEndpoint> endpoint;
+    int num_waiting = 0;  // requests that came and are not answered yet
+    std::shared_ptr<int> num_sends = std::make_shared<int>(0);
+    bool misbehaved = false;
+    std::optional<Carrier> carrier;  // once UCX knows
+  };
+  struct Request {
+    ucp_ep_h client;
+    uint64_t call;
+    int64_t destination_bytes;
+    std::string header;
+  };
+
+  UcxServerLane(std::unique_ptr<UcxWorker> worker, const TransportServer::Handler& handler,
+                UcxServerCounts& counts)
+      : worker_(std::move(worker)), handler_(handler), counts_(counts) {}
+
+  // On the lane's thread.
+  void run();
+  void accept_clients();
+  void answer_requests();
+  void answer(Client& client, const Request& request);
+  Result<void> send_reply(Client& client, const Request& request, TransportReply reply);
+  void count_sent(Client& client, int64_t num_bytes);
+  void drop_lost_clients();
+  void shut_down();
+
+  static ucs_status_t on_request(void* self, const void* frame, size_t frame_bytes, void* text,
+                                 size_t text_bytes, const ucp_am_recv_param_t* params);
+
+  const std::unique_ptr<UcxWorker> worker_;
+  const TransportServer::Handler& handler_;
+  UcxServerCounts& counts_;
+  std::string name_;
+  std::function<void()> at_end_;
+
+  std::mutex arrivals_mutex_;
+  std::vector<ucp_conn_request_h> arrivals_;
+  std::map<ucp_ep_h, std::unique_ptr<Client>> clients_;
+  std::vector<std::unique_ptr<Client>> leaving_;
+  std::vector<Request> requests_;
+
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,277 @@
+// The C interface: what it tells of a manifest, a pull by it, events, and calls that are wrong.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "comm/ucx/ucx_transport.h"
+#include "kvclient/millrace_kv.h"
+#include "tests/unit/kvclient/fake_ranks.h"
+#include "tests/unit/kvclient/paged_cache.h"
+
+namespace millrace::kvclient {
+namespace {
+
+using test::FakeRanks;
+using test::Layout;
+using test::PagedCache;
+using ::testing::HasSubstr;
+
+constexpr double kAmple = 60;
+
+class CInterfaceTest : public testing::Test {
+ protected:
+  ~CInterfaceTest() override {
+    mkv_manifest_destroy(manifest_);
+    mkv_client_destroy(client_);
+  }
+  void serve(const FakeRanks::Options& options = {}, FakeRanks::Hook hook = {}) {
+    ranks_ = std::make_unique<FakeRanks>(*transport_, options, std::move(hook));
+    const auto json = to_json(ranks_->manifest());
+    ASSERT_EQ(mkv_manifest_parse(json.data(), json.size(), &manifest_), MKV_OK) << mkv_last_error();
+    ASSERT_EQ(mkv_client_create(nullptr, &client_), MKV_OK) << mkv_last_error();
+  }
+  std::unique_ptr<PagedCache> make_cache(Layout layout = Layout::kHndKvSideBySide) {
+    const auto& manifest = ranks_->manifest();
+    return std::make_unique<PagedCache>(
+        *ranks_, test::PagedShape{.layout = layout,
+                                  .block_tokens = 16,
+                                  .num_tokens = manifest.num_tokens,
+                                  .num_kv_heads = manifest.layout.num_kv_heads,
+                                  .num_layers = manifest.layout.num_layers});
+  }
+  // A request for all of it into `cache`; what it points to lives in this fixture.
+  mkv_pull_request request_for(PagedCache& cache) {
+    const auto from = cache.request();
+    blocks_ = from.block_ids;
+    layers_.clear();
+    for (const auto& layer : from.layers) {
+      layers_.push_back(
+          {layer.k, layer.v, layer.block_stride, layer.head_stride, layer.token_stride});
+    }
+    mkv_pull_request request{};
+    request.struct_bytes = sizeof(request);
+    request.num_layers = static_cast<int32_t>(layers_.size());
+    request.num_kv_heads = from.num_kv_heads;
+    request.dtype = MKV_FLOAT32;
+    request.head_dim = from.head_dim;
+    request.block_tokens = from.block_tokens;
+    request.num_tokens = from.num_tokens;
+    request.num_blocks = std::ssize(blocks_);
+    request.block_ids = blocks_.data();
+    request.layers = layers_.data();
+    request.timeout_s = kAmple;
+    return request;
+  }
+
+  const std::unique_ptr<comm::UcxTransport> transport_ = *comm::UcxTransport::create({});
+  std::unique_ptr<FakeRanks> ranks_;
+  mkv_manifest* manifest_ = nullptr;
+  mkv_client* client_ = nullptr;
+  std::vector<int32_t> blocks_;
+  std::vector<mkv_layer_destination> layers_;
+};
+
+TEST_F(CInterfaceTest, TellsWhatAManifestSays) {
+  serve();
+  mkv_manifest_info info{};
+  info.struct_bytes = sizeof(info);
+  ASSERT_EQ(mkv_manifest_get(manifest_, &info), MKV_OK);
+  EXPECT_EQ(info.num_layers, 2);
+  EXPECT_EQ(info.num_kv_heads, 4);
+  EXPECT_EQ(info.head_dim, 16);
+  EXPECT_EQ(info.dtype, MKV_FLOAT32);
+  EXPECT_EQ(info.dtype_bytes, 4);
+  EXPECT_EQ(info.page_tokens, 64);
+  EXPECT_EQ(info.num_tokens, 700);
+  EXPECT_EQ(info.num_pages, 11);
+  EXPECT_EQ(info.page_bytes, 2 * 64 * 16 * 4);
+  EXPECT_EQ(info.is_result, 1);
+  EXPECT_EQ(info.first_token_id, 7);
+  EXPECT_EQ(info.lease_ms, 60000);
+  EXPECT_STREQ(info.request_id, "prompt-1");
+  EXPECT_STREQ(info.lease_id, "lease-1");
+  EXPECT_STREQ(info.epoch, "epoch-1");
+  ASSERT_EQ(info.num_shards, 4);
+  mkv_shard_info shard{};
+  shard.struct_bytes = sizeof(shard);
+  ASSERT_EQ(mkv_manifest_shard(manifest_, 3, &shard), MKV_OK);
+  EXPECT_EQ(shard.first_kv_head, 2);
+  EXPECT_EQ(shard.num_kv_heads, 2);
+  EXPECT_EQ(shard.num_tokens, 128 + 128 + 60);
+  EXPECT_EQ(shard.address, ranks_->manifest().shards[3].address);
+  int32_t token = 0;
+  float logprob = 0;
+  ASSERT_EQ(info.num_logprobs, 1);
+  ASSERT_EQ(mkv_manifest_logprob(manifest_, 0, &token, &logprob), MKV_OK);
+  EXPECT_EQ(token, 7);
+  EXPECT_EQ(logprob, -0.5f);
+}
+
+TEST_F(CInterfaceTest, AManifestGoesThroughJsonToAnotherProcess) {
+  serve();
+  std::string json(mkv_manifest_json(manifest_, nullptr, 0), '\0');
+  EXPECT_EQ(mkv_manifest_json(manifest_, json.data(), json.size() + 1), json.size());
+  mkv_manifest* again = nullptr;
+  ASSERT_EQ(mkv_manifest_parse(json.data(), json.size(), &again), MKV_OK);
+  EXPECT_EQ(mkv_manifest_json(again, nullptr, 0), json.size());
+  mkv_manifest_destroy(again);
+}
+
+TEST_F(CInterfaceTest, PullsIntoBlocksAndCounts) {
+  serve();
+  const auto cache = make_cache();
+  const auto request = request_for(*cache);
+  mkv_pull* pull = nullptr;
+  ASSERT_EQ(mkv_pull_start(client_, manifest_, &request, &pull), MKV_OK) << mkv_last_error();
+  blocks_.clear();  // copied
+  for (int32_t layer = 0; layer < 2; ++layer) {
+    EXPECT_EQ(mkv_pull_wait_layer(pull, layer, kAmple), MKV_OK) << mkv_last_error();
+  }
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK);
+  EXPECT_EQ(cache->difference(), "");
+  mkv_pull_stats stats{};
+  stats.struct_bytes = sizeof(stats);
+  ASSERT_EQ(mkv_pull_get_stats(pull, &stats), MKV_OK);
+  EXPECT_EQ(stats.status, MKV_OK);
+  EXPECT_EQ(stats.layers_done, 2);
+  EXPECT_EQ(stats.pages_done, 2 * 4 * 11);
+  EXPECT_EQ(stats.pages_total, 2 * 4 * 11);
+  EXPECT_EQ(stats.bytes, stats.pages_done * 2 * 64 * 16 * 4);
+  EXPECT_EQ(stats.bytes_shm, stats.bytes);
+  EXPECT_EQ(stats.pages_host, stats.pages_done);
+  EXPECT_EQ(mkv_pull_wait_layer(pull, 2, 0), MKV_INVALID_ARGUMENT);
+  mkv_pull_destroy(pull);
+}
+
+TEST_F(CInterfaceTest, EventsFeedAPullLayerByLayer) {
+  std::atomic<int> num_layers = 0;
+  serve({}, [&](const protocol::PageRequest& request) -> Result<void> {
+    if (static_cast<int>(request.layer()) < num_layers) return {};
+    return Error(Errc::kUnavailable, "early");
+  });
+  mkv_feed* feed = nullptr;
+  ASSERT_EQ(mkv_feed_create(&feed), MKV_OK);
+  mkv_manifest* manifest = nullptr;
+  EXPECT_EQ(mkv_feed_wait_manifest(feed, 0, &manifest), MKV_PENDING);
+  const auto write = [&](const std::string& text) {
+    EXPECT_EQ(mkv_feed_write(feed, text.data(), text.size()), MKV_OK) << mkv_last_error();
+  };
+  const auto json = to_json(ranks_->manifest());
+  write("event: queued\ndata: {\"request_id\":\"prompt-1\"}\n\nevent: mani");
+  write("fest\ndata: {\"manifest\":" + json + "}\n\n");
+  ASSERT_EQ(mkv_feed_wait_manifest(feed, kAmple, &manifest), MKV_OK) << mkv_last_error();
+
+  const auto cache = make_cache();
+  auto request = request_for(*cache);
+  request.feed = feed;
+  mkv_pull* pull = nullptr;
+  ASSERT_EQ(mkv_pull_start(client_, manifest, &request, &pull), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait_layer(pull, 0, 0), MKV_PENDING);
+  num_layers = 1;
+  write("event: layer\ndata: {\"layer\":0}\n\n");
+  EXPECT_EQ(mkv_feed_layers_ready(feed), 1);
+  EXPECT_EQ(mkv_pull_wait_layer(pull, 0, kAmple), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait(pull, 0), MKV_PENDING);
+  num_layers = 2;
+  EXPECT_EQ(mkv_feed_set_layers_ready(feed, 2), MKV_OK);
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(cache->difference(), "");
+
+  EXPECT_EQ(mkv_feed_fail(feed, MKV_PEER_LOST, "broke off"), MKV_OK);
+  EXPECT_EQ(mkv_feed_write(feed, "x", 1), MKV_PEER_LOST);
+  mkv_manifest* result = nullptr;
+  EXPECT_EQ(mkv_feed_wait_result(feed, kAmple, &result), MKV_PEER_LOST);
+  EXPECT_THAT(mkv_last_error(), HasSubstr("broke off"));
+  mkv_pull_destroy(pull);
+  mkv_feed_destroy(feed);
+  mkv_manifest_destroy(manifest);
+}
+
+TEST_F(CInterfaceTest, CancelsWhileARankIsSilentAndHandlesGoInAnyOrder) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool asked = false, released = false;
+  serve({}, [&](const protocol::PageRequest&) -> Result<void> {
+    std::unique_lock lock(mutex);
+    asked = true;
+    changed.notify_all();
+    changed.wait(lock, [&] { return released; });
+    return {};
+  });
+  const auto cache = make_cache();
+  const auto request = request_for(*cache);
+  mkv_pull* pull = nullptr;
+  ASSERT_EQ(mkv_pull_start(client_, manifest_, &request, &pull), MKV_OK);
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return asked; });
+  }
+  mkv_pull_cancel(pull);
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_CANCELLED);
+  EXPECT_TRUE(cache->untouched());
+  mkv_client_destroy(std::exchange(client_, nullptr));
+  mkv_manifest_destroy(std::exchange(manifest_, nullptr));
+  EXPECT_EQ(mkv_pull_wait(pull, 0), MKV_CANCELLED);
+  mkv_pull_destroy(pull);
+  {
+    const std::lock_guard lock(mutex);
+    released = true;
+    changed.notify_all();
+  }
+  ranks_.reset();
+}
+
+TEST_F(CInterfaceTest, CallsThatAreWrongSayWhatIsWrong) {
+  serve();
+  mkv_manifest* none = nullptr;
+  EXPECT_EQ(mkv_manifest_parse("{", 1, &none), MKV_INVALID_ARGUMENT);
+  EXPECT_EQ(mkv_manifest_parse(nullptr, 0, &none), MKV_INVALID_ARGUMENT);
+  auto manifest = ranks_->manifest();
+  manifest.version = 2;
+  const auto newer = to_json(manifest);
+  EXPECT_EQ(mkv_manifest_parse(newer.data(), newer.size(), &none), MKV_UNSUPPORTED);
+  EXPECT_THAT(mkv_last_error(), HasSubstr("version 2"));
+  EXPECT_EQ(none, nullptr);
+  mkv_manifest_info info{};
+  EXPECT_EQ(mkv_manifest_get(manifest_, &info), MKV_INVALID_ARGUMENT);
+  EXPECT_THAT(mkv_last_error(), HasSubstr("struct_bytes is 0"));
+  mkv_client_options options{};
+  options.struct_bytes = sizeof(options);
+  options.transport = 9;
+  mkv_client* client = nullptr;
+  EXPECT_EQ(mkv_client_create(&options, &client), MKV_INVALID_ARGUMENT);
+
+  const auto cache = make_cache();
+  const auto expect = [&](mkv_status status, const std::function<void(mkv_pull_request&)>& spoil) {
+    auto request = request_for(*cache);
+    spoil(request);
+    mkv_pull* pull = nullptr;
+    EXPECT_EQ(mkv_pull_start(client_, manifest_, &request, &pull), status) << mkv_last_error();
+    EXPECT_EQ(pull, nullptr);
+  };
+  expect(MKV_INVALID_ARGUMENT, [](auto& r) { r.struct_bytes = 8; });
+  expect(MKV_INVALID_ARGUMENT, [](auto& r) { r.layers = nullptr; });
+  expect(MKV_INVALID_ARGUMENT, [](auto& r) { r.num_blocks = -1; });
+  expect(MKV_INVALID_ARGUMENT, [](auto& r) { r.num_blocks = 1; });
+  expect(MKV_INVALID_ARGUMENT, [](auto& r) { r.timeout_s = 0; });
+  expect(MKV_INVALID_ARGUMENT,
+         [](auto& r) { r.timeout_s = std::numeric_limits<double>::quiet_NaN(); });
+  expect(MKV_UNSUPPORTED, [](auto& r) { r.dtype = MKV_BFLOAT16; });
+  expect(MKV_UNSUPPORTED, [](auto& r) { r.dtype = 17; });
+}
+
+TEST(CInterface, NamesItsStatusesAndItsVersion) {
+  EXPECT_EQ(mkv_version(), uint32_t{MKV_VERSION_MAJOR} << 16 | MKV_VERSION_MINOR);
+  EXPECT_STREQ(mkv_status_name(MKV_OK), "ok");
+  EXPECT_STREQ(mkv_status_name(MKV_PENDING), "pending");
+  EXPECT_STREQ(mkv_status_name(MKV_PEER_LOST), "peer_lost");
+  EXPECT_STREQ(mkv_status_name(99), "unknown");
+}
+
+}  // namespace
+}  // namespace millrace::kvclient
