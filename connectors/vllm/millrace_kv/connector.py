@@ -34,6 +34,9 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
         except ValueError as why:
             raise ValueError(f"kv_connector_extra_config of MillraceConnector: {why}") from None
         check_vllm_version(vllm.__version__, self.options)
+        if not self._kv_transfer_config.is_kv_consumer:
+            # Only of a consumer vLLM keeps blocks that a step may still write to from those that are loaded next.
+            raise ValueError('MillraceConnector needs "kv_role": "kv_consumer"')
         # vLLM reads this after it has made the connector; by its own choice a failed pull would fail the request.
         self._kv_transfer_config.kv_load_failure_policy = "recompute"
         self._scheduler = self._worker = None

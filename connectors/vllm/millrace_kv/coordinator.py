@@ -13,6 +13,7 @@ from ._library import PEER_LOST, MillraceError
 from .client import Feed
 
 _PIECE_BYTES = 1 << 16
+_ANSWER_S = 10.0  # for calls that are answered at once
 
 
 def token_bytes(token_ids):
@@ -154,6 +155,7 @@ class Coordinator:
         try:
             connection = self.connect()
             try:
+                connection.sock.settimeout(_ANSWER_S)
                 connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
                 response = connection.getresponse()
                 text = response.read()

@@ -24,7 +24,8 @@ _LOOK_S = 0.5
 class _LoadState:
     """Of one that runs: what cancel() has to end."""
 
-    def __init__(self):
+    def __init__(self, blocks_free):
+        self.blocks_free = blocks_free  # on a GPU: the event behind all that vLLM still does to the blocks
         self._lock = threading.Lock()
         self._cancelled = False
         self._pulls = set()
@@ -133,7 +134,7 @@ class WorkerSide:
 
     def start(self, metadata):
         for load in metadata.loads:
-            state = _LoadState()
+            state = _LoadState(None if self._layers.on_cpu else torch.cuda.current_stream(self._layers.device).record_event())
             with self._lock:
                 self._running[load.request_id] = state
             self._threads.submit(self._run, load, state)
@@ -233,6 +234,8 @@ class WorkerSide:
         blocks = max(1, min(len(ids), self._options.staging_bytes // 2 // self._layers.block_bytes))
         pieces = [(layer, at) for layer in range(len(self._layers)) for at in range(0, len(ids), blocks)]
         stream = None if self._layers.on_cpu else torch.cuda.Stream(self._layers.device)
+        if stream is not None:
+            stream.wait_event(state.blocks_free)
         free = [self._layers.staging(blocks) for _ in range(min(2, len(pieces)))]
         under_way, num_bytes = [], 0
         try:
