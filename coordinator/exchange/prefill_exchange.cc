@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "coordinator/api/parse_prefill.h"
-#include "coordinator/api/progress_events.h"
 #include "coordinator/api/request_json.h"
+#include "coordinator/exchange/event_stream.h"
 #include "coordinator/http/disconnect_watch.h"
 #include "coordinator/requests/request_log.h"
 #include "coordinator/text/media_type.h"
@@ -94,51 +94,10 @@ awaitable<bool> PrefillExchange::answer_result(Record record) {
 }
 
 awaitable<bool> PrefillExchange::stream(Record record) {
-  bool open = co_await writer_.begin_events();
-  if (open) {
-    Notifier changed(socket_.get_executor());
-    const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
-    const DisconnectWatch client(socket_, changed);
-    open = co_await send_until_end(record, changed, client);
-  }
-  if (open) co_return co_await writer_.end_events();
-  (void)shared_.scheduler.cancel(record->id, "the client disconnected");
-  co_return false;
-}
-
-awaitable<bool> PrefillExchange::send_until_end(Record record, Notifier& changed,
-                                                const DisconnectWatch& client) {
-  ProgressEvents events(record);
-  bool open = true;
-  bool half_closed = false;
-  while (open) {
-    co_await write_manifests(record, events);
-    const std::string news = events.take(Clock::steady().now());
-    if (!news.empty()) open = co_await writer_.send_events(news);
-    if (events.finished()) co_return true;
-    if (!open || client.gone()) break;
-    if (record->ended()) continue;  // while the events went out
-    const bool changes = co_await changed.wait(Deadline::after(shared_.options.http.keep_alive));
-    // A client that sends no more may still listen: writing to it tells.
-    const bool ask = client.half_closed() && !std::exchange(half_closed, client.half_closed());
-    if (!changes || ask) open = co_await writer_.send_events(ProgressEvents::kKeepAlive);
-  }
-  co_return false;
-}
-
-// Each takes a while, after which the other may be wanted.
-awaitable<void> PrefillExchange::write_manifests(Record record, ProgressEvents& events) {
-  while (events.wants_opened_manifest() || events.wants_manifest()) {
-    const bool opened = events.wants_opened_manifest();
-    std::string text;
-    if (opened) {
-      text = co_await manifests_.write_opened(*record);
-      events.give_opened_manifest(std::move(text));
-    } else {
-      text = co_await manifests_.write_result(*record);
-      events.give_manifest(std::move(text));
-    }
-  }
+  EventStream events(shared_, socket_, writer_);
+  const EventStream::Outcome sent = co_await events.run(record);
+  if (!sent.complete) (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+  co_return sent.reusable;
 }
 
 }  // namespace millrace::coordinator

@@ -13,7 +13,6 @@
 namespace millrace::coordinator {
 
 class DisconnectWatch;
-class ProgressEvents;
 
 class PrefillExchange {
  public:
@@ -33,9 +32,6 @@ class PrefillExchange {
   awaitable<bool> stream(Record record);
   // Until the request has ended or the client is gone.
   awaitable<void> wait_for_end(Record record, Notifier& changed, const DisconnectWatch& client);
-  // True when the last event went out.
-  awaitable<bool> send_until_end(Record record, Notifier& changed, const DisconnectWatch& client);
-  awaitable<void> write_manifests(Record record, ProgressEvents& events);
 
   HttpShared& shared_;
   tcp::socket& socket_;

@@ -10,10 +10,11 @@ namespace millrace::coordinator {
 
 namespace {
 
-constexpr std::array<RouteEntry, 10> kEntries = {{
+constexpr std::array<RouteEntry, 11> kEntries = {{
     {Endpoint::kPrefill, "POST", "/v1/prefill", "", false},
     {Endpoint::kStatus, "GET", "/v1/prefill/", "", true},
     {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", true},
+    {Endpoint::kEvents, "GET", "/v1/prefill/", "/events", true},
     {Endpoint::kLeaseRenew, "POST", "/v1/prefill/", "/lease:renew", true},
     {Endpoint::kLeaseRelease, "POST", "/v1/prefill/", "/lease:release", true},
     {Endpoint::kModels, "GET", "/v1/models", "", false},

@@ -14,6 +14,7 @@ enum class Endpoint {
   kPrefill,       // POST /v1/prefill
   kStatus,        // GET /v1/prefill/{id}
   kCancel,        // DELETE /v1/prefill/{id}
+  kEvents,        // GET /v1/prefill/{id}/events
   kLeaseRenew,    // POST /v1/prefill/{id}/lease:renew
   kLeaseRelease,  // POST /v1/prefill/{id}/lease:release
   kModels,        // GET /v1/models

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "coordinator/exchange/events_exchange.h"
 #include "coordinator/exchange/lease_exchange.h"
 #include "coordinator/exchange/prefill_exchange.h"
 #include "coordinator/exchange/service_reply.h"
@@ -66,6 +67,10 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
     case Endpoint::kPrefill: {
       PrefillExchange prefill(shared_, stream_.socket(), gate_, writer_);
       co_return co_await prefill.run(request, route);
+    }
+    case Endpoint::kEvents: {
+      EventsExchange events(shared_, stream_.socket(), writer_);
+      co_return co_await events.run(route, request.method() == http::verb::head);
     }
     case Endpoint::kLeaseRenew:
     case Endpoint::kLeaseRelease: {

@@ -95,6 +95,81 @@ TEST(Server, AStreamingRequestsManifestComesBeforeItsLayersAndWithoutAResult) {
   }
 }
 
+// Reads events until one that ends the stream; their names.
+std::vector<std::string> names_of_events(RawHttp& client) {
+  std::vector<std::string> names;
+  do {
+    const std::string event = client.read_event();
+    names.push_back(event.substr(0, event.find('\n')));
+  } while (names.back() != "event: done" && names.back() != "event: error" && names.size() < 10);
+  return names;
+}
+
+TEST(Server, ClientsThatDidNotPostARequestFollowItFromItsBeginning) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp poster(server.http_port());
+  poster.send_request("POST", "/v1/prefill",
+                      R"({"model":"tiny","request_id":"r1","prompt_token_ids":[1],)"
+                      R"("stream":true,"handover":"streaming"})");
+  group.receive_request();
+  group.send_started("r1");
+  group.send_opened("r1");
+  group.send_layer("r1", 0);
+  EXPECT_EQ(poster.read_head().status, 200);
+  for (const char* name : {"queued", "started", "manifest", "layer"}) {
+    EXPECT_TRUE(poster.read_event().starts_with(std::string("event: ") + name));
+  }
+  RawHttp early(server.http_port());
+  early.send_request("GET", "/v1/prefill/r1/events");
+  const RawReply head = early.read_head();
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.headers.at("content-type"), "text/event-stream");
+  EXPECT_EQ(head.headers.at("x-request-id"), "r1");
+  group.send_layer("r1", 1);
+  group.send_layer("r1", 2);
+  group.send_done("r1");
+  const std::vector<std::string> all{"event: queued", "event: started", "event: manifest",
+                                     "event: layer",  "event: layer",   "event: layer",
+                                     "event: done"};
+  EXPECT_EQ(names_of_events(early), all);
+  EXPECT_EQ(names_of_events(poster), std::vector<std::string>(all.end() - 3, all.end()));
+  RawHttp late(server.http_port());
+  late.send_request("GET", "/v1/prefill/r1/events");
+  EXPECT_EQ(late.read_head().status, 200);
+  EXPECT_EQ(names_of_events(late).back(), "event: done");
+}
+
+TEST(Server, AFollowerThatLeavesCancelsNothing) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp poster(server.http_port());
+  poster.send_request("POST", "/v1/prefill",
+                      R"({"model":"tiny","request_id":"r1","prompt_token_ids":[1],"stream":true})");
+  group.receive_request();
+  RawHttp stays(server.http_port());
+  {
+    RawHttp leaves(server.http_port());
+    for (RawHttp* follower : {&leaves, &stays}) {
+      follower->send_request("GET", "/v1/prefill/r1/events");
+      EXPECT_EQ(follower->read_head().status, 200);
+      EXPECT_TRUE(follower->read_event().starts_with("event: queued\n"));
+    }
+  }
+  group.send_started("r1");
+  group.send_done("r1");
+  EXPECT_EQ(poster.read_head().status, 200);
+  EXPECT_EQ(names_of_events(poster).back(), "event: done");
+  EXPECT_EQ(names_of_events(stays).back(), "event: done");
+}
+
+TEST(Server, EventsOfAnUnknownRequestAre404) {
+  RunningServer server;
+  EXPECT_EQ(http_call(server.http_port(), "GET", "/v1/prefill/r1/events").status, 404);
+}
+
 TEST(Server, ErrorsNameTheirRequestInBodyHeaderAndEvent) {
   RunningServer server;
   const RawReply early = http_call(server.http_port(), "POST", "/v1/prefill", "{");

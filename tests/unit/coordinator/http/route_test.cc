@@ -9,6 +9,7 @@ TEST(Route, FindsEveryEndpoint) {
   EXPECT_EQ(find_route("POST", "/v1/prefill").endpoint, Endpoint::kPrefill);
   EXPECT_EQ(find_route("GET", "/v1/prefill/r1").endpoint, Endpoint::kStatus);
   EXPECT_EQ(find_route("DELETE", "/v1/prefill/r1").endpoint, Endpoint::kCancel);
+  EXPECT_EQ(find_route("GET", "/v1/prefill/r1/events").endpoint, Endpoint::kEvents);
   EXPECT_EQ(find_route("POST", "/v1/prefill/r1/lease:renew").endpoint, Endpoint::kLeaseRenew);
   EXPECT_EQ(find_route("POST", "/v1/prefill/r1/lease:release").endpoint, Endpoint::kLeaseRelease);
   EXPECT_EQ(find_route("GET", "/v1/models").endpoint, Endpoint::kModels);
@@ -49,6 +50,7 @@ TEST(Route, WhatTakesGetTakesHead) {
 
 TEST(Route, AWrongMethodComesWithThoseThatAreRight) {
   EXPECT_EQ(find_route("GET", "/v1/prefill?x=1").allow, "POST");
+  EXPECT_EQ(find_route("POST", "/v1/prefill/r1/events").allow, "GET, HEAD");
   EXPECT_EQ(find_route("PUT", "/v1/prefill/r1").allow, "GET, HEAD, DELETE");
   EXPECT_EQ(find_route("POST", "/ready").allow, "GET, HEAD");
   EXPECT_EQ(find_route("GET", "/v1/prefill/r1/lease:renew").allow, "POST");

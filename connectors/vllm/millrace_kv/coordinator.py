@@ -1,0 +1,186 @@
+"""A coordinator's HTTP interface (docs/api.md), as far as a decode node needs it. Standard library only."""
+import array
+import hashlib
+import http.client
+import json
+import socket
+import sys
+import threading
+import uuid
+from urllib.parse import quote, urlencode
+
+from ._library import PEER_LOST, MillraceError
+from .client import Feed
+
+_PIECE_BYTES = 1 << 16
+_ANSWER_S = 10.0  # for calls that are answered at once
+
+
+def token_bytes(token_ids):
+    """Little-endian int32, as they travel."""
+    tokens = array.array("i", token_ids)
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens.tobytes()
+
+
+def prompt_digest(token_ids):
+    """Names a prompt: SHA-256 of its little-endian int32 token ids, in hexadecimal."""
+    return hashlib.sha256(token_bytes(token_ids)).hexdigest()
+
+
+def _refusal(status, text):
+    try:
+        error = json.loads(text)["error"]
+        return MillraceError(error["type"], error["message"])
+    except (ValueError, KeyError, TypeError):
+        return MillraceError("unavailable", f"HTTP status {status}: {text[:300]!r}")
+
+
+class EventStream:
+    """The events of one request, read on a thread of its own into a feed.
+
+    `make_request` returns (method, target, body), and `on_news` is called whenever something came, and at the end: both on that thread."""
+
+    def __init__(self, coordinator, make_request, on_news=None):
+        self.feed = Feed()
+        self.error = None
+        self.ended = threading.Event()
+        self._coordinator = coordinator
+        self._make_request = make_request
+        self._on_news = on_news or (lambda: None)
+        self._closing = threading.Lock()
+        self._closed = False
+        self._socket = None
+        self._thread = threading.Thread(target=self._run, name="millrace-events", daemon=True)
+        self._thread.start()
+
+    def manifest(self, timeout_s=0.0):
+        """None while there is none; raises what the request failed with."""
+        self.check()
+        return self.feed.manifest(timeout_s)
+
+    def result(self, timeout_s=0.0):
+        self.check()
+        return self.feed.result(timeout_s)
+
+    def check(self):
+        """Raises what the request failed with, if it has."""
+        if self.error:
+            raise self.error
+
+    def close(self):
+        """Hangs up. Who posted a request cancels it so; nothing happens to one that is done."""
+        with self._closing:
+            self._closed = True
+            if self._socket:
+                try:
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # it has ended already
+
+    def _run(self):
+        try:
+            self._read()
+        except MillraceError as why:
+            self.error = why
+        except (OSError, http.client.HTTPException) as why:
+            self.error = MillraceError("cancelled", "closed here") if self._closed else \
+                MillraceError("peer_lost", f"coordinator {self._coordinator.address}: {why or type(why).__name__}")
+        except Exception as why:  # a bug here; who waits has to hear of it
+            self.error = MillraceError("internal", f"{type(why).__name__}: {why}")
+        if self.error:
+            self.feed.fail(PEER_LOST, str(self.error))
+        self.ended.set()
+        self._on_news()
+
+    def _read(self):
+        method, target, body = self._make_request()
+        connection = self._coordinator.connect()
+        try:
+            with self._closing:
+                if self._closed:
+                    raise MillraceError("cancelled", "closed here")
+                self._socket = connection.sock
+            connection.request(method, target, body, {"Content-Type": "application/octet-stream"} if body else {})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise _refusal(response.status, response.read())
+            while data := response.read1(_PIECE_BYTES):
+                self.feed.write(data)
+                self._on_news()
+            if self.feed.result() is None:
+                raise MillraceError("cancelled" if self._closed else "peer_lost", "the events ended before the prefill was done")
+        finally:
+            with self._closing:
+                self._socket = None
+            connection.close()
+
+
+class Prefill(EventStream):
+    """A prompt that this process posted: close() cancels it while it runs. `model` may be a function that returns its name."""
+
+    def __init__(self, coordinator, model, token_ids, *, request_id=None, lease_ms=60000, head_plan=None, min_recall=None,
+                 deadline_ms=None, on_news=None):
+        self.request_id = request_id or uuid.uuid4().hex
+
+        def post():
+            fields = {"model": model() if callable(model) else model, "request_id": self.request_id, "stream": "true",
+                      "handover": "streaming", "lease_ms": lease_ms, "head_plan": head_plan, "min_recall": min_recall,
+                      "deadline_ms": deadline_ms}
+            query = urlencode({name: value for name, value in fields.items() if value is not None})
+            return "POST", "/v1/prefill?" + query, token_bytes(token_ids)
+
+        super().__init__(coordinator, post, on_news)
+
+
+class Coordinator:
+    """`address` is "host:port". `silence_s`: a stream without a word for so long is lost; one comes every 10 s."""
+
+    def __init__(self, address, connect_timeout_s=2.0, silence_s=30.0):
+        self.address = address.removeprefix("http://").rstrip("/")
+        if "://" in self.address or not self.address:
+            raise MillraceError("invalid_argument", f"coordinator {address!r}; needed is host:port, without TLS")
+        self.connect_timeout_s = connect_timeout_s
+        self.silence_s = silence_s
+
+    def connect(self):
+        connection = http.client.HTTPConnection(self.address, timeout=self.connect_timeout_s)
+        connection.connect()
+        connection.sock.settimeout(self.silence_s)
+        return connection
+
+    def call(self, method, path, body=None):
+        """The parsed answer; raises what the coordinator refused with."""
+        try:
+            connection = self.connect()
+            try:
+                connection.sock.settimeout(_ANSWER_S)
+                connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                text = response.read()
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException) as why:
+            raise MillraceError("peer_lost", f"coordinator {self.address}: {why or type(why).__name__}") from why
+        if response.status != 200:
+            raise _refusal(response.status, text)
+        return json.loads(text)
+
+    def models(self):
+        """By name, as GET /v1/models has them."""
+        return {model["id"]: model for model in self.call("GET", "/v1/models")["data"]}
+
+    def prefill(self, model, token_ids, **options):
+        return Prefill(self, model, token_ids, **options)
+
+    def follow(self, request_id, on_news=None):
+        """The events of a request that another process posted. Closing them cancels nothing."""
+        return EventStream(self, lambda: ("GET", f"/v1/prefill/{quote(request_id, safe='')}/events", None), on_news)
+
+    def end(self, request_id):
+        """Cancels a request that runs, releases the lease of one that is done."""
+        self.call("DELETE", "/v1/prefill/" + quote(request_id, safe=""))
+
+    def release(self, request_id, lease_id):
+        self.call("POST", f"/v1/prefill/{quote(request_id, safe='')}/lease:release", {"lease_id": lease_id})

@@ -1,0 +1,53 @@
+"""The numbers by which a cache of Millrace and one of vLLM are the same, and what vLLM can have that a cache of Millrace cannot."""
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    num_layers: int
+    num_kv_heads: int  # of the whole model
+    head_dim: int
+    dtype: str
+    vocab_size: int
+
+    @staticmethod
+    def of(vllm_config):
+        model = vllm_config.model_config
+        return ModelShape(model.get_total_num_hidden_layers(), model.get_total_num_kv_heads(), model.get_head_size(),
+                          str(model.dtype).removeprefix("torch."), model.get_vocab_size())
+
+    def _differences(self, pairs):
+        return ", ".join(f"{name} {theirs} and not {ours}" for name, theirs, ours in pairs if theirs != ours)
+
+    def difference_to_manifest(self, manifest):
+        """ "" when a cache with this manifest is one of this model."""
+        return self._differences((name, getattr(manifest, name), getattr(self, name))
+                                 for name in ("num_layers", "num_kv_heads", "head_dim", "dtype"))
+
+    def difference_to_offer(self, offer):
+        """The same for an entry of GET /v1/models."""
+        return self._differences((name, offer.get(name), getattr(self, name)) for name in ("num_layers", "dtype", "vocab_size"))
+
+
+def why_left_to_vllm(vllm_config, kv_cache_config):
+    """What keeps this whole engine's caches from being pulled; "" when nothing does."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, iter_layer_specs
+    parallel = vllm_config.parallel_config
+    for name in "pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size":
+        size = getattr(parallel, name, 1)
+        if size > 1:
+            return f"{name} is {size}"
+    if len(kv_cache_config.kv_cache_groups) != 1:
+        return f"this model has {len(kv_cache_config.kv_cache_groups)} kinds of KV cache"
+    shape = ModelShape.of(vllm_config)
+    group = kv_cache_config.kv_cache_groups[0]
+    if len(group.layer_names) != shape.num_layers:
+        return f"the KV cache has {len(group.layer_names)} layers, the model {shape.num_layers}: those of a draft model are not pulled"
+    for spec in iter_layer_specs(group.kv_cache_spec):
+        if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size or spec.tokens_per_state != 1:
+            return f"its attention is not full attention over K and V ({type(spec).__name__})"
+        if spec.kv_quant_mode.value != 0 or str(spec.dtype).removeprefix("torch.") != shape.dtype:
+            return f"the KV cache is kept as {vllm_config.cache_config.cache_dtype} ({spec.dtype}), the model computes in {shape.dtype}"
+        if (spec.head_size, spec.head_size_v) != (shape.head_dim, shape.head_dim):
+            return f"K and V heads of {spec.head_size} and {spec.head_size_v}"
+    return ""

@@ -1,0 +1,48 @@
+"""What `kv_connector_extra_config` may hold (docs/vllm.md)."""
+from dataclasses import dataclass, fields
+
+from ._library import TRANSPORTS
+
+
+@dataclass(frozen=True)
+class Options:
+    coordinator: str
+    model: str = ""  # of the coordinator; "": the name that vLLM serves the model under, or the coordinator's only one
+    min_tokens: int = 2048  # a prompt with fewer that vLLM does not have already is left to vLLM
+    head_plan: str = ""  # "": the group's
+    min_recall: float = 0.0  # 0: the group's
+    reuse: bool = False  # lets other requests have pulled blocks from vLLM's prefix cache
+    transport: str = "auto"
+    num_threads: int = 0  # of the library, 0: its default
+    max_wait_s: float = 60.0  # for the manifest: for room at Millrace, that is
+    pull_timeout_s: float = 120.0  # from then on, for all of a cache
+    retry_after_s: float = 5.0  # a coordinator that could not be reached is left alone for so long
+    lease_ms: int = 120000
+    connect_timeout_s: float = 2.0
+    idle_ms: float = 10.0  # how long vLLM's loop rests where all requests wait for caches
+    staging_bytes: int = 256 << 20  # pinned memory of a worker on a GPU
+    any_vllm_version: bool = False
+
+    @staticmethod
+    def parse(config):
+        """Raises ValueError with the name of what is wrong."""
+        known = {field.name: field.type for field in fields(Options)}
+        unknown = sorted(set(config) - set(known))
+        if unknown:
+            raise ValueError(f"unknown {', '.join(unknown)}; known are {', '.join(known)}")
+        if not config.get("coordinator"):
+            raise ValueError('"coordinator" is missing: host:port of millrace-coordinator')
+        values = {}
+        for name, value in config.items():
+            wanted = known[name]
+            right = isinstance(value, (int, float) if wanted is float else wanted) and isinstance(value, bool) == (wanted is bool)
+            if not right:
+                raise ValueError(f"{name} is {value!r}; needed is {wanted.__name__}")
+            values[name] = wanted(value)
+        options = Options(**values)
+        if options.transport not in TRANSPORTS:
+            raise ValueError(f"transport is {options.transport!r}; known are {', '.join(TRANSPORTS)}")
+        for name in "max_wait_s", "pull_timeout_s", "connect_timeout_s", "lease_ms", "staging_bytes", "min_tokens":
+            if getattr(options, name) <= 0:
+                raise ValueError(f"{name} is {getattr(options, name)}; it must be positive")
+        return options

@@ -1,0 +1,266 @@
+"""The connector in vLLM's scheduler process: asks for prefills, hears of them, and decides what is loaded.
+
+A request goes from `waiting` (no blocks, until the manifest is there) to `loading` (blocks, until every rank has reported) to nothing; or it is
+left to vLLM, once and for all, and then the reason is said."""
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from vllm.logger import init_logger
+
+from ._library import MillraceError
+from .coordinator import Coordinator, EventStream, prompt_digest
+from .messages import Load, LoadMetadata
+from .model_shape import ModelShape
+
+logger = init_logger("vllm.millrace_kv")
+
+_COMPLAINT_INTERVAL_S = 60.0
+
+
+@dataclass(eq=False)
+class _Remote:
+    """A request whose cache comes from Millrace."""
+
+    events: EventStream
+    began: float
+    millrace_id: str
+    lease_id: str = ""  # of one that a router had prefilled
+    manifest: object = None
+    request: object = None  # vLLM's, while it loads
+    cache_salt: str | None = None  # its own
+    cancelled: bool = False
+
+
+class _Complaints:
+    """Says why at once, and of what goes on for the same reason how often, once a minute."""
+
+    def __init__(self):
+        self._said = {}
+
+    def say(self, code, text):
+        now = time.monotonic()
+        last, unsaid = self._said.get(code, (None, 0))
+        if last is not None and now - last < _COMPLAINT_INTERVAL_S:
+            self._said[code] = last, unsaid + 1
+            return
+        more = f" ({unsaid} more since the last such line)" if unsaid else ""
+        logger.warning("%s%s", text, more)
+        self._said[code] = now, 0
+
+
+class SchedulerSide:
+    def __init__(self, options, vllm_config, block_tokens):
+        self._options = options
+        self._shape = ModelShape.of(vllm_config)
+        self._served_name = vllm_config.model_config.served_model_name
+        self._block_tokens = block_tokens
+        self._coordinator = Coordinator(options.coordinator, options.connect_timeout_s)
+        self._remotes = {}  # by vLLM's request id
+        self._left = set()  # request ids that vLLM computes, or that have had their load
+        self._loads = []
+        self._cancelled = []
+        self._failures = {}  # of loads: (code, why)
+        self._news = threading.Event()
+        self._endings = ThreadPoolExecutor(4, "millrace-end")
+        self._complaints = _Complaints()
+        self._model_lock = threading.Lock()
+        self._model = None
+        self._shut_until = 0.0  # when the coordinator is tried again
+
+    # ---- what vLLM asks
+
+    def num_matched_tokens(self, request, num_computed_tokens):
+        """As get_num_new_matched_tokens: (None, False) while the manifest is not there."""
+        if request.request_id in self._left:
+            return 0, False
+        remote = self._remotes.get(request.request_id)
+        if remote is None:
+            try:
+                remote = self._begin(request, num_computed_tokens)
+            except MillraceError as why:
+                self._leave(request, why)
+            if remote is None:
+                self._left.add(request.request_id)
+                return 0, False
+            self._remotes[request.request_id] = remote
+        try:
+            remote.manifest = remote.manifest or self._take_manifest(remote, request)
+            remote.events.check()
+        except MillraceError as why:
+            self._leave(request, why)
+            return 0, False
+        if remote.manifest is None:
+            return None, False
+        return request.num_prompt_tokens - num_computed_tokens, True
+
+    def allocated(self, request, block_ids, num_external_tokens):
+        """Blocks have been claimed for the tokens that num_matched_tokens promised."""
+        if num_external_tokens == 0:
+            return
+        remote = self._remotes[request.request_id]
+        self._left.add(request.request_id)
+        first_token = request.num_prompt_tokens - num_external_tokens
+        begin = first_token // self._block_tokens
+        end = -(-request.num_prompt_tokens // self._block_tokens)
+        load = Load(request.request_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens)
+        remote.request = request
+        remote.cache_salt = request.cache_salt
+        if not self._options.reuse:
+            self._set_cache_salt(request, f"{request.cache_salt or ''}millrace-{remote.millrace_id}")
+        self._loads.append(load)
+
+    def metadata(self, nothing_scheduled):
+        for request_id, remote in self._remotes.items():
+            if remote.request is not None and remote.events.error and not remote.cancelled:
+                self._failures.setdefault(request_id, (remote.events.error.code, str(remote.events.error)))
+                self._cancel_load(request_id, remote)
+        metadata = LoadMetadata(self._loads, self._cancelled)
+        self._loads, self._cancelled = [], []
+        if nothing_scheduled and self._remotes and not metadata.loads and not metadata.cancelled:
+            # vLLM's loop spins while requests wait for their caches: the cores are for whoever computes these.
+            self._news.wait(self._options.idle_ms / 1000)
+        self._news.clear()
+        return metadata
+
+    def failed(self, reasons):
+        """Of loads that some rank could not complete; they are not through yet."""
+        for request_id, why in reasons.items():
+            if request_id in self._remotes:
+                self._failures.setdefault(request_id, why)
+
+    def received(self, request_ids):
+        """Every rank has reported its load."""
+        for request_id in request_ids:
+            remote = self._remotes.get(request_id)
+            if remote is None:
+                continue
+            failure = self._failures.pop(request_id, None)
+            if failure:
+                self._say(remote.request, *failure)
+                # What vLLM computes now is as good for others as any.
+                self._set_cache_salt(remote.request, remote.cache_salt)
+            self._end(request_id)
+
+    def finished(self, request):
+        """Also when aborted, at any point."""
+        request_id = request.request_id
+        remote = self._remotes.get(request_id)
+        if remote is not None:
+            if remote.request is not None:
+                self._cancel_load(request_id, remote)
+            self._end(request_id)
+        self._failures.pop(request_id, None)
+        self._left.discard(request_id)
+
+    def close(self):
+        for request_id in list(self._remotes):
+            self._end(request_id)
+        self._endings.shutdown(wait=True)
+
+    # ---- how a request goes on
+
+    def _begin(self, request, num_computed_tokens):
+        """None for one that is vLLM's."""
+        params = (request.kv_transfer_params or {}).get("millrace")
+        if params is False or self._is_vllms(request):
+            return None
+        if isinstance(params, dict):
+            return self._follow(request, params)
+        if request.num_prompt_tokens - num_computed_tokens < self._options.min_tokens:
+            return None
+        if time.monotonic() < self._shut_until:
+            raise MillraceError("unavailable", f"coordinator {self._coordinator.address} could not be reached a moment ago")
+        events = self._coordinator.prefill(self._model_name, request.prompt_token_ids, lease_ms=self._options.lease_ms,
+                                           head_plan=self._options.head_plan or None, min_recall=self._options.min_recall or None,
+                                           on_news=self._news.set)
+        logger.debug("request %s is prefilled as %s", request.request_id, events.request_id)
+        return _Remote(events, time.monotonic(), events.request_id)
+
+    @staticmethod
+    def _is_vllms(request):
+        """What a prefill of token ids alone does not stand for, and what has begun already."""
+        return (request.prompt_token_ids is None or request.prompt_embeds is not None or request.mm_features
+                or request.lora_request is not None or request.pooling_params is not None or request.resumable
+                or request.skip_reading_prefix_cache or request.num_preemptions > 0 or request.num_output_tokens > 0)
+
+    def _follow(self, request, params):
+        """One that a router had prefilled."""
+        missing = [name for name in ("request_id", "lease_id", "prompt_sha256") if not isinstance(params.get(name), str)]
+        if missing:
+            raise MillraceError("invalid_argument", f"kv_transfer_params.millrace lacks {', '.join(missing)}")
+        if params["prompt_sha256"] != prompt_digest(request.prompt_token_ids):
+            raise MillraceError("invalid_argument", f"prefill {params['request_id']!r} is of another prompt: prompt_sha256 differs")
+        events = self._coordinator.follow(params["request_id"], self._news.set)
+        return _Remote(events, time.monotonic(), params["request_id"], params["lease_id"])
+
+    def _model_name(self):
+        """Of the coordinator's model; raises where it is not this one. Runs on threads of prefills."""
+        with self._model_lock:
+            if self._model is None:
+                models = self._coordinator.models()
+                name = self._options.model or (self._served_name if self._served_name in models or len(models) != 1 else next(iter(models)))
+                if name not in models:
+                    raise MillraceError("not_found", f"coordinator {self._coordinator.address} has no model {name!r}; it has "
+                                        f"{', '.join(map(repr, models)) or 'none'}")
+                difference = self._shape.difference_to_offer(models[name])
+                if difference:
+                    raise MillraceError("unsupported", f"the coordinator's model {name!r} is another than vLLM's: {difference}")
+                self._model = name
+            return self._model
+
+    def _take_manifest(self, remote, request):
+        manifest = remote.events.manifest()
+        if manifest is None:
+            if time.monotonic() - remote.began > self._options.max_wait_s:
+                raise MillraceError("deadline_exceeded", f"no room at Millrace within {self._options.max_wait_s:g} s")
+            return None
+        difference = self._shape.difference_to_manifest(manifest)
+        if difference:
+            raise MillraceError("unsupported", f"the cache of request {manifest.request_id!r} is another model's than vLLM's: {difference}")
+        wrong = manifest.request_id != remote.millrace_id or (remote.lease_id and manifest.lease_id != remote.lease_id)
+        if wrong or manifest.num_tokens != request.num_prompt_tokens:
+            raise MillraceError("corrupt", f"asked for {request.num_prompt_tokens} tokens of {remote.millrace_id!r}, lease {remote.lease_id!r}; "
+                                f"the manifest is of {manifest.num_tokens} of {manifest.request_id!r}, lease {manifest.lease_id!r}")
+        return manifest
+
+    def _leave(self, request, why):
+        """To vLLM, from now on."""
+        if why.code == "peer_lost":
+            self._shut_until = time.monotonic() + self._options.retry_after_s
+        self._left.add(request.request_id)
+        self._end(request.request_id)
+        self._say(request, why.code, str(why))
+
+    def _say(self, request, code, why):
+        self._complaints.say(code, f"vLLM computes the {request.num_prompt_tokens} tokens of request {request.request_id} itself: {why}")
+
+    def _cancel_load(self, request_id, remote):
+        remote.cancelled = True
+        self._cancelled.append(request_id)
+
+    def _end(self, request_id):
+        """Cancels the prefill, or releases its lease, behind vLLM's back."""
+        remote = self._remotes.pop(request_id, None)
+        if remote is not None and not (remote.events.error and remote.events.error.code in ("peer_lost", "not_found")):
+            self._endings.submit(self._end_remote, remote)
+
+    def _end_remote(self, remote):
+        try:
+            if remote.lease_id:  # a router's: no more than what it gave
+                self._coordinator.release(remote.millrace_id, remote.lease_id)
+            else:
+                self._coordinator.end(remote.millrace_id)
+        except MillraceError as why:
+            if why.code not in ("not_found", "cancelled"):  # it has ended by itself
+                self._complaints.say("lease", f"the lease of {remote.millrace_id} was not released and ends by itself: {why}")
+        remote.events.close()
+
+    @staticmethod
+    def _set_cache_salt(request, cache_salt):
+        """Blocks are found in the prefix cache by hashes that begin with the request's salt: with one of its own nobody else finds them."""
+        if request.cache_salt != cache_salt:
+            request.cache_salt = cache_salt
+            request.block_hashes.clear()
+            request.update_block_hashes()

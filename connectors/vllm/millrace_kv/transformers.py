@@ -1,0 +1,59 @@
+"""A prompt that Millrace prefilled as the cache of a transformers model.
+
+    from millrace_kv.transformers import prefill
+    cache, result = prefill("host:8000", "llama-3-8b", input_ids[0].tolist())
+    model.generate(input_ids, past_key_values=cache, max_new_tokens=100)
+
+The cache lacks the prompt's last token, which the model has to see in order to go on. One sequence at a time; the model is not compared with the
+coordinator's: K and V of another one of the same shape give nonsense."""
+import time
+
+import torch
+from transformers import DynamicCache
+
+from .client import Client
+from .coordinator import Coordinator
+
+_BLOCK_TOKENS = 64
+
+
+def pull_cache(client, manifest, *, num_tokens=None, feed=None, timeout_s=600.0, device=None):
+    """The first tokens of a cache (all but the prompt's last one) as a DynamicCache; with a feed, layer by layer while the prefill goes on."""
+    num_tokens = manifest.num_tokens - 1 if num_tokens is None else num_tokens
+    num_blocks = -(-num_tokens // _BLOCK_TOKENS)
+    shape = (manifest.num_kv_heads, num_blocks * _BLOCK_TOKENS, manifest.head_dim)
+    layers = [[torch.empty(shape, dtype=getattr(torch, manifest.dtype)) for _ in "kv"] for _ in range(manifest.num_layers)]
+
+    def in_blocks(tensor):
+        return tensor.view(shape[0], num_blocks, _BLOCK_TOKENS, shape[2]).transpose(0, 1)
+
+    destinations = [tuple(map(in_blocks, layer)) for layer in layers]
+    cache = DynamicCache()
+    with client.pull(manifest, destinations, range(num_blocks), num_tokens=num_tokens, feed=feed, timeout_s=timeout_s) as pull:
+        for index, layer in enumerate(layers):
+            pull.wait_layer(index)
+            k, v = (tensor[None, :, :num_tokens].to(device) for tensor in layer)
+            cache.update(k, v, index)
+        pull.wait()
+    return cache
+
+
+def prefill(coordinator, model, token_ids, *, client=None, timeout_s=600.0, device=None, **options):
+    """(cache, manifest of the result). `options` are those of Coordinator.prefill; the lease is released."""
+    coordinator = Coordinator(coordinator) if isinstance(coordinator, str) else coordinator
+    own = None if client else Client()
+    events = coordinator.prefill(model, token_ids, **options)
+    try:
+        deadline = time.monotonic() + timeout_s
+        manifest = events.manifest(timeout_s)
+        if manifest is None:
+            raise TimeoutError(f"no manifest within {timeout_s:g} s")
+        cache = pull_cache(client or own, manifest, feed=events.feed, timeout_s=max(deadline - time.monotonic(), 0.001), device=device)
+        events.ended.wait(max(deadline - time.monotonic(), 0))
+        result = events.result()
+        coordinator.end(events.request_id)
+        return cache, result
+    finally:
+        events.close()
+        if own:
+            own.close()

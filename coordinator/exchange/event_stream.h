@@ -1,0 +1,41 @@
+// The events of one prefill, from its first on, as a stream to one client; any number of clients may
+// each have one.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/exchange/manifest_writer.h"
+#include "coordinator/http/reply_writer.h"
+#include "coordinator/net/notifier.h"
+
+namespace millrace::coordinator {
+
+class DisconnectWatch;
+class ProgressEvents;
+
+class EventStream {
+ public:
+  // All must outlive it. `socket`: to notice that the client leaves.
+  EventStream(HttpShared& shared, tcp::socket& socket, ReplyWriter& writer)
+      : shared_(shared), socket_(socket), writer_(writer), manifests_(shared) {}
+
+  struct Outcome {
+    bool complete = false;  // the last event went out
+    bool reusable = false;  // the connection can take another request
+  };
+  awaitable<Outcome> run(std::shared_ptr<const Request> record);
+
+ private:
+  using Record = std::shared_ptr<const Request>;
+
+  // True when the last event went out.
+  awaitable<bool> send_until_end(Record record, Notifier& changed, const DisconnectWatch& client);
+  awaitable<void> write_manifests(Record record, ProgressEvents& events);
+
+  HttpShared& shared_;
+  tcp::socket& socket_;
+  ReplyWriter& writer_;
+  ManifestWriter manifests_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,25 @@
+// GET /v1/prefill/{id}/events: all events of a prefill so far and from then on, for clients that did
+// not post it. One that leaves changes nothing.
+#pragma once
+
+#include "coordinator/exchange/event_stream.h"
+#include "coordinator/http/route.h"
+
+namespace millrace::coordinator {
+
+class EventsExchange {
+ public:
+  // All must outlive it. `socket`: to notice that the client leaves.
+  EventsExchange(HttpShared& shared, tcp::socket& socket, ReplyWriter& writer)
+      : shared_(shared), writer_(writer), events_(shared, socket, writer) {}
+
+  // True when the connection can take another request. `is_head`: what a GET would begin with.
+  awaitable<bool> run(const Route& route, bool is_head);
+
+ private:
+  HttpShared& shared_;
+  ReplyWriter& writer_;
+  EventStream events_;
+};
+
+}  // namespace millrace::coordinator

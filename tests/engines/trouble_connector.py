@@ -1,0 +1,30 @@
+"""MillraceConnector with what a test asks for by files in a folder, which worker processes see as well."""
+import os
+import time
+
+from millrace_kv.connector import MillraceConnector
+
+DIRECTORY = os.environ["MILLRACE_TROUBLE_DIRECTORY"]
+
+
+def path(name):
+    return os.path.join(DIRECTORY, name)
+
+
+class TroubleConnector(MillraceConnector):
+    def __init__(self, vllm_config, role, kv_cache_config):
+        super().__init__(vllm_config, role, kv_cache_config)
+        if self._worker:
+            self._pull, self._worker._load = self._worker._load, self._load
+
+    def _load(self, load, state):
+        while os.path.exists(path("hold")) and not state.cancelled:
+            time.sleep(0.01)
+        self._worker._layers.staged = os.path.exists(path("staged"))
+        self._pull(load, state)
+        if os.path.exists(path("zero")):
+            layers = self._worker._layers
+            for layer, cache in enumerate(layers._caches):
+                ids = layers.kernel_ids(load.block_ids, load.num_tokens)
+                cache[ids] = 0
+                layers.pack(layer, ids)

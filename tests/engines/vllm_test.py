@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""vLLM, in this process and on a CPU, with MillraceConnector and a real group of TP 2 x CP 2: right answers, one computed token a prompt, and
+right answers after every kind of trouble. MILLRACE_VLLM_TP: vLLM's own ranks (default 1)."""
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from collections import Counter
+
+TP = int(os.environ.get("MILLRACE_VLLM_TP", "1"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Worker processes load the connector from here as well.
+os.environ["PYTHONPATH"] = os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])
+sys.path[:0] = [HERE, os.path.join(os.environ["MILLRACE_SOURCE_DIR"], "tests/e2e")]
+# vLLM's worker processes import this file again.
+if "MILLRACE_TROUBLE_DIRECTORY" not in os.environ:
+    TROUBLE = tempfile.TemporaryDirectory(prefix="millrace-engines-")
+    os.environ["MILLRACE_TROUBLE_DIRECTORY"] = TROUBLE.name
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1",
+                  VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), VLLM_NO_USAGE_STATS="1",
+                  VLLM_WORKER_MULTIPROC_METHOD="spawn", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS=str(max(1, (os.cpu_count() or 2) // TP)))
+
+from service import MODEL_DIR, Service, ServiceTestCase, make_prompt, wait_until  # noqa: E402
+
+# Left to itself, a group takes the type that is faster here, which need not be the engine's.
+GROUP = "--dtype", "bfloat16"
+MIN_TOKENS = 1000
+NUM_LAYERS = 5
+NEW_TOKENS = 6  # the record's four digits, and what comes after
+RETRY_AFTER_S = 0.5
+LONG = 8192 if TP == 1 else 4096  # long enough to do something in the middle of it
+
+
+def prompt(num_tokens, seed):
+    return make_prompt(num_tokens, seed)["prompt_token_ids"]
+
+
+# Nothing that a second rank changes.
+once = unittest.skipIf(TP > 1, "with one rank only")
+
+
+@contextlib.contextmanager
+def trouble(name):
+    path = os.path.join(os.environ["MILLRACE_TROUBLE_DIRECTORY"], name)
+    open(path, "w").close()
+    try:
+        yield
+    finally:
+        os.remove(path)
+
+
+class Engine:
+    """vLLM, step by step, with what its scheduler had computed."""
+
+    def __init__(self, coordinator, **options):
+        from vllm import EngineArgs, LLMEngine
+        self.engine = LLMEngine.from_engine_args(EngineArgs(
+            model=MODEL_DIR, skip_tokenizer_init=True, enforce_eager=True, max_model_len=16384 + 64, max_num_batched_tokens=4096, max_num_seqs=8,
+            tensor_parallel_size=TP, distributed_executor_backend="mp" if TP > 1 else "uni", disable_log_stats=False,
+            kv_transfer_config={"kv_connector": "TroubleConnector", "kv_connector_module_path": "trouble_connector", "kv_role": "kv_consumer",
+                                "kv_connector_extra_config": {"coordinator": coordinator, "min_tokens": MIN_TOKENS, "retry_after_s": RETRY_AFTER_S,
+                                                              # Of other memory: two pieces of a few blocks.
+                                                              "staging_bytes": 1 << 20,
+                                                              **options}}))
+        self.scheduler = self.engine.engine_core.engine_core.scheduler
+        self.connector = self.scheduler.get_kv_connector()
+        self.scheduled = Counter()
+        self._schedule, self.scheduler.schedule = self.scheduler.schedule, self._count
+        self._last_id = 0
+
+    def _count(self, *arguments, **options):
+        output = self._schedule(*arguments, **options)
+        self.scheduled.update(output.num_scheduled_tokens)
+        return output
+
+    def add(self, tokens, params=None):
+        from vllm import SamplingParams
+        self._last_id += 1
+        request_id = f"test-{self._last_id}"
+        extra = None if params is None else {"kv_transfer_params": {"millrace": params}}
+        self.engine.add_request(request_id, {"prompt_token_ids": tokens}, SamplingParams(
+            temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False, extra_args=extra))
+        return request_id
+
+    def finish(self, timeout_s=240):
+        """{request id: token ids} of all that were added."""
+        answers, deadline = {}, time.monotonic() + timeout_s
+        while self.engine.has_unfinished_requests() or self.scheduler.has_finished_requests():
+            for output in self.engine.step():
+                if output.finished:
+                    answers[output.request_id] = list(output.outputs[0].token_ids)
+            assert time.monotonic() < deadline, f"no answer within {timeout_s} s"
+        return answers
+
+    def step_until(self, what, condition, timeout_s=120):
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            self.engine.step()
+            assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+
+    def answer(self, tokens, params=None):
+        """(token ids, how many tokens of the prompt vLLM computed)"""
+        before = self.total_scheduled()
+        self.add(tokens, params)
+        (answer,) = self.finish().values()
+        # Each new token but the first is computed from the one before it.
+        return answer, self.total_scheduled() - before - (NEW_TOKENS - 1)
+
+    def total_scheduled(self):
+        return sum(self.scheduled.values())
+
+    def loading(self):
+        return any(remote.request is not None for remote in self.connector._scheduler._remotes.values())
+
+    def free_blocks(self):
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def prompt_tokens_by_source(self):
+        from vllm.v1.metrics.reader import get_metrics_snapshot
+        return {metric.labels["source"]: metric.value for metric in get_metrics_snapshot() if metric.name == "vllm:prompt_tokens_by_source"}
+
+
+class VllmTest(ServiceTestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service()
+        cls.addClassCleanup(cls.service.close)
+        cls.group = cls.service.start_group(*GROUP, cp=2)
+        began = time.monotonic()
+        cls.vllm = Engine(f"127.0.0.1:{cls.service.http_port}")
+        cls.addClassCleanup(cls.vllm.engine.engine_core.shutdown)
+        print(f"vLLM started in {time.monotonic() - began:.0f} s", flush=True)
+        cls.all_blocks = cls.vllm.free_blocks()
+        cls.own_answers = {}
+
+    def setUp(self):
+        if not self.service.ranks():
+            type(self).group = self.service.start_group(*GROUP, cp=2)
+        self.addCleanup(self.show_logs_of_failure, self.service)
+
+    def tearDown(self):
+        """No test leaves a block, a request or a lease behind."""
+        self.assertEqual(self.vllm.free_blocks(), self.all_blocks)
+        self.assertEqual((self.vllm.connector._scheduler._remotes, self.vllm.connector._scheduler._left), ({}, set()))
+        wait_until("the end of all leases", lambda: self.metric("millrace_active_leases") == 0, 30)
+
+    def metric(self, name):
+        text = self.service.get("/metrics")[2]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
+
+    def own(self, tokens):
+        """vLLM's answer by its own prefill."""
+        answer, computed = self.vllm.answer(tokens, params=False)
+        self.assertGreater(computed, 0)
+        return answer
+
+    def test_answers_are_vllms_own_and_one_token_of_each_prompt_is_computed(self):
+        # Multiples of pages (64) and blocks, and not.
+        for num_tokens in (1024, 1500, 4096, 6001) if TP == 1 else (1500, 4096):
+            with self.subTest(num_tokens=num_tokens):
+                record = make_prompt(num_tokens, seed=num_tokens)
+                before = self.vllm.prompt_tokens_by_source()
+                answer, computed = self.vllm.answer(record["prompt_token_ids"])
+                after = self.vllm.prompt_tokens_by_source()
+                self.assertEqual(computed, 1)
+                self.assertEqual(after["external_kv_transfer"] - before.get("external_kv_transfer", 0), num_tokens)
+                self.assertEqual(answer, self.own(record["prompt_token_ids"]))
+                self.assertEqual(answer[:4], record["answer_token_ids"])
+
+    def test_pulls_through_other_memory_bring_the_same(self):
+        """As on a GPU, in pieces that end within a cache."""
+        record = make_prompt(3001, seed=12)
+        with trouble("staged"):
+            answer, computed = self.vllm.answer(record["prompt_token_ids"])
+        self.assertEqual(computed, 1)
+        self.assertEqual(answer, self.own(record["prompt_token_ids"]))
+
+    def test_zeroed_pages_give_another_answer(self):
+        """The control: what the answers come from is what was pulled."""
+        record = make_prompt(2048, seed=11)
+        with trouble("zero"):
+            answer, computed = self.vllm.answer(record["prompt_token_ids"])
+        self.assertEqual(computed, 1)
+        self.assertNotEqual(answer[:4], record["answer_token_ids"])
+        self.assertEqual(self.vllm.answer(record["prompt_token_ids"])[0][:4], record["answer_token_ids"])
+
+    def test_prompts_at_once_get_their_own_answers(self):
+        records = [make_prompt(1200 + 333 * n, seed=20 + n) for n in range(6)]
+        before = self.vllm.total_scheduled()
+        expected = {self.vllm.add(record["prompt_token_ids"]): record["answer_token_ids"] for record in records}
+        answers = self.vllm.finish()
+        self.assertEqual(self.vllm.total_scheduled() - before, len(records) * NEW_TOKENS)
+        self.assertEqual({request_id: answer[:4] for request_id, answer in answers.items()}, expected)
+
+    @once
+    def test_short_prompts_and_those_that_are_cached_here_are_vllms(self):
+        requests = self.metric("millrace_prefill_requests_total")
+        short, long = prompt(MIN_TOKENS - 1, seed=31), prompt(2048, seed=32)
+        self.assertEqual(self.vllm.answer(short)[1], len(short))
+        self.assertEqual(self.vllm.answer(long, params=False)[1], len(long))
+        # All but the last block, which is computed for its last token.
+        self.assertLessEqual(self.vllm.answer(long)[1], 128)
+        self.assertEqual(self.metric("millrace_prefill_requests_total"), requests)
+
+    @once
+    def test_pulled_blocks_are_nobody_elses(self):
+        tokens = prompt(2048, seed=33)
+        self.assertEqual(self.vllm.answer(tokens)[1], 1)
+        self.assertEqual(self.vllm.answer(tokens, params=False)[1], len(tokens))
+
+    @once
+    def test_a_routers_prefill_is_pulled_and_another_prompts_is_not(self):
+        from millrace_kv import Coordinator
+        from millrace_kv.coordinator import prompt_digest
+        record = make_prompt(1500, seed=41)
+        tokens = record["prompt_token_ids"]
+        posted = Coordinator(f"127.0.0.1:{self.service.http_port}").prefill("fixture", tokens)
+        self.assertTrue(posted.ended.wait(60))
+        requests = self.metric("millrace_prefill_requests_total")
+        params = {"request_id": posted.request_id, "lease_id": posted.result().lease_id, "prompt_sha256": prompt_digest(tokens)}
+        other = make_prompt(1500, seed=42)
+        another = tokens[::-1]
+        foreign = {**params, "lease_id": "0" * 32, "prompt_sha256": prompt_digest(another)}
+        for wrong in params, foreign, {"request_id": posted.request_id}:
+            self.assertGreater(self.vllm.answer(another, wrong)[1], 1)
+        answer, computed = self.vllm.answer(other["prompt_token_ids"], params)
+        self.assertEqual((answer[:4], computed), (other["answer_token_ids"], len(other["prompt_token_ids"])))
+        answer, computed = self.vllm.answer(tokens, params)
+        self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 1))
+        self.assertEqual(self.metric("millrace_prefill_requests_total"), requests)
+
+    def test_a_group_that_is_killed_in_the_middle_costs_time_only(self):
+        record = make_prompt(LONG, seed=51)
+
+        def kill():
+            wait_until("a layer", lambda: self.running_layers() >= 1, 120)
+            os.killpg(self.group.pid, signal.SIGKILL)
+            for pid in self.service.ranks().values():
+                os.kill(pid, signal.SIGKILL)
+        killer = threading.Thread(target=kill)
+        killer.start()
+        answer, computed = self.vllm.answer(record["prompt_token_ids"])
+        killer.join()
+        self.assertEqual(answer[:4], record["answer_token_ids"])
+        self.assertEqual(computed, LONG)
+
+    def running_layers(self):
+        return max((remote.events.feed.layers_ready for remote in list(self.vllm.connector._scheduler._remotes.values())), default=0)
+
+    def test_a_group_that_is_killed_before_the_pull_costs_time_only(self):
+        record = make_prompt(2048, seed=52)
+        with trouble("hold"):
+            self.vllm.add(record["prompt_token_ids"])
+            self.vllm.step_until("the end of the prefill", lambda: self.running_layers() == NUM_LAYERS)
+            self.vllm.step_until("the load", self.vllm.loading)
+            os.killpg(self.group.pid, signal.SIGKILL)
+            for pid in self.service.ranks().values():
+                os.kill(pid, signal.SIGKILL)
+        (answer,) = self.vllm.finish().values()
+        self.assertEqual(answer[:4], record["answer_token_ids"])
+
+    @once
+    def test_without_a_coordinator_vllm_goes_on_alone_and_comes_back(self):
+        record = make_prompt(2048, seed=53)
+        self.service.coordinator.kill()
+        self.service.coordinator.wait(20)
+        answer, computed = self.vllm.answer(record["prompt_token_ids"])
+        self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 2048))
+        os.remove(self.service._ports_path)
+        self.service._start_coordinator()
+        wait_until("a ready group", lambda: self.service.get("/ready")[0] == 200, 60)
+        back = make_prompt(2048, seed=54)
+
+        def pulled():
+            answer, computed = self.vllm.answer(back["prompt_token_ids"])
+            self.assertEqual(answer[:4], back["answer_token_ids"])
+            return computed == 1
+        wait_until("a pull", pulled, 30)
+
+    @once
+    def test_a_coordinator_that_dies_in_the_middle_costs_time_only(self):
+        record = make_prompt(LONG, seed=55)
+
+        def kill():
+            wait_until("a layer", lambda: self.running_layers() >= 1, 120)
+            self.service.restart_coordinator()
+        killer = threading.Thread(target=kill)
+        killer.start()
+        answer, _ = self.vllm.answer(record["prompt_token_ids"])
+        killer.join()
+        self.assertEqual(answer[:4], record["answer_token_ids"])
+        wait_until("a ready group", lambda: self.service.get("/ready")[0] == 200, 60)
+
+    def test_aborted_requests_leave_nothing_in_any_phase(self):
+        phases = {"before the manifest": lambda: bool(self.vllm.connector._scheduler._remotes), "while it loads": self.vllm.loading,
+                  "after a layer": lambda: self.running_layers() >= 2}
+        for phase, reached in phases.items():
+            with self.subTest(phase=phase):
+                request_id = self.vllm.add(prompt(4096, seed=61))
+                self.vllm.step_until(phase, reached)
+                self.vllm.engine.abort_request([request_id])
+                self.assertEqual(self.vllm.finish(), {})
+                self.assertEqual(self.vllm.free_blocks(), self.all_blocks)
+        record = make_prompt(1500, seed=62)
+        self.assertEqual(self.vllm.answer(record["prompt_token_ids"]), (self.own(record["prompt_token_ids"]), 1))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    unittest.main(verbosity=2)
