@@ -183,7 +183,7 @@ void FarDevice::release_lanes() {
 
 kernels::TimeMark FarDevice::mark() {
   const std::lock_guard lock(mutex_);
-  const kernels::TimeMark mark(num_called() + 1);
+  const kernels::TimeMark mark{num_called() + 1};
   enqueue_own([this, mark] {
     passed_[mark] = kernels::host_time_mark();
     kept_.push_back(mark);

@@ -150,7 +150,7 @@ TEST_F(KvStoreFaultsTest, SealsWithPagesInPlaceWhenTheyCannotBeMoved) {
   faults(Tier::kDisk).fail_write = true;
   const auto placement = seal("r");
   ASSERT_TRUE(placement.ok());
-  EXPECT_EQ(placement->pages[0], 20);
+  EXPECT_EQ(placement->pages[Tier::kDevice], 20);
   EXPECT_EQ(store_->stats().evictions, 0);
   expect_intact("r", 10);
 }
@@ -203,7 +203,7 @@ TEST_F(KvStoreFaultsTest, APagePinnedWhileItMovesStaysWhereItIs) {
   };
   const auto placement = seal("new");
   ASSERT_TRUE(placement.ok());
-  EXPECT_EQ(placement->pages[0], 0);
+  EXPECT_EQ(placement->pages[Tier::kDevice], 0);
   EXPECT_EQ(store_->stats().evictions, 0);
   ASSERT_EQ(pins.size(), 10u);
   for (int32_t row = 0; row < 10; ++row) {
@@ -226,7 +226,7 @@ TEST_F(KvStoreFaultsTest, ARequestReleasedWhileItsPageMovesLeavesNothingBehind) 
   };
   const auto placement = seal("new");
   ASSERT_TRUE(placement.ok());
-  EXPECT_EQ(placement->pages[0], 30);
+  EXPECT_EQ(placement->pages[Tier::kDevice], 30);
   EXPECT_EQ(slots_used(), 30);
   expect_intact("new", 3);
 }

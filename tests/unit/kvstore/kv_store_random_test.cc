@@ -167,7 +167,8 @@ class Workload {
     const auto lease = seconds(1 + random_() % 20);
     const auto placement = store_->seal(id, "lease " + id, lease);
     ASSERT_TRUE(placement.ok()) << placement.error().to_string();
-    ASSERT_EQ(placement->pages[0] + placement->pages[1] + placement->pages[2],
+    ASSERT_EQ(placement->pages[Tier::kDevice] + placement->pages[Tier::kHost] +
+                  placement->pages[Tier::kDisk],
               request.reserved(geometry_));
     request.sealed = true;
     request.lease_ends = clock_.now() + lease;
