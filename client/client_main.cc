@@ -61,7 +61,7 @@ HttpClient client_for(const Arguments& arguments) {
   return HttpClient(arguments.server.substr(0, colon), arguments.server.substr(colon + 1));
 }
 
-// "503 unavailable: no worker group is ready (trying again may help)".
+// "503 unavailable: no worker group is ready (a retry may succeed)".
 std::string describe_error(int status, const std::string& body) {
   boost::system::error_code ec;
   const json::value value = json::parse(body, ec);
@@ -79,7 +79,7 @@ std::string describe_error(int status, const std::string& body) {
   const bool named = id && id->is_string();
   return fmt::format("{}{}: {}{}",
                      named ? fmt::format("request {}: ", std::string(id->get_string())) : "",
-                     text("type"), text("message"), again ? " (trying again may help)" : "");
+                     text("type"), text("message"), again ? " (a retry may succeed)" : "");
 }
 
 Result<void> call_and_print(const Arguments& arguments, const HttpCall& call) {
@@ -170,50 +170,54 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
   auto* command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
   command
       ->add_option("--prompt", arguments.prompt_file,
-                   "token ids: JSON, a line of JSON lines, or .bin with little-endian int32")
+                   "token ids: JSON, JSON lines, or .bin with little-endian int32")
       ->type_name("FILE")
       ->required();
-  command->add_option("--line", arguments.line, "which line of JSON lines, from 1")
+  command->add_option("--line", arguments.line, "line of a JSON lines file, from 1")
       ->check(cli::number_range(int64_t{1}))
       ->capture_default_str();
-  command->add_option("--model", arguments.model, "one of GET /v1/models")
+  command->add_option("--model", arguments.model, "model name, as in GET /v1/models")
       ->type_name("NAME")
       ->required();
-  command->add_option("--request-id", arguments.request_id, "name of the request")
+  command->add_option("--request-id", arguments.request_id, "id of the request")
       ->type_name("ID")
       ->check(cli::check_by(coordinator::check_request_id))
       ->default_str("a random one");
-  command->add_option("--head-plan", arguments.head_plan, "which attention to compute")
+  command
+      ->add_option("--head-plan", arguments.head_plan, "head plan, as text; see docs/head-plans.md")
       ->type_name("PLAN")
       ->default_str("the group's");
   command
-      ->add_option(
-          "--min-recall", arguments.min_recall,
-          "of its attention mass that each sampled row of an adaptive head covers at least")
+      ->add_option("--min-recall", arguments.min_recall,
+                   "least share of its attention mass that each sampled row of an adaptive head "
+                   "covers, 0 to 1")
       ->type_name("SHARE")
       ->check(cli::number_range(0.0, 1.0))
       ->default_str("the group's");
   command
       ->add_option("--deadline-ms", arguments.deadline_ms,
-                   "milliseconds for queue and prefill together")
+                   "time limit for queue and prefill together, in milliseconds")
       ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
       ->default_str("600000");
-  command->add_option("--lease-ms", arguments.lease_ms, "milliseconds that the KV cache is kept")
+  command
+      ->add_option("--lease-ms", arguments.lease_ms,
+                   "how long the KV cache is kept after the prefill, in milliseconds")
       ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
       ->default_str("60000");
-  cli::add_choice<std::string>(*command, "--handover", arguments.handover,
-                               {{"at-end", "at-end"}, {"streaming", "streaming"}},
-                               "from when on the KV cache can be pulled")
+  cli::add_choice<std::string>(
+      *command, "--handover", arguments.handover,
+      {{"at-end", "at-end"}, {"streaming", "streaming"}},
+      "when the KV cache can be pulled: after the prefill, or layer by layer")
       ->default_str("at-end");
   command->add_flag("--events", arguments.events,
-                    "write all events as they come, for millrace-decode --events -");
+                    "write all events as they arrive, for millrace-decode --events -");
   command->callback([&] { action = [&] { return prefill(arguments); }; });
 }
 
 CLI::App* add_by_id(CLI::App& app, const char* name, const char* help, Arguments& arguments,
                     Action& action, Action run) {
   auto* command = app.add_subcommand(name, help);
-  command->add_option("request_id", arguments.request_id, "as in the response")
+  command->add_option("request_id", arguments.request_id, "id of the request, from the response")
       ->type_name("ID")
       ->check(cli::check_by(coordinator::check_request_id))
       ->required();
@@ -222,32 +226,35 @@ CLI::App* add_by_id(CLI::App& app, const char* name, const char* help, Arguments
 }
 
 void add_lease_id(CLI::App& command, Arguments& arguments) {
-  command.add_option("--lease-id", arguments.lease_id, "from the manifest")
+  command.add_option("--lease-id", arguments.lease_id, "lease_id of the manifest")
       ->type_name("ID")
       ->required();
 }
 
 void add_request_commands(CLI::App& app, Arguments& arguments, Action& action) {
-  add_by_id(app, "status", "what became of a request", arguments, action, [&] {
+  add_by_id(app, "status", "show the state of a request", arguments, action, [&] {
     return call_and_print(arguments, {"GET", request_path(arguments), "", ""});
   });
-  add_by_id(app, "cancel", "end a request, or release what it left", arguments, action, [&] {
-    return call_and_print(arguments, {"DELETE", request_path(arguments), "", ""});
-  });
-  auto* renewal = add_by_id(app, "renew", "prolong a lease", arguments, action,
-                            [&] { return renew(arguments); });
+  add_by_id(app, "cancel", "cancel a request, or release its lease if it is done", arguments,
+            action, [&] {
+              return call_and_print(arguments, {"DELETE", request_path(arguments), "", ""});
+            });
+  auto* renewal =
+      add_by_id(app, "renew", "renew a lease", arguments, action, [&] { return renew(arguments); });
   add_lease_id(*renewal, arguments);
-  renewal->add_option("--lease-ms", arguments.lease_ms, "milliseconds from now")
+  renewal
+      ->add_option("--lease-ms", arguments.lease_ms,
+                   "new duration of the lease, in milliseconds from now")
       ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
       ->required();
-  auto* giving_back = add_by_id(app, "release", "give a lease back", arguments, action,
+  auto* giving_back = add_by_id(app, "release", "release a lease", arguments, action,
                                 [&] { return release(arguments); });
   add_lease_id(*giving_back, arguments);
 }
 
 void add_wait_ready(CLI::App& app, Arguments& arguments, Action& action) {
   auto* command = app.add_subcommand("wait-ready", "wait until a group is ready");
-  command->add_option("--timeout", arguments.timeout_s, "seconds to wait at most")
+  command->add_option("--timeout", arguments.timeout_s, "seconds to wait; 0: ask once")
       ->check(cli::number_range(0.0, cli::kMaxSeconds))
       ->capture_default_str();
   command->callback([&] { action = [&] { return wait_ready(arguments); }; });
@@ -256,14 +263,15 @@ void add_wait_ready(CLI::App& app, Arguments& arguments, Action& action) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Sends prompts to a coordinator and looks after what came of them.",
-               "millrace-client");
+  CLI::App app(
+      "Sends prompts to a Millrace coordinator, and shows, cancels, renews and releases requests.",
+      "millrace-client");
   app.formatter(std::make_shared<cli::HelpFormatter>());  // subcommands take it over
   app.set_version_flag("--version", MILLRACE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();
   Arguments arguments;
-  app.add_option("--server", arguments.server, "the coordinator's HTTP port")
+  app.add_option("--server", arguments.server, "HTTP address of the coordinator")
       ->option_text("HOST:PORT")
       ->check(check_server)
       ->capture_default_str();

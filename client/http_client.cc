@@ -61,7 +61,7 @@ class Exchange {
 
   std::string text(error_code ec) const {
     if (ec != beast::error::timeout) return ec.message();
-    return fmt::format("nothing came in {:.1f} s", seconds(silence_));
+    return fmt::format("no data within {:.1f} s", seconds(silence_));
   }
 
   awaitable<Result<HttpAnswer>> read() {
@@ -82,7 +82,7 @@ class Exchange {
       // Some, not all that fits: an event is shown when it comes.
       auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
       if (ec && ec != http::error::need_buffer) {
-        co_return error(Errc::kPeerLost, "the answer breaks off: {}", text(ec));
+        co_return error(Errc::kPeerLost, "the answer is incomplete: {}", text(ec));
       }
       const std::string_view got(piece.data(), piece.size() - parser.get().body().size);
       if (Result<void> taken = take_bytes(got, streamed, answer); !taken.ok()) {
@@ -95,7 +95,7 @@ class Exchange {
   Result<void> take_bytes(std::string_view bytes, bool streamed, HttpAnswer& answer) {
     if (!streamed) {
       if (answer.body.size() + bytes.size() > kMaxAnswerBytes) {
-        return error(Errc::kTooLarge, "an answer of more than {} bytes", kMaxAnswerBytes);
+        return error(Errc::kTooLarge, "the answer exceeds the limit of {} bytes", kMaxAnswerBytes);
       }
       answer.body += bytes;
       return {};

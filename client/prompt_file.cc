@@ -19,7 +19,7 @@ Result<std::string> to_bytes(const json::array& tokens) {
   for (const json::value& token : tokens) {
     const int64_t* id = token.if_int64();
     if (id == nullptr || *id < 0 || *id > std::numeric_limits<int32_t>::max()) {
-      return error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {:.40}, which is no token id",
+      return error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {:.40}, not a token id",
                    bytes.size() / sizeof(int32_t), json::serialize(token));
     }
     for (int byte = 0; byte < 4; ++byte) bytes += static_cast<char>(*id >> (8 * byte));

@@ -24,7 +24,8 @@ void init_logging(const std::string& process_name) {
   if (const auto level = parse_log_level(given)) {
     logger->set_level(*level);
   } else {
-    spdlog::warn("MILLRACE_LOG: '{}' is none of {}; info it is", given, kLogLevels);
+    spdlog::warn("MILLRACE_LOG: unknown level '{}'; expected one of {}; using info", given,
+                 kLogLevels);
   }
 }
 

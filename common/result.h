@@ -66,15 +66,15 @@ class [[nodiscard]] Result {
   explicit operator bool() const { return ok(); }
 
   T& value() & {
-    MR_CHECK(ok(), "value() of an error: {}", error().to_string());
+    MR_CHECK(ok(), "value() called on an error: {}", error().to_string());
     return std::get<0>(state_);
   }
   const T& value() const& {
-    MR_CHECK(ok(), "value() of an error: {}", error().to_string());
+    MR_CHECK(ok(), "value() called on an error: {}", error().to_string());
     return std::get<0>(state_);
   }
   T&& value() && {
-    MR_CHECK(ok(), "value() of an error: {}", error().to_string());
+    MR_CHECK(ok(), "value() called on an error: {}", error().to_string());
     return std::get<0>(std::move(state_));
   }
   T& operator*() & { return value(); }

@@ -15,7 +15,8 @@ Result<int64_t> parse_bytes(std::string_view text) {
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   if (status != std::errc() || number < 0) {
-    return error(Errc::kInvalidArgument, "'{}' is not a size; write 1048576 or 1MiB", text);
+    return error(Errc::kInvalidArgument, "'{}' is not a size; expected for example 1048576 or 1MiB",
+                 text);
   }
   if (unit.empty()) return number;
   for (size_t power = 0; power < kUnits.size(); ++power) {

@@ -46,25 +46,26 @@ void add_options(CLI::App& app, Options& options) {
                                   "JSON of the manifest, or of the prefill response that holds it")
                        ->type_name("FILE");
   app.add_option("--events", options.events_path,
-                 "instead: events of a streamed prefill as they come; - is standard input")
+                 "instead of --manifest: events of a streamed prefill; - is standard input")
       ->type_name("FILE")
       ->excludes(manifest);
   app.add_option("--model", options.decode.model_directory,
                  "Hugging Face directory: config.json and safetensors")
       ->type_name("DIR")
       ->required();
-  app.add_option("--max-tokens", options.decode.max_tokens, "tokens to generate")
+  app.add_option("--max-tokens", options.decode.max_tokens, "number of tokens to generate")
       ->check(cli::number_range(1, 65536))
       ->capture_default_str();
-  app.add_flag("--ignore-eos", options.decode.ignore_eos, "go on behind what ends a text");
+  app.add_flag("--ignore-eos", options.decode.ignore_eos, "continue after end-of-text tokens");
   app.add_flag("--any-weights", options.decode.any_weights,
                "also of a model whose fingerprint is not the cache's");
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
       ->check(cli::number_range(1, 64))
       ->capture_default_str();
   cli::add_choice<comm::UcxTransports>(app, "--transport", options.transports,
-                                       comm::ucx_transport_names(), "how pages come");
-  app.add_option("--timeout-s", options.timeout_s, "seconds for pull and generation together")
+                                       comm::ucx_transport_names(), "transport for pages");
+  app.add_option("--timeout-s", options.timeout_s,
+                 "time limit for pull and generation together, in seconds")
       ->check(cli::positive_seconds())
       ->capture_default_str();
   app.add_option("--output", options.output_path, "write the JSON here")
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
   millrace::decode::add_options(app, options);
   if (const auto status = millrace::cli::parse(app, argc, argv)) return *status;
   if (options.manifest_path.empty() && options.events_path.empty()) {
-    std::fputs("millrace-decode: neither --manifest nor --events is given\n", stderr);
+    std::fputs("millrace-decode: --manifest or --events is required\n", stderr);
     return millrace::cli::kUsageStatus;
   }
   millrace::init_logging("decode");

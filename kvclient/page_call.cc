@@ -35,7 +35,7 @@ Result<std::vector<PulledPage>> read_page_reply(const comm::TransportConnection:
                  reply.error().message());
   }
   if (reply.pages_size() != run.num_pages || called.payload_bytes != destination_bytes) {
-    return error(Errc::kCorrupt, "{}: {} pages in {} bytes, asked for {} in {}", address,
+    return error(Errc::kCorrupt, "{}: got {} pages in {} bytes, requested {} in {}", address,
                  reply.pages_size(), called.payload_bytes, run.num_pages, destination_bytes);
   }
   std::vector<PulledPage> pages;

@@ -9,11 +9,11 @@ namespace millrace::kvstore {
 Result<void> check_request(const std::string& request_id, int64_t num_tokens,
                            std::span<const int64_t> pages, const KvGeometry& geometry) {
   if (request_id.empty() || request_id.size() > kMaxIdBytes) {
-    return error(Errc::kInvalidArgument, "request id of {} bytes, must be 1 to {}",
+    return error(Errc::kInvalidArgument, "request id has {} bytes; must be 1 to {}",
                  request_id.size(), kMaxIdBytes);
   }
   if (num_tokens <= 0) {
-    return error(Errc::kInvalidArgument, "request '{}' of {} tokens, must be 1 at least",
+    return error(Errc::kInvalidArgument, "request '{}' has {} tokens; must be at least 1",
                  request_id, num_tokens);
   }
   const int64_t num_prompt_pages = ceil_div(num_tokens, geometry.page_tokens);
@@ -21,8 +21,8 @@ Result<void> check_request(const std::string& request_id, int64_t num_tokens,
   for (const int64_t page : pages) {
     if (page <= previous || page >= num_prompt_pages) {
       return error(Errc::kInvalidArgument,
-                   "request '{}': page {} after {}, must ascend and be below {}", request_id, page,
-                   previous, num_prompt_pages);
+                   "request '{}': page {} after {}; pages must ascend and be below {}", request_id,
+                   page, previous, num_prompt_pages);
     }
     previous = page;
   }
@@ -53,7 +53,7 @@ Result<void> check_scores(const std::string& request_id, int32_t layer, int32_t 
     if (std::isfinite(score) && score >= 0) continue;
     return error(
         Errc::kInvalidArgument,
-        "request '{}': layer {} kv head {} has a score of {}, must be finite and 0 at least",
+        "request '{}': layer {} kv head {} has a score of {}; must be finite and at least 0",
         request_id, layer, kv_head, score);
   }
   return {};

@@ -44,12 +44,11 @@ Result<int64_t> host_slots_of(const KvStoreConfig& config, int64_t other_slots) 
   const int64_t record_bytes = config.geometry.record_bytes();
   const int64_t others_bytes = other_slots * record_bytes;
   if (config.host_bytes < others_bytes) {
-    return error(
-        Errc::kInvalidArgument,
-        "a device pool of {} and a disk pool of {} hold {} pages, whose records take {} of "
-        "the host pool; it has {}",
-        format_bytes(config.device_bytes), format_bytes(config.disk_bytes), other_slots,
-        format_bytes(others_bytes), format_bytes(config.host_bytes));
+    return error(Errc::kInvalidArgument,
+                 "the {} device pool and the {} disk pool hold {} pages, whose records need {} of "
+                 "the host pool, which has {}",
+                 format_bytes(config.device_bytes), format_bytes(config.disk_bytes), other_slots,
+                 format_bytes(others_bytes), format_bytes(config.host_bytes));
   }
   return slots_of(config.host_bytes - others_bytes, config.geometry.page_bytes() + record_bytes);
 }

@@ -29,7 +29,7 @@ std::string_view name_of(LeaseEnd why) {
 
 Result<void> LeaseTable::check_length(Duration length) {
   if (length > Duration::zero() && length <= kMaxLease) return {};
-  return error(Errc::kInvalidArgument, "lease of {} s, must be above 0 and at most {} s",
+  return error(Errc::kInvalidArgument, "lease of {} s; must be above 0 and at most {} s",
                seconds(length), seconds(kMaxLease));
 }
 
@@ -39,13 +39,14 @@ void LeaseTable::forget_end(const std::string& request_id) {
 
 void LeaseTable::open(const std::string& request_id, const std::string& lease_id) {
   const bool inserted = leases_.emplace(request_id, Lease{lease_id, kNoEnd}).second;
-  MR_CHECK(inserted, "request '{}' has a lease", request_id);
+  MR_CHECK(inserted, "request '{}' already has a lease", request_id);
 }
 
 void LeaseTable::grant(const std::string& request_id, const std::string& lease_id,
                        Duration length) {
   Lease& lease = leases_.emplace(request_id, Lease{lease_id, kNoEnd}).first->second;
-  MR_CHECK(lease.id == lease_id && lease.ends == kNoEnd, "request '{}' has a lease", request_id);
+  MR_CHECK(lease.id == lease_id && lease.ends == kNoEnd, "request '{}' already has a lease",
+           request_id);
   lease.ends = clock_.now() + length;
 }
 
@@ -60,8 +61,8 @@ Result<void> LeaseTable::check(const std::string& request_id, const std::string&
   }
   const Lease& lease = found->second;
   if (lease.id != lease_id) {
-    return error(Errc::kNotFound, "request '{}': lease '{}' is not the one it is held under",
-                 request_id, lease_id);
+    return error(Errc::kNotFound, "request '{}': lease '{}' is not its lease", request_id,
+                 lease_id);
   }
   const TimePoint now = clock_.now();
   if (now >= lease.ends) {

@@ -34,7 +34,7 @@ Result<void> PageIo::read(Tier tier, int32_t slot, const PageEntry& page,
   const PageKey key = page.table->key_of(page);
   return error(Errc::kCorrupt,
                "request '{}': layer {} kv head {} page {} read from disk slot {} has checksum "
-               "{:016x}, written {:016x}",
+               "{:016x}, but was written with {:016x}",
                page.table->request_id(), key.layer, key.kv_head, key.page, slot, sum,
                page.checksum);
 }

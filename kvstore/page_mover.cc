@@ -56,7 +56,8 @@ bool PageMover::move_while(Plan plan) {
       residency_.finish(*move, copied.ok());
     }
     if (!copied.ok()) {
-      spdlog::warn("kvstore: a page stays in its tier: {}", copied.error().to_string());
+      spdlog::warn("kvstore: cannot move a page, it stays in its tier: {}",
+                   copied.error().to_string());
       return false;
     }
   }

@@ -29,7 +29,8 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       leases_(clock) {}
 
 TieredKvStore::~TieredKvStore() {
-  MR_CHECK(pinned_pages_ == 0, "{} pages are pinned in a store that goes", pinned_pages_);
+  MR_CHECK(pinned_pages_ == 0, "{} pages are pinned in a store that is being destroyed",
+           pinned_pages_);
 }
 
 Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t num_tokens,
@@ -44,11 +45,11 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   {
     std::lock_guard lock(mutex_);
     if (tables_.contains(request_id)) {
-      return error(Errc::kInvalidArgument, "request '{}' is held already", request_id);
+      return error(Errc::kInvalidArgument, "request '{}' already exists", request_id);
     }
     if (tables_.size() >= kMaxRequests) {
-      return error(Errc::kExhausted, "request '{}': {} requests are held, the limit", request_id,
-                   kMaxRequests);
+      return error(Errc::kExhausted, "request '{}': the store holds {} requests, the limit",
+                   request_id, kMaxRequests);
     }
     if (num_pages > residency_.available()) return no_room(request_id, num_pages);
     sequence = next_sequence_++;
@@ -74,7 +75,7 @@ Result<std::shared_ptr<PageTable>> TieredKvStore::make_table(const std::string& 
   } catch (const std::bad_alloc&) {
     const int64_t num_pages =
         std::ssize(pages) * int64_t{geometry_.num_layers} * geometry_.num_kv_heads;
-    return error(Errc::kExhausted, "request '{}': no memory for the records of {} pages, {} each",
+    return error(Errc::kExhausted, "request '{}': cannot allocate records of {} pages, {} each",
                  request_id, num_pages, format_bytes(geometry_.record_bytes()));
   }
 }

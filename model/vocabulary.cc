@@ -48,7 +48,7 @@ Result<std::vector<float>> gather_logits(std::span<const float> slices, int64_t 
 Result<void> check_logits(std::span<const float> row, int64_t position) {
   const auto bad = std::ranges::find_if(row, [](float logit) { return !std::isfinite(logit); });
   if (bad == row.end()) return {};
-  return error(Errc::kInternal, "the logit of token {} after position {} is {}, not a number",
+  return error(Errc::kInternal, "the logit of token {} after position {} is not finite: {}",
                bad - row.begin(), position, *bad);
 }
 

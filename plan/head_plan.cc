@@ -59,7 +59,7 @@ Result<void> guard(HeadPlan& plan, double min_recall) {
       if (head.pattern != Pattern::kAdaptive) {
         return error(Errc::kInvalidArgument,
                      "min_recall {:g} with head plan {}: layer {} head {} is {}, and only adaptive "
-                     "heads can keep it",
+                     "heads support it",
                      min_recall, plan.name(), layer, h, format_head_pattern(head));
       }
       head.min_recall = std::max(head.min_recall, static_cast<float>(min_recall));

@@ -88,12 +88,12 @@ Result<void> refuse_unknown_keys(const json::object& object,
 
 Result<void> check_layer_count(std::size_t file_layers, const ModelConfig& config) {
   if (file_layers == static_cast<std::size_t>(config.num_layers)) return {};
-  return error(Errc::kInvalidArgument, "{} layers, the model has {}", file_layers,
+  return error(Errc::kInvalidArgument, "the file has {} layers, the model {}", file_layers,
                config.num_layers);
 }
 
 Error wrong_head_count(int64_t file_heads, const ModelConfig& config) {
-  return error(Errc::kInvalidArgument, "{} query heads, the model has {}", file_heads,
+  return error(Errc::kInvalidArgument, "the file has {} query heads, the model {}", file_heads,
                config.num_query_heads);
 }
 
@@ -105,7 +105,7 @@ Result<void> read_heads(const json::object& heads, int32_t layer, const ModelCon
     const std::string_view key(member.key().data(), member.key().size());
     const auto head = parse_head_number(key);
     if (!head) {
-      return error(Errc::kInvalidArgument, "layer {}: {}: expected the number of a head", layer,
+      return error(Errc::kInvalidArgument, "layer {}: {}: expected a head number", layer,
                    quoted(key));
     }
     if (*head >= config.num_query_heads) return wrong_head_count(int64_t{*head} + 1, config);

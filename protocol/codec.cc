@@ -35,13 +35,12 @@ Result<int64_t> decode_frame_length(std::span<const std::byte, kFrameHeaderBytes
     bytes |= int64_t{std::to_integer<uint8_t>(header[i])} << (8 * i);
   }
   if (bytes > kMaxFrameBytes && speaks_http(header)) {
-    return error(
-        Errc::kInvalidArgument,
-        "the other side speaks HTTP: clients use the coordinator's --http-port, groups its "
-        "--group-port");
+    return error(Errc::kInvalidArgument,
+                 "the peer speaks HTTP: clients use the coordinator's --http-port, groups its "
+                 "--group-port");
   }
   if (bytes > kMaxFrameBytes) {
-    return error(Errc::kTooLarge, "frame of {} bytes announced, limit {}", bytes, kMaxFrameBytes);
+    return error(Errc::kTooLarge, "announced frame of {} bytes, limit {}", bytes, kMaxFrameBytes);
   }
   return bytes;
 }

@@ -18,7 +18,7 @@ Result<std::vector<SseEvent>> SseParser::feed(std::string_view bytes) {
     const size_t end = bytes.find('\n');
     unfinished_line_ += bytes.substr(0, end);
     if (unfinished_line_.size() + event_.data.size() > kMaxEventBytes) {
-      return error(Errc::kTooLarge, "an event of more than {} bytes", kMaxEventBytes);
+      return error(Errc::kTooLarge, "an event exceeds the limit of {} bytes", kMaxEventBytes);
     }
     if (end == std::string_view::npos) break;
     bytes.remove_prefix(end + 1);

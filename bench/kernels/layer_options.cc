@@ -26,7 +26,7 @@ void add_layer_options(CLI::App& app, LayerOptions& options) {
       ->capture_default_str();
   app.add_flag_callback(
       "--cpu-time", [&options] { options.clock = BenchClock::kCpu; },
-      "CPU time per thread instead of wall time: for a machine that others use too");
+      "CPU time per thread instead of wall time, for a shared machine");
 }
 
 }  // namespace millrace::bench

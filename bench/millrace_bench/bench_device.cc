@@ -34,7 +34,7 @@ std::string first_line(const char* command) {
 
 void add_device_options(CLI::App& app, DeviceOptions& options) {
   app.add_option("--device", options.kind, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option("--threads", options.num_threads, "of the CPU; 0: all cores")
+  app.add_option("--threads", options.num_threads, "CPU threads; 0: all cores")
       ->check(CLI::NonNegativeNumber);
 }
 
@@ -80,7 +80,7 @@ Result<void> write_json(const std::string& path, const json::object& document) {
   }
   file << "\n}\n";
   file.close();
-  if (!file) return error(Errc::kIo, "{}: cannot be written", path);
+  if (!file) return error(Errc::kIo, "cannot write {}", path);
   return {};
 }
 

@@ -13,7 +13,7 @@
 
 int main(int argc, char** argv) {
   using namespace millrace::bench;
-  CLI::App app("Times kernels and whole prefills, and holds them against what the machine can do.",
+  CLI::App app("Times kernels and whole prefills, and compares them with what the machine can do.",
                "millrace-bench");
   app.require_subcommand(1);
   KernelsCommand kernels;

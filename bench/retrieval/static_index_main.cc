@@ -101,7 +101,7 @@ Result<void> run(const Options& options) {
                                  .phases = result.phases});
   }
   output.close();
-  if (!output) return error(Errc::kIo, "{}: cannot be written", options.output);
+  if (!output) return error(Errc::kIo, "cannot write {}", options.output);
   return {};
 }
 

@@ -87,7 +87,7 @@ Result<void> LocalCommunicator::all_reduce_sum(std::span<double> data, Deadline 
 Result<void> LocalCommunicator::all_gather(std::span<const std::byte> send,
                                            std::span<std::byte> receive,
                                            std::span<const int64_t> counts, Deadline deadline) {
-  MR_CHECK(static_cast<int>(counts.size()) == size(), "{} counts for {} ranks", counts.size(),
+  MR_CHECK(static_cast<int>(counts.size()) == size(), "got {} counts for {} ranks", counts.size(),
            size());
   MR_ASSIGN_OR_RETURN(
       const auto round,

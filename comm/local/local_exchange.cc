@@ -30,8 +30,8 @@ Result<std::shared_ptr<const LocalExchange::Round>> LocalExchange::exchange(int 
   });
   if (done()) return round;
   if (!awake) {
-    return fail(rank, error(Errc::kDeadlineExceeded, "{} on rank {} of {}: {} ranks came", call,
-                            rank, size(), num_joined_));
+    return fail(rank, error(Errc::kDeadlineExceeded, "{} on rank {} of {}: only {} ranks joined",
+                            call, rank, size(), num_joined_));
   }
   return fail(rank, error(Errc::kPeerLost, "{} on rank {} of {}: rank {} is gone", call, rank,
                           size(), lost_rank()));
@@ -46,7 +46,7 @@ Result<void> LocalExchange::join(int rank, Contribution mine) {
   if (!round_) round_ = std::make_shared<Round>(members_.size());
   for (const Contribution& other : *round_) {
     MR_CHECK(other.call.empty() || other.call == mine.call,
-             "ranks make different calls: rank {} is in {}, another in {}", rank, mine.call,
+             "ranks called different collectives: rank {} is in {}, another in {}", rank, mine.call,
              other.call);
   }
   (*round_)[static_cast<size_t>(rank)] = std::move(mine);

@@ -20,7 +20,7 @@ Result<TransportReply> LocalMailbox::ask(std::string request, Deadline deadline,
   if (letter->reply) return std::move(*letter->reply);
   if (awake) return Error(Errc::kPeerLost, "the server is gone");
   std::erase(waiting_, letter);
-  return Error(Errc::kDeadlineExceeded, "no reply from the server");
+  return Error(Errc::kDeadlineExceeded, "the server did not reply in time");
 }
 
 void LocalMailbox::wake() {

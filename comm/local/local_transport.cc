@@ -118,7 +118,7 @@ Result<std::unique_ptr<TransportServer>> LocalTransport::listen(const std::strin
   // Connections keep the mailbox of a server that is gone.
   const auto taken = mailboxes_[address].lock();
   if (taken != nullptr && !taken->closed()) {
-    return error(Errc::kInvalidArgument, "address {} is taken", address);
+    return error(Errc::kInvalidArgument, "address {} is already in use", address);
   }
   mailboxes_[address] = mailbox;
   return std::unique_ptr<TransportServer>(

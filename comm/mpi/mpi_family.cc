@@ -38,7 +38,7 @@ int MpiFamily::next_tag() {
 Result<void> MpiFamily::take_tag(int agreed_tag) {
   std::lock_guard lock(mutex_);
   if (agreed_tag > last_tag_) {
-    return error(Errc::kExhausted, "no tag left for another communicator, the last one is {}",
+    return error(Errc::kExhausted, "no MPI tag left for another communicator; the largest is {}",
                  last_tag_);
   }
   next_tag_ = agreed_tag + 1;

@@ -46,7 +46,7 @@ MpiSession::MpiSession(int& argc, char**& argv)
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
-    throw std::runtime_error("MPI: no MPI_THREAD_MULTIPLE");
+    throw std::runtime_error("MPI does not provide MPI_THREAD_MULTIPLE");
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   awake_ = awake_here();
@@ -54,7 +54,7 @@ MpiSession::MpiSession(int& argc, char**& argv)
 
 MpiSession::~MpiSession() {
   if (broken()) {
-    spdlog::warn("MPI: a communicator broke, leaving without MPI_Finalize");
+    spdlog::warn("MPI: a communicator failed; exiting without MPI_Finalize");
     return;
   }
   MPI_Finalize();

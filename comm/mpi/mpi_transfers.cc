@@ -64,7 +64,7 @@ Result<void> MpiTransfers::poll_until_done(Deadline deadline) {
     if (done) return {};
     if (family_.aborted()) return Error(Errc::kCancelled, "the communicator was aborted");
     if (deadline.passed()) {
-      return error(Errc::kDeadlineExceeded, "waiting for {} messages of other ranks",
+      return error(Errc::kDeadlineExceeded, "waiting for {} messages from other ranks",
                    std::count_if(sends_and_receives_.begin(), sends_and_receives_.end(),
                                  [](MPI_Request request) { return request != MPI_REQUEST_NULL; }));
     }

@@ -97,7 +97,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
     if (asked != ncclSuccess) status = asked;
     if (status == ncclSuccess || status == ncclInProgress) return {};
-    return failure("collective under way", status);
+    return failure("running collective", status);
   }
 
   CommStatsByName stats() const override {
@@ -154,7 +154,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     auto window = std::make_unique<Window>(*this);
     queue_.use();
     if (ncclMemAlloc(&window->data, size) != ncclSuccess) {
-      return error(Errc::kExhausted, "NCCL: no {} of GPU memory to share with {} ranks",
+      return error(Errc::kExhausted,
+                   "NCCL: cannot allocate {} of GPU memory to share with {} ranks",
                    format_bytes(bytes), size_);
     }
     window->size = size;
@@ -186,7 +187,7 @@ class NcclCommunicator final : public DeviceCommunicator {
       if (asked != ncclSuccess) status = asked;
       if (status != ncclInProgress) break;
       if (deadline.passed()) {
-        return error(Errc::kPeerLost, "NCCL {}: not all of {} ranks came", name, size_);
+        return error(Errc::kPeerLost, "NCCL {}: not all of {} ranks joined in time", name, size_);
       }
       if (looking.passed()) {
         std::this_thread::sleep_for(kPause);
@@ -233,7 +234,7 @@ Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator&
   MR_RETURN_IF_ERROR(bootstrap.broadcast(std::as_writable_bytes(std::span(&invitation, 1)),
                                          /*root=*/0, deadline));
   if (invitation.status != ncclSuccess) {
-    return error(Errc::kUnavailable, "NCCL: no id for the ranks: {}",
+    return error(Errc::kUnavailable, "NCCL: cannot create an id for the ranks: {}",
                  ncclGetErrorString(invitation.status));
   }
   auto communicator =

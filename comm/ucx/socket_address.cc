@@ -26,7 +26,8 @@ Result<SocketAddress> SocketAddress::parse(const std::string& text) {
 
 Result<SocketAddress> SocketAddress::resolve(const std::string& host, int port) {
   if (port < 0 || port > 65535) {
-    return error(Errc::kInvalidArgument, "port {} of host \"{}\", must be 0 to 65535", port, host);
+    return error(Errc::kInvalidArgument,
+                 "port {} of host \"{}\" is out of range; expected 0 to 65535", port, host);
   }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

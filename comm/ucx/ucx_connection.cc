@@ -49,7 +49,7 @@ UcxConnection::~UcxConnection() {
   endpoint_->start_close();
   const auto quiet = [&] { return endpoint_->closed() && *num_sends_ == 0 && !receiving_; };
   if (!worker_->progress_until(quiet, endpoint_->close_deadline())) {
-    spdlog::warn("UCX: a connection was not quiet in time");
+    spdlog::warn("UCX: a connection did not finish its transfers in time");
   }
 }
 
@@ -85,9 +85,10 @@ Result<TransportConnection::Reply> UcxConnection::call_into(std::string_view req
   }
   if (call_.reply_errc == 0) return result;
   ++stats_.failures;
-  return failed(error(errc_from_wire(call_.reply_errc),
-                      "the server refused: payload of {} bytes, destination of {}",
-                      call_.reply->payload_bytes, call_.destination_bytes));
+  return failed(
+      error(errc_from_wire(call_.reply_errc),
+            "the server refused: the payload of {} bytes does not fit the destination of {}",
+            call_.reply->payload_bytes, call_.destination_bytes));
 }
 
 Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view request_header,
@@ -109,7 +110,7 @@ Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view requ
   if (call_.done()) {
     const int64_t arrived = call_.payload_bytes.value_or(0);
     if (call_.reply_errc == 0 && arrived != call_.reply->payload_bytes) {
-      return error(Errc::kCorrupt, "payload of {} bytes, announced as {}", arrived,
+      return error(Errc::kCorrupt, "payload of {} bytes, but {} were announced", arrived,
                    call_.reply->payload_bytes);
     }
     stats_.bytes_received += static_cast<int64_t>(call_.reply->header.size()) + arrived;
@@ -117,9 +118,10 @@ Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view requ
   }
   if (in_time) return ucx_error(endpoint_->status(), "waiting for a reply");
   if (!call_.reply) {
-    return error(Errc::kDeadlineExceeded, "no reply after {:.3f} s", watch.elapsed_s());
+    return error(Errc::kDeadlineExceeded, "no reply within {:.3f} s", watch.elapsed_s());
   }
-  return error(Errc::kDeadlineExceeded, "a reply, but not its payload of {} bytes, after {:.3f} s",
+  return error(Errc::kDeadlineExceeded,
+               "got a reply but not its payload of {} bytes within {:.3f} s",
                call_.reply->payload_bytes, watch.elapsed_s());
 }
 
@@ -132,8 +134,9 @@ ucs_status_t UcxConnection::on_reply(void* self, const void* frame_data, size_t 
                      static_cast<int64_t>(text_bytes) <= kMaxTransportHeaderBytes &&
                      frame->payload_bytes >= 0;
   if (!valid) {
-    call.failure = error(Errc::kCorrupt, "no reply: a frame of {} bytes with a header of {}",
-                         frame_bytes, text_bytes);
+    call.failure =
+        error(Errc::kCorrupt, "malformed reply: a frame of {} bytes claims a header of {}",
+              frame_bytes, text_bytes);
     return UCS_OK;
   }
   if (frame->call != call.id || call.reply) return UCS_OK;
@@ -149,7 +152,7 @@ ucs_status_t UcxConnection::on_payload(void* self, const void* frame_data, size_
   const auto frame = read_frame<PayloadFrame>(frame_data, frame_bytes);
   if (!frame) {
     connection.call_.failure =
-        error(Errc::kCorrupt, "no payload: a frame of {} bytes with {} behind it", frame_bytes,
+        error(Errc::kCorrupt, "malformed payload: a frame of {} bytes followed by {}", frame_bytes,
               num_bytes);
     return UCS_OK;
   }
@@ -161,7 +164,7 @@ ucs_status_t UcxConnection::on_payload(void* self, const void* frame_data, size_
 ucs_status_t UcxConnection::take_payload(void* data, size_t num_bytes, bool rendezvous) {
   if (static_cast<int64_t>(num_bytes) > call_.destination_bytes || receiving_ ||
       call_.payload_bytes) {
-    call_.failure = error(Errc::kCorrupt, "payload of {} bytes where {} were asked for", num_bytes,
+    call_.failure = error(Errc::kCorrupt, "payload of {} bytes; {} were requested", num_bytes,
                           call_.destination_bytes);
     return UCS_OK;
   }

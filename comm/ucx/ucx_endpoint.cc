@@ -73,7 +73,7 @@ Result<void> UcxEndpoint::flush(Deadline deadline) {
       [&] { return ucp_request_check_status(request) != UCS_INPROGRESS; }, deadline);
   const ucs_status_t status = ucp_request_check_status(request);
   ucp_request_free(request);
-  if (!done) return Error(Errc::kDeadlineExceeded, "no answer from the peer");
+  if (!done) return Error(Errc::kDeadlineExceeded, "the peer did not answer");
   if (status != UCS_OK) return ucx_error(status_ != UCS_OK ? status_ : status, "flushing");
   return {};
 }

@@ -68,7 +68,8 @@ TransportStats UcxServer::stats() const {
 void UcxServer::on_connection(ucp_conn_request_h request, void* self) {
   auto& server = *static_cast<UcxServer*>(self);
   if (server.counts_.clients >= kMaxClients) {
-    spdlog::warn("UCX server {}: refusing a client beyond {}", server.address_, kMaxClients);
+    spdlog::warn("UCX server {}: refusing a client: {} are connected, the limit", server.address_,
+                 kMaxClients);
     ucp_listener_reject(server.listener_, request);
     ++server.counts_.failures;
     return;

@@ -38,8 +38,9 @@ Result<std::unique_ptr<TransportConnection>> UcxTransport::connect(const std::st
   // UCX takes TCP where shared memory does not reach, without a word.
   if (options_.transports == UcxTransports::kSharedMemory &&
       connection->transport_name() != "shm") {
-    return error(Errc::kUnavailable, "connection to {} uses {}, shared memory was asked for",
-                 address, connection->transport_name());
+    return error(Errc::kUnavailable,
+                 "the connection to {} uses {}, but shared memory was requested", address,
+                 connection->transport_name());
   }
   return std::unique_ptr<TransportConnection>(std::move(connection));
 }

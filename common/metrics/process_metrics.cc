@@ -44,11 +44,12 @@ double unix_time_s() {
 ProcessMetrics::ProcessMetrics(Registry& registry)
     : cpu_seconds_(registry.counter("millrace_process_cpu_seconds_total",
                                     "Processor time of all threads, user and system")),
-      resident_bytes_(
-          registry.gauge("millrace_process_resident_memory_bytes", "Memory that is resident")),
+      resident_bytes_(registry.gauge("millrace_process_resident_memory_bytes", "Resident memory")),
       open_descriptors_(
-          registry.gauge("millrace_process_open_descriptors", "File descriptors that are open")) {
-  registry.gauge("millrace_process_start_time_seconds", "Unix time of the start")
+          registry.gauge("millrace_process_open_descriptors", "Open file descriptors")) {
+  registry
+      .gauge("millrace_process_start_time_seconds",
+             "Start time of the process, in seconds since the Unix epoch")
       .set(unix_time_s());
 }
 

@@ -36,11 +36,12 @@ Result<void> check_metric_name(std::string_view name, bool counter) {
     return error(Errc::kInvalidArgument, "metric name '{}' is not {}[a-z0-9_]+", name, kPrefix);
   }
   if (name.ends_with("_total") != counter) {
-    return error(Errc::kInvalidArgument, "metric '{}': counters and only they end in _total", name);
+    return error(Errc::kInvalidArgument,
+                 "metric '{}': counters, and only counters, must end in _total", name);
   }
   if (!counter && std::none_of(kUnits.begin(), kUnits.end(),
                                [&](std::string_view unit) { return name.ends_with(unit); })) {
-    return error(Errc::kInvalidArgument, "metric '{}' names no unit last", name);
+    return error(Errc::kInvalidArgument, "metric '{}' must end in a unit", name);
   }
   return {};
 }

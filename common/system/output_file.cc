@@ -13,7 +13,7 @@ namespace {
 constexpr mode_t kMode = 0666;  // less what the user's umask takes
 
 Error unwritable(const std::string& path) {
-  return error(Errc::kIo, "{}: cannot be written: {}", path.empty() ? "standard output" : path,
+  return error(Errc::kIo, "cannot write {}: {}", path.empty() ? "standard output" : path,
                std::generic_category().message(errno));
 }
 

@@ -58,7 +58,7 @@ std::variant<LeaseBody, Refusal> parse_lease_renewal(std::string_view body, int6
   if (lease_ms == nullptr || !lease_ms->is_int64() || lease_ms->get_int64() <= 0 ||
       lease_ms->get_int64() > max_lease_ms) {
     return Refusal(
-        error(Errc::kInvalidArgument, "'lease_ms' is {:.40}; 1 to {} are possible",
+        error(Errc::kInvalidArgument, "'lease_ms' is {:.40}; must be 1 to {}",
               lease_ms == nullptr ? "missing" : json::serialize(*lease_ms), max_lease_ms),
         "lease_ms");
   }

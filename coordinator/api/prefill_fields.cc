@@ -87,8 +87,8 @@ Result<void> PrefillFields::set_string(std::string_view value) {
 
 Result<void> PrefillFields::set_handover(std::string_view value) {
   if (value != "at-end" && value != "streaming") {
-    return error(Errc::kInvalidArgument,
-                 "'handover' is '{:.40}'; at-end and streaming are possible", value);
+    return error(Errc::kInvalidArgument, "'handover' is '{:.40}'; must be at-end or streaming",
+                 value);
   }
   body_.options.set_handover(value == "streaming" ? protocol::HANDOVER_STREAMING
                                                   : protocol::HANDOVER_AT_END);
@@ -99,7 +99,7 @@ Result<void> PrefillFields::set_int(int64_t value) {
   if (!current_.empty() && kind() == Kind::kNumber) return set_number(static_cast<double>(value));
   if (current_.empty() || kind() != Kind::kInt) return wrong_type("a number");
   if (value <= 0 || value > limits_.max_duration_ms) {
-    return error(Errc::kInvalidArgument, "'{}' is {}; 1 to {} are possible", current_, value,
+    return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, value,
                  limits_.max_duration_ms);
   }
   const auto ms = static_cast<uint64_t>(value);
@@ -116,7 +116,7 @@ Result<void> PrefillFields::set_number(double value) {
     return wrong_type("a number with a fraction or exponent");
   }
   if (!(value >= 0 && value <= 1)) {
-    return error(Errc::kInvalidArgument, "'{}' is {:g}; 0 to 1 are possible", current_, value);
+    return error(Errc::kInvalidArgument, "'{}' is {:g}; must be 0 to 1", current_, value);
   }
   body_.options.set_min_recall(value);
   return {};
@@ -150,7 +150,7 @@ Result<void> PrefillFields::set_text(std::string_view value) {
 Result<void> PrefillFields::add_token(int64_t token) {
   const size_t position = body_.prompt_token_ids.size();
   if (static_cast<int64_t>(position) >= limits_.max_prompt_tokens) {
-    return error(Errc::kTooLarge, "prompt of more than {} tokens, the limit",
+    return error(Errc::kTooLarge, "the prompt exceeds the limit of {} tokens",
                  limits_.max_prompt_tokens);
   }
   if (token < 0 || token > std::numeric_limits<int32_t>::max()) {
@@ -182,7 +182,7 @@ Result<void> PrefillFields::finish() {
   if (body_.options.handover() == protocol::HANDOVER_STREAMING && !body_.stream) {
     current_ = "handover";
     return error(Errc::kInvalidArgument,
-                 "'handover' streaming needs 'stream' true: the events tell a decode node which "
+                 "'handover' streaming requires 'stream' true: the events tell a decode node which "
                  "layers it can pull");
   }
   return {};

@@ -13,7 +13,7 @@ namespace {
 
 HttpReply wrong_method(const Route& route, std::string_view request_id) {
   constexpr int kMethodNotAllowed = 405;
-  const ApiError why(error(Errc::kInvalidArgument, "{} does not take {}; it takes {}",
+  const ApiError why(error(Errc::kInvalidArgument, "{} does not accept {}; it accepts {}",
                            quoted(std::string_view(route.path)), route.method, route.allow),
                      kMethodNotAllowed);
   HttpReply reply = error_reply(why, request_id);
@@ -46,7 +46,7 @@ HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& 
     case Endpoint::kWrongMethod:
       return wrong_method(route, request_id);
     default:
-      return error_reply(error(Errc::kNotFound, "{} {}: no such path; docs/api.md has them all",
+      return error_reply(error(Errc::kNotFound, "{} {}: no such path; docs/api.md lists all paths",
                                route.method, quoted(std::string_view(route.path))),
                          request_id);
   }

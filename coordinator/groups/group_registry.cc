@@ -16,7 +16,7 @@ bool is_name(const std::string& text) {
 
 Result<void> check(const protocol::Register& description) {
   if (description.protocol_version() != protocol::kProtocolVersion) {
-    return error(Errc::kUnsupported, "group speaks protocol version {}, the coordinator {}",
+    return error(Errc::kUnsupported, "the group uses protocol version {}, the coordinator {}",
                  description.protocol_version(), protocol::kProtocolVersion);
   }
   if (!is_name(description.group_id()) || !is_name(description.group_name())) {
@@ -55,7 +55,7 @@ Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLi
   group->link = &link;
   group->last_heard = now;
   auto [at, inserted] = groups_.try_emplace(description.group_id(), std::move(group));
-  MR_CHECK(inserted, "group id {} is here under another name", description.group_id());
+  MR_CHECK(inserted, "group id {} is connected under another name", description.group_id());
   return at->second.get();
 }
 

@@ -19,7 +19,7 @@ Result<void> BodyBudget::Share::grow_to(uint64_t bytes) {
   const uint64_t others_bytes = budget_.used_bytes_ - bytes_;
   if (bytes > budget_.max_bytes_ - others_bytes) {
     return error(Errc::kExhausted,
-                 "no room for a body of {} now: others have {}, the limit of all is {}",
+                 "no room for a body of {} now: other bodies take {} of a total limit of {}",
                  in_units(bytes), in_units(others_bytes), in_units(budget_.max_bytes_));
   }
   const auto own = budget_.used_by_client_.find(client_);
@@ -27,7 +27,7 @@ Result<void> BodyBudget::Share::grow_to(uint64_t bytes) {
   if (bytes > budget_.max_bytes_per_client_ - std::min(own_bytes, budget_.max_bytes_per_client_)) {
     return error(
         Errc::kExhausted,
-        "no room for a body of {} now: others of {} have {}, the limit of one client is {}",
+        "no room for a body of {} now: other bodies of {} take {} of the limit of {} per client",
         in_units(bytes), client_, in_units(own_bytes), in_units(budget_.max_bytes_per_client_));
   }
   budget_.used_bytes_ = others_bytes + bytes;

@@ -6,12 +6,12 @@ std::optional<Error> ConnectionTable::refusal(const std::string& client) const {
   constexpr const char* kOnlyProbes = "only /health, /ready and /metrics are answered";
   const auto any = by_kind_.find(Kind::kAny);
   if (any != by_kind_.end() && std::ssize(any->second) >= limits_.connections) {
-    return error(Errc::kUnavailable, "all of the {} HTTP connections are in use: {}",
-                 limits_.connections, kOnlyProbes);
+    return error(Errc::kUnavailable, "all {} HTTP connections are in use: {}", limits_.connections,
+                 kOnlyProbes);
   }
   const auto own = by_client_.find(client);
   if (own != by_client_.end() && own->second >= limits_.per_client) {
-    return error(Errc::kExhausted, "{} connections of {} are open, the limit of one client: {}",
+    return error(Errc::kExhausted, "{} connections of {} are open, the limit for one client: {}",
                  own->second, client, kOnlyProbes);
   }
   return std::nullopt;
@@ -22,7 +22,7 @@ ConnectionTable::Admission ConnectionTable::admit(const std::string& client, boo
   if (by_admin_port) {
     admission.kind = Kind::kAdmin;
     admission.only_probes =
-        error(Errc::kNotFound, "this port is for /health, /ready, /metrics and /version");
+        error(Errc::kNotFound, "this port serves only /health, /ready, /metrics and /version");
   } else if ((admission.only_probes = refusal(client))) {
     admission.kind = Kind::kProbe;
   }

@@ -59,19 +59,19 @@ std::optional<ApiError> RequestReader::check_framing() const {
     return std::nullopt;
   }
   return ApiError(error(Errc::kInvalidArgument,
-                        "chunk extensions and trailers of more than {} bytes, the limit",
+                        "chunk extensions and trailers exceed the limit of {} bytes",
                         max_header_bytes_));
 }
 
 ApiError RequestReader::unreadable(error_code why) const {
   if (why == http::error::body_limit) {
     return ApiError(
-        error(Errc::kTooLarge, "body of more than {} bytes, the limit", max_body_bytes_));
+        error(Errc::kTooLarge, "the body exceeds the limit of {} bytes", max_body_bytes_));
   }
   if (why == http::error::header_limit) {
     constexpr int kHeaderFieldsTooLarge = 431;
     return ApiError(
-        error(Errc::kTooLarge, "header of more than {} bytes, the limit", max_header_bytes_),
+        error(Errc::kTooLarge, "the header exceeds the limit of {} bytes", max_header_bytes_),
         kHeaderFieldsTooLarge);
   }
   return ApiError(error(Errc::kInvalidArgument, "cannot read the request: {}", why.message()));

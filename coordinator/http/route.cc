@@ -68,10 +68,11 @@ std::optional<Refusal> refuse_query(std::string_view query) {
   if (!parameters.ok()) return Refusal(parameters.error());
   if (parameters->empty()) return std::nullopt;
   const std::string& name = parameters->front().first;
-  return Refusal(error(Errc::kInvalidArgument,
-                       "{} is in the query: the fields of this request are its JSON body",
-                       quoted(std::string_view(name))),
-                 name);
+  return Refusal(
+      error(Errc::kInvalidArgument,
+            "{} is in the query string, but this request takes its fields from the JSON body",
+            quoted(std::string_view(name))),
+      name);
 }
 
 }  // namespace millrace::coordinator

@@ -42,7 +42,7 @@ metrics::Sample to_sample(const protocol::Metric& metric) {
 Probes::Times::Times(metrics::Registry& registry, const std::string& outcome)
     : queue_seconds(registry.histogram("millrace_queue_seconds",
                                        "Time from admission to the start on a group, or to the end "
-                                       "of what never started",
+                                       "of a request that never started",
                                        time_buckets(), {{"outcome", outcome}})),
       prefill_seconds(registry.histogram("millrace_prefill_seconds",
                                          "Time from the start on a group to the end",
@@ -59,12 +59,13 @@ Probes::Probes(metrics::Registry& registry)
     : registry_(registry),
       process_(registry),
       queued_requests_(registry.gauge("millrace_queued_requests", "Requests waiting for a group")),
-      running_requests_(registry.gauge("millrace_running_requests", "Requests a group works on")),
-      connected_groups_(registry.gauge("millrace_connected_groups", "Worker groups connected")),
-      groups_lost_(registry.counter("millrace_groups_lost_total",
-                                    "Groups whose connection ended or that went silent")),
+      running_requests_(registry.gauge("millrace_running_requests", "Requests running on a group")),
+      connected_groups_(registry.gauge("millrace_connected_groups", "Connected worker groups")),
+      groups_lost_(
+          registry.counter("millrace_groups_lost_total",
+                           "Groups lost because their connection ended or they went silent")),
       active_leases_(registry.gauge("millrace_active_leases", "Leases on finished KV caches")),
-      open_connections_(registry.gauge("millrace_http_open_connections", "HTTP connections open")),
+      open_connections_(registry.gauge("millrace_http_open_connections", "Open HTTP connections")),
       times_of_done_(registry, "done"),
       times_of_failed_(registry, "failed"),
       prompt_tokens_(registry.histogram("millrace_prompt_tokens", "Length of admitted prompts",
@@ -74,17 +75,19 @@ Probes::Probes(metrics::Registry& registry)
                                         ratio_buckets())),
       recall_ratio_(registry.histogram(
           "millrace_prefill_recall_ratio",
-          "Mean share of their attention mass that measured rows attended to", ratio_buckets())),
+          "Share of attention mass that measured rows attended to, mean of a prompt",
+          ratio_buckets())),
       recall_p01_ratio_(registry.histogram(
           "millrace_prefill_low_recall_ratio",
-          "Share of their attention mass that all but one in a hundred measured rows attended to",
+          "Share of attention mass that measured rows attended to, first percentile of a prompt",
           ratio_buckets())),
-      samples_refused_(registry.counter("millrace_group_samples_refused_total",
-                                        "Metrics of groups that broke the naming rules")) {}
+      samples_refused_(
+          registry.counter("millrace_group_samples_refused_total",
+                           "Metric samples of groups refused for breaking the naming rules")) {}
 
 void Probes::count_outcome(const std::string& outcome, const std::string& reason) {
   registry_
-      .counter("millrace_prefill_requests_total", "Prefill requests by how they ended",
+      .counter("millrace_prefill_requests_total", "Prefill requests by outcome",
                {{"outcome", outcome}, {"reason", reason}})
       .add();
 }
@@ -95,7 +98,7 @@ void Probes::refused(const Error& why) {
 void Probes::given_back(Errc why) {
   registry_
       .counter("millrace_prefill_given_back_total",
-               "Requests that a group refused or failed and another may take",
+               "Requests that a group refused or failed and that another group may take",
                {{"reason", std::string(errc_name(why))}})
       .add();
 }
@@ -143,7 +146,7 @@ void Probes::active_leases(int64_t active) {
 }
 void Probes::lease_ended(LeaseState how) {
   registry_
-      .counter("millrace_leases_ended_total", "Leases by how they ended",
+      .counter("millrace_leases_ended_total", "Ended leases by reason",
                {{"reason", std::string(lease_state_name(how))}})
       .add();
 }

@@ -8,13 +8,13 @@ namespace millrace::coordinator {
 
 Result<void> RequestQueue::push(std::shared_ptr<Request> request) {
   if (size() >= max_requests_) {
-    return error(Errc::kExhausted, "the queue is full: {} requests wait, limit {}", size(),
+    return error(Errc::kExhausted, "the queue is full: {} requests are waiting, limit {}", size(),
                  max_requests_);
   }
   const auto bytes = static_cast<int64_t>(request->prompt.size());
   if (bytes_ + bytes > max_bytes_) {
     return error(Errc::kExhausted,
-                 "the queue is full: {} of prompts wait, this one has {}, limit {}",
+                 "the queue is full: {} of prompts are waiting, this one has {}, limit {}",
                  format_bytes(bytes_), format_bytes(bytes), format_bytes(max_bytes_));
   }
   bytes_ += bytes;

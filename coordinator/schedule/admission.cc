@@ -19,7 +19,7 @@ std::string to_bytes(const std::vector<int32_t>& tokens) {
 std::optional<Refusal> check_prompt(const PrefillBody& body, const ModelOffer& offer) {
   const auto& tokens = body.prompt_token_ids;
   if (std::ssize(tokens) > offer.max_prompt_tokens) {
-    return Refusal(error(Errc::kTooLarge, "prompt of {} tokens; model '{}' takes at most {} here",
+    return Refusal(error(Errc::kTooLarge, "prompt of {} tokens; model '{}' accepts at most {}",
                          tokens.size(), body.model, offer.max_prompt_tokens),
                    "prompt_token_ids");
   }

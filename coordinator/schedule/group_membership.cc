@@ -19,7 +19,7 @@ Result<void> GroupMembership::join(const protocol::Register& description, GroupL
   const std::string& id = description.group_id();
   if (auto older = groups_.remove(id)) {
     older->link->close("the group has opened another connection");
-    lose(std::move(older), "it has opened another connection");
+    lose(std::move(older), "it opened another connection");
   }
   const auto added = groups_.add(description, link, attended);
   if (!added.ok()) return added.error();

@@ -34,7 +34,7 @@ std::string GroupWatch::why_silent(const Group& group) const {
   const bool hangs = silent > settings_.group_patience;
   const bool gone = silent > settings_.host_patience && !group.link->host_answers();
   if (!hangs && !gone) return {};
-  return fmt::format("nothing heard for {:.2f} s{}", seconds(silent),
+  return fmt::format("silent for {:.2f} s{}", seconds(silent),
                      gone ? ", and its host does not answer" : "");
 }
 
@@ -42,7 +42,7 @@ std::string GroupWatch::why_not_ending(const Group& group) const {
   if (!group.cancelled_at) return {};
   const Duration waited = clock_.now() - *group.cancelled_at;
   if (waited < group.longest_step() + settings_.cancel_patience) return {};
-  return fmt::format("it did not end a cancelled request in {:.0f} s", seconds(waited));
+  return fmt::format("it did not end a cancelled request within {:.0f} s", seconds(waited));
 }
 
 void GroupWatch::beat() {

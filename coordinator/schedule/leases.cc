@@ -58,7 +58,7 @@ Result<Request*> Leases::find_active(const std::string& id, const std::string& l
   const auto request = requests_.table().find(id);
   if (!request) return error(Errc::kNotFound, "no request '{}'", id);
   if (request->state != RequestState::kDone) {
-    return error(Errc::kNotFound, "request '{}' holds no lease: it is {}", id,
+    return error(Errc::kNotFound, "request '{}' has no lease: it is {}", id,
                  request_state_name(request->state));
   }
   if (request->result->manifest().lease_id() != lease_id) {
@@ -74,7 +74,7 @@ Result<Request*> Leases::find_active(const std::string& id, const std::string& l
 Result<void> Leases::renew(const std::string& id, const std::string& lease_id, Duration lease) {
   MR_ASSIGN_OR_RETURN(Request * request, find_active(id, lease_id));
   if (request->lease_call_open) {
-    return error(Errc::kExhausted, "another renewal of '{}' is under way", id);
+    return error(Errc::kExhausted, "another renewal of '{}' is in progress", id);
   }
   Group* group = groups_.find(request->group_id);
   MR_CHECK(group != nullptr, "request {}: lease is active but group {} is gone", id,
@@ -141,7 +141,7 @@ Result<void> Leases::reported(Group& group, protocol::LeaseHeld message) {
   const auto request = record_of(group, std::move(*message.mutable_done()), clock_.now());
   request->lease_ends = ends;
   if (!requests_.table().insert(request)) {
-    spdlog::warn("group '{}' holds a lease of request {}, whose id is in use by now",
+    spdlog::warn("group '{}' holds a lease of request {}, but its id is in use again",
                  group.description.group_name(), request->id);
   }
   return {};

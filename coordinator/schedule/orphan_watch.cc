@@ -17,9 +17,9 @@ void OrphanWatch::fail_waiting(const std::string& model) {
   const auto waiting = requests_.queue().waiting();  // a copy: those that fail leave the queue
   for (const auto& request : waiting) {
     if (request->model != model) continue;
-    requests_.fail(request,
-                   error(Errc::kUnavailable, "no worker group for model '{}' came back in {:.0f} s",
-                         model, seconds(patience_)));
+    requests_.fail(request, error(Errc::kUnavailable,
+                                  "no worker group for model '{}' returned within {:.0f} s", model,
+                                  seconds(patience_)));
   }
 }
 

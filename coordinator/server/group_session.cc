@@ -47,14 +47,14 @@ awaitable<void> GroupSession::run(Duration patience) {
   handshake.async_wait([weak = weak_from_this(), patience](error_code ec) {
     const auto session = weak.lock();
     if (ec || !session || !session->group_id_.empty()) return;
-    session->close(fmt::format("it did not register in {:.1f} s", seconds(patience)));
+    session->close(fmt::format("it did not register within {:.1f} s", seconds(patience)));
   });
   const Result<void> ended = co_await serve_guarded();
   const std::string why = closed_because_.empty() ? ended.error().message : closed_because_;
   if (group_id_.empty()) {
     spdlog::warn("group connection from {} refused: {}", peer_, why);
   } else {
-    spdlog::warn("group {} from {} is gone: {}", group_id_, peer_, why);
+    spdlog::warn("group {} from {} disconnected: {}", group_id_, peer_, why);
     scheduler_.remove_group(group_id_, *this, why);
   }
   co_await part(patience);
@@ -103,7 +103,8 @@ awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
   const Result<int64_t> length = protocol::decode_frame_length(header);
   if (!length.ok()) co_return length.error();
   if (*length > max_bytes) {
-    co_return error(Errc::kTooLarge, "message of {} bytes, limit here {}", *length, max_bytes);
+    co_return error(Errc::kTooLarge, "message of {} bytes, limit {} at this point", *length,
+                    max_bytes);
   }
   std::vector<std::byte> body(static_cast<size_t>(*length));
   const auto [body_ec, body_bytes] = co_await asio::async_read(socket_, asio::buffer(body), kAwait);
@@ -142,7 +143,7 @@ void GroupSession::send(const protocol::Envelope& envelope) {
   outbox_bytes_ += static_cast<int64_t>(frame->size());
   outbox_.push_back(*std::move(frame));
   if (outbox_bytes_ > kMaxOutboxBytes) {
-    return close(fmt::format("it does not read: {} wait for it, limit {}",
+    return close(fmt::format("it does not read its messages: {} are waiting, limit {}",
                              format_bytes(outbox_bytes_), format_bytes(kMaxOutboxBytes)));
   }
   if (std::exchange(writing_, true)) return;

@@ -53,42 +53,42 @@ void add_limits(CLI::App& app, Arguments& arguments) {
       ->check(cli::number_range(0, 1'000'000))
       ->capture_default_str();
   app.add_option("--group-patience", arguments.group_patience_s,
-                 "seconds of silence after which a group is lost, and for a group the coordinator; "
-                 "processes that die are noticed at once")
+                 "seconds of silence after which coordinator and group consider each other lost; "
+                 "a process that dies is noticed at once")
       ->check(cli::number_range(0.5, 3600.0))
       ->capture_default_str();
   app.add_option("--max-body-bytes", arguments.max_body,
-                 "largest body of a prefill request, as 64MiB or in bytes")
+                 "largest body of a prefill request, for example 64MiB")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
   app.add_option("--body-pool", arguments.body_pool,
-                 "all bodies together that are being received, at least one of the largest")
+                 "memory for all bodies being received; at least --max-body-bytes")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
   app.add_option("--body-pool-per-client", arguments.body_pool_per_client,
-                 "of the body pool, what the bodies of one client address may take")
+                 "memory for the bodies of one client address; at least --max-body-bytes")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
-      ->default_str("half of the pool");
+      ->default_str("half of --body-pool");
   app.add_option("--body-timeout", arguments.body_timeout_s, "seconds for a whole body")
       ->check(cli::positive_seconds())
       ->capture_default_str();
   app.add_option("--min-body-rate", arguments.min_body_rate,
-                 "a body that comes more slowly on average, in bytes a second, is cut off after 20 "
-                 "s; 0: any")
+                 "average bytes per second below which a body is cut off after its first 20 "
+                 "s; 0: no minimum")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
   app.add_option("--max-connections", server.http.max_connections,
-                 "HTTP connections at a time; some more are answered, but only for probes")
+                 "concurrent HTTP connections; 32 more are accepted for probes only")
       ->check(cli::number_range(1, 65536))
       ->capture_default_str();
   app.add_option("--max-connections-per-client", server.http.max_connections_per_client,
-                 "of these, the connections of one client address")
+                 "concurrent HTTP connections of one client address")
       ->check(cli::number_range(1, 65536))
-      ->default_str("half of them");
+      ->default_str("half of --max-connections");
 }
 
 void add_options(CLI::App& app, Arguments& arguments) {
@@ -96,14 +96,16 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--host", server.host, "IP address to listen on")
       ->type_name("ADDRESS")
       ->capture_default_str();
-  app.add_option("--http-port", server.http_port, "port for clients; 0: any free one")
+  app.add_option("--http-port", server.http_port, "port for clients; 0: no minimum free one")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  app.add_option("--group-port", server.group_port, "port for worker groups; 0: any free one")
+  app.add_option("--group-port", server.group_port,
+                 "port for worker groups; 0: no minimum free one")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  app.add_option("--admin-port", server.admin_port,
-                 "another port, for /health, /ready, /metrics and /version only; 0: any free one")
+  app.add_option(
+         "--admin-port", server.admin_port,
+         "additional port for /health, /ready, /metrics and /version only; 0: any free port")
       ->check(cli::number_range(0, 65535))
       ->default_str("none");
   add_limits(app, arguments);
@@ -120,14 +122,14 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   MR_ASSIGN_OR_RETURN(const int64_t body_bytes, parse_bytes(arguments.max_body));
   MR_ASSIGN_OR_RETURN(const int64_t pool_bytes, parse_bytes(arguments.body_pool));
   if (pool_bytes < body_bytes) {
-    return error(Errc::kInvalidArgument, "--body-pool {}: less than --max-body-bytes {}",
+    return error(Errc::kInvalidArgument, "--body-pool {} is less than --max-body-bytes {}",
                  arguments.body_pool, arguments.max_body);
   }
   if (!arguments.body_pool_per_client.empty()) {
     MR_ASSIGN_OR_RETURN(const int64_t client_bytes, parse_bytes(arguments.body_pool_per_client));
     if (client_bytes < body_bytes) {
       return error(Errc::kInvalidArgument,
-                   "--body-pool-per-client {}: less than --max-body-bytes {}",
+                   "--body-pool-per-client {} is less than --max-body-bytes {}",
                    arguments.body_pool_per_client, arguments.max_body);
     }
     options.http.body_pool_per_client_bytes = static_cast<uint64_t>(client_bytes);
@@ -159,7 +161,7 @@ Result<void> run(const coordinator::ServerOptions& options, const std::string& p
   if (const auto admin = server->admin_port())
     spdlog::info("probes on {}:{}", options.host, *admin);
   server->run(/*handle_signals=*/true);
-  spdlog::info("done");
+  spdlog::info("stopped");
   return {};
 }
 
@@ -167,8 +169,8 @@ Result<void> run(const coordinator::ServerOptions& options, const std::string& p
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Takes prefill requests over HTTP and hands them to worker groups. SIGTERM finishes what\n"
-      "runs, then ends.",
+      "Accepts prefill requests over HTTP and dispatches them to worker groups. On SIGTERM it\n"
+      "finishes running requests, then exits.",
       "millrace-coordinator");
   app.formatter(std::make_shared<cli::HelpFormatter>());
   Arguments arguments;

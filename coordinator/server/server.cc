@@ -226,8 +226,7 @@ awaitable<void> Server::Impl::serve_http(ConnectionTable::Id id,
 
 void Server::Impl::take_group(tcp::socket socket) {
   if (static_cast<int>(group_sessions.size()) >= kMaxGroupConnections) {
-    spdlog::warn("{} group connections are open, the limit: one more refused",
-                 group_sessions.size());
+    spdlog::warn("refusing a group connection: {} are open, the limit", group_sessions.size());
     return;  // closes the socket
   }
   auto session =
@@ -304,7 +303,7 @@ void Server::Impl::close_all() {
   group_acceptor.close(ignored);
   signals.cancel(ignored);
   for (const auto& [id, session] : http_sessions) session->close();
-  for (const auto& session : group_sessions) session->close("the coordinator shuts down");
+  for (const auto& session : group_sessions) session->close("the coordinator is shutting down");
   ticking.notify();
 }
 

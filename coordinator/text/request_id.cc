@@ -21,7 +21,7 @@ Result<void> check_request_id(std::string_view id) {
   if (id.empty() || id.size() > kMaxRequestIdChars ||
       !std::all_of(id.begin(), id.end(), is_id_char)) {
     return error(Errc::kInvalidArgument,
-                 "a request id is 1 to {} of letters, digits and '._:-'; got {} characters",
+                 "a request id has 1 to {} letters, digits and '._:-'; got {} characters",
                  kMaxRequestIdChars, id.size());
   }
   return {};

@@ -40,13 +40,13 @@ Result<void*> HostMemoryDevice::allocate_bytes(int64_t bytes) const {
   // by a signal.
   const int64_t limit = physical_memory_bytes();
   if (bytes > limit) {
-    return error(Errc::kExhausted, "{}: {} asked for, the machine has {}", info().name,
+    return error(Errc::kExhausted, "{}: {} requested, the machine has {}", info().name,
                  format_bytes(bytes), format_bytes(limit));
   }
   if (bytes == 0) return nullptr;
   void* data = std::aligned_alloc(kAlignmentBytes, round_up(bytes, kAlignmentBytes));
   if (data == nullptr) {
-    return error(Errc::kExhausted, "{}: no memory for {}", info().name, format_bytes(bytes));
+    return error(Errc::kExhausted, "{}: cannot allocate {}", info().name, format_bytes(bytes));
   }
   return data;
 }

@@ -95,7 +95,7 @@ class CudaDevice final : public Device {
       data = take(bytes);
     }
     if (data == nullptr) {
-      return error(Errc::kExhausted, "{}: {} asked for, {} of {} free", name_, format_bytes(bytes),
+      return error(Errc::kExhausted, "{}: {} requested, {} of {} free", name_, format_bytes(bytes),
                    format_bytes(free_bytes()), format_bytes(total_bytes_));
     }
     return DeviceBuffer(this, data, bytes);
@@ -107,7 +107,7 @@ class CudaDevice final : public Device {
     use();
     void* data = pinned_.allocate(bytes);
     if (data == nullptr) {
-      return error(Errc::kExhausted, "{}: no {} of page-locked host memory", name_,
+      return error(Errc::kExhausted, "{}: cannot allocate {} of page-locked host memory", name_,
                    format_bytes(bytes));
     }
     return HostBuffer(this, data, bytes);
@@ -247,7 +247,7 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& option
   MR_CUDA_CHECK(cudaGetDeviceProperties(&properties, options.index));
   if (!runs_our_kernels(options.index)) {
     return error(Errc::kUnsupported,
-                 "cuda:{}: {} has compute capability {}.{}, the kernels are for 9.0", options.index,
+                 "cuda:{}: {} has compute capability {}.{}; the kernels need 9.0", options.index,
                  properties.name, properties.major, properties.minor);
   }
   MR_CUDA_CHECK(cudaSetDevice(options.index));

@@ -9,7 +9,7 @@ int num_cuda_devices() {
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options) {
-  return error(Errc::kUnsupported, "cuda:{}: this build has no CUDA", options.index);
+  return error(Errc::kUnsupported, "cuda:{}: this program was built without CUDA", options.index);
 }
 
 }  // namespace millrace::kernels

@@ -33,7 +33,7 @@ EventReader::~EventReader() {
 
 void EventReader::run() {
   const auto done = read();
-  feed_.fail(done.ok() ? Error(Errc::kPeerLost, "its events ended before it was done")
+  feed_.fail(done.ok() ? Error(Errc::kPeerLost, "the events ended before the prefill was done")
                        : done.error());
 }
 

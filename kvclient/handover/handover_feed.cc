@@ -105,8 +105,8 @@ Result<void> HandoverFeed::State::take_layer(const std::string& data) {
   MR_ASSIGN_OR_RETURN(const auto object, parse_object(data));
   const auto* layer = object.if_contains("layer");
   if (layer == nullptr || !layer->is_int64() || layer->get_int64() != num_layers_ready) {
-    return error(Errc::kCorrupt, "after {} layers came the event of another than the next: {:.80}",
-                 num_layers_ready, data);
+    return error(Errc::kCorrupt, "event out of order after {} layers: {:.80}", num_layers_ready,
+                 data);
   }
   ++num_layers_ready;
   return {};
@@ -128,8 +128,9 @@ Result<void> HandoverFeed::State::wait(std::unique_lock<std::mutex>& lock, const
       changed.wait_until(lock, deadline.when(), [&] { return failure || condition(); });
   if (failure) return *failure;
   if (came) return {};
-  return error(Errc::kDeadlineExceeded, "request '{}': {} did not come in {:.1f} s; {} layers did",
-               request_id, what, waited.elapsed_s(), num_layers_ready);
+  return error(Errc::kDeadlineExceeded,
+               "request '{}': {} did not arrive within {:.1f} s; {} layers did", request_id, what,
+               waited.elapsed_s(), num_layers_ready);
 }
 
 HandoverFeed::HandoverFeed() : state_(std::make_unique<State>()) {}

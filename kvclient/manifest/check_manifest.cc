@@ -18,16 +18,16 @@ constexpr int32_t kMaxDimension = 1 << 16;
 
 Result<void> check_layout(const KvLayout& layout, int64_t num_tokens) {
   if (layout.page_layout != "k-then-v") {
-    return error(Errc::kUnsupported, "page layout '{}', this client reads 'k-then-v'",
+    return error(Errc::kUnsupported, "page layout is '{}'; this client reads 'k-then-v'",
                  layout.page_layout);
   }
   if (!find_dtype(layout.dtype).has_value()) {
     return error(Errc::kUnsupported,
-                 "KV dtype '{}', this client reads float32, bfloat16 and float16", layout.dtype);
+                 "KV dtype is '{}'; this client reads float32, bfloat16 and float16", layout.dtype);
   }
   if (layout.page_tokens != kPageTokens) {
-    return error(Errc::kUnsupported, "pages of {} tokens, this client reads {}", layout.page_tokens,
-                 kPageTokens);
+    return error(Errc::kUnsupported, "pages have {} tokens; this client reads pages of {}",
+                 layout.page_tokens, kPageTokens);
   }
   const auto dimension_ok = [](int32_t x) { return x > 0 && x <= kMaxDimension; };
   if (!dimension_ok(layout.num_layers) || !dimension_ok(layout.num_kv_heads) ||
@@ -94,8 +94,8 @@ int64_t Manifest::page_bytes() const {
 
 Result<void> check_manifest(const Manifest& manifest) {
   if (manifest.version != kManifestVersion) {
-    return error(Errc::kUnsupported, "manifest version {}, this client reads {}", manifest.version,
-                 kManifestVersion);
+    return error(Errc::kUnsupported, "manifest version is {}; this client reads {}",
+                 manifest.version, kManifestVersion);
   }
   MR_RETURN_IF_ERROR(check_layout(manifest.layout, manifest.num_tokens));
   for (const auto& shard : manifest.shards) MR_RETURN_IF_ERROR(check_shard(shard, manifest));

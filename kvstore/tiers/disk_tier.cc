@@ -22,7 +22,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& directory, i
   std::string path = directory + "/millrace-kv-XXXXXX";
   const int fd = mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) {
-    return error(Errc::kIo, "no KV file in '{}': {}", directory, errno_text(errno));
+    return error(Errc::kIo, "cannot create the KV file in '{}': {}", directory, errno_text(errno));
   }
   unlink(path.c_str());
   return std::unique_ptr<DiskTier>(new DiskTier(directory, fd, slot_bytes));

@@ -17,7 +17,7 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::allocate(int64_t num_slots, int6
   void* base = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
-    return error(Errc::kExhausted, "no memory for {} KV slots of {} ({}): {}", num_slots,
+    return error(Errc::kExhausted, "cannot allocate {} KV slots of {} ({}): {}", num_slots,
                  format_bytes(slot_bytes), format_bytes(bytes),
                  std::generic_category().message(errno));
   }
@@ -33,7 +33,7 @@ MemoryTier::~MemoryTier() {
 
 Result<void> MemoryTier::resize(int64_t num_slots) {
   if (num_slots <= num_slots_) return {};
-  return error(Errc::kExhausted, "{} KV slots asked of a region of {}", num_slots, num_slots_);
+  return error(Errc::kExhausted, "{} KV slots requested, the region has {}", num_slots, num_slots_);
 }
 
 Result<void> MemoryTier::write(int64_t slot, std::span<const std::byte> bytes) {

@@ -17,7 +17,8 @@ Result<ReadMemory> ReadBudget::take(int64_t num_bytes) {
     return ReadMemory(*this, AlignedBuffer(num_bytes));
   } catch (const std::bad_alloc&) {
     give_back(num_bytes);
-    return error(Errc::kExhausted, "no memory to read {} of pages", format_bytes(num_bytes));
+    return error(Errc::kExhausted, "cannot allocate memory to read {} of pages",
+                 format_bytes(num_bytes));
   }
 }
 
@@ -28,7 +29,7 @@ Result<void> ReadBudget::reserve(int64_t num_bytes) {
   }
   const std::lock_guard lock(mutex_);
   if (num_bytes > num_bytes_ - taken_bytes_) {
-    return error(Errc::kExhausted, "{} of pages to read, readers hold {} of {}",
+    return error(Errc::kExhausted, "cannot read {} of pages now: readers hold {} of {}",
                  format_bytes(num_bytes), format_bytes(taken_bytes_), format_bytes(num_bytes_));
   }
   taken_bytes_ += num_bytes;

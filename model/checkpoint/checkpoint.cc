@@ -35,14 +35,15 @@ Result<WeightMap> read_weight_map(const std::string& path) {
   const auto* index = parsed->if_object();
   const auto* map_value = index != nullptr ? index->if_contains("weight_map") : nullptr;
   const auto* map = map_value != nullptr ? map_value->if_object() : nullptr;
-  if (map == nullptr) return error(Errc::kCorrupt, "{}: no object weight_map", path);
+  if (map == nullptr)
+    return error(Errc::kCorrupt, "{}: 'weight_map' is missing or not an object", path);
 
   WeightMap files;
   for (const auto& member : *map) {
     const auto* file = member.value().if_string();
     if (file == nullptr || !is_plain_file_name({file->data(), file->size()})) {
       return error(Errc::kCorrupt,
-                   "{}: weight_map names {}; expected a .safetensors file of the same directory",
+                   "{}: weight_map names {}; expected a .safetensors file in the same directory",
                    path, quoted(member.value()));
     }
     files.emplace(std::string(member.key()), std::string(*file));
@@ -58,8 +59,8 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
   std::error_code ignored;
   if (std::filesystem::exists(single, ignored)) return open_single(single);
   if (std::filesystem::exists(index, ignored)) return open_indexed(directory, index);
-  return error(Errc::kNotFound, "{}: neither model.safetensors nor model.safetensors.index.json",
-               directory);
+  return error(Errc::kNotFound,
+               "{}: has neither model.safetensors nor model.safetensors.index.json", directory);
 }
 
 Result<Checkpoint> Checkpoint::open_single(const std::string& path) {

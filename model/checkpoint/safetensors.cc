@@ -155,7 +155,7 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string
   if (header_bytes > static_cast<uint64_t>(file_bytes - kLengthBytes) ||
       header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return error(Errc::kCorrupt,
-                 "{}: header of {} bytes claimed; the file has {} bytes, the limit is {}", path,
+                 "{}: claims a header of {} bytes; the file has {} bytes, the limit is {}", path,
                  header_bytes, file_bytes, kMaxSafetensorsHeaderBytes);
   }
 

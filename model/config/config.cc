@@ -82,7 +82,7 @@ Result<void> refuse_sliding_window(const JsonFields& fields, const ModelConfig& 
 Result<void> refuse_variants(const JsonFields& fields, const ModelConfig& config) {
   if (fields.find("quantization_config")) {
     return fields.unsupported("quantization_config",
-                              "weights in float32, bfloat16 or float16, without this field");
+                              "weights in float32, bfloat16 or float16, and no such field");
   }
   MR_ASSIGN_OR_RETURN(const auto activation, fields.string_or("hidden_act", "silu"));
   if (activation != "silu") return fields.unsupported("hidden_act", "\"silu\"");
@@ -227,10 +227,11 @@ Result<void> refuse_gguf(const std::string& model) {
     has_safetensors |= entry->path().extension() == ".safetensors";
   }
   if (!has_gguf || has_safetensors) return {};
-  return error(Errc::kUnsupported,
-               "{} is GGUF; supported: a Hugging Face directory, with config.json and safetensors, "
-               "which tests/models/real/convert_gguf.py of the sources makes of Llama models",
-               model);
+  return error(
+      Errc::kUnsupported,
+      "{} is a GGUF file; expected a Hugging Face directory with config.json and safetensors. "
+      "tests/models/real/convert_gguf.py in the sources converts Llama models",
+      model);
 }
 
 std::string directory_name(const std::string& directory) {

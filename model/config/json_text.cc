@@ -84,7 +84,7 @@ Result<json::value> parse_json(std::string_view text, int max_depth) {
   error_code ec;
   const std::size_t parsed = finder.write_some(false, text.data(), text.size(), ec);
   if (finder.handler().found()) {
-    return error(Errc::kInvalidArgument, "JSON: key {} twice in one object",
+    return error(Errc::kInvalidArgument, "JSON: duplicate key {} in an object",
                  quoted(finder.handler().duplicate()));
   }
   if (ec) {

@@ -68,7 +68,8 @@ Result<Parsed> parse(std::string_view model) {
     const auto [end, problem] =
         std::from_chars(seed.data(), seed.data() + seed.size(), parsed.seed);
     if (problem != std::errc() || end != seed.data() + seed.size()) {
-      return error(Errc::kInvalidArgument, "{}: the seed is no number from 0 to 2^64 - 1", model);
+      return error(Errc::kInvalidArgument, "{}: the seed must be a number from 0 to 2^64 - 1",
+                   model);
     }
   }
   for (const Shape& shape : kShapes) {
@@ -77,7 +78,7 @@ Result<Parsed> parse(std::string_view model) {
     return parsed;
   }
   return error(Errc::kInvalidArgument,
-               "{}: no such synthetic model; there are llama-3-8b, llama-3-70b, qwen2.5-7b, tiny",
+               "{}: unknown synthetic model; expected llama-3-8b, llama-3-70b, qwen2.5-7b or tiny",
                model);
 }
 

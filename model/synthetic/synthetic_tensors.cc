@@ -80,8 +80,8 @@ void for_rows(int64_t num_rows, const Body& body) {
 
 SyntheticTensors::SyntheticTensors(const ModelConfig& config, uint64_t seed)
     : config_(config), seed_(seed) {
-  MR_CHECK(config.qkv_bias && !config.tied_embeddings, "{}: no room for what makes heads attend",
-           config.name);
+  MR_CHECK(config.qkv_bias && !config.tied_embeddings,
+           "{}: the shapes are too small for the structure of synthetic heads", config.name);
 }
 
 bool SyntheticTensors::contains(std::string_view name) const {

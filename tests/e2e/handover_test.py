@@ -118,10 +118,10 @@ class StreamingTest(ServiceTestCase):
     def test_streaming_without_a_stream_and_other_words_are_refused(self):
         status, _, body = self.service.prefill(SHORT, handover="streaming")
         self.assertEqual((status, body["error"]["param"]), (400, "handover"))
-        self.assertIn("needs 'stream'", body["error"]["message"])
+        self.assertIn("requires 'stream'", body["error"]["message"])
         status, _, body = self.service.prefill(SHORT, handover="push", stream=True)
         self.assertEqual((status, body["error"]["param"]), (400, "handover"))
-        self.assertIn("at-end and streaming", body["error"]["message"])
+        self.assertIn("must be at-end or streaming", body["error"]["message"])
         self.assertEqual(self.service.prefill(SHORT, handover="at-end")[0], 200)
 
 

@@ -27,7 +27,7 @@ Result<std::string> BatchAdmission::claim_id(const InputLine& line) {
   if (id.empty()) id = line_id(line);
   if (claimed_.insert(id).second) return id;
   return Error(Errc::kInvalidArgument,
-               fmt::format("id '{}' was used by an earlier line of the input", id));
+               fmt::format("id '{}' is already used by an earlier line of the input", id));
 }
 
 Result<BatchPrompt> BatchAdmission::admit(const InputLine& line) const {
@@ -43,7 +43,7 @@ Result<BatchPrompt> BatchAdmission::admit(const InputLine& line) const {
   }
   if (options_.save_kv && !is_file_name(prompt.id)) {
     return error(Errc::kInvalidArgument,
-                 "id '{}' cannot name a directory; letters, digits, '.', '_' and '-' can",
+                 "id '{}' cannot name a directory; allowed are letters, digits, '.', '_' and '-'",
                  prompt.id);
   }
   return prompt;

@@ -23,7 +23,7 @@ Result<std::unique_ptr<InputLines>> open_input(const BatchOptions& options) {
     return error(Errc::kInvalidArgument, "--input {} is a directory", path);
   const std::string results_path = BatchResults::path_in(options.output_directory);
   if (fs::equivalent(path, results_path, ignored)) {
-    return error(Errc::kInvalidArgument, "--input {} is what the results go to, {}", path,
+    return error(Errc::kInvalidArgument, "--input {} is also the file that results go to, {}", path,
                  results_path);
   }
   return InputLines::open(path, options.max_line_bytes);
@@ -139,7 +139,7 @@ Result<BatchResult> BatchJob::run_prompt(const BatchPrompt& prompt) {
 }
 
 Result<void> BatchJob::meet_after(const Error& failure) {
-  sync_.expect("meeting after a prompt that failed", 2 * options_.layer_timeout);
+  sync_.expect("synchronising after a failed prompt", 2 * options_.layer_timeout);
   return sync_.meet_after(failure, options_.layer_timeout);
 }
 

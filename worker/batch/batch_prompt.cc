@@ -18,9 +18,9 @@ Result<json::object> parse_object(std::string_view line) {
   options.max_depth = 8;
   auto value = json::parse({line.data(), line.size()}, status, {}, options);
   if (status) {
-    return error(Errc::kInvalidArgument, "the line is no JSON: {}", status.message());
+    return error(Errc::kInvalidArgument, "the line is not JSON: {}", status.message());
   }
-  if (!value.is_object()) return error(Errc::kInvalidArgument, "the line is no JSON object");
+  if (!value.is_object()) return error(Errc::kInvalidArgument, "the line is not a JSON object");
   return std::move(value.get_object());
 }
 
@@ -30,7 +30,7 @@ Result<int64_t> integer(const json::value& value, std::string_view field, int64_
   json::error_code status;
   const auto number = value.to_number<int64_t>(status);
   if (status || number < low || number > high) {
-    return error(Errc::kInvalidArgument, "{}: {} is no integer of [{}, {}]", field,
+    return error(Errc::kInvalidArgument, "{}: {} is not an integer from {} to {}", field,
                  json::serialize(value), low, high);
   }
   return number;
@@ -53,7 +53,7 @@ Result<void> check_probes(const BatchPrompt& prompt) {
   const auto& probes = prompt.probe_positions;
   const auto disorder = std::ranges::adjacent_find(probes, std::greater_equal());
   if (disorder != probes.end()) {
-    return error(Errc::kInvalidArgument, "probe_positions: not ascending, {} comes after {}",
+    return error(Errc::kInvalidArgument, "probe_positions: must ascend, but {} comes after {}",
                  disorder[1], disorder[0]);
   }
   if (!probes.empty() && probes.back() >= static_cast<int64_t>(prompt.token_ids.size())) {
@@ -62,7 +62,7 @@ Result<void> check_probes(const BatchPrompt& prompt) {
   }
   const auto& targets = prompt.probe_target_ids;
   if (!targets.empty() && targets.size() != probes.size()) {
-    return error(Errc::kInvalidArgument, "probe_target_ids: {} of them for {} probe_positions",
+    return error(Errc::kInvalidArgument, "probe_target_ids: has {} entries for {} probe_positions",
                  targets.size(), probes.size());
   }
   return {};
@@ -108,7 +108,7 @@ Result<BatchPrompt> parse_batch_prompt(std::string_view line) {
   }
   if (const auto* ignore_eos = object.if_contains("ignore_eos")) {
     if (!ignore_eos->is_bool()) {
-      return error(Errc::kInvalidArgument, "ignore_eos: {} is neither true nor false",
+      return error(Errc::kInvalidArgument, "ignore_eos: {} is not true or false",
                    json::serialize(*ignore_eos));
     }
     prompt.ignore_eos = ignore_eos->get_bool();

@@ -29,9 +29,10 @@ Result<BatchResults> BatchResults::open(const BatchResultsOptions& options) {
   BatchResults results(path_in(options.directory));
   if (has_content(results.path_)) {
     if (!options.resume) {
-      return error(Errc::kInvalidArgument,
-                   "{} has results of an earlier job; give another --output, or --resume",
-                   results.path_);
+      return error(
+          Errc::kInvalidArgument,
+          "{} has results of an earlier job; use another --output, or --resume to continue it",
+          results.path_);
     }
     MR_RETURN_IF_ERROR(results.read_earlier());
   }
@@ -52,12 +53,11 @@ Result<void> BatchResults::read_earlier() {
   std::error_code status;
   const auto size = fs::file_size(path_, status);
   if (!status && size > whole_bytes) {
-    spdlog::warn("{}: the last {} bytes are no whole line and are cut off", path_,
-                 size - whole_bytes);
+    spdlog::warn("{}: removing the last {} bytes, an incomplete line", path_, size - whole_bytes);
     fs::resize_file(path_, whole_bytes, status);
   }
   if (status) {
-    return error(Errc::kIo, "{}: cutting it to {} bytes: {}", path_, whole_bytes, status.message());
+    return error(Errc::kIo, "{}: truncating to {} bytes: {}", path_, whole_bytes, status.message());
   }
   return {};
 }

@@ -31,26 +31,26 @@ struct Options {
 
 void add_options(CLI::App& app, Options& options) {
   add_rank_options(app, options.rank);
-  app.add_option("--input", options.batch.input_path, "prompts, one JSON object a line")
+  app.add_option("--input", options.batch.input_path, "prompts, one JSON object per line")
       ->type_name("FILE")
       ->required();
-  app.add_option("--output", options.batch.output_directory, "for results.jsonl and kv/")
+  app.add_option("--output", options.batch.output_directory, "directory for results.jsonl and kv/")
       ->type_name("DIR")
       ->required();
-  app.add_flag("--resume", options.batch.resume,
-               "keep the results that DIR has, compute what they lack");
-  app.add_option("--head-plan", options.batch.head_plan, "what heads attend to")
+  app.add_flag("--resume", options.batch.resume, "continue from the results in DIR");
+  app.add_option("--head-plan", options.batch.head_plan, "head plan, see below")
       ->type_name("PLAN")
       ->capture_default_str();
   app.add_option("--min-recall", options.batch.min_recall,
-                 "of its attention mass that each sampled row of an adaptive head covers at least")
+                 "least share of its attention mass that each sampled row of an adaptive head "
+                 "covers, 0 to 1")
       ->type_name("SHARE")
       ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
   cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
-                        "what becomes of the KV cache; save: to kv/<id>/");
+                        "what to do with KV caches; save: write them to kv/<id>/");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
-                 "seconds; a layer that takes longer means a rank is lost")
+                 "a rank counts as lost if a layer takes longer, in seconds")
       ->check(cli::positive_seconds())
       ->capture_default_str();
 }
@@ -63,7 +63,8 @@ int report(const Result<BatchSummary>& summary) {
   fmt::print("{} prompts done, {} failed, {} tokens in {:.1f} s ({:.0f} tokens/s)", summary->num_ok,
              summary->num_failed, summary->num_tokens, summary->total_s,
              static_cast<double>(summary->num_tokens) / std::max(summary->total_s, 1e-9));
-  if (summary->num_done_before > 0) fmt::print(", {} done before", summary->num_done_before);
+  if (summary->num_done_before > 0)
+    fmt::print(", {} done by an earlier job", summary->num_done_before);
   fmt::print("\n");
   return summary->num_failed == 0 ? 0 : 1;
 }

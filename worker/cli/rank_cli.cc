@@ -15,7 +15,7 @@ constexpr int kMaxThreads = 4096;
 void add_rank_options(CLI::App& app, RankOptions& options) {
   app.footer(
       "PLAN is auto, dense, a-shape:S,W, elastic:ALPHA,BETA, vertical-slash:V,S, block-sparse:K,\n"
-      "adaptive[:GAMMA[,ENOUGH[,ROWS]]] or a JSON file: see README.md, \"Head plans\".");
+      "adaptive[:GAMMA[,ENOUGH[,ROWS]]] or a JSON file: see docs/head-plans.md.");
   app.add_option("--model", options.model_directory,
                  "Hugging Face directory: config.json and safetensors")
       ->type_name("DIR")
@@ -23,7 +23,7 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
   app.add_option("--tp", options.grid.tp, "tensor-parallel ranks")
       ->check(cli::number_range(1, kMaxRanks))
       ->capture_default_str();
-  app.add_option("--cp", options.grid.cp, "context-parallel ranks; mpirun starts tp * cp")
+  app.add_option("--cp", options.grid.cp, "context-parallel ranks; mpirun starts tp * cp ranks")
       ->check(cli::number_range(1, kMaxRanks))
       ->capture_default_str();
   options.device.kind = DeviceChoice::Kind::kAuto;
@@ -34,30 +34,31 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
            if (!choice.ok()) throw CLI::ValidationError("--device", choice.error().message);
            options.device = *choice;
          },
-         "auto: a GPU where there is one; cuda: those of a machine, ranks in turn")
+         "auto: a GPU if there is one; cuda: ranks take the machine's GPUs in turn")
       ->option_text("auto|cpu|cuda|cuda:N")
       ->default_str("auto");
-  cli::add_choice<std::optional<DType>>(
-      app, "--dtype", options.compute_dtype,
-      {{"auto", std::nullopt},
-       {"float32", DType::kFloat32},
-       {"bfloat16", DType::kBFloat16},
-       {"float16", DType::kFloat16}},
-      "of arithmetic and KV cache; auto: the faster on a CPU, on a GPU the file's 16-bit one");
+  cli::add_choice<std::optional<DType>>(app, "--dtype", options.compute_dtype,
+                                        {{"auto", std::nullopt},
+                                         {"float32", DType::kFloat32},
+                                         {"bfloat16", DType::kBFloat16},
+                                         {"float16", DType::kFloat16}},
+                                        "type of arithmetic and KV cache; auto: the faster one on "
+                                        "a CPU, 16 bits as in the checkpoint on a GPU");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
       ->check(cli::number_range(0, kMaxThreads))
       ->capture_default_str();
   app.add_option("--stripe-tokens", options.engine.stripe_tokens,
-                 "about how long stripes of context-parallel ranks are; 0: by prompt length")
+                 "approximate length of context-parallel stripes; 0: by prompt length")
       ->check(cli::number_range(int64_t{0}))
       ->capture_default_str();
   app.add_option("--max-prompt-tokens", options.max_prompt_tokens,
-                 "longest prompt; 0: what model and memory allow")
+                 "longest prompt to accept; 0: what model and memory allow")
       ->check(cli::number_range(int64_t{0}))
       ->capture_default_str();
-  app.add_option("--crossover-tokens", options.crossover_tokens,
-                 "head plan auto: dense below, adaptive from here on; -1: measured at start")
+  app.add_option(
+         "--crossover-tokens", options.crossover_tokens,
+         "head plan auto is dense below this length, adaptive from there on; -1: measured at start")
       ->check(cli::number_range(int64_t{-1}, int64_t{1} << 40))
       ->capture_default_str();
 }

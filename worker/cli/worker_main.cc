@@ -60,7 +60,7 @@ Result<void> serve(comm::MpiSession& session, const WorkerOptions& options) {
   if (!rank.ok()) return rank.error();
   auto served = or_end_rank([&] { return (*rank)->serve(stop_requested); });
   if (!served.ok() && served.error().code == Errc::kPeerLost) {
-    end_rank(error(Errc::kPeerLost, "the group is broken"));
+    end_rank(error(Errc::kPeerLost, "the group failed"));
   }
   return served;
 }

@@ -37,43 +37,45 @@ std::string check_kv_host(const std::string& host) {
                           inet_pton(AF_INET6, bare.c_str(), bytes.data()) == 1;
   const bool unspecified =
       is_address && std::all_of(bytes.begin(), bytes.end(), [](auto byte) { return byte == 0; });
-  return unspecified ? host + " is no address that decode nodes can reach: name one of this host"
-                     : "";
+  return unspecified
+             ? host + " is not an address that decode nodes can reach; use an address of this host"
+             : "";
 }
 
 void add_pool_options(CLI::App& app, WorkerOptions& options) {
   app.add_option("--device-pool", options.device_pool,
-                 "device memory of this rank for KV pages, as 256MiB")
+                 "device memory of each rank for KV pages, for example 256MiB")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
-      ->default_str("1/16 of the free memory; on a GPU none");
+      ->default_str("1/16 of the free memory; with a GPU none");
   app.add_option("--host-pool", options.host_pool,
-                 "host memory of this rank for KV pages, and for the digests of the pages of all "
-                 "pools: a twentieth of 16-bit pages")
+                 "host memory of each rank for KV pages and for the records of the pages of all "
+                 "pools, which take a twentieth of 16-bit pages")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->default_str("1/8 of the free memory; with a GPU 1/2");
   app.add_option("--disk-pool", options.disk_pool,
-                 "disk space of this rank for KV pages; needs --disk-directory")
+                 "disk space of each rank for KV pages; needs --disk-directory")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
-  app.add_option("--disk-directory", options.disk_directory, "where the disk pool's file lives")
+  app.add_option("--disk-directory", options.disk_directory,
+                 "directory for the disk pool; rank r uses DIR/rank-<r>")
       ->type_name("DIR");
 }
 
 void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
   app.add_option("--kv-host", options.kv_host,
-                 "address that decode nodes reach this host's KV servers at")
+                 "address of this host at which decode nodes and other ranks reach it")
       ->type_name("HOST")
       ->check(check_kv_host)
       ->capture_default_str();
   app.add_option("--kv-port", options.kv_port,
-                 "port of rank 0's KV server, rank r takes N + r; 0: free ones")
+                 "port of rank 0's KV server; rank r uses N + r; 0: any free ports")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
   cli::add_choice<comm::UcxTransports>(app, "--kv-transport", options.transports,
-                                       comm::ucx_transport_names(), "how pages reach decode nodes");
+                                       comm::ucx_transport_names(), "transport to decode nodes");
 }
 
 }  // namespace
@@ -88,23 +90,24 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->type_name("NAME")
       ->check(check_name)
       ->capture_default_str();
-  app.add_option("--head-plan", options.group.head_plan, "for requests that name none")
+  app.add_option("--head-plan", options.group.head_plan, "head plan of requests that name none")
       ->type_name("PLAN")
       ->capture_default_str();
   app.add_option("--min-recall", options.group.min_recall,
-                 "of its attention mass that each sampled row of an adaptive head covers at least; "
-                 "for requests that name none")
+                 "least share of its attention mass that each sampled row of an adaptive head "
+                 "covers, 0 to 1; "
+                 "head plan of requests that name none")
       ->type_name("SHARE")
       ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
   add_kv_server_options(app, options);
   add_pool_options(app, options);
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
-                 "seconds; a layer that takes longer means a rank is lost")
+                 "a rank counts as lost if a layer takes longer, in seconds")
       ->check(cli::positive_seconds())
       ->capture_default_str();
   app.add_option("--drain-timeout-s", options.drain_timeout_s,
-                 "seconds that leases are waited for when draining")
+                 "seconds that a draining group waits for its leases to end")
       ->check(cli::number_range(0.0, cli::kMaxSeconds))
       ->capture_default_str();
 }
@@ -117,7 +120,8 @@ Result<void> check_together(const WorkerOptions& options) {
   }
   const int num_ranks = options.rank.grid.tp * options.rank.grid.cp;
   if (options.kv_port > 0 && options.kv_port + num_ranks - 1 > 65535) {
-    return error(Errc::kInvalidArgument, "--kv-port {}: the last of {} ranks would have port {}",
+    return error(Errc::kInvalidArgument,
+                 "--kv-port {}: the last of {} ranks would use port {}, above 65535",
                  options.kv_port, num_ranks, options.kv_port + num_ranks - 1);
   }
   return {};
@@ -153,7 +157,7 @@ Result<HostPort> parse_host_port(std::string_view text) {
     if (status != std::errc() || stop != end) port = 0;
   }
   if (port <= 0 || port > 65535) {
-    return error(Errc::kInvalidArgument, "'{}' is no HOST:PORT with a port from 1 to 65535", text);
+    return error(Errc::kInvalidArgument, "'{}' is not HOST:PORT with a port from 1 to 65535", text);
   }
   return HostPort{.host = std::string(text.substr(0, colon)), .port = static_cast<uint16_t>(port)};
 }

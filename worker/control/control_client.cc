@@ -66,7 +66,7 @@ class ControlClient::Connection {
     if (!inbox.connected()) return Error(Errc::kPeerLost, "not connected to the coordinator");
     MR_ASSIGN_OR_RETURN(std::string frame, protocol::encode_frame(envelope));
     if (unsent_bytes_ > kMaxUnsentBytes) {
-      return error(Errc::kExhausted, "{} bytes wait for the coordinator to read them",
+      return error(Errc::kExhausted, "the coordinator does not read: {} bytes are waiting",
                    unsent_bytes_.load());
     }
     unsent_bytes_ += static_cast<int64_t>(frame.size());
@@ -129,7 +129,7 @@ awaitable<void> ControlClient::Connection::keep_connected() {
     ++session_;
     drop("");
     if (stopping_ || refused_) break;
-    spdlog::warn("coordinator {}:{}: {}; trying again in {:.1f} s", options_.host, options_.port,
+    spdlog::warn("coordinator {}:{}: {}; retrying in {:.1f} s", options_.host, options_.port,
                  dropped_because_.empty() ? opened.error().message : dropped_because_,
                  seconds(pause));
     retry_.expires_after(pause);
@@ -148,7 +148,8 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   });
   auto [resolve_ec, endpoints] =
       co_await resolver_.async_resolve(options_.host, std::to_string(options_.port), kAwait);
-  if (resolve_ec) co_return error(Errc::kUnavailable, "looking it up: {}", resolve_ec.message());
+  if (resolve_ec)
+    co_return error(Errc::kUnavailable, "cannot resolve its address: {}", resolve_ec.message());
   auto [connect_ec, endpoint] = co_await asio::async_connect(socket_, endpoints, kAwait);
   if (connect_ec) co_return error(Errc::kUnavailable, "connecting: {}", connect_ec.message());
   error_code ignored;
@@ -164,7 +165,7 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   if (!answer.ok()) co_return answer.error();
   const protocol::RegisterReply& reply = answer->register_reply();
   if (!answer->has_register_reply()) {
-    co_return Error(Errc::kInvalidArgument, "this is not a Millrace coordinator");
+    co_return Error(Errc::kInvalidArgument, "it is not a Millrace coordinator");
   }
   if (reply.has_error()) {
     // kUnavailable is a matter of time: the coordinator has not yet noticed that the group's
@@ -191,7 +192,7 @@ awaitable<Result<void>> ControlClient::Connection::tell_leases() {
     const Result<std::string> frame = protocol::encode_frame(envelope);
     if (!frame.ok()) co_return frame.error();
     const auto [ec, written] = co_await asio::async_write(socket_, asio::buffer(*frame), kAwait);
-    if (ec) co_return error(Errc::kPeerLost, "telling the leases: {}", ec.message());
+    if (ec) co_return error(Errc::kPeerLost, "reporting leases: {}", ec.message());
   }
   co_return Result<void>();
 }
@@ -236,7 +237,7 @@ awaitable<void> ControlClient::Connection::beat(uint64_t session) {
     if (session != session_) co_return;
     attended_->advance(Clock::steady().now());
     const Duration silent = attended_->passed() - last_heard_;
-    if (silent > patience_) drop(fmt::format("nothing heard for {:.2f} s", seconds(silent)));
+    if (silent > patience_) drop(fmt::format("silent for {:.2f} s", seconds(silent)));
   }
 }
 

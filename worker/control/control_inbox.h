@@ -40,7 +40,7 @@ class ControlInbox {
                         [this] { return state_ == Kind::kConnected || state_ == Kind::kRefused; });
     if (state_ == Kind::kConnected) return {};
     if (state_ == Kind::kRefused) return Error(Errc::kUnavailable, refusal_);
-    return Error(Errc::kDeadlineExceeded, "no coordinator has let this group in");
+    return Error(Errc::kDeadlineExceeded, "no coordinator has accepted this group");
   }
 
   bool connected() const {

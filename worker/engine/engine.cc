@@ -32,16 +32,20 @@ void enter(const PrefillTask& task, Stage stage) {
 Result<void> check_shape(const kernels::DeviceInfo& device, const model::ModelWeights& weights) {
   const auto& config = weights.config;
   if (config.head_dim % device.head_dim_step != 0 || config.head_dim > device.max_head_dim) {
-    return error(Errc::kUnsupported, "head_dim {} on {}: multiples of {} up to {}", config.head_dim,
-                 device.name, device.head_dim_step, device.max_head_dim);
+    return error(Errc::kUnsupported,
+                 "head_dim {} is not supported on {}: must be a multiple of {} up to {}",
+                 config.head_dim, device.name, device.head_dim_step, device.max_head_dim);
   }
   if (config.hidden_size % device.width_step != 0 || config.hidden_size > device.max_hidden_size) {
-    return error(Errc::kUnsupported, "hidden_size {} on {}: multiples of {} up to {}",
+    return error(Errc::kUnsupported,
+                 "hidden_size {} is not supported on {}: must be a multiple of {} up to {}",
                  config.hidden_size, device.name, device.width_step, device.max_hidden_size);
   }
   if (weights.shard.ffn_size % device.width_step != 0) {
-    return error(Errc::kUnsupported, "intermediate_size {}, {} a rank, on {}: multiples of {}",
-                 config.ffn_size, weights.shard.ffn_size, device.name, device.width_step);
+    return error(
+        Errc::kUnsupported,
+        "intermediate_size {}, {} per rank, is not supported on {}: must be a multiple of {}",
+        config.ffn_size, weights.shard.ffn_size, device.name, device.width_step);
   }
   return {};
 }
@@ -53,7 +57,7 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
                               const EngineOptions& options) {
   const auto info = device.info();
   if (!info.computes_in(weights.compute_dtype)) {
-    return error(Errc::kUnsupported, "{} does not compute in {}", info.name,
+    return error(Errc::kUnsupported, "{} does not support {}", info.name,
                  dtype_name(weights.compute_dtype));
   }
   MR_RETURN_IF_ERROR(check_shape(info, weights));

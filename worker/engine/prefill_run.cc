@@ -140,7 +140,7 @@ PrefillRun::~PrefillRun() {
         device_.synchronize(Deadline::after(group_broke_ ? kBrokenTimeout : layer_timeout_));
     if (!settled.ok()) (void)end_process(settled.error());
   } catch (const std::exception& failure) {
-    spdlog::error("the end of a prompt on {}: {}", device_.info().name, failure.what());
+    spdlog::error("ending a prompt on {} failed: {}", device_.info().name, failure.what());
   }
 }
 
@@ -381,8 +381,9 @@ Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
       if (!failed.ok()) return end_process(failed.error());
     }
     if (!deadline.passed()) continue;
-    return end_process(error(Errc::kPeerLost, "layer {} of rank {}: {}; another rank did not come",
-                             layer, grid_.world().rank(), done.error().message));
+    return end_process(error(Errc::kPeerLost,
+                             "layer {} of rank {}: {}; another rank did not arrive", layer,
+                             grid_.world().rank(), done.error().message));
   }
 }
 

@@ -79,7 +79,7 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
   add_tiers(samples, ranks);
   samples.add(true, "millrace_kv_pages_written_total", "KV pages written by prefill",
               sum(ranks, [](const auto& r) { return r.store.pages_written; }));
-  samples.add(true, "millrace_kv_evictions_total", "Device copies of pages given up",
+  samples.add(true, "millrace_kv_evictions_total", "Device copies of pages evicted",
               sum(ranks, [](const auto& r) { return r.store.evictions; }));
   for (int carrier = 0; carrier < comm::kNumCarriers; ++carrier) {
     samples.add(
@@ -87,17 +87,17 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
         sum(ranks, [carrier](const auto& r) { return r.transport.bytes_sent_over[carrier]; }),
         {{"transport", std::string(comm::carrier_name(static_cast<comm::Carrier>(carrier)))}});
   }
-  samples.add(true, "millrace_kv_requests_total", "Page requests of decode nodes",
+  samples.add(true, "millrace_kv_requests_total", "Page requests from decode nodes",
               sum(ranks, [](const auto& r) { return r.transport.requests; }));
   samples.add(true, "millrace_kv_failures_total", "Page requests that failed in transport",
               sum(ranks, [](const auto& r) { return r.transport.failures; }));
   // Leases are the same on all ranks; rank 0's count stands for the group.
-  samples.add(false, "millrace_leases", "Leases over finished caches",
+  samples.add(false, "millrace_leases", "Leases on finished caches",
               static_cast<double>(ranks.front().store.leases_active));
   samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
               static_cast<double>(ranks.front().store.leases_expired));
   samples.add(false, "millrace_attention_imbalance_ratio",
-              "Most over mean of the ranks' attention in the last prompt",
+              "Maximum over mean of the ranks' attention work in the last prompt",
               ranks.front().attention_imbalance);
   add_collectives(samples, ranks, "tp", &RankStats::tp);
   add_collectives(samples, ranks, "cp", &RankStats::cp);

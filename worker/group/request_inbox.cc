@@ -56,7 +56,7 @@ void RequestInbox::take_message(protocol::Envelope message) {
       draining_ = true;
       break;
     default:
-      spdlog::warn("message {} from the coordinator is not for a group",
+      spdlog::warn("the coordinator sent message {}, which groups do not receive",
                    static_cast<int>(message.body_case()));
   }
 }

@@ -5,8 +5,8 @@ namespace millrace::worker {
 Result<RankGrid> RankGrid::create(std::unique_ptr<comm::Communicator> world, GridShape shape,
                                   Deadline deadline) {
   if (shape.tp < 1 || shape.cp < 1 || shape.tp * shape.cp != world->size()) {
-    return error(Errc::kInvalidArgument, "tp {} x cp {} needs {} ranks, there are {}", shape.tp,
-                 shape.cp, shape.tp * shape.cp, world->size());
+    return error(Errc::kInvalidArgument, "tp {} x cp {} needs {} ranks, mpirun started {}",
+                 shape.tp, shape.cp, shape.tp * shape.cp, world->size());
   }
   RankGrid grid;
   grid.shape_ = shape;

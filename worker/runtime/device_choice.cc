@@ -36,7 +36,7 @@ Result<DeviceChoice> parse_device_choice(std::string_view text) {
       return choice;
     }
   }
-  return error(Errc::kInvalidArgument, "device '{}': write auto, cpu, cuda or cuda:N", text);
+  return error(Errc::kInvalidArgument, "device '{}': expected auto, cpu, cuda or cuda:N", text);
 }
 
 Result<std::unique_ptr<kernels::Device>> make_rank_device(const DeviceChoice& choice,

@@ -28,7 +28,7 @@ Result<void> check_token_ids(std::span<const int32_t> token_ids, int32_t vocab_s
 
 Result<std::vector<int32_t>> decode_token_ids(std::string_view bytes) {
   if (bytes.size() % sizeof(int32_t) != 0) {
-    return error(Errc::kInvalidArgument, "{} bytes are no whole number of int32 token ids",
+    return error(Errc::kInvalidArgument, "{} bytes are not a whole number of int32 token ids",
                  bytes.size());
   }
   std::vector<int32_t> token_ids(bytes.size() / sizeof(int32_t));

@@ -162,7 +162,8 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   MR_RETURN_IF_ERROR(agree_on_max_prompt_tokens(own_limit, deadline));
   if (limits_.max_prompt_tokens == 0) {
-    return error(Errc::kExhausted, "{}: {} free beside the weights, too little for any prompt",
+    return error(Errc::kExhausted,
+                 "{}: {} free after loading the weights, too little for any prompt",
                  device_->info().name, format_bytes(device_->free_bytes()));
   }
 
@@ -183,7 +184,8 @@ Result<void> RankRuntime::check_head_plan(const std::string& spec, double min_re
   };
   const auto plan = plan_at(limits_.max_prompt_tokens);
   const auto deadline = Deadline::after(kPlanTimeout);
-  MR_RETURN_IF_ERROR(all_agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(), deadline));
+  MR_RETURN_IF_ERROR(
+      all_agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(), deadline));
   return require_equal(grid_->world(), MILLRACE_VERSION,
                        {{"--min-recall", fmt::format("{}", min_recall)},
                         {"the head plan of long prompts", text_of(*plan)},

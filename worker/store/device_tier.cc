@@ -25,7 +25,8 @@ Result<std::unique_ptr<DeviceTier>> DeviceTier::create(kernels::Device& device, 
 
 Result<void> DeviceTier::resize(int64_t num_slots) {
   if (num_slots <= num_slots_) return {};
-  return error(Errc::kExhausted, "{} KV slots asked of {} in device memory", num_slots, num_slots_);
+  return error(Errc::kExhausted, "{} KV slots requested, {} in device memory", num_slots,
+               num_slots_);
 }
 
 std::byte* DeviceTier::at(int64_t slot) const {
@@ -35,7 +36,7 @@ std::byte* DeviceTier::at(int64_t slot) const {
 
 Result<void> DeviceTier::check_usable(const Lane& lane, int64_t slot) const {
   if (!lane.given_up) return {};
-  return error(Errc::kIo, "KV slot {} in device memory: an earlier copy of its lane did not end",
+  return error(Errc::kIo, "KV slot {} in device memory: an earlier copy in its lane did not finish",
                slot);
 }
 

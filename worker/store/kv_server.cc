@@ -17,17 +17,17 @@ comm::TransportReply error_reply(const Error& error) {
 }
 
 Result<void> check_size(const protocol::PageRequest& request, const kvstore::KvGeometry& geometry) {
-  if (request.num_pages() == 0) return error(Errc::kInvalidArgument, "no pages asked for");
+  if (request.num_pages() == 0) return error(Errc::kInvalidArgument, "no pages requested");
   if (request.num_pages() > kMaxPagesPerRequest) {
-    return error(Errc::kTooLarge, "{} pages asked for at once, limit {}", request.num_pages(),
+    return error(Errc::kTooLarge, "{} pages requested at once, limit {}", request.num_pages(),
                  kMaxPagesPerRequest);
   }
   const int64_t payload_bytes =
       request.num_pages() *
       (request.digests_only() ? geometry.digest_bytes() : geometry.page_bytes());
   if (payload_bytes > comm::kMaxTransportPayloadBytes) {
-    return error(Errc::kTooLarge, "{} pages are {} bytes, a reply carries {}", request.num_pages(),
-                 payload_bytes, comm::kMaxTransportPayloadBytes);
+    return error(Errc::kTooLarge, "{} pages have {} bytes, a reply holds at most {}",
+                 request.num_pages(), payload_bytes, comm::kMaxTransportPayloadBytes);
   }
   return {};
 }
@@ -55,11 +55,11 @@ comm::TransportReply KvServer::answer(std::string_view request_header) {
 Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
   protocol::PageRequest request;
   if (!request.ParseFromArray(request_header.data(), static_cast<int>(request_header.size()))) {
-    return error(Errc::kInvalidArgument, "header of {} bytes is no page request",
+    return error(Errc::kInvalidArgument, "header of {} bytes is not a page request",
                  request_header.size());
   }
   if (request.epoch() != epoch_) {
-    return error(Errc::kNotFound, "epoch '{}' is over; this group's is '{}'", request.epoch(),
+    return error(Errc::kNotFound, "epoch '{}' has ended; this group's is '{}'", request.epoch(),
                  epoch_);
   }
   MR_RETURN_IF_ERROR(check_size(request, store_.geometry()));

@@ -70,9 +70,10 @@ void PageWriter::give_up() {
 Result<void> PageWriter::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_until(lock, deadline.when(), [&] { return num_working_ == 0; })) {
-    return error(Errc::kDeadlineExceeded,
-                 "request '{}': layer {} is not in the store in time; {} of {} threads are at it",
-                 layer_.request_id, layer_.layer, num_working_, threads_.size());
+    return error(
+        Errc::kDeadlineExceeded,
+        "request '{}': layer {} was not stored in time; {} of {} threads are still writing",
+        layer_.request_id, layer_.layer, num_working_, threads_.size());
   }
   if (failure_) return *failure_;
   return {};

@@ -65,8 +65,8 @@ Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
   MR_RETURN_IF_ERROR(runtime.limit_to_store(stats.pages_available, deadline));
   if (runtime.limits().max_prompt_tokens > 0) return {};
   return error(Errc::kInvalidArgument,
-               "the pools have room for {} pages of {}, and the shortest prompt takes {} on a "
-               "rank, of each layer and kv head one; see --device-pool, --host-pool, --disk-pool",
+               "the pools hold {} pages of {}, but the shortest prompt needs {} on a "
+               "rank, one for each layer and kv head; see --device-pool, --host-pool, --disk-pool",
                stats.pages_available, format_bytes(stats.tiers[Tier::kDevice].slot_bytes),
                runtime.weights().config.num_layers * runtime.weights().shard.num_kv_heads);
 }

@@ -18,7 +18,7 @@ Result<void> check_memory(const kvstore::KvStoreConfig& config, const MachineRoo
   const int64_t device_bytes = room.device_is_host ? config.device_bytes : 0;
   if (config.host_bytes <= share && device_bytes <= share - config.host_bytes) return {};
   return error(Errc::kInvalidArgument,
-               "--host-pool {}{} on each of {} ranks: {} of this machine's memory are free",
+               "--host-pool {}{} for each of {} ranks: only {} of this machine's memory is free",
                format_bytes(config.host_bytes),
                room.device_is_host
                    ? fmt::format(" and --device-pool {}", format_bytes(config.device_bytes))
@@ -28,7 +28,7 @@ Result<void> check_memory(const kvstore::KvStoreConfig& config, const MachineRoo
 
 Result<void> check_disk(const PoolOptions& options, const MachineRoom& room) {
   if (options.disk_bytes <= room.disk_bytes / room.num_ranks_on_disk) return {};
-  return error(Errc::kInvalidArgument, "--disk-pool {} on each of {} ranks: {} are free in {}",
+  return error(Errc::kInvalidArgument, "--disk-pool {} for each of {} ranks: only {} is free in {}",
                format_bytes(options.disk_bytes), room.num_ranks_on_disk,
                format_bytes(room.disk_bytes), options.disk_directory);
 }

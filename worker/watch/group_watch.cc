@@ -122,7 +122,7 @@ void GroupWatch::hear(Peer& peer) {
   } else if (said.find(kEnds) != std::string_view::npos) {
     end_within(Duration::zero(), fmt::format("rank {} ends the group", peer.rank));
   } else if (said.find(kGivesUp) != std::string_view::npos) {
-    end_within(kGrace, fmt::format("rank {} gave the group up", peer.rank));
+    end_within(kGrace, fmt::format("rank {} gave up on the group", peer.rank));
   }
 }
 

@@ -114,19 +114,19 @@ Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& end
   WatchSocket listener = make_socket(*addresses);
   if (!listener.is_open() || bind(listener.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       listen(listener.fd(), SOMAXCONN) != 0) {
-    return system_error(fmt::format("watching the group on '{}'", host));
+    return system_error(fmt::format("group watch: cannot listen on '{}'", host));
   }
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   auto* address = reinterpret_cast<sockaddr*>(&bound);
   if (getsockname(listener.fd(), address, &size) != 0) {
-    return system_error(fmt::format("the port of the group's watch on '{}'", host));
+    return system_error(fmt::format("group watch: port on '{}'", host));
   }
   const int status =
       getnameinfo(address, size, endpoint.host.data(), endpoint.host.size(), endpoint.port.data(),
                   endpoint.port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
   if (status != 0) {
-    return error(Errc::kInvalidArgument, "the address of the group's watch on '{}': {}", host,
+    return error(Errc::kInvalidArgument, "group watch: address '{}': {}", host,
                  gai_strerror(status));
   }
   return listener;
@@ -166,7 +166,8 @@ Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
     probe_when_idle(connection);
     return GreetedRank{.rank = rank, .socket = std::move(connection)};
   }
-  return error(Errc::kDeadlineExceeded, "not all of {} ranks reached rank 0's watch", num_ranks);
+  return error(Errc::kDeadlineExceeded, "not all of {} ranks connected to rank 0's watch",
+               num_ranks);
 }
 
 }  // namespace millrace::worker

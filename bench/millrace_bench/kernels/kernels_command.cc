@@ -158,27 +158,29 @@ void add_kernels_command(CLI::App& app, KernelsCommand& command) {
   command.tokens = {4096};
   command.product_rows = 512;
   add_device_options(app, command.device);
-  app.add_option("--cases", command.cases, "which, out of all")->check(CLI::IsMember(kCases));
-  app.add_option("--tokens", command.tokens, "lengths of the prompt")
+  app.add_option("--cases", command.cases, "cases to run; default: all")
+      ->check(CLI::IsMember(kCases));
+  app.add_option("--tokens", command.tokens, "prompt lengths")
       ->check(CLI::Range(int64_t{65}, int64_t{4} << 20));
   app.add_option("--product-rows", command.product_rows, "rows of the matrix products")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--dtype", command.dtype)->transform(CLI::CheckedTransformer(kDTypes));
   app.add_option("--head-dim", command.head_dim)->check(CLI::Range(16, 256));
-  app.add_option("--gamma", command.gammas, "of the adaptive case: decides the density")
+  app.add_option("--gamma", command.gammas, "GAMMA of the adaptive case, which decides the density")
       ->check(CLI::Range(0.01, 1.0));
-  app.add_option("--enough", command.enough, "of the adaptive case: rows that have it want no more")
+  app.add_option("--enough", command.enough, "ENOUGH of the adaptive case")
       ->check(CLI::Range(0.01, 1.0));
-  app.add_option("--sampled-rows", command.sampled_rows, "of the adaptive case, of a tile")
+  app.add_option("--sampled-rows", command.sampled_rows, "ROWS of the adaptive case")
       ->check(CLI::IsMember({1, 2, 4, 8, 16, 32, 64}));
-  app.add_option("--samples", command.cases_options.timing.num_samples, "the median counts")
+  app.add_option("--samples", command.cases_options.timing.num_samples,
+                 "number of samples; the median counts")
       ->check(CLI::Range(1, 1000));
   app.add_option("--sample-s", command.cases_options.timing.sample_s,
-                 "calls are repeated until a sample takes as long")
+                 "length of a sample in seconds; calls are repeated to fill it")
       ->check(CLI::Range(0.0, 60.0));
-  app.add_flag("!--no-check", command.cases_options.check, "time without checking results");
-  app.add_option("--commit", command.commit, "what the results say they are of");
-  app.add_option("--json", command.json_path, "file to write results to");
+  app.add_flag("!--no-check", command.cases_options.check, "do not check results");
+  app.add_option("--commit", command.commit, "commit to name in the results");
+  app.add_option("--json", command.json_path, "write results to this file");
 }
 
 int run_kernels(const KernelsCommand& command, int argc, char** argv) {

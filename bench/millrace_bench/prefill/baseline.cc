@@ -45,7 +45,7 @@ double Baseline::Row::efficiency(double run_s, int run_ranks) const {
 
 Result<Baseline> Baseline::load(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return error(Errc::kNotFound, "{}: cannot be read", path);
+  if (!file) return error(Errc::kNotFound, "cannot read {}", path);
   std::ostringstream text;
   text << file.rdbuf();
   Baseline baseline;
@@ -53,7 +53,7 @@ Result<Baseline> Baseline::load(const std::string& path) {
   try {
     baseline.rows_ = rows_of(json::parse(text.str()).as_object());
   } catch (const std::exception& e) {
-    return error(Errc::kInvalidArgument, "{}: no results of millrace-bench prefill: {}", path,
+    return error(Errc::kInvalidArgument, "{}: not results of millrace-bench prefill: {}", path,
                  e.what());
   }
   return baseline;

@@ -37,15 +37,16 @@ void add_prefill_command(CLI::App& app, PrefillCommand& command) {
       "synthetic:tiny");
   // Measuring where auto changes its mind takes longer than many benchmarks.
   command.rank.crossover_tokens = 0;
-  app.add_option("--tokens", command.tokens, "lengths of the prompt")
+  app.add_option("--tokens", command.tokens, "prompt lengths")
       ->check(CLI::Range(int64_t{1}, int64_t{4} << 20));
   app.add_option("--head-plan", command.plans,
-                 "one or several, as text or as files; a dense one first to compare with");
-  app.add_option("--repeats", command.num_repeats, "runs of each plan; the median counts")
+                 "head plans, as text or files; put dense first to compare with it");
+  app.add_option("--repeats", command.num_repeats, "timed runs of each plan; the median counts")
       ->check(CLI::Range(1, 1000));
-  app.add_option("--warm-ups", command.num_warm_ups, "runs before those that count")
+  app.add_option("--warm-ups", command.num_warm_ups, "runs before the timed ones")
       ->check(CLI::Range(0, 100));
-  app.add_option("--product-rows", command.product_rows, "of the products that give the roof");
+  app.add_option("--product-rows", command.product_rows,
+                 "rows of the matrix products that set the roof");
   app.add_option("--seed", command.seed, "of the prompt");
   app.add_option_function<std::string>(
          "--host-pool",
@@ -54,13 +55,13 @@ void add_prefill_command(CLI::App& app, PrefillCommand& command) {
            if (!bytes.ok()) throw CLI::ValidationError("--host-pool", bytes.error().message);
            command.host_bytes = *bytes;
          },
-         "host memory of each rank that pages leave for, as in a service; none: they are not "
+         "host memory of each rank for pages, as in a service; none: pages are not "
          "stored")
       ->type_name("SIZE");
   app.add_option("--baseline", command.baseline_path,
-                 "results of fewer ranks, as --json wrote them, to be efficient against");
-  app.add_option("--commit", command.commit, "what the results say they are of");
-  app.add_option("--json", command.json_path, "file to write results to");
+                 "results of fewer ranks, written by --json, for parallel efficiency");
+  app.add_option("--commit", command.commit, "commit to name in the results");
+  app.add_option("--json", command.json_path, "write results to this file");
 }
 
 int run_prefill(const PrefillCommand& command, std::unique_ptr<comm::Communicator> world, int argc,

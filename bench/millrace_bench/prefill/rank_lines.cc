@@ -59,7 +59,7 @@ std::string prediction_line(const PrefillRow& row, const PrefillContext& context
 }
 
 std::string balance_line(const worker::Imbalance& imbalance) {
-  return fmt::format("  attention, most over mean of the ranks: {:.3f}; {:.3f} in layer {}\n",
+  return fmt::format("  attention, maximum over mean of the ranks: {:.3f}; {:.3f} in layer {}\n",
                      imbalance.mean, imbalance.worst, imbalance.worst_layer);
 }
 

@@ -103,7 +103,7 @@ TEST(LocalCommunicatorDeathTest, DifferentCallsAreABug) {
           if (comm.rank() == 1) (void)comm.all_reduce_sum(std::span(data), ample());
         });
       },
-      "ranks make different calls");
+      "ranks called different collectives");
 }
 
 }  // namespace

@@ -55,8 +55,9 @@ TEST(ServerBounds, ABodyThatFindsNoRoomBesideOthersIsTurnedAwayForNow) {
   const RawReply reply = second.read_reply();
   EXPECT_EQ(reply.status, 429);
   EXPECT_EQ(reply.headers.at("retry-after"), "1");
-  EXPECT_EQ(reply.error_message(),
-            "no room for a body of 586 KiB now: others have 586 KiB, the limit of all is 977 KiB");
+  EXPECT_EQ(
+      reply.error_message(),
+      "no room for a body of 586 KiB now: other bodies take 586 KiB of a total limit of 977 KiB");
   RawHttp chunked(server.http_port());
   chunked.send(announce("chunked", "Transfer-Encoding: chunked") +
                fmt::format("{:x}\r\n{}\r\n", kBodyBytes, std::string(kBodyBytes, '\0')));
@@ -101,7 +102,7 @@ TEST(ServerBounds, BeyondTheLastConnectionProbesAreAnsweredAndOthersToldWhy) {
       http_call(server.http_port(), "POST", "/v1/prefill", std::string(1000, ' '));
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.headers.at("retry-after"), "5");
-  EXPECT_EQ(refused.error_message().rfind("all of the 1 HTTP connections are in use", 0), 0u);
+  EXPECT_EQ(refused.error_message().rfind("all 1 HTTP connections are in use", 0), 0u);
   held.hang_up();
   EXPECT_EQ(
       eventually(200, [&] { return http_call(server.http_port(), "GET", "/version").status; }),

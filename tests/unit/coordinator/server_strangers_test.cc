@@ -117,7 +117,7 @@ TEST(ServerStrangers, TheAdminPortAnswersProbesOnly) {
   EXPECT_EQ(http_call(server.admin_port(), "GET", "/ready").status, 503);
   const RawReply refused = http_call(server.admin_port(), "POST", "/v1/prefill", "{}");
   EXPECT_EQ(refused.status, 404);
-  EXPECT_EQ(refused.error_message().rfind("this port is for /health", 0), 0u);
+  EXPECT_EQ(refused.error_message().rfind("this port serves only /health", 0), 0u);
 }
 
 TEST(ServerStrangers, OneClientsConnectionsLeaveRoomForOthers) {

@@ -174,10 +174,10 @@ TEST_F(ServerTrouble, UnknownPathsAndWrongMethods) {
   const RawReply nothing = get("/noth\"ing?x=1");
   expect_error(nothing, 404, "not_found");
   EXPECT_EQ(nothing.error_message(),
-            "GET \"/noth\\\"ing\": no such path; docs/api.md has them all");
+            "GET \"/noth\\\"ing\": no such path; docs/api.md lists all paths");
   const RawReply wrong = get("/v1/prefill");
   expect_error(wrong, 405, "invalid_argument");
-  EXPECT_EQ(wrong.error_message(), "\"/v1/prefill\" does not take GET; it takes POST");
+  EXPECT_EQ(wrong.error_message(), "\"/v1/prefill\" does not accept GET; it accepts POST");
   EXPECT_EQ(wrong.headers.at("allow"), "POST");
   EXPECT_EQ(get("/v1/prefill/nobody").status, 404);
   EXPECT_EQ(http_call(server_->http_port(), "DELETE", "/v1/prefill/nobody").status, 404);

@@ -84,7 +84,7 @@ TEST_F(CudaDeviceTest, WhatDoesNotFitIsRefusedWithTheNumbersAndTheDeviceGoesOn) 
   const auto refused = device_->allocate(int64_t{1} << 42);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Errc::kExhausted);
-  EXPECT_NE(refused.error().message.find("4.00 TiB asked for"), std::string::npos)
+  EXPECT_NE(refused.error().message.find("4.00 TiB requested"), std::string::npos)
       << refused.error().message;
   EXPECT_TRUE(device_->allocate(1 << 20).ok());
   EXPECT_TRUE(device_->synchronize(soon()).ok());

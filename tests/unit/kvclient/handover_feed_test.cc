@@ -174,7 +174,7 @@ TEST_F(EventReaderTest, AnInputThatEndsEarlyFailsTheRequest) {
   close_input();
   const auto waited = feed_.wait_for_result(ample());
   EXPECT_EQ(waited.error().code, Errc::kPeerLost);
-  EXPECT_THAT(waited.error().message, HasSubstr("request 'r': its events ended"));
+  EXPECT_THAT(waited.error().message, HasSubstr("request 'r': the events ended"));
 }
 
 TEST_F(EventReaderTest, StopsWhileNothingComes) {

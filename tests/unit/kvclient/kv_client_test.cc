@@ -112,7 +112,7 @@ TEST_F(KvClientTest, AnErrorOfTheTransportLeavesAClientThatCanPullAgain) {
 TEST_F(KvClientTest, AForeignLeaseIsRefused) {
   auto manifest = this->manifest();
   manifest.lease_id = "stolen";
-  expect_refused(manifest, Errc::kNotFound, "lease 'stolen' is not the one");
+  expect_refused(manifest, Errc::kNotFound, "lease 'stolen' is not its lease");
 }
 
 TEST_F(KvClientTest, AnUnknownRequestIsRefused) {
@@ -124,7 +124,7 @@ TEST_F(KvClientTest, AnUnknownRequestIsRefused) {
 TEST_F(KvClientTest, AManifestOfAnEarlierLifeOfTheGroupIsRefused) {
   auto manifest = this->manifest();
   manifest.epoch = "epoch-0";
-  expect_refused(manifest, Errc::kNotFound, "epoch 'epoch-0' is over; this group's is 'epoch-1'");
+  expect_refused(manifest, Errc::kNotFound, "epoch 'epoch-0' has ended; this group's is 'epoch-1'");
 }
 
 TEST_F(KvClientTest, AnExpiredLeaseIsRefusedBeforeAndAfterItsPagesAreFreed) {
@@ -244,7 +244,7 @@ TEST_F(CheckManifestTest, RefusesWhatThisClientCannotRead) {
   expect_bad(manifest, Errc::kUnsupported, "int8");
   manifest = this->manifest();
   manifest.layout.page_tokens = 128;
-  expect_bad(manifest, Errc::kUnsupported, "pages of 128 tokens");
+  expect_bad(manifest, Errc::kUnsupported, "pages have 128 tokens");
 }
 
 TEST_F(CheckManifestTest, RefusesNumbersThatNoModelHas) {

@@ -13,7 +13,7 @@ TEST_F(KvStoreTest, TellsForeignExpiredReleasedAndUnknownApart) {
   add("r", 1);
   add("s", 1);
   EXPECT_THAT(store_->pin_pages("r", "lease-s", 0, 4, 0, 1).error().message,
-              HasSubstr("not the one it is held under"));
+              HasSubstr("is not its lease"));
   EXPECT_THAT(pin("nobody", 0, 4, 0).error().message, HasSubstr("unknown"));
   ASSERT_TRUE(store_->release_lease("s", "lease-s").ok());
   EXPECT_THAT(pin("s", 0, 4, 0).error().message, HasSubstr("released"));

@@ -80,7 +80,7 @@ TEST(KvStoreMemory, ARequestWithoutMemoryForItsRecordsIsRefusedAndTheNextIsNot) 
     const auto begun = store->begin_request("r", kPages * 64, pages);
     ASSERT_FALSE(begun.ok());
     EXPECT_EQ(begun.error().code, Errc::kExhausted);
-    EXPECT_THAT(begun.error().message, HasSubstr("no memory for the records of 20480 pages"));
+    EXPECT_THAT(begun.error().message, HasSubstr("cannot allocate records of 20480 pages"));
   }
   EXPECT_TRUE(store->begin_request("r", kPages * 64, pages).ok());
 }

@@ -40,7 +40,7 @@ TEST_F(KvStoreTest, TheHostPoolAlsoHoldsTheRecordsOfThePagesOfAllTiers) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
   EXPECT_THAT(refused.error().message,
-              HasSubstr("hold 1100 pages, whose records take 172 KiB of the host pool; it has"));
+              HasSubstr("hold 1100 pages, whose records need 172 KiB of the host pool, which has"));
 }
 
 TEST_F(KvStoreTest, FillsASingleTierToTheLastSlot) {

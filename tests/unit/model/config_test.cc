@@ -153,7 +153,7 @@ TEST(ModelConfig, GgufIsRefusedWithWhatIsWanted) {
     const auto config = load_model_config(model);
     ASSERT_FALSE(config.ok());
     EXPECT_EQ(config.error().code, Errc::kUnsupported);
-    EXPECT_THAT(config.error().message, HasSubstr(model + " is GGUF"));
+    EXPECT_THAT(config.error().message, HasSubstr(model + " is a GGUF file"));
     EXPECT_THAT(config.error().message, HasSubstr("safetensors"));
     EXPECT_THAT(config.error().message, HasSubstr("convert_gguf.py"));
   }

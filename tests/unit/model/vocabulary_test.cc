@@ -46,7 +46,7 @@ TEST(Vocabulary, LogitsThatAreNotFiniteAreNamed) {
     ASSERT_FALSE(checked.ok());
     EXPECT_EQ(checked.error().code, Errc::kInternal);
     EXPECT_EQ(checked.error().message,
-              fmt::format("the logit of token 99 after position 8191 is {}, not a number", bad));
+              fmt::format("the logit of token 99 after position 8191 is not finite: {}", bad));
   }
 }
 

@@ -70,14 +70,14 @@ TEST(HeadPlanFile, NamesBothCountsWhenItIsForAnotherModel) {
   const std::string head = R"(["vertical_and_slash", 30, 800, 1])";
   const std::string layer = R"({"0": )" + head + R"(, "1": )" + head + "}";
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"[" + layer + "]", "1 layers, the model has 2"},
-      {"[" + layer + "," + layer + "," + layer + "]", "3 layers, the model has 2"},
-      {R"([{"0": )" + head + R"(}, {"0": )" + head + "}]", "1 query heads, the model has 2"},
-      {R"([{"0": )" + head + R"(}, {"2": )" + head + "}]", "3 query heads, the model has 2"},
-      {"[{}, {}]", "0 query heads, the model has 2"},
-      {R"({"layers": []})", "0 layers, the model has 2"},
-      {R"({"layers": [{"heads": {"31": "dense"}}, {}]})", "32 query heads, the model has 2"},
-      {R"([{"2147483647": )" + head + "}, {}]", "2147483648 query heads, the model has 2"},
+      {"[" + layer + "]", "has 1 layers, the model 2"},
+      {"[" + layer + "," + layer + "," + layer + "]", "has 3 layers, the model 2"},
+      {R"([{"0": )" + head + R"(}, {"0": )" + head + "}]", "has 1 query heads, the model 2"},
+      {R"([{"0": )" + head + R"(}, {"2": )" + head + "}]", "has 3 query heads, the model 2"},
+      {"[{}, {}]", "has 0 query heads, the model 2"},
+      {R"({"layers": []})", "has 0 layers, the model 2"},
+      {R"({"layers": [{"heads": {"31": "dense"}}, {}]})", "has 32 query heads, the model 2"},
+      {R"([{"2147483647": )" + head + "}, {}]", "has 2147483648 query heads, the model 2"},
   };
   for (const auto& [text, because] : cases) {
     const auto plan = load(text);

@@ -31,7 +31,7 @@ TEST(BodyBudget, OneClientTakesItsPartAndOthersFindTheRest) {
   EXPECT_TRUE(second.grow_to(10).ok());
   const auto refused = second.grow_to(11);
   EXPECT_EQ(refused.error().code, Errc::kExhausted);
-  EXPECT_NE(refused.error().message.find("others of a have 50 B"), std::string::npos)
+  EXPECT_NE(refused.error().message.find("other bodies of a take 50 B"), std::string::npos)
       << refused.error().message;
   BodyBudget::Share other(budget, "b");
   EXPECT_TRUE(other.grow_to(40).ok());

@@ -47,7 +47,7 @@ TEST(LeaseBody, ALengthOutOfRangeIsRefused) {
   }
   EXPECT_EQ(blamed(parse_lease_renewal(R"({"lease_id":"l"})", kMaxLeaseMs)), "lease_ms");
   const auto parsed = parse_lease_renewal(R"({"lease_id":"l","lease_ms":1001})", kMaxLeaseMs);
-  EXPECT_EQ(std::get<Refusal>(parsed).error.message, "'lease_ms' is 1001; 1 to 1000 are possible");
+  EXPECT_EQ(std::get<Refusal>(parsed).error.message, "'lease_ms' is 1001; must be 1 to 1000");
 }
 
 }  // namespace

@@ -138,16 +138,16 @@ TEST(PrefillBody, AHandoverIsAtEndOrStreamingInBothForms) {
     EXPECT_EQ(accepted(parsed).options.handover(), protocol::HANDOVER_AT_END);
   }
   EXPECT_EQ(refusal(json(R"("handover":"push")")),
-            "handover: 'handover' is 'push'; at-end and streaming are possible");
+            "handover: 'handover' is 'push'; must be at-end or streaming");
   EXPECT_EQ(refusal(binary("handover=")),
-            "handover: 'handover' is ''; at-end and streaming are possible");
+            "handover: 'handover' is ''; must be at-end or streaming");
   EXPECT_EQ(refusal(json(R"("handover":true)")),
             "handover: 'handover' must be a string, not a boolean");
 }
 
 TEST(PrefillBody, AStreamingHandoverNeedsEvents) {
   const std::string why =
-      "handover: 'handover' streaming needs 'stream' true: the events tell a decode node which "
+      "handover: 'handover' streaming requires 'stream' true: the events tell a decode node which "
       "layers it can pull";
   const std::string required = R"({"model":"m","prompt_token_ids":[1],"handover":"streaming")";
   EXPECT_EQ(refusal(parse(required + "}")), why);
@@ -174,7 +174,7 @@ TEST(PrefillBody, StopsAtTheTokenLimitWithoutReadingOn) {
   limits.max_prompt_tokens = 2;
   const auto parsed =
       parse(R"({"model":"m","prompt_token_ids":[1,2,3, this is not even JSON)", limits);
-  EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of more than 2 tokens, the limit");
+  EXPECT_EQ(refusal(parsed), "prompt_token_ids: the prompt exceeds the limit of 2 tokens");
   EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
 }
 

@@ -84,7 +84,7 @@ TEST_F(SchedulerWatch, AGroupMayEndACancelledRequestAfterAStepOfThreeLayerTimeou
   pass(seconds(3 * 7 + 59), {"g0"});
   EXPECT_TRUE(scheduler_->ready());
   pass(seconds(1), {"g0"});
-  EXPECT_EQ(link.log.back(), "closed: it did not end a cancelled request in 81 s");
+  EXPECT_EQ(link.log.back(), "closed: it did not end a cancelled request within 81 s");
   EXPECT_FALSE(scheduler_->ready());
 }
 

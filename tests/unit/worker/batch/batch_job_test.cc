@@ -274,7 +274,7 @@ TEST_F(BatchJobTest, InputThatIsWhatTheResultsGoToIsRefusedAndLeftAlone) {
         {2, 1}, {.input_path = work_.file("input.jsonl"), .head_plan = "dense", .resume = resume});
     ASSERT_FALSE(summary.ok());
     EXPECT_EQ(summary.error().code, Errc::kInvalidArgument);
-    EXPECT_THAT(summary.error().message, HasSubstr("is what the results go to"));
+    EXPECT_THAT(summary.error().message, HasSubstr("is also the file that results go to"));
     EXPECT_EQ(std::filesystem::file_size(results_path()), lines.size());
   }
 }
@@ -332,7 +332,8 @@ TEST_F(BatchJobTest, RepeatedIdsAreRefusedAndGoByTheirLine) {
   EXPECT_THAT(results, ElementsAre(Pair("twice", "ok"), Pair("line-2", "error"), Pair("once", "ok"),
                                    Pair("line-2", "error")));
   EXPECT_EQ(results_[0].at("num_tokens"), 10);
-  EXPECT_THAT(json::serialize(results_[1]), HasSubstr("id 'twice' was used by an earlier line"));
+  EXPECT_THAT(json::serialize(results_[1]),
+              HasSubstr("id 'twice' is already used by an earlier line"));
 }
 
 // Rank 1 takes the first prompt and then does nothing, as a rank that hangs.

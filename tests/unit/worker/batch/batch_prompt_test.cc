@@ -23,8 +23,8 @@ TEST(BatchPrompt, ReadsAllFieldsAndIgnoresOthers) {
 
 TEST(BatchPrompt, NamesTheFieldThatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
-      {"{", "no JSON"},
-      {"[1]", "no JSON object"},
+      {"{", "not JSON"},
+      {"[1]", "not a JSON object"},
       {R"({"prompt_token_ids":[1]})", "id"},
       {R"({"id":7,"prompt_token_ids":[1]})", "id"},
       {R"({"id":"a"})", "prompt_token_ids: missing"},
@@ -39,11 +39,12 @@ TEST(BatchPrompt, NamesTheFieldThatIsWrong) {
       {R"({"id":"a","prompt_token_ids":[1,2],"probe_positions":[1,1]})", "1 comes after 1"},
       {R"({"id":"a","prompt_token_ids":[1,2],"probe_positions":[2]})", "2 is outside"},
       {R"({"id":"a","prompt_token_ids":[1,2],"probe_positions":[0,1],"probe_target_ids":[5]})",
-       "probe_target_ids: 1 of them for 2"},
-      {R"({"id":"a","prompt_token_ids":[1,2],"probe_target_ids":[5]})", "probe_target_ids: 1 of"},
+       "probe_target_ids: has 1 entries for 2"},
+      {R"({"id":"a","prompt_token_ids":[1,2],"probe_target_ids":[5]})",
+       "probe_target_ids: has 1 entries for"},
       {R"({"id":"a","prompt_token_ids":[1],"probe_positions":[0],"probe_target_ids":[-5]})",
        "probe_target_ids: -5"},
-      {"{\"id\":\"a\",\"x\":[[[[[[[[[[1]]]]]]]]]],\"prompt_token_ids\":[1]}", "no JSON"},
+      {"{\"id\":\"a\",\"x\":[[[[[[[[[[1]]]]]]]]]],\"prompt_token_ids\":[1]}", "not JSON"},
   };
   for (const auto& [line, expected] : cases) {
     const auto prompt = parse_batch_prompt(line);

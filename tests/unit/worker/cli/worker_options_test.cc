@@ -50,7 +50,7 @@ TEST(WorkerOptions, RightOnesAreTaken) {
 }
 
 TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
-  EXPECT_THAT(complaint({"--coordinator", "nocolon"}), HasSubstr("'nocolon' is no HOST:PORT"));
+  EXPECT_THAT(complaint({"--coordinator", "nocolon"}), HasSubstr("'nocolon' is not HOST:PORT"));
   EXPECT_THAT(complaint({"--coordinator", "host:0"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(complaint({"--coordinator", "host:80x"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(complaint({"--coordinator", ":8001"}), HasSubstr("HOST:PORT"));
@@ -59,12 +59,13 @@ TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
   EXPECT_THAT(complaint({"--host-pool", "1QiB"}), HasSubstr("'1QiB': unknown unit"));
   EXPECT_THAT(complaint({"--disk-pool", "64MiB"}),
               HasSubstr("--disk-pool 64MiB: needs --disk-directory"));
-  EXPECT_THAT(complaint({"--kv-port", "65535", "--tp", "2"}), HasSubstr("would have port 65536"));
+  EXPECT_THAT(complaint({"--kv-port", "65535", "--tp", "2"}), HasSubstr("would use port 65536"));
 }
 
 TEST(WorkerOptions, AnAddressThatNobodyCanReachIsNoKvHost) {
   for (const char* host : {"0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0"}) {
-    EXPECT_THAT(complaint({"--kv-host", host}), HasSubstr("no address that decode nodes can reach"))
+    EXPECT_THAT(complaint({"--kv-host", host}),
+                HasSubstr("not an address that decode nodes can reach"))
         << host;
   }
   for (const char* host : {"127.0.0.1", "10.0.0.0", "::1", "node7"}) {

@@ -176,7 +176,7 @@ TEST_F(GroupServiceTest, ASecondRequestOfAHeldIdIsRefusedAndTheFirstStaysReadabl
   link().push(prefill_request("a", 200));
   const auto manifest = expect_done().manifest();
   link().push(prefill_request("a", 200));
-  expect_failed("a", Errc::kInvalidArgument, "held already");
+  expect_failed("a", Errc::kInvalidArgument, "already exists");
   const auto pulled = pull_a_page(manifest);
   EXPECT_TRUE(pulled.ok()) << pulled.error().to_string();
 }

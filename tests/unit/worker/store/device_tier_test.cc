@@ -51,7 +51,7 @@ TEST_F(DeviceTierTest, ALaneWhoseCopyDidNotEndInTimeIsNotUsedAgain) {
     const auto refused = write(slot, 99);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, Errc::kIo);
-    EXPECT_THAT(refused.error().message, HasSubstr("an earlier copy of its lane did not end"));
+    EXPECT_THAT(refused.error().message, HasSubstr("an earlier copy in its lane did not finish"));
   }
   device_.release_lanes();
   EXPECT_EQ(tier_->read(8, bytes).error().code, Errc::kIo);

@@ -105,7 +105,7 @@ TEST_F(KvServerTest, AnswersDigestsWithoutReadingPages) {
 }
 
 TEST_F(KvServerTest, GarbageIsRefused) {
-  expect_refused("\xff\xff\xff\xff", Errc::kInvalidArgument, "4 bytes is no page request");
+  expect_refused("\xff\xff\xff\xff", Errc::kInvalidArgument, "4 bytes is not a page request");
   expect_refused("", Errc::kNotFound, "epoch ''");
 }
 
@@ -136,7 +136,7 @@ TEST(KvServerLimits, MorePagesThanAReplyCarriesAreRefusedBeforeTheStoreIsAsked) 
   EXPECT_EQ(error_of(1024, false).code(), static_cast<int>(Errc::kNotFound));
   EXPECT_EQ(error_of(1025, false).code(), static_cast<int>(Errc::kTooLarge));
   EXPECT_THAT(error_of(1025, false).message(),
-              HasSubstr("1025 pages are 67174400 bytes, a reply carries 67108864"));
+              HasSubstr("1025 pages have 67174400 bytes, a reply holds at most 67108864"));
   EXPECT_EQ(error_of(2048, true).code(), static_cast<int>(Errc::kNotFound));
 }
 

@@ -31,7 +31,7 @@ TEST(StorePools, MoreHostMemoryThanIsFreeIsRefusedWithTheNumbers) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
   EXPECT_THAT(refused.error().message,
-              AllOf(HasSubstr("--host-pool 16.0 GiB on each of 4 ranks"), HasSubstr("64.0 GiB")));
+              AllOf(HasSubstr("--host-pool 16.0 GiB for each of 4 ranks"), HasSubstr("64.0 GiB")));
 }
 
 TEST(StorePools, ADevicePoolCountsWhereItIsHostMemory) {
@@ -50,7 +50,7 @@ TEST(StorePools, RanksOfOneDiskDivideIt) {
   EXPECT_TRUE(pool_sizes({.disk_bytes = 50, .disk_directory = "/d"}, room).ok());
   const auto refused = pool_sizes({.disk_bytes = 51, .disk_directory = "/d"}, room);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, HasSubstr("on each of 2 ranks: 100 B are free in /d"));
+  EXPECT_THAT(refused.error().message, HasSubstr("for each of 2 ranks: 100 B are free in /d"));
 }
 
 TEST(StorePools, NeighboursAreThoseThatStoreOnTheSameMachineAndDisk) {

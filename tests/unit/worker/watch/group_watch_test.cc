@@ -80,7 +80,7 @@ TEST(GroupWatch, ARankThatGivesUpEndsTheGroup) {
     if (rank == 0) reason.wait();
     meet(*world);
   });
-  EXPECT_EQ(reason.get(), "rank 1 gave the group up");
+  EXPECT_EQ(reason.get(), "rank 1 gave up on the group");
 }
 
 TEST(GroupWatch, AStepThatTakesTooLongEndsTheRank) {
