@@ -243,10 +243,13 @@ class VllmTest(ServiceTestCase):
                 os.kill(pid, signal.SIGKILL)
         killer = threading.Thread(target=kill)
         killer.start()
+        tried_again = self.vllm.connector._scheduler._shut_until
         answer, computed = self.vllm.answer(record["prompt_token_ids"])
         killer.join()
         self.assertEqual(answer[:4], record["answer_token_ids"])
         self.assertEqual(computed, LONG)
+        # The coordinator is there, and may have other groups.
+        self.assertEqual(self.vllm.connector._scheduler._shut_until, tried_again)
 
     def running_layers(self):
         return max((remote.events.feed.layers_ready for remote in list(self.vllm.connector._scheduler._remotes.values())), default=0)

@@ -21,6 +21,7 @@ class MillraceError(RuntimeError):
     def __init__(self, code, message, status=None):
         super().__init__(f"{code}: {message}" if message else code)
         self.code = code
+        self.message = message
         self.status = status
 
 

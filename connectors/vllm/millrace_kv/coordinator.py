@@ -16,6 +16,13 @@ _PIECE_BYTES = 1 << 16
 _ANSWER_S = 10.0  # for calls that are answered at once
 
 
+class CoordinatorLost(MillraceError):
+    """It could not be reached, or ended in the middle."""
+
+    def __init__(self, address, why):
+        super().__init__("peer_lost", f"coordinator {address}: {why or type(why).__name__}")
+
+
 def token_bytes(token_ids):
     """Little-endian int32, as they travel."""
     tokens = array.array("i", token_ids)
@@ -86,7 +93,7 @@ class EventStream:
             self.error = why
         except (OSError, http.client.HTTPException) as why:
             self.error = MillraceError("cancelled", "closed here") if self._closed else \
-                MillraceError("peer_lost", f"coordinator {self._coordinator.address}: {why or type(why).__name__}")
+                CoordinatorLost(self._coordinator.address, why)
         except Exception as why:  # a bug here; who waits has to hear of it
             self.error = MillraceError("internal", f"{type(why).__name__}: {why}")
         if self.error:
@@ -110,7 +117,9 @@ class EventStream:
                 self.feed.write(data)
                 self._on_news()
             if self.feed.result() is None:
-                raise MillraceError("cancelled" if self._closed else "peer_lost", "the events ended before the prefill was done")
+                if self._closed:
+                    raise MillraceError("cancelled", "closed here")
+                raise CoordinatorLost(self._coordinator.address, "the events ended before the prefill was done")
         finally:
             with self._closing:
                 self._socket = None
@@ -162,7 +171,7 @@ class Coordinator:
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException) as why:
-            raise MillraceError("peer_lost", f"coordinator {self.address}: {why or type(why).__name__}") from why
+            raise CoordinatorLost(self.address, why) from why
         if response.status != 200:
             raise _refusal(response.status, text)
         return json.loads(text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vllm.logger import init_logger
 
 from ._library import MillraceError
-from .coordinator import Coordinator, EventStream, prompt_digest
+from .coordinator import Coordinator, CoordinatorLost, EventStream, prompt_digest
 from .messages import Load, LoadMetadata
 from .model_shape import ModelShape
 
@@ -67,7 +67,7 @@ class SchedulerSide:
         self._complaints = _Complaints()
         self._model_lock = threading.Lock()
         self._model = None
-        self._shut_until = 0.0  # when the coordinator is tried again
+        self._shut_until, self._shut_why = 0.0, None  # no prompts for the coordinator, and why
 
     # ---- what vLLM asks
 
@@ -171,7 +171,7 @@ class SchedulerSide:
         if request.num_prompt_tokens - num_computed_tokens < self._options.min_tokens:
             return None
         if time.monotonic() < self._shut_until:
-            raise MillraceError("unavailable", f"coordinator {self._coordinator.address} could not be reached a moment ago")
+            raise MillraceError(self._shut_why.code, self._shut_why.message)
         events = self._coordinator.prefill(self._model_name, request.prompt_token_ids, lease_ms=self._options.lease_ms,
                                            head_plan=self._options.head_plan or None, min_recall=self._options.min_recall or None,
                                            on_news=self._news.set)
@@ -198,7 +198,8 @@ class SchedulerSide:
     def _model_name(self):
         """Of the coordinator's model; raises where it is not this one. Runs on threads of prefills."""
         with self._model_lock:
-            if self._model is None:
+            known = self._model
+            if known is None:
                 models = self._coordinator.models()
                 name = self._options.model or (self._served_name if self._served_name in models or len(models) != 1 else next(iter(models)))
                 if name not in models:
@@ -208,7 +209,8 @@ class SchedulerSide:
                 if difference:
                     raise MillraceError("unsupported", f"the coordinator's model {name!r} is another than vLLM's: {difference}")
                 self._model = name
-            return self._model
+                return name
+            return known
 
     def _take_manifest(self, remote, request):
         manifest = remote.events.manifest()
@@ -227,8 +229,13 @@ class SchedulerSide:
 
     def _leave(self, request, why):
         """To vLLM, from now on."""
-        if why.code == "peer_lost":
-            self._shut_until = time.monotonic() + self._options.retry_after_s
+        now = time.monotonic()
+        remote = self._remotes.get(request.request_id)
+        another_model = why.code == "unsupported" and not (remote and remote.lease_id)
+        if now >= self._shut_until and (another_model or isinstance(why, CoordinatorLost)):
+            # The next prompt would wait for the same, or be prefilled for nothing.
+            self._shut_until, self._shut_why = now + self._options.retry_after_s, why
+            self._model = None
         self._left.add(request.request_id)
         self._end(request.request_id)
         self._say(request, why.code, str(why))
