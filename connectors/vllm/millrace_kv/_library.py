@@ -147,7 +147,8 @@ class Library:
         version = self.mkv_version()
         major, minor = version >> 16, version & 0xFFFF
         if major != VERSION_MAJOR or minor < VERSION_MINOR:
-            raise MillraceError("unsupported", f"{self.path} is version {major}.{minor}; needed is {VERSION_MAJOR}.{VERSION_MINOR} or a later {VERSION_MAJOR}.x")
+            raise MillraceError("unsupported", f"{self.path} is version {major}.{minor}; needed is {VERSION_MAJOR}.{VERSION_MINOR} or a "
+                                f"later {VERSION_MAJOR}.x")
 
     def _checked(self, function):
         def call(*arguments):
