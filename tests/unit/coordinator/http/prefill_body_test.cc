@@ -215,7 +215,7 @@ TEST(PrefillBody, RefusesABadBinaryForm) {
 TEST(PrefillBody, ARefusalIsJsonWhateverTheQueryHolds) {
   const auto blamed = [](const std::string& query) {
     const auto parsed = parse_prefill_binary("\1\0\0\0"sv, query, {});
-    const auto body = boost::json::parse(std::get<ApiError>(parsed).to_json());
+    const auto body = boost::json::parse(ApiError(std::get<Refusal>(parsed)).to_json());
     return std::string(body.at("error").at("param").get_string());
   };
   EXPECT_EQ(blamed("caf%C3%A9=1"), "caf\xc3\xa9");

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 Envelope request(const std::string& id, uint64_t deadline_ms = 0) {
   Envelope envelope;
-  envelope.mutable_prefill_request()->mutable_options()->set_request_id(id);
+  envelope.mutable_prefill_request()->set_request_id(id);
   envelope.mutable_prefill_request()->mutable_options()->set_deadline_ms(deadline_ms);
   envelope.mutable_prefill_request()->mutable_options()->set_head_plan("dense");
   return envelope;
