@@ -235,7 +235,7 @@ TEST_F(CInterfaceTest, CallsThatAreWrongSayWhatIsWrong) {
   manifest.version = 2;
   const auto newer = to_json(manifest);
   EXPECT_EQ(mkv_manifest_parse(newer.data(), newer.size(), &none), MKV_UNSUPPORTED);
-  EXPECT_THAT(mkv_last_error(), HasSubstr("version 2"));
+  EXPECT_THAT(mkv_last_error(), HasSubstr("version is 2"));
   EXPECT_EQ(none, nullptr);
   mkv_manifest_info info{};
   EXPECT_EQ(mkv_manifest_get(manifest_, &info), MKV_INVALID_ARGUMENT);

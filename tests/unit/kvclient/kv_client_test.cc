@@ -209,7 +209,7 @@ TEST_F(KvClientTest, APullWithAForeignLeaseAStaleEpochOrOfAnUnknownRequestFails)
   EXPECT_THAT(end_of(foreign), AllOf(HasSubstr("not_found"), HasSubstr("lease 'stolen'")));
   auto stale = manifest();
   stale.epoch = "epoch-0";
-  EXPECT_THAT(end_of(stale), AllOf(HasSubstr("not_found"), HasSubstr("'epoch-0' is over")));
+  EXPECT_THAT(end_of(stale), AllOf(HasSubstr("not_found"), HasSubstr("'epoch-0' has ended")));
   auto unknown = manifest();
   unknown.request_id = "prompt-2";
   EXPECT_THAT(end_of(unknown), AllOf(HasSubstr("not_found"), HasSubstr("prompt-2")));
@@ -235,7 +235,7 @@ TEST_F(CheckManifestTest, AcceptsWhatAGroupWrites) {
 TEST_F(CheckManifestTest, RefusesWhatThisClientCannotRead) {
   auto manifest = this->manifest();
   manifest.version = 2;
-  expect_bad(manifest, Errc::kUnsupported, "version 2");
+  expect_bad(manifest, Errc::kUnsupported, "version is 2");
   manifest = this->manifest();
   manifest.layout.page_layout = "v-then-k";
   expect_bad(manifest, Errc::kUnsupported, "v-then-k");

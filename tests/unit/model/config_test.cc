@@ -294,7 +294,7 @@ TEST(ModelConfig, RefusesFilesThatAreNotOneJsonObject) {
       {"[]", "not a JSON object"},
       {"{\"a\": 1", "JSON"},
       {"{\"a\": 1} {}", "JSON"},
-      {"{\"a\": 1, \"b\": {\"c\": 2, \"c\": 3}}", "\"c\" twice"},
+      {"{\"a\": 1, \"b\": {\"c\": 2, \"c\": 3}}", "duplicate key \"c\""},
       {"{\"a\": NaN}", "JSON"},
       {deep, "JSON"},
   };

@@ -136,7 +136,7 @@ TEST(SafetensorsHeader, RefusesEveryLieAndSaysWhichTensor) {
        "overlap"},
       {R"({"t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
            "t": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
-       "\"t\" twice"},
+       "duplicate key \"t\""},
       {R"({"t\n": {"dtype": 1}})", R"("t\n")"},
       {"{\"t\": " + std::string(100000, '['), "JSON"},
   };

@@ -114,7 +114,7 @@ TEST(HeadPlanFile, NamesLayerAndHeadOfWhatItCannotRead) {
       {R"({"layers": [{"heads": []}, {}]})", "layer 0"},
       {R"({"layers": [{"head": {}}, {}]})", "\"head\""},
       {R"({"defualt": "dense"})", "\"defualt\""},
-      {R"({"default": "dense", "default": "auto"})", "\"default\" twice"},
+      {R"({"default": "dense", "default": "auto"})", "duplicate key \"default\""},
       {R"("dense")", "expected a list of layers or an object"},
       {std::string(1000, '['), "JSON"},
       {"", "JSON"},

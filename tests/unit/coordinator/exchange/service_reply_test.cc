@@ -48,7 +48,7 @@ TEST_F(ServiceReplyTest, AWrongMethodSaysWhatThePathTakes) {
   const HttpReply answer = reply("PUT", "/v1/models");
   EXPECT_EQ(answer.status, 405);
   EXPECT_EQ(answer.allow, "GET, HEAD");
-  EXPECT_THAT(answer.body, HasSubstr("does not take PUT; it takes GET, HEAD"));
+  EXPECT_THAT(answer.body, HasSubstr("does not accept PUT; it accepts GET, HEAD"));
 }
 
 TEST_F(ServiceReplyTest, APathThatIsNotThereIsNotFound) {

@@ -104,7 +104,7 @@ TEST_F(SchedulerMembers, RefusesGroupsOfAnotherVersionOrWithATakenName) {
   RecordingLink second;
   const auto taken = scheduler_->add_group(group("g1", "group-0"), second);
   EXPECT_EQ(taken.error().code, Errc::kUnavailable);
-  EXPECT_THAT(taken.error().message, HasSubstr("'group-0' (id g0) is already connected"));
+  EXPECT_THAT(taken.error().message, HasSubstr("'group-0' (id g0) is connected already"));
   EXPECT_THAT(taken.error().message, HasSubstr("--group-name"));
   EXPECT_EQ(scheduler_->add_group(group("", "x"), second).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(scheduler_->add_group(group("g2", "x", 0), second).error().code,

@@ -37,8 +37,7 @@ TEST_F(GroupWatchTest, AGroupThatIsHeardIsNotLost) {
   EXPECT_TRUE(lost_after(seconds(10)).empty());
   watch_.heard(group);
   EXPECT_TRUE(lost_after(seconds(10)).empty());
-  EXPECT_EQ(lost_after(milliseconds(50)),
-            std::vector<std::string>{"g0: nothing heard for 10.05 s"});
+  EXPECT_EQ(lost_after(milliseconds(50)), std::vector<std::string>{"g0: silent for 10.05 s"});
 }
 
 TEST_F(GroupWatchTest, OnlyTheSilentGroupIsLost) {
@@ -59,7 +58,7 @@ TEST_F(GroupWatchTest, ACancelledRequestHasToEndInAStepAndAMinute) {
   clock_.advance(seconds(1));
   const auto lost = watch_.find_lost();
   ASSERT_EQ(lost.size(), 1u);
-  EXPECT_EQ(lost.front().why, "it did not end a cancelled request in 63 s");
+  EXPECT_EQ(lost.front().why, "it did not end a cancelled request within 63 s");
 }
 
 TEST_F(GroupWatchTest, BeatsOnceAnInterval) {
@@ -121,7 +120,7 @@ TEST_F(SchedulerWatch, ASilentGroupIsLostOncePatienceHasPassed) {
   pass(milliseconds(50));
   EXPECT_EQ(failure("a"), Errc::kPeerLost);
   EXPECT_THAT(scheduler_->find("a")->failure->error.message,
-              HasSubstr("group 'group-0' (id g0) is lost: nothing heard"));
+              HasSubstr("group 'group-0' (id g0) is lost: silent"));
   EXPECT_FALSE(scheduler_->ready());
 }
 
@@ -172,7 +171,7 @@ TEST_F(SchedulerWatch, AGroupWhoseHostDoesNotAnswerEitherIsGoneSooner) {
   EXPECT_TRUE(scheduler_->ready());
   pass(milliseconds(100));
   EXPECT_FALSE(scheduler_->ready());
-  EXPECT_EQ(link.log.back(), "closed: nothing heard for 5.05 s, and its host does not answer");
+  EXPECT_EQ(link.log.back(), "closed: silent for 5.05 s, and its host does not answer");
 }
 
 TEST_F(SchedulerWatch, ProgressOfLayersIsAWordAsWell) {

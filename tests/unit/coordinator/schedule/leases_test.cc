@@ -39,7 +39,7 @@ TEST_F(LeasesTest, OnlyTheHolderOfALeaseThatIsActiveMayChangeIt) {
   EXPECT_EQ(code("a", "lease-a"), "no request 'a'");
   const auto request = leased("a", group_, seconds(60));
   running("b", group_);
-  EXPECT_EQ(code("b", "lease-b"), "request 'b' holds no lease: it is queued");
+  EXPECT_EQ(code("b", "lease-b"), "request 'b' has no lease: it is queued");
   EXPECT_EQ(code("a", "lease-b"), "'lease-b' is not the lease of request 'a'");
   ASSERT_TRUE(leases_.release("a", "lease-a").ok());
   EXPECT_EQ(code("a", "lease-a"), "the lease of request 'a' is released");

@@ -26,7 +26,7 @@ TEST_F(OrphanWatchTest, RequestsOfTheModelFailOncePatienceHasPassed) {
   clock_.advance(seconds(1));
   orphans_.expire();
   EXPECT_EQ(mine->failure->error.code, Errc::kUnavailable);
-  EXPECT_EQ(mine->failure->error.message, "no worker group for model 'tiny' came back in 30 s");
+  EXPECT_EQ(mine->failure->error.message, "no worker group for model 'tiny' returned within 30 s");
   EXPECT_FALSE(other->ended());
 }
 

@@ -39,7 +39,7 @@ TEST_F(BatchAdmissionTest, ALineGoesByItsIdOrItsNumber) {
 
 TEST_F(BatchAdmissionTest, AnIdIsTheFirstLinesThatHasIt) {
   EXPECT_EQ(id_of(1, R"({"id":"a"})"), "a");
-  EXPECT_EQ(id_of(2, R"({"id":"a"})"), "id 'a' was used by an earlier line of the input");
+  EXPECT_EQ(id_of(2, R"({"id":"a"})"), "id 'a' is already used by an earlier line of the input");
   EXPECT_EQ(id_of(3, R"({"id":"b"})"), "b");
 }
 

@@ -88,7 +88,7 @@ TEST_F(PromptPagesTest, OfARequestWithoutRoomTakeNothingAlong) {
     auto second = pages("held", 1);
     const auto refused = second.begin(64);
     ASSERT_FALSE(refused.ok());
-    EXPECT_THAT(refused.error().message, HasSubstr("held already"));
+    EXPECT_THAT(refused.error().message, HasSubstr("already exists"));
   }
   {
     auto big = pages("big", 4);

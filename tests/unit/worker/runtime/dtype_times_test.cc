@@ -52,9 +52,10 @@ std::vector<DType> dtypes_of_ranks(const std::vector<std::optional<DType>>& want
   return dtypes;
 }
 
-TEST(RanksDType, IsThatOfRankZero) {
-  EXPECT_EQ(dtypes_of_ranks({DType::kBFloat16, DType::kFloat32}),
+TEST(RanksDType, IsWhatAllAreAskedFor) {
+  EXPECT_EQ(dtypes_of_ranks({DType::kBFloat16, DType::kBFloat16}),
             (std::vector{DType::kBFloat16, DType::kBFloat16}));
+  EXPECT_TRUE(dtypes_of_ranks({DType::kBFloat16, DType::kFloat32}).empty());
 }
 
 TEST(RanksDType, IsOneForAllWhereEachMeasures) {

@@ -50,7 +50,7 @@ TEST(StorePools, RanksOfOneDiskDivideIt) {
   EXPECT_TRUE(pool_sizes({.disk_bytes = 50, .disk_directory = "/d"}, room).ok());
   const auto refused = pool_sizes({.disk_bytes = 51, .disk_directory = "/d"}, room);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, HasSubstr("for each of 2 ranks: 100 B are free in /d"));
+  EXPECT_THAT(refused.error().message, HasSubstr("for each of 2 ranks: only 100 B is free in /d"));
 }
 
 TEST(StorePools, NeighboursAreThoseThatStoreOnTheSameMachineAndDisk) {
