@@ -23,8 +23,9 @@ ConnectionTable::Admission ConnectionTable::admit(const std::string& client, boo
     admission.kind = Kind::kAdmin;
     admission.only_probes =
         error(Errc::kNotFound, "this port serves only /health, /ready, /metrics and /version");
-  } else if ((admission.only_probes = refusal(client))) {
-    admission.kind = Kind::kProbe;
+  } else {
+    admission.only_probes = refusal(client);
+    if (admission.only_probes) admission.kind = Kind::kProbe;
   }
   auto& alike = by_kind_[admission.kind];
   if (admission.kind != Kind::kAny && std::ssize(alike) >= limits_.probes) {
