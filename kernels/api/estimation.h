@@ -87,9 +87,9 @@ struct AdaptiveRule {
 };
 
 // Ours: a scan of true keys by sampled rows. A row tile is cut into sampled_rows runs of as many
-// rows; of each run the row furthest from the run's mean (the first of equals) is multiplied with
-// all keys it may see. (Of a run of two both are equally far, and rounding decides.) So no run goes unheard, and a row that asks for what its neighbours do not is
-// the one that is heard. A page counts as much as its best key: for a sampled row r and a page P,
+// rows; of each run the row furthest from the tile's mean (the first of equals) is multiplied with
+// all keys it may see. So no run goes unheard, and a row that asks for what others do not is the
+// one that is heard. A page counts as much as its best key: for a sampled row r and a page P,
 //   w(r, P) = exp(scale (q_r c_P + s_r t_P max over keys k of P, k <= r, of q8_r k8)),
 // rounded to a power of 2^(1/kMassStepsPerOctave). c_P is the mean of the page's keys in float16;
 // t_P k8 are its keys less c_P, int8 in steps of t_P = max |k - c_P| / 127; s_r q8_r is the row,
@@ -108,8 +108,8 @@ struct AdaptiveRule {
 // length or on what follows: a prefix is the same in every prompt that has it. Only the last page
 // of a prompt may be short, and its rows run densely.
 //
-// Distances are summed in float32 in one order on every device: over the rows of a run in turn, and
-// over channels in kDistanceLanes partial sums, folded in halves.
+// Means and distances are summed in float32 in one order on every device: over the rows of a tile in
+// turn, and over channels in kDistanceLanes partial sums, folded in halves.
 //
 // Measured on SmolLM2-135M (docs/notebook/estimation.md): with keys replaced by a few
 // representatives half of the retrieval is lost at any budget; with 16 of 64 rows and true keys

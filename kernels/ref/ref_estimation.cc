@@ -189,19 +189,23 @@ float quantise(Vectors& vectors) {
   return largest / 127.0F;
 }
 
-// Which of the rows; in float, in the order that the definition gives.
-int64_t furthest_from_mean(std::span<const Vector> rows) {
-  const size_t dim = rows.front().size();
-  const size_t lane_channels = (dim + kDistanceLanes - 1) / kDistanceLanes;
-  std::vector<float> mean(dim);
+// The mean of a tile's rows, and which row of a run is furthest from it; in float, in the order that
+// the definition gives.
+std::vector<float> mean_of_tile(const Vectors& rows) {
+  std::vector<float> mean(rows.front().size());
   for (const Vector& row : rows) {
-    for (size_t d = 0; d < dim; ++d) mean[d] += static_cast<float>(row[d]);
+    for (size_t d = 0; d < mean.size(); ++d) mean[d] += static_cast<float>(row[d]);
   }
   for (float& x : mean) x *= 1.0F / static_cast<float>(rows.size());
+  return mean;
+}
+
+int64_t furthest_from(const std::vector<float>& mean, std::span<const Vector> run) {
+  const size_t lane_channels = (mean.size() + kDistanceLanes - 1) / kDistanceLanes;
   std::vector<float> distances;
-  for (const Vector& row : rows) {
+  for (const Vector& row : run) {
     std::vector<float> lanes(kDistanceLanes);
-    for (size_t d = 0; d < dim; ++d) {
+    for (size_t d = 0; d < mean.size(); ++d) {
       const float difference = static_cast<float>(row[d]) - mean[d];
       lanes[d / lane_channels] += difference * difference;
     }
@@ -352,10 +356,11 @@ void build_adaptive(const AdaptiveParams& params) {
       const std::set<int32_t> kept = {0, std::max(num_pages - 2, 0), num_pages - 1};
       std::set<int32_t> chosen = kept;
       const int64_t run = sampled_run(params.sampled_rows);
+      const std::vector<float> mean = mean_of_tile(rows);
       for (int64_t first = 0; first < tile.num_rows; first += run) {
-        const int64_t r = first + furthest_from_mean(std::span(rows).subspan(
-                                      static_cast<size_t>(first),
-                                      static_cast<size_t>(std::min(run, tile.num_rows - first))));
+        const auto run_rows = std::span(rows).subspan(
+            static_cast<size_t>(first), static_cast<size_t>(std::min(run, tile.num_rows - first)));
+        const int64_t r = first + furthest_from(mean, run_rows);
         Vector log_masses;
         for (int32_t p = 0; p < num_pages; ++p) {
           const int64_t visible = tile.position + r + 1 - p * kPageTokens;

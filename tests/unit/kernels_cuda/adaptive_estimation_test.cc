@@ -216,7 +216,7 @@ TEST_P(AdaptiveEstimationIn, FindsWhatASingleRowAsksFor) {
     return num_needles_found(
         build(c, {.gamma = 0.8F, .enough = 0.999F}, {.sampled_rows = sampled_rows}), kNeedles);
   };
-  for (const int32_t rows : {1, 16, 64}) EXPECT_EQ(num_found(rows, 0), kNeedles) << rows;
+  for (const int32_t rows : {1, 2, 8, 16, 32, 64}) EXPECT_EQ(num_found(rows, 0), kNeedles) << rows;
   // A bias far larger than what tells keys apart goes into the page's mean.
   EXPECT_EQ(num_found(16, 50), kNeedles);
 }

@@ -14,15 +14,17 @@ RowSample::RowSample(int64_t dim)
       lane_channels_(ceil_div(dim, int64_t{kDistanceLanes})),
       mean_(static_cast<size_t>(dim)) {}
 
-int64_t RowSample::furthest(const float* rows, int64_t num_rows) {
-  if (num_rows == 1) return 0;
+void RowSample::set_tile(const float* rows, int64_t num_rows) {
   std::fill(mean_.begin(), mean_.end(), 0.0F);
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int64_t d = 0; d < dim_; ++d) mean_[static_cast<size_t>(d)] += rows[row * dim_ + d];
   }
   const float share = 1.0F / static_cast<float>(num_rows);
   for (float& x : mean_) x *= share;
+}
 
+int64_t RowSample::furthest(const float* rows, int64_t num_rows) const {
+  if (num_rows == 1) return 0;
   int64_t furthest = 0;
   float largest = squared_distance(rows);
   for (int64_t row = 1; row < num_rows; ++row) {

@@ -11,8 +11,10 @@ class RowSample {
  public:
   explicit RowSample(int64_t dim);
 
-  // Of rows [num_rows, dim], num_rows >= 1, the one furthest from their mean.
-  int64_t furthest(const float* rows, int64_t num_rows);
+  // The tile that the runs below are of: rows [num_rows, dim], num_rows >= 1.
+  void set_tile(const float* rows, int64_t num_rows);
+  // Of a run [num_rows, dim], num_rows >= 1, the row furthest from the tile's mean.
+  int64_t furthest(const float* rows, int64_t num_rows) const;
 
  private:
   float squared_distance(const float* row) const;

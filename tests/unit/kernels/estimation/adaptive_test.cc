@@ -173,7 +173,7 @@ TEST(Adaptive, ListsAreAscendingAndHoldTheForcedPages) {
     EXPECT_EQ(list.back(), tile);
     EXPECT_THAT(list, Contains(tile - 1));
   }
-  EXPECT_GE(num_lists, 15);
+  EXPECT_GE(num_lists, 10) << "too few to look at";
 }
 
 TEST(Adaptive, FirstThreeTilesHoldOnlyForcedPagesAndAreDense) {

@@ -19,9 +19,8 @@ struct RowSample {
   explicit RowSample(int32_t sampled_rows)
       : count(sampled_rows), run(static_cast<int32_t>(sampled_run(sampled_rows))) {}
 
-  // Of sample `number` of the tiles, and the first row of its run in it.
+  // Of sample `number` of the tiles.
   __host__ __device__ int32_t tile(int32_t number) const { return number / count; }
-  __host__ __device__ int32_t first_row(int32_t number) const { return number % count * run; }
   // Samples that a tile of so many rows has: the first ones.
   __host__ __device__ int32_t rows_in(int32_t tile_rows) const {
     return (tile_rows + run - 1) / run;
