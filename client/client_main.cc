@@ -38,6 +38,7 @@ struct Arguments {
   std::string model;
   std::string head_plan;
   double min_recall = 0;
+  bool recall_by_head = false;
   int64_t deadline_ms = 0;
   int64_t lease_ms = 0;
   std::string handover;
@@ -103,6 +104,7 @@ std::string prefill_target(const Arguments& arguments) {
     target += "&request_id=" + percent_encode(arguments.request_id);
   if (!arguments.head_plan.empty()) target += "&head_plan=" + percent_encode(arguments.head_plan);
   if (arguments.min_recall > 0) target += fmt::format("&min_recall={}", arguments.min_recall);
+  if (arguments.recall_by_head) target += "&recall_by_head=true";
   if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
   if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
   if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
@@ -194,6 +196,8 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
       ->type_name("SHARE")
       ->check(cli::number_range(0.0, 1.0))
       ->default_str("the group's");
+  command->add_flag("--recall-by-head", arguments.recall_by_head,
+                    "ask for the recall of each layer's heads");
   command
       ->add_option("--deadline-ms", arguments.deadline_ms,
                    "time limit for queue and prefill together, in milliseconds")

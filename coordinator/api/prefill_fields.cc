@@ -18,15 +18,16 @@ constexpr size_t kMaxFieldNameChars = 128;  // of what an error quotes
 }  // namespace
 
 std::span<const PrefillFields::Field> PrefillFields::fields() {
-  static constexpr std::array<Field, 9> kFields = {{{"model", Kind::kString},
-                                                    {"request_id", Kind::kString},
-                                                    {"prompt_token_ids", Kind::kTokens},
-                                                    {"head_plan", Kind::kString},
-                                                    {"min_recall", Kind::kNumber},
-                                                    {"deadline_ms", Kind::kInt},
-                                                    {"lease_ms", Kind::kInt},
-                                                    {"stream", Kind::kBool},
-                                                    {"handover", Kind::kString}}};
+  static constexpr std::array<Field, 10> kFields = {{{"model", Kind::kString},
+                                                     {"request_id", Kind::kString},
+                                                     {"prompt_token_ids", Kind::kTokens},
+                                                     {"head_plan", Kind::kString},
+                                                     {"min_recall", Kind::kNumber},
+                                                     {"recall_by_head", Kind::kBool},
+                                                     {"deadline_ms", Kind::kInt},
+                                                     {"lease_ms", Kind::kInt},
+                                                     {"stream", Kind::kBool},
+                                                     {"handover", Kind::kString}}};
   return kFields;
 }
 
@@ -124,7 +125,11 @@ Result<void> PrefillFields::set_number(double value) {
 
 Result<void> PrefillFields::set_bool(bool value) {
   if (current_.empty() || kind() != Kind::kBool) return wrong_type("a boolean");
-  body_.stream = value;
+  if (current_ == "stream") {
+    body_.stream = value;
+  } else {
+    body_.options.set_recall_by_head(value);
+  }
   return {};
 }
 

@@ -88,6 +88,20 @@ json::object lease_json(const Request& request, TimePoint now) {
 
 namespace {
 
+json::array by_layer(const google::protobuf::RepeatedField<float>& shares, uint32_t num_heads) {
+  json::array layers;
+  for (int i = 0; i < shares.size(); ++i) {
+    if (i % static_cast<int>(num_heads) == 0) layers.emplace_back(json::array());
+    layers.back().as_array().push_back(number(double{shares[i]}));
+  }
+  return layers;
+}
+
+json::object head_recalls_json(const protocol::HeadRecalls& recalls) {
+  return {{"mean", by_layer(recalls.mean(), recalls.num_heads())},
+          {"least", by_layer(recalls.least(), recalls.num_heads())}};
+}
+
 // But for the manifest.
 json::object done_json(const Request& request, TimePoint now) {
   const protocol::Manifest& manifest = request.result->manifest();
@@ -115,6 +129,8 @@ json::object done_json(const Request& request, TimePoint now) {
   out["stages"] = std::move(stages);
   out["stored"] = {{"bytes", request.result->stored().bytes()},
                    {"while_computing", request.result->stored().while_computing()}};
+  const protocol::HeadRecalls& recalls = request.result->head_recalls();
+  if (recalls.num_heads() > 0) out["recall_by_head"] = head_recalls_json(recalls);
   return out;
 }
 

@@ -23,6 +23,7 @@ struct BatchOptions {
   double min_recall = 0;
   bool resume = false;  // an earlier job's results stay, and what they have is not computed again
   bool save_kv = false;
+  bool recall_by_head = false;  // in the result lines
   int64_t crossover_tokens = 0;
   int64_t max_line_bytes = kMaxBatchLineBytes;
   Duration layer_timeout = std::chrono::minutes(30);

@@ -89,6 +89,20 @@ json::array finite_or_null(const std::vector<double>& numbers) {
   return array;
 }
 
+// {"mean": [[...], ...], "least": [[...], ...]}, a row a layer.
+json::object by_layer_and_head(const HeadRecalls& recalls) {
+  json::array mean, least;
+  for (size_t i = 0; i < recalls.all().size(); ++i) {
+    if (i % static_cast<size_t>(recalls.num_heads()) == 0) {
+      mean.emplace_back(json::array());
+      least.emplace_back(json::array());
+    }
+    mean.back().as_array().emplace_back(recalls.all()[i].mean());
+    least.back().as_array().emplace_back(recalls.all()[i].least);
+  }
+  return {{"mean", std::move(mean)}, {"least", std::move(least)}};
+}
+
 }  // namespace
 
 Result<BatchPrompt> parse_batch_prompt(std::string_view line) {
@@ -137,23 +151,25 @@ std::string batch_result_line(const std::string& id, const BatchResult& result) 
   for (size_t i = 0; i < kPhaseNames.size(); ++i) {
     phases[kPhaseNames[i]] = result.phases.seconds()[i];
   }
-  return json::serialize(
-             json::object{{"id", id},
-                          {"status", "ok"},
-                          {"error", nullptr},
-                          {"num_tokens", result.num_tokens},
-                          {"generated_token_ids", json::value_from(result.generated_token_ids)},
-                          {"finish_reason", result.finish_reason},
-                          {"top_logprobs", pairs(result.top_tokens, &model::TokenScore::logprob)},
-                          {"top_logits", pairs(result.top_tokens, &model::TokenScore::logit)},
-                          {"probe_token_ids", json::value_from(result.probe_token_ids)},
-                          {"probe_logprobs", finite_or_null(result.probe_logprobs)},
-                          {"density", result.density},
-                          {"recall", result.recall},
-                          {"recall_p01", result.recall_p01},
-                          {"dense_for_length", result.dense_for_length},
-                          {"seconds", std::move(phases)}}) +
-         "\n";
+  json::object line = {{"id", id},
+                       {"status", "ok"},
+                       {"error", nullptr},
+                       {"num_tokens", result.num_tokens},
+                       {"generated_token_ids", json::value_from(result.generated_token_ids)},
+                       {"finish_reason", result.finish_reason},
+                       {"top_logprobs", pairs(result.top_tokens, &model::TokenScore::logprob)},
+                       {"top_logits", pairs(result.top_tokens, &model::TokenScore::logit)},
+                       {"probe_token_ids", json::value_from(result.probe_token_ids)},
+                       {"probe_logprobs", finite_or_null(result.probe_logprobs)},
+                       {"density", result.density},
+                       {"recall", result.recall},
+                       {"recall_p01", result.recall_p01},
+                       {"dense_for_length", result.dense_for_length},
+                       {"seconds", std::move(phases)}};
+  if (!result.recall_by_head.empty()) {
+    line["recall_by_head"] = by_layer_and_head(result.recall_by_head);
+  }
+  return json::serialize(line) + "\n";
 }
 
 std::string batch_error_line(const std::string& id, const Error& error) {

@@ -8,6 +8,7 @@
 
 #include "common/result.h"
 #include "model/vocabulary.h"
+#include "worker/engine/head_recall.h"
 #include "worker/timing/phase_times.h"
 
 namespace millrace::worker {
@@ -41,8 +42,9 @@ struct BatchResult {
   std::vector<int32_t> probe_token_ids;
   std::vector<double> probe_logprobs;
   double density = 0;
-  double recall = 0;      // mean share of their attention mass that measured rows attended to
-  double recall_p01 = 0;  // what all but one in a hundred of them reach
+  double recall = 0;           // mean share of their attention mass that measured rows attended to
+  double recall_p01 = 0;       // what all but one in a hundred of them reach
+  HeadRecalls recall_by_head;  // where the job's options ask for it
   int64_t dense_for_length = 0;  // heads that ran densely because the prompt is short
   double total_s = 0;
   PhaseTimes phases;

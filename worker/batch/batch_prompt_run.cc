@@ -86,6 +86,7 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
                      .density = prefilled.density,
                      .recall = prefilled.recall.mean(),
                      .recall_p01 = prefilled.recall.first_percentile(),
+                     .recall_by_head = prefilled.recall_by_head,
                      .dense_for_length = plan.dense_for_length(),
                      .phases = prefilled.phases};
   if (prompt_.max_tokens > 1) {
@@ -108,6 +109,7 @@ Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks
                             .plan = &plan,
                             .probe_positions = prompt_.probe_positions,
                             .probe_target_ids = prompt_.probe_target_ids,
+                            .recall_by_head = options_.recall_by_head,
                             .sink = sinks.all.empty() ? nullptr : &sinks.all,
                             .at_boundary = at_boundary},
                            options_.layer_timeout);

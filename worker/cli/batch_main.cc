@@ -49,6 +49,8 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
                         "what to do with KV caches; save: write them to kv/<id>/");
+  app.add_flag("--recall-by-head", options.batch.recall_by_head,
+               "write each layer's and head's recall to the results");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
                  "a rank counts as lost if a layer takes longer, in seconds")
       ->check(cli::positive_seconds())

@@ -156,6 +156,10 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
           : Result<RankClose>(finished.error());
   MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(world, own, deadline));
   put_together(ranks, result);
+  if (task.recall_by_head) {
+    result.recall_by_head = run.recall().by_head();
+    MR_RETURN_IF_ERROR(result.recall_by_head.add_over(world, deadline));
+  }
   result.density = layers->density();
   result.imbalance = layers->imbalance();
   result.index_bytes = run.index_bytes();

@@ -23,6 +23,7 @@
 #include "model/vocabulary.h"
 #include "model/weights.h"
 #include "plan/head_plan.h"
+#include "worker/engine/head_recall.h"
 #include "worker/engine/kv_sink.h"
 #include "worker/engine/partition.h"
 #include "worker/engine/recall_stats.h"
@@ -56,8 +57,9 @@ struct PrefillTask {
   std::span<const int64_t> probe_positions;  // ascending
   // Tokens of the vocabulary, one a probe, or none: on rank 0, others need none.
   std::span<const int32_t> probe_target_ids;
-  int32_t num_top = 10;    // tokens reported at the last position
-  KvSink* sink = nullptr;  // may be null
+  int32_t num_top = 10;         // tokens reported at the last position
+  bool recall_by_head = false;  // on all ranks, or on none
+  KvSink* sink = nullptr;       // may be null
   // For studies and tests: sees each layer's lists once they are built, and may replace them. They
   // are in device memory.
   std::function<void(int32_t layer, const kernels::IndexView& index)> index_tap;
@@ -77,7 +79,8 @@ struct PrefillResult {
   int32_t first_token = 0;
   double density = 0;
   int64_t dense_for_length = 0;  // heads of the plan that are, HeadPlan::dense_for_length
-  RecallStats recall;  // of measured rows of the whole prompt, all layers and sparse heads
+  RecallStats recall;          // of measured rows of the whole prompt, all layers and sparse heads
+  HeadRecalls recall_by_head;  // where the task asks for it
   Imbalance imbalance;
   PhaseTimes phases;  // of the slowest rank, phase by phase
   std::vector<PhaseTimes> rank_phases;

@@ -85,7 +85,7 @@ Result<void> PrefillRun::allocate() {
                       PageScorer::create(device_, *groups_.cp, partition_.num_tokens(), shard));
   scorer_ = std::make_unique<PageScorer>(std::move(scorer));
   MR_ASSIGN_OR_RETURN(auto recall, RecallMeter::create(device_, tiles_, partition_.num_tokens(),
-                                                       *task_.plan, shard));
+                                                       *task_.plan, shard, task_.recall_by_head));
   recall_ = std::make_unique<RecallMeter>(std::move(recall));
   if (grid_.tp().size() > 1) {
     MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));

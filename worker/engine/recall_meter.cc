@@ -33,8 +33,9 @@ std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTi
 Result<RecallMeter> RecallMeter::create(kernels::Device& device,
                                         const std::vector<kernels::RowTile>& tiles,
                                         int64_t num_tokens, const model::HeadPlan& plan,
-                                        const model::ShardShape& shard) {
+                                        const model::ShardShape& shard, bool by_head) {
   RecallMeter meter(device, plan, shard);
+  if (by_head) meter.by_head_ = HeadRecalls(plan.num_layers(), plan.num_heads());
   meter.rows_ = measured_rows(tiles, num_tokens);
   const int64_t bytes = int64_t{shard.num_query_heads} * meter.num_rows() * int64_t{sizeof(float)};
   MR_ASSIGN_OR_RETURN(meter.recall_, device.allocate(bytes));
@@ -72,8 +73,12 @@ void RecallMeter::enqueue(int32_t layer, const LocalQueries& queries, const floa
 
 void RecallMeter::collect(int32_t layer) {
   const float* share = on_host(layer).as<float>();
-  const int64_t count = std::ssize(sparse_heads(layer)) * num_rows();
-  for (int64_t i = 0; i < count; ++i) stats_.add(double{share[i]});
+  for (const int32_t head : sparse_heads(layer)) {
+    for (int64_t row = 0; row < num_rows(); ++row, ++share) {
+      stats_.add(double{*share});
+      if (!by_head_.empty()) by_head_.at(layer, shard_->first_query_head + head).add(*share);
+    }
+  }
 }
 
 }  // namespace millrace::worker

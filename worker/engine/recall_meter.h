@@ -12,6 +12,7 @@
 #include "kernels/api/device.h"
 #include "model/weights.h"
 #include "plan/head_plan.h"
+#include "worker/engine/head_recall.h"
 #include "worker/engine/layers_in_flight.h"
 #include "worker/engine/recall_stats.h"
 #include "worker/index/index_builder.h"
@@ -29,10 +30,11 @@ std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTi
 
 class RecallMeter {
  public:
-  // All arguments outlive the meter.
+  // All arguments outlive the meter. `by_head`: each head's recall is kept as well.
   static Result<RecallMeter> create(kernels::Device& device,
                                     const std::vector<kernels::RowTile>& tiles, int64_t num_tokens,
-                                    const model::HeadPlan& plan, const model::ShardShape& shard);
+                                    const model::HeadPlan& plan, const model::ShardShape& shard,
+                                    bool by_head);
 
   // After attention, while Q, K and `lse` ([query heads, queries.num_rows], as attention left it)
   // are the layer's.
@@ -43,6 +45,8 @@ class RecallMeter {
 
   // Over the layers collected so far.
   const RecallStats& stats() const { return stats_; }
+  // Of this rank's heads; empty where nobody asked.
+  const HeadRecalls& by_head() const { return by_head_; }
   int64_t num_rows() const { return std::ssize(rows_); }
 
  private:
@@ -62,6 +66,7 @@ class RecallMeter {
   kernels::DeviceBuffer recall_;                              // [query heads, rows]
   std::array<kernels::HostBuffer, kLayersInFlight> on_host_;  // the same
   RecallStats stats_;
+  HeadRecalls by_head_;
 };
 
 }  // namespace millrace::worker

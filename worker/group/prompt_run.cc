@@ -34,6 +34,14 @@ StoredBytes sum_of(std::span<const StoredBytes> ranks) {
   return sum;
 }
 
+void set_head_recalls(protocol::HeadRecalls& message, const HeadRecalls& recalls) {
+  message.set_num_heads(static_cast<uint32_t>(recalls.num_heads()));
+  for (const HeadRecall& head : recalls.all()) {
+    message.add_mean(static_cast<float>(head.mean()));
+    message.add_least(head.least);
+  }
+}
+
 protocol::PrefillDone done_message(const FinishedPrompt& finished, protocol::Manifest manifest,
                                    StageClock& stages) {
   protocol::PrefillDone done;
@@ -54,6 +62,9 @@ protocol::PrefillDone done_message(const FinishedPrompt& finished, protocol::Man
   done.mutable_stored()->set_bytes(static_cast<uint64_t>(finished.stored.total));
   done.mutable_stored()->set_while_computing(
       static_cast<uint64_t>(finished.stored.while_computing));
+  if (!finished.prefill.recall_by_head.empty()) {
+    set_head_recalls(*done.mutable_head_recalls(), finished.prefill.recall_by_head);
+  }
   return done;
 }
 
@@ -100,6 +111,7 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   auto computed = engine.prefill(
       {.token_ids = token_ids,
        .plan = &*head_plan,
+       .recall_by_head = prompt_.options().recall_by_head(),
        .sink = pages_ ? &pages_->sink() : nullptr,
        .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
        .stages = &stages},

@@ -64,20 +64,22 @@ TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
 TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
   EXPECT_EQ(refusal(parse(R"({"color":"red"})")),
             "color: unknown field 'color'; known: model, request_id, prompt_token_ids, head_plan, "
-            "min_recall, deadline_ms, lease_ms, stream, handover");
+            "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover");
 }
 
 TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
-  const auto json =
-      parse(R"({"model":"m","prompt_token_ids":[1],"head_plan":"dense","min_recall":0.5,)"
-            R"("deadline_ms":7,"lease_ms":8,"stream":true,"handover":"streaming"})");
-  const auto binary = parse_prefill_binary("\1\0\0\0"sv,
-                                           "model=m&head_plan=dense&min_recall=0.5&deadline_ms=7&"
-                                           "lease_ms=8&stream=true&handover=streaming",
-                                           {});
+  const auto json = parse(
+      R"({"model":"m","prompt_token_ids":[1],"head_plan":"dense","min_recall":0.5,)"
+      R"("recall_by_head":true,"deadline_ms":7,"lease_ms":8,"stream":true,"handover":"streaming"})");
+  const auto binary = parse_prefill_binary(
+      "\1\0\0\0"sv,
+      "model=m&head_plan=dense&min_recall=0.5&deadline_ms=7&recall_by_head=true&"
+      "lease_ms=8&stream=true&handover=streaming",
+      {});
   const protocol::PrefillOptions& options = accepted(json).options;
   EXPECT_EQ(options.SerializeAsString(), accepted(binary).options.SerializeAsString());
   EXPECT_EQ(options.min_recall(), 0.5);
+  EXPECT_TRUE(options.recall_by_head());
   EXPECT_EQ(options.handover(), protocol::HANDOVER_STREAMING);
 }
 

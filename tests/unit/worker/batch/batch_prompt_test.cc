@@ -76,6 +76,17 @@ TEST(BatchResult, LineHoldsWhatTheReaderNeeds) {
   EXPECT_EQ(line.at("probe_logprobs").as_array()[0].as_double(), -0.5);
   EXPECT_TRUE(line.at("probe_logprobs").as_array()[1].is_null());
   EXPECT_EQ(line.at("seconds").as_object().at("total").as_double(), 2);
+  EXPECT_FALSE(line.contains("recall_by_head"));
+}
+
+TEST(BatchResult, RecallByHeadHasARowForEachLayer) {
+  BatchResult result{.recall_by_head = HeadRecalls(2, 3)};
+  result.recall_by_head.at(1, 2).add(0.25F);
+  result.recall_by_head.at(1, 2).add(0.75F);
+  const auto line = boost::json::parse(batch_result_line("a", result));
+  EXPECT_EQ(line.at("recall_by_head"),
+            boost::json::parse(R"({"mean": [[1.0, 1.0, 1.0], [1.0, 1.0, 0.5]],
+                                   "least": [[1.0, 1.0, 1.0], [1.0, 1.0, 0.25]]})"));
 }
 
 }  // namespace

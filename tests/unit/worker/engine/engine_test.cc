@@ -63,8 +63,12 @@ std::unique_ptr<Run> prefill(const std::string& directory, GridShape grid,
     if (!plan.ok()) return fail(plan.error());
     test::WholeCacheSink sink(run->cache, rank.weights().shard, rank.engine().partition(num_tokens),
                               rank.grid().cp().rank());
-    auto result = rank.engine().prefill(
-        {.token_ids = tokens, .plan = &*plan, .probe_positions = probes, .sink = &sink}, kTimeout);
+    auto result = rank.engine().prefill({.token_ids = tokens,
+                                         .plan = &*plan,
+                                         .probe_positions = probes,
+                                         .recall_by_head = true,
+                                         .sink = &sink},
+                                        kTimeout);
     if (!result.ok()) return fail(result.error());
     if (root) run->result = std::move(*result);
   });
@@ -91,6 +95,15 @@ class GridTest : public testing::TestWithParam<std::string> {
   test::TempDirectory directory_;
 };
 
+// As close as the rows they are of.
+void expect_like(const HeadRecalls& some, const HeadRecalls& expected) {
+  ASSERT_EQ(some.all().size(), expected.all().size());
+  for (size_t i = 0; i < expected.all().size(); ++i) {
+    EXPECT_EQ(some.all()[i].num_rows, expected.all()[i].num_rows);
+    EXPECT_NEAR(some.all()[i].mean(), expected.all()[i].mean(), 0.1);
+  }
+}
+
 void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
   // No multiple of 64, so the last tile, page and stripe are partial; over 10 stripes, so the snake
   // turns twice.
@@ -115,6 +128,7 @@ void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
     EXPECT_NEAR(run->result->density, alone->result->density, 2e-3);
     EXPECT_NEAR(run->result->recall.mean(), alone->result->recall.mean(), 2e-2);
     EXPECT_EQ(run->result->recall.count(), alone->result->recall.count());
+    expect_like(run->result->recall_by_head, alone->result->recall_by_head);
   }
 }
 
@@ -220,6 +234,23 @@ TEST_F(EngineTest, SparsePlanCoversLessThanDenseAndSaysSo) {
   EXPECT_LT(sparse->result->density, 0.35);
   EXPECT_GT(sparse->result->recall.mean(), 0.0);
   EXPECT_LT(sparse->result->recall.mean(), 1.0);
+}
+
+TEST_F(EngineTest, RecallByHeadAddsUpToRecallAndDenseHeadsLoseNothing) {
+  const auto tokens = random_tokens(1024, config_.vocab_size);
+  const auto dense = prefill(directory_.path(), {1, 1}, "dense", tokens, {});
+  const auto sparse = prefill(directory_.path(), {1, 1}, "a-shape:64,128", tokens, {});
+  ASSERT_TRUE(dense->result.has_value() && sparse->result.has_value());
+  for (const HeadRecall& head : dense->result->recall_by_head.all()) EXPECT_EQ(head.mean(), 1.0);
+  HeadRecall all;
+  for (const HeadRecall& head : sparse->result->recall_by_head.all()) {
+    EXPECT_GT(head.num_rows, 0);
+    EXPECT_LE(head.least, head.mean());
+    all.add(head);
+  }
+  EXPECT_EQ(all.num_rows, sparse->result->recall.count());
+  // Both add up the same shares in double.
+  EXPECT_NEAR(all.mean(), sparse->result->recall.mean(), 1e-12);
 }
 
 // Two stripes of 64 rows: 2,080 pairs a head on the first rank; the last rows' 8,256 - 2,080 are

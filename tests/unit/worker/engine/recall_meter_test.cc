@@ -47,6 +47,14 @@ TEST(RecallStats, WhatIsNotANumberShowsInTheMean) {
   EXPECT_EQ(stats.first_percentile(), 0);
 }
 
+TEST(HeadRecall, WhatIsNotANumberIsNoneOfTheMass) {
+  HeadRecall head;
+  head.add(std::numeric_limits<float>::quiet_NaN());
+  head.add(0.5F);
+  EXPECT_EQ(head.mean(), 0.25);
+  EXPECT_EQ(head.least, 0);
+}
+
 TEST(MeasuredRows, AreTheSameForAnyNumberOfRanks) {
   for (const int64_t num_tokens : {100, 1000, 5000, 70000}) {
     std::set<int64_t> alone;
