@@ -9,7 +9,8 @@ constexpr size_t kMaxEventBytes = 64 << 20;
 }
 
 std::string to_text(const SseEvent& event) {
-  return fmt::format("event: {}\ndata: {}\n\n", event.name, event.data);
+  const std::string name = event.name.empty() ? "" : fmt::format("event: {}\n", event.name);
+  return fmt::format("{}data: {}\n\n", name, event.data);
 }
 
 Result<std::vector<SseEvent>> SseParser::feed(std::string_view bytes) {

@@ -10,7 +10,7 @@
 namespace millrace::protocol {
 
 struct SseEvent {
-  std::string name;
+  std::string name;  // "" : has none
   std::string data;
 };
 

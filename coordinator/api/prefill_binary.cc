@@ -36,7 +36,7 @@ Result<void> read_tokens(std::string_view body, PrefillFields& fields) {
     std::memcpy(&token, body.data() + at, sizeof token);
     MR_RETURN_IF_ERROR(fields.add_token(token));
   }
-  return fields.finish();
+  return {};
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ ParsedPrefillBody parse_prefill_binary(std::string_view body, std::string_view q
   Result<void> read = read_query(query, fields);
   if (read.ok()) read = read_tokens(body, fields);
   if (!read.ok()) return Refusal(std::move(read).error(), fields.current());
-  return fields.take();
+  return fields.finish();
 }
 
 }  // namespace millrace::coordinator

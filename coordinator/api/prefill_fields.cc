@@ -1,5 +1,8 @@
 #include "coordinator/api/prefill_fields.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -13,7 +16,6 @@ namespace {
 
 constexpr size_t kMaxModelChars = 256;
 constexpr size_t kMaxHeadPlanChars = 4096;
-constexpr size_t kMaxFieldNameChars = 128;  // of what an error quotes
 
 }  // namespace
 
@@ -31,23 +33,27 @@ std::span<const PrefillFields::Field> PrefillFields::fields() {
   return kFields;
 }
 
-std::optional<size_t> PrefillFields::find(std::string_view name) {
-  for (size_t at = 0; at < fields().size(); ++at) {
-    if (fields()[at].name == name) return at;
-  }
-  return std::nullopt;
+const PrefillFields::Field* PrefillFields::find(std::string_view name) {
+  const auto found = std::find_if(fields().begin(), fields().end(),
+                                  [name](const Field& field) { return field.name == name; });
+  return found == fields().end() ? nullptr : &*found;
 }
 
-Result<void> PrefillFields::begin(std::string_view field) {
-  current_ = field.substr(0, kMaxFieldNameChars);
-  const auto known = find(field);
-  if (!known) {
-    std::string names;
-    for (const Field& one : fields())
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", one.name);
-    return error(Errc::kInvalidArgument, "unknown field '{}'; known: {}", current_, names);
+PrefillFields::PrefillFields(const PrefillBodyLimits& limits, std::string_view prompt_name)
+    : limits_(limits) {
+  body_.prompt_name = prompt_name;
+}
+
+Result<void> PrefillFields::begin(std::string_view name, std::string_view shown) {
+  current_ = shown.substr(0, kMaxNameChars);
+  field_ = find(name);
+  if (field_ == nullptr) {
+    std::vector<std::string_view> names;
+    for (const Field& one : fields()) names.push_back(one.name);
+    return error(Errc::kInvalidArgument, "unknown field '{}'; known: {}", current_,
+                 fmt::join(names, ", "));
   }
-  const uint32_t bit = 1u << *known;
+  const uint32_t bit = 1u << (field_ - fields().data());
   if ((seen_ & bit) != 0) {
     return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
   }
@@ -58,20 +64,44 @@ Result<void> PrefillFields::begin(std::string_view field) {
 Error PrefillFields::wrong_type(std::string_view got) const {
   static constexpr std::array<std::string_view, 5> kWanted = {
       "a string", "an integer", "true or false", "an array of integers", "a number"};
-  if (current_.empty()) return error(Errc::kInvalidArgument, "the body is not a JSON object");
   return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_,
-               kWanted[static_cast<size_t>(kind())], got);
+               kWanted[static_cast<size_t>(field_->kind)], got);
+}
+
+Result<void> PrefillFields::set(const JsonScalar& value) {
+  const auto* text = std::get_if<std::string_view>(&value);
+  const auto* integer = std::get_if<int64_t>(&value);
+  const auto* fraction = std::get_if<double>(&value);
+  const auto* boolean = std::get_if<bool>(&value);
+  switch (field_->kind) {
+    case Kind::kString:
+      if (text != nullptr) return set_string(*text);
+      break;
+    case Kind::kInt:
+      if (integer != nullptr) return set_duration(*integer);
+      break;
+    case Kind::kNumber:
+      if (integer != nullptr) return set_min_recall(static_cast<double>(*integer));
+      if (fraction != nullptr) return set_min_recall(*fraction);
+      break;
+    case Kind::kBool:
+      if (boolean == nullptr) break;
+      set_bool(*boolean);
+      return {};
+    case Kind::kTokens:
+      break;
+  }
+  return wrong_type(kind_of(value));
 }
 
 Result<void> PrefillFields::set_string(std::string_view value) {
-  if (current_.empty() || kind() != Kind::kString) return wrong_type("a string");
-  if (current_ == "request_id") {
+  if (field_->name == "request_id") {
     MR_RETURN_IF_ERROR(check_request_id(value));
     body_.request_id = value;
     return {};
   }
-  if (current_ == "handover") return set_handover(value);
-  const bool is_model = current_ == "model";
+  if (field_->name == "handover") return set_handover(value);
+  const bool is_model = field_->name == "model";
   const size_t limit = is_model ? kMaxModelChars : kMaxHeadPlanChars;
   if (value.size() > limit) {
     return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(), limit);
@@ -96,15 +126,13 @@ Result<void> PrefillFields::set_handover(std::string_view value) {
   return {};
 }
 
-Result<void> PrefillFields::set_int(int64_t value) {
-  if (!current_.empty() && kind() == Kind::kNumber) return set_number(static_cast<double>(value));
-  if (current_.empty() || kind() != Kind::kInt) return wrong_type("a number");
+Result<void> PrefillFields::set_duration(int64_t value) {
   if (value <= 0 || value > limits_.max_duration_ms) {
     return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, value,
                  limits_.max_duration_ms);
   }
   const auto ms = static_cast<uint64_t>(value);
-  if (current_ == "deadline_ms") {
+  if (field_->name == "deadline_ms") {
     body_.options.set_deadline_ms(ms);
   } else {
     body_.options.set_lease_ms(ms);
@@ -112,10 +140,7 @@ Result<void> PrefillFields::set_int(int64_t value) {
   return {};
 }
 
-Result<void> PrefillFields::set_number(double value) {
-  if (current_.empty() || kind() != Kind::kNumber) {
-    return wrong_type("a number with a fraction or exponent");
-  }
+Result<void> PrefillFields::set_min_recall(double value) {
   if (!(value >= 0 && value <= 1)) {
     return error(Errc::kInvalidArgument, "'{}' is {:g}; must be 0 to 1", current_, value);
   }
@@ -123,33 +148,36 @@ Result<void> PrefillFields::set_number(double value) {
   return {};
 }
 
-Result<void> PrefillFields::set_bool(bool value) {
-  if (current_.empty() || kind() != Kind::kBool) return wrong_type("a boolean");
-  if (current_ == "stream") {
+void PrefillFields::set_bool(bool value) {
+  if (field_->name == "stream") {
     body_.stream = value;
   } else {
     body_.options.set_recall_by_head(value);
   }
-  return {};
 }
 
 Result<void> PrefillFields::set_text(std::string_view value) {
-  if (kind() == Kind::kString) return set_string(value);
-  if (kind() == Kind::kBool && (value == "true" || value == "false")) {
-    return set_bool(value == "true");
-  }
+  const Kind kind = field_->kind;
+  if (kind == Kind::kString) return set(value);
+  if (kind == Kind::kBool && (value == "true" || value == "false")) return set(value == "true");
   const char* end = value.data() + value.size();
-  if (kind() == Kind::kNumber) {
+  if (kind == Kind::kNumber) {
     double number = 0;
     const auto [stop, status] = std::from_chars(value.data(), end, number);
-    if (status == std::errc() && stop == end) return set_number(number);
+    if (status == std::errc() && stop == end) return set(number);
   }
   int64_t number = 0;
   const auto [stop, status] = std::from_chars(value.data(), end, number);
-  if (kind() != Kind::kInt || status != std::errc() || stop != end) {
+  if (kind != Kind::kInt || status != std::errc() || stop != end) {
     return wrong_type(fmt::format("'{}'", value.substr(0, 40)));
   }
-  return set_int(number);
+  return set(number);
+}
+
+Result<void> PrefillFields::add(const JsonScalar& element) {
+  const auto* token = std::get_if<int64_t>(&element);
+  if (token != nullptr) return add_token(*token);
+  return wrong_type(fmt::format("an array with {}", kind_of(element)));
 }
 
 Result<void> PrefillFields::add_token(int64_t token) {
@@ -159,8 +187,8 @@ Result<void> PrefillFields::add_token(int64_t token) {
                  limits_.max_prompt_tokens);
   }
   if (token < 0 || token > std::numeric_limits<int32_t>::max()) {
-    return error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {}; token ids are 0 to {}",
-                 position, token, std::numeric_limits<int32_t>::max());
+    return error(Errc::kInvalidArgument, "{}[{}] is {}; token ids are 0 to {}", current_, position,
+                 token, std::numeric_limits<int32_t>::max());
   }
   body_.prompt_token_ids.push_back(static_cast<int32_t>(token));
   return {};
@@ -175,22 +203,19 @@ Result<void> PrefillFields::expect_tokens(size_t count) {
   return {};
 }
 
-Result<void> PrefillFields::finish() {
-  if (body_.model.empty()) {
-    current_ = "model";
-    return error(Errc::kInvalidArgument, "'model' is missing");
-  }
-  if (body_.prompt_token_ids.empty()) {
-    current_ = "prompt_token_ids";
-    return error(Errc::kInvalidArgument, "the prompt is empty");
-  }
+ParsedPrefillBody PrefillFields::finish() {
+  const auto invalid = [](const char* message, std::string_view field) {
+    return Refusal(Error(Errc::kInvalidArgument, message), std::string(field));
+  };
+  if (body_.model.empty()) return invalid("'model' is missing", "model");
+  if (body_.prompt_token_ids.empty()) return invalid("the prompt is empty", body_.prompt_name);
   if (body_.options.handover() == protocol::HANDOVER_STREAMING && !body_.stream) {
-    current_ = "handover";
-    return error(Errc::kInvalidArgument,
-                 "'handover' streaming requires 'stream' true: the events tell a decode node which "
-                 "layers it can pull");
+    return invalid(
+        "'handover' streaming requires 'stream' true: the events tell a decode node which layers "
+        "it can pull",
+        "handover");
   }
-  return {};
+  return std::move(body_);
 }
 
 }  // namespace millrace::coordinator

@@ -1,12 +1,12 @@
-// Sets the fields of a PrefillBody by name and checks them: what the JSON and the binary form of a
-// request have in common.
+// Sets the fields of a PrefillBody by name and checks them: what all forms of a request have in
+// common.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "coordinator/api/json_reader.h"
 #include "coordinator/api/parse_prefill.h"
 
 namespace millrace::coordinator {
@@ -18,41 +18,48 @@ class PrefillFields {
     std::string_view name;
     Kind kind;
   };
+  static constexpr size_t kMaxNameChars = 128;  // of what an error quotes
   // Of the JSON form; the query takes all but the tokens.
   static std::span<const Field> fields();
 
-  explicit PrefillFields(const PrefillBodyLimits& limits) : limits_(limits) {}
+  // `prompt_name`: what the client calls its prompt.
+  explicit PrefillFields(const PrefillBodyLimits& limits,
+                         std::string_view prompt_name = "prompt_token_ids");
 
-  // Names the field that the next set_ sets; refuses unknown and repeated ones.
-  Result<void> begin(std::string_view field);
+  // Names the field that is set next; refuses unknown and repeated ones. `shown`: what the client
+  // calls it.
+  Result<void> begin(std::string_view name, std::string_view shown);
+  Result<void> begin(std::string_view name) { return begin(name, name); }
+  // The last one, as the client calls it; "" before the first.
   const std::string& current() const { return current_; }
 
-  Result<void> set_string(std::string_view value);
-  Result<void> set_int(int64_t value);
-  Result<void> set_number(double value);
-  Result<void> set_bool(bool value);
+  // These after a begin() that was no error.
+  Result<void> set(const JsonScalar& value);
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
-  Result<void> add_token(int64_t token);
+  bool takes_tokens() const { return field_->kind == Kind::kTokens; }
   // Before the first one, where their number is known.
   Result<void> expect_tokens(size_t count);
-  // For a value of the wrong type, such as "null".
+  Result<void> add(const JsonScalar& element);
+  Result<void> add_token(int64_t token);
+  size_t num_tokens() const { return body_.prompt_token_ids.size(); }
+  // For a value of another type, such as "null".
   Error wrong_type(std::string_view got) const;
 
-  bool takes_tokens() const { return current_ == "prompt_token_ids"; }
-
-  // Checks that all required fields are there.
-  Result<void> finish();
-  PrefillBody take() { return std::move(body_); }
+  // Checks that all required fields are there. Nothing can be set any more.
+  ParsedPrefillBody finish();
 
  private:
+  static const Field* find(std::string_view name);  // null: there is none
+  Result<void> set_string(std::string_view value);
   Result<void> set_handover(std::string_view value);
-
-  static std::optional<size_t> find(std::string_view name);  // its place among the fields
-  Kind kind() const { return fields()[*find(current_)].kind; }
+  Result<void> set_duration(int64_t value);
+  Result<void> set_min_recall(double value);
+  void set_bool(bool value);
 
   PrefillBodyLimits limits_;
   PrefillBody body_;
+  const Field* field_ = nullptr;
   std::string current_;
   uint32_t seen_ = 0;  // one bit per field
 };

@@ -1,9 +1,9 @@
 #include "coordinator/api/progress_events.h"
 
 #include <boost/json.hpp>
-#include <cmath>
 
 #include "coordinator/api/api_error.h"
+#include "coordinator/api/json_number.h"
 #include "coordinator/api/request_json.h"
 #include "protocol/sse_parser.h"
 
@@ -37,11 +37,10 @@ std::string ProgressEvents::take(TimePoint now) {
     out += event("manifest", opened_text(request, std::exchange(opened_text_, {})));
   }
   for (; layers_ < request.layer_density.size(); ++layers_) {
-    const double density = request.layer_density[layers_];
     out += event("layer", {{"request_id", request.id},
                            {"layer", layers_},
                            {"num_layers", request.num_layers},
-                           {"density", std::isfinite(density) ? json::value(density) : nullptr}});
+                           {"density", number_or_null(request.layer_density[layers_])}});
   }
   const bool shown = request.state != RequestState::kDone || !text_.empty();
   if (request.ended() && shown && !std::exchange(finished_, true)) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "coordinator/api/api_error.h"
+#include "coordinator/api/json_number.h"
 
 namespace millrace::coordinator {
 
@@ -29,10 +30,6 @@ void make_null(json::value& value) {
                             value.get_string() == "-Infinity")) {
     value = nullptr;
   }
-}
-
-json::value number(double value) {
-  return std::isfinite(value) ? json::value(value) : json::value(nullptr);
 }
 
 // `object`, with a last member of which `text` is the value.
@@ -92,7 +89,7 @@ json::array by_layer(const google::protobuf::RepeatedField<float>& shares, uint3
   json::array layers;
   for (int i = 0; i < shares.size(); ++i) {
     if (i % static_cast<int>(num_heads) == 0) layers.emplace_back(json::array());
-    layers.back().as_array().push_back(number(double{shares[i]}));
+    layers.back().as_array().push_back(number_or_null(double{shares[i]}));
   }
   return layers;
 }
@@ -111,9 +108,9 @@ json::object done_json(const Request& request, TimePoint now) {
   out["model"] = request.model;
   out["num_tokens"] = request.num_tokens;
   out["first_token_id"] = manifest.first_token_id();
-  out["density"] = number(manifest.density());
-  out["recall"] = number(manifest.recall());
-  out["recall_p01"] = number(manifest.recall_p01());
+  out["density"] = number_or_null(manifest.density());
+  out["recall"] = number_or_null(manifest.recall());
+  out["recall_p01"] = number_or_null(manifest.recall_p01());
   out["dense_for_length"] = manifest.dense_for_length();
   out["group"] = request.group_name;
   out["queue_seconds"] = request.queue_s(now);
@@ -121,11 +118,11 @@ json::object done_json(const Request& request, TimePoint now) {
   out["lease"] = lease_json(request, now);
   json::object phases;
   for (const auto& phase : request.result->phases())
-    phases[phase.phase()] = number(phase.seconds());
+    phases[phase.phase()] = number_or_null(phase.seconds());
   out["phases"] = std::move(phases);
   json::object stages;
   for (const auto& stage : request.result->stages())
-    stages[stage.stage()] = number(stage.seconds());
+    stages[stage.stage()] = number_or_null(stage.seconds());
   out["stages"] = std::move(stages);
   out["stored"] = {{"bytes", request.result->stored().bytes()},
                    {"while_computing", request.result->stored().while_computing()}};
@@ -165,11 +162,13 @@ std::string status_text(const Request& request, TimePoint now, const std::string
   return json::serialize(out);
 }
 
-json::object models_json(const std::map<std::string, ModelOffer>& offers) {
+json::object models_json(const std::map<std::string, ModelOffer>& offers, int64_t created_s) {
   json::array data;
   for (const auto& [name, offer] : offers) {
     data.push_back(json::object{{"id", name},
                                 {"object", "model"},
+                                {"created", created_s},
+                                {"owned_by", "millrace"},
                                 {"max_prompt_tokens", offer.max_prompt_tokens},
                                 {"vocab_size", offer.description.vocab_size()},
                                 {"num_layers", offer.description.num_layers()},

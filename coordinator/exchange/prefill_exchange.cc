@@ -3,19 +3,16 @@
 #include <boost/asio/co_spawn.hpp>
 #include <utility>
 
-#include "coordinator/api/parse_prefill.h"
-#include "coordinator/api/request_json.h"
 #include "coordinator/exchange/event_stream.h"
 #include "coordinator/http/disconnect_watch.h"
 #include "coordinator/requests/request_log.h"
-#include "coordinator/text/media_type.h"
 #include "coordinator/text/request_id.h"
 
 namespace millrace::coordinator {
 
 PrefillExchange::PrefillExchange(HttpShared& shared, tcp::socket& socket, RequestGate& gate,
-                                 ReplyWriter& writer)
-    : shared_(shared), socket_(socket), gate_(gate), writer_(writer), manifests_(shared) {}
+                                 ReplyWriter& writer, PromptForm& form)
+    : shared_(shared), socket_(socket), gate_(gate), writer_(writer), form_(form) {}
 
 awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Route& route) {
   if (writer_.request_id().empty()) writer_.set_request_id(make_request_id());
@@ -42,15 +39,8 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
 
 awaitable<ParsedPrefillBody> PrefillExchange::parse(const RequestReader::Request& request,
                                                     const Route& route) {
-  const PrefillBodyLimits& limits = shared_.options.body;
-  const auto type = request[http::field::content_type];
-  const bool binary = is_media_type({type.data(), type.size()}, "application/octet-stream");
-  if (!binary) {
-    if (auto wrong = refuse_query(route.query)) co_return *std::move(wrong);
-  }
-  auto work = [&request, &route, &limits, binary]() -> awaitable<ParsedPrefillBody> {
-    co_return binary ? parse_prefill_binary(request.body(), route.query, limits)
-                     : parse_prefill_json(request.body(), limits);
+  auto work = [this, &request, &route]() -> awaitable<ParsedPrefillBody> {
+    co_return form_.parse(request, route);
   };
   co_return co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
 }
@@ -88,8 +78,7 @@ awaitable<void> PrefillExchange::wait_for_end(Record record, Notifier& changed,
 
 awaitable<bool> PrefillExchange::answer_result(Record record) {
   if (record->failure) co_return co_await writer_.send_error(*record->failure);
-  const std::string manifest = co_await manifests_.write_result(*record);
-  HttpReply reply{200, done_text(*record, Clock::steady().now(), manifest)};
+  HttpReply reply = co_await form_.reply(*record);
   co_return co_await writer_.send(std::move(reply));
 }
 

@@ -1,10 +1,10 @@
-// POST /v1/prefill: parses the body, submits the request, and answers with its result or with a
-// stream of events. A client that leaves cancels its request.
+// A prompt that is posted, in either form: parses the body, submits the request, and answers with its
+// result or with a stream of events. A client that leaves cancels its request.
 #pragma once
 
 #include <memory>
 
-#include "coordinator/exchange/manifest_writer.h"
+#include "coordinator/exchange/prompt_form.h"
 #include "coordinator/http/reply_writer.h"
 #include "coordinator/http/request_gate.h"
 #include "coordinator/http/request_reader.h"
@@ -17,7 +17,8 @@ class DisconnectWatch;
 class PrefillExchange {
  public:
   // All must outlive it. `socket`: to notice that the client leaves.
-  PrefillExchange(HttpShared& shared, tcp::socket& socket, RequestGate& gate, ReplyWriter& writer);
+  PrefillExchange(HttpShared& shared, tcp::socket& socket, RequestGate& gate, ReplyWriter& writer,
+                  PromptForm& form);
 
   // True when the connection can take another request.
   awaitable<bool> run(RequestReader::Request& request, const Route& route);
@@ -37,7 +38,7 @@ class PrefillExchange {
   tcp::socket& socket_;
   RequestGate& gate_;
   ReplyWriter& writer_;
-  ManifestWriter manifests_;
+  PromptForm& form_;
 };
 
 }  // namespace millrace::coordinator

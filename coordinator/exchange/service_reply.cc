@@ -4,6 +4,7 @@
 
 #include "common/quoted.h"
 #include "coordinator/api/request_json.h"
+#include "coordinator/text/unix_time.h"
 
 namespace millrace::coordinator {
 
@@ -42,7 +43,7 @@ HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& 
     case Endpoint::kVersion:
       return {200, json::serialize(json::object{{"version", MILLRACE_VERSION}})};
     case Endpoint::kModels:
-      return {200, json::serialize(models_json(scheduler.offers()))};
+      return {200, json::serialize(models_json(scheduler.offers(), unix_seconds()))};
     case Endpoint::kWrongMethod:
       return wrong_method(route, request_id);
     default:

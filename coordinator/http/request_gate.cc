@@ -29,8 +29,9 @@ std::optional<Refusal> RequestGate::hold(const Route& route, uint64_t bytes) {
 }
 
 uint64_t RequestGate::max_body_bytes(const Route& route) const {
-  return route.endpoint == Endpoint::kPrefill ? limits_.max_body_bytes
-                                              : limits_.max_small_body_bytes;
+  const bool has_prompt =
+      route.endpoint == Endpoint::kPrefill || route.endpoint == Endpoint::kCompletion;
+  return has_prompt ? limits_.max_body_bytes : limits_.max_small_body_bytes;
 }
 
 bool RequestGate::is_probe(const Route& route) const {

@@ -10,8 +10,9 @@ namespace millrace::coordinator {
 
 namespace {
 
-constexpr std::array<RouteEntry, 11> kEntries = {{
+constexpr std::array<RouteEntry, 12> kEntries = {{
     {Endpoint::kPrefill, "POST", "/v1/prefill", "", false},
+    {Endpoint::kCompletion, "POST", "/v1/completions", "", false},
     {Endpoint::kStatus, "GET", "/v1/prefill/", "", true},
     {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", true},
     {Endpoint::kEvents, "GET", "/v1/prefill/", "/events", true},

@@ -12,6 +12,7 @@ namespace millrace::coordinator {
 
 enum class Endpoint {
   kPrefill,       // POST /v1/prefill
+  kCompletion,    // POST /v1/completions
   kStatus,        // GET /v1/prefill/{id}
   kCancel,        // DELETE /v1/prefill/{id}
   kEvents,        // GET /v1/prefill/{id}/events

@@ -13,7 +13,7 @@ namespace millrace::coordinator {
 
 struct HttpLimits {
   uint32_t max_header_bytes = 16 << 10;
-  uint64_t max_body_bytes = 64ull << 20;  // of a prefill
+  uint64_t max_body_bytes = 64ull << 20;  // of a prefill or a completion
   // Of every other request. Only prompts are large, and only they are parsed on another thread: what
   // the deciding thread parses has to be small.
   uint64_t max_small_body_bytes = 4 << 10;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "protocol/control_messages.pb.h"
@@ -12,8 +13,9 @@ namespace millrace::coordinator {
 
 struct PrefillBody {
   std::string model;
-  std::string request_id;                 // "" : to be generated
-  std::vector<int32_t> prompt_token_ids;  // not empty
+  std::string request_id;                             // "" : to be generated
+  std::vector<int32_t> prompt_token_ids;              // not empty
+  std::string_view prompt_name = "prompt_token_ids";  // what the client calls it; a literal
   bool stream = false;
   protocol::PrefillOptions options;  // a streaming handover only with `stream`
 };

@@ -21,16 +21,15 @@ std::optional<Refusal> check_prompt(const PrefillBody& body, const ModelOffer& o
   if (std::ssize(tokens) > offer.max_prompt_tokens) {
     return Refusal(error(Errc::kTooLarge, "prompt of {} tokens; model '{}' accepts at most {}",
                          tokens.size(), body.model, offer.max_prompt_tokens),
-                   "prompt_token_ids");
+                   std::string(body.prompt_name));
   }
   const auto vocabulary = static_cast<int64_t>(offer.description.vocab_size());
   const auto bad = std::find_if(tokens.begin(), tokens.end(),
                                 [&](int32_t token) { return token < 0 || token >= vocabulary; });
   if (bad == tokens.end()) return std::nullopt;
-  return Refusal(
-      error(Errc::kInvalidArgument, "prompt_token_ids[{}] is {}; model '{}' has a vocabulary of {}",
-            bad - tokens.begin(), *bad, body.model, vocabulary),
-      "prompt_token_ids");
+  return Refusal(error(Errc::kInvalidArgument, "{}[{}] is {}; model '{}' has a vocabulary of {}",
+                       body.prompt_name, bad - tokens.begin(), *bad, body.model, vocabulary),
+                 std::string(body.prompt_name));
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 
 #include <array>
 
+#include "coordinator/exchange/completion_form.h"
 #include "coordinator/exchange/events_exchange.h"
 #include "coordinator/exchange/lease_exchange.h"
 #include "coordinator/exchange/prefill_exchange.h"
+#include "coordinator/exchange/prefill_form.h"
 #include "coordinator/exchange/service_reply.h"
 #include "coordinator/exchange/status_exchange.h"
 #include "coordinator/net/client_address.h"
@@ -65,8 +67,12 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
   HttpReply reply;
   switch (route.endpoint) {
     case Endpoint::kPrefill: {
-      PrefillExchange prefill(shared_, stream_.socket(), gate_, writer_);
-      co_return co_await prefill.run(request, route);
+      PrefillForm form(shared_);
+      co_return co_await run_prompt(request, route, form);
+    }
+    case Endpoint::kCompletion: {
+      CompletionForm form(shared_.options.body);
+      co_return co_await run_prompt(request, route, form);
     }
     case Endpoint::kEvents: {
       EventsExchange events(shared_, stream_.socket(), writer_);
@@ -88,6 +94,12 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       reply = service_reply(route, shared_.scheduler, shared_.probes, writer_.request_id());
   }
   co_return co_await writer_.send(std::move(reply));
+}
+
+awaitable<bool> HttpSession::run_prompt(RequestReader::Request& request, const Route& route,
+                                        PromptForm& form) {
+  PrefillExchange prefill(shared_, stream_.socket(), gate_, writer_, form);
+  co_return co_await prefill.run(request, route);
 }
 
 awaitable<void> HttpSession::turn_away(const RequestIntake& intake) {

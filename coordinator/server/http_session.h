@@ -5,6 +5,7 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
 
+#include "coordinator/exchange/prompt_form.h"
 #include "coordinator/http/connection_table.h"
 #include "coordinator/http/http_shared.h"
 #include "coordinator/http/reply_writer.h"
@@ -26,6 +27,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // True when the connection can take another request.
   awaitable<bool> serve_one();
   awaitable<bool> answer(RequestReader::Request& request, const Route& route);
+  awaitable<bool> run_prompt(RequestReader::Request& request, const Route& route, PromptForm& form);
   // The request was not read to its end, so the connection ends with the answer.
   awaitable<void> turn_away(const RequestIntake& intake);
   // Lets the client read the answer to a request whose body was not read.

@@ -58,7 +58,7 @@ void add_limits(CLI::App& app, Arguments& arguments) {
       ->check(cli::number_range(0.5, 3600.0))
       ->capture_default_str();
   app.add_option("--max-body-bytes", arguments.max_body,
-                 "largest body of a prefill request, for example 64MiB")
+                 "largest body of a prefill or completion, for example 64MiB")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();

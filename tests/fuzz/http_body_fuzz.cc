@@ -6,7 +6,7 @@
 
 #include "common/check.h"
 #include "coordinator/api/api_error.h"
-#include "coordinator/api/parse_prefill.h"
+#include "coordinator/api/parse_completion.h"
 #include "coordinator/http/route.h"
 #include "coordinator/text/request_id.h"
 
@@ -14,19 +14,30 @@ using namespace millrace::coordinator;
 
 namespace {
 
-void check(const ParsedPrefillBody& parsed, const PrefillBodyLimits& limits) {
-  if (const auto* wrong = std::get_if<Refusal>(&parsed)) {
-    const ApiError answer(*wrong);
-    MR_CHECK(answer.http_status() >= 400 && !answer.to_json().empty(), "refusal");
-    return;
-  }
-  const auto& body = std::get<PrefillBody>(parsed);
+void check(const Refusal& wrong) {
+  const ApiError answer(wrong);
+  MR_CHECK(answer.http_status() >= 400 && !answer.to_json().empty(), "refusal");
+}
+
+void check(const PrefillBody& body, const PrefillBodyLimits& limits) {
   const auto num_tokens = static_cast<int64_t>(body.prompt_token_ids.size());
   MR_CHECK(num_tokens > 0 && num_tokens <= limits.max_prompt_tokens, "{} tokens", num_tokens);
   for (const int32_t token : body.prompt_token_ids) MR_CHECK(token >= 0, "token {}", token);
   MR_CHECK(!body.model.empty(), "no model");
   MR_CHECK(body.options.deadline_ms() <= static_cast<uint64_t>(limits.max_duration_ms), "deadline");
   MR_CHECK(body.request_id.empty() || check_request_id(body.request_id).ok(), "request id");
+}
+
+void check(const ParsedPrefillBody& parsed, const PrefillBodyLimits& limits) {
+  if (const auto* wrong = std::get_if<Refusal>(&parsed)) return check(*wrong);
+  check(std::get<PrefillBody>(parsed), limits);
+}
+
+void check(const ParsedCompletionBody& parsed, const PrefillBodyLimits& limits) {
+  if (const auto* wrong = std::get_if<Refusal>(&parsed)) return check(*wrong);
+  const auto& body = std::get<CompletionBody>(parsed);
+  MR_CHECK(!body.prefill.stream && body.options.logprobs.value_or(0) >= 0, "options");
+  check(body.prefill, limits);
 }
 
 }  // namespace
@@ -36,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PrefillBodyLimits limits;
   limits.max_prompt_tokens = 64;
   const std::string_view text(reinterpret_cast<const char*>(data + 1), size - 1);
-  switch (data[0] % 3) {
+  switch (data[0] % 4) {
     case 0:
       check(parse_prefill_json(text, limits), limits);
       break;
@@ -46,6 +57,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       check(parse_prefill_binary(body, text.substr(0, cut), limits), limits);
       break;
     }
+    case 2:
+      check(parse_completion(text, limits), limits);
+      break;
     default: {
       const Route route = find_route("GET", text);
       MR_CHECK(route.endpoint != Endpoint::kStatus || check_request_id(route.id).ok(), "route");

@@ -27,6 +27,7 @@ SEED = int(os.environ.get("MILLRACE_HTTP_SEED", 15))
 EXAMPLES = int(os.environ.get("MILLRACE_HTTP_EXAMPLES", 100))  # requests drawn for an operation, beside those at the bounds of each field
 JSON, BINARY = "application/json", "application/octet-stream"
 PREFILL = ("POST", "/v1/prefill")
+COMPLETION = ("POST", "/v1/completions")
 # Only these take min_recall; the group's is adaptive too.
 PLANS = ["", "adaptive", "adaptive:0.2,0.8,16"]
 
@@ -70,9 +71,8 @@ def of_form(document, media_type, model):
     schemas = document["components"]["schemas"]
     schemas["ModelName"]["enum"] = [model["id"]]
     schemas["HeadPlan"] = {"type": "string", "enum": PLANS}
-    tokens = schemas["PrefillRequest"]["properties"]["prompt_token_ids"]
-    tokens["items"]["maximum"] = model["vocab_size"] - 1
-    del tokens["maxItems"]  # nobody sends that many
+    schemas["TokenIds"]["items"]["maximum"] = model["vocab_size"] - 1
+    del schemas["TokenIds"]["maxItems"]  # nobody sends that many
     for call in "renew", "release":  # client_hooks.py has them ready
         document["paths"][f"/v1/prefill/{{id}}/lease:{call}"]["parameters"] = [
             {"name": "id", "in": "path", "required": True, "schema": {"enum": ["held"]}}]
@@ -99,7 +99,8 @@ class ConformanceTest(ServiceTestCase):
         cls.service = Service()
         cls.addClassCleanup(cls.service.close)
         cls.without_groups = [(*route, cls.call(*route, body=body)) for route, body in
-                              ((("GET", "/ready"), None), (PREFILL, {"model": "fixture", "prompt_token_ids": [0]}))]
+                              ((("GET", "/ready"), None), (PREFILL, {"model": "fixture", "prompt_token_ids": [0]}),
+                               (COMPLETION, {"model": "fixture", "prompt": [0]}))]
         cls.service.start_group("--head-plan", "adaptive")
         cls.model = cls.service.get("/v1/models")[2]["data"][0]
 
@@ -150,14 +151,15 @@ class ConformanceTest(ServiceTestCase):
             for example in examples + ([content["example"]] if "example" in content else []):
                 self.assert_valid(content["schema"], example, where)
 
-    def test_examples_of_prefills_can_be_sent(self):
-        content = openapi.operations(self.document)[PREFILL]["requestBody"]["content"][JSON]
-        self.assertEqual([example["value"]["request_id"] for example in content["examples"].values()], ["doc-1", "doc-2"])
-        for example in content["examples"].values():
-            answer = self.call(*PREFILL, body=example["value"])
-            self.assertEqual(answer[0], 200, answer[2])
-            self.assert_documented(*PREFILL, answer)
-            self.call("DELETE", f"/v1/prefill/{example['value']['request_id']}")
+    def test_examples_of_prompts_can_be_sent(self):
+        for operation, ids in (PREFILL, ["doc-1", "doc-2"]), (COMPLETION, ["doc-3", "doc-4"]):
+            content = openapi.operations(self.document)[operation]["requestBody"]["content"][JSON]
+            self.assertEqual([example["value"]["request_id"] for example in content["examples"].values()], ids)
+            for example in content["examples"].values():
+                answer = self.call(*operation, body=example["value"])
+                self.assertEqual(answer[0], 200, answer[2])
+                self.assert_documented(*operation, answer)
+                self.call("DELETE", f"/v1/prefill/{example['value']['request_id']}")
 
     def test_without_a_group(self):
         for method, path, answer in self.without_groups:
@@ -168,7 +170,7 @@ class ConformanceTest(ServiceTestCase):
         for method, path in openapi.operations(self.document):
             target = path.replace("{id}", "r")
             self.assert_refused(method, path, 431, target=target, headers={"X-Long": "x" * 20000})
-            if (method, path) != PREFILL:
+            if (method, path) not in (PREFILL, COMPLETION):
                 self.assert_refused(method, path, 413, target=target, body=b" " * 5000)
         prefill = {"model": self.model["id"], "prompt_token_ids": [0]}
         self.assert_refused(*PREFILL, 413, body={**prefill, "model": "m" * 257})
@@ -203,6 +205,7 @@ class ConformanceTest(ServiceTestCase):
 
     def test_unknown_models_and_ids(self):
         self.assert_refused(*PREFILL, 404, body={"model": "no-such", "prompt_token_ids": [0]})
+        self.assert_refused(*COMPLETION, 404, body={"model": "no-such", "prompt": [0]})
         self.assert_refused("GET", "/v1/prefill/{id}", 404, target="/v1/prefill/no-such")
         self.assert_refused("DELETE", "/v1/prefill/{id}", 404, target="/v1/prefill/no-such")
         for call, fields in ("renew", {"lease_ms": 1}), ("release", {}):

@@ -12,6 +12,7 @@ import unittest
 import openapi_document as openapi
 
 PREFILL = ("POST", "/v1/prefill")
+COMPLETION = ("POST", "/v1/completions")
 LEASE = "/v1/prefill/{id}/lease:"
 
 
@@ -62,6 +63,23 @@ class DocumentTest(unittest.TestCase):
         of_json = self.properties(openapi.body_schema(self.document, *PREFILL))
         self.assertEqual(in_query, {name: schema for name, schema in of_json.items() if name != "prompt_token_ids"})
 
+    def type_or_value(self, schema):
+        """Beside null: the type, or the only value."""
+        schema = openapi.resolve(self.document, schema)
+        choices = schema.get("enum", schema.get("type"))
+        if not isinstance(choices, list):
+            return None if choices == "null" else choices
+        (choice,) = [choice for choice in choices if choice not in (None, "null")]
+        return choice
+
+    def test_fields_of_a_completion(self):
+        properties = self.properties(openapi.body_schema(self.document, *COMPLETION))
+        self.assertEqual({name: self.type_or_value(schema) for name, schema in properties.items()}, self.code["completion_fields"])
+        self.assertEqual(list(properties["millrace"]["properties"]), self.code["millrace_fields"])
+        of_prefill = self.properties(openapi.body_schema(self.document, *PREFILL))
+        for name, schema in properties["millrace"]["properties"].items():
+            self.assertEqual(schema, of_prefill[name])
+
     def test_no_other_operation_has_a_query(self):
         for method, path in openapi.operations(self.document):
             if (method, path) != PREFILL:
@@ -77,9 +95,10 @@ class DocumentTest(unittest.TestCase):
         detail = self.properties(self.document["components"]["schemas"]["ErrorDetail"])
         self.assertEqual(set(detail["type"]["enum"]), set(self.code["errors"]))
 
-    def test_a_prefill_can_end_with_any_error(self):
+    def test_a_prompt_can_end_with_any_error(self):
         statuses = {str(status) for status in self.code["errors"].values()}
-        self.assertEqual(set(openapi.operations(self.document)[PREFILL]["responses"]), statuses | {"200", "431"})
+        for operation in PREFILL, COMPLETION:
+            self.assertEqual(set(openapi.operations(self.document)[operation]["responses"]), statuses | {"200", "431"})
 
     def test_manifest(self):
         def fields_of(schema):

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "common/errc_wire.h"
+#include "coordinator/api/completion_fields.h"
 #include "coordinator/api/lease_body.h"
 #include "coordinator/api/prefill_fields.h"
 #include "coordinator/http/route.h"
@@ -49,6 +50,37 @@ json::object prefill_fields() {
   return out;
 }
 
+// The JSON type of a field that may have several values, else its only value.
+json::value type_or_value(CompletionRole role) {
+  switch (role) {
+    case CompletionRole::kPrefill:
+      return "string";
+    case CompletionRole::kPrompt:
+      return "array";
+    case CompletionRole::kStream:
+    case CompletionRole::kIncludeUsage:
+      return "boolean";
+    case CompletionRole::kLogprobs:
+      return "integer";
+    case CompletionRole::kStreamOptions:
+    case CompletionRole::kMillrace:
+      return "object";
+    case CompletionRole::kMustBeOne:
+      return 1;
+    case CompletionRole::kMustBeFalse:
+      return false;
+    case CompletionRole::kMustBeNull:
+      return nullptr;
+  }
+  return "?";
+}
+
+json::object completion_fields() {
+  json::object out;
+  for (const auto& field : kCompletionFields) out[field.name] = type_or_value(field.role);
+  return out;
+}
+
 json::array names(std::span<const std::string_view> fields) {
   json::array out;
   for (const std::string_view field : fields) out.push_back(json::value(field));
@@ -83,6 +115,7 @@ int main() {
   using namespace millrace::coordinator;  // NOLINT
   const json::object interface {
     {"routes", routes()}, {"prefill_fields", prefill_fields()},
+        {"completion_fields", completion_fields()}, {"millrace_fields", names(kMillraceFields)},
         {"renewal_fields", names(kLeaseRenewalFields)},
         {"release_fields", names(kLeaseReleaseFields)}, {"errors", errors()}, {
       "manifest", fields_of(*millrace::protocol::Manifest::descriptor())

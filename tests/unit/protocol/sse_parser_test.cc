@@ -20,12 +20,19 @@ TEST(SseParser, FindsEventsHoweverTheBytesAreCut) {
   }
 }
 
+TEST(SseParser, AnEventWithoutANameIsDataAlone) {
+  EXPECT_EQ(to_text({"", "[DONE]"}), "data: [DONE]\n\n");
+}
+
 TEST(SseParser, ReadsWhatToTextWrites) {
   SseParser parser;
-  const auto events = *parser.feed(to_text({"layer", "{}"}) + to_text({"done", "[1]"}));
-  ASSERT_EQ(events.size(), 2u);
+  const auto events =
+      *parser.feed(to_text({"layer", "{}"}) + to_text({"done", "[1]"}) + to_text({"", "[DONE]"}));
+  ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[0].name, "layer");
   EXPECT_EQ(events[1].data, "[1]");
+  EXPECT_EQ(events[2].name, "");
+  EXPECT_EQ(events[2].data, "[DONE]");
 }
 
 }  // namespace

@@ -24,12 +24,14 @@ class RequestGateTest : public ::testing::Test {
   HttpLimits limits_;
   BodyBudget bodies_{/*max_bytes=*/150 * kKiB, /*max_bytes_per_client=*/150 * kKiB};
   const Route prefill_ = find_route("POST", "/v1/prefill");
+  const Route completion_ = find_route("POST", "/v1/completions");
   const Route release_ = find_route("POST", "/v1/prefill/a/lease:release");
 };
 
-TEST_F(RequestGateTest, OnlyAPrefillMayHaveALargeBody) {
+TEST_F(RequestGateTest, OnlyAPromptMayHaveALargeBody) {
   RequestGate tested = gate();
   EXPECT_FALSE(tested.check(prefill_, 100 * kKiB));
+  EXPECT_FALSE(tested.check(completion_, 100 * kKiB));
   EXPECT_EQ(tested.check(prefill_, 100 * kKiB + 1)->error.message,
             "body of 102401 bytes, limit 102400");
   EXPECT_FALSE(tested.check(release_, 4 * kKiB));

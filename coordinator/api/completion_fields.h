@@ -1,0 +1,54 @@
+// The fields of POST /v1/completions that mean something here. All others are for the decode engine,
+// to which a router sends the same body afterwards, and are not looked at.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace millrace::coordinator {
+
+enum class CompletionRole {
+  kPrefill,        // as in POST /v1/prefill
+  kPrompt,         // token ids, flat or as the only list of a list
+  kStream,         // a boolean
+  kStreamOptions,  // an object with kIncludeUsage
+  kIncludeUsage,   // a boolean
+  kLogprobs,       // an integer from 0 on
+  kMillrace,       // an object with kMillraceFields
+  // What one greedy token after one prompt of token ids cannot stand for.
+  kMustBeOne,
+  kMustBeFalse,
+  kMustBeNull,
+};
+
+struct CompletionField {
+  std::string_view name;
+  CompletionRole role;
+};
+
+// Null is as if the field were not there.
+inline constexpr std::array<CompletionField, 17> kCompletionFields = {
+    {{"model", CompletionRole::kPrefill},
+     {"request_id", CompletionRole::kPrefill},
+     {"prompt", CompletionRole::kPrompt},
+     {"stream", CompletionRole::kStream},
+     {"stream_options", CompletionRole::kStreamOptions},
+     {"logprobs", CompletionRole::kLogprobs},
+     {"millrace", CompletionRole::kMillrace},
+     {"max_tokens", CompletionRole::kMustBeOne},
+     {"max_completion_tokens", CompletionRole::kMustBeOne},
+     {"n", CompletionRole::kMustBeOne},
+     {"best_of", CompletionRole::kMustBeOne},
+     {"echo", CompletionRole::kMustBeFalse},
+     {"use_beam_search", CompletionRole::kMustBeFalse},
+     {"suffix", CompletionRole::kMustBeNull},
+     {"prompt_embeds", CompletionRole::kMustBeNull},
+     {"prompt_logprobs", CompletionRole::kMustBeNull},
+     {"truncate_prompt_tokens", CompletionRole::kMustBeNull}}};
+
+// Those of POST /v1/prefill that OpenAI has no place for, with the same rules. No hand-over: there is no manifest to
+// pull by before the answer.
+inline constexpr std::array<std::string_view, 4> kMillraceFields = {"head_plan", "min_recall",
+                                                                    "deadline_ms", "lease_ms"};
+
+}  // namespace millrace::coordinator

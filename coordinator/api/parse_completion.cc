@@ -1,0 +1,252 @@
+#include "coordinator/api/parse_completion.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <span>
+
+#include "coordinator/api/completion_fields.h"
+#include "coordinator/api/json_reader.h"
+#include "coordinator/api/prefill_fields.h"
+#include "coordinator/text/sha256.h"
+
+namespace millrace::coordinator {
+
+static_assert(std::endian::native == std::endian::little, "token ids are hashed as they are");
+
+namespace {
+
+class CompletionJson : public JsonSink {
+ public:
+  explicit CompletionJson(const PrefillBodyLimits& limits) : prefill_(limits, "prompt") {}
+
+  Result<void> key(std::string_view name) override;
+  Result<void> value(const JsonScalar& value) override;
+  Result<void> object_begins() override;
+  Result<void> object_ends() override;
+  Result<void> array_begins() override;
+  Result<void> array_ends() override;
+  const std::string& blamed() const override { return current_; }
+
+  ParsedCompletionBody finish();
+
+ private:
+  enum class Scope { kBody, kStreamOptions, kMillrace, kPrompt, kListInPrompt };
+
+  Result<void> begin_field(std::string_view name);
+  Result<void> begin_millrace(std::string_view name);
+  Result<void> add_to_prompt(const JsonScalar& element);
+  Result<void> set_bool(bool& option, const JsonScalar& value) const;
+  Result<void> set_logprobs(const JsonScalar& value);
+  Result<void> require(const JsonScalar& only, const JsonScalar& value) const;
+  Error wrong(std::string_view got) const;
+
+  PrefillFields prefill_;
+  CompletionOptions options_;
+  Scope scope_ = Scope::kBody;
+  std::string current_;
+  std::optional<CompletionRole> role_;  // of the current field; nullopt: it is passed over
+  int passed_over_ = 0;                 // objects and arrays that are open in such a field
+  bool has_list_ = false;               // the prompt is a list with a list in it
+  uint32_t seen_ = 0;                   // one bit per field
+};
+
+// What a role's value must be.
+std::string_view wanted(CompletionRole role) {
+  switch (role) {
+    case CompletionRole::kPrompt:
+      return "a list of token ids";
+    case CompletionRole::kStream:
+    case CompletionRole::kIncludeUsage:
+      return "true or false";
+    case CompletionRole::kLogprobs:
+      return "an integer from 0 on";
+    case CompletionRole::kMustBeOne:
+      return "1";
+    case CompletionRole::kMustBeFalse:
+      return "false";
+    case CompletionRole::kMustBeNull:
+      return "null";
+    default:
+      return "an object";
+  }
+}
+
+Result<void> CompletionJson::key(std::string_view name) {
+  if (passed_over_ > 0) return {};
+  if (scope_ == Scope::kMillrace) return begin_millrace(name);
+  if (scope_ == Scope::kBody) return begin_field(name);
+  current_ = "stream_options.include_usage";
+  role_.reset();
+  if (name == "include_usage") role_ = CompletionRole::kIncludeUsage;
+  return {};
+}
+
+Result<void> CompletionJson::begin_field(std::string_view name) {
+  role_.reset();
+  const auto known = std::find_if(kCompletionFields.begin(), kCompletionFields.end(),
+                                  [name](const auto& field) { return field.name == name; });
+  if (known == kCompletionFields.end()) return {};
+  role_ = known->role;
+  current_ = name;
+  const uint32_t bit = 1u << (known - kCompletionFields.begin());
+  if ((seen_ & bit) != 0) {
+    return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
+  }
+  seen_ |= bit;
+  if (role_ == CompletionRole::kPrefill) return prefill_.begin(name);
+  if (role_ == CompletionRole::kPrompt) return prefill_.begin("prompt_token_ids", name);
+  return {};
+}
+
+Result<void> CompletionJson::begin_millrace(std::string_view name) {
+  const std::string shown = fmt::format("millrace.{}", name);
+  current_ = shown.substr(0, PrefillFields::kMaxNameChars);
+  role_ = CompletionRole::kPrefill;
+  if (std::find(kMillraceFields.begin(), kMillraceFields.end(), name) != kMillraceFields.end()) {
+    return prefill_.begin(name, shown);
+  }
+  return error(Errc::kInvalidArgument, "unknown field '{}'; 'millrace' may have {}", current_,
+               fmt::join(kMillraceFields, ", "));
+}
+
+Result<void> CompletionJson::value(const JsonScalar& value) {
+  if (!role_) return {};
+  if (scope_ == Scope::kPrompt || scope_ == Scope::kListInPrompt) return add_to_prompt(value);
+  // As if the field were not there, for clients that write all of OpenAI's fields.
+  if (std::holds_alternative<std::monostate>(value) && scope_ != Scope::kMillrace) return {};
+  switch (*role_) {
+    case CompletionRole::kPrefill:
+      return prefill_.set(value);
+    case CompletionRole::kPrompt:
+      return add_to_prompt(value);
+    case CompletionRole::kStream:
+      return set_bool(options_.stream, value);
+    case CompletionRole::kIncludeUsage:
+      return set_bool(options_.include_usage, value);
+    case CompletionRole::kLogprobs:
+      return set_logprobs(value);
+    case CompletionRole::kMustBeOne:
+      return require(int64_t{1}, value);
+    case CompletionRole::kMustBeFalse:
+      return require(false, value);
+    default:
+      return wrong(kind_of(value));
+  }
+}
+
+Result<void> CompletionJson::object_begins() {
+  if (!role_) {
+    ++passed_over_;
+    return {};
+  }
+  const bool opens = scope_ == Scope::kBody && (role_ == CompletionRole::kStreamOptions ||
+                                                role_ == CompletionRole::kMillrace);
+  if (!opens) return wrong("an object");
+  scope_ = role_ == CompletionRole::kMillrace ? Scope::kMillrace : Scope::kStreamOptions;
+  return {};
+}
+
+Result<void> CompletionJson::object_ends() {
+  if (passed_over_ > 0) {
+    --passed_over_;
+  } else {
+    scope_ = Scope::kBody;
+  }
+  return {};
+}
+
+Result<void> CompletionJson::array_begins() {
+  if (!role_) {
+    ++passed_over_;
+    return {};
+  }
+  if (role_ != CompletionRole::kPrompt) return wrong("an array");
+  if (scope_ == Scope::kBody) {
+    scope_ = Scope::kPrompt;
+    return {};
+  }
+  if (scope_ != Scope::kPrompt || has_list_ || prefill_.num_tokens() > 0) {
+    return wrong("several lists");
+  }
+  scope_ = Scope::kListInPrompt;
+  has_list_ = true;
+  return {};
+}
+
+Result<void> CompletionJson::array_ends() {
+  if (passed_over_ > 0) {
+    --passed_over_;
+  } else {
+    scope_ = scope_ == Scope::kListInPrompt ? Scope::kPrompt : Scope::kBody;
+  }
+  return {};
+}
+
+Result<void> CompletionJson::add_to_prompt(const JsonScalar& element) {
+  if (std::holds_alternative<std::string_view>(element)) {
+    return error(Errc::kInvalidArgument,
+                 "'prompt' is text; it must be a list of token ids, because there is no tokenizer "
+                 "here");
+  }
+  if (scope_ == Scope::kBody) return wrong(kind_of(element));
+  if (scope_ == Scope::kPrompt && has_list_) return wrong("several lists");
+  return prefill_.add(element);
+}
+
+Result<void> CompletionJson::set_bool(bool& option, const JsonScalar& value) const {
+  const auto* given = std::get_if<bool>(&value);
+  if (given == nullptr) return wrong(kind_of(value));
+  option = *given;
+  return {};
+}
+
+Result<void> CompletionJson::set_logprobs(const JsonScalar& value) {
+  const auto* given = std::get_if<int64_t>(&value);
+  if (given == nullptr || *given < 0) return wrong(given ? "negative" : kind_of(value));
+  options_.logprobs = *given;
+  return {};
+}
+
+Result<void> CompletionJson::require(const JsonScalar& only, const JsonScalar& value) const {
+  if (value == only) return {};
+  return wrong(kind_of(value));
+}
+
+Error CompletionJson::wrong(std::string_view got) const {
+  switch (*role_) {
+    case CompletionRole::kPrefill:
+      return prefill_.wrong_type(got);
+    case CompletionRole::kMustBeOne:
+    case CompletionRole::kMustBeFalse:
+    case CompletionRole::kMustBeNull:
+      return error(Errc::kInvalidArgument,
+                   "'{}' must be {}: a prefill has one prompt of token ids and answers with the "
+                   "one token after it",
+                   current_, wanted(*role_));
+    default:
+      return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_, wanted(*role_),
+                   got);
+  }
+}
+
+ParsedCompletionBody CompletionJson::finish() {
+  ParsedPrefillBody parsed = prefill_.finish();
+  if (auto* why = std::get_if<Refusal>(&parsed)) return std::move(*why);
+  return CompletionBody{std::get<PrefillBody>(std::move(parsed)), options_};
+}
+
+}  // namespace
+
+ParsedCompletionBody parse_completion(std::string_view body, const PrefillBodyLimits& limits) {
+  CompletionJson json(limits);
+  if (auto refused = read_json_object(body, json)) return *std::move(refused);
+  return json.finish();
+}
+
+std::string prompt_digest(const std::vector<int32_t>& token_ids) {
+  return sha256_hex(std::as_bytes(std::span(token_ids)));
+}
+
+}  // namespace millrace::coordinator

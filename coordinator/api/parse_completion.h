@@ -1,0 +1,37 @@
+// The body of POST /v1/completions: a prefill in OpenAI's shape, as routers send it that split
+// prefill and decode. Pure, as parse_prefill.h is.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "coordinator/api/parse_prefill.h"
+
+namespace millrace::coordinator {
+
+// What a completion asks for beside its prefill.
+struct CompletionOptions {
+  bool stream = false;              // answered with server-sent events
+  bool include_usage = false;       // in the stream; elsewhere it is included anyway
+  std::optional<int64_t> logprobs;  // how many tokens to list, from 0 on; nullopt: none wanted
+};
+
+struct CompletionBody {
+  PrefillBody prefill;  // asks for no events
+  CompletionOptions options;
+};
+
+using ParsedCompletionBody = std::variant<CompletionBody, Refusal>;
+
+// Token ids are read straight into their vector, and what is for the decode engine is passed over,
+// so that memory is bounded by the limits.
+ParsedCompletionBody parse_completion(std::string_view body, const PrefillBodyLimits& limits);
+
+// SHA-256 of a prompt's ids as little-endian int32, in hex: what a decode engine compares its own
+// prompt with.
+std::string prompt_digest(const std::vector<int32_t>& token_ids);
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,21 @@
+// POST /v1/prefill: JSON or binary, answered with the manifest.
+#pragma once
+
+#include "coordinator/exchange/manifest_writer.h"
+#include "coordinator/exchange/prompt_form.h"
+
+namespace millrace::coordinator {
+
+class PrefillForm : public PromptForm {
+ public:
+  explicit PrefillForm(HttpShared& shared) : limits_(shared.options.body), manifests_(shared) {}
+
+  ParsedPrefillBody parse(const RequestReader::Request& request, const Route& route) override;
+  awaitable<HttpReply> reply(const Request& record) override;
+
+ private:
+  const PrefillBodyLimits& limits_;
+  ManifestWriter manifests_;
+};
+
+}  // namespace millrace::coordinator

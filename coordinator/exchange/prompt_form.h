@@ -1,0 +1,23 @@
+// The two shapes in which a prompt is posted: how a body becomes a prefill, and its result an answer.
+// What lies between is the same (prefill_exchange.h). One per request; not thread-safe.
+#pragma once
+
+#include "coordinator/api/parse_prefill.h"
+#include "coordinator/http/http_reply.h"
+#include "coordinator/http/request_reader.h"
+#include "coordinator/http/route.h"
+#include "coordinator/net/awaitable.h"
+#include "coordinator/requests/request.h"
+
+namespace millrace::coordinator {
+
+class PromptForm {
+ public:
+  virtual ~PromptForm() = default;
+  // Called once, on a thread for parsing.
+  virtual ParsedPrefillBody parse(const RequestReader::Request& request, const Route& route) = 0;
+  // The answer to that request, which is done.
+  virtual awaitable<HttpReply> reply(const Request& record) = 0;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""POST /v1/completions as routers use it: a real coordinator, a group of two ranks, and decode nodes that get no more than kv_transfer_params."""
+import hashlib
+import http.client
+import json
+import signal
+import struct
+import sys
+import time
+import unittest
+
+from service import PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+
+SHORT = make_prompt(1024, seed=1)
+MEDIUM = make_prompt(tokens_for(4096), seed=2)
+LONG = make_prompt(tokens_for(16384), seed=3)
+
+
+def body_of(record, **fields):
+    """The prefill leg of a router, with some of what its client had sent."""
+    return {"model": "fixture", "prompt": record["prompt_token_ids"], "max_tokens": 1, "stream": False, "temperature": 0.7, "stop": ["\n"],
+            "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
+                                   "remote_host": None, "remote_port": None}, **fields}
+
+
+def digest(record):
+    tokens = record["prompt_token_ids"]
+    return hashlib.sha256(struct.pack(f"<{len(tokens)}i", *tokens)).hexdigest()
+
+
+class CompletionsTest(ServiceTestCase):
+    """One service for all tests: none of them leaves it changed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service()
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start_group()
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def complete(self, record, request_id=None, **fields):
+        """(status, headers, body in text)"""
+        connection = http.client.HTTPConnection("127.0.0.1", self.service.http_port, timeout=PATIENCE_S)
+        headers = {"Content-Type": "application/json", "Authorization": "Bearer none", **({"X-Request-Id": request_id} if request_id else {})}
+        connection.request("POST", "/v1/completions", json.dumps(body_of(record, **fields)), headers)
+        response = connection.getresponse()
+        answer = response.status, response.headers, response.read().decode()
+        connection.close()
+        return answer
+
+    def test_the_answers_parameters_lead_to_the_cache(self):
+        status, headers, text = self.complete(SHORT, "router-1", millrace={"head_plan": "dense", "lease_ms": 30000})
+        self.assertEqual(status, 200, text)
+        answer = json.loads(text)
+        self.assertEqual((headers["X-Request-Id"], answer["id"]), ("router-1", "cmpl-router-1"))
+        (choice,) = answer["choices"]
+        self.assertEqual(choice, {"index": 0, "text": "", "token_ids": SHORT["answer_token_ids"][:1], "logprobs": None, "finish_reason": "length"})
+        self.assertEqual(answer["usage"], {"prompt_tokens": 1024, "completion_tokens": 1, "total_tokens": 1025})
+        params = answer["kv_transfer_params"]["millrace"]
+        status, _, state = self.service.get(f"/v1/prefill/{params['request_id']}")
+        self.assertEqual((status, state["manifest"]["lease_id"]), (200, params["lease_id"]))
+        self.assertEqual(params["prompt_sha256"], digest(SHORT))
+        code, decoded = self.service.decode(state)
+        self.assertEqual(code, 0, decoded)
+        self.assertEqual(decoded["generated_token_ids"], SHORT["answer_token_ids"])
+        path = f"/v1/prefill/{params['request_id']}/lease:release"
+        self.assertEqual(self.service.request("POST", path, {"lease_id": params["lease_id"]})[0], 200)
+
+    def test_it_is_the_prefill_that_the_other_route_runs(self):
+        _, _, prefill = self.service.prefill(SHORT)
+        _, _, text = self.complete(SHORT, logprobs=3)
+        (choice,) = json.loads(text)["choices"]
+        self.assertEqual(choice["token_ids"], [prefill["first_token_id"]])
+        best = {f"token_id:{token['token_id']}": token["logprob"] for token in prefill["manifest"]["top_logprobs"][:3]}
+        first = f"token_id:{prefill['first_token_id']}"
+        self.assertEqual(choice["logprobs"]["tokens"], [first])
+        self.assertEqual(list(choice["logprobs"]["top_logprobs"][0]), list(best))
+        # One is written from a float, the other with as many digits as a float has.
+        for name, logprob in best.items():
+            self.assertAlmostEqual(choice["logprobs"]["top_logprobs"][0][name], logprob, delta=1e-6 * max(1, abs(logprob)))
+        self.assertEqual(choice["logprobs"]["token_logprobs"], [choice["logprobs"]["top_logprobs"][0][first]])
+
+    def test_a_stream_is_the_same_in_events(self):
+        status, headers, text = self.complete(SHORT, stream=True, stream_options={"include_usage": True})
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream"))
+        events = text.split("\n\n")
+        self.assertEqual(events[2:], ["data: [DONE]", ""])
+        token, usage = (json.loads(event.removeprefix("data: ")) for event in events[:2])
+        self.assertEqual(token["choices"][0]["token_ids"], SHORT["answer_token_ids"][:1])
+        self.assertEqual(token["kv_transfer_params"]["millrace"]["prompt_sha256"], digest(SHORT))
+        self.assertEqual((token["usage"], usage["choices"], usage["usage"]["total_tokens"]), (None, [], 1025))
+        self.assertEqual(token["id"], usage["id"])
+
+    def test_completions_and_prefills_at_once_get_their_own_answers(self):
+        prompts = [make_prompt(512 + 100 * i, seed=10 + i) for i in range(4)]
+        completions = [InBackground(lambda prompt=prompt: self.complete(prompt)) for prompt in prompts]
+        prefills = [InBackground(lambda prompt=prompt: self.service.prefill(prompt)) for prompt in prompts]
+        for prompt, completion, prefill in zip(prompts, completions, prefills):
+            status, _, text = completion.wait(PATIENCE_S)
+            self.assertEqual(status, 200, text)
+            answer = json.loads(text)
+            self.assertEqual(answer["choices"][0]["token_ids"], prompt["answer_token_ids"][:1])
+            self.assertEqual(answer["kv_transfer_params"]["millrace"]["prompt_sha256"], digest(prompt))
+            self.assertEqual(prefill.wait(PATIENCE_S)[2]["first_token_id"], prompt["answer_token_ids"][0])
+
+    def test_bad_input_is_refused_by_name(self):
+        for fields, status, param, why in (({"prompt": "Tell me"}, 400, "prompt", "token ids"), ({"prompt": ["Tell me"]}, 400, "prompt", "token ids"),
+                                           ({"prompt": [[1], [2]]}, 400, "prompt", "several lists"), ({"prompt": []}, 400, "prompt", "empty"),
+                                           ({"prompt": [2048]}, 400, "prompt", "vocabulary of 2048"), ({"max_tokens": 16}, 400, "max_tokens", "must be 1"),
+                                           ({"n": 2}, 400, "n", "must be 1"), ({"echo": True}, 400, "echo", "must be false"),
+                                           ({"suffix": "."}, 400, "suffix", "must be null"), ({"model": "gpt"}, 404, "model", "gpt"),
+                                           ({"millrace": {"plan": "dense"}}, 400, "millrace.plan", "head_plan"),
+                                           ({"millrace": {"head_plan": "/etc/passwd"}}, 400, "millrace.head_plan", "expected one of")):
+            with self.subTest(fields=fields):
+                answer_status, _, text = self.complete(SHORT, **fields)
+                error = json.loads(text)["error"]
+                self.assertEqual((answer_status, error["param"]), (status, param), text)
+                self.assertIn(why, error["message"])
+                self.assertLessEqual({"message", "type", "param", "code"}, set(error))
+
+    def test_a_deadline_that_passes_has_its_status_in_a_stream_too(self):
+        for stream in True, False:
+            status, _, text = self.complete(MEDIUM, stream=stream, millrace={"deadline_ms": 1})
+            self.assertEqual((status, json.loads(text)["error"]["type"]), (504, "deadline_exceeded"))
+
+    def test_a_router_that_leaves_cancels(self):
+        for stream in True, False:
+            with self.subTest(stream=stream):
+                request_id = f"left-{stream}"
+                connection = http.client.HTTPConnection("127.0.0.1", self.service.http_port, timeout=PATIENCE_S)
+                connection.request("POST", "/v1/completions", json.dumps(body_of(LONG, stream=stream)), {"X-Request-Id": request_id})
+                self.service.wait_for_layers(request_id)
+                connection.close()
+                wait_until("the cancellation", lambda: self.service.get(f"/v1/prefill/{request_id}")[2]["status"] == "failed", 30)
+                state = self.service.get(f"/v1/prefill/{request_id}")[2]
+                self.assertEqual(state["error"]["type"], "cancelled")
+        self.assertEqual(self.complete(SHORT)[0], 200)
+
+    def test_models_are_listed_as_clients_of_openai_expect(self):
+        _, _, models = self.service.get("/v1/models")
+        (model,) = models["data"]
+        self.assertEqual((models["object"], model["id"], model["object"], model["owned_by"]), ("list", "fixture", "model", "millrace"))
+        self.assertLess(abs(model["created"] - time.time()), 60)
+
+
+class WithoutGroupsTest(ServiceTestCase):
+    def test_a_router_is_told_when_to_try_again(self):
+        service = Service()
+        self.addCleanup(service.close)
+        status, headers, body = service.request("POST", "/v1/completions", body_of(SHORT, stream=True))
+        self.assertEqual((status, body["error"]["type"]), (503, "unavailable"))
+        self.assertIn("Retry-After", headers)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    unittest.main(verbosity=2)

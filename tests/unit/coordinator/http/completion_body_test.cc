@@ -1,0 +1,194 @@
+#include <gtest/gtest.h>
+
+#include "coordinator/api/api_error.h"
+#include "coordinator/api/parse_completion.h"
+
+namespace millrace::coordinator {
+namespace {
+
+ParsedCompletionBody parse(std::string_view text, PrefillBodyLimits limits = {}) {
+  return parse_completion(text, limits);
+}
+// A body with more than what is required.
+ParsedCompletionBody with(const std::string& more) {
+  return parse(R"({"model":"m","prompt":[1],)" + more + "}");
+}
+// "param: message" of a refusal.
+std::string refusal(const ParsedCompletionBody& parsed) {
+  const auto* wrong = std::get_if<Refusal>(&parsed);
+  return wrong ? wrong->field + ": " + wrong->error.message : "accepted";
+}
+const CompletionBody& accepted(const ParsedCompletionBody& parsed) {
+  EXPECT_TRUE(std::holds_alternative<CompletionBody>(parsed)) << refusal(parsed);
+  return std::get<CompletionBody>(parsed);
+}
+
+TEST(CompletionBody, IsAPrefillWithOptionsOfItsOwn) {
+  const auto parsed = parse(R"({"model":"m","prompt":[0,1,2147483647],"request_id":"r1","n":1,
+      "max_tokens":1,"stream":true,"stream_options":{"include_usage":true},"logprobs":5,
+      "millrace":{"head_plan":"dense","min_recall":0.5,"deadline_ms":5,"lease_ms":6}})");
+  const CompletionBody& body = accepted(parsed);
+  EXPECT_EQ(body.prefill.model, "m");
+  EXPECT_EQ(body.prefill.request_id, "r1");
+  EXPECT_EQ(body.prefill.prompt_token_ids, (std::vector<int32_t>{0, 1, 2147483647}));
+  EXPECT_EQ(body.prefill.options.head_plan(), "dense");
+  EXPECT_EQ(body.prefill.options.min_recall(), 0.5);
+  EXPECT_EQ(body.prefill.options.deadline_ms(), 5u);
+  EXPECT_EQ(body.prefill.options.lease_ms(), 6u);
+  EXPECT_FALSE(body.prefill.stream);  // there are no events of a prefill in this answer
+  EXPECT_TRUE(body.options.stream);
+  EXPECT_TRUE(body.options.include_usage);
+  EXPECT_EQ(body.options.logprobs, 5);
+}
+
+TEST(CompletionBody, TakesWhatRoutersSend) {
+  // vLLM's proxies and llm-d's sidecar, with the fields of a client that they pass on.
+  const auto parsed = parse(R"({"model":"m","prompt":[1,2],"temperature":0.7,"top_p":0.9,"seed":3,
+      "stop":["\n","END"],"user":"u","logit_bias":{"7":-100},"min_tokens":0,"ignore_eos":true,
+      "response_format":{"type":"json_schema","json_schema":{"model":5,"prompt":["x",{"n":2}]}},
+      "kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,
+        "remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},
+      "stream":false,"max_tokens":1,"max_completion_tokens":1,"cache_hit_threshold":0,
+      "vllm_xargs":{"deep":[[[{"max_tokens":99}]]]}})");
+  EXPECT_EQ(accepted(parsed).prefill.prompt_token_ids, (std::vector<int32_t>{1, 2}));
+}
+
+TEST(CompletionBody, APromptMayBeTheOnlyOneOfAList) {
+  EXPECT_EQ(accepted(parse(R"({"model":"m","prompt":[[4,5]]})")).prefill.prompt_token_ids,
+            (std::vector<int32_t>{4, 5}));
+  const auto prompt = [](const std::string& text) {
+    return refusal(parse(R"({"model":"m","prompt":)" + text + "}"));
+  };
+  const std::string several = "prompt: 'prompt' must be a list of token ids, not several lists";
+  for (const char* text : {"[[1],[2]]", "[1,[2]]", "[[1],2]", "[[1,[2]]]", "[[],[1]]"}) {
+    EXPECT_EQ(prompt(text), several) << text;
+  }
+  for (const char* text : {"[]", "[[]]", "null"}) {
+    EXPECT_EQ(prompt(text), "prompt: the prompt is empty") << text;
+  }
+  EXPECT_EQ(prompt("[1,-1]"), "prompt: prompt[1] is -1; token ids are 0 to 2147483647");
+  EXPECT_EQ(prompt("[1.5]"),
+            "prompt: 'prompt' must be an array of integers, not an array with a number with a "
+            "fraction or exponent");
+  EXPECT_EQ(prompt("{}"), "prompt: 'prompt' must be a list of token ids, not an object");
+  EXPECT_EQ(prompt("[{}]"), "prompt: 'prompt' must be a list of token ids, not an object");
+  EXPECT_EQ(prompt("7"), "prompt: 'prompt' must be a list of token ids, not a number");
+}
+
+TEST(CompletionBody, TextIsRefusedBecauseThereIsNoTokenizer) {
+  const std::string long_text = "\"" + std::string(100'000, 'x') + "\"";
+  const std::vector<std::string> texts = {R"("Hello")", R"(["Hello","you"])", R"([["Hello"]])",
+                                          long_text};
+  for (const std::string& text : texts) {
+    const std::string body = R"({"model":"m","prompt":)" + text + "}";
+    EXPECT_EQ(refusal(parse(body)),
+              "prompt: 'prompt' is text; it must be a list of token ids, because there is no "
+              "tokenizer here");
+  }
+}
+
+TEST(CompletionBody, WhatOneTokenCannotStandForIsRefusedByName) {
+  const std::string why =
+      ": a prefill has one prompt of token ids and answers with the one token after it";
+  for (const char* name : {"max_tokens", "max_completion_tokens", "n", "best_of"}) {
+    for (const char* value : {"16", "0", "-1", "1.0", "\"1\"", "true", "[1]", "{}"}) {
+      EXPECT_EQ(refusal(with(fmt::format(R"("{}":{})", name, value))),
+                fmt::format("{0}: '{0}' must be 1{1}", name, why));
+    }
+    accepted(with(fmt::format(R"("{}":1)", name)));
+  }
+  for (const char* name : {"echo", "use_beam_search"}) {
+    EXPECT_EQ(refusal(with(fmt::format(R"("{}":true)", name))),
+              fmt::format("{0}: '{0}' must be false{1}", name, why));
+    accepted(with(fmt::format(R"("{}":false)", name)));
+  }
+  for (const char* name :
+       {"suffix", "prompt_embeds", "prompt_logprobs", "truncate_prompt_tokens"}) {
+    for (const char* value : {"\"x\"", "0", "[\"x\"]"}) {
+      EXPECT_EQ(refusal(with(fmt::format(R"("{}":{})", name, value))),
+                fmt::format("{0}: '{0}' must be null{1}", name, why));
+    }
+  }
+}
+
+TEST(CompletionBody, NullIsAsIfAFieldWereNotThere) {
+  const auto parsed = with(R"("max_tokens":null,"echo":null,"suffix":null,"stream":null,
+      "stream_options":null,"logprobs":null,"request_id":null,"millrace":null)");
+  EXPECT_FALSE(accepted(parsed).options.stream);
+  EXPECT_EQ(accepted(parsed).options.logprobs, std::nullopt);
+  const auto inside =
+      with(R"("stream_options":{"include_usage":null,"continuous_usage_stats":[1]})");
+  EXPECT_FALSE(accepted(inside).options.include_usage);
+  EXPECT_EQ(refusal(parse(R"({"model":null,"prompt":[1]})")), "model: 'model' is missing");
+}
+
+TEST(CompletionBody, NamesTheFieldThatIsOfTheWrongTypeRepeatedOrUnknown) {
+  EXPECT_EQ(refusal(parse(R"({"model":3})")), "model: 'model' must be a string, not a number");
+  EXPECT_EQ(refusal(with(R"("stream":"yes")")),
+            "stream: 'stream' must be true or false, not a string");
+  EXPECT_EQ(refusal(with(R"("stream":[true])")),
+            "stream: 'stream' must be true or false, not an array");
+  EXPECT_EQ(refusal(with(R"("stream_options":true)")),
+            "stream_options: 'stream_options' must be an object, not a boolean");
+  EXPECT_EQ(refusal(with(R"("stream_options":{"include_usage":1})")),
+            "stream_options.include_usage: 'stream_options.include_usage' must be true or false, "
+            "not a number");
+  EXPECT_EQ(refusal(with(R"("logprobs":-1)")),
+            "logprobs: 'logprobs' must be an integer from 0 on, not negative");
+  EXPECT_EQ(refusal(with(R"("logprobs":true)")),
+            "logprobs: 'logprobs' must be an integer from 0 on, not a boolean");
+  EXPECT_EQ(refusal(with(R"("request_id":"a/b")")).substr(0, 12), "request_id: ");
+  EXPECT_EQ(refusal(with(R"("prompt":[1])")), "prompt: field 'prompt' given twice");
+  EXPECT_EQ(refusal(with(R"("n":1,"n":1)")), "n: field 'n' given twice");
+}
+
+TEST(CompletionBody, OptionsOfMillraceAreCheckedAsThoseOfAPrefill) {
+  const auto millrace = [](const std::string& text) {
+    return refusal(with(R"("millrace":)" + text));
+  };
+  EXPECT_EQ(millrace(R"({"lease_ms":0})"),
+            "millrace.lease_ms: 'millrace.lease_ms' is 0; must be 1 to 86400000");
+  EXPECT_EQ(millrace(R"({"lease_ms":"5"})"),
+            "millrace.lease_ms: 'millrace.lease_ms' must be an integer, not a string");
+  EXPECT_EQ(millrace(R"({"lease_ms":null})"),
+            "millrace.lease_ms: 'millrace.lease_ms' must be an integer, not null");
+  EXPECT_EQ(millrace(R"({"min_recall":{}})"),
+            "millrace.min_recall: 'millrace.min_recall' must be a number, not an object");
+  EXPECT_TRUE(millrace(R"({"head_plan":"dens"})").starts_with("millrace.head_plan: head plan "));
+  EXPECT_EQ(millrace(R"({"lease_ms":5,"lease_ms":6})"),
+            "millrace.lease_ms: field 'millrace.lease_ms' given twice");
+  for (const char* name : {"handover", "model", "prompt_token_ids", "lease"}) {
+    EXPECT_EQ(millrace(fmt::format(R"({{"{}":1}})", name)),
+              fmt::format("millrace.{0}: unknown field 'millrace.{0}'; 'millrace' may have "
+                          "head_plan, min_recall, deadline_ms, lease_ms",
+                          name));
+  }
+  EXPECT_EQ(millrace("[1]"), "millrace: 'millrace' must be an object, not an array");
+}
+
+TEST(CompletionBody, MalformedJsonAndOtherDocumentsAreRefused) {
+  EXPECT_TRUE(refusal(parse(R"({"prompt":[1)")).starts_with(": malformed JSON at byte"));
+  EXPECT_TRUE(refusal(with(R"("x":{"y":[1,})")).starts_with(": malformed JSON at byte"));
+  for (const char* text : {"[]", "7", "null"}) {
+    EXPECT_EQ(refusal(parse(text)), ": the body is not a JSON object") << text;
+  }
+}
+
+TEST(CompletionBody, StopsAtTheTokenLimitWithoutReadingOn) {
+  PrefillBodyLimits limits;
+  limits.max_prompt_tokens = 2;
+  const auto parsed = parse(R"({"model":"m","prompt":[[1,2,3, this is not even JSON)", limits);
+  EXPECT_EQ(refusal(parsed), "prompt: the prompt exceeds the limit of 2 tokens");
+  EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
+}
+
+// Of Python: hashlib.sha256(struct.pack("<3i", 1, 2, 3)), and of 0 and 2147483647.
+TEST(PromptDigest, IsOfLittleEndianInt32) {
+  EXPECT_EQ(prompt_digest({1, 2, 3}),
+            "4636993d3e1da4e9d6b8f87b79e8f7c6d018580d52661950eabc3845c5897a4d");
+  EXPECT_EQ(prompt_digest({0, 2147483647}),
+            "b6d07a2a406a5dd243cf8c120962fb2882e59d3df90510233499846f2ab5ff26");
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

@@ -1,0 +1,88 @@
+#include "coordinator/api/completion_json.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace millrace::coordinator {
+namespace {
+
+constexpr const char* kHead =
+    R"({"id":"cmpl-r1","object":"text_completion","created":1700000000,"model":"m",)";
+constexpr const char* kParams =
+    R"("kv_transfer_params":{"millrace":{"request_id":"r1","lease_id":"lease-1",)"
+    R"("prompt_sha256":"abc"}}})";
+constexpr const char* kUsage =
+    R"("usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4})";
+
+Request done() {
+  Request request;
+  request.id = std::string("r1");
+  request.model = std::string("m");
+  request.num_tokens = 3;
+  protocol::PrefillDone message;
+  protocol::Manifest& manifest = *message.mutable_manifest();
+  manifest.set_first_token_id(13);
+  manifest.set_lease_id("lease-1");
+  const float logprobs[] = {-0.25F, -2, -std::numeric_limits<float>::infinity()};
+  for (int i = 0; i < 3; ++i) {
+    auto& token = *manifest.add_top_logprobs();
+    token.set_token_id(13 + i);
+    token.set_logprob(logprobs[i]);
+  }
+  request.result = std::make_shared<const protocol::PrefillDone>(std::move(message));
+  return request;
+}
+
+std::string text(const CompletionOptions& options, const Request& request = done()) {
+  return completion_text(request, options, "abc", 1700000000);
+}
+std::string choices(const std::string& logprobs) {
+  return fmt::format(R"("choices":[{{"index":0,"text":"","token_ids":[13],"logprobs":{},)"
+                     R"("finish_reason":"length"}}],)",
+                     logprobs);
+}
+
+TEST(CompletionJson, HasTheTokenTheUsageAndWhereTheCacheIs) {
+  EXPECT_EQ(text({}), fmt::format("{}{}{},{}", kHead, choices("null"), kUsage, kParams));
+}
+
+TEST(CompletionJson, LogprobsListTheBestTokensById) {
+  const auto listed = [](const std::string& top) {
+    return fmt::format(R"({{"tokens":["token_id:13"],"token_logprobs":[-2.5E-1],)"
+                       R"("top_logprobs":[{{{}}}],"text_offset":[0]}})",
+                       top);
+  };
+  const std::string one = R"("token_id:13":-2.5E-1)";
+  const std::string two = one + R"(,"token_id:14":-2E0)";
+  const std::string all = two + R"(,"token_id:15":null)";  // JSON has no infinity
+  for (const auto& [wanted, top] : {std::pair(0, one), {1, one}, {2, two}, {3, all}, {20, all}}) {
+    const std::string answer = text({.logprobs = wanted});
+    EXPECT_NE(answer.find(choices(listed(top))), std::string::npos) << wanted << " " << answer;
+  }
+}
+
+TEST(CompletionJson, AGroupThatListsNothingLeavesTheLogprobUnknown) {
+  Request request = done();
+  protocol::PrefillDone message = *request.result;
+  message.mutable_manifest()->clear_top_logprobs();
+  request.result = std::make_shared<const protocol::PrefillDone>(std::move(message));
+  EXPECT_NE(text({.logprobs = 2}, request)
+                .find(R"({"tokens":["token_id:13"],"token_logprobs":[null],"top_logprobs":[{}],)"),
+            std::string::npos);
+}
+
+TEST(CompletionJson, AStreamIsOneEventAndItsEnd) {
+  EXPECT_EQ(text({.stream = true}),
+            fmt::format("data: {}{}{}\n\ndata: [DONE]\n\n", kHead, choices("null"), kParams));
+}
+
+TEST(CompletionJson, UsageInAStreamIsAnEventOfItsOwn) {
+  EXPECT_EQ(text({.stream = true, .include_usage = true}),
+            fmt::format("data: {0}{1}\"usage\":null,{2}\n\n"
+                        "data: {0}\"choices\":[],{3}}}\n\ndata: [DONE]\n\n",
+                        kHead, choices("null"), kParams, kUsage));
+}
+
+}  // namespace
+}  // namespace millrace::coordinator
