@@ -234,6 +234,23 @@ class VllmTest(ServiceTestCase):
         self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 1))
         self.assertEqual(self.metric("millrace_prefill_requests_total"), requests)
 
+    @once
+    def test_a_router_that_knows_openai_only_gets_one_computed_token(self):
+        """The test is the router: it posts the prompt here, and passes the parameters of the answer on as they are."""
+        record = make_prompt(1500, seed=43)
+        tokens = record["prompt_token_ids"]
+        status, _, answer = self.service.request("POST", "/v1/completions", {
+            "model": "fixture", "prompt": tokens, "max_tokens": 1, "max_completion_tokens": 1, "stream": False, "temperature": 0,
+            "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
+                                   "remote_host": None, "remote_port": None}})
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(answer["choices"][0]["token_ids"], record["answer_token_ids"][:1])
+        requests = self.metric("millrace_prefill_requests_total")
+        generated, computed = self.vllm.answer(tokens, answer["kv_transfer_params"]["millrace"])
+        self.assertEqual((generated, computed), (self.own(tokens), 1))
+        self.assertEqual(generated[:4], record["answer_token_ids"])
+        self.assertEqual(self.metric("millrace_prefill_requests_total"), requests)
+
     def test_a_group_that_is_killed_in_the_middle_costs_time_only(self):
         record = make_prompt(LONG, seed=51)
 
