@@ -120,6 +120,7 @@ VENDOR_HOMES = {
         "client",
         "worker/control",
     ),
+    r"openssl/": ("coordinator/text",),
     r"prometheus/": ("common/metrics",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu",),
     r"CLI/": ("common/cli", "coordinator/server", "client", "decode", "worker/cli"),

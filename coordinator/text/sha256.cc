@@ -1,105 +1,24 @@
 #include "coordinator/text/sha256.h"
 
 #include <fmt/format.h>
+#include <openssl/evp.h>
 
-#include <algorithm>
 #include <array>
-#include <bit>
-#include <cstdint>
-#include <cstring>
+
+#include "common/check.h"
 
 namespace millrace::coordinator {
 
-namespace {
-
-constexpr size_t kBlockBytes = 64;
-
-// FIPS 180-4, 4.2.2: of the cube roots of the first 64 primes, the first 32 bits of the fractions.
-constexpr std::array<uint32_t, 64> kRounds = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-class Sha256 {
- public:
-  void add_block(const std::byte* block);
-  std::string hex() const;
-
- private:
-  // 5.3.3: the same of the square roots of the first 8 primes.
-  std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-};
-
-uint32_t big_endian(const std::byte* bytes) {
-  uint32_t word = 0;
-  for (size_t i = 0; i < sizeof word; ++i) word = word << 8 | std::to_integer<uint32_t>(bytes[i]);
-  return word;
-}
-
-// 6.2.2, step 1.
-std::array<uint32_t, 64> message_schedule(const std::byte* block) {
-  std::array<uint32_t, 64> w;
-  for (size_t t = 0; t < 16; ++t) w[t] = big_endian(block + t * sizeof(uint32_t));
-  for (size_t t = 16; t < w.size(); ++t) {
-    const uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3;
-    const uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
-    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
-  }
-  return w;
-}
-
-// 6.2.2, steps 2 to 4.
-void Sha256::add_block(const std::byte* block) {
-  const auto w = message_schedule(block);
-  auto [a, b, c, d, e, f, g, h] = state_;
-  for (size_t t = 0; t < w.size(); ++t) {
-    const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-    const uint32_t choice = (e & f) ^ (~e & g);
-    const uint32_t t1 = h + s1 + choice + kRounds[t] + w[t];
-    const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-    const uint32_t majority = (a & b) ^ (a & c) ^ (b & c);
-    h = g;
-    g = f;
-    f = e;
-    e = d + t1;
-    d = c;
-    c = b;
-    b = a;
-    a = t1 + s0 + majority;
-  }
-  const std::array<uint32_t, 8> change = {a, b, c, d, e, f, g, h};
-  for (size_t i = 0; i < state_.size(); ++i) state_[i] += change[i];
-}
-
-std::string Sha256::hex() const {
-  std::string out;
-  for (const uint32_t word : state_) out += fmt::format("{:08x}", word);
-  return out;
-}
-
-}  // namespace
-
 std::string sha256_hex(std::span<const std::byte> bytes) {
-  Sha256 hash;
-  std::span<const std::byte> rest = bytes;
-  for (; rest.size() >= kBlockBytes; rest = rest.subspan(kBlockBytes)) hash.add_block(rest.data());
-  // 5.1.1: a one, zeros, and the length in bits as 64, in one block or two.
-  std::array<std::byte, 2 * kBlockBytes> tail{};
-  std::copy(rest.begin(), rest.end(), tail.begin());
-  tail[rest.size()] = std::byte{0x80};
-  const size_t tail_bytes =
-      rest.size() + 1 + sizeof(uint64_t) <= kBlockBytes ? kBlockBytes : 2 * kBlockBytes;
-  uint64_t bits = uint64_t{bytes.size()} * 8;
-  for (size_t i = 1; i <= sizeof bits; ++i, bits >>= 8)
-    tail[tail_bytes - i] = std::byte(bits & 0xff);
-  for (size_t at = 0; at < tail_bytes; at += kBlockBytes) hash.add_block(tail.data() + at);
-  return hash.hex();
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned int size = 0;
+  const int done = EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(),
+                              /*impl=*/nullptr);
+  MR_CHECK(done == 1, "OpenSSL has no SHA-256");
+  std::string hex;
+  for (unsigned int i = 0; i < size; ++i)
+    fmt::format_to(std::back_inserter(hex), "{:02x}", digest[i]);
+  return hex;
 }
 
 }  // namespace millrace::coordinator

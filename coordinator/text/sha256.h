@@ -1,5 +1,4 @@
-// SHA-256 (FIPS 180-4). For names of contents, not for secrets: it takes a time that depends on the
-// length only, but nothing is wiped.
+// SHA-256 (FIPS 180-4), by OpenSSL. For names of contents, not for secrets: nothing is wiped.
 #pragma once
 
 #include <cstddef>
