@@ -24,7 +24,7 @@
 // Threads: every method may be called from any thread. pin_pages may read the disk; pin_digests
 // reads nothing.
 // Errors: kExhausted (begin_request; pin_pages, while other readers hold the memory to read into),
-// kNotFound (unknown request, page outside it, expired or
+// kInvalidArgument (pages that do not ascend), kNotFound (unknown request, page outside it, expired or
 // foreign lease: the message says which), kUnavailable (a page of an open request that is not
 // complete yet), kCorrupt (a page read back from disk that does not match its checksum), kIo.
 #pragma once
@@ -97,6 +97,15 @@ struct PageKey {
   bool operator==(const PageKey&) const = default;
 };
 
+// first_page, first_page + 1, ...
+inline std::vector<int64_t> consecutive_pages(int64_t first_page, int64_t num_pages) {
+  std::vector<int64_t> pages(static_cast<size_t>(num_pages));
+  // Unsigned, so that numbers from the network may overflow.
+  auto next = static_cast<uint64_t>(first_page);
+  for (int64_t& page : pages) page = static_cast<int64_t>(next++);
+  return pages;
+}
+
 // Bounds of a page's keys, [head_dim] each (kernels/api/digest.h).
 struct PageDigest {
   std::span<const float> min;
@@ -113,7 +122,7 @@ struct PinnedPage {
   Tier tier = Tier::kDevice;
 };
 
-// Consecutive pages of one layer and kv head. Destroying it unpins.
+// Pages of one layer and kv head. Destroying it unpins.
 class PinnedPages {
  public:
   virtual ~PinnedPages() = default;
@@ -169,16 +178,16 @@ class KvStore {
   // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned.
   virtual void abort(const std::string& request_id) = 0;
 
+  // `pages`: of the prompt, ascending, one at least.
   virtual Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
                                                          const std::string& lease_id, int32_t layer,
-                                                         int32_t kv_head, int64_t first_page,
-                                                         int64_t num_pages) = 0;
+                                                         int32_t kv_head,
+                                                         std::span<const int64_t> pages) = 0;
   // What is known of these pages without their bytes, which are empty.
   virtual Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
                                                            const std::string& lease_id,
                                                            int32_t layer, int32_t kv_head,
-                                                           int64_t first_page,
-                                                           int64_t num_pages) = 0;
+                                                           std::span<const int64_t> pages) = 0;
 
   virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                                    Duration lease) = 0;

@@ -45,20 +45,33 @@ Result<std::span<PageEntry>> PageTable::head(int32_t layer, int32_t kv_head) {
   return std::span(entries_).subspan(row * pages_.size(), pages_.size());
 }
 
-Result<std::span<PageEntry>> PageTable::range(int32_t layer, int32_t kv_head, int64_t first_page,
-                                              int64_t num_pages) {
+Result<std::vector<PageEntry*>> PageTable::select(int32_t layer, int32_t kv_head,
+                                                  std::span<const int64_t> pages) {
   MR_ASSIGN_OR_RETURN(const auto all, head(layer, kv_head));
-  const auto first = std::lower_bound(pages_.begin(), pages_.end(), first_page);
-  const int64_t held_after = pages_.end() - first;
-  // pages_ ascends, so the run is whole exactly when its last element is where it should be.
-  if (num_pages <= 0 || held_after < num_pages || *first != first_page ||
-      first[num_pages - 1] - first_page != num_pages - 1) {
-    return error(Errc::kNotFound,
-                 "request '{}': {} pages from {} are not all among the {} of {} prompt pages this "
-                 "rank holds",
-                 request_id_, num_pages, first_page, pages_.size(), num_prompt_pages_);
+  if (pages.empty()) {
+    return error(Errc::kInvalidArgument, "request '{}': no pages are named", request_id_);
   }
-  return all.subspan(first - pages_.begin(), num_pages);
+  std::vector<PageEntry*> entries;
+  entries.reserve(pages.size());
+  auto next = pages_.begin();
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (i > 0 && pages[i] <= pages[i - 1]) {
+      return error(Errc::kInvalidArgument, "request '{}': page {} after {}; pages must ascend",
+                   request_id_, pages[i], pages[i - 1]);
+    }
+    // Side by side as a rule: no search.
+    if (next == pages_.end() || *next != pages[i]) {
+      next = std::lower_bound(next, pages_.end(), pages[i]);
+    }
+    if (next == pages_.end() || *next != pages[i]) {
+      return error(Errc::kNotFound,
+                   "request '{}': page {} is not among the {} of {} prompt pages this rank holds",
+                   request_id_, pages[i], pages_.size(), num_prompt_pages_);
+    }
+    entries.push_back(&all[static_cast<size_t>(next - pages_.begin())]);
+    ++next;
+  }
+  return entries;
 }
 
 PageKey PageTable::key_of(const PageEntry& entry) const {
@@ -69,13 +82,13 @@ PageKey PageTable::key_of(const PageEntry& entry) const {
           .page = pages_[static_cast<size_t>(index_of(entry) % num_pages)]};
 }
 
-Result<void> PageTable::check_readable(std::span<const PageEntry> entries) const {
+Result<void> PageTable::check_readable(std::span<PageEntry* const> entries) const {
   if (sealed) return {};
-  const auto missing = std::find_if(entries.begin(), entries.end(), [](const PageEntry& entry) {
-    return entry.state != PageState::kWritten || !entry.scored;
+  const auto missing = std::find_if(entries.begin(), entries.end(), [](const PageEntry* entry) {
+    return entry->state != PageState::kWritten || !entry->scored;
   });
   if (missing == entries.end()) return {};
-  const PageKey key = key_of(*missing);
+  const PageKey key = key_of(**missing);
   return error(Errc::kUnavailable,
                "request '{}': layer {} kv head {} page {} is not there yet; {} of {} pages are",
                request_id_, key.layer, key.kv_head, key.page, num_written, num_entries());

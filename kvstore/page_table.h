@@ -63,12 +63,13 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
 
   // kNotFound names what is outside: layer, kv head or page.
   Result<std::span<PageEntry>> head(int32_t layer, int32_t kv_head);
-  // Consecutive pages; kNotFound when this rank does not hold all of them.
-  Result<std::span<PageEntry>> range(int32_t layer, int32_t kv_head, int64_t first_page,
-                                     int64_t num_pages);
+  // The pages with these numbers, which ascend: kInvalidArgument where they do not or there is none.
+  // kNotFound names the first that this rank does not hold.
+  Result<std::vector<PageEntry*>> select(int32_t layer, int32_t kv_head,
+                                         std::span<const int64_t> pages);
   PageKey key_of(const PageEntry& entry) const;
   // kUnavailable names the first of `entries` that may not be read yet.
-  Result<void> check_readable(std::span<const PageEntry> entries) const;
+  Result<void> check_readable(std::span<PageEntry* const> entries) const;
 
   // [3, head_dim]: min, max, radius. Of a page that is not written, anything.
   std::span<float> digest_of(const PageEntry& entry);

@@ -4,7 +4,7 @@ namespace millrace::kvstore {
 
 void Pins::describe() {
   for (size_t i = 0; i < entries_.size(); ++i) {
-    const PageEntry& entry = entries_[i];
+    const PageEntry& entry = *entries_[i];
     const Tier tier = entry.slots.best();
     slots_.push_back(entry.slots[tier]);
     pages_[i] = {.bytes = {},
@@ -26,7 +26,7 @@ Result<void> Pins::load(const PageIo& io, ReadBudget& budget) {
   std::byte* next = read_.data();
   for (const size_t i : to_read) {
     const std::span bytes(next, page_bytes);
-    MR_RETURN_IF_ERROR(io.read(pages_[i].tier, slots_[i], entries_[i], bytes));
+    MR_RETURN_IF_ERROR(io.read(pages_[i].tier, slots_[i], *entries_[i], bytes));
     pages_[i].bytes = bytes;
     next += page_bytes;
   }

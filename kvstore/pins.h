@@ -17,14 +17,15 @@ namespace millrace::kvstore {
 class Pins final : public PinnedPages {
  public:
   // The entries, of `table`, are pinned; `unpin` is called when they need not be any more.
-  Pins(std::shared_ptr<PageTable> table, std::span<PageEntry> entries, std::function<void()> unpin)
+  Pins(std::shared_ptr<PageTable> table, std::vector<PageEntry*> entries,
+       std::function<void(std::span<PageEntry* const>)> unpin)
       : table_(std::move(table)),
-        entries_(entries),
+        entries_(std::move(entries)),
         unpin_(std::move(unpin)),
-        pages_(entries.size()) {}
+        pages_(entries_.size()) {}
   ~Pins() override {
     read_ = {};  // with the last pin the store may go, and its budget
-    unpin_();
+    unpin_(entries_);
   }
 
   std::span<const PinnedPage> pages() const override { return pages_; }
@@ -36,8 +37,8 @@ class Pins final : public PinnedPages {
 
  private:
   std::shared_ptr<PageTable> table_;
-  std::span<PageEntry> entries_;
-  std::function<void()> unpin_;
+  std::vector<PageEntry*> entries_;
+  std::function<void(std::span<PageEntry* const>)> unpin_;
   std::vector<int32_t> slots_;
   std::vector<PinnedPage> pages_;
   ReadMemory read_;

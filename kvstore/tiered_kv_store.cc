@@ -152,8 +152,9 @@ Result<TieredKvStore::PageWrite> TieredKvStore::start_write(const std::string& r
                                                             const PageKey& key) {
   std::lock_guard lock(mutex_);
   MR_ASSIGN_OR_RETURN(auto table, find_running(request_id));
-  MR_ASSIGN_OR_RETURN(const auto entries, table->range(key.layer, key.kv_head, key.page, 1));
-  PageEntry& page = entries.front();
+  MR_ASSIGN_OR_RETURN(const auto entries,
+                      table->select(key.layer, key.kv_head, std::span(&key.page, 1)));
+  PageEntry& page = *entries.front();
   if (page.state != PageState::kUnwritten) {
     return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} page {} written twice",
                  request_id, key.layer, key.kv_head, key.page);
@@ -249,9 +250,8 @@ std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, 
 Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string& request_id,
                                                               const std::string& lease_id,
                                                               int32_t layer, int32_t kv_head,
-                                                              int64_t first_page,
-                                                              int64_t num_pages) {
-  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, first_page, num_pages));
+                                                              std::span<const int64_t> pages) {
+  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
   MR_RETURN_IF_ERROR(pins->load(io_, read_budget_));
   count_hits(pins->pages());
   return std::unique_ptr<PinnedPages>(std::move(pins));
@@ -260,24 +260,23 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
 Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_digests(const std::string& request_id,
                                                                 const std::string& lease_id,
                                                                 int32_t layer, int32_t kv_head,
-                                                                int64_t first_page,
-                                                                int64_t num_pages) {
-  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, first_page, num_pages));
+                                                                std::span<const int64_t> pages) {
+  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
 
 Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
                                                   const std::string& lease_id, int32_t layer,
-                                                  int32_t kv_head, int64_t first_page,
-                                                  int64_t num_pages) {
+                                                  int32_t kv_head, std::span<const int64_t> pages) {
   std::lock_guard lock(mutex_);
   MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
   const auto& table = tables_.at(request_id);
-  MR_ASSIGN_OR_RETURN(const auto entries, table->range(layer, kv_head, first_page, num_pages));
+  MR_ASSIGN_OR_RETURN(auto entries, table->select(layer, kv_head, pages));
   MR_RETURN_IF_ERROR(table->check_readable(entries));
-  for (PageEntry& page : entries) residency_.pin(page);
-  pinned_pages_ += num_pages;
-  auto pins = std::make_unique<Pins>(table, entries, [this, entries] { unpin(entries); });
+  for (PageEntry* page : entries) residency_.pin(*page);
+  pinned_pages_ += std::ssize(entries);
+  auto pins = std::make_unique<Pins>(table, std::move(entries),
+                                     [this](std::span<PageEntry* const> held) { unpin(held); });
   pins->describe();
   return pins;
 }
@@ -287,9 +286,9 @@ void TieredKvStore::count_hits(std::span<const PinnedPage> pages) {
   for (const PinnedPage& page : pages) ++page_hits_[page.tier];
 }
 
-void TieredKvStore::unpin(std::span<PageEntry> pages) {
+void TieredKvStore::unpin(std::span<PageEntry* const> pages) {
   std::lock_guard lock(mutex_);
-  for (PageEntry& page : pages) residency_.unpin(page);
+  for (PageEntry* page : pages) residency_.unpin(*page);
   pinned_pages_ -= static_cast<int64_t>(pages.size());
 }
 

@@ -43,12 +43,12 @@ class TieredKvStore final : public KvStore {
   void abort(const std::string& request_id) override;
   Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
                                                  const std::string& lease_id, int32_t layer,
-                                                 int32_t kv_head, int64_t first_page,
-                                                 int64_t num_pages) override;
+                                                 int32_t kv_head,
+                                                 std::span<const int64_t> pages) override;
   Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
                                                    const std::string& lease_id, int32_t layer,
-                                                   int32_t kv_head, int64_t first_page,
-                                                   int64_t num_pages) override;
+                                                   int32_t kv_head,
+                                                   std::span<const int64_t> pages) override;
   Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                            Duration lease) override;
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
@@ -81,10 +81,10 @@ class TieredKvStore final : public KvStore {
 
   // Pins without the pages' bytes.
   Result<std::unique_ptr<Pins>> hold(const std::string& request_id, const std::string& lease_id,
-                                     int32_t layer, int32_t kv_head, int64_t first_page,
-                                     int64_t num_pages);
+                                     int32_t layer, int32_t kv_head,
+                                     std::span<const int64_t> pages);
   void count_hits(std::span<const PinnedPage> pages);
-  void unpin(std::span<PageEntry> pages);
+  void unpin(std::span<PageEntry* const> pages);
 
   const KvGeometry geometry_;
   const bool promotes_;

@@ -64,7 +64,8 @@ class Fixture {
     int64_t bytes = 0;
     for (int32_t layer = 0; layer < geometry().num_layers; ++layer) {
       for (int64_t page = 0; page < kNumPages; page += kPinnedAtOnce) {
-        const auto pins = store_->pin_pages("r", "l", layer, 0, page, kPinnedAtOnce);
+        const auto pins =
+            store_->pin_pages("r", "l", layer, 0, consecutive_pages(page, kPinnedAtOnce));
         MR_CHECK(pins.ok(), "{}", pins.error().to_string());
         for (const PinnedPage& pinned : (*pins)->pages()) bytes += pinned.bytes.size();
       }

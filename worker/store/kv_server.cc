@@ -1,5 +1,8 @@
 #include "worker/store/kv_server.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "common/errc_wire.h"
 
 namespace millrace::worker {
@@ -17,19 +20,32 @@ comm::TransportReply error_reply(const Error& error) {
 }
 
 Result<void> check_size(const protocol::PageRequest& request, const kvstore::KvGeometry& geometry) {
-  if (request.num_pages() == 0) return error(Errc::kInvalidArgument, "no pages requested");
-  if (request.num_pages() > kMaxPagesPerRequest) {
-    return error(Errc::kTooLarge, "{} pages requested at once, limit {}", request.num_pages(),
+  const int64_t num_pages = std::max<int64_t>(request.num_pages(), request.pages_size());
+  if (num_pages == 0) return error(Errc::kInvalidArgument, "no pages requested");
+  if (num_pages > kMaxPagesPerRequest) {
+    return error(Errc::kTooLarge, "{} pages requested at once, limit {}", num_pages,
                  kMaxPagesPerRequest);
   }
   const int64_t payload_bytes =
-      request.num_pages() *
-      (request.digests_only() ? geometry.digest_bytes() : geometry.page_bytes());
+      num_pages * (request.digests_only() ? geometry.digest_bytes() : geometry.page_bytes());
   if (payload_bytes > comm::kMaxTransportPayloadBytes) {
-    return error(Errc::kTooLarge, "{} pages have {} bytes, a reply holds at most {}",
-                 request.num_pages(), payload_bytes, comm::kMaxTransportPayloadBytes);
+    return error(Errc::kTooLarge, "{} pages have {} bytes, a reply holds at most {}", num_pages,
+                 payload_bytes, comm::kMaxTransportPayloadBytes);
   }
   return {};
+}
+
+// Numbers beyond int64 become negative ones, which no prompt has.
+Result<std::vector<int64_t>> page_numbers(const protocol::PageRequest& request) {
+  if (request.pages_size() == 0) {
+    return kvstore::consecutive_pages(static_cast<int64_t>(request.first_page()),
+                                      request.num_pages());
+  }
+  if (request.num_pages() != 0 || request.first_page() != 0) {
+    return error(Errc::kInvalidArgument, "{} pages are named, and {} from {} too",
+                 request.pages_size(), request.num_pages(), request.first_page());
+  }
+  return std::vector<int64_t>(request.pages().begin(), request.pages().end());
 }
 
 }  // namespace
@@ -81,14 +97,11 @@ Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
 Result<std::unique_ptr<kvstore::PinnedPages>> KvServer::pin(const protocol::PageRequest& request) {
   const auto layer = static_cast<int32_t>(request.layer());
   const auto kv_head = static_cast<int32_t>(request.kv_head());
-  const auto first_page = static_cast<int64_t>(request.first_page());
-  const int64_t num_pages = request.num_pages();
+  MR_ASSIGN_OR_RETURN(const auto pages, page_numbers(request));
   if (request.digests_only()) {
-    return store_.pin_digests(request.request_id(), request.lease_id(), layer, kv_head, first_page,
-                              num_pages);
+    return store_.pin_digests(request.request_id(), request.lease_id(), layer, kv_head, pages);
   }
-  return store_.pin_pages(request.request_id(), request.lease_id(), layer, kv_head, first_page,
-                          num_pages);
+  return store_.pin_pages(request.request_id(), request.lease_id(), layer, kv_head, pages);
 }
 
 }  // namespace millrace::worker

@@ -50,7 +50,7 @@ class KvStoreTest : public ::testing::Test {
     return seal(id);
   }
   auto pin(const std::string& id, int32_t layer, int32_t kv_head, int64_t page, int64_t count = 1) {
-    return store_->pin_pages(id, "lease-" + id, layer, kv_head, page, count);
+    return store_->pin_pages(id, "lease-" + id, layer, kv_head, consecutive_pages(page, count));
   }
   Tier tier_of(const std::string& id, const PageKey& key) {
     auto pins = pin(id, key.layer, key.kv_head, key.page);

@@ -49,7 +49,8 @@ class KvStoreFaultsTest : public ::testing::Test {
     ASSERT_TRUE(seal(id).ok());
   }
   auto pin(const std::string& id, const PageKey& key, int64_t count = 1) {
-    return store_->pin_pages(id, "lease-" + id, key.layer, key.kv_head, key.page, count);
+    return store_->pin_pages(id, "lease-" + id, key.layer, key.kv_head,
+                             consecutive_pages(key.page, count));
   }
   void expect_intact(const std::string& id, int64_t num_pages) {
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
@@ -123,7 +124,7 @@ TEST_F(KvStoreFaultsTest, DigestsOfPagesOnDiskAreGivenWithoutReadingThem) {
   make_store({10, 0, 50});
   add("r", 5);
   faults(Tier::kDisk).num_reads = 0;
-  auto pins = store_->pin_digests("r", "lease-r", 1, 4, 1, 3);
+  auto pins = store_->pin_digests("r", "lease-r", 1, 4, consecutive_pages(1, 3));
   ASSERT_TRUE(pins.ok()) << pins.error().to_string();
   ASSERT_EQ((*pins)->pages().size(), 3u);
   for (int64_t i = 0; i < 3; ++i) {
@@ -137,7 +138,8 @@ TEST_F(KvStoreFaultsTest, DigestsOfPagesOnDiskAreGivenWithoutReadingThem) {
   }
   EXPECT_EQ(faults(Tier::kDisk).num_reads, 0);
   EXPECT_EQ(store_->stats().page_hits[Tier::kDisk], 0);
-  EXPECT_EQ(store_->pin_digests("r", "stolen", 1, 4, 1, 3).error().code, Errc::kNotFound);
+  EXPECT_EQ(store_->pin_digests("r", "stolen", 1, 4, consecutive_pages(1, 3)).error().code,
+            Errc::kNotFound);
   ASSERT_TRUE(pin("r", {1, 4, 1}, 3).ok());
   EXPECT_EQ(faults(Tier::kDisk).num_reads, 3);
   EXPECT_EQ(store_->stats().page_hits[Tier::kDisk], 3);
@@ -296,7 +298,7 @@ TEST(KvStoreDisk, DetectsAByteFlippedInTheFile) {
     close(fd);
   }
   EXPECT_EQ(flipped, 40);
-  const auto corrupt = (*store)->pin_pages("r", "l", 4, 5, 1, 1);
+  const auto corrupt = (*store)->pin_pages("r", "l", 4, 5, consecutive_pages(1, 1));
   ASSERT_FALSE(corrupt.ok());
   EXPECT_EQ(corrupt.error().code, Errc::kCorrupt);
   EXPECT_THAT(corrupt.error().message, HasSubstr("layer 4 kv head 5 page 1"));

@@ -12,7 +12,7 @@ TEST_F(KvStoreTest, TellsForeignExpiredReleasedAndUnknownApart) {
   make_store(100, 100);
   add("r", 1);
   add("s", 1);
-  EXPECT_THAT(store_->pin_pages("r", "lease-s", 0, 4, 0, 1).error().message,
+  EXPECT_THAT(store_->pin_pages("r", "lease-s", 0, 4, consecutive_pages(0, 1)).error().message,
               HasSubstr("is not its lease"));
   EXPECT_THAT(pin("nobody", 0, 4, 0).error().message, HasSubstr("unknown"));
   ASSERT_TRUE(store_->release_lease("s", "lease-s").ok());

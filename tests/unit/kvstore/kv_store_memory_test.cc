@@ -29,7 +29,9 @@ TEST(KvStoreMemory, PagesReadFromDiskAreHeldWithinABudget) {
   ASSERT_TRUE(store->begin_request("r", kPages * 64, pages).ok());
   ASSERT_TRUE(write_all_pages(*store, "r", pages, geometry).ok());
   ASSERT_TRUE(store->seal("r", "lease", std::chrono::hours(1)).ok());
-  const auto pin = [&](int64_t count) { return store->pin_pages("r", "lease", 0, 4, 0, count); };
+  const auto pin = [&](int64_t count) {
+    return store->pin_pages("r", "lease", 0, 4, consecutive_pages(0, count));
+  };
 
   auto first = pin(2);
   ASSERT_TRUE(first.ok()) << first.error().to_string();
@@ -37,7 +39,7 @@ TEST(KvStoreMemory, PagesReadFromDiskAreHeldWithinABudget) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Errc::kExhausted);
   EXPECT_EQ(store->stats().pinned_pages, 2);  // those that were refused are not
-  EXPECT_TRUE(store->pin_digests("r", "lease", 0, 4, 0, kPages).ok());
+  EXPECT_TRUE(store->pin_digests("r", "lease", 0, 4, consecutive_pages(0, kPages)).ok());
   first = pin(1);  // beside the two, and these go
   EXPECT_TRUE(pin(2).ok());
 }

@@ -99,7 +99,8 @@ TEST_F(OpenRequestTest, ItsLeaseIsNeitherRenewedNorReleasedBeforeTheSeal) {
 
 TEST_F(OpenRequestTest, AForeignLeaseNeitherReadsNorSealsIt) {
   for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) complete(layer);
-  EXPECT_EQ(store_->pin_pages("r", "stolen", 0, 4, 0, 1).error().code, Errc::kNotFound);
+  EXPECT_EQ(store_->pin_pages("r", "stolen", 0, 4, consecutive_pages(0, 1)).error().code,
+            Errc::kNotFound);
   EXPECT_EQ(store_->seal("r", "stolen", seconds(60)).error().code, Errc::kNotFound);
   expect_layer(0);
   EXPECT_EQ(store_->open("r", "second").error().code, Errc::kInvalidArgument);

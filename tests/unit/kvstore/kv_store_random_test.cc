@@ -207,7 +207,8 @@ class Workload {
     if (!request.sealed && !request.scored.empty()) {  // where there may be something
       std::tie(key.layer, key.kv_head) = *request.scored.begin();
     }
-    auto pages = store_->pin_pages(id, "lease " + id, key.layer, key.kv_head, key.page, count);
+    auto pages = store_->pin_pages(id, "lease " + id, key.layer, key.kv_head,
+                                   consecutive_pages(key.page, count));
     const bool there =
         request.sealed ? clock_.now() < request.lease_ends : request.is_there(key, count);
     ASSERT_EQ(pages.ok(), there);
@@ -268,7 +269,8 @@ class Workload {
       for (int32_t head = 0; head < geometry_.num_kv_heads; ++head) {
         for (const int64_t page : request.pages) {
           const PageKey key = {layer, geometry_.first_kv_head + head, page};
-          const auto pinned = store_->pin_pages(id, "lease " + id, key.layer, key.kv_head, page, 1);
+          const auto pinned = store_->pin_pages(id, "lease " + id, key.layer, key.kv_head,
+                                                consecutive_pages(page, 1));
           ASSERT_TRUE(pinned.ok()) << pinned.error().to_string();
           ASSERT_TRUE(holds_generated_data((*pinned)->pages()[0], id, key, geometry_));
         }

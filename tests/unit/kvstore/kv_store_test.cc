@@ -34,11 +34,33 @@ TEST_F(KvStoreTest, HoldsStripesOfAPrompt) {
   const auto pins = pin("r", 0, 4, 6, 2);
   ASSERT_TRUE(pins.ok());
   EXPECT_TRUE(holds_generated_data((*pins)->pages()[1], "r", {0, 4, 7}, geometry_));
-  for (const auto& [first, count] : {std::pair{3, 2}, {4, 1}, {7, 2}, {6, 0}, {-1, 1}, {2, 4}}) {
+  for (const auto& [first, count] : {std::pair{3, 2}, {4, 1}, {7, 2}, {-1, 1}, {2, 4}}) {
     const auto outside = pin("r", 0, 4, first, count);
     ASSERT_FALSE(outside.ok()) << first << " " << count;
     EXPECT_EQ(outside.error().code, Errc::kNotFound);
   }
+}
+
+TEST_F(KvStoreTest, PinsThePagesThatAreNamed) {
+  make_store(100, 0);
+  const std::vector<int64_t> pages = {2, 3, 6, 7};
+  ASSERT_TRUE(store_->begin_request("r", 8 * 64, pages).ok());
+  ASSERT_TRUE(write_all_pages(*store_, "r", pages, geometry_).ok());
+  seal("r");
+  const auto pin_named = [&](std::vector<int64_t> named) {
+    return store_->pin_pages("r", "lease-r", 1, 5, named);
+  };
+  const auto pins = pin_named({2, 6, 7});
+  ASSERT_TRUE(pins.ok()) << pins.error().to_string();
+  EXPECT_EQ(store_->stats().pinned_pages, 3);
+  for (const auto& [i, page] : {std::pair<size_t, int64_t>{0, 2}, {1, 6}, {2, 7}}) {
+    EXPECT_TRUE(holds_generated_data((*pins)->pages()[i], "r", {1, 5, page}, geometry_)) << page;
+  }
+  EXPECT_EQ(pin_named({}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(pin_named({6, 2}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(pin_named({6, 6}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(pin_named({2, 4, 6}).error().code, Errc::kNotFound);
+  EXPECT_EQ(pin_named({7, 8}).error().code, Errc::kNotFound);
 }
 
 TEST_F(KvStoreTest, HoldsARequestOfWhichThisRankHasNoPages) {
@@ -53,8 +75,7 @@ TEST_F(KvStoreTest, NamesLayerHeadAndPageOutsideTheRequest) {
   add("r", 2);
   EXPECT_THAT(pin("r", 5, 4, 0).error().message, HasSubstr("layer 5 of 5"));
   EXPECT_THAT(pin("r", 0, 3, 0).error().message, HasSubstr("kv head 3, this rank holds [4, 6)"));
-  EXPECT_THAT(pin("r", 0, 4, 1, 2).error().message, HasSubstr("2 pages from 1"));
-  EXPECT_EQ(pin("r", 0, 4, 0, INT64_MAX).error().code, Errc::kNotFound);
+  EXPECT_THAT(pin("r", 0, 4, 1, 2).error().message, HasSubstr("page 2 is not among the 2 of 2"));
   EXPECT_EQ(pin("r", 0, 4, INT64_MAX, 2).error().code, Errc::kNotFound);
 }
 

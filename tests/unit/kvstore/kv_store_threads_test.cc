@@ -60,7 +60,7 @@ class KvStoreThreads : public ::testing::Test {
   void read(const std::string& id) {
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       for (int32_t head = 4; head < 6; ++head) {
-        const auto pins = store_->pin_pages(id, "l", layer, head, 0, kPages);
+        const auto pins = store_->pin_pages(id, "l", layer, head, consecutive_pages(0, kPages));
         if (!pins.ok()) {
           ++wrong_;
           continue;
@@ -116,7 +116,7 @@ TEST_F(KvStoreThreads, ReadersOfAnOpenRequestGetWholeLayersOrAreToldToWait) {
     for (int reader = 0; reader < 2; ++reader) {
       readers.emplace_back([&] {
         for (int32_t layer = 0; layer < geometry_.num_layers;) {
-          const auto pins = store_->pin_pages(id, "l", layer, 5, 0, kPages);
+          const auto pins = store_->pin_pages(id, "l", layer, 5, consecutive_pages(0, kPages));
           if (!pins.ok()) {
             if (pins.error().code != Errc::kUnavailable) ++wrong_;
             std::this_thread::yield();
@@ -151,7 +151,7 @@ TEST_F(KvStoreThreads, AbortAtAnyMomentLeavesNoSlotBehind) {
     });
     std::thread reader([&] {
       for (int n = 0; n < 20; ++n) {
-        const auto pins = store_->pin_pages(id, "l", 4, 4, 0, kPages);
+        const auto pins = store_->pin_pages(id, "l", 4, 4, consecutive_pages(0, kPages));
         if (pins.ok() && !holds_generated_data((*pins)->pages()[2], id, {4, 4, 2}, geometry_)) {
           ++wrong_;
         }

@@ -16,10 +16,10 @@ TEST(PageTable, FindsEveryPageUnderItsKeyOnce) {
   for (int32_t layer = 0; layer < 5; ++layer) {
     for (int32_t head = 4; head < 6; ++head) {
       for (const int64_t page : pages) {
-        const auto found = table.range(layer, head, page, 1);
+        const auto found = table.select(layer, head, std::span(&page, 1));
         ASSERT_TRUE(found.ok());
-        EXPECT_EQ(table.key_of(found->front()), (PageKey{layer, head, page}));
-        seen.insert(&found->front());
+        EXPECT_EQ(table.key_of(*found->front()), (PageKey{layer, head, page}));
+        seen.insert(found->front());
       }
     }
   }

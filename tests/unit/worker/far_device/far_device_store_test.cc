@@ -58,7 +58,8 @@ std::vector<std::string> RankStore::pages() const {
     for (int32_t head = 0; head < geometry.num_kv_heads; ++head) {
       for (const int64_t number : own_pages) {
         const auto pinned =
-            must(store->pin_pages("r", "lease", layer, geometry.first_kv_head + head, number, 1));
+            must(store->pin_pages("r", "lease", layer, geometry.first_kv_head + head,
+                                  kvstore::consecutive_pages(number, 1)));
         const auto& page = pinned->pages().front();
         const auto digest = std::as_bytes(page.digest);
         pages.emplace_back(reinterpret_cast<const char*>(page.bytes.data()), page.bytes.size());
@@ -73,7 +74,10 @@ std::vector<std::string> RankStore::pages() const {
 int32_t RankStore::num_readable() const {
   int32_t readable = 0;
   while (readable < geometry.num_layers &&
-         store->pin_pages("r", "lease", readable, 0, 0, std::ssize(own_pages)).ok()) {
+         store
+             ->pin_pages("r", "lease", readable, 0,
+                         kvstore::consecutive_pages(0, std::ssize(own_pages)))
+             .ok()) {
     ++readable;
   }
   return readable;

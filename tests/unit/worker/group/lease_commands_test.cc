@@ -44,7 +44,7 @@ class LeaseCommandsTest : public ::testing::Test {
   }
   protocol::LeaseReply reply() const { return link_.sent().back().lease_reply(); }
   bool readable(size_t rank) const {
-    return stores_[rank]->pin_pages("a", "lease", 0, 0, 0, 1).ok();
+    return stores_[rank]->pin_pages("a", "lease", 0, 0, kvstore::consecutive_pages(0, 1)).ok();
   }
 
   ::millrace::testing::FakeClock clock_;

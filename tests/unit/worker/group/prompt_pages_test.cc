@@ -38,7 +38,7 @@ class PromptPagesTest : public ::testing::Test {
     return of.sink().finish();
   }
   bool readable(const std::string& request_id) const {
-    return store_->pin_pages(request_id, "lease", 0, 0, 0, 1).ok();
+    return store_->pin_pages(request_id, "lease", 0, 0, kvstore::consecutive_pages(0, 1)).ok();
   }
 
   ::millrace::testing::FakeClock clock_;

@@ -49,6 +49,11 @@ class KvServerTest : public ::testing::Test {
     request.set_num_pages(num_pages);
     return request;
   }
+  static protocol::PageRequest naming(std::initializer_list<uint64_t> pages) {
+    auto named = request(0, 0);
+    for (const uint64_t page : pages) named.add_pages(page);
+    return named;
+  }
   protocol::PageReply ask(const std::string& header) {
     const auto deadline = Deadline::after(std::chrono::seconds(60));
     auto connection = transport_.connect(server_->address(), deadline);
@@ -141,15 +146,59 @@ TEST(KvServerLimits, MorePagesThanAReplyCarriesAreRefusedBeforeTheStoreIsAsked) 
 }
 
 TEST_F(KvServerTest, PagesThatAreNotThereAreRefused) {
-  expect_refused(request(2, 2).SerializeAsString(), Errc::kNotFound, "not all among");
+  expect_refused(request(2, 2).SerializeAsString(), Errc::kNotFound,
+                 "page 3 is not among the 3 of 3");
   expect_refused(request(uint64_t{1} << 63, 1).SerializeAsString(), Errc::kNotFound,
-                 "not all among");
+                 "is not among");
+  expect_refused(request((uint64_t{1} << 63) - 1, 2).SerializeAsString(), Errc::kNotFound,
+                 "is not among");
+  expect_refused(request(~uint64_t{0}, 2).SerializeAsString(), Errc::kNotFound,
+                 "page -1 is not among");
   auto head = request(0, 1);
   head.set_kv_head(0xffffffff);
   expect_refused(head.SerializeAsString(), Errc::kNotFound, "kv head");
   auto layer = request(0, 1);
   layer.set_layer(0xffffffff);
   expect_refused(layer.SerializeAsString(), Errc::kNotFound, "layer");
+}
+
+TEST_F(KvServerTest, AnswersThePagesThatAreNamed) {
+  const auto reply = ask(naming({0, 2}).SerializeAsString());
+  ASSERT_FALSE(reply.has_error()) << reply.error().message();
+  EXPECT_EQ(reply.pages_size(), 2);
+  EXPECT_EQ(payload_.front(), std::byte{1});
+  EXPECT_EQ(payload_[static_cast<size_t>(kGeometry.page_bytes())], std::byte{3});
+
+  auto digests = naming({0, 2});
+  digests.set_digests_only(true);
+  EXPECT_EQ(ask(digests.SerializeAsString()).pages_size(), 2);
+  float last = 0;
+  std::memcpy(&last, payload_.data() + 3 * 4 * sizeof(float), sizeof(last));
+  EXPECT_EQ(last, 2.5f);
+}
+
+TEST_F(KvServerTest, NamedPagesThatDoNotAscendOrAreNotThereAreRefused) {
+  const auto refused = [&](std::initializer_list<uint64_t> pages, Errc code,
+                           const std::string& why) {
+    expect_refused(naming(pages).SerializeAsString(), code, why);
+  };
+  refused({1, 1}, Errc::kInvalidArgument, "page 1 after 1; pages must ascend");
+  refused({2, 0}, Errc::kInvalidArgument, "page 0 after 2; pages must ascend");
+  refused({0, 3}, Errc::kNotFound, "page 3 is not among the 3 of 3");
+  refused({0, uint64_t{1} << 63}, Errc::kInvalidArgument, "must ascend");
+  refused({~uint64_t{0}}, Errc::kNotFound, "page -1 is not among");
+  auto both = naming({0, 2});
+  both.set_num_pages(1);
+  expect_refused(both.SerializeAsString(), Errc::kInvalidArgument,
+                 "2 pages are named, and 1 from 0");
+  auto foreign = naming({0});
+  foreign.set_lease_id("another");
+  expect_refused(foreign.SerializeAsString(), Errc::kNotFound, "lease");
+  foreign.set_epoch("before");
+  expect_refused(foreign.SerializeAsString(), Errc::kNotFound, "epoch 'before' has ended");
+  auto many = naming({});
+  for (uint64_t page = 0; page < 2049; ++page) many.add_pages(page);
+  expect_refused(many.SerializeAsString(), Errc::kTooLarge, "2049 pages requested at once");
 }
 
 TEST_F(KvServerTest, APageOfAnOpenRequestIsServedOnceItIsThereAndRefusedRetriablyBefore) {

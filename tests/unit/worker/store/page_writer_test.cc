@@ -83,7 +83,8 @@ class PageWriterTest : public ::testing::Test {
     ASSERT_TRUE(written.ok()) << written.error().to_string();
     ASSERT_TRUE(store_->seal(id, "lease", std::chrono::hours(1)).ok());
     for (int32_t head = 0; head < kHeads; ++head) {
-      const auto pinned = store_->pin_pages(id, "lease", 1, head, 0, num_pages);
+      const auto pinned =
+          store_->pin_pages(id, "lease", 1, head, kvstore::consecutive_pages(0, num_pages));
       ASSERT_TRUE(pinned.ok()) << pinned.error().to_string();
       for (int64_t page = 0; page < num_pages; ++page) {
         const auto* held = reinterpret_cast<const float*>(

@@ -66,7 +66,8 @@ class StoreSinkTest : public ::testing::TestWithParam<DType> {
     ASSERT_TRUE(store_->seal("a", "lease", std::chrono::seconds(60)).ok());
   }
   std::unique_ptr<kvstore::PinnedPages> pin(int32_t layer, int32_t head, int64_t page) {
-    auto pinned = store_->pin_pages("a", "lease", layer, kFirstKvHead + head, page, 1);
+    auto pinned = store_->pin_pages("a", "lease", layer, kFirstKvHead + head,
+                                    kvstore::consecutive_pages(page, 1));
     MR_CHECK(pinned.ok(), "{}", pinned.error().to_string());
     return std::move(*pinned);
   }
