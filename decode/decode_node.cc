@@ -52,12 +52,14 @@ Result<DecodeReport> run_rank(kvclient::PullClient& client, const kvclient::Mani
   MR_RETURN_IF_ERROR(check_model(*weights, manifest, options.any_weights));
 
   MR_ASSIGN_OR_RETURN(const auto cache,
-                      PulledCache::pull(client, manifest, feed, weights->shard, *device, deadline));
+                      PulledCache::pull(client, manifest, feed, weights->shard, *device,
+                                        {options.order, options.hot_share}, deadline));
   MR_ASSIGN_OR_RETURN(const auto result, feed->wait_for_result(deadline));
   DecodeReport report{.pulled = cache.stats(),
                       .bytes_while_computing = cache.timeline().bytes_while_computing,
                       .bytes_before_done = cache.timeline().bytes_before_done,
                       .tail_s = tail_s(cache.timeline(), feed->done_at()),
+                      .hot_s = cache.timeline().hot_s,
                       .cache_checksums = {cache.checksum()}};
   Stopwatch watch;
   MR_ASSIGN_OR_RETURN(auto generator,
@@ -80,6 +82,9 @@ void add(kvclient::PullStats& sum, const kvclient::PullStats& rank) {
   sum.bytes += rank.bytes;
   for (const Tier tier : kTiers) sum.pages_by_tier[tier] += rank.pages_by_tier[tier];
   sum.corrupt_pages += rank.corrupt_pages;
+  sum.hot_pages += rank.hot_pages;
+  sum.hot_pages_total += rank.hot_pages_total;
+  sum.score_bytes += rank.score_bytes;
   sum.seconds = std::max(sum.seconds, rank.seconds);
   for (const auto& [name, bytes] : rank.bytes_by_transport) sum.bytes_by_transport[name] += bytes;
 }
@@ -123,6 +128,7 @@ Result<DecodeReport> decode(comm::Transport& transport,
     total.bytes_while_computing += report->bytes_while_computing;
     total.bytes_before_done += report->bytes_before_done;
     total.tail_s = std::max(total.tail_s, report->tail_s);
+    total.hot_s = std::max(total.hot_s, report->hot_s);
     total.cache_checksums.push_back(report->cache_checksums.front());
     total.generate_s = std::max(total.generate_s, report->generate_s);
     total.token_ids = std::move(report->token_ids);

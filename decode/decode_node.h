@@ -26,7 +26,9 @@ struct DecodeOptions {
   // say, which looks like another model.
   bool any_weights = false;
   kvclient::PullClientOptions client;
-  Duration timeout = std::chrono::minutes(10);  // pull and generation together
+  kvclient::PullOrder order = kvclient::PullOrder::kPosition;
+  double hot_share = kvclient::kDefaultHotShare;  // of kCriticality
+  Duration timeout = std::chrono::minutes(10);    // pull and generation together
 };
 
 struct DecodeReport {
@@ -38,6 +40,8 @@ struct DecodeReport {
   // From `done`, or from when a rank could pull if that was later, until the last rank's cache was
   // complete; 0 when it was by then.
   double tail_s = 0;
+  double hot_s =
+      0;  // from the start of the slowest rank's pull until the hot lists of all layers were there
   std::vector<uint64_t> cache_checksums;  // by rank
   double generate_s = 0;
 };

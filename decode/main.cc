@@ -64,6 +64,14 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   cli::add_choice<comm::UcxTransports>(app, "--transport", options.transports,
                                        comm::ucx_transport_names(), "transport for pages");
+  cli::add_choice<kvclient::PullOrder>(
+      app, "--order", options.decode.order,
+      {{"position", kvclient::PullOrder::kPosition}, {"hot", kvclient::PullOrder::kCriticality}},
+      "pages layer by layer, or those with most attention first");
+  app.add_option("--hot-share", options.decode.hot_share,
+                 "with --order hot: share of each head's attention mass that comes first")
+      ->check(cli::number_range(0.01, 1.0))
+      ->capture_default_str();
   app.add_option("--timeout-s", options.timeout_s,
                  "time limit for pull and generation together, in seconds")
       ->check(cli::positive_seconds())
@@ -93,6 +101,10 @@ json::object to_json(const DecodeReport& report) {
           {"pulled_before_done_bytes", report.bytes_before_done},
           {"pulled_before_done_share", share(report.bytes_before_done, pulled.bytes)},
           {"tail_s", report.tail_s},
+          {"hot_pages", pulled.hot_pages},
+          {"hot_share_of_pages", share(pulled.hot_pages, pulled.pages)},
+          {"hot_s", report.hot_s},
+          {"score_bytes", pulled.score_bytes},
           {"cache_checksums", std::move(checksums)},
           {"pages_by_tier",
            {{"device", pulled.pages_by_tier[Tier::kDevice]},

@@ -64,11 +64,13 @@ Result<PulledCache> PulledCache::pull(kvclient::PullClient& client,
                                       const kvclient::Manifest& manifest,
                                       const std::shared_ptr<HandoverFeed>& feed,
                                       const model::ShardShape& shard, kernels::Device& device,
-                                      Deadline deadline) {
+                                      const Order& order, Deadline deadline) {
   PulledCache cache;
   MR_RETURN_IF_ERROR(cache.allocate(manifest, shard, device));
   auto request = cache.request(manifest, shard);
   request.feed = feed;
+  request.order = order.of_pages;
+  request.hot_share = order.hot_share;
   request.timeout = deadline.left();
   cache.timeline_.began = Clock::steady().now();
   MR_ASSIGN_OR_RETURN(const auto pull, client.start(manifest, std::move(request)));
@@ -80,7 +82,9 @@ Result<PulledCache> PulledCache::pull(kvclient::PullClient& client,
                  manifest.request_id, pull->stats().pages, pull->num_pages());
   }
   cache.timeline_.complete = Clock::steady().now();
-  cache.stats_ = pull->stats();
+  const auto progress = pull->progress();
+  cache.stats_ = progress.stats;
+  cache.timeline_.hot_s = progress.hot_s.value_or(0);
   notes.write(cache.timeline_, cache.stats_.bytes);
   return cache;
 }

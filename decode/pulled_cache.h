@@ -15,18 +15,23 @@ namespace millrace::decode {
 // How a pull lay in time beside the prefill. Bytes count once they are here and checked.
 struct PullTimeline {
   TimePoint began, complete;
+  double hot_s = 0;  // from its beginning until the hot lists of all layers were there
   int64_t bytes_while_computing = 0;  // before the event of the last layer
   int64_t bytes_before_done = 0;
 };
 
 class PulledCache {
  public:
+  struct Order {
+    kvclient::PullOrder of_pages = kvclient::PullOrder::kPosition;
+    double hot_share = kvclient::kDefaultHotShare;
+  };
   // Pulls every page of the shard's kv heads, each layer once `feed` says that it is there.
   // `device` outlives the cache; its memory must be the host's.
   static Result<PulledCache> pull(kvclient::PullClient& client, const kvclient::Manifest& manifest,
                                   const std::shared_ptr<kvclient::HandoverFeed>& feed,
                                   const model::ShardShape& shard, kernels::Device& device,
-                                  Deadline deadline);
+                                  const Order& order, Deadline deadline);
 
   // One a layer, in position order.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }

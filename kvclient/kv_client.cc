@@ -96,8 +96,11 @@ Result<std::vector<PulledPage>> KvClient::fetch_once(const Run& run, int32_t lay
                                                      Deadline deadline) {
   const std::string& address = run.shard->address;
   MR_ASSIGN_OR_RETURN(auto* connection, this->connection(address, deadline));
-  const PageRun pages{
-      .layer = layer, .kv_head = kv_head, .first_page = run.first_page, .num_pages = run.num_pages};
+  const PageRun pages{.layer = layer,
+                      .kv_head = kv_head,
+                      .first_page = run.first_page,
+                      .num_pages = run.num_pages,
+                      .named = {}};
   const auto called =
       connection->call(page_request(manifest_, pages, digests), destination, deadline);
   if (!called.ok()) {
@@ -172,6 +175,68 @@ Result<std::vector<float>> KvClient::pull_digests(int32_t layer, int32_t kv_head
                              deadline));
   }
   return digests;
+}
+
+Result<std::vector<float>> KvClient::pull_scores(int32_t first_layer, int32_t num_layers,
+                                                 int32_t first_kv_head, int32_t num_kv_heads,
+                                                 Deadline deadline) {
+  if (num_layers <= 0 || num_kv_heads <= 0) {
+    return error(Errc::kInvalidArgument, "scores of {} layers, {} kv heads", num_layers,
+                 num_kv_heads);
+  }
+  for (const auto& [layer, head] : {std::pair(int64_t{first_layer}, int64_t{first_kv_head}),
+                                    std::pair(int64_t{first_layer} + num_layers - 1,
+                                              int64_t{first_kv_head} + num_kv_heads - 1)}) {
+    MR_RETURN_IF_ERROR(check_range(static_cast<int32_t>(layer), static_cast<int32_t>(head), 0, 0));
+  }
+  const PullPart part{.first_layer = first_layer,
+                      .num_layers = num_layers,
+                      .first_kv_head = first_kv_head,
+                      .num_kv_heads = num_kv_heads,
+                      .num_tokens = manifest_.num_tokens};
+  std::vector<float> scores(static_cast<size_t>(num_layers) * static_cast<size_t>(num_kv_heads) *
+                            static_cast<size_t>(num_pages()));
+  for (const PullLane& lane : pull_lanes(part, manifest_)) {
+    MR_RETURN_IF_ERROR(add_scores(lane, part, scores, deadline));
+  }
+  return scores;
+}
+
+// A layer at a time, which fits a reply at any length.
+Result<void> KvClient::add_scores(const PullLane& lane, const PullPart& part,
+                                  std::vector<float>& scores, Deadline deadline) {
+  const auto& shard = manifest_.shards[static_cast<size_t>(lane.shard)];
+  const auto held = pages_of(shard, manifest_.layout.page_tokens);
+  HeadBlock heads{.num_layers = 1,
+                  .first_kv_head = lane.spans.front().kv_head,
+                  .num_kv_heads = lane.spans.back().kv_head - lane.spans.front().kv_head + 1,
+                  .num_pages = std::ssize(held)};
+  for (int64_t layer = 0; layer < part.num_layers; ++layer) {
+    heads.first_layer = part.first_layer + static_cast<int32_t>(layer);
+    MR_ASSIGN_OR_RETURN(const auto of_rank, fetch_scores(shard, heads, deadline));
+    for (int32_t h = 0; h < heads.num_kv_heads; ++h) {
+      const int64_t head = heads.first_kv_head - part.first_kv_head + h;
+      float* const to = scores.data() + (layer * part.num_kv_heads + head) * num_pages();
+      for (size_t i = 0; i < held.size(); ++i) {
+        to[held[i]] = of_rank[static_cast<size_t>(h) * held.size() + i];
+      }
+    }
+  }
+  return {};
+}
+
+Result<std::vector<float>> KvClient::fetch_scores(const Shard& shard, const HeadBlock& heads,
+                                                  Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(auto* connection, this->connection(shard.address, deadline));
+  std::vector<float> scores(static_cast<size_t>(heads.num_scores()));
+  const auto called = connection->call(score_request(manifest_, heads),
+                                       std::as_writable_bytes(std::span(scores)), deadline);
+  if (!called.ok()) {
+    connections_.erase(shard.address);
+    return of_request(manifest_, called.error());
+  }
+  MR_RETURN_IF_ERROR(check_score_reply(*called, shard.address, scores));
+  return scores;
 }
 
 }  // namespace millrace::kvclient

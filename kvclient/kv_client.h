@@ -22,6 +22,8 @@
 #include "common/tier.h"
 #include "kvclient/manifest/manifest.h"
 #include "kvclient/manifest/shard_spans.h"
+#include "kvclient/order/page_run.h"
+#include "kvclient/order/pull_lanes.h"
 #include "kvclient/pull_stats.h"
 
 namespace millrace::kvclient {
@@ -58,6 +60,12 @@ class KvClient {
   Result<std::vector<float>> pull_digests(int32_t layer, int32_t kv_head, int64_t first_page,
                                           int64_t num_pages, Deadline deadline);
 
+  // Scores of all pages of these layers and kv heads: [num_layers, num_kv_heads, num_pages()]. The
+  // hot list follows from them (order/hot_list.h).
+  Result<std::vector<float>> pull_scores(int32_t first_layer, int32_t num_layers,
+                                         int32_t first_kv_head, int32_t num_kv_heads,
+                                         Deadline deadline);
+
   const PullStats& stats() const { return stats_; }
 
  private:
@@ -78,6 +86,11 @@ class KvClient {
   Result<void> fetch_checked(const Run& run, int32_t layer, int32_t kv_head,
                              std::span<std::byte> destination, std::vector<PulledPage>& pages,
                              Deadline deadline);
+  // Those of one rank, into `scores` of `part`.
+  Result<void> add_scores(const PullLane& lane, const PullPart& part, std::vector<float>& scores,
+                          Deadline deadline);
+  Result<std::vector<float>> fetch_scores(const Shard& shard, const HeadBlock& heads,
+                                          Deadline deadline);
   Result<void> check_range(int32_t layer, int32_t kv_head, int64_t first_page,
                            int64_t num_pages) const;
 

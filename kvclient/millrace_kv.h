@@ -45,7 +45,7 @@ extern "C" {
 
 /* Of this header; the major number changes when callers must be compiled anew. */
 #define MKV_VERSION_MAJOR 1
-#define MKV_VERSION_MINOR 0
+#define MKV_VERSION_MINOR 1
 
 /* Of the library: major << 16 | minor. Refuse to go on where major is not MKV_VERSION_MAJOR, or
  * minor is less than MKV_VERSION_MINOR. */
@@ -192,6 +192,25 @@ MKV_API mkv_status mkv_client_create(const mkv_client_options* options, mkv_clie
  * ranks went silent. The handles of its pulls stay valid. */
 MKV_API void mkv_client_destroy(mkv_client* client);
 
+/* ---- Scores and digests ------------------------------------------------------------------- */
+
+/* What a rank knows of a page besides its bytes. These calls wait for the ranks, one after the other,
+ * at most `timeout_s` seconds. Errors: those of a pull.
+ *
+ * Scores of all pages: [num_layers][num_kv_heads][num_pages] floats. A page's score is its share of
+ * the attention mass of the prompt's last rows in that layer and kv head: they sum to 1.
+ * `num_scores`: of the array, exactly these. */
+MKV_API mkv_status mkv_scores_get(mkv_client* client, const mkv_manifest* manifest,
+                                  int32_t first_layer, int32_t num_layers, int32_t first_kv_head,
+                                  int32_t num_kv_heads, float* scores, int64_t num_scores,
+                                  double timeout_s);
+/* Digests of pages [first_page, first_page + num_pages) of one layer and kv head: of each page the
+ * least and the greatest of its keys by channel, and their mean deviation from the middle:
+ * [num_pages][3][head_dim] floats. `num_floats`: of the array, exactly these. */
+MKV_API mkv_status mkv_digests_get(mkv_client* client, const mkv_manifest* manifest, int32_t layer,
+                                   int32_t kv_head, int64_t first_page, int64_t num_pages,
+                                   float* digests, int64_t num_floats, double timeout_s);
+
 /* ---- Pulls -------------------------------------------------------------------------------- */
 
 typedef struct mkv_pull mkv_pull;
@@ -214,6 +233,15 @@ typedef struct mkv_layer_destination {
   int64_t token_stride;
 } mkv_layer_destination;
 
+/* In which order the pages of a pull come. */
+typedef int32_t mkv_order;
+enum {
+  MKV_ORDER_POSITION = 0, /* layer by layer, each by kv head and position */
+  /* First the hot list of each layer: by kv head, the fewest pages that carry `hot_share` of the
+   * attention mass of what is pulled, by their scores. Then all other pages. */
+  MKV_ORDER_CRITICALITY = 1
+};
+
 typedef struct mkv_pull_request {
   uint32_t struct_bytes;
   int32_t first_layer; /* of the model */
@@ -233,6 +261,10 @@ typedef struct mkv_pull_request {
   int32_t ask_again;                   /* without a feed: 1: pages that are not there yet are asked
                                           for again; 0: they are MKV_UNAVAILABLE */
   mkv_feed* feed;                      /* or NULL: pull without waiting for events */
+  /* From version 1.1 on. */
+  mkv_order order;
+  int32_t reserved; /* 0 */
+  double hot_share; /* at most 1; 0: 0.95 */
 } mkv_pull_request;
 
 /* Starts a pull and returns at once. MKV_INVALID_ARGUMENT, MKV_UNSUPPORTED: nothing was started. */
@@ -243,8 +275,11 @@ MKV_API mkv_status mkv_pull_start(mkv_client* client, const mkv_manifest* manife
  * that are complete. */
 MKV_API mkv_status mkv_pull_wait(mkv_pull* pull, double timeout_s);
 /* The same for one layer of the model, whose heads and tokens are complete with MKV_OK. Layers come
- * in order, as a rule. */
+ * in order, as a rule; by criticality, after the hot lists of all that are there. */
 MKV_API mkv_status mkv_pull_wait_layer(mkv_pull* pull, int32_t layer, double timeout_s);
+/* The same once the pages on the layer's hot list are there; by position, the whole layer. What the
+ * destinations of its other pages hold is undefined until the layer is complete. */
+MKV_API mkv_status mkv_pull_wait_hot_layer(mkv_pull* pull, int32_t layer, double timeout_s);
 /* Asks it to end, with MKV_CANCELLED, and returns at once. What is on its way is given up; waits
  * return once the destinations are left alone. Nothing happens to a pull that has ended. */
 MKV_API void mkv_pull_cancel(mkv_pull* pull);
@@ -267,6 +302,14 @@ typedef struct mkv_pull_stats {
   int64_t bytes_other;
   double seconds;         /* from mkv_pull_start to now or its end */
   double waiting_seconds; /* of them, waiting for layers to be there, nothing being under way */
+  /* From version 1.1 on. By position, all pages count as hot. */
+  int64_t hot_pages_done;
+  int64_t hot_pages_total; /* of the layers whose hot list is known */
+  int64_t score_bytes;     /* received besides `bytes` */
+  int32_t hot_layers_done;
+  int32_t reserved;
+  double
+      hot_seconds; /* from mkv_pull_start until the hot lists of all layers were there; 0 before */
 } mkv_pull_stats;
 
 MKV_API mkv_status mkv_pull_get_stats(const mkv_pull* pull, mkv_pull_stats* out);

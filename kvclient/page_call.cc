@@ -1,21 +1,72 @@
 #include "kvclient/page_call.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "common/errc_wire.h"
 #include "protocol/kv_messages.pb.h"
 
 namespace millrace::kvclient {
 
-std::string page_request(const Manifest& manifest, const PageRun& run, bool digests) {
+namespace {
+
+protocol::PageRequest request_from(const Manifest& manifest, int32_t layer, int32_t kv_head) {
   protocol::PageRequest request;
   request.set_request_id(manifest.request_id);
   request.set_lease_id(manifest.lease_id);
   request.set_epoch(manifest.epoch);
-  request.set_layer(static_cast<uint32_t>(run.layer));
-  request.set_kv_head(static_cast<uint32_t>(run.kv_head));
-  request.set_first_page(static_cast<uint64_t>(run.first_page));
-  request.set_num_pages(static_cast<uint32_t>(run.num_pages));
+  request.set_layer(static_cast<uint32_t>(layer));
+  request.set_kv_head(static_cast<uint32_t>(kv_head));
+  return request;
+}
+
+// The reply, unless it is a refusal.
+Result<protocol::PageReply> parse_reply(const std::string& header, const std::string& address) {
+  protocol::PageReply reply;
+  if (!reply.ParseFromString(header)) {
+    return error(Errc::kCorrupt, "{}: reply header of {} bytes is not a page reply", address,
+                 header.size());
+  }
+  if (reply.has_error()) {
+    return error(errc_from_wire(static_cast<int>(reply.error().code())), "{}: {}", address,
+                 reply.error().message());
+  }
+  return reply;
+}
+
+}  // namespace
+
+std::string page_request(const Manifest& manifest, const PageRun& run, bool digests) {
+  auto request = request_from(manifest, run.layer, run.kv_head);
+  if (run.named.empty()) {
+    request.set_first_page(static_cast<uint64_t>(run.first_page));
+    request.set_num_pages(static_cast<uint32_t>(run.num_pages));
+  }
+  for (const int64_t page : run.named) request.add_pages(static_cast<uint64_t>(page));
   request.set_digests_only(digests);
   return request.SerializeAsString();
+}
+
+std::string score_request(const Manifest& manifest, const HeadBlock& heads) {
+  auto request = request_from(manifest, heads.first_layer, heads.first_kv_head);
+  request.mutable_scores()->set_num_layers(static_cast<uint32_t>(heads.num_layers));
+  request.mutable_scores()->set_num_kv_heads(static_cast<uint32_t>(heads.num_kv_heads));
+  return request.SerializeAsString();
+}
+
+Result<void> check_score_reply(const comm::TransportConnection::Reply& reply,
+                               const std::string& address, std::span<const float> scores) {
+  MR_RETURN_IF_ERROR(parse_reply(reply.header, address));
+  const auto bytes = static_cast<int64_t>(scores.size_bytes());
+  if (reply.payload_bytes != bytes) {
+    return error(Errc::kCorrupt, "{}: got scores of {} bytes, requested {}", address,
+                 reply.payload_bytes, bytes);
+  }
+  const auto wrong = std::find_if(scores.begin(), scores.end(),
+                                  [](float score) { return !std::isfinite(score) || score < 0; });
+  if (wrong == scores.end()) return {};
+  return error(Errc::kCorrupt, "{}: score {} of {} is {}", address, wrong - scores.begin(),
+               scores.size(), *wrong);
 }
 
 Error of_request(const Manifest& manifest, const Error& why) {
@@ -25,15 +76,7 @@ Error of_request(const Manifest& manifest, const Error& why) {
 Result<std::vector<PulledPage>> read_page_reply(const comm::TransportConnection::Reply& called,
                                                 const std::string& address, const PageRun& run,
                                                 int64_t destination_bytes) {
-  protocol::PageReply reply;
-  if (!reply.ParseFromString(called.header)) {
-    return error(Errc::kCorrupt, "{}: reply header of {} bytes is not a page reply", address,
-                 called.header.size());
-  }
-  if (reply.has_error()) {
-    return error(errc_from_wire(static_cast<int>(reply.error().code())), "{}: {}", address,
-                 reply.error().message());
-  }
+  MR_ASSIGN_OR_RETURN(const auto reply, parse_reply(called.header, address));
   if (reply.pages_size() != run.num_pages || called.payload_bytes != destination_bytes) {
     return error(Errc::kCorrupt, "{}: got {} pages in {} bytes, requested {} in {}", address,
                  reply.pages_size(), called.payload_bytes, run.num_pages, destination_bytes);

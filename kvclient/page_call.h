@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,16 +10,9 @@
 #include "common/result.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest.h"
+#include "kvclient/order/page_run.h"
 
 namespace millrace::kvclient {
-
-// Consecutive pages of one layer and kv head, all on one rank.
-struct PageRun {
-  int32_t layer = 0;
-  int32_t kv_head = 0;  // of the model
-  int64_t first_page = 0;
-  int64_t num_pages = 0;
-};
 
 // The header that asks for the pages, or for their digests.
 std::string page_request(const Manifest& manifest, const PageRun& run, bool digests);
@@ -27,6 +21,12 @@ std::string page_request(const Manifest& manifest, const PageRun& run, bool dige
 Result<std::vector<PulledPage>> read_page_reply(const comm::TransportConnection::Reply& reply,
                                                 const std::string& address, const PageRun& run,
                                                 int64_t destination_bytes);
+
+// The header that asks for scores, and what its reply has filled `scores` with. Checked: a score is
+// finite and not negative.
+std::string score_request(const Manifest& manifest, const HeadBlock& heads);
+Result<void> check_score_reply(const comm::TransportConnection::Reply& reply,
+                               const std::string& address, std::span<const float> scores);
 
 // With the request's name in front: errors of ranks have it, those of transports do not.
 Error of_request(const Manifest& manifest, const Error& why);

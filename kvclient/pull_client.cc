@@ -44,13 +44,23 @@ std::optional<Result<void>> Pull::wait(Deadline deadline) {
   return queue_->wait(*task_, deadline);
 }
 
-std::optional<Result<void>> Pull::wait_for_layer(int32_t layer, Deadline deadline) {
+std::optional<Error> Pull::check_layer(int32_t layer) const {
   const auto& request = task_->request;
-  if (layer < request.first_layer || layer - request.first_layer >= std::ssize(request.layers)) {
-    return Result<void>(error(Errc::kInvalidArgument, "layer {} is none of {} + {}", layer,
-                              request.first_layer, request.layers.size()));
+  if (layer >= request.first_layer && layer - request.first_layer < std::ssize(request.layers)) {
+    return std::nullopt;
   }
+  return error(Errc::kInvalidArgument, "layer {} is none of {} + {}", layer, request.first_layer,
+               request.layers.size());
+}
+
+std::optional<Result<void>> Pull::wait_for_layer(int32_t layer, Deadline deadline) {
+  if (auto wrong = check_layer(layer)) return Result<void>(std::move(*wrong));
   return queue_->wait_for_layer(*task_, layer, deadline);
+}
+
+std::optional<Result<void>> Pull::wait_for_hot(int32_t layer, Deadline deadline) {
+  if (auto wrong = check_layer(layer)) return Result<void>(std::move(*wrong));
+  return queue_->wait_for_hot(*task_, layer, deadline);
 }
 
 void Pull::cancel() {

@@ -6,8 +6,8 @@
 //   if (pull.ok()) (*pull)->wait(Deadline::after(10s));
 //
 // Every page is checked against the checksum taken when it was written; one that differs is fetched
-// again. A rank that has no memory to read pages for one more reader is asked again. Layers come in
-// order. Thread-safe.
+// again. A rank that has no memory to read pages for one more reader is asked again. Pages
+// come in the order that the request names. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,8 @@ struct PullClientOptions {
 struct PullProgress {
   PullStats stats;
   int32_t layers_complete = 0;
+  int32_t hot_layers_complete = 0;  // whose hot lists are there
+  std::optional<double> hot_s;      // from its start until those of all layers were
   // While nothing was under way, as its layers were not there yet.
   double waiting_s = 0;
   std::optional<Result<void>> end;
@@ -60,6 +62,8 @@ class Pull {
   std::optional<Result<void>> wait(Deadline deadline);
   // The same once all heads and tokens of a layer of the model are there.
   std::optional<Result<void>> wait_for_layer(int32_t layer, Deadline deadline);
+  // The same once the pages on the layer's hot list are there; by position, the whole layer.
+  std::optional<Result<void>> wait_for_hot(int32_t layer, Deadline deadline);
   // Returns at once; the pull ends with kCancelled, soon, unless it has ended.
   void cancel();
 
@@ -68,6 +72,8 @@ class Pull {
   int64_t num_pages() const;
 
  private:
+  std::optional<Error> check_layer(int32_t layer) const;
+
   const std::shared_ptr<PullQueue> queue_;
   const std::shared_ptr<PullTask> task_;
 };

@@ -124,12 +124,18 @@ void PullQueue::finish(int thread, const Work& work, Result<PullOutcome> outcome
     task.give_back(work.job, now + kFullPause);
   } else if (outcome.error().code == Errc::kUnavailable && task.request.ask_again) {
     task.give_back(work.job, now + kNotThereYetPause);
-    task.not_before = now + kNotThereYetPause;
+    // Pages of layers whose scores have come are there.
+    if (!work.job.is_for_scores()) task.not_before = now + kNotThereYetPause;
   } else {
     fail(task, outcome.error());
   }
   end_if_quiet(task);
-  work_came_.notify_one();
+  // With its scores a layer's pages are there to take, for all threads.
+  if (work.job.is_for_scores()) {
+    work_came_.notify_all();
+  } else {
+    work_came_.notify_one();
+  }
   task_changed_.notify_all();
 }
 
@@ -187,6 +193,14 @@ std::optional<Result<void>> PullQueue::wait_for_layer(PullTask& task, int32_t la
   return end_of(task);
 }
 
+std::optional<Result<void>> PullQueue::wait_for_hot(PullTask& task, int32_t layer,
+                                                    Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  wait_until(lock, task, deadline, [&] { return task.ended || task.hot_layer_complete(layer); });
+  if (task.hot_layer_complete(layer)) return Result<void>();
+  return end_of(task);
+}
+
 void PullQueue::cancel(PullTask& task) {
   const std::lock_guard lock(mutex_);
   fail(task, Error(Errc::kCancelled, "its caller cancelled it"));
@@ -203,9 +217,12 @@ PullProgress PullQueue::progress(const PullTask& task) {
   const auto now = task.ended.value_or(Clock::steady().now());
   PullProgress progress{.stats = task.stats,
                         .layers_complete = task.layers_complete(),
+                        .hot_layers_complete = task.hot_layers_complete(),
                         .waiting_s = seconds(task.idle),
                         .end = end_of(task)};
   progress.stats.seconds = seconds(now - task.began);
+  progress.stats.hot_pages_total = task.num_hot_pages();
+  if (task.hot_at) progress.hot_s = seconds(*task.hot_at - task.began);
   return progress;
 }
 

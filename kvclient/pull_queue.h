@@ -43,6 +43,8 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
   // Nothing if the deadline passed before the task ended, or its layer was complete.
   std::optional<Result<void>> wait(PullTask& task, Deadline deadline);
   std::optional<Result<void>> wait_for_layer(PullTask& task, int32_t layer, Deadline deadline);
+  // Once the pages on the layer's hot list are there.
+  std::optional<Result<void>> wait_for_hot(PullTask& task, int32_t layer, Deadline deadline);
   void cancel(PullTask& task);
   // Until nothing is written any more. The task has failed or is complete.
   void wait_until_quiet(PullTask& task);

@@ -68,6 +68,10 @@ Result<void> check_request(const PullRequest& request, const Manifest& manifest)
   if (request.timeout <= Duration::zero()) {
     return error(Errc::kInvalidArgument, "a timeout of {} s", seconds(request.timeout));
   }
+  if (!(request.hot_share > 0 && request.hot_share <= 1)) {
+    return error(Errc::kInvalidArgument, "a hot list of {} of the mass; must be above 0, at most 1",
+                 request.hot_share);
+  }
   return check_blocks(request);
 }
 

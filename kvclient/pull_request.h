@@ -12,6 +12,7 @@
 #include "common/result.h"
 #include "kvclient/handover/handover_feed.h"
 #include "kvclient/manifest/manifest.h"
+#include "kvclient/order/pull_order.h"
 
 namespace millrace::kvclient {
 
@@ -41,6 +42,10 @@ struct PullRequest {
   int32_t priority = 0;  // pulls of a higher one go first
   // Without a feed: pages that are not there yet are asked for again, instead of kUnavailable.
   bool ask_again = false;
+  // kCriticality: first what carries `hot_share` (0 to 1] of the attention mass of what is pulled, by
+  // layer and kv head; each rank is asked for its scores before.
+  PullOrder order = PullOrder::kPosition;
+  double hot_share = kDefaultHotShare;
   // Layers are pulled once it says that they are there; without one, at once.
   std::shared_ptr<HandoverFeed> feed = {};
 };

@@ -14,6 +14,11 @@ struct PullStats {
   int64_t bytes = 0;
   PerTier<int64_t> pages_by_tier;
   int64_t corrupt_pages = 0;  // arrived wrong and were fetched again
+  // On the hot list, of those in `pages`; all of them in order of position. hot_pages_total counts
+  // those of layers whose list is known.
+  int64_t hot_pages = 0;
+  int64_t hot_pages_total = 0;
+  int64_t score_bytes = 0;  // received besides `bytes`
   double seconds = 0;
   std::map<std::string, int64_t> bytes_by_transport;
 };

@@ -1,42 +1,50 @@
 #include "kvclient/pull_task.h"
 
 #include <algorithm>
-#include <map>
-
-#include "common/check.h"
-#include "common/units.h"
-#include "kvclient/manifest/shard_spans.h"
 
 namespace millrace::kvclient {
+
+namespace {
+
+PullPart part_of(const PullRequest& request) {
+  return {.first_layer = request.first_layer,
+          .num_layers = std::ssize(request.layers),
+          .first_kv_head = request.first_kv_head,
+          .num_kv_heads = request.num_kv_heads,
+          .first_token = request.first_token,
+          .num_tokens = request.num_tokens};
+}
+
+}  // namespace
 
 PullTask::PullTask(std::shared_ptr<const Manifest> from, PullRequest what,
                    int64_t pages_per_request)
     : manifest(std::move(from)),
       request(std::move(what)),
       deadline(Deadline::after(request.timeout)),
-      pages_left_(request.layers.size()) {
-  const int64_t page_tokens = manifest->layout.page_tokens;
-  const int64_t end_page = ceil_div(request.first_token + request.num_tokens, page_tokens);
-  std::map<int, size_t> lane_of_shard;
-  for (int32_t h = 0; h < request.num_kv_heads; ++h) {
-    const int32_t head = request.first_kv_head + h;
-    const ShardSpans spans(*manifest, head);
-    for (int64_t page = request.first_token / page_tokens; page < end_page;) {
-      const ShardSpan* span = spans.find(page);
-      MR_CHECK(span != nullptr, "kv head {}, page {}: not covered", head, page);
-      const auto [known, added] = lane_of_shard.emplace(span->shard, lanes_.size());
-      if (added) {
-        lanes_.push_back(
-            {.address = manifest->shards[static_cast<size_t>(span->shard)].address, .runs = {}});
-      }
-      const int64_t count = std::min({pages_per_request, span->end_page - page, end_page - page});
-      lanes_[known->second].runs.push_back(
-          {.kv_head = head, .first_page = page, .num_pages = count});
-      page += count;
-      for (auto& left : pages_left_) left += count;
-    }
+      lanes_(pull_lanes(part_of(request), *manifest)),
+      plan_(make_pull_plan({.order = request.order,
+                            .hot_share = request.hot_share,
+                            .pages_per_request = pages_per_request,
+                            .scores_by_layer = request.ask_again && !request.feed},
+                           part_of(request), *manifest, lanes_)),
+      pages_left_(request.layers.size()),
+      hot_pages_(request.layers.size()),
+      hot_complete_(request.layers.size()) {
+  int64_t layer_pages = 0;
+  for (const auto& lane : lanes_) {
+    for (const auto& span : lane.spans) layer_pages += span.num_pages;
   }
-  for (const int64_t left : pages_left_) num_pages_ += left;
+  std::fill(pages_left_.begin(), pages_left_.end(), layer_pages);
+  num_pages_ = layer_pages * std::ssize(request.layers);
+}
+
+int64_t PullTask::num_hot_pages() const {
+  int64_t sum = 0;
+  for (int64_t layer = 0; layer < std::ssize(request.layers); ++layer) {
+    sum += plan_->num_hot_pages(layer).value_or(0);
+  }
+  return sum;
 }
 
 int64_t PullTask::layers_ready() const {
@@ -67,35 +75,50 @@ std::optional<PullJob> PullTask::next(const std::function<int(const std::string&
   if (auto job = take_again()) return job;
   if (Clock::steady().now() < not_before) return std::nullopt;
   const int64_t ready = layers_ready();
-  Lane* best = nullptr;
+  std::optional<size_t> best;
+  PullTurn best_turn;
   int best_load = max_load;
-  for (auto& lane : lanes_) {
-    if (lane.layer >= ready || (best != nullptr && lane.layer > best->layer)) continue;
-    const int lane_load = load(lane.address);
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const auto turn = plan_->next(lane, ready);
+    if (!turn || (best && *turn > best_turn)) continue;
+    const int lane_load = load(lanes_[lane].address);
     if (lane_load >= max_load) continue;
-    if (best != nullptr && lane.layer == best->layer && lane_load >= best_load) continue;
-    best = &lane;
+    if (best && *turn == best_turn && lane_load >= best_load) continue;
+    best = lane;
+    best_turn = *turn;
     best_load = lane_load;
   }
-  if (best == nullptr) return std::nullopt;
-  PullJob job{.run = best->runs[best->run], .lane = static_cast<int>(best - lanes_.data())};
-  job.run.layer = request.first_layer + static_cast<int32_t>(best->layer);
-  if (++best->run == best->runs.size()) {
-    best->run = 0;
-    ++best->layer;
-  }
-  return job;
+  if (!best) return std::nullopt;
+  return plan_->take(*best, ready);
 }
 
 void PullTask::count(const PullJob& job, const PullOutcome& outcome) {
+  if (job.is_for_scores()) {
+    stats.score_bytes += outcome.bytes;
+    plan_->add_scores(job, outcome.scores);
+    const int64_t first = job.scores.first_layer - request.first_layer;
+    for (int64_t i = 0; i < job.scores.num_layers; ++i) count_hot_pages(first + i, 0);
+    return;
+  }
   stats.pages += job.run.num_pages;
   stats.bytes += outcome.bytes;
   stats.corrupt_pages += outcome.corrupt_pages;
   stats.bytes_by_transport[outcome.transport] += outcome.bytes;
   for (const Tier tier : kTiers) stats.pages_by_tier[tier] += outcome.pages_by_tier[tier];
-  auto& left = pages_left_[static_cast<size_t>(job.run.layer - request.first_layer)];
+  const int64_t layer = job.run.layer - request.first_layer;
+  auto& left = pages_left_[static_cast<size_t>(layer)];
   left -= job.run.num_pages;
   if (left == 0) ++layers_complete_;
+  if (job.hot) count_hot_pages(layer, job.run.num_pages);
+}
+
+void PullTask::count_hot_pages(int64_t layer, int64_t num_pages) {
+  const auto at = static_cast<size_t>(layer);
+  stats.hot_pages += num_pages;
+  hot_pages_[at] += num_pages;
+  if (hot_complete_[at] || plan_->num_hot_pages(layer) != hot_pages_[at]) return;
+  hot_complete_[at] = true;
+  if (++hot_layers_complete_ == std::ssize(request.layers)) hot_at = Clock::steady().now();
 }
 
 }  // namespace millrace::kvclient

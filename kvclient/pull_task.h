@@ -1,5 +1,5 @@
-// One pull as its client's threads see it: the requests for pages that it takes, cut from what was
-// asked for, and how far it is. Not thread-safe: PullQueue guards what changes.
+// One pull as its client's threads see it: the requests that it takes, in the order of its plan, and
+// how far it is. Not thread-safe: PullQueue guards what changes.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,13 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "kvclient/page_call.h"
+#include "kvclient/order/pull_job.h"
+#include "kvclient/order/pull_lanes.h"
+#include "kvclient/order/pull_plan.h"
 #include "kvclient/pull_request.h"
 #include "kvclient/pull_stats.h"
 
 namespace millrace::kvclient {
-
-// One request for pages.
-struct PullJob {
-  PageRun run;
-  int lane = 0;  // in the task's lanes
-};
-
-// What a job brought.
-struct PullOutcome {
-  PerTier<int64_t> pages_by_tier;
-  int64_t bytes = 0;  // with what came wrong
-  int64_t corrupt_pages = 0;
-  std::string transport;
-};
 
 class PullTask {
  public:
@@ -48,12 +36,19 @@ class PullTask {
   bool layer_complete(int32_t layer) const {
     return pages_left_[static_cast<size_t>(layer - request.first_layer)] == 0;
   }
+  // Whether the pages on the layer's hot list are there.
+  bool hot_layer_complete(int32_t layer) const {
+    return hot_complete_[static_cast<size_t>(layer - request.first_layer)];
+  }
+  // On the hot lists that are known.
+  int64_t num_hot_pages() const;
   // Layers that can be pulled now, of those asked for.
   int64_t layers_ready() const;
   // When a job that was given back can be taken; none if there is none.
   std::optional<TimePoint> next_time() const;
   int64_t num_pages() const { return num_pages_; }
   int32_t layers_complete() const { return layers_complete_; }
+  int32_t hot_layers_complete() const { return hot_layers_complete_; }
 
   const std::shared_ptr<const Manifest> manifest;
   const PullRequest request;
@@ -63,32 +58,32 @@ class PullTask {
   // Kept by PullQueue.
   PullStats stats;
   std::optional<Error> failure;
-  std::optional<TimePoint> ended;  // complete, or failed and nothing is written any more
-  int num_writing = 0;             // jobs that may write to the destination
+  std::optional<TimePoint> hot_at;  // when the pages on the hot lists of all layers were there
+  std::optional<TimePoint> ended;   // complete, or failed and nothing is written any more
+  int num_writing = 0;              // jobs that may write to the destination
   int num_taken = 0;
   TimePoint idle_since = began;
   Duration idle = Duration::zero();
   TimePoint not_before = began;
 
  private:
-  // The requests to one rank, the same for each layer, and the next one.
-  struct Lane {
-    std::string address;
-    std::vector<PageRun> runs;
-    int64_t layer = 0;
-    size_t run = 0;
-  };
   struct Again {
     TimePoint not_before;
     PullJob job;
   };
   std::optional<PullJob> take_again();
 
-  std::vector<Lane> lanes_;
+  void count_hot_pages(int64_t layer, int64_t num_pages);
+
+  std::vector<PullLane> lanes_;
+  std::unique_ptr<PullPlan> plan_;
   std::vector<Again> again_;
   std::vector<int64_t> pages_left_;  // by layer
+  std::vector<int64_t> hot_pages_;   // by layer, there
+  std::vector<bool> hot_complete_;   // by layer
   int64_t num_pages_ = 0;
   int32_t layers_complete_ = 0;
+  int32_t hot_layers_complete_ = 0;
 };
 
 }  // namespace millrace::kvclient

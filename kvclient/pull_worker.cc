@@ -25,6 +25,7 @@ void PullWorker::run() {
 }
 
 Result<PullOutcome> PullWorker::fetch(const Work& work) {
+  if (work.job.is_for_scores()) return fetch_scores(work);
   const auto& task = *work.task;
   sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * task.manifest->page_bytes())));
   const PagePlaces places(task.request, *task.manifest, sink_);
@@ -32,17 +33,28 @@ Result<PullOutcome> PullWorker::fetch(const Work& work) {
                                                              : fetch_in_place(work, places);
 }
 
+Result<PullOutcome> PullWorker::fetch_scores(const Work& work) {
+  PullOutcome outcome;
+  outcome.scores.resize(static_cast<size_t>(work.job.scores.num_scores()));
+  const auto bytes = std::as_writable_bytes(std::span(outcome.scores));
+  MR_ASSIGN_OR_RETURN(const auto reply,
+                      exchange(work, score_request(*work.task->manifest, work.job.scores),
+                               comm::Destination(&bytes, 1), outcome));
+  MR_RETURN_IF_ERROR(check_score_reply(reply, work.task->address(work.job), outcome.scores));
+  return outcome;
+}
+
 Result<PullOutcome> PullWorker::fetch_in_place(const Work& work, const PagePlaces& places) {
   const PageRun& run = work.job.run;
   pieces_.clear();
   for (int64_t i = 0; i < run.num_pages; ++i) {
-    places.append(run.layer, run.kv_head, run.first_page + i, pieces_);
+    places.append(run.layer, run.kv_head, run.page(i), pieces_);
   }
   PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, pieces_, outcome));
   for (int64_t i = 0; i < run.num_pages; ++i) {
     page_pieces_.clear();
-    places.append(run.layer, run.kv_head, run.first_page + i, page_pieces_);
+    places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
     MR_RETURN_IF_ERROR(make_good(work, i, page_pieces_, pulled[static_cast<size_t>(i)], outcome));
   }
   return outcome;
@@ -61,7 +73,7 @@ Result<PullOutcome> PullWorker::fetch_and_copy(const Work& work, const PagePlace
     MR_RETURN_IF_ERROR(
         make_good(work, i, comm::Destination(&page, 1), pulled[static_cast<size_t>(i)], outcome));
     page_pieces_.clear();
-    places.append(run.layer, run.kv_head, run.first_page + i, page_pieces_);
+    places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
     comm::DestinationWriter(page_pieces_).write(page);
   }
   return outcome;
@@ -69,9 +81,12 @@ Result<PullOutcome> PullWorker::fetch_and_copy(const Work& work, const PagePlace
 
 Result<void> PullWorker::make_good(const Work& work, int64_t index, comm::Destination page,
                                    PulledPage& pulled, PullOutcome& outcome) {
-  PageRun single = work.job.run;
-  single.first_page += index;
-  single.num_pages = 1;
+  const PageRun& run = work.job.run;
+  const PageRun single{.layer = run.layer,
+                       .kv_head = run.kv_head,
+                       .first_page = run.page(index),
+                       .num_pages = 1,
+                       .named = {}};
   for (int32_t attempt = 0; checksum(page) != pulled.checksum; ++attempt) {
     ++outcome.corrupt_pages;
     if (attempt >= max_refetches_) {
@@ -91,9 +106,18 @@ Result<void> PullWorker::make_good(const Work& work, int64_t index, comm::Destin
 Result<std::vector<PulledPage>> PullWorker::call(const Work& work, const PageRun& run,
                                                  comm::Destination destination,
                                                  PullOutcome& outcome) {
+  MR_ASSIGN_OR_RETURN(const auto reply,
+                      exchange(work, page_request(*work.task->manifest, run, /*digests=*/false),
+                               destination, outcome));
+  return read_page_reply(reply, work.task->address(work.job), run, comm::total_bytes(destination));
+}
+
+Result<comm::TransportConnection::Reply> PullWorker::exchange(const Work& work,
+                                                              const std::string& request,
+                                                              comm::Destination destination,
+                                                              PullOutcome& outcome) {
   const auto& task = *work.task;
   const std::string& address = task.address(work.job);
-  const std::string request = page_request(*task.manifest, run, /*digests=*/false);
   while (true) {
     bool is_new = false;
     MR_ASSIGN_OR_RETURN(Connection* const connection, this->connection(work, is_new));
@@ -106,10 +130,9 @@ Result<std::vector<PulledPage>> PullWorker::call(const Work& work, const PageRun
     // Destroying a connection waits until it writes nothing any more.
     if (!called.ok() || !undisturbed) connections_.erase(address);
     if (called.ok()) {
-      const int64_t bytes = comm::total_bytes(destination);
       outcome.bytes += called->payload_bytes;
       outcome.transport = transport_name;
-      return read_page_reply(*called, address, run, bytes);
+      return *called;
     }
     // The rank may have been restarted since this connection was used last.
     if (is_new || !undisturbed || called.error().code != Errc::kPeerLost) return called.error();

@@ -10,6 +10,7 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
+#include "kvclient/page_call.h"
 #include "kvclient/page_places.h"
 #include "kvclient/pull_queue.h"
 
@@ -32,6 +33,7 @@ class PullWorker {
   using Work = PullQueue::Work;
 
   Result<PullOutcome> fetch(const Work& work);
+  Result<PullOutcome> fetch_scores(const Work& work);
   Result<PullOutcome> fetch_in_place(const Work& work, const PagePlaces& places);
   Result<PullOutcome> fetch_and_copy(const Work& work, const PagePlaces& places);
   // Fetches page `index` of the run into `page` until it is what its rank wrote.
@@ -39,6 +41,10 @@ class PullWorker {
                          PulledPage& pulled, PullOutcome& outcome);
   Result<std::vector<PulledPage>> call(const Work& work, const PageRun& run,
                                        comm::Destination destination, PullOutcome& outcome);
+  // One request and its reply, over a connection that is made anew where it was lost.
+  Result<comm::TransportConnection::Reply> exchange(const Work& work, const std::string& request,
+                                                    comm::Destination destination,
+                                                    PullOutcome& outcome);
   Result<Connection*> connection(const Work& work, bool& is_new);
   void drop_oldest_connection();
 

@@ -22,7 +22,7 @@
 // reached. Nothing is dropped: cold means slower.
 //
 // Threads: every method may be called from any thread. pin_pages may read the disk; pin_digests
-// reads nothing.
+// and scores read nothing.
 // Errors: kExhausted (begin_request; pin_pages, while other readers hold the memory to read into),
 // kInvalidArgument (pages that do not ascend), kNotFound (unknown request, page outside it, expired or
 // foreign lease: the message says which), kUnavailable (a page of an open request that is not
@@ -106,6 +106,15 @@ inline std::vector<int64_t> consecutive_pages(int64_t first_page, int64_t num_pa
   return pages;
 }
 
+// Layers [first_layer, first_layer + num_layers) of kv heads [first_kv_head, ...). Heads count in the
+// model.
+struct HeadBlock {
+  int32_t first_layer = 0;
+  int32_t num_layers = 0;
+  int32_t first_kv_head = 0;
+  int32_t num_kv_heads = 0;
+};
+
 // Bounds of a page's keys, [head_dim] each (kernels/api/digest.h).
 struct PageDigest {
   std::span<const float> min;
@@ -188,6 +197,11 @@ class KvStore {
                                                            const std::string& lease_id,
                                                            int32_t layer, int32_t kv_head,
                                                            std::span<const int64_t> pages) = 0;
+  // Scores of all pages this rank holds of these heads, [layers, kv heads, pages]. Under the same
+  // lease, and as pages that are not complete yet are refused.
+  virtual Result<std::vector<float>> scores(const std::string& request_id,
+                                            const std::string& lease_id,
+                                            const HeadBlock& heads) const = 0;
 
   virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                                    Duration lease) = 0;

@@ -281,6 +281,39 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
   return pins;
 }
 
+// A long prompt has hundreds of thousands of pages: the lock is taken for one head at a time.
+Result<std::vector<float>> TieredKvStore::scores(const std::string& request_id,
+                                                 const std::string& lease_id,
+                                                 const HeadBlock& heads) const {
+  if (heads.num_layers <= 0 || heads.num_kv_heads <= 0) {
+    return error(Errc::kInvalidArgument, "request '{}': scores of {} layers, {} kv heads",
+                 request_id, heads.num_layers, heads.num_kv_heads);
+  }
+  std::vector<float> scores;
+  for (int32_t layer = 0; layer < heads.num_layers; ++layer) {
+    for (int32_t head = 0; head < heads.num_kv_heads; ++head) {
+      const std::lock_guard lock(mutex_);
+      MR_RETURN_IF_ERROR(append_scores(request_id, lease_id, heads.first_layer + layer,
+                                       heads.first_kv_head + head, scores));
+    }
+  }
+  return scores;
+}
+
+Result<void> TieredKvStore::append_scores(const std::string& request_id,
+                                          const std::string& lease_id, int32_t layer,
+                                          int32_t kv_head, std::vector<float>& scores) const {
+  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
+  const auto& table = tables_.at(request_id);
+  MR_ASSIGN_OR_RETURN(const auto pages, table->head(layer, kv_head));
+  for (PageEntry& page : pages) {
+    PageEntry* const one = &page;
+    MR_RETURN_IF_ERROR(table->check_readable({&one, 1}));
+    scores.push_back(page.score);
+  }
+  return {};
+}
+
 void TieredKvStore::count_hits(std::span<const PinnedPage> pages) {
   std::lock_guard lock(mutex_);
   for (const PinnedPage& page : pages) ++page_hits_[page.tier];

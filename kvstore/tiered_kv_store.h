@@ -49,6 +49,8 @@ class TieredKvStore final : public KvStore {
                                                    const std::string& lease_id, int32_t layer,
                                                    int32_t kv_head,
                                                    std::span<const int64_t> pages) override;
+  Result<std::vector<float>> scores(const std::string& request_id, const std::string& lease_id,
+                                    const HeadBlock& heads) const override;
   Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                            Duration lease) override;
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
@@ -64,6 +66,8 @@ class TieredKvStore final : public KvStore {
 
   // These are called with mutex_ held.
   Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
+  Result<void> append_scores(const std::string& request_id, const std::string& lease_id,
+                             int32_t layer, int32_t kv_head, std::vector<float>& scores) const;
   Error no_room(const std::string& request_id, int64_t num_pages) const;
   Result<void> check_sealed_lease(const std::string& request_id, const std::string& lease_id) const;
   // Returns the table, null if there is none, for the caller to let go without the lock: a large

@@ -102,10 +102,11 @@ MAY_INCLUDE = {
     "client": "common/cli common/system protocol coordinator/text coordinator/net",
     "kvclient/manifest": "common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
-    "kvclient": "comm/api common/system protocol kvclient/manifest kvclient/handover",
-    "kvclient/c": "comm/ucx kvclient/manifest kvclient/handover kvclient",
+    "kvclient/order": "comm/api kvclient/manifest",
+    "kvclient": "comm/api common/system protocol kvclient/manifest kvclient/handover kvclient/order",
+    "kvclient/c": "comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
-    " kvclient/handover model",
+    " kvclient/handover kvclient/order model",
 }
 
 # Vendor header -> folders that may include it. Tests and benchmarks may include any.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "comm/ucx/ucx_transport.h"
 #include "kvclient/handover/handover_feed.h"
+#include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest.h"
 #include "kvclient/pull_client.h"
 
@@ -73,27 +75,35 @@ mkv_status null_argument(const char* what) {
   return fail(MKV_INVALID_ARGUMENT, std::string(what) + " is NULL");
 }
 
-// Of structures of another version: what both know.
+// How large a structure was in version 1.0.
+template <typename Struct>
+constexpr size_t kFirstBytes = sizeof(Struct);
+template <>
+constexpr size_t kFirstBytes<mkv_pull_request> = offsetof(mkv_pull_request, order);
+template <>
+constexpr size_t kFirstBytes<mkv_pull_stats> = offsetof(mkv_pull_stats, hot_pages_done);
+
+// Of structures of another version: what both know; 0 elsewhere.
 template <typename Struct>
 mkv_status read_struct(const Struct* from, const char* what, Struct& to) {
   if (from == nullptr) return null_argument(what);
-  if (from->struct_bytes < sizeof(Struct)) {
+  if (from->struct_bytes < kFirstBytes<Struct>) {
     return fail(error(Errc::kInvalidArgument, "{}.struct_bytes is {}, at least {} are needed", what,
-                      from->struct_bytes, sizeof(Struct)));
+                      from->struct_bytes, kFirstBytes<Struct>));
   }
-  std::memcpy(&to, from, sizeof(Struct));
+  std::memcpy(&to, from, std::min<size_t>(from->struct_bytes, sizeof(Struct)));
   return MKV_OK;
 }
 
 template <typename Struct>
 mkv_status write_struct(Struct from, Struct* to, const char* what) {
   if (to == nullptr) return null_argument(what);
-  if (to->struct_bytes < sizeof(Struct)) {
+  if (to->struct_bytes < kFirstBytes<Struct>) {
     return fail(error(Errc::kInvalidArgument, "{}.struct_bytes is {}, at least {} are needed", what,
-                      to->struct_bytes, sizeof(Struct)));
+                      to->struct_bytes, kFirstBytes<Struct>));
   }
   from.struct_bytes = to->struct_bytes;
-  std::memcpy(to, &from, sizeof(Struct));
+  std::memcpy(to, &from, std::min<size_t>(to->struct_bytes, sizeof(Struct)));
   return MKV_OK;
 }
 
@@ -132,20 +142,26 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
   if (from.dtype < MKV_FLOAT32 || from.dtype > MKV_FLOAT16) {
     return error(Errc::kUnsupported, "dtype {}", from.dtype);
   }
-  kvclient::PullRequest request{.first_layer = from.first_layer,
-                                .first_kv_head = from.first_kv_head,
-                                .num_kv_heads = from.num_kv_heads,
-                                .dtype = static_cast<DType>(from.dtype),
-                                .head_dim = from.head_dim,
-                                .block_tokens = from.block_tokens,
-                                .first_token = from.first_token,
-                                .num_tokens = from.num_tokens,
-                                .block_ids = {from.block_ids, from.block_ids + from.num_blocks},
-                                .layers = {},
-                                .timeout = duration_of(from.timeout_s),
-                                .priority = from.priority,
-                                .ask_again = from.ask_again != 0,
-                                .feed = from.feed == nullptr ? nullptr : from.feed->feed};
+  if (from.order < MKV_ORDER_POSITION || from.order > MKV_ORDER_CRITICALITY) {
+    return error(Errc::kUnsupported, "order {}", from.order);
+  }
+  kvclient::PullRequest request{
+      .first_layer = from.first_layer,
+      .first_kv_head = from.first_kv_head,
+      .num_kv_heads = from.num_kv_heads,
+      .dtype = static_cast<DType>(from.dtype),
+      .head_dim = from.head_dim,
+      .block_tokens = from.block_tokens,
+      .first_token = from.first_token,
+      .num_tokens = from.num_tokens,
+      .block_ids = {from.block_ids, from.block_ids + from.num_blocks},
+      .layers = {},
+      .timeout = duration_of(from.timeout_s),
+      .priority = from.priority,
+      .ask_again = from.ask_again != 0,
+      .order = static_cast<kvclient::PullOrder>(from.order),
+      .hot_share = from.hot_share == 0 ? kvclient::kDefaultHotShare : from.hot_share,
+      .feed = from.feed == nullptr ? nullptr : from.feed->feed};
   for (int32_t i = 0; i < from.num_layers; ++i) {
     const auto& layer = from.layers[i];
     request.layers.push_back({.k = static_cast<std::byte*>(layer.k),
@@ -155,6 +171,26 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
                               .token_stride = layer.token_stride});
   }
   return request;
+}
+
+// What `read` brings, into an array of as many.
+template <typename Read>
+mkv_status read_floats(mkv_client* client, const mkv_manifest* manifest, float* to,
+                       int64_t num_floats, Read read) {
+  if (client == nullptr) return null_argument("client");
+  if (manifest == nullptr) return null_argument("manifest");
+  if (to == nullptr) return null_argument("array");
+  return guarded([&]() -> mkv_status {
+    kvclient::KvClient reader(*client->transport, *manifest->manifest, {});
+    const auto values = read(reader);
+    if (!values.ok()) return fail(values.error());
+    if (std::ssize(*values) != num_floats) {
+      return fail(error(Errc::kInvalidArgument, "{} floats for an array of {}", values->size(),
+                        num_floats));
+    }
+    std::copy(values->begin(), values->end(), to);
+    return MKV_OK;
+  });
 }
 
 mkv_status pull_status(const std::optional<Result<void>>& end) {
@@ -381,6 +417,24 @@ void mkv_client_destroy(mkv_client* client) {
   delete client;
 }
 
+mkv_status mkv_scores_get(mkv_client* client, const mkv_manifest* manifest, int32_t first_layer,
+                          int32_t num_layers, int32_t first_kv_head, int32_t num_kv_heads,
+                          float* scores, int64_t num_scores, double timeout_s) {
+  return read_floats(client, manifest, scores, num_scores, [&](kvclient::KvClient& reader) {
+    return reader.pull_scores(first_layer, num_layers, first_kv_head, num_kv_heads,
+                              Deadline::after(duration_of(timeout_s)));
+  });
+}
+
+mkv_status mkv_digests_get(mkv_client* client, const mkv_manifest* manifest, int32_t layer,
+                           int32_t kv_head, int64_t first_page, int64_t num_pages, float* digests,
+                           int64_t num_floats, double timeout_s) {
+  return read_floats(client, manifest, digests, num_floats, [&](kvclient::KvClient& reader) {
+    return reader.pull_digests(layer, kv_head, first_page, num_pages,
+                               Deadline::after(duration_of(timeout_s)));
+  });
+}
+
 mkv_status mkv_pull_start(mkv_client* client, const mkv_manifest* manifest,
                           const mkv_pull_request* given, mkv_pull** out) {
   if (client == nullptr) return null_argument("client");
@@ -410,6 +464,13 @@ mkv_status mkv_pull_wait_layer(mkv_pull* pull, int32_t layer, double timeout_s) 
   if (pull == nullptr) return null_argument("pull");
   return guarded([&] {
     return pull_status(pull->pull->wait_for_layer(layer, Deadline::after(duration_of(timeout_s))));
+  });
+}
+
+mkv_status mkv_pull_wait_hot_layer(mkv_pull* pull, int32_t layer, double timeout_s) {
+  if (pull == nullptr) return null_argument("pull");
+  return guarded([&] {
+    return pull_status(pull->pull->wait_for_hot(layer, Deadline::after(duration_of(timeout_s))));
   });
 }
 
@@ -449,6 +510,11 @@ mkv_status mkv_pull_get_stats(const mkv_pull* pull, mkv_pull_stats* out) {
     }
     stats.seconds = counts.seconds;
     stats.waiting_seconds = progress.waiting_s;
+    stats.hot_pages_done = counts.hot_pages;
+    stats.hot_pages_total = counts.hot_pages_total;
+    stats.score_bytes = counts.score_bytes;
+    stats.hot_layers_done = progress.hot_layers_complete;
+    stats.hot_seconds = progress.hot_s.value_or(0);
     return write_struct(stats, out, "mkv_pull_stats");
   });
 }

@@ -63,12 +63,11 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
 }
 
 comm::TransportReply KvServer::answer(std::string_view request_header) {
-  auto reply = pages(request_header);
+  auto reply = serve(request_header);
   return reply.ok() ? std::move(*reply) : error_reply(reply.error());
 }
 
-// All that can be refused without the store is refused before it: pinning reads what is on disk.
-Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
+Result<comm::TransportReply> KvServer::serve(std::string_view request_header) {
   protocol::PageRequest request;
   if (!request.ParseFromArray(request_header.data(), static_cast<int>(request_header.size()))) {
     return error(Errc::kInvalidArgument, "header of {} bytes is not a page request",
@@ -78,6 +77,11 @@ Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
     return error(Errc::kNotFound, "epoch '{}' has ended; this group's is '{}'", request.epoch(),
                  epoch_);
   }
+  return request.has_scores() ? scores(request) : pages(request);
+}
+
+// All that can be refused without the store is refused before it: pinning reads what is on disk.
+Result<comm::TransportReply> KvServer::pages(const protocol::PageRequest& request) {
   MR_RETURN_IF_ERROR(check_size(request, store_.geometry()));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
   protocol::PageReply reply;
@@ -92,6 +96,24 @@ Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
   out.header = reply.SerializeAsString();
   out.payload.keep_alive = std::move(pinned);
   return out;
+}
+
+Result<comm::TransportReply> KvServer::scores(const protocol::PageRequest& request) const {
+  MR_ASSIGN_OR_RETURN(
+      auto scores,
+      store_.scores(request.request_id(), request.lease_id(),
+                    {.first_layer = static_cast<int32_t>(request.layer()),
+                     .num_layers = static_cast<int32_t>(request.scores().num_layers()),
+                     .first_kv_head = static_cast<int32_t>(request.kv_head()),
+                     .num_kv_heads = static_cast<int32_t>(request.scores().num_kv_heads())}));
+  const auto kept = std::make_shared<std::vector<float>>(std::move(scores));
+  const auto bytes = std::as_bytes(std::span(*kept));
+  if (std::ssize(bytes) > comm::kMaxTransportPayloadBytes) {
+    return error(Errc::kTooLarge, "{} scores have {} bytes, a reply holds at most {}", kept->size(),
+                 bytes.size(), comm::kMaxTransportPayloadBytes);
+  }
+  return comm::TransportReply{.header = protocol::PageReply().SerializeAsString(),
+                              .payload = {.pieces = {bytes}, .keep_alive = kept}};
 }
 
 Result<std::unique_ptr<kvstore::PinnedPages>> KvServer::pin(const protocol::PageRequest& request) {

@@ -27,7 +27,9 @@ class KvServer {
   KvServer(kvstore::KvStore& store, std::string epoch) : store_(store), epoch_(std::move(epoch)) {}
 
   comm::TransportReply answer(std::string_view request_header);
-  Result<comm::TransportReply> pages(std::string_view request_header);
+  Result<comm::TransportReply> serve(std::string_view request_header);
+  Result<comm::TransportReply> pages(const protocol::PageRequest& request);
+  Result<comm::TransportReply> scores(const protocol::PageRequest& request) const;
   Result<std::unique_ptr<kvstore::PinnedPages>> pin(const protocol::PageRequest& request);
 
   kvstore::KvStore& store_;

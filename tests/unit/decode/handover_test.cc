@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <span>
 
 #include "comm/local/local_transport.h"
@@ -246,6 +247,27 @@ TEST_P(GenerationTest, DecodeNodeGeneratesWhatABatchJobOfOneRankGenerates) {
   EXPECT_EQ(report->pulled.pages, 2 * std::max(GetParam().num_kv_heads, decode_tp) * 12);
 }
 
+TEST_P(GenerationTest, InOrderOfCriticalityTheSameCacheArrives) {
+  const auto run = [&](kvclient::PullOrder order) {
+    auto report = decode(*transport_, manifest(),
+                         {.model_directory = model_directory(),
+                          .tp = GetParam().decode_tp,
+                          .max_tokens = 2,
+                          .client = {.pages_per_request = 2},
+                          .order = order,
+                          .timeout = std::chrono::seconds(60)});
+    MR_CHECK(report.ok(), "{}", report.error().to_string());
+    return *report;
+  };
+  const auto by_position = run(kvclient::PullOrder::kPosition);
+  const auto hot_first = run(kvclient::PullOrder::kCriticality);
+  EXPECT_EQ(hot_first.cache_checksums, by_position.cache_checksums);
+  EXPECT_EQ(hot_first.token_ids, by_position.token_ids);
+  EXPECT_EQ(hot_first.pulled.pages, by_position.pulled.pages);
+  EXPECT_GT(hot_first.pulled.hot_pages, 0);
+  EXPECT_EQ(hot_first.pulled.hot_pages, hot_first.pulled.hot_pages_total);
+}
+
 // The decode node's own copy of the model says what ends a text.
 TEST_P(GenerationTest, DecodeNodeEndsWithTheTextUnlessItIsToldNotTo) {
   namespace fs = std::filesystem;
@@ -314,6 +336,26 @@ TEST_P(HandoverTest, DigestsBoundThePagesTheyCameWith) {
         // A float32 sum of 64 terms of about 1: at most 64 roundings of 2^-24 each.
         ASSERT_NEAR(digest[2 * head_dim], radius, 1e-5);
       }
+    }
+  }
+}
+
+// Whatever the grid: each rank has the scores of its own pages, as shares of the whole prompt's mass.
+TEST_P(HandoverTest, ScoresOfAllRanksSumToOneAndAreThoseThatPagesCarry) {
+  kvclient::KvClient client(*transport_, manifest(), {});
+  const int32_t num_kv_heads = served_->config().num_kv_heads;
+  const auto scores = client.pull_scores(0, 2, 0, num_kv_heads, ample());
+  ASSERT_TRUE(scores.ok()) << scores.error().to_string();
+  ASSERT_EQ(scores->size(), static_cast<size_t>(2 * num_kv_heads * 12));
+  std::vector<std::byte> bytes(static_cast<size_t>(12 * page_bytes()));
+  for (int32_t layer = 0; layer < 2; ++layer) {
+    for (int32_t head = 0; head < num_kv_heads; ++head) {
+      const float* row = scores->data() + (layer * num_kv_heads + head) * 12;
+      // exp() and sums of float32 over 715 keys and 64 rows, or of bfloat16 products.
+      EXPECT_NEAR(std::accumulate(row, row + 12, 0.0), 1, 1e-2) << layer << " " << head;
+      const auto pages = client.pull(layer, head, 0, 12, bytes, ample());
+      ASSERT_TRUE(pages.ok());
+      for (size_t page = 0; page < 12; ++page) EXPECT_EQ(row[page], (*pages)[page].score);
     }
   }
 }

@@ -192,6 +192,77 @@ TEST_F(CInterfaceTest, EventsFeedAPullLayerByLayer) {
   mkv_manifest_destroy(manifest);
 }
 
+TEST_F(CInterfaceTest, PullsInOrderOfCriticality) {
+  serve();
+  const auto cache = make_cache();
+  auto request = request_for(*cache);
+  request.order = MKV_ORDER_CRITICALITY;
+  request.hot_share = 0.5;
+  mkv_pull* pull = nullptr;
+  ASSERT_EQ(mkv_pull_start(client_, manifest_, &request, &pull), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait_hot_layer(pull, 1, kAmple), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait_hot_layer(pull, 2, 0), MKV_INVALID_ARGUMENT);
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(cache->difference(), "");
+  mkv_pull_stats stats{};
+  stats.struct_bytes = sizeof(stats);
+  ASSERT_EQ(mkv_pull_get_stats(pull, &stats), MKV_OK);
+  EXPECT_GT(stats.hot_pages_done, 0);
+  EXPECT_EQ(stats.hot_pages_done, stats.hot_pages_total);
+  EXPECT_LT(stats.hot_pages_done, stats.pages_total);
+  EXPECT_EQ(stats.hot_layers_done, 2);
+  EXPECT_EQ(stats.score_bytes, 4 * stats.pages_total);
+  EXPECT_GT(stats.hot_seconds, 0);
+  mkv_pull_destroy(pull);
+}
+
+TEST_F(CInterfaceTest, StructuresOfTheFirstVersionAreTakenAndNothingBehindThemIsTouched) {
+  serve();
+  const auto cache = make_cache();
+  auto request = request_for(*cache);
+  request.struct_bytes = offsetof(mkv_pull_request, order);
+  request.order = 99;  // what lies behind the caller's structure
+  mkv_pull* pull = nullptr;
+  ASSERT_EQ(mkv_pull_start(client_, manifest_, &request, &pull), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(cache->difference(), "");
+  mkv_pull_stats stats{};
+  stats.struct_bytes = offsetof(mkv_pull_stats, hot_pages_done);
+  stats.hot_pages_done = -7;
+  ASSERT_EQ(mkv_pull_get_stats(pull, &stats), MKV_OK);
+  EXPECT_EQ(stats.pages_done, stats.pages_total);
+  EXPECT_EQ(stats.hot_pages_done, -7);
+  mkv_pull_destroy(pull);
+}
+
+TEST_F(CInterfaceTest, ReadsScoresAndDigests) {
+  serve();
+  std::vector<float> scores(2 * 11);
+  ASSERT_EQ(mkv_scores_get(client_, manifest_, 1, 1, 2, 2, scores.data(), 22, kAmple), MKV_OK)
+      << mkv_last_error();
+  auto expected = ranks_->scores(1, 2);
+  const auto second = ranks_->scores(1, 3);
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_EQ(scores, expected);
+  EXPECT_EQ(mkv_scores_get(client_, manifest_, 1, 1, 2, 2, scores.data(), 21, kAmple),
+            MKV_INVALID_ARGUMENT);
+  EXPECT_THAT(mkv_last_error(), HasSubstr("22 floats for an array of 21"));
+  EXPECT_EQ(mkv_scores_get(client_, manifest_, 2, 1, 0, 1, scores.data(), 11, kAmple),
+            MKV_INVALID_ARGUMENT);
+  EXPECT_EQ(mkv_scores_get(client_, manifest_, 1, 1, 2, 2, nullptr, 22, kAmple),
+            MKV_INVALID_ARGUMENT);
+
+  std::vector<float> digests(2 * 3 * 16);
+  ASSERT_EQ(mkv_digests_get(client_, manifest_, 1, 3, 1, 2, digests.data(), 96, kAmple), MKV_OK)
+      << mkv_last_error();
+  for (int64_t page = 1; page < 3; ++page) {
+    const auto wanted = ranks_->digest(1, 3, page);
+    EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), digests.begin() + (page - 1) * 48));
+  }
+  EXPECT_EQ(mkv_digests_get(client_, manifest_, 1, 3, 10, 2, digests.data(), 96, kAmple),
+            MKV_INVALID_ARGUMENT);
+}
+
 TEST_F(CInterfaceTest, CancelsWhileARankIsSilentAndHandlesGoInAnyOrder) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -263,6 +334,8 @@ TEST_F(CInterfaceTest, CallsThatAreWrongSayWhatIsWrong) {
          [](auto& r) { r.timeout_s = std::numeric_limits<double>::quiet_NaN(); });
   expect(MKV_UNSUPPORTED, [](auto& r) { r.dtype = MKV_BFLOAT16; });
   expect(MKV_UNSUPPORTED, [](auto& r) { r.dtype = 17; });
+  expect(MKV_UNSUPPORTED, [](auto& r) { r.order = 2; });
+  expect(MKV_INVALID_ARGUMENT, [](auto& r) { r.hot_share = 1.5; });
 }
 
 TEST(CInterface, NamesItsStatusesAndItsVersion) {

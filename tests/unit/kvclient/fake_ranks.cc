@@ -1,6 +1,7 @@
 #include "tests/unit/kvclient/fake_ranks.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/checksum.h"
 #include "common/errc_wire.h"
@@ -38,8 +39,8 @@ FakeRanks::FakeRanks(comm::Transport& transport, const Options& options, Hook ho
   manifest_.cp = options.cp;
   const int32_t heads = options.num_kv_heads / options.tp;
   for (int rank = 0; rank < options.tp * options.cp; ++rank) {
-    auto server = transport.listen("127.0.0.1", 0,
-                                   [this](std::string_view header) { return answer(header); });
+    auto server = transport.listen(
+        "127.0.0.1", 0, [this, rank](std::string_view header) { return answer(rank, header); });
     MR_CHECK(server.ok(), "{}", server.error().to_string());
     kvclient::Shard shard{.rank = rank,
                           .address = (*server)->address(),
@@ -70,7 +71,46 @@ std::vector<std::byte> FakeRanks::page(int32_t layer, int32_t kv_head, int64_t p
   return bytes;
 }
 
-comm::TransportReply FakeRanks::answer(std::string_view header) {
+std::vector<float> FakeRanks::scores(int32_t layer, int32_t kv_head) const {
+  std::vector<float> scores(static_cast<size_t>(manifest_.num_pages()));
+  for (size_t page = 0; page < scores.size(); ++page) {
+    const auto seed = static_cast<uint64_t>(layer * 1000 + kv_head);
+    scores[page] = random_bits(seed, page) % 4 == 0 ? 100.0f : 1.0f;
+    scores[page] += static_cast<float>(random_bits(seed + 500, page) % 100) / 1000;
+  }
+  const float sum = std::accumulate(scores.begin(), scores.end(), 0.0f);
+  for (float& score : scores) score /= sum;
+  if (options_.first_score) scores.front() = *options_.first_score;
+  return scores;
+}
+
+std::vector<float> FakeRanks::digest(int32_t layer, int32_t kv_head, int64_t page) const {
+  return std::vector<float>(3 * static_cast<size_t>(options_.head_dim),
+                            static_cast<float>((layer * 1000 + kv_head) * 1000 + page));
+}
+
+comm::TransportReply FakeRanks::answer_scores(int rank,
+                                              const protocol::PageRequest& request) const {
+  const auto shard =
+      std::find_if(manifest_.shards.begin(), manifest_.shards.end(),
+                   [rank](const kvclient::Shard& candidate) { return candidate.rank == rank; });
+  auto kept = std::make_shared<std::vector<float>>();
+  for (uint32_t l = 0; l < request.scores().num_layers(); ++l) {
+    for (uint32_t h = 0; h < request.scores().num_kv_heads(); ++h) {
+      const auto all = scores(static_cast<int32_t>(request.layer() + l),
+                              static_cast<int32_t>(request.kv_head() + h));
+      for (const auto& range : shard->token_ranges) {
+        for (int64_t page = range.begin / kPageTokens; page * kPageTokens < range.end; ++page) {
+          kept->push_back(all[static_cast<size_t>(page)]);
+        }
+      }
+    }
+  }
+  return {.header = protocol::PageReply().SerializeAsString(),
+          .payload = {.pieces = {std::as_bytes(std::span(*kept))}, .keep_alive = kept}};
+}
+
+comm::TransportReply FakeRanks::answer(int rank, std::string_view header) {
   ++num_requests_;
   protocol::PageRequest request;
   MR_CHECK(request.ParseFromArray(header.data(), static_cast<int>(header.size())),
@@ -82,11 +122,19 @@ comm::TransportReply FakeRanks::answer(std::string_view header) {
     reply.mutable_error()->set_message(hooked.error().message);
     return {.header = reply.SerializeAsString(), .payload = {}};
   }
+  if (request.has_scores()) return answer_scores(rank, request);
+  std::vector<uint64_t> numbers(request.pages().begin(), request.pages().end());
+  for (uint64_t i = 0; i < request.num_pages(); ++i) numbers.push_back(request.first_page() + i);
   auto pages = std::make_shared<std::vector<std::vector<std::byte>>>();
-  for (uint64_t i = 0; i < request.num_pages(); ++i) {
-    pages->push_back(page(static_cast<int32_t>(request.layer()),
-                          static_cast<int32_t>(request.kv_head()),
-                          static_cast<int64_t>(request.first_page() + i)));
+  for (const uint64_t number : numbers) {
+    const auto layer = static_cast<int32_t>(request.layer());
+    const auto head = static_cast<int32_t>(request.kv_head());
+    pages->push_back(page(layer, head, static_cast<int64_t>(number)));
+    if (request.digests_only()) {
+      const auto floats = digest(layer, head, static_cast<int64_t>(number));
+      const auto bytes = std::as_bytes(std::span(floats));
+      pages->back().assign(bytes.begin(), bytes.end());
+    }
     auto& info = *reply.add_pages();
     info.set_checksum(checksum(std::span<const std::byte>(pages->back())));
     info.set_tier(1);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/api/transport.h"
@@ -23,8 +24,9 @@ class FakeRanks {
     int32_t head_dim = 16;
     DType dtype = DType::kFloat32;
     int64_t num_tokens = 700;
-    int tp = 2;  // num_kv_heads / tp heads a rank
-    int cp = 2;  // stripes of two pages, in turn
+    int tp = 2;                             // num_kv_heads / tp heads a rank
+    int cp = 2;                             // stripes of two pages, in turn
+    std::optional<float> first_score = {};  // of page 0 of every head, instead of its own
   };
   // Called with each request on its rank's thread; an error is the reply.
   using Hook = std::function<Result<void>(const protocol::PageRequest& request)>;
@@ -35,12 +37,18 @@ class FakeRanks {
   const kvclient::Manifest& manifest() const { return manifest_; }
   // [K or V][page_tokens, head_dim]; rows past the prompt's end are 0.
   std::vector<std::byte> page(int32_t layer, int32_t kv_head, int64_t page) const;
+  // Of the pages of one layer and kv head; they sum to 1. A few pages, others in each head, carry
+  // most of it.
+  std::vector<float> scores(int32_t layer, int32_t kv_head) const;
+  // [3, head_dim], all equal.
+  std::vector<float> digest(int32_t layer, int32_t kv_head, int64_t page) const;
   int64_t num_requests() const { return num_requests_; }
   int num_ranks() const { return static_cast<int>(servers_.size()); }
   void lose_rank(int rank) { servers_[static_cast<size_t>(rank)].reset(); }
 
  private:
-  comm::TransportReply answer(std::string_view header);
+  comm::TransportReply answer(int rank, std::string_view header);
+  comm::TransportReply answer_scores(int rank, const protocol::PageRequest& request) const;
 
   const Options options_;
   const Hook hook_;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <future>
 #include <mutex>
 
@@ -393,6 +394,9 @@ TEST_F(PullClientTest, RequestsThatCannotBeAreRefusedBeforeAnyoneIsAsked) {
   expect(kInvalid, [](PullRequest& r) { r.block_ids[2] = -1; });
   expect(kInvalid, [](PullRequest& r) { r.layers[1].v = nullptr; });
   expect(kInvalid, [](PullRequest& r) { r.timeout = Duration::zero(); });
+  for (const double share : {0.0, 1.001, -1.0, std::nan("")}) {
+    expect(kInvalid, [share](PullRequest& r) { r.hot_share = share; });
+  }
   EXPECT_EQ(ranks.num_requests(), 0);
 }
 

@@ -54,6 +54,30 @@ class KvServerTest : public ::testing::Test {
     for (const uint64_t page : pages) named.add_pages(page);
     return named;
   }
+  static protocol::PageRequest scores_of(const std::string& id, uint32_t layer, uint32_t num_layers,
+                                         uint32_t kv_head, uint32_t num_kv_heads) {
+    auto scores = request(0, 0);
+    scores.set_request_id(id);
+    scores.set_layer(layer);
+    scores.set_kv_head(kv_head);
+    scores.mutable_scores()->set_num_layers(num_layers);
+    scores.mutable_scores()->set_num_kv_heads(num_kv_heads);
+    return scores;
+  }
+  void add_scored(const std::string& id, const std::vector<float>& scores) {
+    const auto pages = kvstore::consecutive_pages(0, std::ssize(scores));
+    const std::vector<std::byte> bytes(static_cast<size_t>(kGeometry.page_bytes()));
+    const std::vector<float> digest(4);
+    ASSERT_TRUE(store_->begin_request(id, 64 * std::ssize(scores), pages).ok());
+    for (const int64_t page : pages) {
+      ASSERT_TRUE(store_
+                      ->write_page(id, {.layer = 0, .kv_head = 2, .page = page}, bytes,
+                                   {.min = digest, .max = digest, .radius = digest})
+                      .ok());
+    }
+    ASSERT_TRUE(store_->set_scores(id, 0, 2, scores).ok());
+    ASSERT_TRUE(store_->seal(id, "lease", std::chrono::seconds(60)).ok());
+  }
   protocol::PageReply ask(const std::string& header) {
     const auto deadline = Deadline::after(std::chrono::seconds(60));
     auto connection = transport_.connect(server_->address(), deadline);
@@ -199,6 +223,40 @@ TEST_F(KvServerTest, NamedPagesThatDoNotAscendOrAreNotThereAreRefused) {
   auto many = naming({});
   for (uint64_t page = 0; page < 2049; ++page) many.add_pages(page);
   expect_refused(many.SerializeAsString(), Errc::kTooLarge, "2049 pages requested at once");
+}
+
+TEST_F(KvServerTest, AnswersScoresOfEveryPageAndReadsNone) {
+  add_scored("b", {0.5f, 0.25f, 0.125f});
+  const auto reply = ask(scores_of("b", 0, 1, 2, 1).SerializeAsString());
+  ASSERT_FALSE(reply.has_error()) << reply.error().message();
+  EXPECT_EQ(reply.pages_size(), 0);
+  EXPECT_EQ(memory_->num_reads, 0);
+  std::vector<float> scores(3);
+  std::memcpy(scores.data(), payload_.data(), 12);
+  EXPECT_THAT(scores, ::testing::ElementsAre(0.5f, 0.25f, 0.125f));
+  EXPECT_EQ(payload_[12], std::byte{0xee});
+}
+
+TEST_F(KvServerTest, ScoresOfWhatIsNotThereAreRefused) {
+  add_scored("b", {0.5f, 0.25f, 0.125f});
+  const auto refused = [&](const protocol::PageRequest& request, Errc code, const char* why) {
+    expect_refused(request.SerializeAsString(), code, why);
+  };
+  refused(scores_of("b", 0, 0, 2, 1), Errc::kInvalidArgument, "scores of 0 layers");
+  refused(scores_of("b", 0, 1, 2, 0xffffffff), Errc::kInvalidArgument, "-1 kv heads");
+  refused(scores_of("b", 0, 2, 2, 1), Errc::kNotFound, "layer 1 of 1");
+  refused(scores_of("b", 0x7fffffff, 2, 2, 1), Errc::kNotFound, "layer 2147483647 of 1");
+  refused(scores_of("b", 0, 1, 2, 2), Errc::kNotFound, "kv head 3");
+  auto foreign = scores_of("b", 0, 1, 2, 1);
+  foreign.set_lease_id("another");
+  refused(foreign, Errc::kNotFound, "lease");
+  foreign.set_epoch("before");
+  refused(foreign, Errc::kNotFound, "epoch 'before' has ended");
+
+  const std::vector<int64_t> pages = {0};
+  ASSERT_TRUE(store_->begin_request("c", 64, pages).ok());
+  ASSERT_TRUE(store_->open("c", "lease").ok());
+  refused(scores_of("c", 0, 1, 2, 1), Errc::kUnavailable, "page 0 is not there yet");
 }
 
 TEST_F(KvServerTest, APageOfAnOpenRequestIsServedOnceItIsThereAndRefusedRetriablyBefore) {

@@ -1,0 +1,33 @@
+// What one request asks a rank for. Heads count in the model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace millrace::kvclient {
+
+// Pages of one layer and kv head, all on one rank.
+struct PageRun {
+  int32_t layer = 0;
+  int32_t kv_head = 0;
+  int64_t first_page = 0;
+  int64_t num_pages = 0;
+  std::vector<int64_t> named;  // num_pages of them, ascending; empty: from first_page on
+
+  int64_t page(int64_t i) const {
+    return named.empty() ? first_page + i : named[static_cast<size_t>(i)];
+  }
+};
+
+// Scores of all pages that the rank holds.
+struct HeadBlock {
+  int32_t first_layer = 0;
+  int32_t num_layers = 0;
+  int32_t first_kv_head = 0;
+  int32_t num_kv_heads = 0;
+  int64_t num_pages = 0;  // of a layer and kv head on the rank
+
+  int64_t num_scores() const { return int64_t{num_layers} * num_kv_heads * num_pages; }
+};
+
+}  // namespace millrace::kvclient

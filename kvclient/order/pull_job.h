@@ -1,0 +1,31 @@
+// One request of a pull to one rank, and what it brought.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/tier.h"
+#include "kvclient/order/page_run.h"
+
+namespace millrace::kvclient {
+
+// Either the pages of `run`, or the scores that the rank has of the kv heads in `scores`.
+struct PullJob {
+  PageRun run;
+  HeadBlock scores;
+  bool hot = false;  // its pages are on the hot list
+  int lane = 0;      // in the task's lanes
+
+  bool is_for_scores() const { return scores.num_layers > 0; }
+};
+
+struct PullOutcome {
+  PerTier<int64_t> pages_by_tier;
+  int64_t bytes = 0;  // with what came wrong
+  int64_t corrupt_pages = 0;
+  std::string transport;
+  std::vector<float> scores;  // [layers, kv heads, pages of the rank]
+};
+
+}  // namespace millrace::kvclient
