@@ -41,7 +41,7 @@ void EvictionQueue::sift_up(size_t index) {
   PageEntry* page = heap_[index];
   while (index > 0) {
     const size_t parent = (index - 1) / 2;
-    if (!worth_less(*page, *heap_[parent])) break;
+    if (!before(*page, *heap_[parent])) break;
     put(index, heap_[parent]);
     index = parent;
   }
@@ -52,8 +52,8 @@ void EvictionQueue::sift_down(size_t index) {
   PageEntry* page = heap_[index];
   while (2 * index + 1 < heap_.size()) {
     size_t child = 2 * index + 1;
-    if (child + 1 < heap_.size() && worth_less(*heap_[child + 1], *heap_[child])) ++child;
-    if (!worth_less(*heap_[child], *page)) break;
+    if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) ++child;
+    if (!before(*heap_[child], *page)) break;
     put(index, heap_[child]);
     index = child;
   }

@@ -1,5 +1,5 @@
-// Pages on the device in order of worth, the least first: an indexed binary heap of fixed capacity.
-// An entry knows its place (queue_index), so any of them can leave or change worth in O(log n), and
+// Pages in order of worth, the least first or the best: an indexed binary heap of fixed capacity. An
+// entry knows its place (queue_index), so any of them can leave or change worth in O(log n), and
 // nothing is allocated after construction.
 #pragma once
 
@@ -10,12 +10,15 @@
 
 namespace millrace::kvstore {
 
-// Worth less on the device: by priority, and between equals the older request.
+// Worth less: by priority, and between equals the older request.
 bool worth_less(const PageEntry& a, const PageEntry& b);
 
 class EvictionQueue {
  public:
-  explicit EvictionQueue(int64_t capacity) { heap_.reserve(static_cast<size_t>(capacity)); }
+  enum class First : uint8_t { kLeast, kBest };
+  explicit EvictionQueue(int64_t capacity, First first = First::kLeast) : first_(first) {
+    heap_.reserve(static_cast<size_t>(capacity));
+  }
 
   bool empty() const { return heap_.empty(); }
   int64_t size() const { return static_cast<int64_t>(heap_.size()); }
@@ -25,15 +28,19 @@ class EvictionQueue {
   // After the priority of a page in this queue changed.
   void restore_order(PageEntry& page);
 
-  PageEntry& min() const { return *heap_.front(); }
-  // Some page from the upper half: a leaf is worth no less than its ancestors.
-  PageEntry& high() const { return *heap_.back(); }
+  PageEntry& front() const { return *heap_.front(); }
+  // Some page from the other end's half: a leaf comes after its ancestors.
+  PageEntry& back() const { return *heap_.back(); }
 
  private:
+  bool before(const PageEntry& a, const PageEntry& b) const {
+    return first_ == First::kLeast ? worth_less(a, b) : worth_less(b, a);
+  }
   void put(size_t index, PageEntry* page);
   void sift_up(size_t index);
   void sift_down(size_t index);
 
+  First first_;
   std::vector<PageEntry*> heap_;
 };
 

@@ -83,8 +83,9 @@ Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, cons
   } else {
     device.memory = std::move(device_memory);
   }
-  return std::unique_ptr<KvStore>(std::make_unique<TieredKvStore>(
-      config.geometry, std::move(tiers), clock, config.promotes, config.read_bytes));
+  return std::unique_ptr<KvStore>(
+      std::make_unique<TieredKvStore>(config.geometry, std::move(tiers), clock, config.promotes,
+                                      config.read_bytes, config.read_ahead_bytes));
 }
 
 }  // namespace millrace::kvstore

@@ -13,13 +13,15 @@
 //                   as its budget goes, so that those device copies are clean and evicting them is
 //                   a rebind
 //   set_scores      of that layer's pages; decides what stays when the device pool is short
-//   seal            final placement; from now on only pin_pages and pin_digests, until the lease
-//                   ends
+//   seal            placement of the whole; from now on only pin_pages and pin_digests, until the
+//                   lease ends
 //   release | expire | abort
 //
-// Placement: what stays in device memory is decided by attention (placement.h): sinks, the recent
+// Placement: what lies in faster memory is decided by attention (placement.h): sinks, the recent
 // window, the first layers, then pages by score until the head's mass or the byte budget is
-// reached. Nothing is dropped: cold means slower.
+// reached; a page that is pulled often counts more. All requests compete by the same rule. At seal
+// and in tend(), a page on disk takes the place of one on the host that is worth much less, never of
+// a pinned one. Nothing is dropped: cold means slower.
 //
 // Threads: every method may be called from any thread. pin_pages may read the disk; pin_digests
 // and scores read nothing.
@@ -71,6 +73,9 @@ struct KvGeometry {
 // Eight of the largest replies of a KV server.
 inline constexpr int64_t kDefaultReadBytes = int64_t{512} << 20;
 
+// A layer of 131,072 tokens of an 8B model on two ranks.
+inline constexpr int64_t kDefaultReadAheadBytes = int64_t{256} << 20;
+
 // Budgets of the tiers, taken once, at construction (disk: as it is used).
 struct KvStoreConfig {
   int64_t device_bytes = 0;
@@ -82,6 +87,9 @@ struct KvStoreConfig {
   // Host memory beside the pools, for pinned pages that had to be read: those on disk, and
   // those of a device whose memory is not the host's.
   int64_t read_bytes = kDefaultReadBytes;
+  // Host memory beside the pools, for pages on disk that are read before a reader asks for them. 0:
+  // none are.
+  int64_t read_ahead_bytes = kDefaultReadAheadBytes;
   // Whether seal() moves the best pages to the device. Not where pages leave for decode nodes
   // through host memory: a GPU's are then no faster, and each move crosses the bus.
   bool promotes = true;
@@ -153,7 +161,12 @@ struct KvStoreStats {
   int64_t pages_written = 0;
   PerTier<int64_t> page_hits;  // pins served from each tier
   int64_t evictions = 0;       // device slots given up
-  int64_t pinned_pages = 0;    // now
+  // Copies of pages from tier to tier: [from][to]. Those that need none, since there is another copy,
+  // do not count.
+  PerTier<PerTier<int64_t>> moves;
+  int64_t read_ahead_pages = 0;  // read from disk before anyone asked
+  int64_t read_ahead_hits = 0;   // of these, pinned
+  int64_t pinned_pages = 0;      // now
 };
 
 // Pages of one request per tier, as placed by seal().
@@ -209,6 +222,12 @@ class KvStore {
                                      const std::string& lease_id) = 0;
   // Ends leases that are over; called about once a second by the owner. Returns how many ended.
   virtual int64_t expire_leases() = 0;
+
+  // Brings pages nearer to those who will read them, a page at a time: reads ahead of readers, and
+  // moves the best pages on disk into memory, where they take the places of pages worth much less.
+  // Called over and over by a thread of the owner's. Returns whether there was anything to do, at
+  // `deadline` at the latest where there was not.
+  virtual bool tend(Deadline deadline) = 0;
 
   virtual KvStoreStats stats() const = 0;
 };

@@ -13,9 +13,21 @@ void PageMover::place(PageTable& table, bool promotes) {
     if (!promotes) break;
     if (!move_while([&] { return residency_.plan_promotion(*candidate.page); })) return;
   }
+  int64_t places_left = kPlacedBytes / io_.page_bytes();
   for (const Candidate& candidate : candidates) {
-    if (!move_while([&] { return residency_.plan_warming(*candidate.page); })) return;
+    const auto plan = [&] {
+      const auto takes = places_left > 0 ? Residency::Takes::kPlaces : Residency::Takes::kRoom;
+      auto move = residency_.plan_warming(*candidate.page, takes);
+      if (move && move->to == Tier::kDisk) --places_left;
+      return move;
+    };
+    if (!move_while(plan)) return;
   }
+}
+
+bool PageMover::rise() {
+  std::lock_guard placing(placing_);
+  return move_once([&] { return residency_.plan_rise(); }) == Moved::kCopied;
 }
 
 // The pages that may move, the best first: those on disk, and those on the host where the device
@@ -43,24 +55,27 @@ std::vector<PageMover::Candidate> PageMover::candidates_of(PageTable& table, boo
 // next would likely fail too.
 template <typename Plan>
 bool PageMover::move_while(Plan plan) {
-  while (true) {
-    std::optional<PageMove> move;
-    {
-      std::lock_guard lock(mutex_);
-      move = plan();
-    }
-    if (!move) return true;
-    const auto copied = copy(*move);
-    {
-      std::lock_guard lock(mutex_);
-      residency_.finish(*move, copied.ok());
-    }
-    if (!copied.ok()) {
-      spdlog::warn("kvstore: cannot move a page, it stays in its tier: {}",
-                   copied.error().to_string());
-      return false;
-    }
+  Moved moved = Moved::kCopied;
+  while (moved == Moved::kCopied) moved = move_once(plan);
+  return moved == Moved::kNothing;
+}
+
+template <typename Plan>
+PageMover::Moved PageMover::move_once(Plan plan) {
+  std::optional<PageMove> move;
+  {
+    std::lock_guard lock(mutex_);
+    move = plan();
   }
+  if (!move) return Moved::kNothing;
+  const auto copied = copy(*move);
+  {
+    std::lock_guard lock(mutex_);
+    residency_.finish(*move, copied.ok());
+  }
+  if (copied.ok()) return Moved::kCopied;
+  spdlog::warn("kvstore: cannot move a page, it stays in its tier: {}", copied.error().to_string());
+  return Moved::kFailed;
 }
 
 Result<void> PageMover::copy(const PageMove& move) {

@@ -19,11 +19,18 @@ class PageMover {
       : io_(io), residency_(residency), mutex_(mutex), staging_(io.page_bytes()) {}
 
   // The pages of `table`, all written, and of others in their way: the best to the device if
-  // `promotes`, then those on disk to the host where there is room. A copy that fails ends it:
-  // pages stay where they are, which is slower and not wrong.
+  // `promotes`, then those on disk to the host, where there is room or pages that they displace, for
+  // kPlacedBytes at most of these: rise() does the rest. A copy that fails ends it: pages stay where
+  // they are, which is slower and not wrong.
   void place(PageTable& table, bool promotes);
+  // Moves one page: the best one on disk to the host, or one that is in its way out. False: none
+  // should move, or a copy failed.
+  bool rise();
 
  private:
+  // Who waits for place() waits for a disk that writes and reads so much: a tenth of a second or so.
+  static constexpr int64_t kPlacedBytes = int64_t{64} << 20;
+
   struct Candidate {
     PageEntry* page;
     PagePriority priority;
@@ -31,6 +38,10 @@ class PageMover {
   std::vector<Candidate> candidates_of(PageTable& table, bool promotes);
   template <typename Plan>
   bool move_while(Plan plan);
+  // kCopied; kNothing: `plan` named no move; kFailed.
+  enum class Moved : uint8_t { kCopied, kNothing, kFailed };
+  template <typename Plan>
+  Moved move_once(Plan plan);
   Result<void> copy(const PageMove& move);
 
   PageIo& io_;

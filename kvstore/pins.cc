@@ -15,9 +15,21 @@ void Pins::describe() {
   }
 }
 
+void Pins::take_copies(ReadAhead& read_ahead) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (pages_[i].tier != Tier::kDisk) continue;
+    auto copy = read_ahead.take(*entries_[i]);
+    if (!copy) continue;
+    copies_.push_back(std::move(*copy));
+    pages_[i].bytes = {copies_.back().data(), page_bytes_};
+    pages_[i].tier = Tier::kHost;
+  }
+}
+
 Result<void> Pins::load(const PageIo& io, ReadBudget& budget) {
   std::vector<size_t> to_read;
   for (size_t i = 0; i < pages_.size(); ++i) {
+    if (!pages_[i].bytes.empty()) continue;
     pages_[i].bytes = io.address(pages_[i].tier, slots_[i]);
     if (pages_[i].bytes.empty()) to_read.push_back(i);
   }

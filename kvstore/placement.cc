@@ -14,6 +14,12 @@ Keep keep_without_score(int32_t layer, int64_t page, int64_t num_prompt_pages) {
   return Keep::kRest;
 }
 
+bool displaces(const PagePriority& page, const PagePriority& other) {
+  if (page.rank() == Keep::kRest) return false;
+  if (page.rank() != other.rank()) return other.rank() < page.rank();
+  return page.weight() > 0 && page.weight() >= 2 * other.weight();
+}
+
 std::vector<PagePriority> rank_pages(int32_t layer, int64_t num_prompt_pages,
                                      std::span<const int64_t> pages,
                                      std::span<const float> scores) {
@@ -31,6 +37,12 @@ std::vector<PagePriority> rank_pages(int32_t layer, int64_t num_prompt_pages,
   // Ties go to the earlier page, so that the ranking does not depend on the sort.
   std::stable_sort(by_score.begin(), by_score.end(),
                    [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  double carried = 0;
+  for (const size_t i : by_score) {
+    if (carried >= kHeadMass || ranks[i].share == 0) break;
+    ranks[i].carries_mass = true;
+    carried += ranks[i].share;
+  }
   for (const size_t i : by_score) {
     if (covered >= kHeadMass || ranks[i].share == 0) break;
     if (ranks[i].keep != Keep::kRest) continue;

@@ -1,4 +1,4 @@
-// What deserves device memory: the pure policy. Pages are ranked; the byte budget cuts the ranking
+// What deserves faster memory: the pure policy. Pages are ranked; the byte budget cuts the ranking
 // where it ends (residency.h).
 //
 //   sinks       page 0 of the prompt, which every head attends to
@@ -26,15 +26,29 @@ inline constexpr double kHeadMass = 0.95;
 // In rising order of worth.
 enum class Keep : uint8_t { kRest = 0, kMass, kFirstLayer, kWindow, kSink };
 
+// Pulled so often lately, a page counts as one that carries mass, whatever its score.
+inline constexpr uint8_t kRisingHits = 2;
+// More of them change nothing.
+inline constexpr uint8_t kMaxHits = 15;
+
 struct PagePriority {
   Keep keep = Keep::kRest;
-  float share = 0;  // of the head's score, [0, 1]; 0 while the page has none
+  float share = 0;            // of the head's score, [0, 1]; 0 while the page has none
+  bool carries_mass = false;  // among the fewest pages with kHeadMass, forced or not
+  uint8_t hits = 0;           // pulls, each counting half after a while (tiered_kv_store.h)
 
+  Keep rank() const { return hits >= kRisingHits && keep < Keep::kMass ? Keep::kMass : keep; }
+  float weight() const { return share * static_cast<float>(1 + hits); }
   bool operator==(const PagePriority&) const = default;
 };
 inline bool operator<(const PagePriority& a, const PagePriority& b) {
-  return a.keep != b.keep ? a.keep < b.keep : a.share < b.share;
+  return a.rank() != b.rank() ? a.rank() < b.rank() : a.weight() < b.weight();
 }
+
+// Whether `page` is worth so much more than `other` that it takes its place in memory, for a read
+// and a write: it carries mass, is forced or was pulled often, and `other` is of a lower rank or has
+// at most half its weight.
+bool displaces(const PagePriority& page, const PagePriority& other);
 
 // What is known of a page before it has a score; never kMass.
 Keep keep_without_score(int32_t layer, int64_t page, int64_t num_prompt_pages);

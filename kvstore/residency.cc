@@ -19,6 +19,10 @@ Residency::Residency(const std::array<int64_t, kNumTiers>& max_slots)
       clean_(max_slots[static_cast<int>(Tier::kDevice)]),
       pinned_clean_(max_slots[static_cast<int>(Tier::kDevice)]),
       dirty_(max_slots[static_cast<int>(Tier::kDevice)]),
+      host_(max_slots[static_cast<int>(Tier::kHost)]),
+      backed_(max_slots[static_cast<int>(Tier::kHost)]),
+      pinned_backed_(max_slots[static_cast<int>(Tier::kHost)]),
+      disk_(max_slots[static_cast<int>(Tier::kDisk)], EvictionQueue::First::kBest),
       transit_slots_(count_tiers(max_slots) > 1 ? kTransitSlots : 0) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) pool(tier).grow(slots_total(tier));
 }
@@ -26,7 +30,8 @@ Residency::Residency(const std::array<int64_t, kNumTiers>& max_slots)
 int64_t Residency::slack() const {
   int64_t free = 0;
   for (const SlotPool& tier : pools_) free += tier.free();
-  return free + clean_.size() + pinned_clean_.size() - unwritten_;
+  return free + clean_.size() + pinned_clean_.size() + backed_.size() + pinned_backed_.size() -
+         unwritten_;
 }
 
 int64_t Residency::available() const {
@@ -55,19 +60,19 @@ void Residency::unreserve(int64_t num_pages) {
 }
 
 // In order: a free device slot, the device slot of a clean page worth less, the host, the disk. The
-// host copy of a page that stays on the device gives way to a page that has no other home.
+// second copy of a page gives way to a page that has no other home.
 PageSlots Residency::take_for_write(const PageEntry& page) {
   PageSlots slots;
   unreserve(1);
-  if (pool(Tier::kDevice).free() == 0 && !clean_.empty() && worth_less(clean_.min(), page)) {
-    evict_clean(clean_.min());
+  if (pool(Tier::kDevice).free() == 0 && !clean_.empty() && worth_less(clean_.front(), page)) {
+    evict_clean(clean_.front());
   }
   if (slots[Tier::kDevice] = pool(Tier::kDevice).take(); slots.has(Tier::kDevice)) {
     if (slack() > transit_slots_) slots[Tier::kHost] = pool(Tier::kHost).take();
     return slots;
   }
-  if (slots[Tier::kHost] = take_host_slot(); slots.has(Tier::kHost)) return slots;
-  slots[Tier::kDisk] = pool(Tier::kDisk).take();
+  if (slots[Tier::kHost] = take_host_slot(page); slots.has(Tier::kHost)) return slots;
+  slots[Tier::kDisk] = take_disk_slot();
   MR_CHECK(slots.has(Tier::kDisk), "a reserved page has no slot: slack {}", slack());
   return slots;
 }
@@ -120,9 +125,9 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
     return std::nullopt;
   }
   if (pool(Tier::kDevice).free() == 0) {
-    PageEntry* lowest = clean_.empty() ? nullptr : &clean_.min();
-    if (!dirty_.empty() && (lowest == nullptr || worth_less(dirty_.min(), *lowest))) {
-      lowest = &dirty_.min();
+    PageEntry* lowest = clean_.empty() ? nullptr : &clean_.front();
+    if (!dirty_.empty() && (lowest == nullptr || worth_less(dirty_.front(), *lowest))) {
+      lowest = &dirty_.front();
     }
     if (lowest == nullptr || !worth_less(*lowest, page)) return std::nullopt;
     if (!lowest->slots.has(Tier::kHost)) return plan_demotion(*lowest);
@@ -131,21 +136,41 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
   return start_move(page, Tier::kDevice, pool(Tier::kDevice).take());
 }
 
-std::optional<PageMove> Residency::plan_warming(PageEntry& page) {
+std::optional<PageMove> Residency::plan_warming(PageEntry& page, Takes takes) {
   if (page.table->dead || page.pins > 0 || page.slots.best() != Tier::kDisk || slack() < 1) {
     return std::nullopt;
   }
-  const int32_t slot = take_host_slot();
+  int32_t slot = take_host_slot(page);
+  if (slot == kNoSlot && takes == Takes::kPlaces) {
+    PageEntry* const least = least_on_host();
+    // The scores of a page that is being written come a moment later.
+    if (least == nullptr || !(least->scored || least->table->sealed) ||
+        !displaces(page.priority, least->priority)) {
+      return std::nullopt;
+    }
+    const int32_t disk_slot = take_disk_slot();
+    if (disk_slot == kNoSlot) return std::nullopt;
+    return start_move(*least, Tier::kDisk, disk_slot);
+  }
   if (slot == kNoSlot) return std::nullopt;
   return start_move(page, Tier::kHost, slot);
 }
 
+std::optional<PageMove> Residency::plan_rise() {
+  return disk_.empty() ? std::nullopt : plan_warming(disk_.front(), Takes::kPlaces);
+}
+
+// Those with a copy on disk give their place before (take_host_slot).
+PageEntry* Residency::least_on_host() const {
+  return host_.empty() ? nullptr : &host_.front();
+}
+
 std::optional<PageMove> Residency::plan_demotion(PageEntry& page) {
   Tier to = Tier::kHost;
-  int32_t slot = take_host_slot();
+  int32_t slot = take_host_slot(page);
   if (slot == kNoSlot) {
     to = Tier::kDisk;
-    slot = pool(Tier::kDisk).take();
+    slot = take_disk_slot();
   }
   if (slot == kNoSlot) return std::nullopt;
   return start_move(page, to, slot);
@@ -153,8 +178,7 @@ std::optional<PageMove> Residency::plan_demotion(PageEntry& page) {
 
 PageMove Residency::start_move(PageEntry& page, Tier to, int32_t to_slot) {
   const Tier from = page.slots.best();
-  dequeue(page);
-  ++page.pins;
+  pin(page);
   return {.keep_alive = page.table->shared_from_this(),
           .page = &page,
           .from = from,
@@ -171,11 +195,16 @@ void Residency::finish(const PageMove& move, bool copied) {
     unpin(page);
     return;
   }
+  dequeue(page);
   page.slots[move.to] = move.to_slot;
-  // Only a device page with a host copy has two copies: that makes it clean.
-  const bool stays_as_copy = move.from == Tier::kHost && move.to == Tier::kDevice;
+  const bool stays_as_copy = (move.from == Tier::kHost && move.to == Tier::kDevice) ||
+                             (move.from == Tier::kDisk && move.to == Tier::kHost);
   if (!stays_as_copy) drop(page, move.from);
+  // Two copies are enough.
+  if (move.to == Tier::kDevice && page.slots.has(Tier::kDisk)) drop(page, Tier::kDisk);
   if (move.from == Tier::kDevice) ++evictions_;
+  ++moves_[move.from][move.to];
+  enqueue(page);
   unpin(page);
 }
 
@@ -189,9 +218,16 @@ void Residency::drop(PageEntry& page, Tier tier) {
 }
 
 EvictionQueue* Residency::queue_of(const PageEntry& page) {
-  if (!page.slots.has(Tier::kDevice)) return nullptr;
-  if (page.slots.has(Tier::kHost)) return page.pins > 0 ? &pinned_clean_ : &clean_;
-  return page.pins > 0 ? nullptr : &dirty_;
+  const bool pinned = page.pins > 0;
+  if (page.slots.has(Tier::kDevice)) {
+    if (page.slots.has(Tier::kHost)) return pinned ? &pinned_clean_ : &clean_;
+    return pinned ? nullptr : &dirty_;
+  }
+  if (page.slots.has(Tier::kHost)) {
+    if (page.slots.has(Tier::kDisk)) return pinned ? &pinned_backed_ : &backed_;
+    return pinned ? nullptr : &host_;
+  }
+  return page.slots.has(Tier::kDisk) && !pinned ? &disk_ : nullptr;
 }
 
 void Residency::enqueue(PageEntry& page) {
@@ -203,21 +239,47 @@ void Residency::dequeue(PageEntry& page) {
 }
 
 void Residency::evict_clean(PageEntry& page) {
-  dequeue(page);
-  drop(page, Tier::kDevice);
+  drop_copy(page, Tier::kDevice);
   ++evictions_;
 }
 
-// A page high in worth gives its host copy: it will be the last to be evicted.
-int32_t Residency::take_host_slot() {
-  const EvictionQueue& clean = clean_.empty() ? pinned_clean_ : clean_;
-  if (pool(Tier::kHost).free() == 0 && !clean.empty()) {
-    PageEntry& page = clean.high();
-    dequeue(page);
-    drop(page, Tier::kHost);
-    enqueue(page);
+void Residency::drop_copy(PageEntry& page, Tier tier) {
+  dequeue(page);
+  drop(page, tier);
+  enqueue(page);
+}
+
+// A page high in worth gives its host copy: it will be the last to be evicted from the device. One
+// that is on disk too gives its own to a page worth more.
+int32_t Residency::take_host_slot(const PageEntry& page) {
+  if (pool(Tier::kHost).free() == 0) {
+    const EvictionQueue& clean = clean_.empty() ? pinned_clean_ : clean_;
+    if (!clean.empty()) {
+      drop_copy(clean.back(), Tier::kHost);
+    } else if (!backed_.empty() && worth_less(backed_.front(), page)) {
+      drop_copy(backed_.front(), Tier::kHost);
+    }
   }
   return pool(Tier::kHost).take();
+}
+
+// The copy of a page that will be the last to leave the host.
+int32_t Residency::take_disk_slot() {
+  const EvictionQueue& backed = backed_.empty() ? pinned_backed_ : backed_;
+  if (pool(Tier::kDisk).free() == 0 && !backed.empty()) drop_copy(backed.back(), Tier::kDisk);
+  return pool(Tier::kDisk).take();
+}
+
+void Residency::count_hit(PageEntry& page) {
+  PagePriority priority = page.priority;
+  priority.hits = std::min<uint8_t>(kMaxHits, priority.hits + 1);
+  set_priority(page, priority);
+}
+
+void Residency::halve_hits(PageEntry& page) {
+  PagePriority priority = page.priority;
+  priority.hits /= 2;
+  set_priority(page, priority);
 }
 
 }  // namespace millrace::kvstore

@@ -3,13 +3,13 @@
 // store's lock, every copy outside it, between a take or plan_* and its settle or finish.
 //
 // Why a write never fails for lack of room. Let
-//   U = pages reserved and not written, F = free slots of all tiers, C = clean pages, which have a
-//   copy on the device and one on the host: pins hold the better one, so the host copy can be
-//   dropped at once.
+//   U = pages reserved and not written, F = free slots of all tiers, C = pages with two copies, on
+//   device and host (clean) or on host and disk (backed): pins hold the better one, so the other can
+//   be dropped at once.
 // F + C - U is the slack. reserve() grants only what keeps the slack at kTransitSlots or more, and
 // nothing else lowers it for good: a write takes one slot and one reservation; the second copy of a
 // write-through, and a move, which holds a slot at both ends, are made only while there is slack
-// for them. So while U > 0 there is a free slot or a clean page.
+// for them. So while U > 0 there is a free slot or a page with two copies.
 #pragma once
 
 #include <array>
@@ -58,18 +58,29 @@ class Residency {
   void unpin(PageEntry& page);  // the last unpin of a page of a dead request frees it
   void free_unpinned(PageEntry& page);
   void set_priority(PageEntry& page, PagePriority priority);
+  // Of a pull; and what all pages are halved by now and then.
+  void count_hit(PageEntry& page);
+  void halve_hits(PageEntry& page);
 
   // Moving. The next copy that brings `page` to the device, or makes room for it there by moving
   // out a page worth less; none when it is there or should not be. Repeat until none.
   std::optional<PageMove> plan_promotion(PageEntry& page);
-  // From disk to host, when there is room.
-  std::optional<PageMove> plan_warming(PageEntry& page);
+  // What a page from disk may take: room that nobody needs, or also the place of one that it
+  // displaces (placement.h).
+  enum class Takes : uint8_t { kRoom, kPlaces };
+  // The next copy that brings `page` from disk to host, where it stays on disk too, or makes room for
+  // it there by moving out a page; none when it is there or should not be. Repeat until none.
+  std::optional<PageMove> plan_warming(PageEntry& page, Takes takes);
+  // The same for the best page on disk.
+  std::optional<PageMove> plan_rise();
   void finish(const PageMove& move, bool copied);
 
   int64_t slots_total(Tier tier) const { return max_slots_[static_cast<int>(tier)]; }
   int64_t slots_used(Tier tier) const { return pool(tier).used(); }
   int64_t slots_allocated(Tier tier) const { return pool(tier).size(); }
   int64_t evictions() const { return evictions_; }
+  // Finished ones, by where from and where to.
+  const PerTier<PerTier<int64_t>>& moves() const { return moves_; }
   // For tests: F + C - U.
   int64_t slack() const;
 
@@ -84,7 +95,11 @@ class Residency {
   void dequeue(PageEntry& page);
 
   void evict_clean(PageEntry& page);
-  int32_t take_host_slot();
+  void drop_copy(PageEntry& page, Tier tier);
+  // For `page`: a free slot, or that of a copy which can be dropped for it.
+  int32_t take_host_slot(const PageEntry& page);
+  int32_t take_disk_slot();
+  PageEntry* least_on_host() const;
   PageMove start_move(PageEntry& page, Tier to, int32_t to_slot);
   std::optional<PageMove> plan_demotion(PageEntry& page);
 
@@ -95,9 +110,15 @@ class Residency {
   EvictionQueue clean_;
   EvictionQueue pinned_clean_;
   EvictionQueue dirty_;
+  // Pages on the host that are not on the device: without another copy, and with one on disk.
+  EvictionQueue host_;
+  EvictionQueue backed_;
+  EvictionQueue pinned_backed_;
+  EvictionQueue disk_;  // on disk alone, not pinned, the best first
   int64_t unwritten_ = 0;
   int64_t transit_slots_;
   int64_t evictions_ = 0;
+  PerTier<PerTier<int64_t>> moves_;
 };
 
 }  // namespace millrace::kvstore

@@ -19,14 +19,17 @@ constexpr int64_t kDiskGrowthSlots = 64;
 }  // namespace
 
 TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
-                             bool promotes, int64_t read_bytes)
+                             bool promotes, int64_t read_bytes, int64_t read_ahead_bytes)
     : geometry_(geometry),
       promotes_(promotes),
       io_(std::move(tiers), geometry.page_bytes()),
       read_budget_(read_bytes),
+      clock_(clock),
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
-      leases_(clock) {}
+      read_ahead_(io_, residency_, mutex_, clock, read_ahead_bytes),
+      leases_(clock),
+      cooled_at_(clock.now()) {}
 
 TieredKvStore::~TieredKvStore() {
   MR_CHECK(pinned_pages_ == 0, "{} pages are pinned in a store that is being destroyed",
@@ -198,7 +201,9 @@ Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t la
   for (size_t i = 0; i < entries.size(); ++i) {
     entries[i].score = scores[i];
     entries[i].scored = true;
-    residency_.set_priority(entries[i], ranks[i]);
+    PagePriority priority = ranks[i];
+    priority.hits = entries[i].priority.hits;
+    residency_.set_priority(entries[i], priority);
   }
   return {};
 }
@@ -241,6 +246,7 @@ std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, 
   auto table = std::move(found->second);
   tables_.erase(found);
   table->dead = true;
+  read_ahead_.forget(*table);
   residency_.unreserve(table->num_unwritten);
   for (PageEntry& page : table->entries()) residency_.free_unpinned(page);
   leases_.end(request_id, why);
@@ -252,8 +258,9 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
                                                               int32_t layer, int32_t kv_head,
                                                               std::span<const int64_t> pages) {
   MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
+  prepare_read(*pins);
   MR_RETURN_IF_ERROR(pins->load(io_, read_budget_));
-  count_hits(pins->pages());
+  count_hits(*pins);
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
 
@@ -275,7 +282,7 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
   MR_RETURN_IF_ERROR(table->check_readable(entries));
   for (PageEntry* page : entries) residency_.pin(*page);
   pinned_pages_ += std::ssize(entries);
-  auto pins = std::make_unique<Pins>(table, std::move(entries),
+  auto pins = std::make_unique<Pins>(table, std::move(entries), io_.page_bytes(),
                                      [this](std::span<PageEntry* const> held) { unpin(held); });
   pins->describe();
   return pins;
@@ -314,9 +321,48 @@ Result<void> TieredKvStore::append_scores(const std::string& request_id,
   return {};
 }
 
-void TieredKvStore::count_hits(std::span<const PinnedPage> pages) {
+void TieredKvStore::prepare_read(Pins& pins) {
+  if (residency_.slots_total(Tier::kDisk) == 0) return;
   std::lock_guard lock(mutex_);
-  for (const PinnedPage& page : pages) ++page_hits_[page.tier];
+  pins.take_copies(read_ahead_);
+  PageTable& table = *pins.entries().front()->table;
+  if (!table.dead) read_ahead_.follow(table, pins.entries());
+  if (read_ahead_.has_targets()) reader_came_.notify_one();
+}
+
+void TieredKvStore::count_hits(const Pins& pins) {
+  std::lock_guard lock(mutex_);
+  for (const PinnedPage& page : pins.pages()) ++page_hits_[page.tier];
+  for (PageEntry* page : pins.entries()) residency_.count_hit(*page);
+}
+
+bool TieredKvStore::tend(Deadline deadline) {
+  if (read_ahead_.step() || mover_.rise()) return true;
+  std::unique_lock lock(mutex_);
+  if (!deadline.passed()) reader_came_.wait_until(lock, deadline.when());
+  return false;
+}
+
+void TieredKvStore::cool_pages() {
+  // Few enough that nobody waits long for the lock.
+  constexpr size_t kPagesAtOnce = 4096;
+  std::vector<std::shared_ptr<PageTable>> tables;
+  {
+    std::lock_guard lock(mutex_);
+    if (clock_.now() - cooled_at_ < kHitHalfLife) return;
+    cooled_at_ = clock_.now();
+    for (const auto& [id, table] : tables_) tables.push_back(table);
+  }
+  for (const auto& table : tables) {
+    for (auto rest = table->entries(); !rest.empty();) {
+      const auto some = rest.first(std::min(rest.size(), kPagesAtOnce));
+      rest = rest.subspan(some.size());
+      std::lock_guard lock(mutex_);
+      for (PageEntry& page : some) {
+        if (page.priority.hits > 0) residency_.halve_hits(page);
+      }
+    }
+  }
 }
 
 void TieredKvStore::unpin(std::span<PageEntry* const> pages) {
@@ -357,6 +403,7 @@ int64_t TieredKvStore::expire_leases() {
     }
   }
   shrink_disk();
+  cool_pages();
   return std::ssize(gone);
 }
 
@@ -387,6 +434,9 @@ KvStoreStats TieredKvStore::stats() const {
   stats.leases_expired = leases_.expired();
   stats.pages_written = pages_written_;
   stats.evictions = residency_.evictions();
+  stats.moves = residency_.moves();
+  stats.read_ahead_pages = read_ahead_.pages_read();
+  stats.read_ahead_hits = read_ahead_.pages_taken();
   stats.pinned_pages = pinned_pages_;
   return stats;
 }

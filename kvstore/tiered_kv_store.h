@@ -7,6 +7,7 @@
 // PageMover.
 #pragma once
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,15 +19,21 @@
 #include "kvstore/page_mover.h"
 #include "kvstore/page_table.h"
 #include "kvstore/pins.h"
+#include "kvstore/read_ahead.h"
 #include "kvstore/residency.h"
 #include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
 
+// After so long without being pulled, a page's hits count half: longer than a decode node takes for a
+// cache, shorter than leases are renewed for a conversation that goes on.
+inline constexpr Duration kHitHalfLife = std::chrono::minutes(1);
+
 class TieredKvStore final : public KvStore {
  public:
   TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
-                bool promotes = true, int64_t read_bytes = kDefaultReadBytes);
+                bool promotes = true, int64_t read_bytes = kDefaultReadBytes,
+                int64_t read_ahead_bytes = kDefaultReadAheadBytes);
   // All pins are gone by then.
   ~TieredKvStore() override;
 
@@ -55,6 +62,7 @@ class TieredKvStore final : public KvStore {
                            Duration lease) override;
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
   int64_t expire_leases() override;
+  bool tend(Deadline deadline) override;
   KvStoreStats stats() const override;
 
  private:
@@ -87,24 +95,32 @@ class TieredKvStore final : public KvStore {
   Result<std::unique_ptr<Pins>> hold(const std::string& request_id, const std::string& lease_id,
                                      int32_t layer, int32_t kv_head,
                                      std::span<const int64_t> pages);
-  void count_hits(std::span<const PinnedPage> pages);
+  // Takes what was read ahead, and tells where the reader is.
+  void prepare_read(Pins& pins);
+  void count_hits(const Pins& pins);
+  // Under expire_leases(), every kHitHalfLife: what was pulled long ago counts less.
+  void cool_pages();
   void unpin(std::span<PageEntry* const> pages);
 
   const KvGeometry geometry_;
   const bool promotes_;
   PageIo io_;
   ReadBudget read_budget_;
+  const Clock& clock_;
 
   std::mutex growth_mutex_;
   mutable std::mutex mutex_;
   Residency residency_;
   PageMover mover_;
+  ReadAhead read_ahead_;
+  std::condition_variable reader_came_;
   LeaseTable leases_;
   std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
   int64_t pinned_pages_ = 0;
   PerTier<int64_t> page_hits_;
+  TimePoint cooled_at_;
 };
 
 }  // namespace millrace::kvstore

@@ -54,6 +54,8 @@ class Workload {
         return pass_time();
       case 6:
         return score();
+      case 7:
+        return tend();
       default:
         return write_or_seal();
     }
@@ -173,6 +175,10 @@ class Workload {
     request.sealed = true;
     request.lease_ends = clock_.now() + lease;
     ++seals_;
+  }
+
+  void tend() {
+    for (int i = 0; i < 10; ++i) store_->tend(Deadline::after(Duration::zero()));
   }
 
   void score() {
