@@ -36,11 +36,11 @@ int64_t Residency::slack() const {
 
 int64_t Residency::available() const {
   const int64_t disk_growth = slots_total(Tier::kDisk) - pool(Tier::kDisk).size();
-  return std::max<int64_t>(0, slack() + disk_growth - transit_slots_);
+  return std::max<int64_t>(0, slack() + moving_ + disk_growth - transit_slots_);
 }
 
 int64_t Residency::disk_shortfall(int64_t num_pages) const {
-  return std::max<int64_t>(0, num_pages + transit_slots_ - slack());
+  return std::max<int64_t>(0, num_pages + transit_slots_ - slack() - moving_);
 }
 
 bool Residency::shrink_disk() {
@@ -179,6 +179,7 @@ std::optional<PageMove> Residency::plan_demotion(PageEntry& page) {
 PageMove Residency::start_move(PageEntry& page, Tier to, int32_t to_slot) {
   const Tier from = page.slots.best();
   pin(page);
+  ++moving_;
   return {.keep_alive = page.table->shared_from_this(),
           .page = &page,
           .from = from,
@@ -190,6 +191,7 @@ PageMove Residency::start_move(PageEntry& page, Tier to, int32_t to_slot) {
 // A page that was pinned or forgotten while it moved stays as it was.
 void Residency::finish(const PageMove& move, bool copied) {
   PageEntry& page = *move.page;
+  --moving_;
   if (!copied || page.table->dead || page.pins > 1) {
     give(move.to, move.to_slot);
     unpin(page);

@@ -116,6 +116,7 @@ class Residency {
   EvictionQueue pinned_backed_;
   EvictionQueue disk_;  // on disk alone, not pinned, the best first
   int64_t unwritten_ = 0;
+  int64_t moving_ = 0;  // copies in flight: each holds a slot that comes back
   int64_t transit_slots_;
   int64_t evictions_ = 0;
   PerTier<PerTier<int64_t>> moves_;

@@ -60,7 +60,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   MR_RETURN_IF_ERROR(grow_disk_for(request_id, num_pages));
   MR_ASSIGN_OR_RETURN(auto table, make_table(request_id, num_tokens, pages, sequence));
   std::lock_guard lock(mutex_);
-  // Copies in flight of other requests may hold the last slots for a moment.
+  // The disk grew by less.
   if (residency_.disk_shortfall(num_pages) > 0) return no_room(request_id, num_pages);
   residency_.reserve(num_pages);
   leases_.forget_end(request_id);

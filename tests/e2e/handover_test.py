@@ -59,6 +59,22 @@ class StreamingTest(ServiceTestCase):
                 self.assertEqual(streamed["corrupt_pages"], 0)
                 self.assertEqual(at_end["pulled_before_done_bytes"], 0)
 
+    def test_hot_pages_first_brings_the_same_cache_streaming_and_at_the_end(self):
+        with StreamingDecode("--order", "hot") as node:
+            for name, data in self.streamed(MEDIUM):
+                node.pass_on(name, data)
+            code, streamed = node.result()
+        self.assertEqual(code, 0, streamed)
+        code, by_position = self.service.decode(data)
+        self.assertEqual(code, 0, by_position)
+        code, hot_first = self.service.decode(data, "--order", "hot", "--hot-share", "0.9")
+        self.assertEqual(code, 0, hot_first)
+        for same in "cache_checksums", "generated_token_ids", "pulled_pages", "pulled_bytes":
+            self.assertEqual(streamed[same], by_position[same], same)
+            self.assertEqual(hot_first[same], by_position[same], same)
+        self.assertLess(hot_first["hot_pages"], streamed["hot_pages"])
+        self.assertLess(streamed["hot_pages"], streamed["pulled_pages"])
+
     def test_the_client_feeds_a_decode_node(self):
         prompt_path = os.path.join(self.service.directory.name, "prompt.json")
         with open(prompt_path, "w") as file:
@@ -155,7 +171,13 @@ class OwnGroupTest(ServiceTestCase):
         self.assertGreaterEqual(report["pulled_before_done_share"], 0.9)
 
     def test_a_puller_of_a_group_that_loses_a_rank_says_which_request(self):
-        with StreamingDecode() as node:
+        self.lose_a_rank()
+
+    def test_a_puller_of_hot_pages_first_does_too(self):
+        self.lose_a_rank("--order", "hot")
+
+    def lose_a_rank(self, *options):
+        with StreamingDecode(*options) as node:
             for name, data in self.service.prefill_events(MEDIUM, handover="streaming", request_id="doomed"):
                 node.pass_on(name, data)
                 if name == "layer" and data["layer"] == 0:

@@ -56,6 +56,23 @@ void add_tiers(Samples& samples, const std::vector<RankStats>& ranks) {
   }
 }
 
+void add_moves(Samples& samples, const std::vector<RankStats>& ranks) {
+  for (const Tier from : kTiers) {
+    for (const Tier to : kTiers) {
+      if (from == to) continue;
+      samples.add(true, "millrace_kv_page_moves_total", "Pages copied between tiers",
+                  sum(ranks, [from, to](const auto& r) { return r.store.moves[from][to]; }),
+                  {{"from", std::string(tier_name(from))}, {"to", std::string(tier_name(to))}});
+    }
+  }
+  samples.add(true, "millrace_kv_read_ahead_pages_total",
+              "Pages read from disk before a decode node asked for them",
+              sum(ranks, [](const auto& r) { return r.store.read_ahead_pages; }));
+  samples.add(true, "millrace_kv_read_ahead_hits_total",
+              "Pages read ahead that a decode node then asked for",
+              sum(ranks, [](const auto& r) { return r.store.read_ahead_hits; }));
+}
+
 void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, const char* grid,
                      comm::CommStats RankStats::*stats) {
   samples.add(true, "millrace_collective_bytes_received_total",
@@ -81,6 +98,7 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
               sum(ranks, [](const auto& r) { return r.store.pages_written; }));
   samples.add(true, "millrace_kv_evictions_total", "Device copies of pages evicted",
               sum(ranks, [](const auto& r) { return r.store.evictions; }));
+  add_moves(samples, ranks);
   for (int carrier = 0; carrier < comm::kNumCarriers; ++carrier) {
     samples.add(
         true, "millrace_kv_bytes_sent_total", "Bytes of KV sent to decode nodes, by transport",

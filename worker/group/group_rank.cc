@@ -32,6 +32,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
                                                 options_.group.layer_timeout));
   MR_RETURN_IF_ERROR(start_server(deadline));
+  tender_ = std::make_unique<StoreTender>(*store_);
   if (runtime_->grid().is_root()) {
     log_start();
     link_ = surroundings_.connect(description(), board_);

@@ -17,6 +17,7 @@
 #include "worker/runtime/rank_runtime.h"
 #include "worker/store/kv_server.h"
 #include "worker/store/store_pools.h"
+#include "worker/store/store_tender.h"
 #include "worker/watch/group_watch.h"
 
 namespace millrace::worker {
@@ -67,6 +68,7 @@ class GroupRank {
   const RankSurroundings surroundings_;
   std::unique_ptr<RankRuntime> runtime_;
   std::unique_ptr<kvstore::KvStore> store_;
+  std::unique_ptr<StoreTender> tender_;
   std::unique_ptr<KvServer> server_;
   ControlBoard board_;
   std::unique_ptr<ControlLink> link_;  // rank 0's

@@ -31,6 +31,15 @@ class KvStoreThreads : public ::testing::Test {
     ASSERT_TRUE(store.ok()) << store.error().to_string();
     store_ = std::move(*store);
   }
+  void TearDown() override { tender_ = {}; }
+
+  void start_tender() {
+    tender_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        store_->tend(Deadline::after(std::chrono::milliseconds(1)));
+      }
+    });
+  }
 
   void write_layers_and_seal(const std::string& id) {
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
@@ -77,11 +86,13 @@ class KvStoreThreads : public ::testing::Test {
   const KvGeometry geometry_ = small_geometry();
   testing::FakeClock clock_;
   std::unique_ptr<KvStore> store_;
+  std::jthread tender_;                                         // last: it uses the store
   const std::vector<float> scores_ = {0.1f, 0.6f, 0.2f, 0.1f};  // of the pages of a head
   std::atomic<int64_t> wrong_{0};
 };
 
 TEST_F(KvStoreThreads, ServesManyRequestsAtOnce) {
+  start_tender();
   std::atomic<bool> done{false};
   std::thread sweeper([&] {
     while (!done) {
@@ -108,6 +119,7 @@ TEST_F(KvStoreThreads, ServesManyRequestsAtOnce) {
 }
 
 TEST_F(KvStoreThreads, ReadersOfAnOpenRequestGetWholeLayersOrAreToldToWait) {
+  start_tender();
   for (int i = 0; i < 20; ++i) {
     const std::string id = std::to_string(i);
     ASSERT_TRUE(store_->begin_request(id, kPages * 64, iota_pages(kPages)).ok());

@@ -1,0 +1,19 @@
+#include "worker/store/store_tender.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// How late it notices room in memory, or its end; readers wake it.
+constexpr std::chrono::milliseconds kLookInterval{100};
+
+}  // namespace
+
+StoreTender::StoreTender(kvstore::KvStore& store) {
+  if (store.stats().tiers[Tier::kDisk].slots_total == 0) return;
+  thread_ = std::jthread([&store](const std::stop_token& stop) {
+    while (!stop.stop_requested()) store.tend(Deadline::after(kLookInterval));
+  });
+}
+
+}  // namespace millrace::worker

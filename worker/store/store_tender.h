@@ -1,0 +1,21 @@
+// The thread that tends a rank's store (KvStore::tend): pages rise from disk and are read ahead while
+// prompts are computed and pages are sent. It never touches the device. None where there is no disk
+// tier.
+#pragma once
+
+#include <thread>
+
+#include "kvstore/kv_store.h"
+
+namespace millrace::worker {
+
+class StoreTender {
+ public:
+  // `store` outlives the tender.
+  explicit StoreTender(kvstore::KvStore& store);
+
+ private:
+  std::jthread thread_;
+};
+
+}  // namespace millrace::worker
