@@ -1,0 +1,44 @@
+// A transport that notes which pages its connections asked for and when they were there, of all calls
+// that ended well.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "common/clock.h"
+#include "protocol/kv_messages.pb.h"
+
+namespace millrace::bench {
+
+struct PageArrival {
+  protocol::PageRequest request;
+  TimePoint when;
+};
+
+class RecordingTransport final : public comm::Transport {
+ public:
+  // `inner` outlives this, and this its connections.
+  explicit RecordingTransport(comm::Transport& inner) : inner_(inner) {}
+
+  Result<std::unique_ptr<comm::TransportServer>> listen(
+      const std::string& host, int port, comm::TransportServer::Handler handler) override {
+    return inner_.listen(host, port, std::move(handler));
+  }
+  Result<std::unique_ptr<comm::TransportConnection>> connect(const std::string& address,
+                                                             Deadline deadline) override;
+  // Since the last time.
+  std::vector<PageArrival> take();
+
+ private:
+  class Connection;
+  void note(std::string_view header);
+
+  comm::Transport& inner_;
+  std::mutex mutex_;
+  std::vector<PageArrival> arrivals_;
+};
+
+}  // namespace millrace::bench
