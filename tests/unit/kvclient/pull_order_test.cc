@@ -42,6 +42,7 @@ TEST(HotList, IsTheFewestPagesThatCarryTheShareTheEarlierOfEqualOnes) {
   EXPECT_THAT(hot_list(scores, 0.8), ElementsAre(true, true, false, true, false));
   EXPECT_THAT(hot_list(scores, 1), ElementsAre(true, true, false, true, true));
   EXPECT_THAT(hot_list(std::vector<float>(2), 1), ElementsAre(false, false));
+  EXPECT_THAT(hot_list(std::vector<float>{-0.0f, 0.5f}, 1), ElementsAre(false, true));
   EXPECT_TRUE(hot_list({}, 0.5).empty());
 }
 
