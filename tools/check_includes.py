@@ -85,7 +85,8 @@ MAY_INCLUDE = {
     " worker/ranks worker/engine worker/runtime",
     "worker/group": "comm/api kvstore plan protocol"
     " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store",
-    "worker/batch": "kernels/api model plan protocol worker/timing worker/ranks worker/watch worker/engine worker/runtime",
+    "worker/batch": "kernels/api model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
+    " worker/runtime",
     "worker/cli": "common/cli common/system comm/mpi comm/nccl comm/ucx protocol worker/*",
     "coordinator/text": "",
     "coordinator/net": "",

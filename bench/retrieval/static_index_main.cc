@@ -47,8 +47,7 @@ struct Options {
 };
 
 Result<PrefillResult> prefill(RankRuntime& runtime, const BatchPrompt& prompt,
-                              const model::HeadPlan& plan,
-                              std::function<void(int32_t, const kernels::IndexView&)> tap) {
+                              const model::HeadPlan& plan, IndexTap tap) {
   return runtime.engine().prefill({.token_ids = prompt.token_ids,
                                    .plan = &plan,
                                    .probe_positions = prompt.probe_positions,
@@ -78,18 +77,17 @@ Result<void> run(const Options& options) {
 
   std::ofstream output(options.output);
   std::vector<SavedLayer> found(static_cast<size_t>(plan.num_layers()));
-  const auto record = [&](int32_t layer, const kernels::IndexView& index) {
-    found[static_cast<size_t>(layer)] = save(index);
+  const auto record = [&](const BuiltIndex& built) {
+    found[static_cast<size_t>(built.layer)] = save(built.index);
   };
   MR_RETURN_IF_ERROR(prefill(*runtime, prompts.back(), plan, record));
   for (const auto& prompt : prompts) {
     const auto foreign = found;
     MR_RETURN_IF_ERROR(prefill(*runtime, prompt, plan, record));
-    MR_ASSIGN_OR_RETURN(
-        const auto result,
-        prefill(*runtime, prompt, plan, [&](int32_t layer, const kernels::IndexView& index) {
-          restore(foreign[static_cast<size_t>(layer)], index);
-        }));
+    MR_ASSIGN_OR_RETURN(const auto result,
+                        prefill(*runtime, prompt, plan, [&](const BuiltIndex& built) {
+                          restore(foreign[static_cast<size_t>(built.layer)], built.index);
+                        }));
     output << batch_result_line(prompt.id,
                                 {.num_tokens = static_cast<int64_t>(prompt.token_ids.size()),
                                  .generated_token_ids = {result.first_token},

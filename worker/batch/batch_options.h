@@ -9,6 +9,7 @@
 #include "model/weights.h"
 #include "worker/batch/batch_prompt.h"
 #include "worker/engine/engine.h"
+#include "worker/index/index_tap.h"
 #include "worker/ranks/rank_grid.h"
 #include "worker/runtime/prompt.h"
 #include "worker/runtime/rank_runtime.h"
@@ -28,6 +29,7 @@ struct BatchOptions {
   int64_t max_line_bytes = kMaxBatchLineBytes;
   Duration layer_timeout = std::chrono::minutes(30);
   bool show_progress = false;
+  IndexTap index_tap;  // of every prompt; may be empty
 };
 
 // All outlive the job.

@@ -111,6 +111,7 @@ Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks
                             .probe_target_ids = prompt_.probe_target_ids,
                             .recall_by_head = options_.recall_by_head,
                             .sink = sinks.all.empty() ? nullptr : &sinks.all,
+                            .index_tap = options_.index_tap,
                             .at_boundary = at_boundary},
                            options_.layer_timeout);
 }

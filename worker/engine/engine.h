@@ -27,6 +27,7 @@
 #include "worker/engine/kv_sink.h"
 #include "worker/engine/partition.h"
 #include "worker/engine/recall_stats.h"
+#include "worker/index/index_tap.h"
 #include "worker/index/pair_counts.h"
 #include "worker/ranks/device_groups.h"
 #include "worker/ranks/rank_grid.h"
@@ -60,9 +61,7 @@ struct PrefillTask {
   int32_t num_top = 10;         // tokens reported at the last position
   bool recall_by_head = false;  // on all ranks, or on none
   KvSink* sink = nullptr;       // may be null
-  // For studies and tests: sees each layer's lists once they are built, and may replace them. They
-  // are in device memory.
-  std::function<void(int32_t layer, const kernels::IndexView& index)> index_tap;
+  IndexTap index_tap;           // may be empty
   // Called on every rank after each layer that all ranks came through, and may itself be collective
   // over the world. An error ends the request and is the same on all ranks, or their group is
   // broken. May be empty, on all ranks.

@@ -202,7 +202,12 @@ Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
                                            exchange_->slab(), index_.view(), deadline));
   if (task_.index_tap) {
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-    task_.index_tap(layer, index_.view());
+    task_.index_tap({.layer = layer,
+                     .plan = task_.plan,
+                     .queries = local_queries(),
+                     .kv = exchange_->slab(),
+                     .tiles = tiles_,
+                     .index = index_.view()});
   }
   clock_.enter(Phase::kExchange);
   exchange_->finish_v();

@@ -179,6 +179,20 @@ TEST_F(BatchJobTest, LogProbabilitiesAtProbesAreThoseAfterAPromptThatEndsThere) 
   }
 }
 
+TEST_F(BatchJobTest, ATapReplacesTheIndexOfEveryLayerOfEveryPrompt) {
+  const std::vector<std::string> lines = {prompt_line("a", 600), prompt_line("b", 900)};
+  ASSERT_TRUE(run(lines, {1, 1}, {.head_plan = "adaptive:0.01,0.01"}).ok());
+  for (const auto& result : results_) EXPECT_LT(result.at("density").as_double(), 0.8);
+  const auto attend_to_all = [](const BuiltIndex& built) {
+    const auto& shape = built.index.shape;
+    std::fill_n(built.index.block_count, shape.num_heads * shape.num_tiles, kernels::kDenseTile);
+  };
+  ASSERT_TRUE(
+      run(lines, {1, 1}, {.head_plan = "adaptive:0.01,0.01", .index_tap = attend_to_all}).ok());
+  ASSERT_EQ(results_.size(), 2U);
+  for (const auto& result : results_) EXPECT_EQ(result.at("density").as_double(), 1.0);
+}
+
 TEST_F(BatchJobTest, ProbeTargetOutsideTheVocabularyFailsThePrompt) {
   ASSERT_TRUE(
       run({prompt_line("x", 10, R"(,"probe_positions":[4],"probe_target_ids":[101])")}, {1, 1}, {})

@@ -15,6 +15,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/random_data.h"
 #include "tests/support/temp_directory.h"
+#include "tests/unit/kernels/index/index_arrays.h"
 #include "tests/unit/worker/engine/whole_cache.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
 
@@ -251,6 +252,43 @@ TEST_F(EngineTest, RecallByHeadAddsUpToRecallAndDenseHeadsLoseNothing) {
   EXPECT_EQ(all.num_rows, sparse->result->recall.count());
   // Both add up the same shares in double.
   EXPECT_NEAR(all.mean(), sparse->result->recall.mean(), 1e-12);
+}
+
+TEST_F(EngineTest, ATapSeesWhatEachLayersIndexWasBuiltFrom) {
+  const auto tokens = random_tokens(715, config_.vocab_size);
+  const auto plan = *model::make_head_plan("adaptive:0.1,0.3", config_, 715, 0);
+  std::vector<int32_t> layers;
+  int num_alike = 0;
+  run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
+    auto rank =
+        RankRuntime::create(std::move(world), test::rank_options(directory_.path(), {1, 1}));
+    const auto build_again = [&](const BuiltIndex& built) {
+      layers.push_back(built.layer);
+      std::vector<int32_t> heads(static_cast<size_t>(built.queries.num_query_heads));
+      std::iota(heads.begin(), heads.end(), 0);
+      const std::vector<kernels::AdaptiveRule> rules(
+          heads.size(), model::adaptive_rule(built.plan->at(built.layer, 0)));
+      kernels::IndexStorage again(built.index.shape);
+      (*rank)->device().build_adaptive({.q = built.queries.q,
+                                        .num_query_heads = built.queries.num_query_heads,
+                                        .scale = built.queries.scale,
+                                        .kv = built.kv,
+                                        .tiles = built.tiles,
+                                        .heads = heads,
+                                        .rules = rules,
+                                        .index = again.view()});
+      for (const int32_t head : heads) {
+        num_alike += again.lists(head).blocks ==
+                     copy_lists(built.index.head(head), built.index.shape.num_tiles).blocks;
+      }
+    };
+    (void)(*rank)->engine().prefill({.token_ids = tokens, .plan = &plan, .index_tap = build_again},
+                                    kTimeout);
+  });
+  std::vector<int32_t> all_layers(static_cast<size_t>(config_.num_layers));
+  std::iota(all_layers.begin(), all_layers.end(), 0);
+  EXPECT_EQ(layers, all_layers);
+  EXPECT_EQ(num_alike, config_.num_layers * config_.num_query_heads);
 }
 
 // Two stripes of 64 rows: 2,080 pairs a head on the first rank; the last rows' 8,256 - 2,080 are

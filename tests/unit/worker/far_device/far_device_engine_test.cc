@@ -50,7 +50,7 @@ class FarDeviceLayers : public FarDeviceTest {
           {.token_ids = token_ids(),
            .plan = &plan,
            .sink = &sink,
-           .index_tap = [&](int32_t layer, const kernels::IndexView&) { note("enqueue", layer); },
+           .index_tap = [&](const BuiltIndex& built) { note("enqueue", built.layer); },
            .at_boundary = note_boundary},
           kTimeout));
     });

@@ -1,0 +1,30 @@
+// For studies and tests: a look at each layer's index between building it and attending by it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "kernels/api/attention.h"
+#include "kernels/index/index.h"
+#include "kernels/index/tiling.h"
+#include "plan/head_plan.h"
+#include "worker/index/index_builder.h"
+
+namespace millrace::worker {
+
+// The index of one layer on this rank and what it was built from, in device memory but for plan and
+// tiles. The engine owns all of it and overwrites it with the next layer's.
+struct BuiltIndex {
+  int32_t layer = 0;
+  const model::HeadPlan* plan = nullptr;  // of all heads of the model
+  LocalQueries queries;
+  kernels::KvSlab kv;  // K of all tokens; V may still be on its way from other ranks
+  std::span<const kernels::RowTile> tiles;  // of the queries' rows; tile i has local number i
+  kernels::IndexView index;
+};
+
+// Called on the engine's thread. May replace the lists, within their capacity.
+using IndexTap = std::function<void(const BuiltIndex& built)>;
+
+}  // namespace millrace::worker
