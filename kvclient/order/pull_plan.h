@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "kvclient/order/pull_order.h"
 #include "kvclient/order/pull_job.h"
 #include "kvclient/order/pull_lanes.h"
+#include "kvclient/order/pull_order.h"
 
 namespace millrace::kvclient {
 
