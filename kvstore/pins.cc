@@ -7,29 +7,36 @@ void Pins::describe() {
     const PageEntry& entry = entries_[i];
     const Tier tier = entry.slots.best();
     slots_.push_back(entry.slots[tier]);
-    pages_[i] = {.bytes = {},
+    pages_[i] = {.bytes = source_.io.address(tier, entry.slots[tier]),
+                 .loose_bytes = {},
                  .digest = table_->digest_of(entry),
                  .checksum = entry.checksum,
                  .score = entry.score,
                  .tier = tier};
+    if (pages_[i].bytes.empty() && entry.slots.has(Tier::kHost)) {
+      pages_[i].loose_bytes = source_.io.address(Tier::kHost, entry.slots[Tier::kHost]);
+    }
   }
 }
 
-Result<void> Pins::load(const PageIo& io, ReadBudget& budget) {
+Result<void> Pins::load() {
   std::vector<size_t> to_read;
   for (size_t i = 0; i < pages_.size(); ++i) {
-    pages_[i].bytes = io.address(pages_[i].tier, slots_[i]);
     if (pages_[i].bytes.empty()) to_read.push_back(i);
   }
-  const auto page_bytes = static_cast<size_t>(io.page_bytes());
-  MR_ASSIGN_OR_RETURN(read_, budget.take(static_cast<int64_t>(to_read.size() * page_bytes)));
+  const auto page_bytes = static_cast<size_t>(source_.io.page_bytes());
+  MR_ASSIGN_OR_RETURN(read_,
+                      source_.budget.take(static_cast<int64_t>(to_read.size() * page_bytes)));
   std::byte* next = read_.data();
+  std::vector<PinnedPage> read;
   for (const size_t i : to_read) {
     const std::span bytes(next, page_bytes);
-    MR_RETURN_IF_ERROR(io.read(pages_[i].tier, slots_[i], entries_[i], bytes));
+    MR_RETURN_IF_ERROR(source_.io.read(pages_[i].tier, slots_[i], entries_[i], bytes));
     pages_[i].bytes = bytes;
+    read.push_back(pages_[i]);
     next += page_bytes;
   }
+  source_.count(read);
   return {};
 }
 

@@ -16,12 +16,24 @@ namespace millrace::kvstore {
 
 class Pins final : public PinnedPages {
  public:
-  // The entries, of `table`, are pinned; `unpin` is called when they need not be any more.
-  Pins(std::shared_ptr<PageTable> table, std::span<PageEntry> entries, std::function<void()> unpin)
-      : table_(std::move(table)),
+  // Where the bytes come from, which outlives the pins; `count` is told of pages that were read.
+  struct Source {
+    const PageIo& io;
+    ReadBudget& budget;
+    std::function<void(std::span<const PinnedPage>)> count;
+  };
+
+  // The entries, of `table`, are pinned; `unpin` is called when they need not be any more. Under
+  // the store's lock: what may change later is copied now.
+  Pins(Source source, std::shared_ptr<PageTable> table, std::span<PageEntry> entries,
+       std::function<void()> unpin)
+      : source_(std::move(source)),
+        table_(std::move(table)),
         entries_(entries),
         unpin_(std::move(unpin)),
-        pages_(entries.size()) {}
+        pages_(entries.size()) {
+    describe();
+  }
   ~Pins() override {
     read_ = {};  // with the last pin the store may go, and its budget
     unpin_();
@@ -29,12 +41,12 @@ class Pins final : public PinnedPages {
 
   std::span<const PinnedPage> pages() const override { return pages_; }
 
-  // Under the store's lock: what may change later is copied now.
-  void describe();
-  // Outside the lock.
-  Result<void> load(const PageIo& io, ReadBudget& budget);
+  Result<void> load() override;
 
  private:
+  void describe();
+
+  const Source source_;
   std::shared_ptr<PageTable> table_;
   std::span<PageEntry> entries_;
   std::function<void()> unpin_;

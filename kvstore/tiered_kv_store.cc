@@ -251,8 +251,18 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
                                                               int32_t layer, int32_t kv_head,
                                                               int64_t first_page,
                                                               int64_t num_pages) {
+  MR_ASSIGN_OR_RETURN(auto pins,
+                      pin_in_place(request_id, lease_id, layer, kv_head, first_page, num_pages));
+  MR_RETURN_IF_ERROR(pins->load());
+  return pins;
+}
+
+Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_in_place(const std::string& request_id,
+                                                                 const std::string& lease_id,
+                                                                 int32_t layer, int32_t kv_head,
+                                                                 int64_t first_page,
+                                                                 int64_t num_pages) {
   MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, first_page, num_pages));
-  MR_RETURN_IF_ERROR(pins->load(io_, read_budget_));
   count_hits(pins->pages());
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
@@ -277,14 +287,18 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
   MR_RETURN_IF_ERROR(table->check_readable(entries));
   for (PageEntry& page : entries) residency_.pin(page);
   pinned_pages_ += num_pages;
-  auto pins = std::make_unique<Pins>(table, entries, [this, entries] { unpin(entries); });
-  pins->describe();
-  return pins;
+  return std::make_unique<Pins>(
+      Pins::Source{.io = io_,
+                   .budget = read_budget_,
+                   .count = [this](std::span<const PinnedPage> read) { count_hits(read); }},
+      table, entries, [this, entries] { unpin(entries); });
 }
 
 void TieredKvStore::count_hits(std::span<const PinnedPage> pages) {
   std::lock_guard lock(mutex_);
-  for (const PinnedPage& page : pages) ++page_hits_[page.tier];
+  for (const PinnedPage& page : pages) {
+    if (!page.bytes.empty()) ++page_hits_[page.tier];
+  }
 }
 
 void TieredKvStore::unpin(std::span<PageEntry> pages) {

@@ -45,6 +45,10 @@ class TieredKvStore final : public KvStore {
                                                  const std::string& lease_id, int32_t layer,
                                                  int32_t kv_head, int64_t first_page,
                                                  int64_t num_pages) override;
+  Result<std::unique_ptr<PinnedPages>> pin_in_place(const std::string& request_id,
+                                                    const std::string& lease_id, int32_t layer,
+                                                    int32_t kv_head, int64_t first_page,
+                                                    int64_t num_pages) override;
   Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
                                                    const std::string& lease_id, int32_t layer,
                                                    int32_t kv_head, int64_t first_page,
@@ -54,6 +58,7 @@ class TieredKvStore final : public KvStore {
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
   int64_t expire_leases() override;
   KvStoreStats stats() const override;
+  std::vector<const SharedMemory*> shared_pools() const override { return io_.shared(); }
 
  private:
   struct PageWrite {
@@ -79,7 +84,7 @@ class TieredKvStore final : public KvStore {
   Result<PageWrite> start_write(const std::string& request_id, const PageKey& key);
   void finish_write(const PageWrite& write, uint64_t sum, bool copied);
 
-  // Pins without the pages' bytes.
+  // Pins, with the bytes of pages in host memory.
   Result<std::unique_ptr<Pins>> hold(const std::string& request_id, const std::string& lease_id,
                                      int32_t layer, int32_t kv_head, int64_t first_page,
                                      int64_t num_pages);
