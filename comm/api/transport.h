@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -38,7 +39,15 @@ struct Payload {
 struct TransportReply {
   std::string header;  // <= kMaxTransportHeaderBytes
   Payload payload;     // <= kMaxTransportPayloadBytes in all
+  // If set, header and payload are what it returns: a reply that takes waiting for, such as for a
+  // disk. It has no `later` of its own. Called once, on any thread, or dropped if the client goes.
+  std::function<TransportReply()> later = {};
 };
+
+// As it is sent.
+inline TransportReply complete(TransportReply reply) {
+  return reply.later ? reply.later() : std::move(reply);
+}
 
 // What bytes travel over, as far as counters tell it apart.
 enum class Carrier : uint8_t { kSharedMemory = 0, kTcp = 1, kOther = 2 };
@@ -65,9 +74,9 @@ struct TransportStats {
 };
 
 // Answers requests on threads of its own, one or several, from construction to destruction. The
-// handler runs on them, on several at once: other requests of a thread's connections wait while it
-// reads what it answers with, and it must not wait for anything else. It sees headers from the
-// network: they may hold anything.
+// handler runs on them, on several at once, and must not wait: other requests of a thread's
+// connections do meanwhile. What must be waited for is left to TransportReply::later, for which a
+// server has other threads. It sees headers from the network: they may hold anything.
 class TransportServer {
  public:
   using Handler = std::function<TransportReply(std::string_view request_header)>;

@@ -1,5 +1,7 @@
 #include "worker/store/kv_server.h"
 
+#include <algorithm>
+
 #include "common/errc_wire.h"
 
 namespace millrace::worker {
@@ -32,6 +34,25 @@ Result<void> check_size(const protocol::PageRequest& request, const kvstore::KvG
   return {};
 }
 
+bool all_in_place(const kvstore::PinnedPages& pinned) {
+  return std::ranges::none_of(pinned.pages(), [](const auto& page) { return page.bytes.empty(); });
+}
+
+comm::TransportReply reply_of(std::shared_ptr<kvstore::PinnedPages> pinned, bool digests_only) {
+  protocol::PageReply reply;
+  comm::TransportReply out;
+  for (const auto& page : pinned->pages()) {
+    auto& info = *reply.add_pages();
+    info.set_checksum(page.checksum);
+    info.set_score(page.score);
+    info.set_tier(static_cast<uint32_t>(page.tier));
+    out.payload.pieces.push_back(digests_only ? std::as_bytes(page.digest) : page.bytes);
+  }
+  out.header = reply.SerializeAsString();
+  out.payload.keep_alive = std::move(pinned);
+  return out;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
@@ -51,7 +72,7 @@ comm::TransportReply KvServer::answer(std::string_view request_header) {
   return reply.ok() ? std::move(*reply) : error_reply(reply.error());
 }
 
-// All that can be refused without the store is refused before it: pinning reads what is on disk.
+// Called on the transport's threads: pages that are not in host memory are read on others.
 Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
   protocol::PageRequest request;
   if (!request.ParseFromArray(request_header.data(), static_cast<int>(request_header.size()))) {
@@ -64,18 +85,12 @@ Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
   }
   MR_RETURN_IF_ERROR(check_size(request, store_.geometry()));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
-  protocol::PageReply reply;
-  comm::TransportReply out;
-  for (const auto& page : pinned->pages()) {
-    auto& info = *reply.add_pages();
-    info.set_checksum(page.checksum);
-    info.set_score(page.score);
-    info.set_tier(static_cast<uint32_t>(page.tier));
-    out.payload.pieces.push_back(request.digests_only() ? std::as_bytes(page.digest) : page.bytes);
-  }
-  out.header = reply.SerializeAsString();
-  out.payload.keep_alive = std::move(pinned);
-  return out;
+  const bool digests_only = request.digests_only();
+  if (digests_only || all_in_place(*pinned)) return reply_of(std::move(pinned), digests_only);
+  return comm::TransportReply{.later = [pinned]() -> comm::TransportReply {
+    const auto loaded = pinned->load();
+    return loaded.ok() ? reply_of(pinned, /*digests_only=*/false) : error_reply(loaded.error());
+  }};
 }
 
 Result<std::unique_ptr<kvstore::PinnedPages>> KvServer::pin(const protocol::PageRequest& request) {
@@ -87,8 +102,8 @@ Result<std::unique_ptr<kvstore::PinnedPages>> KvServer::pin(const protocol::Page
     return store_.pin_digests(request.request_id(), request.lease_id(), layer, kv_head, first_page,
                               num_pages);
   }
-  return store_.pin_pages(request.request_id(), request.lease_id(), layer, kv_head, first_page,
-                          num_pages);
+  return store_.pin_in_place(request.request_id(), request.lease_id(), layer, kv_head, first_page,
+                             num_pages);
 }
 
 }  // namespace millrace::worker
