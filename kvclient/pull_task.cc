@@ -89,9 +89,11 @@ std::optional<PullJob> PullTask::next(const std::function<int(const std::string&
 
 void PullTask::count(const PullJob& job, const PullOutcome& outcome) {
   stats.pages += job.run.num_pages;
-  stats.bytes += outcome.bytes;
   stats.corrupt_pages += outcome.corrupt_pages;
-  stats.bytes_by_transport[outcome.transport] += outcome.bytes;
+  for (const auto& [transport, bytes] : outcome.bytes_by_transport) {
+    stats.bytes_by_transport[transport] += bytes;
+    stats.bytes += bytes;
+  }
   for (const Tier tier : kTiers) stats.pages_by_tier[tier] += outcome.pages_by_tier[tier];
   auto& left = pages_left_[static_cast<size_t>(job.run.layer - request.first_layer)];
   left -= job.run.num_pages;

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
@@ -25,9 +27,12 @@ struct PullJob {
 // What a job brought.
 struct PullOutcome {
   PerTier<int64_t> pages_by_tier;
-  int64_t bytes = 0;  // with what came wrong
+  std::map<std::string, int64_t> bytes_by_transport;  // with what came wrong
   int64_t corrupt_pages = 0;
-  std::string transport;
+
+  void add_bytes(std::string_view transport, int64_t bytes) {
+    bytes_by_transport[std::string(transport)] += bytes;
+  }
 };
 
 class PullTask {

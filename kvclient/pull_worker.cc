@@ -18,6 +18,16 @@ constexpr size_t kMaxConnections = 256;
 
 }  // namespace
 
+PullWorker::PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host,
+                       int thread, int32_t max_refetches)
+    : queue_(queue),
+      transport_(transport),
+      same_host_(same_host),
+      thread_(thread),
+      max_refetches_(max_refetches) {
+  if (same_host_ != nullptr) reader_.emplace(queue_, *same_host_, thread_);
+}
+
 void PullWorker::run() {
   while (const auto work = queue_.take(thread_)) {
     queue_.finish(thread_, *work, fetch(*work));
@@ -28,48 +38,59 @@ Result<PullOutcome> PullWorker::fetch(const Work& work) {
   const auto& task = *work.task;
   sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * task.manifest->page_bytes())));
   const PagePlaces places(task.request, *task.manifest, sink_);
-  return places.run_bytes(work.job.run.layer) < kMinRunBytes ? fetch_and_copy(work, places)
-                                                             : fetch_in_place(work, places);
+  PullOutcome outcome;
+  std::vector<PageRun> left{work.job.run};
+  if (reader_) {
+    MR_ASSIGN_OR_RETURN(left, reader_->read(work, places, outcome));
+  }
+  for (const PageRun& run : left) MR_RETURN_IF_ERROR(fetch_run(work, run, places, outcome));
+  return outcome;
 }
 
-Result<PullOutcome> PullWorker::fetch_in_place(const Work& work, const PagePlaces& places) {
-  const PageRun& run = work.job.run;
+Result<void> PullWorker::fetch_run(const Work& work, const PageRun& run, const PagePlaces& places,
+                                   PullOutcome& outcome) {
+  return places.run_bytes(run.layer) < kMinRunBytes ? fetch_and_copy(work, run, places, outcome)
+                                                    : fetch_in_place(work, run, places, outcome);
+}
+
+Result<void> PullWorker::fetch_in_place(const Work& work, const PageRun& run,
+                                        const PagePlaces& places, PullOutcome& outcome) {
   pieces_.clear();
   for (int64_t i = 0; i < run.num_pages; ++i) {
     places.append(run.layer, run.kv_head, run.first_page + i, pieces_);
   }
-  PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, pieces_, outcome));
   for (int64_t i = 0; i < run.num_pages; ++i) {
     page_pieces_.clear();
     places.append(run.layer, run.kv_head, run.first_page + i, page_pieces_);
-    MR_RETURN_IF_ERROR(make_good(work, i, page_pieces_, pulled[static_cast<size_t>(i)], outcome));
+    MR_RETURN_IF_ERROR(
+        make_good(work, run, i, page_pieces_, pulled[static_cast<size_t>(i)], outcome));
   }
-  return outcome;
+  return {};
 }
 
-Result<PullOutcome> PullWorker::fetch_and_copy(const Work& work, const PagePlaces& places) {
-  const PageRun& run = work.job.run;
+Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
+                                        const PagePlaces& places, PullOutcome& outcome) {
   const auto page_bytes = static_cast<size_t>(work.task->manifest->page_bytes());
   const size_t bytes = static_cast<size_t>(run.num_pages) * page_bytes;
   staging_.resize(std::max(staging_.size(), bytes));
   const auto staged = std::span(staging_).first(bytes);
-  PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, comm::Destination(&staged, 1), outcome));
   for (int64_t i = 0; i < run.num_pages; ++i) {
     const auto page = staged.subspan(static_cast<size_t>(i) * page_bytes, page_bytes);
-    MR_RETURN_IF_ERROR(
-        make_good(work, i, comm::Destination(&page, 1), pulled[static_cast<size_t>(i)], outcome));
+    MR_RETURN_IF_ERROR(make_good(work, run, i, comm::Destination(&page, 1),
+                                 pulled[static_cast<size_t>(i)], outcome));
     page_pieces_.clear();
     places.append(run.layer, run.kv_head, run.first_page + i, page_pieces_);
     comm::DestinationWriter(page_pieces_).write(page);
   }
-  return outcome;
+  return {};
 }
 
-Result<void> PullWorker::make_good(const Work& work, int64_t index, comm::Destination page,
-                                   PulledPage& pulled, PullOutcome& outcome) {
-  PageRun single = work.job.run;
+Result<void> PullWorker::make_good(const Work& work, const PageRun& run, int64_t index,
+                                   comm::Destination page, PulledPage& pulled,
+                                   PullOutcome& outcome) {
+  PageRun single = run;
   single.first_page += index;
   single.num_pages = 1;
   for (int32_t attempt = 0; checksum(page) != pulled.checksum; ++attempt) {
@@ -107,9 +128,10 @@ Result<std::vector<PulledPage>> PullWorker::call(const Work& work, const PageRun
     if (!called.ok() || !undisturbed) connections_.erase(address);
     if (called.ok()) {
       const int64_t bytes = comm::total_bytes(destination);
-      outcome.bytes += called->payload_bytes;
-      outcome.transport = transport_name;
-      return read_page_reply(*called, address, run, bytes);
+      outcome.add_bytes(transport_name, called->payload_bytes);
+      MR_ASSIGN_OR_RETURN(auto answer, read_page_reply(*called, address, run, bytes));
+      if (same_host_ != nullptr) same_host_->learn(address, answer.same_host_socket);
+      return std::move(answer.pages);
     }
     // The rank may have been restarted since this connection was used last.
     if (is_new || !undisturbed || called.error().code != Errc::kPeerLost) return called.error();

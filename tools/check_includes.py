@@ -61,6 +61,7 @@ MAY_INCLUDE = {
     "kernels/cuda": "kernels/api kernels/index kernels/cuda/*",
     "comm/api": "",
     "comm/local": "comm/api",
+    "comm/memfd": "comm/api common/system",
     "comm/mpi": "comm/api common/system",
     "comm/nccl": "comm/api",
     "comm/ucx": "comm/api",
@@ -81,7 +82,7 @@ MAY_INCLUDE = {
     " worker/timing worker/ranks worker/watch worker/index",
     "worker/runtime": "comm/api kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
     " plan protocol worker/ranks worker/watch worker/index worker/engine",
-    "worker/store": "common/system comm/api kernels/api kernels/index kvstore kvstore/tiers protocol"
+    "worker/store": "common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
     " worker/ranks worker/engine worker/runtime",
     "worker/group": "comm/api kvstore plan protocol"
     " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store",
@@ -102,7 +103,7 @@ MAY_INCLUDE = {
     "client": "common/cli common/system protocol coordinator/text coordinator/net",
     "kvclient/manifest": "common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
-    "kvclient": "comm/api common/system protocol kvclient/manifest kvclient/handover",
+    "kvclient": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/handover",
     "kvclient/c": "comm/ucx kvclient/manifest kvclient/handover kvclient",
     "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
     " kvclient/handover model",

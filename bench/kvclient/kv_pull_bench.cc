@@ -28,7 +28,7 @@ namespace millrace::bench {
 namespace {
 
 struct Options {
-  std::vector<std::string> paths = {"shm", "tcp"};
+  std::vector<std::string> paths = {"shm", "tcp", "same-host"};
   int ranks = 2;
   int threads = 0;
   int server_threads = 0;
@@ -267,7 +267,8 @@ void measure_path(const Options& options, const std::string& path, int threads, 
   }
   kvclient::PullClient client(*transport, {.num_threads = threads,
                                            .connections_per_rank = options.connections_per_rank,
-                                           .pages_per_request = options.pages_per_request});
+                                           .pages_per_request = options.pages_per_request,
+                                           .same_host = path == "same-host"});
   const auto request = request_of(options, memory);
   std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
   kvclient::PullStats stats;
@@ -307,7 +308,8 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   millrace::bench::Options options;
   CLI::App app("Pulls a cache from rank processes of this machine, beside plain copies.");
-  app.add_option("--paths", options.paths, "of shm and tcp, with commas between")->delimiter(',');
+  app.add_option("--paths", options.paths, "of shm, tcp and same-host, with commas between")
+      ->delimiter(',');
   app.add_option("--ranks", options.ranks, "rank processes; they share the kv heads");
   app.add_option("--threads", options.threads, "of the client; 0: its default");
   app.add_option("--server-threads", options.server_threads, "of each rank; 0: its default");

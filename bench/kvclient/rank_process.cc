@@ -58,6 +58,7 @@ std::unique_ptr<kvstore::KvStore> filled_store(const RankSettings& settings) {
       {.host_bytes = (settings.on_disk ? 0 : bytes) + all * geometry.record_bytes(),
        .disk_bytes = settings.on_disk ? bytes : 0,
        .disk_directory = settings.on_disk ? std::filesystem::temp_directory_path().string() : "",
+       .shares_memory = true,
        .geometry = geometry},
       Clock::steady()));
   std::vector<int64_t> numbers(static_cast<size_t>(pages));

@@ -50,8 +50,9 @@ inline TransportReply complete(TransportReply reply) {
 }
 
 // What bytes travel over, as far as counters tell it apart.
-enum class Carrier : uint8_t { kSharedMemory = 0, kTcp = 1, kOther = 2 };
-inline constexpr int kNumCarriers = 3;
+// kSameHost: a mapping of the rank's memory, from which the reader copies.
+enum class Carrier : uint8_t { kSharedMemory = 0, kTcp = 1, kOther = 2, kSameHost = 3 };
+inline constexpr int kNumCarriers = 4;
 
 constexpr std::string_view carrier_name(Carrier carrier) {
   switch (carrier) {
@@ -61,6 +62,8 @@ constexpr std::string_view carrier_name(Carrier carrier) {
       return "tcp";
     case Carrier::kOther:
       return "other";
+    case Carrier::kSameHost:
+      return "same-host";
   }
   return "?";
 }
@@ -97,12 +100,19 @@ inline int64_t total_bytes(Destination pieces) {
   return total;
 }
 
+// Something that waits and can be told not to.
+class Interruptible {
+ public:
+  virtual ~Interruptible() = default;
+  // From any thread: the call that is under way, or else the next one, ends at once with
+  // kCancelled, as if its deadline had passed.
+  virtual void interrupt() = 0;
+};
+
 // One connection to one server. One thread at a time, but for interrupt(). After an error the
 // connection is broken: connect again.
-class TransportConnection {
+class TransportConnection : public Interruptible {
  public:
-  virtual ~TransportConnection() = default;
-
   struct Reply {
     std::string header;
     int64_t payload_bytes = 0;
@@ -117,10 +127,6 @@ class TransportConnection {
                      Deadline deadline) {
     return call_into(request_header, Destination(&destination, 1), deadline);
   }
-
-  // From any thread: the call that is under way, or else the next one, ends at once with
-  // kCancelled, as if its deadline had passed.
-  virtual void interrupt() = 0;
 
   // The transport that carries this connection's bytes as the library reports it: "shm", "tcp",
   // "local".

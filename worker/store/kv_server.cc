@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "common/errc_wire.h"
+#include "common/log.h"
+#include "worker/store/page_reply.h"
 
 namespace millrace::worker {
 
@@ -10,13 +11,6 @@ namespace {
 
 // A PageInfo is 16 bytes on the wire; a reply header holds 60 KiB.
 constexpr uint32_t kMaxPagesPerRequest = 2048;
-
-comm::TransportReply error_reply(const Error& error) {
-  protocol::PageReply reply;
-  reply.mutable_error()->set_code(errc_to_wire(error.code));
-  reply.mutable_error()->set_message(error.message);
-  return {.header = reply.SerializeAsString()};
-}
 
 Result<void> check_size(const protocol::PageRequest& request, const kvstore::KvGeometry& geometry) {
   if (request.num_pages() == 0) return error(Errc::kInvalidArgument, "no pages requested");
@@ -38,21 +32,6 @@ bool all_in_place(const kvstore::PinnedPages& pinned) {
   return std::ranges::none_of(pinned.pages(), [](const auto& page) { return page.bytes.empty(); });
 }
 
-comm::TransportReply reply_of(std::shared_ptr<kvstore::PinnedPages> pinned, bool digests_only) {
-  protocol::PageReply reply;
-  comm::TransportReply out;
-  for (const auto& page : pinned->pages()) {
-    auto& info = *reply.add_pages();
-    info.set_checksum(page.checksum);
-    info.set_score(page.score);
-    info.set_tier(static_cast<uint32_t>(page.tier));
-    out.payload.pieces.push_back(digests_only ? std::as_bytes(page.digest) : page.bytes);
-  }
-  out.header = reply.SerializeAsString();
-  out.payload.keep_alive = std::move(pinned);
-  return out;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
@@ -60,6 +39,7 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
                                                   const std::string& host, int port) {
   std::unique_ptr<KvServer> server(new KvServer(store, std::move(epoch)));
   auto* self = server.get();
+  server->start_places();
   MR_ASSIGN_OR_RETURN(server->server_,
                       transport.listen(host, port, [self](std::string_view header) {
                         return self->answer(header);
@@ -67,30 +47,73 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
   return server;
 }
 
+void KvServer::start_places() {
+  if (store_.shared_pools().empty()) return;
+  auto started = PlaceServer::start(
+      store_, [this](std::string_view header) -> Result<std::shared_ptr<kvstore::PinnedPages>> {
+        MR_ASSIGN_OR_RETURN(const auto request, read_request(header));
+        MR_ASSIGN_OR_RETURN(auto pinned, pin(request));
+        return std::shared_ptr<kvstore::PinnedPages>(std::move(pinned));
+      });
+  if (started.ok()) {
+    places_ = std::move(*started);
+  } else {
+    spdlog::warn("decode nodes on this host pull over the transport: {}", started.error().message);
+  }
+}
+
+comm::TransportStats KvServer::stats() const {
+  comm::TransportStats stats = server_->stats();
+  if (!places_) return stats;
+  stats.requests += places_->num_requests();
+  stats.bytes_sent += places_->bytes_told();
+  stats.bytes_sent_over[static_cast<int>(comm::Carrier::kSameHost)] += places_->bytes_told();
+  return stats;
+}
+
 comm::TransportReply KvServer::answer(std::string_view request_header) {
   auto reply = pages(request_header);
-  return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+  if (reply.ok()) return std::move(*reply);
+  return {.header = error_reply(reply.error()).SerializeAsString()};
 }
 
 // Called on the transport's threads: pages that are not in host memory are read on others.
 Result<comm::TransportReply> KvServer::pages(std::string_view request_header) {
+  MR_ASSIGN_OR_RETURN(const auto request, read_request(request_header));
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
+  const bool digests_only = request.digests_only();
+  if (digests_only || all_in_place(*pinned)) return reply_of(std::move(pinned), digests_only);
+  return comm::TransportReply{.later = [this, pinned]() -> comm::TransportReply {
+    const auto loaded = pinned->load();
+    if (loaded.ok()) return reply_of(pinned, /*digests_only=*/false);
+    return {.header = error_reply(loaded.error()).SerializeAsString()};
+  }};
+}
+
+comm::TransportReply KvServer::reply_of(std::shared_ptr<kvstore::PinnedPages> pinned,
+                                        bool digests_only) const {
+  protocol::PageReply reply = page_reply(*pinned);
+  if (places_) reply.set_same_host_socket(places_->socket());
+  comm::TransportReply out{.header = reply.SerializeAsString()};
+  for (const auto& page : pinned->pages()) {
+    out.payload.pieces.push_back(digests_only ? std::as_bytes(page.digest) : page.bytes);
+  }
+  out.payload.keep_alive = std::move(pinned);
+  return out;
+}
+
+// All that can be refused without the store is refused before it.
+Result<protocol::PageRequest> KvServer::read_request(std::string_view header) const {
   protocol::PageRequest request;
-  if (!request.ParseFromArray(request_header.data(), static_cast<int>(request_header.size()))) {
-    return error(Errc::kInvalidArgument, "header of {} bytes is not a page request",
-                 request_header.size());
+  if (!request.ParseFromArray(header.data(), static_cast<int>(header.size()))) {
+    return error(Errc::kInvalidArgument, "header of {} bytes is not a page request", header.size());
   }
   if (request.epoch() != epoch_) {
     return error(Errc::kNotFound, "epoch '{}' has ended; this group's is '{}'", request.epoch(),
                  epoch_);
   }
   MR_RETURN_IF_ERROR(check_size(request, store_.geometry()));
-  MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
-  const bool digests_only = request.digests_only();
-  if (digests_only || all_in_place(*pinned)) return reply_of(std::move(pinned), digests_only);
-  return comm::TransportReply{.later = [pinned]() -> comm::TransportReply {
-    const auto loaded = pinned->load();
-    return loaded.ok() ? reply_of(pinned, /*digests_only=*/false) : error_reply(loaded.error());
-  }};
+  return request;
 }
 
 Result<std::unique_ptr<kvstore::PinnedPages>> KvServer::pin(const protocol::PageRequest& request) {
