@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/api/transport.h"
@@ -23,8 +24,9 @@ class FakeRanks {
     int32_t head_dim = 16;
     DType dtype = DType::kFloat32;
     int64_t num_tokens = 700;
-    int tp = 2;  // num_kv_heads / tp heads a rank
-    int cp = 2;  // stripes of two pages, in turn
+    int tp = 2;                         // num_kv_heads / tp heads a rank
+    int cp = 2;                         // stripes of two pages, in turn
+    std::string same_host_socket = {};  // that replies name
   };
   // Called with each request on its rank's thread; an error is the reply.
   using Hook = std::function<Result<void>(const protocol::PageRequest& request)>;
