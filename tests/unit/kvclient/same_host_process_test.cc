@@ -176,7 +176,7 @@ TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
   pull(client, rank);
   PagedCache cache(rank.cache(), whole(rank.cache()));
   auto request = cache.request();
-  request.feed = std::make_shared<HandoverFeed>(rank.manifest());
+  request.feed = std::make_shared<HandoverFeed>();
   request.feed->set_layers_ready(3);
   const auto feed = request.feed;
   const auto pull = *client.start(rank.manifest(), std::move(request));
