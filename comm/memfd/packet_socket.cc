@@ -129,8 +129,8 @@ Result<void> PacketSocket::send(std::string_view text, std::span<const int> desc
 }
 
 Result<std::optional<PacketSocket::Packet>> PacketSocket::receive() const {
-  Packet packet{.text = std::string(kMaxPacketBytes, '\0'), .descriptors = {}};
-  iovec bytes{packet.text.data(), packet.text.size()};
+  thread_local std::vector<char> buffer(kMaxPacketBytes);
+  iovec bytes{buffer.data(), buffer.size()};
   ControlBytes control{};
   msghdr message{};
   message.msg_iov = &bytes;
@@ -140,13 +140,13 @@ Result<std::optional<PacketSocket::Packet>> PacketSocket::receive() const {
   const ssize_t count = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (count < 0 && would_wait()) return std::optional<Packet>();
   if (count < 0) return socket_error("recvmsg");
-  packet.descriptors = descriptors_of(message);
+  Packet packet{.text = {}, .descriptors = descriptors_of(message)};
   if (count == 0) return Error(Errc::kPeerLost, "the other end has closed");
   if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
     return error(Errc::kCorrupt, "a message of more than {} bytes or {} descriptors",
                  kMaxPacketBytes, kMaxPacketDescriptors);
   }
-  packet.text.resize(static_cast<size_t>(count));
+  packet.text.assign(buffer.data(), static_cast<size_t>(count));
   return std::optional(std::move(packet));
 }
 
