@@ -171,9 +171,10 @@ typedef struct mkv_client mkv_client;
 
 typedef int32_t mkv_transport;
 enum {
-  MKV_TRANSPORT_AUTO = 0, /* on one host, where the ranks are of the same user and offer it, this process
+  MKV_TRANSPORT_AUTO =
+      0, /* on one host, where the ranks are of the same user and offer it, this process
                              copies pages from their memory; else the best that both ends have */
-  MKV_TRANSPORT_SHM = 1,  /* UCX's shared memory; connecting to another host is an error */
+  MKV_TRANSPORT_SHM = 1, /* UCX's shared memory; connecting to another host is an error */
   MKV_TRANSPORT_TCP = 2
 };
 
@@ -266,8 +267,8 @@ typedef struct mkv_pull_stats {
   int64_t bytes_shm; /* of bytes, by what carried them */
   int64_t bytes_tcp;
   int64_t bytes_other;
-  double seconds;         /* from mkv_pull_start to now or its end */
-  double waiting_seconds; /* of them, waiting for layers to be there, nothing being under way */
+  double seconds;          /* from mkv_pull_start to now or its end */
+  double waiting_seconds;  /* of them, waiting for layers to be there, nothing being under way */
   int64_t bytes_same_host; /* of bytes: copied by this process from the memory of ranks */
 } mkv_pull_stats;
 
