@@ -3,6 +3,9 @@
 // The state of a checksum on the stack needs its definition.
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
+#if MR_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>  // the calls below choose the widest vectors of the processor
+#endif
 
 namespace millrace {
 

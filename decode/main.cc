@@ -141,6 +141,7 @@ Result<void> run(Options& options) {
   MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(options.output_path));
   options.decode.threads_per_rank = std::max(1, usable_cores() / options.decode.tp);
   options.decode.timeout = cli::from_seconds(options.timeout_s);
+  options.decode.client.same_host = options.transports == comm::UcxTransports::kAuto;
   MR_ASSIGN_OR_RETURN(const auto transport,
                       comm::UcxTransport::create({.transports = options.transports}));
   MR_ASSIGN_OR_RETURN(const auto report, options.events_path.empty()

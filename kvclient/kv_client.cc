@@ -108,10 +108,10 @@ Result<std::vector<PulledPage>> KvClient::fetch_once(const Run& run, int32_t lay
     return of_request(manifest_, called.error());
   }
   const auto bytes = static_cast<int64_t>(destination.size());
-  MR_ASSIGN_OR_RETURN(auto pulled, read_page_reply(*called, address, pages, bytes));
+  MR_ASSIGN_OR_RETURN(auto answer, read_page_reply(*called, address, pages, bytes));
   stats_.bytes += bytes;
   stats_.bytes_by_transport[connection->transport_name()] += bytes;
-  return pulled;
+  return std::move(answer.pages);
 }
 
 Result<void> KvClient::fetch_checked(const Run& run, int32_t layer, int32_t kv_head,

@@ -171,8 +171,10 @@ typedef struct mkv_client mkv_client;
 
 typedef int32_t mkv_transport;
 enum {
-  MKV_TRANSPORT_AUTO = 0, /* shared memory on one host, else the best that both ends have */
-  MKV_TRANSPORT_SHM = 1,  /* connecting to another host is an error */
+  MKV_TRANSPORT_AUTO =
+      0, /* on one host, where the ranks are of the same user and offer it, this process
+                             copies pages from their memory; else the best that both ends have */
+  MKV_TRANSPORT_SHM = 1, /* UCX's shared memory; connecting to another host is an error */
   MKV_TRANSPORT_TCP = 2
 };
 
@@ -310,6 +312,9 @@ typedef struct mkv_pull_stats {
   int32_t reserved;
   double
       hot_seconds; /* from mkv_pull_start until the hot lists of all layers were there; 0 before */
+  double seconds;  /* from mkv_pull_start to now or its end */
+  double waiting_seconds;  /* of them, waiting for layers to be there, nothing being under way */
+  int64_t bytes_same_host; /* of bytes: copied by this process from the memory of ranks */
 } mkv_pull_stats;
 
 MKV_API mkv_status mkv_pull_get_stats(const mkv_pull* pull, mkv_pull_stats* out);

@@ -16,11 +16,27 @@ namespace millrace::kvclient {
 
 // The header that asks for the pages, or for their digests.
 std::string page_request(const Manifest& manifest, const PageRun& run, bool digests);
-// What the rank at `address` said of each page, or its refusal. The payload must have filled
-// `destination_bytes`.
-Result<std::vector<PulledPage>> read_page_reply(const comm::TransportConnection::Reply& reply,
-                                                const std::string& address, const PageRun& run,
-                                                int64_t destination_bytes);
+
+// What the rank at `address` said of each page, and where a process on its host may ask for places
+// instead: "" for nowhere.
+struct PageAnswer {
+  std::vector<PulledPage> pages;
+  std::string same_host_socket;
+};
+// Or its refusal. The payload must have filled `destination_bytes`.
+Result<PageAnswer> read_page_reply(const comm::TransportConnection::Reply& reply,
+                                   const std::string& address, const PageRun& run,
+                                   int64_t destination_bytes);
+
+// Where a page lies in the memory of a rank on this host: in pool number `pool` - 1; 0: nowhere.
+struct PlacedPage {
+  PulledPage page;
+  uint32_t pool = 0;
+  uint64_t offset = 0;
+};
+// One for each page of the run, or the rank's refusal.
+Result<std::vector<PlacedPage>> read_place_reply(const std::string& reply,
+                                                 const std::string& address, const PageRun& run);
 
 // The header that asks for scores, and what its reply has filled `scores` with. Checked: a score is
 // finite and not negative.

@@ -78,10 +78,12 @@ int64_t Pull::num_pages() const {
 PullClient::PullClient(comm::Transport& transport, const PullClientOptions& options)
     : options_(with_defaults(options)),
       queue_(std::make_shared<PullQueue>(options_.num_threads, options_.connections_per_rank)) {
+  const auto ranks = options_.same_host ? std::make_shared<SameHostRanks>() : nullptr;
   for (int thread = 0; thread < options_.num_threads; ++thread) {
-    threads_.emplace_back([queue = queue_, &transport, thread, refetches = options_.max_refetches] {
-      PullWorker(*queue, transport, thread, refetches).run();
-    });
+    threads_.emplace_back(
+        [queue = queue_, &transport, ranks, thread, refetches = options_.max_refetches] {
+          PullWorker(*queue, transport, ranks.get(), thread, refetches).run();
+        });
   }
 }
 

@@ -34,6 +34,9 @@ struct PullClientOptions {
   int32_t connections_per_rank = 0;  // that pull from a rank at the same time; no limit
   int32_t pages_per_request = 0;     // 2 MiB
   int32_t max_refetches = 2;         // 0: none
+  // Whether pages in the memory of ranks on this host, of the same user, are copied from there,
+  // past the transport, where a rank offers it (docs/kv-client.md).
+  bool same_host = true;
 };
 
 // Of a pull, at one moment.

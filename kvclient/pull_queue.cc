@@ -90,7 +90,7 @@ void PullQueue::fail_late_tasks() {
   }
 }
 
-bool PullQueue::begin_call(int thread, comm::TransportConnection& connection) {
+bool PullQueue::begin_call(int thread, comm::Interruptible& connection) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_[static_cast<size_t>(thread)];
   if (slot.task->failure) return false;

@@ -34,7 +34,7 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
   // Around each call of a connection, so that a task that ends can interrupt it. begin_call() is
   // false for a task that has failed: the call must not be made. end_call() is false if the
   // connection may have been interrupted: it is not good for another call.
-  bool begin_call(int thread, comm::TransportConnection& connection);
+  bool begin_call(int thread, comm::Interruptible& connection);
   bool end_call(int thread);
   void finish(int thread, const Work& work, Result<PullOutcome> outcome);
 
@@ -55,7 +55,7 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
  private:
   struct Slot {
     PullTask* task = nullptr;
-    comm::TransportConnection* connection = nullptr;  // in a call
+    comm::Interruptible* connection = nullptr;  // in a call
     bool writing = false;
     bool interrupted = false;
   };

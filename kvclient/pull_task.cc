@@ -94,16 +94,18 @@ std::optional<PullJob> PullTask::next(const std::function<int(const std::string&
 
 void PullTask::count(const PullJob& job, const PullOutcome& outcome) {
   if (job.is_for_scores()) {
-    stats.score_bytes += outcome.bytes;
+    for (const auto& [transport, bytes] : outcome.bytes_by_transport) stats.score_bytes += bytes;
     plan_->add_scores(job, outcome.scores);
     const int64_t first = job.scores.first_layer - request.first_layer;
     for (int64_t i = 0; i < job.scores.num_layers; ++i) count_hot_pages(first + i, 0);
     return;
   }
   stats.pages += job.run.num_pages;
-  stats.bytes += outcome.bytes;
   stats.corrupt_pages += outcome.corrupt_pages;
-  stats.bytes_by_transport[outcome.transport] += outcome.bytes;
+  for (const auto& [transport, bytes] : outcome.bytes_by_transport) {
+    stats.bytes_by_transport[transport] += bytes;
+    stats.bytes += bytes;
+  }
   for (const Tier tier : kTiers) stats.pages_by_tier[tier] += outcome.pages_by_tier[tier];
   const int64_t layer = job.run.layer - request.first_layer;
   auto& left = pages_left_[static_cast<size_t>(layer)];

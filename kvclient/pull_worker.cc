@@ -18,6 +18,16 @@ constexpr size_t kMaxConnections = 256;
 
 }  // namespace
 
+PullWorker::PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host,
+                       int thread, int32_t max_refetches)
+    : queue_(queue),
+      transport_(transport),
+      same_host_(same_host),
+      thread_(thread),
+      max_refetches_(max_refetches) {
+  if (same_host_ != nullptr) reader_.emplace(queue_, *same_host_, thread_);
+}
+
 void PullWorker::run() {
   while (const auto work = queue_.take(thread_)) {
     queue_.finish(thread_, *work, fetch(*work));
@@ -29,8 +39,13 @@ Result<PullOutcome> PullWorker::fetch(const Work& work) {
   const auto& task = *work.task;
   sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * task.manifest->page_bytes())));
   const PagePlaces places(task.request, *task.manifest, sink_);
-  return places.run_bytes(work.job.run.layer) < kMinRunBytes ? fetch_and_copy(work, places)
-                                                             : fetch_in_place(work, places);
+  PullOutcome outcome;
+  std::vector<PageRun> left{work.job.run};
+  if (reader_) {
+    MR_ASSIGN_OR_RETURN(left, reader_->read(work, places, outcome));
+  }
+  for (const PageRun& run : left) MR_RETURN_IF_ERROR(fetch_run(work, run, places, outcome));
+  return outcome;
 }
 
 Result<PullOutcome> PullWorker::fetch_scores(const Work& work) {
@@ -44,44 +59,49 @@ Result<PullOutcome> PullWorker::fetch_scores(const Work& work) {
   return outcome;
 }
 
-Result<PullOutcome> PullWorker::fetch_in_place(const Work& work, const PagePlaces& places) {
-  const PageRun& run = work.job.run;
+Result<void> PullWorker::fetch_run(const Work& work, const PageRun& run, const PagePlaces& places,
+                                   PullOutcome& outcome) {
+  return places.run_bytes(run.layer) < kMinRunBytes ? fetch_and_copy(work, run, places, outcome)
+                                                    : fetch_in_place(work, run, places, outcome);
+}
+
+Result<void> PullWorker::fetch_in_place(const Work& work, const PageRun& run,
+                                        const PagePlaces& places, PullOutcome& outcome) {
   pieces_.clear();
   for (int64_t i = 0; i < run.num_pages; ++i) {
     places.append(run.layer, run.kv_head, run.page(i), pieces_);
   }
-  PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, pieces_, outcome));
   for (int64_t i = 0; i < run.num_pages; ++i) {
     page_pieces_.clear();
     places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
-    MR_RETURN_IF_ERROR(make_good(work, i, page_pieces_, pulled[static_cast<size_t>(i)], outcome));
+    MR_RETURN_IF_ERROR(
+        make_good(work, run, i, page_pieces_, pulled[static_cast<size_t>(i)], outcome));
   }
-  return outcome;
+  return {};
 }
 
-Result<PullOutcome> PullWorker::fetch_and_copy(const Work& work, const PagePlaces& places) {
-  const PageRun& run = work.job.run;
+Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
+                                        const PagePlaces& places, PullOutcome& outcome) {
   const auto page_bytes = static_cast<size_t>(work.task->manifest->page_bytes());
   const size_t bytes = static_cast<size_t>(run.num_pages) * page_bytes;
   staging_.resize(std::max(staging_.size(), bytes));
   const auto staged = std::span(staging_).first(bytes);
-  PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, comm::Destination(&staged, 1), outcome));
   for (int64_t i = 0; i < run.num_pages; ++i) {
     const auto page = staged.subspan(static_cast<size_t>(i) * page_bytes, page_bytes);
-    MR_RETURN_IF_ERROR(
-        make_good(work, i, comm::Destination(&page, 1), pulled[static_cast<size_t>(i)], outcome));
+    MR_RETURN_IF_ERROR(make_good(work, run, i, comm::Destination(&page, 1),
+                                 pulled[static_cast<size_t>(i)], outcome));
     page_pieces_.clear();
     places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
     comm::DestinationWriter(page_pieces_).write(page);
   }
-  return outcome;
+  return {};
 }
 
-Result<void> PullWorker::make_good(const Work& work, int64_t index, comm::Destination page,
-                                   PulledPage& pulled, PullOutcome& outcome) {
-  const PageRun& run = work.job.run;
+Result<void> PullWorker::make_good(const Work& work, const PageRun& run, int64_t index,
+                                   comm::Destination page, PulledPage& pulled,
+                                   PullOutcome& outcome) {
   const PageRun single{.layer = run.layer,
                        .kv_head = run.kv_head,
                        .first_page = run.page(index),
@@ -109,7 +129,11 @@ Result<std::vector<PulledPage>> PullWorker::call(const Work& work, const PageRun
   MR_ASSIGN_OR_RETURN(const auto reply,
                       exchange(work, page_request(*work.task->manifest, run, /*digests=*/false),
                                destination, outcome));
-  return read_page_reply(reply, work.task->address(work.job), run, comm::total_bytes(destination));
+  const std::string& address = work.task->address(work.job);
+  MR_ASSIGN_OR_RETURN(auto answer,
+                      read_page_reply(reply, address, run, comm::total_bytes(destination)));
+  if (same_host_ != nullptr) same_host_->learn(address, answer.same_host_socket);
+  return std::move(answer.pages);
 }
 
 Result<comm::TransportConnection::Reply> PullWorker::exchange(const Work& work,
@@ -130,8 +154,7 @@ Result<comm::TransportConnection::Reply> PullWorker::exchange(const Work& work,
     // Destroying a connection waits until it writes nothing any more.
     if (!called.ok() || !undisturbed) connections_.erase(address);
     if (called.ok()) {
-      outcome.bytes += called->payload_bytes;
-      outcome.transport = transport_name;
+      outcome.add_bytes(transport_name, called->payload_bytes);
       return *called;
     }
     // The rank may have been restarted since this connection was used last.

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,13 +14,16 @@
 #include "kvclient/page_call.h"
 #include "kvclient/page_places.h"
 #include "kvclient/pull_queue.h"
+#include "kvclient/same_host_ranks.h"
+#include "kvclient/same_host_reader.h"
 
 namespace millrace::kvclient {
 
 class PullWorker {
  public:
-  PullWorker(PullQueue& queue, comm::Transport& transport, int thread, int32_t max_refetches)
-      : queue_(queue), transport_(transport), thread_(thread), max_refetches_(max_refetches) {}
+  // All outlive the worker. `same_host`: null for pages over the transport alone.
+  PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host, int thread,
+             int32_t max_refetches);
 
   // Until the queue is closed.
   void run();
@@ -34,11 +38,16 @@ class PullWorker {
 
   Result<PullOutcome> fetch(const Work& work);
   Result<PullOutcome> fetch_scores(const Work& work);
-  Result<PullOutcome> fetch_in_place(const Work& work, const PagePlaces& places);
-  Result<PullOutcome> fetch_and_copy(const Work& work, const PagePlaces& places);
+  // Over the transport.
+  Result<void> fetch_run(const Work& work, const PageRun& run, const PagePlaces& places,
+                         PullOutcome& outcome);
+  Result<void> fetch_in_place(const Work& work, const PageRun& run, const PagePlaces& places,
+                              PullOutcome& outcome);
+  Result<void> fetch_and_copy(const Work& work, const PageRun& run, const PagePlaces& places,
+                              PullOutcome& outcome);
   // Fetches page `index` of the run into `page` until it is what its rank wrote.
-  Result<void> make_good(const Work& work, int64_t index, comm::Destination page,
-                         PulledPage& pulled, PullOutcome& outcome);
+  Result<void> make_good(const Work& work, const PageRun& run, int64_t index,
+                         comm::Destination page, PulledPage& pulled, PullOutcome& outcome);
   Result<std::vector<PulledPage>> call(const Work& work, const PageRun& run,
                                        comm::Destination destination, PullOutcome& outcome);
   // One request and its reply, over a connection that is made anew where it was lost.
@@ -50,8 +59,10 @@ class PullWorker {
 
   PullQueue& queue_;
   comm::Transport& transport_;
+  SameHostRanks* const same_host_;
   const int thread_;
   const int32_t max_refetches_;
+  std::optional<SameHostReader> reader_;           // where there is same_host_
   std::map<std::string, Connection> connections_;  // by address
   uint64_t num_calls_ = 0;
   std::vector<std::byte> staging_, sink_;

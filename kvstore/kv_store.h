@@ -23,8 +23,8 @@
 // and in tend(), a page on disk takes the place of one on the host that is worth much less, never of
 // a pinned one. Nothing is dropped: cold means slower.
 //
-// Threads: every method may be called from any thread. pin_pages may read the disk; pin_digests
-// and scores read nothing.
+// Threads: every method may be called from any thread. pin_pages may read the disk or a GPU;
+// pin_in_place, pin_digests and scores read nothing.
 // Errors: kExhausted (begin_request; pin_pages, while other readers hold the memory to read into),
 // kInvalidArgument (pages that do not ascend), kNotFound (unknown request, page outside it, expired or
 // foreign lease: the message says which), kUnavailable (a page of an open request that is not
@@ -43,6 +43,7 @@
 #include "common/dtype.h"
 #include "common/page_tokens.h"
 #include "common/result.h"
+#include "common/system/shared_memory.h"
 #include "common/tier.h"
 #include "kvstore/tiers/slot_memory.h"
 
@@ -84,6 +85,9 @@ struct KvStoreConfig {
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
   std::string disk_directory;  // empty: no disk tier
+  // Whether the pools in host memory can be mapped by other processes that are given leave
+  // (shared_pools).
+  bool shares_memory = false;
   // Host memory beside the pools, for pinned pages that had to be read: those on disk, and
   // those of a device whose memory is not the host's.
   int64_t read_bytes = kDefaultReadBytes;
@@ -133,6 +137,9 @@ struct PageDigest {
 // A page held in place for reading. `bytes` is valid while the PinnedPages lives.
 struct PinnedPage {
   std::span<const std::byte> bytes;
+  // With pin_in_place, where `bytes` is empty: a copy of the page in host memory that is not held
+  // there. It may be overwritten at any time: what is read of it counts once its checksum is right.
+  std::span<const std::byte> loose_bytes;
   std::span<const float> digest;  // [3, head_dim]: min, max, radius
   uint64_t checksum = 0;
   float score = 0;
@@ -144,6 +151,8 @@ class PinnedPages {
  public:
   virtual ~PinnedPages() = default;
   virtual std::span<const PinnedPage> pages() const = 0;
+  // Reads the pages whose bytes are empty. kExhausted, kCorrupt, kIo: of no use any more.
+  virtual Result<void> load() = 0;
 };
 
 struct TierUse {
@@ -205,7 +214,13 @@ class KvStore {
                                                          const std::string& lease_id, int32_t layer,
                                                          int32_t kv_head,
                                                          std::span<const int64_t> pages) = 0;
-  // What is known of these pages without their bytes, which are empty.
+  // The same without reading, which load() does: until then `bytes` of pages that host memory does
+  // not hold are empty.
+  virtual Result<std::unique_ptr<PinnedPages>> pin_in_place(const std::string& request_id,
+                                                            const std::string& lease_id,
+                                                            int32_t layer, int32_t kv_head,
+                                                            std::span<const int64_t> pages) = 0;
+  // What is known of these pages, for who does not need their bytes.
   virtual Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
                                                            const std::string& lease_id,
                                                            int32_t layer, int32_t kv_head,
@@ -230,6 +245,10 @@ class KvStore {
   virtual bool tend(Deadline deadline) = 0;
 
   virtual KvStoreStats stats() const = 0;
+
+  // The pools that other processes can map, as long as the store lives: none without
+  // shares_memory. Bytes that pin_in_place finds lie in one of them.
+  virtual std::vector<const SharedMemory*> shared_pools() const = 0;
 };
 
 // kInvalidArgument, with the numbers, where the host's budget is less than the records of the

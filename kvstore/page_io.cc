@@ -25,6 +25,14 @@ std::span<const std::byte> PageIo::address(Tier tier, int32_t slot) const {
   return whole_slot.first(std::min(whole_slot.size(), static_cast<size_t>(page_bytes_)));
 }
 
+std::vector<const SharedMemory*> PageIo::shared() const {
+  std::vector<const SharedMemory*> all;
+  for (const TierStorage& tier : tiers_) {
+    if (tier.memory && tier.memory->shared() != nullptr) all.push_back(tier.memory->shared());
+  }
+  return all;
+}
+
 // The checksum of a written page never changes, so it may be read outside the store's lock.
 Result<void> PageIo::read(Tier tier, int32_t slot, const PageEntry& page,
                           std::span<std::byte> bytes) const {

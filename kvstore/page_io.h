@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "kvstore/page_table.h"
 #include "kvstore/tiers/slot_memory.h"
@@ -30,6 +31,7 @@ class PageIo {
   Result<void> write(const PageSlots& slots, std::span<const std::byte> bytes);
   // The page in place; empty when its tier must be read.
   std::span<const std::byte> address(Tier tier, int32_t slot) const;
+  std::vector<const SharedMemory*> shared() const;
   // kCorrupt, with the page named, when the bytes do not have the checksum they were written with.
   Result<void> read(Tier tier, int32_t slot, const PageEntry& page,
                     std::span<std::byte> bytes) const;

@@ -7,41 +7,51 @@ void Pins::describe() {
     const PageEntry& entry = *entries_[i];
     const Tier tier = entry.slots.best();
     slots_.push_back(entry.slots[tier]);
-    pages_[i] = {.bytes = {},
+    pages_[i] = {.bytes = source_.io.address(tier, entry.slots[tier]),
+                 .loose_bytes = {},
                  .digest = table_->digest_of(entry),
                  .checksum = entry.checksum,
                  .score = entry.score,
                  .tier = tier};
+    if (pages_[i].bytes.empty() && entry.slots.has(Tier::kHost)) {
+      pages_[i].loose_bytes = source_.io.address(Tier::kHost, entry.slots[Tier::kHost]);
+    }
   }
 }
 
-void Pins::take_copies(ReadAhead& read_ahead) {
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    if (pages_[i].tier != Tier::kDisk) continue;
-    auto copy = read_ahead.take(*entries_[i]);
-    if (!copy) continue;
-    copies_.push_back(std::move(*copy));
-    pages_[i].bytes = {copies_.back().data(), page_bytes_};
-    pages_[i].tier = Tier::kHost;
-  }
+bool Pins::take_copy(size_t page) {
+  if (pages_[page].tier != Tier::kDisk) return false;
+  auto copy = source_.read_ahead(*entries_[page]);
+  if (!copy) return false;
+  copies_.push_back(std::move(*copy));
+  pages_[page].bytes = {copies_.back().data(), static_cast<size_t>(source_.io.page_bytes())};
+  pages_[page].tier = Tier::kHost;
+  return true;
 }
 
-Result<void> Pins::load(const PageIo& io, ReadBudget& budget) {
+Result<void> Pins::load() {
   std::vector<size_t> to_read;
+  std::vector<PinnedPage> found;
   for (size_t i = 0; i < pages_.size(); ++i) {
     if (!pages_[i].bytes.empty()) continue;
-    pages_[i].bytes = io.address(pages_[i].tier, slots_[i]);
-    if (pages_[i].bytes.empty()) to_read.push_back(i);
+    if (take_copy(i)) {
+      found.push_back(pages_[i]);
+    } else {
+      to_read.push_back(i);
+    }
   }
-  const auto page_bytes = static_cast<size_t>(io.page_bytes());
-  MR_ASSIGN_OR_RETURN(read_, budget.take(static_cast<int64_t>(to_read.size() * page_bytes)));
+  const auto page_bytes = static_cast<size_t>(source_.io.page_bytes());
+  MR_ASSIGN_OR_RETURN(read_,
+                      source_.budget.take(static_cast<int64_t>(to_read.size() * page_bytes)));
   std::byte* next = read_.data();
   for (const size_t i : to_read) {
     const std::span bytes(next, page_bytes);
-    MR_RETURN_IF_ERROR(io.read(pages_[i].tier, slots_[i], *entries_[i], bytes));
+    MR_RETURN_IF_ERROR(source_.io.read(pages_[i].tier, slots_[i], *entries_[i], bytes));
     pages_[i].bytes = bytes;
+    found.push_back(pages_[i]);
     next += page_bytes;
   }
+  source_.count(found);
   return {};
 }
 

@@ -4,27 +4,40 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kvstore/kv_store.h"
 #include "kvstore/page_io.h"
 #include "kvstore/page_table.h"
-#include "kvstore/read_ahead.h"
 #include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
 
 class Pins final : public PinnedPages {
  public:
-  // The entries, of `table`, are pinned; `unpin` is called when they need not be any more.
-  Pins(std::shared_ptr<PageTable> table, std::vector<PageEntry*> entries, int64_t page_bytes,
+  // Where the bytes come from, which outlives the pins.
+  struct Source {
+    const PageIo& io;
+    ReadBudget& budget;
+    // The page's bytes, if they have been read from disk ahead.
+    std::function<std::optional<ReadMemory>(const PageEntry&)> read_ahead;
+    // Is told of the pages that load() had to find.
+    std::function<void(std::span<const PinnedPage>)> count;
+  };
+
+  // The entries, of `table`, are pinned; `unpin` is called when they need not be any more. Under
+  // the store's lock: what may change later is copied now.
+  Pins(Source source, std::shared_ptr<PageTable> table, std::vector<PageEntry*> entries,
        std::function<void(std::span<PageEntry* const>)> unpin)
-      : table_(std::move(table)),
+      : source_(std::move(source)),
+        table_(std::move(table)),
         entries_(std::move(entries)),
-        page_bytes_(static_cast<size_t>(page_bytes)),
         unpin_(std::move(unpin)),
-        pages_(entries_.size()) {}
+        pages_(entries_.size()) {
+    describe();
+  }
   ~Pins() override {
     read_ = {};
     copies_.clear();  // with the last pin the store may go, and its budget
@@ -33,18 +46,18 @@ class Pins final : public PinnedPages {
 
   std::span<const PinnedPage> pages() const override { return pages_; }
 
-  // Under the store's lock: what may change later is copied now.
-  void describe();
-  // Under the store's lock too: takes over what has been read ahead of those on disk.
-  void take_copies(ReadAhead& read_ahead);
+  // Outside the store's lock.
+  Result<void> load() override;
   std::span<PageEntry* const> entries() const { return entries_; }
-  // Outside the lock.
-  Result<void> load(const PageIo& io, ReadBudget& budget);
 
  private:
+  void describe();
+  // Whether the page had been read ahead.
+  bool take_copy(size_t page);
+
+  const Source source_;
   std::shared_ptr<PageTable> table_;
   std::vector<PageEntry*> entries_;
-  size_t page_bytes_;
   std::function<void(std::span<PageEntry* const>)> unpin_;
   std::vector<int32_t> slots_;
   std::vector<PinnedPage> pages_;

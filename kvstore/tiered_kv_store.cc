@@ -257,9 +257,17 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string&
                                                               const std::string& lease_id,
                                                               int32_t layer, int32_t kv_head,
                                                               std::span<const int64_t> pages) {
+  MR_ASSIGN_OR_RETURN(auto pins, pin_in_place(request_id, lease_id, layer, kv_head, pages));
+  MR_RETURN_IF_ERROR(pins->load());
+  return pins;
+}
+
+Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_in_place(const std::string& request_id,
+                                                                 const std::string& lease_id,
+                                                                 int32_t layer, int32_t kv_head,
+                                                                 std::span<const int64_t> pages) {
   MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
-  prepare_read(*pins);
-  MR_RETURN_IF_ERROR(pins->load(io_, read_budget_));
+  follow(*pins);
   count_hits(*pins);
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
@@ -282,10 +290,12 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
   MR_RETURN_IF_ERROR(table->check_readable(entries));
   for (PageEntry* page : entries) residency_.pin(*page);
   pinned_pages_ += std::ssize(entries);
-  auto pins = std::make_unique<Pins>(table, std::move(entries), io_.page_bytes(),
-                                     [this](std::span<PageEntry* const> held) { unpin(held); });
-  pins->describe();
-  return pins;
+  return std::make_unique<Pins>(
+      Pins::Source{.io = io_,
+                   .budget = read_budget_,
+                   .read_ahead = [this](const PageEntry& page) { return take_read_ahead(page); },
+                   .count = [this](std::span<const PinnedPage> found) { count_tiers(found); }},
+      table, std::move(entries), [this](std::span<PageEntry* const> held) { unpin(held); });
 }
 
 // A long prompt has hundreds of thousands of pages: the lock is taken for one head at a time.
@@ -321,19 +331,30 @@ Result<void> TieredKvStore::append_scores(const std::string& request_id,
   return {};
 }
 
-void TieredKvStore::prepare_read(Pins& pins) {
+void TieredKvStore::follow(const Pins& pins) {
   if (residency_.slots_total(Tier::kDisk) == 0) return;
   std::lock_guard lock(mutex_);
-  pins.take_copies(read_ahead_);
   PageTable& table = *pins.entries().front()->table;
   if (!table.dead) read_ahead_.follow(table, pins.entries());
   if (read_ahead_.has_targets()) reader_came_.notify_one();
 }
 
+std::optional<ReadMemory> TieredKvStore::take_read_ahead(const PageEntry& page) {
+  std::lock_guard lock(mutex_);
+  return read_ahead_.take(page);
+}
+
 void TieredKvStore::count_hits(const Pins& pins) {
   std::lock_guard lock(mutex_);
-  for (const PinnedPage& page : pins.pages()) ++page_hits_[page.tier];
+  for (const PinnedPage& page : pins.pages()) {
+    if (!page.bytes.empty()) ++page_hits_[page.tier];
+  }
   for (PageEntry* page : pins.entries()) residency_.count_hit(*page);
+}
+
+void TieredKvStore::count_tiers(std::span<const PinnedPage> pages) {
+  std::lock_guard lock(mutex_);
+  for (const PinnedPage& page : pages) ++page_hits_[page.tier];
 }
 
 bool TieredKvStore::tend(Deadline deadline) {

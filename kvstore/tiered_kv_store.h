@@ -52,6 +52,10 @@ class TieredKvStore final : public KvStore {
                                                  const std::string& lease_id, int32_t layer,
                                                  int32_t kv_head,
                                                  std::span<const int64_t> pages) override;
+  Result<std::unique_ptr<PinnedPages>> pin_in_place(const std::string& request_id,
+                                                    const std::string& lease_id, int32_t layer,
+                                                    int32_t kv_head,
+                                                    std::span<const int64_t> pages) override;
   Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
                                                    const std::string& lease_id, int32_t layer,
                                                    int32_t kv_head,
@@ -64,6 +68,7 @@ class TieredKvStore final : public KvStore {
   int64_t expire_leases() override;
   bool tend(Deadline deadline) override;
   KvStoreStats stats() const override;
+  std::vector<const SharedMemory*> shared_pools() const override { return io_.shared(); }
 
  private:
   struct PageWrite {
@@ -91,13 +96,15 @@ class TieredKvStore final : public KvStore {
   Result<PageWrite> start_write(const std::string& request_id, const PageKey& key);
   void finish_write(const PageWrite& write, uint64_t sum, bool copied);
 
-  // Pins without the pages' bytes.
   Result<std::unique_ptr<Pins>> hold(const std::string& request_id, const std::string& lease_id,
                                      int32_t layer, int32_t kv_head,
                                      std::span<const int64_t> pages);
-  // Takes what was read ahead, and tells where the reader is.
-  void prepare_read(Pins& pins);
+  // A reader has these pages: what it will ask for next is read ahead.
+  void follow(const Pins& pins);
+  std::optional<ReadMemory> take_read_ahead(const PageEntry& page);
+  // Of a pull; those that load() finds are counted by tier then.
   void count_hits(const Pins& pins);
+  void count_tiers(std::span<const PinnedPage> pages);
   // Under expire_leases(), every kHitHalfLife: what was pulled long ago counts less.
   void cool_pages();
   void unpin(std::span<PageEntry* const> pages);

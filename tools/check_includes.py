@@ -61,11 +61,12 @@ MAY_INCLUDE = {
     "kernels/cuda": "kernels/api kernels/index kernels/cuda/*",
     "comm/api": "",
     "comm/local": "comm/api",
+    "comm/memfd": "comm/api common/system",
     "comm/mpi": "comm/api common/system",
     "comm/nccl": "comm/api",
     "comm/ucx": "comm/api",
-    "kvstore/tiers": "",
-    "kvstore": "kvstore/tiers",
+    "kvstore/tiers": "common/system",
+    "kvstore": "common/system kvstore/tiers",
     "model/config": "common/system",
     "model/checkpoint": "common/system kernels/api model/config",
     "model/synthetic": "model/config model/checkpoint",
@@ -81,7 +82,7 @@ MAY_INCLUDE = {
     " worker/timing worker/ranks worker/watch worker/index",
     "worker/runtime": "comm/api kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
     " plan protocol worker/ranks worker/watch worker/index worker/engine",
-    "worker/store": "common/system comm/api kernels/api kernels/index kvstore kvstore/tiers protocol"
+    "worker/store": "common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
     " worker/ranks worker/engine worker/runtime",
     "worker/group": "comm/api kvstore plan protocol"
     " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store",
@@ -104,7 +105,7 @@ MAY_INCLUDE = {
     "kvclient/manifest": "common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
-    "kvclient": "comm/api common/system protocol kvclient/manifest kvclient/handover kvclient/order",
+    "kvclient": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/handover kvclient/order",
     "kvclient/c": "comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
     " kvclient/handover kvclient/order model",

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "common/aligned_buffer.h"
+#include "common/check.h"
 #include "common/checksum.h"
 #include "common/clock.h"
 
@@ -62,30 +64,44 @@ void send_pieces(int64_t bytes, int connections, int listener) {
 
 }  // namespace
 
-double copy_s(int64_t bytes, int threads) {
-  AlignedBuffer from(bytes), to(bytes);
-  std::memset(from.as<std::byte>(), 1, static_cast<size_t>(bytes));
-  std::memset(to.as<std::byte>(), 2, static_cast<size_t>(bytes));
-  return timed(threads, [&](int t) {
-    for_pieces(bytes, t, threads, [&](int64_t at, int64_t size) {
-      std::memcpy(to.as<std::byte>() + at, from.as<std::byte>() + at, static_cast<size_t>(size));
+CopySource::CopySource(int64_t bytes) : bytes_(bytes) {
+  const int fd = ::memfd_create("kv_pull_bench", MFD_CLOEXEC);
+  MR_CHECK(fd >= 0 && ::ftruncate(fd, bytes) == 0, "a memfd of {} bytes", bytes);
+  void* const mapped =
+      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ::close(fd);
+  MR_CHECK(mapped != MAP_FAILED, "mapping {} bytes", bytes);
+  from_ = static_cast<std::byte*>(mapped);
+  timed(4, [&](int t) {
+    for_pieces(bytes, t, 4, [&](int64_t at, int64_t size) {
+      std::memset(from_ + at, 1, static_cast<size_t>(size));
     });
   });
 }
 
-double checksum_s(int64_t bytes, int threads) {
-  AlignedBuffer from(bytes);
-  std::memset(from.as<std::byte>(), 1, static_cast<size_t>(bytes));
+CopySource::~CopySource() {
+  ::munmap(from_, static_cast<size_t>(bytes_));
+}
+
+double CopySource::copy_s(std::byte* to, int threads) const {
+  return timed(threads, [&](int t) {
+    for_pieces(bytes_, t, threads, [&](int64_t at, int64_t size) {
+      std::memcpy(to + at, from_ + at, static_cast<size_t>(size));
+    });
+  });
+}
+
+double CopySource::checksum_s(int threads) const {
   std::vector<uint64_t> sums(static_cast<size_t>(threads));
   return timed(threads, [&](int t) {
-    for_pieces(bytes, t, threads, [&](int64_t at, int64_t size) {
-      sums[static_cast<size_t>(t)] ^= checksum(
-          std::span<const std::byte>(from.as<std::byte>() + at, static_cast<size_t>(size)));
+    for_pieces(bytes_, t, threads, [&](int64_t at, int64_t size) {
+      sums[static_cast<size_t>(t)] ^=
+          checksum(std::span<const std::byte>(from_ + at, static_cast<size_t>(size)));
     });
   });
 }
 
-double tcp_s(int64_t bytes, int connections) {
+double tcp_s(int64_t bytes, int connections, std::byte* to) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -101,8 +117,6 @@ double tcp_s(int64_t bytes, int connections) {
     send_pieces(bytes, connections, listener);
     ::_exit(0);
   }
-  AlignedBuffer to(bytes);
-  std::memset(to.as<std::byte>(), 2, static_cast<size_t>(bytes));
   std::vector<int> sockets;
   for (int i = 0; i < connections; ++i) {
     const int s = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -114,7 +128,7 @@ double tcp_s(int64_t bytes, int connections) {
     (void)!::write(s, "g", 1);
     for_pieces(bytes, t, connections, [&](int64_t at, int64_t size) {
       while (size > 0) {
-        const auto got = ::recv(s, to.as<std::byte>() + at, static_cast<size_t>(size), 0);
+        const auto got = ::recv(s, to + at, static_cast<size_t>(size), 0);
         if (got <= 0) return;
         at += got;
         size -= got;

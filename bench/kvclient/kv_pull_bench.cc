@@ -1,7 +1,8 @@
 // Pulls a cache from ranks that are processes of this machine, from their host pools into memory of
-// this process, and moves as many bytes by plain copies in the same run.
-//   kv_pull_bench --transport shm --ranks 2 --threads 2
-// Prints a line for each thing measured: the median of the repeats.
+// this process, over each path, and moves as many bytes by plain copies in the same run.
+//   kv_pull_bench --paths shm,tcp --ranks 2 --threads 2
+// Prints a line for each thing measured: the median of the repeats. After each path, pages in the
+// blocks are compared with what the ranks wrote. Takes three times the memory of the cache.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -9,12 +10,16 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "bench/kvclient/copy_baselines.h"
 #include "bench/kvclient/rank_process.h"
+#include "comm/ucx/ucx_transport.h"
 #include "common/aligned_buffer.h"
 #include "common/log.h"
+#include "common/system/usable_cores.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/pull_client.h"
 
@@ -23,7 +28,7 @@ namespace millrace::bench {
 namespace {
 
 struct Options {
-  std::string transport = "shm";
+  std::vector<std::string> paths = {"shm", "tcp", "same-host"};
   int ranks = 2;
   int threads = 0;
   int server_threads = 0;
@@ -37,9 +42,11 @@ struct Options {
   int repeats = 5;
   bool on_disk = false;
   bool baselines = true;
+  bool one_call = false;
 };
 
 constexpr int32_t kHeadDim = 128;
+constexpr int64_t kRowBytes = kHeadDim * 2;
 
 comm::UcxTransports transports_of(const std::string& name) {
   for (const auto& [known, value] : comm::ucx_transport_names()) {
@@ -53,8 +60,7 @@ std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
   const int32_t heads = options.kv_heads / options.ranks;
   for (int rank = 0; rank < options.ranks; ++rank) {
     ranks.push_back(
-        std::make_unique<RankProcess>(RankSettings{.transports = transports_of(options.transport),
-                                                   .geometry = {.num_layers = options.layers,
+        std::make_unique<RankProcess>(RankSettings{.geometry = {.num_layers = options.layers,
                                                                 .num_kv_heads = heads,
                                                                 .first_kv_head = rank * heads,
                                                                 .head_dim = kHeadDim,
@@ -95,7 +101,7 @@ kvclient::Manifest manifest_of(const Options& options,
 
 // Blocks of all layers, [layers][blocks, ...].
 kvclient::PullRequest request_of(const Options& options, AlignedBuffer& memory) {
-  const int64_t row = kHeadDim * 2;
+  const int64_t row = kRowBytes;
   const int64_t blocks = options.tokens / options.block_tokens;
   const int64_t block = 2 * options.block_tokens * options.kv_heads * row;
   kvclient::PullRequest request{.num_kv_heads = options.kv_heads,
@@ -161,12 +167,12 @@ T must(Result<T> result) {
 }
 
 double pull_once(kvclient::PullClient& client, const kvclient::Manifest& manifest,
-                 const kvclient::PullRequest& request) {
-  const Stopwatch watch;
+                 const kvclient::PullRequest& request, kvclient::PullStats& stats) {
   const auto pull = must(client.start(manifest, request));
   const auto end = pull->wait(Deadline::after(std::chrono::minutes(5)));
   MR_CHECK(end && end->ok(), "{}", end ? end->error().to_string() : "late");
-  return watch.elapsed_s();
+  stats = pull->stats();
+  return stats.seconds;
 }
 
 // The client of one call at a time, without blocks to put pages into.
@@ -185,50 +191,114 @@ double pull_synchronously(comm::Transport& transport, const kvclient::Manifest& 
   return watch.elapsed_s();
 }
 
+// What the pages hold of a row of a token, K or V, in the blocks.
+std::span<const std::byte> row_in_blocks(const Options& options,
+                                         const kvclient::PullRequest& request, int32_t layer,
+                                         int32_t head, int64_t token, bool is_v) {
+  const auto& to = request.layers[static_cast<size_t>(layer)];
+  const auto block = request.block_ids[static_cast<size_t>(token / options.block_tokens)];
+  const auto* row = (is_v ? to.v : to.k) + block * to.block_stride + head * to.head_stride +
+                    token % options.block_tokens * to.token_stride;
+  return {row, static_cast<size_t>(kRowBytes)};
+}
+
+// Compares a few thousand pages, spread over the cache, row by row.
+void check_blocks(const Options& options, const kvclient::PullRequest& request) {
+  const int64_t pages = options.tokens / 64;
+  const int64_t all = pages * options.layers * options.kv_heads;
+  const int64_t step = std::max<int64_t>(1, all / 4096) | 1;  // odd: meets every head and layer
+  std::vector<std::byte> wanted(2 * 64 * kRowBytes);
+  int64_t checked = 0;
+  for (int64_t i = 0; i < all; i += step, ++checked) {
+    const auto layer = static_cast<int32_t>(i / pages / options.kv_heads);
+    const auto head = static_cast<int32_t>(i / pages % options.kv_heads);
+    const int64_t page = i % pages;
+    fill_page({layer, head, page}, wanted);
+    for (int64_t row = 0; row < 128; ++row) {
+      const auto found =
+          row_in_blocks(options, request, layer, head, page * 64 + row % 64, row >= 64);
+      const auto* expected = wanted.data() + row * kRowBytes;
+      MR_CHECK(std::equal(found.begin(), found.end(), expected),
+               "layer {}, kv head {}, page {}: row {} is wrong", layer, head, page, row);
+    }
+  }
+  fmt::print("  {} of {} pages compared byte by byte\n", checked, all);
+}
+
+void measure_baselines(const Options& options, int threads, int64_t bytes, std::byte* to) {
+  {
+    const CopySource source(bytes);
+    for (const int n : {1, threads}) {
+      report(fmt::format("memcpy between mappings, {} threads", n), bytes, options.repeats,
+             [&] { return source.copy_s(to, n); });
+    }
+    report(fmt::format("XXH3, {} threads", threads), bytes, options.repeats,
+           [&] { return source.checksum_s(threads); });
+  }
+  if (std::find(options.paths.begin(), options.paths.end(), "tcp") == options.paths.end()) return;
+  for (const int connections : std::set{threads, threads * options.ranks}) {
+    report(fmt::format("plain TCP, {} connections", connections), bytes, options.repeats,
+           [&] { return tcp_s(bytes, connections, to); });
+  }
+}
+
+double cpu_of(const std::vector<std::unique_ptr<RankProcess>>& ranks) {
+  double seconds = 0;
+  for (const auto& rank : ranks) seconds += rank->cpu_s();
+  return seconds;
+}
+
+std::string carried_by(const kvclient::PullStats& stats) {
+  std::string text;
+  for (const auto& [name, bytes] : stats.bytes_by_transport) {
+    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", name,
+                        100.0 * static_cast<double>(bytes) / static_cast<double>(stats.bytes));
+  }
+  return text;
+}
+
+void measure_path(const Options& options, const std::string& path, int threads, int64_t bytes,
+                  const kvclient::Manifest& manifest,
+                  const std::vector<std::unique_ptr<RankProcess>>& ranks, AlignedBuffer& memory) {
+  const auto transport = must(comm::UcxTransport::create({.transports = transports_of(path)}));
+  if (options.one_call) {
+    report(fmt::format("{}: KvClient, one call at a time", path), bytes, options.repeats,
+           [&] { return pull_synchronously(*transport, manifest, memory); });
+  }
+  kvclient::PullClient client(*transport, {.num_threads = threads,
+                                           .connections_per_rank = options.connections_per_rank,
+                                           .pages_per_request = options.pages_per_request,
+                                           .same_host = path == "same-host"});
+  const auto request = request_of(options, memory);
+  std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
+  kvclient::PullStats stats;
+  report(fmt::format("{}: first pull, {} threads", path, threads), bytes, 1,
+         [&] { return pull_once(client, manifest, request, stats); });
+  const double ranks_cpu = cpu_of(ranks);
+  const double own_cpu = own_cpu_s();
+  report(fmt::format("{}: PullClient, {} threads", path, threads), bytes, options.repeats,
+         [&] { return pull_once(client, manifest, request, stats); });
+  fmt::print("  processor seconds a pull: client {:.3f}, ranks {:.3f}; bytes: {}\n",
+             (own_cpu_s() - own_cpu) / options.repeats,
+             (cpu_of(ranks) - ranks_cpu) / options.repeats, carried_by(stats));
+  check_blocks(options, request);
+}
+
 void run(const Options& options) {
   const auto ranks = start_ranks(options);
   const auto manifest = manifest_of(options, ranks);
   const int64_t bytes =
       manifest.num_pages() * manifest.page_bytes() * options.layers * options.kv_heads;
-  fmt::print(
-      "{} of {} ranks, {} layers, {} kv heads, {} tokens, bfloat16: {:.3f} GB; {} blocks of {}\n",
-      options.transport, options.ranks, options.layers, options.kv_heads, options.tokens,
-      static_cast<double>(bytes) / 1e9, options.layout, options.block_tokens);
+  fmt::print("{} ranks, {} layers, {} kv heads, {} tokens, bfloat16: {:.3f} GB; {} blocks of {}\n",
+             options.ranks, options.layers, options.kv_heads, options.tokens,
+             static_cast<double>(bytes) / 1e9, options.layout, options.block_tokens);
   AlignedBuffer memory(bytes);
   std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
-  const auto transport =
-      must(comm::UcxTransport::create({.transports = transports_of(options.transport)}));
-  const int threads = options.threads > 0 ? options.threads : 2;
-  if (options.baselines) {
-    for (const int n : {1, threads}) {
-      report(fmt::format("memcpy, {} threads", n), bytes, options.repeats,
-             [&] { return copy_s(bytes, n); });
-    }
-    report(fmt::format("XXH3, {} threads", threads), bytes, options.repeats,
-           [&] { return checksum_s(bytes, threads); });
-    if (options.transport == "tcp") {
-      const int connections = threads * options.ranks;
-      report(fmt::format("plain TCP, {} connections", threads), bytes, options.repeats,
-             [&] { return tcp_s(bytes, threads); });
-      report(fmt::format("plain TCP, {} connections", connections), bytes, options.repeats,
-             [&] { return tcp_s(bytes, connections); });
-    }
-    report("KvClient, one call at a time", bytes, options.repeats,
-           [&] { return pull_synchronously(*transport, manifest, memory); });
+  const int threads = options.threads > 0 ? options.threads : std::clamp(usable_cores(), 2, 8);
+  if (options.baselines) measure_baselines(options, threads, bytes, memory.as<std::byte>());
+  for (const auto& path : options.paths) {
+    measure_path(options, path, threads, bytes, manifest, ranks, memory);
   }
-  kvclient::PullClient client(*transport, {.num_threads = options.threads,
-                                           .connections_per_rank = options.connections_per_rank,
-                                           .pages_per_request = options.pages_per_request});
-  const auto request = request_of(options, memory);
-  pull_once(client, manifest, request);
-  double ranks_cpu = 0;
-  for (const auto& rank : ranks) ranks_cpu -= rank->cpu_s();
-  const double own_cpu = own_cpu_s();
-  report(fmt::format("PullClient, {} threads", threads), bytes, options.repeats,
-         [&] { return pull_once(client, manifest, request); });
-  for (const auto& rank : ranks) ranks_cpu += rank->cpu_s();
-  fmt::print("processor seconds a pull: client {:.3f}, ranks {:.3f}\n",
-             (own_cpu_s() - own_cpu) / options.repeats, ranks_cpu / options.repeats);
 }
 
 }  // namespace
@@ -238,7 +308,8 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   millrace::bench::Options options;
   CLI::App app("Pulls a cache from rank processes of this machine, beside plain copies.");
-  app.add_option("--transport", options.transport, "auto, shm or tcp");
+  app.add_option("--paths", options.paths, "of shm, tcp and same-host, with commas between")
+      ->delimiter(',');
   app.add_option("--ranks", options.ranks, "rank processes; they share the kv heads");
   app.add_option("--threads", options.threads, "of the client; 0: its default");
   app.add_option("--server-threads", options.server_threads, "of each rank; 0: its default");
@@ -251,7 +322,8 @@ int main(int argc, char** argv) {
   app.add_option("--layout", options.layout, "hnd, nhd, vllm or pages");
   app.add_option("--repeats", options.repeats, "of each measurement");
   app.add_flag("--on-disk", options.on_disk, "pages in the disk tier");
-  app.add_flag("!--no-baselines", options.baselines, "the pull alone");
+  app.add_flag("!--no-baselines", options.baselines, "the pulls alone");
+  app.add_flag("--one-call", options.one_call, "also the client of one call at a time");
   CLI11_PARSE(app, argc, argv);
   spdlog::set_level(spdlog::level::warn);
   millrace::bench::run(options);

@@ -11,8 +11,10 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <thread>
 #include <vector>
 
+#include "comm/ucx/ucx_transport.h"
 #include "worker/store/kv_server.h"
 
 namespace millrace::bench {
@@ -28,6 +30,25 @@ void must(const Result<void>& result) {
   MR_CHECK(result.ok(), "{}", result.error().to_string());
 }
 
+// Memory that is new is touched first here, which takes most of the time.
+constexpr int kFillThreads = 4;
+
+void fill_layers(kvstore::KvStore& store, const RankSettings& settings, int32_t first_layer) {
+  const auto& geometry = settings.geometry;
+  const std::vector<float> digest(static_cast<size_t>(geometry.head_dim), 1.0f);
+  std::vector<std::byte> page(static_cast<size_t>(geometry.page_bytes()));
+  const int64_t pages = settings.num_tokens / geometry.page_tokens;
+  for (int32_t layer = first_layer; layer < geometry.num_layers; layer += kFillThreads) {
+    for (int32_t h = 0; h < geometry.num_kv_heads; ++h) {
+      for (int64_t number = 0; number < pages; ++number) {
+        const kvstore::PageKey key{layer, geometry.first_kv_head + h, number};
+        fill_page(key, page);
+        must(store.write_page("r", key, page, {.min = digest, .max = digest, .radius = digest}));
+      }
+    }
+  }
+}
+
 std::unique_ptr<kvstore::KvStore> filled_store(const RankSettings& settings) {
   const auto& geometry = settings.geometry;
   const int64_t pages = settings.num_tokens / geometry.page_tokens;
@@ -37,31 +58,30 @@ std::unique_ptr<kvstore::KvStore> filled_store(const RankSettings& settings) {
       {.host_bytes = (settings.on_disk ? 0 : bytes) + all * geometry.record_bytes(),
        .disk_bytes = settings.on_disk ? bytes : 0,
        .disk_directory = settings.on_disk ? std::filesystem::temp_directory_path().string() : "",
+       .shares_memory = true,
        .geometry = geometry},
       Clock::steady()));
   std::vector<int64_t> numbers(static_cast<size_t>(pages));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   must(store->begin_request("r", settings.num_tokens, numbers));
-  std::vector<float> digest(static_cast<size_t>(geometry.head_dim), 1.0f);
-  std::vector<std::byte> page(static_cast<size_t>(geometry.page_bytes()));
-  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
-    for (int32_t h = 0; h < geometry.num_kv_heads; ++h) {
-      const int32_t head = geometry.first_kv_head + h;
-      for (const int64_t number : numbers) {
-        for (size_t i = 0; i < page.size(); i += 64)
-          page[i] = static_cast<std::byte>(i / 64 + number);
-        const int64_t key = (int64_t{layer} * 1000 + head) * 1'000'000 + number;
-        std::memcpy(page.data() + 8, &key, sizeof(key));
-        must(store->write_page("r", {layer, head, number}, page,
-                               {.min = digest, .max = digest, .radius = digest}));
-      }
-    }
+  std::vector<std::thread> threads;
+  for (int32_t t = 0; t < kFillThreads; ++t) {
+    threads.emplace_back([&, t] { fill_layers(*store, settings, t); });
   }
+  for (auto& thread : threads) thread.join();
   must(store->seal("r", "l", std::chrono::hours(1)));
   return store;
 }
 
 }  // namespace
+
+void fill_page(const kvstore::PageKey& key, std::span<std::byte> page) {
+  const int64_t name = (int64_t{key.layer} * 1000 + key.kv_head) * 1'000'000 + key.page;
+  for (size_t i = 0; i + 16 <= page.size(); i += 64) {
+    page[i] = static_cast<std::byte>(i / 64 + static_cast<size_t>(key.page));
+    std::memcpy(page.data() + i + 8, &name, sizeof(name));
+  }
+}
 
 RankProcess::RankProcess(const RankSettings& settings) {
   std::array<int, 2> told{};
@@ -83,8 +103,7 @@ RankProcess::RankProcess(const RankSettings& settings) {
 void RankProcess::serve(const RankSettings& settings, int told) {
   {
     const auto transport =
-        must(comm::UcxTransport::create({.transports = settings.transports,
-                                         .server_threads = std::max(1, settings.server_threads)}));
+        must(comm::UcxTransport::create({.server_threads = std::max(1, settings.server_threads)}));
     const auto store = filled_store(settings);
     const auto server = must(worker::KvServer::start(*transport, *store, "e", "127.0.0.1", 0));
     const auto address = server->address();

@@ -3,20 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
-#include "comm/ucx/ucx_transport.h"
 #include "kvstore/kv_store.h"
 
 namespace millrace::bench {
 
 struct RankSettings {
-  comm::UcxTransports transports = comm::UcxTransports::kSharedMemory;
   kvstore::KvGeometry geometry;
   int64_t num_tokens = 0;
   int server_threads = 0;
   bool on_disk = false;
 };
+
+// What a rank has for the page.
+void fill_page(const kvstore::PageKey& key, std::span<std::byte> page);
 
 class RankProcess {
  public:

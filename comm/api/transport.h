@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -38,11 +39,20 @@ struct Payload {
 struct TransportReply {
   std::string header;  // <= kMaxTransportHeaderBytes
   Payload payload;     // <= kMaxTransportPayloadBytes in all
+  // If set, header and payload are what it returns: a reply that takes waiting for, such as for a
+  // disk. It has no `later` of its own. Called once, on any thread, or dropped if the client goes.
+  std::function<TransportReply()> later = {};
 };
 
+// As it is sent.
+inline TransportReply complete(TransportReply reply) {
+  return reply.later ? reply.later() : std::move(reply);
+}
+
 // What bytes travel over, as far as counters tell it apart.
-enum class Carrier : uint8_t { kSharedMemory = 0, kTcp = 1, kOther = 2 };
-inline constexpr int kNumCarriers = 3;
+// kSameHost: a mapping of the rank's memory, from which the reader copies.
+enum class Carrier : uint8_t { kSharedMemory = 0, kTcp = 1, kOther = 2, kSameHost = 3 };
+inline constexpr int kNumCarriers = 4;
 
 constexpr std::string_view carrier_name(Carrier carrier) {
   switch (carrier) {
@@ -52,6 +62,8 @@ constexpr std::string_view carrier_name(Carrier carrier) {
       return "tcp";
     case Carrier::kOther:
       return "other";
+    case Carrier::kSameHost:
+      return "same-host";
   }
   return "?";
 }
@@ -65,9 +77,9 @@ struct TransportStats {
 };
 
 // Answers requests on threads of its own, one or several, from construction to destruction. The
-// handler runs on them, on several at once: other requests of a thread's connections wait while it
-// reads what it answers with, and it must not wait for anything else. It sees headers from the
-// network: they may hold anything.
+// handler runs on them, on several at once, and must not wait: other requests of a thread's
+// connections do meanwhile. What must be waited for is left to TransportReply::later, for which a
+// server has other threads. It sees headers from the network: they may hold anything.
 class TransportServer {
  public:
   using Handler = std::function<TransportReply(std::string_view request_header)>;
@@ -88,12 +100,19 @@ inline int64_t total_bytes(Destination pieces) {
   return total;
 }
 
+// Something that waits and can be told not to.
+class Interruptible {
+ public:
+  virtual ~Interruptible() = default;
+  // From any thread: the call that is under way, or else the next one, ends at once with
+  // kCancelled, as if its deadline had passed.
+  virtual void interrupt() = 0;
+};
+
 // One connection to one server. One thread at a time, but for interrupt(). After an error the
 // connection is broken: connect again.
-class TransportConnection {
+class TransportConnection : public Interruptible {
  public:
-  virtual ~TransportConnection() = default;
-
   struct Reply {
     std::string header;
     int64_t payload_bytes = 0;
@@ -108,10 +127,6 @@ class TransportConnection {
                      Deadline deadline) {
     return call_into(request_header, Destination(&destination, 1), deadline);
   }
-
-  // From any thread: the call that is under way, or else the next one, ends at once with
-  // kCancelled, as if its deadline had passed.
-  virtual void interrupt() = 0;
 
   // The transport that carries this connection's bytes as the library reports it: "shm", "tcp",
   // "local".

@@ -35,7 +35,7 @@ class LocalServer final : public TransportServer {
  private:
   void run() {
     while (const auto letter = mailbox_->next()) {
-      TransportReply reply = handler_(letter->request);
+      TransportReply reply = complete(handler_(letter->request));
       ++requests_;
       bytes_received_ += static_cast<int64_t>(letter->request.size());
       bytes_sent_ += static_cast<int64_t>(reply.header.size()) + reply.payload.total_bytes();

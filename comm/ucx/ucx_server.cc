@@ -14,11 +14,11 @@ constexpr int64_t kMaxClients = 1024;
 
 Result<std::unique_ptr<UcxServer>> UcxServer::listen(const std::shared_ptr<UcxContext>& context,
                                                      const SocketAddress& address, int num_threads,
-                                                     Handler handler) {
-  std::unique_ptr<UcxServer> server(new UcxServer(std::move(handler)));
+                                                     int num_readers, Handler handler) {
+  std::unique_ptr<UcxServer> server(new UcxServer(std::move(handler), num_readers));
   for (int i = 0; i < num_threads; ++i) {
-    MR_ASSIGN_OR_RETURN(auto lane,
-                        UcxServerLane::create(context, server->handler_, server->counts_));
+    MR_ASSIGN_OR_RETURN(auto lane, UcxServerLane::create(context, server->handler_,
+                                                         server->readers_, server->counts_));
     server->lanes_.push_back(std::move(lane));
   }
   MR_RETURN_IF_ERROR(server->start(address));
@@ -50,6 +50,7 @@ Result<void> UcxServer::start(const SocketAddress& address) {
 }
 
 UcxServer::~UcxServer() {
+  readers_.stop();  // before the lanes, to which it gives what it has made
   // In order: once the first has stopped, nobody is given to the others any more.
   for (const auto& lane : lanes_) lane->stop();
 }

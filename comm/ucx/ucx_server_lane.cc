@@ -31,9 +31,10 @@ std::optional<Carrier> carrier_of(const std::string& transport_name) {
 
 Result<std::unique_ptr<UcxServerLane>> UcxServerLane::create(
     std::shared_ptr<UcxContext> context, const TransportServer::Handler& handler,
-    UcxServerCounts& counts) {
+    ReaderThreads& readers, UcxServerCounts& counts) {
   MR_ASSIGN_OR_RETURN(auto worker, UcxWorker::create(std::move(context)));
-  std::unique_ptr<UcxServerLane> lane(new UcxServerLane(std::move(worker), handler, counts));
+  std::unique_ptr<UcxServerLane> lane(
+      new UcxServerLane(std::move(worker), handler, readers, counts));
   MR_RETURN_IF_ERROR(
       lane->worker_->set_handler(kRequestMessage, &UcxServerLane::on_request, lane.get()));
   return lane;
@@ -65,6 +66,7 @@ void UcxServerLane::run() {
     worker_->progress();
     accept_clients();
     answer_requests();
+    send_answers();
     drop_lost_clients();
     worker_->wait(Deadline::after(std::chrono::seconds(1)));
   }
@@ -86,6 +88,7 @@ void UcxServerLane::accept_clients() {
       continue;
     }
     auto client = std::make_unique<Client>();
+    client->number = ++num_accepted_;
     client->endpoint = std::move(endpoint).value();
     const ucp_ep_h key = client->endpoint->handle();
     clients_.emplace(key, std::move(client));
@@ -110,23 +113,57 @@ ucs_status_t UcxServerLane::on_request(void* self, const void* frame_data, size_
     return UCS_OK;
   }
   ++client->second->num_waiting;
-  server.requests_.push_back({params->reply_ep, frame->call, frame->destination_bytes,
+  server.requests_.push_back({params->reply_ep, client->second->number, frame->call,
+                              frame->destination_bytes,
                               std::string(static_cast<const char*>(text), text_bytes)});
   return UCS_OK;
 }
 
+UcxServerLane::Client* UcxServerLane::find(const Request& request) {
+  const auto client = clients_.find(request.client);
+  const bool known = client != clients_.end() && client->second->number == request.client_number;
+  return known ? client->second.get() : nullptr;
+}
+
 void UcxServerLane::answer_requests() {
-  for (const Request& request : std::exchange(requests_, {})) {
-    const auto client = clients_.find(request.client);
-    if (client != clients_.end()) answer(*client->second, request);
+  for (Request& request : std::exchange(requests_, {})) {
+    if (Client* const client = find(request)) answer(*client, std::move(request));
   }
 }
 
-void UcxServerLane::answer(Client& client, const Request& request) {
-  --client.num_waiting;
+void UcxServerLane::answer(Client& client, Request request) {
   ++counts_.requests;
   counts_.bytes_received += static_cast<int64_t>(request.header.size());
   TransportReply reply = handler_(request.header);
+  if (reply.later) {
+    answer_later(std::move(request), std::move(reply.later));
+  } else {
+    send(client, request, std::move(reply));
+  }
+}
+
+void UcxServerLane::answer_later(Request request, std::function<TransportReply()> make) {
+  readers_.post([this, request = std::move(request), make = std::move(make)] {
+    TransportReply reply = make();
+    const std::lock_guard lock(answers_mutex_);
+    answers_.push_back({request, std::move(reply)});
+    worker_->wake();
+  });
+}
+
+void UcxServerLane::send_answers() {
+  std::vector<Answer> answers;
+  {
+    const std::lock_guard lock(answers_mutex_);
+    answers.swap(answers_);
+  }
+  for (Answer& answer : answers) {
+    if (Client* const client = find(answer.to)) send(*client, answer.to, std::move(answer.reply));
+  }
+}
+
+void UcxServerLane::send(Client& client, const Request& request, TransportReply reply) {
+  --client.num_waiting;
   auto sent = send_reply(client, request, std::move(reply));
   if (sent.ok()) return;
   spdlog::warn("UCX server {}: {}", name_, sent.error().to_string());

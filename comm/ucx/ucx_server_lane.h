@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/api/transport.h"
+#include "comm/ucx/reader_threads.h"
 #include "comm/ucx/ucx_endpoint.h"
 #include "comm/ucx/ucx_worker.h"
 
@@ -30,9 +31,10 @@ struct UcxServerCounts {
 
 class UcxServerLane {
  public:
-  // `handler` and `counts` outlive the lane.
+  // `handler`, `readers` and `counts` outlive the lane. `readers` are stopped before it is.
   static Result<std::unique_ptr<UcxServerLane>> create(std::shared_ptr<UcxContext> context,
                                                        const TransportServer::Handler& handler,
+                                                       ReaderThreads& readers,
                                                        UcxServerCounts& counts);
   ~UcxServerLane() { stop(); }
 
@@ -48,6 +50,7 @@ class UcxServerLane {
 
  private:
   struct Client {
+    uint64_t number = 0;  // of its own, while handles are used again
     std::unique_ptr<UcxEndpoint> endpoint;
     int num_waiting = 0;  // requests that came and are not answered yet
     std::shared_ptr<int> num_sends = std::make_shared<int>(0);
@@ -56,20 +59,30 @@ class UcxServerLane {
   };
   struct Request {
     ucp_ep_h client;
+    uint64_t client_number;
     uint64_t call;
     int64_t destination_bytes;
     std::string header;
   };
+  struct Answer {
+    Request to;
+    TransportReply reply;
+  };
 
   UcxServerLane(std::unique_ptr<UcxWorker> worker, const TransportServer::Handler& handler,
-                UcxServerCounts& counts)
-      : worker_(std::move(worker)), handler_(handler), counts_(counts) {}
+                ReaderThreads& readers, UcxServerCounts& counts)
+      : worker_(std::move(worker)), handler_(handler), readers_(readers), counts_(counts) {}
 
   // On the lane's thread.
   void run();
   void accept_clients();
   void answer_requests();
-  void answer(Client& client, const Request& request);
+  void send_answers();
+  Client* find(const Request& request);
+  void answer(Client& client, Request request);
+  // Makes the reply on another thread, which leaves it to send_answers().
+  void answer_later(Request request, std::function<TransportReply()> make);
+  void send(Client& client, const Request& request, TransportReply reply);
   Result<void> send_reply(Client& client, const Request& request, TransportReply reply);
   void count_sent(Client& client, int64_t num_bytes);
   void drop_lost_clients();
@@ -80,12 +93,16 @@ class UcxServerLane {
 
   const std::unique_ptr<UcxWorker> worker_;
   const TransportServer::Handler& handler_;
+  ReaderThreads& readers_;
   UcxServerCounts& counts_;
   std::string name_;
   std::function<void()> at_end_;
 
   std::mutex arrivals_mutex_;
   std::vector<ucp_conn_request_h> arrivals_;
+  std::mutex answers_mutex_;
+  std::vector<Answer> answers_;  // made by readers
+  uint64_t num_accepted_ = 0;
   std::map<ucp_ep_h, std::unique_ptr<Client>> clients_;
   std::vector<std::unique_ptr<Client>> leaving_;
   std::vector<Request> requests_;

@@ -27,7 +27,7 @@ Result<std::unique_ptr<TransportServer>> UcxTransport::listen(const std::string&
                                                               TransportServer::Handler handler) {
   MR_ASSIGN_OR_RETURN(const auto address, SocketAddress::resolve(host, port));
   MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, options_.server_threads,
-                                                     std::move(handler)));
+                                                     options_.reader_threads, std::move(handler)));
   return std::unique_ptr<TransportServer>(std::move(server));
 }
 

@@ -37,6 +37,8 @@ struct UcxOptions {
   bool owns_log = true;
   // That answer requests, of each server: its connections are shared out among them.
   int server_threads = 1;
+  // That make replies which take waiting for (TransportReply::later), of each server.
+  int reader_threads = 4;
 };
 
 class UcxTransport final : public Transport {

@@ -407,7 +407,8 @@ mkv_status mkv_client_create(const mkv_client_options* given, mkv_client** out) 
         kvclient::PullClientOptions{.num_threads = options.num_threads,
                                     .connections_per_rank = options.connections_per_rank,
                                     .pages_per_request = options.pages_per_request,
-                                    .max_refetches = refetches == 0 ? 2 : std::max(refetches, 0)});
+                                    .max_refetches = refetches == 0 ? 2 : std::max(refetches, 0),
+                                    .same_host = options.transport == MKV_TRANSPORT_AUTO});
     *out = client.release();
     return MKV_OK;
   });
@@ -504,9 +505,10 @@ mkv_status mkv_pull_get_stats(const mkv_pull* pull, mkv_pull_stats* out) {
     stats.pages_host = counts.pages_by_tier[Tier::kHost];
     stats.pages_disk = counts.pages_by_tier[Tier::kDisk];
     for (const auto& [name, bytes] : counts.bytes_by_transport) {
-      (name == "shm"   ? stats.bytes_shm
-       : name == "tcp" ? stats.bytes_tcp
-                       : stats.bytes_other) += bytes;
+      (name == "shm"         ? stats.bytes_shm
+       : name == "tcp"       ? stats.bytes_tcp
+       : name == "same-host" ? stats.bytes_same_host
+                             : stats.bytes_other) += bytes;
     }
     stats.seconds = counts.seconds;
     stats.waiting_seconds = progress.waiting_s;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/tier.h"
@@ -22,10 +24,13 @@ struct PullJob {
 
 struct PullOutcome {
   PerTier<int64_t> pages_by_tier;
-  int64_t bytes = 0;  // with what came wrong
+  std::map<std::string, int64_t> bytes_by_transport;  // with what came wrong
   int64_t corrupt_pages = 0;
-  std::string transport;
   std::vector<float> scores;  // [layers, kv heads, pages of the rank]
+
+  void add_bytes(std::string_view transport, int64_t bytes) {
+    bytes_by_transport[std::string(transport)] += bytes;
+  }
 };
 
 }  // namespace millrace::kvclient

@@ -6,8 +6,9 @@
 #include <cstring>
 #include <system_error>
 
+#include "common/log.h"
+#include "common/system/stream_copy.h"
 #include "common/units.h"
-#include "kvstore/tiers/stream_copy.h"
 
 namespace millrace::kvstore {
 
@@ -27,8 +28,19 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::allocate(int64_t num_slots, int6
       new MemoryTier(static_cast<std::byte*>(base), num_slots, slot_bytes));
 }
 
+Result<std::unique_ptr<MemoryTier>> MemoryTier::allocate_shared(int64_t num_slots,
+                                                                int64_t slot_bytes) {
+  if (num_slots == 0) return allocate(num_slots, slot_bytes);
+  auto shared = SharedMemory::create(num_slots * slot_bytes);
+  if (!shared.ok()) {
+    spdlog::warn("decode nodes on this host cannot map KV pages: {}", shared.error().message);
+    return allocate(num_slots, slot_bytes);
+  }
+  return std::unique_ptr<MemoryTier>(new MemoryTier(std::move(*shared), num_slots, slot_bytes));
+}
+
 MemoryTier::~MemoryTier() {
-  if (base_ != nullptr) munmap(base_, static_cast<size_t>(num_slots_ * slot_bytes_));
+  if (base_ != nullptr && !shared_) munmap(base_, static_cast<size_t>(num_slots_ * slot_bytes_));
 }
 
 Result<void> MemoryTier::resize(int64_t num_slots) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "kvstore/tiers/slot_memory.h"
 
@@ -12,6 +13,9 @@ class MemoryTier final : public SlotMemory {
  public:
   // kExhausted when the operating system refuses the region.
   static Result<std::unique_ptr<MemoryTier>> allocate(int64_t num_slots, int64_t slot_bytes);
+  // The same in memory that other processes can map; of this process alone, with a warning in the
+  // log, where the system has none that is safe to share.
+  static Result<std::unique_ptr<MemoryTier>> allocate_shared(int64_t num_slots, int64_t slot_bytes);
   ~MemoryTier() override;
   MemoryTier(const MemoryTier&) = delete;
   MemoryTier& operator=(const MemoryTier&) = delete;
@@ -21,12 +25,19 @@ class MemoryTier final : public SlotMemory {
   Result<void> write(int64_t slot, std::span<const std::byte> bytes) override;
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override;
   std::span<const std::byte> address(int64_t slot) const override;
+  const SharedMemory* shared() const override { return shared_ ? &*shared_ : nullptr; }
 
  private:
   MemoryTier(std::byte* base, int64_t num_slots, int64_t slot_bytes)
       : base_(base), num_slots_(num_slots), slot_bytes_(slot_bytes) {}
+  MemoryTier(SharedMemory shared, int64_t num_slots, int64_t slot_bytes)
+      : shared_(std::move(shared)),
+        base_(shared_->bytes().data()),
+        num_slots_(num_slots),
+        slot_bytes_(slot_bytes) {}
   std::byte* at(int64_t slot) const;
 
+  std::optional<SharedMemory> shared_;  // owns what base_ points to, if it is there
   std::byte* base_;
   int64_t num_slots_;
   int64_t slot_bytes_;

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "common/result.h"
+#include "common/system/shared_memory.h"
 
 namespace millrace::kvstore {
 
@@ -28,6 +29,9 @@ class SlotMemory {
 
   // The slot in place, one slot long; empty when it cannot be addressed and must be read().
   virtual std::span<const std::byte> address(int64_t slot) const = 0;
+
+  // What other processes can map of it, slot 0 first; null for what is this process' alone.
+  virtual const SharedMemory* shared() const { return nullptr; }
 };
 
 }  // namespace millrace::kvstore

@@ -25,7 +25,7 @@ namespace millrace::worker {
 
 namespace {
 
-// They sleep while no page is asked for; a page on disk then holds up some connections only.
+// They sleep while no page is asked for. Pages that must be read are left to other threads.
 constexpr int kKvServerThreads = 4;
 
 std::atomic<bool> stop_requested = false;

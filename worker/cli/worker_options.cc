@@ -76,6 +76,9 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
       ->capture_default_str();
   cli::add_choice<comm::UcxTransports>(app, "--kv-transport", options.transports,
                                        comm::ucx_transport_names(), "transport to decode nodes");
+  cli::add_choice<bool>(app, "--kv-same-host", options.kv_same_host, {{"on", true}, {"off", false}},
+                        "whether decode processes on this host, of this user, copy pages from the "
+                        "ranks' host pools themselves");
 }
 
 }  // namespace
@@ -133,6 +136,7 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
   made.group = options.group;
   made.group_name = options.group_name;
   made.pools.disk_directory = options.disk_directory;
+  made.pools.shares_memory = options.kv_same_host;
   made.kv_host = options.kv_host;
   made.kv_port = options.kv_port;
   made.rank.device_pool_bytes = std::nullopt;

@@ -20,6 +20,7 @@ struct WorkerOptions {
   std::string kv_host = "127.0.0.1";
   int kv_port = 0;
   comm::UcxTransports transports = comm::UcxTransports::kAuto;
+  bool kv_same_host = true;
   std::string device_pool, host_pool;
   std::string disk_pool = "0";
   std::string disk_directory;

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/errc_wire.h"
+#include "common/log.h"
+#include "worker/store/page_reply.h"
 
 namespace millrace::worker {
 
@@ -11,13 +12,6 @@ namespace {
 
 // A PageInfo is 16 bytes on the wire; a reply header holds 60 KiB.
 constexpr uint32_t kMaxPagesPerRequest = 2048;
-
-comm::TransportReply error_reply(const Error& error) {
-  protocol::PageReply reply;
-  reply.mutable_error()->set_code(errc_to_wire(error.code));
-  reply.mutable_error()->set_message(error.message);
-  return {.header = reply.SerializeAsString()};
-}
 
 Result<void> check_size(const protocol::PageRequest& request, const kvstore::KvGeometry& geometry) {
   const int64_t num_pages = std::max<int64_t>(request.num_pages(), request.pages_size());
@@ -48,6 +42,10 @@ Result<std::vector<int64_t>> page_numbers(const protocol::PageRequest& request) 
   return std::vector<int64_t>(request.pages().begin(), request.pages().end());
 }
 
+bool all_in_place(const kvstore::PinnedPages& pinned) {
+  return std::ranges::none_of(pinned.pages(), [](const auto& page) { return page.bytes.empty(); });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
@@ -55,6 +53,7 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
                                                   const std::string& host, int port) {
   std::unique_ptr<KvServer> server(new KvServer(store, std::move(epoch)));
   auto* self = server.get();
+  server->start_places();
   MR_ASSIGN_OR_RETURN(server->server_,
                       transport.listen(host, port, [self](std::string_view header) {
                         return self->answer(header);
@@ -62,40 +61,75 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
   return server;
 }
 
+void KvServer::start_places() {
+  if (store_.shared_pools().empty()) return;
+  auto started = PlaceServer::start(
+      store_, [this](std::string_view header) -> Result<std::shared_ptr<kvstore::PinnedPages>> {
+        MR_ASSIGN_OR_RETURN(const auto request, read_request(header));
+        MR_ASSIGN_OR_RETURN(auto pinned, pin(request));
+        return std::shared_ptr<kvstore::PinnedPages>(std::move(pinned));
+      });
+  if (started.ok()) {
+    places_ = std::move(*started);
+  } else {
+    spdlog::warn("decode nodes on this host pull over the transport: {}", started.error().message);
+  }
+}
+
+comm::TransportStats KvServer::stats() const {
+  comm::TransportStats stats = server_->stats();
+  if (!places_) return stats;
+  stats.requests += places_->num_requests();
+  stats.bytes_sent += places_->bytes_told();
+  stats.bytes_sent_over[static_cast<int>(comm::Carrier::kSameHost)] += places_->bytes_told();
+  return stats;
+}
+
 comm::TransportReply KvServer::answer(std::string_view request_header) {
   auto reply = serve(request_header);
-  return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+  if (reply.ok()) return std::move(*reply);
+  return {.header = error_reply(reply.error()).SerializeAsString()};
 }
 
 Result<comm::TransportReply> KvServer::serve(std::string_view request_header) {
+  MR_ASSIGN_OR_RETURN(const auto request, read_request(request_header));
+  return request.has_scores() ? scores(request) : pages(request);
+}
+
+// Called on the transport's threads: pages that are not in host memory are read on others.
+Result<comm::TransportReply> KvServer::pages(const protocol::PageRequest& request) {
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
+  const bool digests_only = request.digests_only();
+  if (digests_only || all_in_place(*pinned)) return reply_of(std::move(pinned), digests_only);
+  return comm::TransportReply{.later = [this, pinned]() -> comm::TransportReply {
+    const auto loaded = pinned->load();
+    if (loaded.ok()) return reply_of(pinned, /*digests_only=*/false);
+    return {.header = error_reply(loaded.error()).SerializeAsString()};
+  }};
+}
+
+comm::TransportReply KvServer::reply_of(std::shared_ptr<kvstore::PinnedPages> pinned,
+                                        bool digests_only) const {
+  protocol::PageReply reply = page_reply(*pinned);
+  if (places_) reply.set_same_host_socket(places_->socket());
+  comm::TransportReply out{.header = reply.SerializeAsString()};
+  for (const auto& page : pinned->pages()) {
+    out.payload.pieces.push_back(digests_only ? std::as_bytes(page.digest) : page.bytes);
+  }
+  out.payload.keep_alive = std::move(pinned);
+  return out;
+}
+
+Result<protocol::PageRequest> KvServer::read_request(std::string_view header) const {
   protocol::PageRequest request;
-  if (!request.ParseFromArray(request_header.data(), static_cast<int>(request_header.size()))) {
-    return error(Errc::kInvalidArgument, "header of {} bytes is not a page request",
-                 request_header.size());
+  if (!request.ParseFromArray(header.data(), static_cast<int>(header.size()))) {
+    return error(Errc::kInvalidArgument, "header of {} bytes is not a page request", header.size());
   }
   if (request.epoch() != epoch_) {
     return error(Errc::kNotFound, "epoch '{}' has ended; this group's is '{}'", request.epoch(),
                  epoch_);
   }
-  return request.has_scores() ? scores(request) : pages(request);
-}
-
-// All that can be refused without the store is refused before it: pinning reads what is on disk.
-Result<comm::TransportReply> KvServer::pages(const protocol::PageRequest& request) {
-  MR_RETURN_IF_ERROR(check_size(request, store_.geometry()));
-  MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
-  protocol::PageReply reply;
-  comm::TransportReply out;
-  for (const auto& page : pinned->pages()) {
-    auto& info = *reply.add_pages();
-    info.set_checksum(page.checksum);
-    info.set_score(page.score);
-    info.set_tier(static_cast<uint32_t>(page.tier));
-    out.payload.pieces.push_back(request.digests_only() ? std::as_bytes(page.digest) : page.bytes);
-  }
-  out.header = reply.SerializeAsString();
-  out.payload.keep_alive = std::move(pinned);
-  return out;
+  return request;
 }
 
 Result<comm::TransportReply> KvServer::scores(const protocol::PageRequest& request) const {
@@ -119,11 +153,12 @@ Result<comm::TransportReply> KvServer::scores(const protocol::PageRequest& reque
 Result<std::unique_ptr<kvstore::PinnedPages>> KvServer::pin(const protocol::PageRequest& request) {
   const auto layer = static_cast<int32_t>(request.layer());
   const auto kv_head = static_cast<int32_t>(request.kv_head());
+  MR_RETURN_IF_ERROR(check_size(request, store_.geometry()));
   MR_ASSIGN_OR_RETURN(const auto pages, page_numbers(request));
   if (request.digests_only()) {
     return store_.pin_digests(request.request_id(), request.lease_id(), layer, kv_head, pages);
   }
-  return store_.pin_pages(request.request_id(), request.lease_id(), layer, kv_head, pages);
+  return store_.pin_in_place(request.request_id(), request.lease_id(), layer, kv_head, pages);
 }
 
 }  // namespace millrace::worker

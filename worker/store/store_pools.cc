@@ -75,6 +75,7 @@ Result<kvstore::KvStoreConfig> pool_sizes(const PoolOptions& options, const Mach
       .host_bytes = options.host_bytes.value_or(share / (room.device_is_host ? 8 : 2)),
       .disk_bytes = options.disk_bytes,
       .disk_directory = options.disk_directory,
+      .shares_memory = options.shares_memory,
       .promotes = room.device_is_host};
   MR_RETURN_IF_ERROR(check_memory(config, room));
   MR_RETURN_IF_ERROR(check_disk(options, room));

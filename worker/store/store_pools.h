@@ -17,6 +17,7 @@ struct PoolOptions {
   std::optional<int64_t> host_bytes;  // none: a part of the free memory
   int64_t disk_bytes = 0;
   std::string disk_directory;  // of this rank alone; empty: no disk
+  bool shares_memory = false;  // with decode processes of its host and user
 };
 
 // Where a rank's pages are.

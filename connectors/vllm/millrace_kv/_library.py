@@ -69,7 +69,8 @@ class PullStats(_Struct):
     _fields_ = [("struct_bytes", c_uint32), ("status", c_int32), ("layers_done", c_int32), ("corrupt_pages", c_int32),
                 ("pages_done", c_int64), ("pages_total", c_int64), ("bytes", c_int64), ("pages_device", c_int64),
                 ("pages_host", c_int64), ("pages_disk", c_int64), ("bytes_shm", c_int64), ("bytes_tcp", c_int64),
-                ("bytes_other", c_int64), ("seconds", c_double), ("waiting_seconds", c_double)]
+                ("bytes_other", c_int64), ("seconds", c_double), ("waiting_seconds", c_double),
+                ("bytes_same_host", c_int64)]
 
 
 _Handle = POINTER(c_void_p)

@@ -1,6 +1,7 @@
 // What every Transport promises, for each implementation.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -263,6 +264,16 @@ TEST_P(TransportContract, SeveralClientsAtOnce) {
   for (auto& client : clients) client.join();
 }
 
+TEST_P(TransportContract, AReplyThatComesLaterArrivesLikeAnyOther) {
+  serve([](std::string_view request) {
+    return TransportReply{
+        .later = [text = std::string(request)] { return answer_with_pattern(text); }};
+  });
+  const auto connection = connect();
+  for (int i = 0; i < 20; ++i) expect_pattern(*connection, 100'000 * i, 3);
+  EXPECT_EQ(server_->stats().requests, 20);
+}
+
 TEST_P(TransportContract, CountsBytesOfHeadersAndPayload) {
   const auto connection = connect();
   const auto request = pattern_request(10'000, 2);
@@ -354,6 +365,85 @@ TEST_P(TransportContract, OutlivesItsTransport) {
   ASSERT_TRUE(connection.ok());
   transport.reset();
   expect_pattern(**connection, 100'000, 2);
+}
+
+// One thread answers. "slow" is made by readers that wait until the test lets them.
+class UcxReaders : public testing::Test {
+ protected:
+  static constexpr int kReaders = 2;
+
+  void SetUp() override {
+    auto server = transport_->listen("127.0.0.1", 0, [this](std::string_view request) {
+      if (request != "slow") return answer_with_pattern(request);
+      return TransportReply{.later = [this] {
+        ++waiting_;
+        waiting_.notify_all();
+        opened_.wait();
+        ++read_;
+        return answer_with_pattern("pattern 100 1");
+      }};
+    });
+    ASSERT_TRUE(server.ok());
+    server_ = std::move(*server);
+  }
+  void wait_for_readers(int count) {
+    for (int seen = waiting_; seen < count; seen = waiting_) waiting_.wait(seen);
+  }
+  std::unique_ptr<TransportConnection> connect() {
+    return *transport_->connect(server_->address(), ample());
+  }
+
+  std::promise<void> open_;
+  const std::shared_future<void> opened_ = open_.get_future().share();
+  std::atomic<int> waiting_ = 0, read_ = 0;
+  const std::unique_ptr<Transport> transport_ =
+      *UcxTransport::create({.server_threads = 1, .reader_threads = 1});
+  std::unique_ptr<TransportServer> server_;
+};
+
+TEST_F(UcxReaders, OtherRequestsAreAnsweredWhileOneWaits) {
+  std::vector<std::byte> memory(100);
+  const auto slow = connect();
+  auto calling =
+      std::async(std::launch::async, [&] { return slow->call("slow", memory, ample()); });
+  wait_for_readers(1);
+  const auto other = connect();
+  for (int i = 0; i < 10; ++i) expect_pattern(*other, 100'000, 2);
+  EXPECT_EQ(read_, 0);
+  open_.set_value();
+  EXPECT_TRUE(calling.get().ok());
+  EXPECT_EQ(memory, pattern_payload(100));
+}
+
+TEST_F(UcxReaders, AReplyForAClientThatHasGoneIsDropped) {
+  std::vector<std::byte> memory(100);
+  auto gone = connect();
+  auto calling =
+      std::async(std::launch::async, [&] { return gone->call("slow", memory, ample()); });
+  wait_for_readers(1);
+  gone->interrupt();
+  EXPECT_EQ(calling.get().error().code, Errc::kCancelled);
+  gone.reset();
+  const auto other = connect();
+  expect_pattern(*other, 100'000, 2);
+  open_.set_value();
+  expect_pattern(*other, 100'000, 2);
+}
+
+TEST_F(UcxReaders, AServerThatStopsWaitsForItsReadersAndDropsWhoWaits) {
+  std::vector<std::byte> memory(100);
+  const auto first = connect(), second = connect();
+  auto calling =
+      std::async(std::launch::async, [&] { return first->call("slow", memory, ample()); });
+  wait_for_readers(1);
+  std::vector<std::byte> other(100);
+  auto queued =
+      std::async(std::launch::async, [&] { return second->call("slow", other, ample()); });
+  open_.set_value();
+  server_.reset();
+  queued.wait();
+  calling.wait();
+  EXPECT_GE(read_, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -23,7 +23,7 @@ class UcxMessage : public testing::TestWithParam<UcxTransports> {};
 TEST_P(UcxMessage, IsLetGoWithItsWorkerAndCountsForNobodyIfItsSenderWasFirst) {
   const auto context = *UcxContext::create({.transports = GetParam()});
   std::promise<void> answer;
-  const auto server = *UcxServer::listen(context, *SocketAddress::resolve("127.0.0.1", 0), 1,
+  const auto server = *UcxServer::listen(context, *SocketAddress::resolve("127.0.0.1", 0), 1, 1,
                                          [&answer](std::string_view) {
                                            answer.get_future().wait();
                                            return TransportReply{};

@@ -140,6 +140,7 @@ comm::TransportReply FakeRanks::answer(int rank, std::string_view header) {
     info.set_tier(1);
     out.payload.pieces.emplace_back(pages->back());
   }
+  reply.set_same_host_socket(options_.same_host_socket);
   out.header = reply.SerializeAsString();
   out.payload.keep_alive = std::move(pages);
   return out;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/api/transport.h"
@@ -27,6 +28,7 @@ class FakeRanks {
     int tp = 2;                             // num_kv_heads / tp heads a rank
     int cp = 2;                             // stripes of two pages, in turn
     std::optional<float> first_score = {};  // of page 0 of every head, instead of its own
+    std::string same_host_socket = {};      // that replies name
   };
   // Called with each request on its rank's thread; an error is the reply.
   using Hook = std::function<Result<void>(const protocol::PageRequest& request)>;

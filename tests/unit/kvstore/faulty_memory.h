@@ -17,6 +17,7 @@ struct Faults {
   int64_t num_slots = -1;  // as of the last resize
   int64_t num_reads = 0;
   std::function<void()> while_writing;  // called once, by the next write
+  std::function<void()> while_reading;  // called once, by the next read
 };
 
 class FaultyMemory final : public SlotMemory {
@@ -36,6 +37,7 @@ class FaultyMemory final : public SlotMemory {
   }
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override {
     ++faults_->num_reads;
+    if (const auto callback = std::exchange(faults_->while_reading, nullptr)) callback();
     MR_RETURN_IF_ERROR(inner_->read(slot, bytes));
     if (faults_->flip_read) bytes[bytes.size() / 2] ^= std::byte{0x10};
     return {};

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
-namespace millrace::kvstore {
+namespace millrace {
 
 // The ranges do not overlap. The bytes are there for whoever synchronises with the caller, as after
 // memcpy.
 void stream_copy(std::byte* destination, const std::byte* source, size_t bytes);
+// To pieces of memory, one after the other, as many bytes as they have.
+void stream_copy(std::span<const std::span<std::byte>> pieces, const std::byte* source);
 
-}  // namespace millrace::kvstore
+}  // namespace millrace

@@ -1,4 +1,4 @@
-#include "kvstore/tiers/stream_copy.h"
+#include "common/system/stream_copy.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,11 +10,13 @@
 #include <emmintrin.h>
 #endif
 
-namespace millrace::kvstore {
+namespace millrace {
+
+namespace {
 
 #if MR_STREAMING_STORES
 
-void stream_copy(std::byte* destination, const std::byte* source, size_t bytes) {
+void copy(std::byte* destination, const std::byte* source, size_t bytes) {
   constexpr size_t kVector = sizeof(__m128i);
   constexpr size_t kLine = 64;  // written whole, or memory is read after all
   const size_t to_line = (kLine - reinterpret_cast<uintptr_t>(destination) % kLine) % kLine;
@@ -29,15 +31,36 @@ void stream_copy(std::byte* destination, const std::byte* source, size_t bytes) 
     }
   }
   std::memcpy(destination + done, source + done, bytes - done);
-  _mm_sfence();  // these stores are not ordered before a later unlock by themselves
+}
+
+// These stores are not ordered before a later unlock by themselves.
+void fence() {
+  _mm_sfence();
 }
 
 #else
 
-void stream_copy(std::byte* destination, const std::byte* source, size_t bytes) {
+void copy(std::byte* destination, const std::byte* source, size_t bytes) {
   std::memcpy(destination, source, bytes);
 }
 
+void fence() {}
+
 #endif
 
-}  // namespace millrace::kvstore
+}  // namespace
+
+void stream_copy(std::byte* destination, const std::byte* source, size_t bytes) {
+  copy(destination, source, bytes);
+  fence();
+}
+
+void stream_copy(std::span<const std::span<std::byte>> pieces, const std::byte* source) {
+  for (const auto piece : pieces) {
+    copy(piece.data(), source, piece.size());
+    source += piece.size();
+  }
+  fence();
+}
+
+}  // namespace millrace

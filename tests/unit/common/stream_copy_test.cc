@@ -1,11 +1,11 @@
 // What arrives, wherever it starts and however long it is, and what lies beside it.
-#include "kvstore/tiers/stream_copy.h"
+#include "common/system/stream_copy.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace millrace::kvstore {
+namespace millrace {
 namespace {
 
 std::vector<std::byte> numbered(size_t bytes) {
@@ -30,5 +30,19 @@ TEST(StreamCopy, CopiesTheBytesAskedForAndNoOthers) {
   }
 }
 
+TEST(StreamCopy, FillsPiecesInOrderAndNothingBetweenThem) {
+  const auto source = numbered(1000);
+  std::vector<std::byte> memory(4096, std::byte{0xee});
+  const std::vector<std::span<std::byte>> pieces = {
+      std::span(memory).subspan(3000, 256), std::span(memory).subspan(64, 0),
+      std::span(memory).subspan(129, 700), std::span(memory).subspan(1000, 44)};
+  auto expected = memory;
+  std::copy_n(source.begin(), 256, expected.begin() + 3000);
+  std::copy_n(source.begin() + 256, 700, expected.begin() + 129);
+  std::copy_n(source.begin() + 956, 44, expected.begin() + 1000);
+  stream_copy(pieces, source.data());
+  EXPECT_EQ(memory, expected);
+}
+
 }  // namespace
-}  // namespace millrace::kvstore
+}  // namespace millrace

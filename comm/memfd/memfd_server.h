@@ -1,0 +1,93 @@
+// Lets processes of this host and user map memory of this one, and tells them what lies where in
+// it. They ask over a socket with an abstract, random name, and are sent the memory's descriptors
+// with the first answer that grants them. docs/adr/0012-same-host-pulls.md has the reasons.
+//
+// What an answer names is kept in place until its asker asks again, says that it is done, or goes,
+// however it goes. An asker that holds an answer longer than `grace` loses its connection: it must
+// check what it has read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/memfd/packet_socket.h"
+#include "common/clock.h"
+
+namespace millrace::comm {
+
+struct MemfdServerOptions {
+  int num_threads = 2;
+  // Far longer than an asker takes to copy what one answer names.
+  Duration grace = std::chrono::seconds(30);
+};
+
+class MemfdServer {
+ public:
+  struct Answer {
+    std::string text;  // < kMaxPacketBytes
+    bool granted = false;
+    std::shared_ptr<void> keep_alive;
+  };
+  // On threads of the server, on several at once. It sees what any process of this user sends.
+  using Handler = std::function<Answer(std::string_view request)>;
+
+  // `descriptors`, of SharedMemory, outlive the server. kIo.
+  static Result<std::unique_ptr<MemfdServer>> start(std::vector<int> descriptors, Handler handler,
+                                                    const MemfdServerOptions& options);
+  MemfdServer(const MemfdServer&) = delete;
+  MemfdServer& operator=(const MemfdServer&) = delete;
+  ~MemfdServer();
+
+  // Not to be guessed: who knows it has been told.
+  const std::string& name() const { return name_; }
+
+ private:
+  struct Client {
+    explicit Client(PacketSocket connected) : socket(std::move(connected)) {}
+    const PacketSocket socket;
+    bool has_descriptors = false;
+    // Guarded by the server's mutex.
+    std::shared_ptr<void> held;
+    TimePoint held_since;
+    bool dropped = false;
+  };
+
+  MemfdServer(std::string name, PacketSocket listener, FileDescriptor events,
+              FileDescriptor stopped, std::vector<int> descriptors, Handler handler,
+              const MemfdServerOptions& options);
+  Result<void> watch(int descriptor, uint64_t id, uint32_t events, int operation) const;
+  void run();
+  void accept_clients();
+  void add(PacketSocket socket);
+  void serve(uint64_t id);
+  Result<void> receive(Client& client);
+  Result<void> answer(Client& client, std::string_view request);
+  // Keeps `held`, if the client is still there, and lets go of what was held before.
+  bool hold(Client& client, std::shared_ptr<void> held);
+  void drop(uint64_t id);
+  void drop_slow_clients();
+
+  const std::string name_;
+  const PacketSocket listener_;
+  const FileDescriptor events_, stopped_;
+  const std::vector<int> descriptors_;
+  const Handler handler_;
+  const MemfdServerOptions options_;
+
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<Client>> clients_;
+  uint64_t next_id_;
+  TimePoint next_sweep_;
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace millrace::comm

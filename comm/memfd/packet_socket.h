@@ -1,0 +1,55 @@
+// A socket between two processes of one host that keeps messages apart and carries descriptors:
+// SOCK_SEQPACKET with an abstract name, which exists in no file system and ends with its listener.
+// It is found from the same network namespace alone. Never waits, but for connect().
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "common/system/file_descriptor.h"
+
+namespace millrace::comm {
+
+inline constexpr size_t kMaxPacketBytes = size_t{128} << 10;
+inline constexpr size_t kMaxPacketDescriptors = 8;
+
+class PacketSocket {
+ public:
+  struct Packet {
+    std::string text;
+    std::vector<FileDescriptor> descriptors;
+  };
+
+  static Result<PacketSocket> listen(const std::string& name);
+  // kPeerLost: nobody listens by this name here.
+  static Result<PacketSocket> connect(const std::string& name, Deadline deadline);
+  // Nothing if nobody waits.
+  Result<std::optional<PacketSocket>> accept() const;
+
+  // Of the process at the other end, as it was when it connected or began to listen.
+  Result<uid_t> peer_user() const;
+  // kPeerLost; kExhausted: the other end does not read.
+  Result<void> send(std::string_view text, std::span<const int> descriptors = {}) const;
+  // Nothing if nothing has come. kPeerLost once the other end has closed.
+  Result<std::optional<Packet>> receive() const;
+  // Until there is something to receive, or the end of the connection: true.
+  bool wait(Deadline deadline) const;
+  // Ends it for both ends and for who waits. Any thread.
+  void shut_down() const;
+
+  int descriptor() const { return socket_.get(); }
+
+ private:
+  explicit PacketSocket(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  FileDescriptor socket_;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,37 @@
+// Threads of a server that wait for what a reply needs, such as a disk, so that those which answer
+// do not. They take tasks in the order in which they came.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace millrace::comm {
+
+class ReaderThreads {
+ public:
+  explicit ReaderThreads(int num_threads);
+  ReaderThreads(const ReaderThreads&) = delete;
+  ReaderThreads& operator=(const ReaderThreads&) = delete;
+  ~ReaderThreads() { stop(); }
+
+  // Any thread. Who posts bounds how many wait: a client has one call under way. Dropped once
+  // stopped.
+  void post(std::function<void()> task);
+  // Waits for the tasks that are under way and drops the others.
+  void stop();
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,33 @@
+// SharedMemory of another process, mapped to be read. It stays valid when that process ends.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "common/result.h"
+#include "common/system/file_descriptor.h"
+
+namespace millrace {
+
+class SharedMemoryView {
+ public:
+  // kInvalidArgument for what could be cut short while it is read, which would end this process
+  // (SIGBUS): anything but a memfd sealed against it. kExhausted.
+  static Result<SharedMemoryView> map(const FileDescriptor& descriptor);
+  SharedMemoryView(SharedMemoryView&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  SharedMemoryView& operator=(SharedMemoryView&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~SharedMemoryView();
+
+  // Its owner writes them, at any time.
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit SharedMemoryView(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,43 @@
+// What a client knows of ranks on its own host: where to ask them, and their memory, mapped once
+// for all threads. Thread-safe.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "common/system/file_descriptor.h"
+#include "common/system/shared_memory_view.h"
+
+namespace millrace::kvclient {
+
+class SameHostRanks {
+ public:
+  using Pools = std::vector<SharedMemoryView>;
+
+  // What a rank says of itself with pages: its socket, "" for none.
+  void learn(const std::string& address, const std::string& socket);
+  // "" where there is none to try.
+  std::string socket_of(const std::string& address) const;
+  // Nobody can be asked there, or what it has cannot be mapped: not tried again, and logged once.
+  // The rank's next life has another socket.
+  void give_up(const std::string& address, const std::string& socket, const Error& why);
+  // The pools behind a socket, mapped once as long as someone has them.
+  Result<std::shared_ptr<const Pools>> map(const std::string& socket,
+                                           const std::vector<FileDescriptor>& descriptors);
+
+ private:
+  struct Rank {
+    std::string socket;
+    bool given_up = false;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Rank> ranks_;                         // by address
+  std::map<std::string, std::weak_ptr<const Pools>> mapped_;  // by socket
+};
+
+}  // namespace millrace::kvclient

@@ -1,0 +1,273 @@
+// Ranks and clients as processes that die: what the others see, and what is left.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "comm/local/local_transport.h"
+#include "comm/memfd/memfd_connection.h"
+#include "comm/ucx/ucx_transport.h"
+#include "common/system/shared_memory_view.h"
+#include "kvclient/page_call.h"
+#include "kvclient/pull_client.h"
+#include "tests/support/child_process.h"
+#include "tests/unit/kvclient/paged_cache.h"
+#include "tests/unit/kvclient/stored_ranks.h"
+
+namespace millrace::kvclient {
+namespace {
+
+using test::FakeRanks;
+using test::Layout;
+using test::PagedCache;
+using test::PagedShape;
+using test::StoredRanks;
+
+// Only a bug reaches it.
+Deadline ample() {
+  return Deadline::after(std::chrono::seconds(100));
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct RankSettings {
+  int32_t num_layers = 2;
+  int64_t num_tokens = 700;
+  int32_t head_dim = 16;
+  int64_t host_pages = 1000;
+  int64_t read_bytes = 64 << 20;
+};
+
+class RankProcess {
+ public:
+  explicit RankProcess(const RankSettings& settings)
+      : cache_(unused_, {.num_layers = settings.num_layers,
+                         .head_dim = settings.head_dim,
+                         .num_tokens = settings.num_tokens,
+                         .tp = 1,
+                         .cp = 1}) {
+    int input[2];
+    int output[2];
+    MR_CHECK(::pipe2(input, O_CLOEXEC) == 0 && ::pipe2(output, O_CLOEXEC) == 0, "pipe");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, input[0], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO);
+    std::vector<std::string> words = {MR_STORED_RANK,
+                                      std::to_string(settings.num_layers),
+                                      std::to_string(settings.num_tokens),
+                                      std::to_string(settings.head_dim),
+                                      std::to_string(settings.host_pages),
+                                      std::to_string(settings.read_bytes)};
+    std::vector<char*> arguments;
+    for (auto& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    MR_CHECK(
+        ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ) == 0,
+        "spawn");
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(input[0]);
+    ::close(output[1]);
+    input_ = FileDescriptor(input[1]);
+    read_manifest(FileDescriptor(output[0]));
+  }
+  ~RankProcess() { kill(); }
+
+  const Manifest& manifest() const { return manifest_; }
+  // Of what it serves, here.
+  const FakeRanks& cache() const { return cache_; }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  // The most memory that it had since reset_peak().
+  int64_t peak_bytes() const {
+    const auto status = text_of(fmt::format("/proc/{}/status", pid_));
+    const auto at = status.find("VmHWM:");
+    MR_CHECK(at != std::string::npos, "no VmHWM");
+    return std::atoll(status.c_str() + at + 6) * 1024;
+  }
+  void reset_peak() const { std::ofstream(fmt::format("/proc/{}/clear_refs", pid_)) << "5"; }
+
+ private:
+  void read_manifest(const FileDescriptor& from) {
+    constexpr std::string_view kKey = "manifest ";
+    std::string line;
+    for (char byte = 0; ::read(from.get(), &byte, 1) == 1;) {
+      if (byte != '\n') {
+        line += byte;
+        continue;
+      }
+      if (line.starts_with(kKey)) {
+        manifest_ = *parse_manifest(line.substr(kKey.size()), "rank");
+        return;
+      }
+      line.clear();
+    }
+    MR_CHECK(false, "the rank did not start");
+  }
+
+  comm::LocalTransport unused_;
+  const FakeRanks cache_;
+  Manifest manifest_;
+  pid_t pid_ = -1;
+  FileDescriptor input_;
+};
+
+PagedShape whole(const FakeRanks& cache) {
+  const auto& manifest = cache.manifest();
+  return {.layout = Layout::kNhdTwoTensors,
+          .block_tokens = 16,
+          .num_tokens = manifest.num_tokens,
+          .num_kv_heads = manifest.layout.num_kv_heads,
+          .num_layers = manifest.layout.num_layers};
+}
+
+PullStats pull(PullClient& client, const RankProcess& rank) {
+  PagedCache cache(rank.cache(), whole(rank.cache()));
+  const auto pull = *client.start(rank.manifest(), cache.request());
+  const auto end = pull->wait(ample());
+  EXPECT_TRUE(end && end->ok()) << (end ? end->error().to_string() : "late");
+  EXPECT_EQ(cache.difference(), "");
+  return pull->stats();
+}
+
+constexpr PageRun kFirstPage{.layer = 0, .kv_head = 0, .first_page = 0, .num_pages = 1};
+
+// As a client hears it.
+std::string socket_of(comm::Transport& transport, const Manifest& manifest) {
+  const auto connection = *transport.connect(manifest.shards[0].address, ample());
+  std::vector<std::byte> page(static_cast<size_t>(manifest.page_bytes()));
+  const auto reply = connection->call(page_request(manifest, kFirstPage, false), page, ample());
+  return read_page_reply(*reply, "", kFirstPage, std::ssize(page))->same_host_socket;
+}
+
+TEST(SameHostProcess, EveryPathBringsTheSameBytes) {
+  const RankProcess rank({});
+  for (const auto& [transports, name] : {std::pair{comm::UcxTransports::kAuto, "same-host"},
+                                         {comm::UcxTransports::kSharedMemory, "shm"},
+                                         {comm::UcxTransports::kTcp, "tcp"}}) {
+    SCOPED_TRACE(name);
+    const auto transport = *comm::UcxTransport::create({.transports = transports});
+    PullClient client(*transport, {.num_threads = 2,
+                                   .pages_per_request = 3,
+                                   .same_host = transports == comm::UcxTransports::kAuto});
+    pull(client, rank);
+    const auto stats = pull(client, rank);
+    EXPECT_EQ(stats.bytes_by_transport.size(), 1u);
+    EXPECT_EQ(stats.bytes_by_transport.at(name), stats.bytes);
+  }
+}
+
+TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
+  RankProcess rank({.num_layers = 6});
+  const auto transport = *comm::UcxTransport::create({});
+  PullClient client(*transport, {.num_threads = 2});
+  pull(client, rank);
+  PagedCache cache(rank.cache(), whole(rank.cache()));
+  auto request = cache.request();
+  request.feed = std::make_shared<HandoverFeed>();
+  request.feed->set_layers_ready(3);
+  const auto feed = request.feed;
+  const auto pull = *client.start(rank.manifest(), std::move(request));
+  ASSERT_TRUE(pull->wait_for_layer(2, ample())->ok());
+  EXPECT_GT(pull->stats().bytes_by_transport.at("same-host"), 0);
+  rank.kill();
+  feed->set_layers_ready(6);
+  const auto end = pull->wait(ample());
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->error().code, Errc::kPeerLost) << end->error().to_string();
+  for (int32_t layer = 0; layer < 3; ++layer) EXPECT_EQ(cache.difference_of_layer(layer), "");
+}
+
+TEST(SameHostProcess, WhatIsMappedStaysGoodWhenTheRankIsKilledAndNothingIsLeft) {
+  RankProcess rank({});
+  const auto transport = *comm::UcxTransport::create({});
+  const auto name = socket_of(*transport, rank.manifest());
+  EXPECT_NE(text_of("/proc/net/unix").find(name), std::string::npos);
+  const auto socket = *comm::MemfdConnection::open(name, ample());
+  const auto answer = socket->call(page_request(rank.manifest(), kFirstPage, false), ample());
+  const auto placed = *read_place_reply(*answer, "", kFirstPage);
+  const auto descriptors = socket->take_descriptors();
+  const auto view = *SharedMemoryView::map(descriptors.at(placed[0].pool - 1));
+  rank.kill();
+  const auto wanted = rank.cache().page(0, 0, 0);
+  const auto found = view.bytes().subspan(placed[0].offset, wanted.size());
+  EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), found.begin()));
+  EXPECT_EQ(socket->call("", ample()).error().code, Errc::kPeerLost);
+  EXPECT_EQ(text_of("/proc/net/unix").find(name), std::string::npos);
+}
+
+TEST(SameHostProcess, AClientThatIsKilledInTheMiddleOfACopyPinsNothing) {
+  test::ChildProcess client([](const std::string& told) {
+    const auto end_of_name = told.find(' ');
+    const auto socket = comm::MemfdConnection::open(told.substr(0, end_of_name), ample());
+    if (!socket.ok() || !(*socket)->call(told.substr(end_of_name + 1), ample()).ok()) return 1;
+    while (true) ::pause();
+    return 0;
+  });
+  comm::LocalTransport transport;
+  const FakeRanks cache(transport, {.tp = 1, .cp = 1});
+  StoredRanks ranks(transport, cache, {});
+  PageRun run = kFirstPage;
+  run.num_pages = 7;
+  client.tell(socket_of(transport, ranks.manifest()) + " " +
+              page_request(ranks.manifest(), run, false));
+  while (ranks.pinned_pages() != 7) std::this_thread::yield();
+  ASSERT_TRUE(ranks.store(0).release_lease("prompt-1", "lease-1").ok());
+  EXPECT_EQ(ranks.store(0).stats().tiers[Tier::kHost].slots_used, 7);
+  client.kill();
+  while (ranks.pinned_pages() != 0) std::this_thread::yield();
+  EXPECT_EQ(ranks.store(0).stats().tiers[Tier::kHost].slots_used, 0);
+}
+
+// Pulls of everything by 64 threads of their own, each with a connection; how much the rank grew.
+int64_t growth_under_64_pulls(const RankProcess& rank, bool same_host) {
+  const auto transport = *comm::UcxTransport::create({});
+  PullClient client(*transport, {.num_threads = 64, .same_host = same_host});
+  rank.reset_peak();
+  const int64_t before = rank.peak_bytes();
+  std::vector<std::unique_ptr<PagedCache>> caches;
+  std::vector<std::unique_ptr<Pull>> pulls;
+  for (int i = 0; i < 64; ++i) {
+    caches.push_back(std::make_unique<PagedCache>(rank.cache(), whole(rank.cache())));
+    pulls.push_back(*client.start(rank.manifest(), caches.back()->request()));
+  }
+  for (const auto& pull : pulls) {
+    const auto end = pull->wait(ample());
+    EXPECT_TRUE(end && end->ok()) << (end ? end->error().to_string() : "late");
+  }
+  EXPECT_EQ(caches.front()->difference(), "");
+  EXPECT_EQ(caches.back()->difference(), "");
+  return rank.peak_bytes() - before;
+}
+
+// What 64 connections take of the transport is the same for pages in memory; beside it there is the
+// budget for pages that are read, and what the allocator keeps of it for each of the threads that
+// read. Without a budget the rank grew by 100 MB more, for 64 requests of 1 MiB at once.
+TEST(SameHostProcess, ManyPullsFromDiskTakeNoMoreThanTheirBudget) {
+  constexpr int64_t kBudget = 4 << 20;
+  RankSettings settings{.num_layers = 1, .num_tokens = 4096, .head_dim = 32};
+  settings.read_bytes = kBudget;
+  const RankProcess in_memory(settings);
+  settings.host_pages = 1;
+  const RankProcess on_disk(settings);
+  const int64_t transport = growth_under_64_pulls(in_memory, /*same_host=*/false);
+  const int64_t same_host = growth_under_64_pulls(in_memory, /*same_host=*/true);
+  const int64_t disk = growth_under_64_pulls(on_disk, /*same_host=*/false);
+  EXPECT_LE(disk, transport + 8 * kBudget);
+  EXPECT_LE(same_host, transport + kBudget);
+}
+
+}  // namespace
+}  // namespace millrace::kvclient
