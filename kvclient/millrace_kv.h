@@ -312,8 +312,6 @@ typedef struct mkv_pull_stats {
   int32_t reserved;
   double
       hot_seconds; /* from mkv_pull_start until the hot lists of all layers were there; 0 before */
-  double seconds;  /* from mkv_pull_start to now or its end */
-  double waiting_seconds;  /* of them, waiting for layers to be there, nothing being under way */
   int64_t bytes_same_host; /* of bytes: copied by this process from the memory of ranks */
 } mkv_pull_stats;
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/memfd/memfd_connection.h"
+#include "kvclient/page_call.h"
 #include "kvclient/page_places.h"
 #include "kvclient/pull_queue.h"
 #include "kvclient/same_host_ranks.h"

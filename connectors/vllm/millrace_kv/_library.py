@@ -70,6 +70,8 @@ class PullStats(_Struct):
                 ("pages_done", c_int64), ("pages_total", c_int64), ("bytes", c_int64), ("pages_device", c_int64),
                 ("pages_host", c_int64), ("pages_disk", c_int64), ("bytes_shm", c_int64), ("bytes_tcp", c_int64),
                 ("bytes_other", c_int64), ("seconds", c_double), ("waiting_seconds", c_double),
+                ("hot_pages_done", c_int64), ("hot_pages_total", c_int64), ("score_bytes", c_int64),
+                ("hot_layers_done", c_int32), ("reserved", c_int32), ("hot_seconds", c_double),
                 ("bytes_same_host", c_int64)]
 
 
