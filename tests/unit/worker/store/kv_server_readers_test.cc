@@ -19,7 +19,8 @@ Deadline ample() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-// Request "memory" fills the host's slots, and "disk" goes where only a read brings it from.
+// Request "memory" fills the host's slots and is held there, so "disk" goes where only a read brings
+// it from.
 class KvServerReadersTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -34,6 +35,7 @@ class KvServerReadersTest : public ::testing::Test {
             .max_slots = 8};
     store_ = std::make_unique<kvstore::TieredKvStore>(kGeometry, std::move(tiers), Clock::steady());
     add("memory", kHostSlots);
+    held_ = *store_->pin_pages("memory", "lease", 0, 0, kvstore::consecutive_pages(0, kHostSlots));
     add("disk", 3);
     server_ = *KvServer::start(*transport_, *store_, "epoch", "127.0.0.1", 0);
   }
@@ -72,6 +74,7 @@ class KvServerReadersTest : public ::testing::Test {
 
   std::shared_ptr<kvstore::Faults> disk_ = std::make_shared<kvstore::Faults>();
   std::unique_ptr<kvstore::TieredKvStore> store_;
+  std::unique_ptr<kvstore::PinnedPages> held_;
   const std::unique_ptr<comm::UcxTransport> transport_ =
       *comm::UcxTransport::create({.server_threads = 1, .reader_threads = 1});
   std::unique_ptr<KvServer> server_;
