@@ -1,6 +1,7 @@
 // What one request asks a rank for. Heads count in the model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
