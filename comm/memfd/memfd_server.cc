@@ -161,7 +161,7 @@ Result<void> MemfdServer::answer(Client& client, std::string_view request) {
   }
   MR_RETURN_IF_ERROR(client.socket.send(
       answer.text, gives ? std::span<const int>(descriptors_) : std::span<const int>()));
-  client.has_descriptors |= gives;
+  if (gives) client.has_descriptors = true;
   return {};
 }
 

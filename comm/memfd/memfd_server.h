@@ -53,7 +53,7 @@ class MemfdServer {
   struct Client {
     explicit Client(PacketSocket connected) : socket(std::move(connected)) {}
     const PacketSocket socket;
-    bool has_descriptors = false;
+    std::atomic<bool> has_descriptors = false;  // one thread after another serves a client
     // Guarded by the server's mutex.
     std::shared_ptr<void> held;
     TimePoint held_since;
