@@ -30,15 +30,11 @@ bool Pins::take_copy(size_t page) {
 }
 
 Result<void> Pins::load() {
-  std::vector<size_t> to_read;
-  std::vector<PinnedPage> found;
+  std::vector<size_t> missing, to_read;
   for (size_t i = 0; i < pages_.size(); ++i) {
     if (!pages_[i].bytes.empty()) continue;
-    if (take_copy(i)) {
-      found.push_back(pages_[i]);
-    } else {
-      to_read.push_back(i);
-    }
+    missing.push_back(i);
+    if (!take_copy(i)) to_read.push_back(i);
   }
   const auto page_bytes = static_cast<size_t>(source_.io.page_bytes());
   MR_ASSIGN_OR_RETURN(read_,
@@ -48,10 +44,15 @@ Result<void> Pins::load() {
     const std::span bytes(next, page_bytes);
     MR_RETURN_IF_ERROR(source_.io.read(pages_[i].tier, slots_[i], *entries_[i], bytes));
     pages_[i].bytes = bytes;
-    found.push_back(pages_[i]);
     next += page_bytes;
   }
-  source_.count(found);
+  std::vector<PageEntry*> entries;
+  std::vector<PinnedPage> found;
+  for (const size_t i : missing) {
+    entries.push_back(entries_[i]);
+    found.push_back(pages_[i]);
+  }
+  source_.count(entries, found);
   return {};
 }
 

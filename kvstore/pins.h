@@ -23,8 +23,8 @@ class Pins final : public PinnedPages {
     ReadBudget& budget;
     // The page's bytes, if they have been read from disk ahead.
     std::function<std::optional<ReadMemory>(const PageEntry&)> read_ahead;
-    // Is told of the pages that load() had to find.
-    std::function<void(std::span<const PinnedPage>)> count;
+    // Is told of the pages that load() has found.
+    std::function<void(std::span<PageEntry* const>, std::span<const PinnedPage>)> count;
   };
 
   // The entries, of `table`, are pinned; `unpin` is called when they need not be any more. Under

@@ -268,7 +268,7 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_in_place(const std::stri
                                                                  std::span<const int64_t> pages) {
   MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
   follow(*pins);
-  count_hits(*pins);
+  count_hits(pins->entries(), pins->pages());
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
 
@@ -294,7 +294,7 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
       Pins::Source{.io = io_,
                    .budget = read_budget_,
                    .read_ahead = [this](const PageEntry& page) { return take_read_ahead(page); },
-                   .count = [this](std::span<const PinnedPage> found) { count_tiers(found); }},
+                   .count = [this](auto held, auto found) { count_hits(held, found); }},
       table, std::move(entries), [this](std::span<PageEntry* const> held) { unpin(held); });
 }
 
@@ -344,17 +344,14 @@ std::optional<ReadMemory> TieredKvStore::take_read_ahead(const PageEntry& page) 
   return read_ahead_.take(page);
 }
 
-void TieredKvStore::count_hits(const Pins& pins) {
+void TieredKvStore::count_hits(std::span<PageEntry* const> entries,
+                               std::span<const PinnedPage> pages) {
   std::lock_guard lock(mutex_);
-  for (const PinnedPage& page : pins.pages()) {
-    if (!page.bytes.empty()) ++page_hits_[page.tier];
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (pages[i].bytes.empty()) continue;
+    ++page_hits_[pages[i].tier];
+    residency_.count_hit(*entries[i]);
   }
-  for (PageEntry* page : pins.entries()) residency_.count_hit(*page);
-}
-
-void TieredKvStore::count_tiers(std::span<const PinnedPage> pages) {
-  std::lock_guard lock(mutex_);
-  for (const PinnedPage& page : pages) ++page_hits_[page.tier];
 }
 
 bool TieredKvStore::tend(Deadline deadline) {

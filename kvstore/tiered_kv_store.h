@@ -102,9 +102,9 @@ class TieredKvStore final : public KvStore {
   // A reader has these pages: what it will ask for next is read ahead.
   void follow(const Pins& pins);
   std::optional<ReadMemory> take_read_ahead(const PageEntry& page);
-  // Of a pull; those that load() finds are counted by tier then.
-  void count_hits(const Pins& pins);
-  void count_tiers(std::span<const PinnedPage> pages);
+  // Of pages whose bytes a reader has: others are counted once load() has found them, or by the
+  // request over the transport that follows.
+  void count_hits(std::span<PageEntry* const> entries, std::span<const PinnedPage> pages);
   // Under expire_leases(), every kHitHalfLife: what was pulled long ago counts less.
   void cool_pages();
   void unpin(std::span<PageEntry* const> pages);

@@ -5,6 +5,8 @@ A point's loss of a kind is that of its prompt beside dense attention's: accurac
 
 import bisect
 
+from scores import KindScore
+
 # What foretells is read from a result line. `recall_by_head` is of --recall-by-head: [layers][heads].
 PREDICTORS = {
     "density": lambda line: line["density"],
@@ -30,14 +32,12 @@ def points(plan, results, dense, prompts):
     has no numbers for are left out."""
     made = []
     for prompt in prompts:
-        own, other, targets = results[prompt["id"]], dense[prompt["id"]], prompt["probe_target_ids"]
+        own = results[prompt["id"]]
         known = {name: read(own) for name, read in PREDICTORS.items() if "recall_by_head" in own or name in own}
         for kind in sorted(set(prompt["probe_kinds"])):
-            at = [i for i, k in enumerate(prompt["probe_kinds"]) if k == kind]
-            right, dense_right = (sum(line["probe_token_ids"][i] == targets[i] for i in at) for line in (own, other))
-            nll, dense_nll = (-sum(line["probe_logprobs"][i] for i in at) for line in (own, other))
-            made.append({"plan": plan, "prompt": prompt["id"], "kind": kind, "probes": len(at), **known,
-                         "accuracy": (dense_right - right) / len(at), "nll": (nll - dense_nll) / len(at)})
+            score = KindScore(results, dense, [prompt], kind).as_row()
+            made.append({"plan": plan, "prompt": prompt["id"], "kind": kind, "probes": score["probes"], **known,
+                         "accuracy": 0 - score["accuracy_to_dense"]["mean"], "nll": score["nll_to_dense"]["mean"]})
     return made
 
 

@@ -141,6 +141,27 @@ TEST_F(KvStoreTendingTest, APageThatIsPulledOftenRisesAndFallsBackWithTime) {
   EXPECT_EQ(placed("new", {4, 4, 3}), Tier::kDisk);
 }
 
+// A decode process of the same host asks where pages lie, and then for those on disk over the
+// transport: one pull, however many questions.
+TEST_F(KvStoreTendingTest, AskingWhereAPageOnDiskLiesIsNoPullOfIt) {
+  make_store(0, 2 * 48 + 4 + 2, 200);
+  add_scored("old", {0.3f, 0.01f, 0.01f, 0.01f, 0.3f, 0.3f});
+  std::vector<float> mass(6, 0.01f);
+  mass[2] = 0.97f;
+  add_scored("new", mass);
+  tend();
+  ASSERT_EQ(placed("new", {4, 4, 3}), Tier::kDisk);
+  const auto ask = [&] {
+    return store_->pin_in_place("new", "lease-new", 4, 4, consecutive_pages(3, 1));
+  };
+  for (int i = 0; i < kMaxHits + 5; ++i) ASSERT_TRUE(ask().ok());
+  tend();
+  EXPECT_EQ(placed("new", {4, 4, 3}), Tier::kDisk);
+  for (int i = 0; i < kMaxHits + 5; ++i) ASSERT_TRUE((*ask())->load().ok());
+  tend();
+  EXPECT_EQ(placed("new", {4, 4, 3}), Tier::kHost);
+}
+
 TEST_F(KvStoreTendingTest, OfEqualPagesNoneMoves) {
   make_store(0, 60, 200);
   add_scored("old", std::vector<float>(6, 0.1f));
