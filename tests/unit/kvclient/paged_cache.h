@@ -31,6 +31,17 @@ struct PagedShape {
   int32_t num_layers = 0;
 };
 
+// All of the ranks' cache.
+inline PagedShape whole(const FakeRanks& ranks, Layout layout = Layout::kHndTwoTensors,
+                        int32_t block_tokens = 64) {
+  const auto& manifest = ranks.manifest();
+  return {.layout = layout,
+          .block_tokens = block_tokens,
+          .num_tokens = manifest.num_tokens,
+          .num_kv_heads = manifest.layout.num_kv_heads,
+          .num_layers = manifest.layout.num_layers};
+}
+
 class PagedCache {
  public:
   PagedCache(const FakeRanks& ranks, const PagedShape& shape);

@@ -21,6 +21,7 @@ using test::FakeRanks;
 using test::Layout;
 using test::PagedCache;
 using test::PagedShape;
+using test::whole;
 using ::testing::HasSubstr;
 
 // Only a bug reaches it.
@@ -29,16 +30,6 @@ Deadline ample() {
 }
 Deadline past() {
   return Deadline::after(Duration::zero());
-}
-
-PagedShape whole(const FakeRanks& ranks, Layout layout = Layout::kHndTwoTensors,
-                 int32_t block_tokens = 64) {
-  const auto& manifest = ranks.manifest();
-  return {.layout = layout,
-          .block_tokens = block_tokens,
-          .num_tokens = manifest.num_tokens,
-          .num_kv_heads = manifest.layout.num_kv_heads,
-          .num_layers = manifest.layout.num_layers};
 }
 
 Errc end_of(Pull& pull) {

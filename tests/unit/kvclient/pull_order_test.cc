@@ -72,12 +72,7 @@ class PullOrderTest : public testing::Test {
     return refuse_ ? refuse_(request) : Result<void>();
   }
   PagedShape whole(Layout layout = Layout::kHndTwoTensors) const {
-    const auto& manifest = ranks_.manifest();
-    return {.layout = layout,
-            .block_tokens = 64,
-            .num_tokens = manifest.num_tokens,
-            .num_kv_heads = manifest.layout.num_kv_heads,
-            .num_layers = manifest.layout.num_layers};
+    return test::whole(ranks_, layout);
   }
   static PullRequest by_criticality(PagedCache& cache, double share = 0.95) {
     auto request = cache.request();

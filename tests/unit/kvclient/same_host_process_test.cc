@@ -124,17 +124,8 @@ class RankProcess {
   FileDescriptor input_;
 };
 
-PagedShape whole(const FakeRanks& cache) {
-  const auto& manifest = cache.manifest();
-  return {.layout = Layout::kNhdTwoTensors,
-          .block_tokens = 16,
-          .num_tokens = manifest.num_tokens,
-          .num_kv_heads = manifest.layout.num_kv_heads,
-          .num_layers = manifest.layout.num_layers};
-}
-
 PullStats pull(PullClient& client, const RankProcess& rank) {
-  PagedCache cache(rank.cache(), whole(rank.cache()));
+  PagedCache cache(rank.cache(), test::whole(rank.cache(), Layout::kNhdTwoTensors, 16));
   const auto pull = *client.start(rank.manifest(), cache.request());
   const auto end = pull->wait(ample());
   EXPECT_TRUE(end && end->ok()) << (end ? end->error().to_string() : "late");
@@ -174,7 +165,7 @@ TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
   const auto transport = *comm::UcxTransport::create({});
   PullClient client(*transport, {.num_threads = 2});
   pull(client, rank);
-  PagedCache cache(rank.cache(), whole(rank.cache()));
+  PagedCache cache(rank.cache(), test::whole(rank.cache(), Layout::kNhdTwoTensors, 16));
   auto request = cache.request();
   request.feed = std::make_shared<HandoverFeed>();
   request.feed->set_layers_ready(3);
@@ -240,7 +231,8 @@ int64_t growth_under_64_pulls(const RankProcess& rank, bool same_host) {
   std::vector<std::unique_ptr<PagedCache>> caches;
   std::vector<std::unique_ptr<Pull>> pulls;
   for (int i = 0; i < 64; ++i) {
-    caches.push_back(std::make_unique<PagedCache>(rank.cache(), whole(rank.cache())));
+    caches.push_back(std::make_unique<PagedCache>(
+        rank.cache(), test::whole(rank.cache(), Layout::kNhdTwoTensors, 16)));
     pulls.push_back(*client.start(rank.manifest(), caches.back()->request()));
   }
   for (const auto& pull : pulls) {

@@ -20,20 +20,11 @@ using test::Layout;
 using test::PagedCache;
 using test::PagedShape;
 using test::StoredRanks;
+using test::whole;
 
 // Only a bug reaches it.
 Deadline ample() {
   return Deadline::after(std::chrono::seconds(60));
-}
-
-PagedShape whole(const FakeRanks& ranks, Layout layout = Layout::kHndTwoTensors,
-                 int32_t block_tokens = 64) {
-  const auto& manifest = ranks.manifest();
-  return {.layout = layout,
-          .block_tokens = block_tokens,
-          .num_tokens = manifest.num_tokens,
-          .num_kv_heads = manifest.layout.num_kv_heads,
-          .num_layers = manifest.layout.num_layers};
 }
 
 class SameHostPullTest : public ::testing::Test {
