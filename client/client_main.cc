@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "client/http_client.h"
 #include "client/progress_view.h"
 #include "client/prompt_file.h"
+#include "client/token_source.h"
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
@@ -30,7 +32,11 @@ using coordinator::percent_encode;
 namespace json = boost::json;
 
 struct Arguments {
-  std::string server = "127.0.0.1:8000";
+  std::string server_text = "127.0.0.1:8000";
+  ServerAddress server;
+  std::string token_file;
+  std::string ca_file;
+  HttpAccess access;
   std::string output;  // "" : stdout
   std::string request_id;
   std::string prompt_file;
@@ -42,24 +48,16 @@ struct Arguments {
   int64_t deadline_ms = 0;
   int64_t lease_ms = 0;
   std::string handover;
+  std::string cache;
+  std::string cache_salt;
+  bool cache_impure = false;
   bool events = false;  // for whoever pulls while the prefill goes on
   std::string lease_id;
   double timeout_s = 60;
 };
 
-// HOST, or HOST:PORT.
-std::string check_server(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return {};
-  std::string port = text.substr(colon + 1);
-  const std::string wrong = cli::number_range(1, 65535)(port);
-  return wrong.empty() ? "" : "the port " + wrong;
-}
-
 HttpClient client_for(const Arguments& arguments) {
-  const size_t colon = arguments.server.rfind(':');
-  if (colon == std::string::npos) return HttpClient(arguments.server, "8000");
-  return HttpClient(arguments.server.substr(0, colon), arguments.server.substr(colon + 1));
+  return HttpClient(arguments.server, arguments.access);
 }
 
 // "503 unavailable: no worker group is ready (a retry may succeed)".
@@ -108,6 +106,11 @@ std::string prefill_target(const Arguments& arguments) {
   if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
   if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
   if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
+  if (!arguments.cache.empty()) target += "&cache=" + arguments.cache;
+  if (!arguments.cache_salt.empty()) {
+    target += "&cache_salt=" + percent_encode(arguments.cache_salt);
+  }
+  if (arguments.cache_impure) target += "&cache_impure=true";
   return target;
 }
 
@@ -213,6 +216,17 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
       {{"at-end", "at-end"}, {"streaming", "streaming"}},
       "when the KV cache can be pulled: after the prefill, or layer by layer")
       ->default_str("at-end");
+  cli::add_choice<std::string>(
+      *command, "--cache", arguments.cache,
+      {{"off", "off"}, {"read", "read"}, {"write", "write"}, {"both", "both"}},
+      "whether the prompt begins with cached pages of earlier ones, and its own are kept")
+      ->default_str("both");
+  command
+      ->add_option("--cache-salt", arguments.cache_salt,
+                   "cached pages are shared by prompts of the same salt and token name alone")
+      ->type_name("SALT");
+  command->add_flag("--cache-impure", arguments.cache_impure,
+                    "share pages under a head plan whose choice depends on what follows, too");
   command->add_flag("--events", arguments.events,
                     "write all events as they arrive, for millrace-decode --events -");
   command->callback([&] { action = [&] { return prefill(arguments); }; });
@@ -264,6 +278,17 @@ void add_wait_ready(CLI::App& app, Arguments& arguments, Action& action) {
   command->callback([&] { action = [&] { return wait_ready(arguments); }; });
 }
 
+Result<void> prepare(Arguments& arguments) {
+  MR_ASSIGN_OR_RETURN(arguments.server, ServerAddress::parse(arguments.server_text));
+  MR_ASSIGN_OR_RETURN(arguments.access.token, find_token(arguments.token_file));
+  if (!arguments.server.encrypted) return {};
+  TlsFiles files{.ca = arguments.ca_file};
+  const char* ca = std::getenv("MILLRACE_TLS_CA");
+  if (files.ca.empty() && ca != nullptr) files.ca = ca;
+  MR_ASSIGN_OR_RETURN(arguments.access.tls, make_client_tls(files));
+  return {};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -275,10 +300,18 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   Arguments arguments;
-  app.add_option("--server", arguments.server, "HTTP address of the coordinator")
-      ->option_text("HOST:PORT")
-      ->check(check_server)
+  app.add_option("--server", arguments.server_text,
+                 "coordinator: HOST:PORT, or https://HOST:PORT where it encrypts")
+      ->option_text("ADDRESS")
+      ->check(cli::check_by(ServerAddress::parse))
       ->capture_default_str();
+  app.add_option("--token-file", arguments.token_file, "file whose first line is the token to show")
+      ->type_name("FILE")
+      ->default_str("$MILLRACE_TOKEN_FILE, else $MILLRACE_TOKEN holds the token");
+  app.add_option("--tls-ca", arguments.ca_file,
+                 "certificates, in PEM, that the coordinator's must be signed by")
+      ->type_name("FILE")
+      ->default_str("$MILLRACE_TLS_CA, else those that the system trusts");
   app.add_option("--output", arguments.output, "write the JSON result here")
       ->type_name("FILE")
       ->default_str("stdout");
@@ -288,6 +321,10 @@ int main(int argc, char** argv) {
   add_wait_ready(app, arguments, action);
   if (const auto status = cli::parse(app, argc, argv)) return *status;
 
+  if (const Result<void> ready = prepare(arguments); !ready.ok()) {
+    std::cerr << "millrace-client: " << ready.error().message << '\n';
+    return cli::kUsageStatus;
+  }
   if (const Result<void> done = action(); !done.ok()) {
     std::cerr << "millrace-client: " << done.error().message << '\n';
     return 1;

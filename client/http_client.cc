@@ -5,7 +5,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
@@ -13,6 +12,7 @@
 #include <boost/beast/http/write.hpp>
 #include <optional>
 
+#include "common/net/net_stream.h"
 #include "coordinator/net/awaitable.h"
 #include "coordinator/text/media_type.h"
 
@@ -29,28 +29,42 @@ constexpr size_t kMaxAnswerBytes = 256 << 20;
 
 class Exchange {
  public:
-  Exchange(asio::io_context& io, const HttpCall& call, Duration silence,
+  Exchange(asio::io_context& io, const ServerAddress& server, const HttpAccess& access,
+           const HttpCall& call, Duration silence,
            const std::function<void(const protocol::SseEvent&)>& on_event)
-      : call_(call), silence_(silence), on_event_(on_event), stream_(io), resolver_(io) {}
+      : server_(server),
+        access_(access),
+        call_(call),
+        silence_(silence),
+        on_event_(on_event),
+        stream_(tcp::socket(io), server.encrypted ? access.tls : TlsContext()),
+        resolver_(io) {}
 
-  awaitable<void> run(const std::string& host, const std::string& port) {
-    result_ = co_await talk(host, port);
-  }
+  awaitable<void> run() { result_ = co_await talk(); }
   Result<HttpAnswer> take() { return *std::move(result_); }
 
  private:
-  awaitable<Result<HttpAnswer>> talk(const std::string& host, const std::string& port) {
+  awaitable<Result<HttpAnswer>> talk() {
+    const auto& [host, port, encrypted] = server_;
     auto [resolve_ec, endpoints] = co_await resolver_.async_resolve(host, port, kAwait);
     if (resolve_ec) co_return error(Errc::kUnavailable, "{}: {}", host, resolve_ec.message());
     stream_.expires_after(silence_);
-    auto [connect_ec, endpoint] = co_await stream_.async_connect(endpoints, kAwait);
+    auto [connect_ec, endpoint] = co_await stream_.tcp().async_connect(endpoints, kAwait);
     if (connect_ec) {
       co_return error(Errc::kUnavailable, "connect to {}:{}: {}", host, port, text(connect_ec));
+    }
+    stream_.expires_after(silence_);
+    const error_code tls_ec = co_await stream_.connect_tls(host);
+    if (tls_ec) {
+      co_return error(Errc::kUnavailable, "TLS with {}:{}: {}", host, port, stream_.reason(tls_ec));
     }
     http::request<http::string_body> request(http::string_to_verb(call_.method), call_.target, 11,
                                              call_.body);
     request.set(http::field::host, host + ":" + port);
     request.set(http::field::content_type, call_.content_type);
+    if (!access_.token.empty()) {
+      request.set(http::field::authorization, "Bearer " + access_.token);
+    }
     request.keep_alive(false);
     request.prepare_payload();
     stream_.expires_after(silence_);
@@ -107,10 +121,12 @@ class Exchange {
     return {};
   }
 
+  const ServerAddress& server_;
+  const HttpAccess& access_;
   const HttpCall& call_;
   const Duration silence_;
   const std::function<void(const protocol::SseEvent&)>& on_event_;
-  beast::tcp_stream stream_;
+  NetStream stream_;
   tcp::resolver resolver_;
   beast::flat_buffer buffer_;
   protocol::SseParser events_;
@@ -123,8 +139,8 @@ Result<HttpAnswer> HttpClient::call(
     const HttpCall& call, Duration silence,
     const std::function<void(const protocol::SseEvent&)>& on_event) const {
   asio::io_context io(1);
-  Exchange exchange(io, call, silence, on_event);
-  asio::co_spawn(io, exchange.run(host_, port_), asio::detached);
+  Exchange exchange(io, server_, access_, call, silence, on_event);
+  asio::co_spawn(io, exchange.run(), asio::detached);
   io.run();
   return exchange.take();
 }

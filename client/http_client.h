@@ -5,7 +5,9 @@
 #include <functional>
 #include <string>
 
+#include "client/server_address.h"
 #include "common/clock.h"
+#include "common/net/tls_context.h"
 #include "common/result.h"
 #include "protocol/sse_parser.h"
 
@@ -23,9 +25,16 @@ struct HttpAnswer {
   std::string body;  // of an answer that is not a stream of events
 };
 
+// How a client is let in.
+struct HttpAccess {
+  std::string token;  // "" : none is shown
+  TlsContext tls;     // for servers that encrypt
+};
+
 class HttpClient {
  public:
-  HttpClient(std::string host, std::string port) : host_(std::move(host)), port_(std::move(port)) {}
+  HttpClient(ServerAddress server, HttpAccess access = {})
+      : server_(std::move(server)), access_(std::move(access)) {}
 
   // Events of a streamed answer go to `on_event` as they arrive. `silence` is how long nothing at
   // all may come: the coordinator sends a comment every 10 s.
@@ -34,8 +43,8 @@ class HttpClient {
       const std::function<void(const protocol::SseEvent&)>& on_event = {}) const;
 
  private:
-  std::string host_;
-  std::string port_;
+  ServerAddress server_;
+  HttpAccess access_;
 };
 
 }  // namespace millrace::client

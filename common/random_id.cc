@@ -1,16 +1,21 @@
 #include "common/random_id.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
-#include <random>
+#include <array>
+#include <cstdint>
+
+#include "common/check.h"
 
 namespace millrace {
 
 std::string random_id() {
-  std::random_device device;
-  std::string id;
-  for (int word = 0; word < 4; ++word) id += fmt::format("{:08x}", device());
-  return id;
+  std::array<uint64_t, 2> bits{};
+  // Never partial or interrupted for so few bytes, once the system has entropy at all: getrandom(2).
+  const ssize_t got = ::getrandom(bits.data(), sizeof bits, 0);
+  MR_CHECK(got == static_cast<ssize_t>(sizeof bits), "getrandom gave {} bytes", got);
+  return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }
 
 }  // namespace millrace

@@ -38,6 +38,8 @@ std::string_view errc_name(Errc code) {
       return "io";
     case Errc::kInternal:
       return "internal";
+    case Errc::kDenied:
+      return "denied";
   }
   return "internal";
 }

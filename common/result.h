@@ -37,6 +37,7 @@ enum class Errc {
   kCorrupt = 10,          // data does not match its checksum or its own description
   kIo = 11,               // the operating system said no (disk full, permission)
   kInternal = 12,         // anything else; a bug or an unknown code from a newer peer
+  kDenied = 13,           // not for this caller, who has to show something else
 };
 
 std::string_view errc_name(Errc code);

@@ -1,6 +1,7 @@
 #include "decode/decode_node.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "comm/local/local_group.h"
@@ -37,45 +38,112 @@ double tail_s(const PullTimeline& timeline, TimePoint done_at) {
   return std::max(0.0, seconds(tail));
 }
 
-// One rank from pulling to the last token.
-Result<DecodeReport> run_rank(kvclient::PullClient& client, const kvclient::Manifest& manifest,
-                              const std::shared_ptr<kvclient::HandoverFeed>& feed,
-                              const DecodeOptions& options, comm::Communicator& tp,
-                              comm::Communicator& alone, Deadline deadline) {
-  const auto device = kernels::make_cpu_device({.num_threads = options.threads_per_rank});
-  // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
-  const bool bfloat16 = find_dtype(manifest.layout.dtype) == DType::kBFloat16;
-  const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
-  MR_ASSIGN_OR_RETURN(const auto weights,
-                      model::load_model_weights(options.model_directory, {tp.rank(), tp.size()},
-                                                dtype, *device, options.threads_per_rank));
-  MR_RETURN_IF_ERROR(check_model(*weights, manifest, options.any_weights));
+// What all ranks of a node share.
+struct Node {
+  comm::Transport& transport;
+  kvclient::PullClient& client;
+  const std::shared_ptr<const kvclient::Manifest> manifest;
+  const std::shared_ptr<kvclient::HandoverFeed> feed;
+  const DecodeOptions& options;
+  const Deadline deadline;
+};
 
-  MR_ASSIGN_OR_RETURN(const auto cache,
-                      PulledCache::pull(client, manifest, feed, weights->shard, *device,
-                                        {options.order, options.hot_share}, deadline));
-  MR_ASSIGN_OR_RETURN(const auto result, feed->wait_for_result(deadline));
-  DecodeReport report{.pulled = cache.stats(),
-                      .bytes_while_computing = cache.timeline().bytes_while_computing,
-                      .bytes_before_done = cache.timeline().bytes_before_done,
-                      .tail_s = tail_s(cache.timeline(), feed->done_at()),
-                      .hot_s = cache.timeline().hot_s,
-                      .cache_checksums = {cache.checksum()}};
-  Stopwatch watch;
-  MR_ASSIGN_OR_RETURN(auto generator,
-                      model::Generator::create(*device, *weights, tp, alone, options.max_tokens));
-  MR_ASSIGN_OR_RETURN(report.token_ids,
-                      generator.generate({.prompt = cache.slabs(),
-                                          .num_prompt_tokens = manifest.num_tokens,
-                                          .first_token = result.first_token_id,
-                                          .max_tokens = options.max_tokens,
-                                          .ignore_eos = options.ignore_eos},
-                                         [deadline] { return deadline; }));
-  report.finish_reason =
-      model::finish_reason(report.token_ids, weights->config, options.ignore_eos);
-  report.generate_s = watch.elapsed_s();
-  return report;
-}
+// One rank from pulling to the last token.
+class RankRun {
+ public:
+  RankRun(const Node& node, comm::Communicator& tp, comm::Communicator& alone)
+      : node_(node),
+        tp_(tp),
+        alone_(alone),
+        device_(kernels::make_cpu_device({.num_threads = node.options.threads_per_rank})) {}
+
+  Result<DecodeReport> run() {
+    MR_RETURN_IF_ERROR(load());
+    return node_.options.attention == AttentionMode::kDense ? run_dense() : run_progressive();
+  }
+
+ private:
+  Result<void> load() {
+    const auto& options = node_.options;
+    // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
+    const bool bfloat16 = find_dtype(node_.manifest->layout.dtype) == DType::kBFloat16;
+    const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
+    MR_ASSIGN_OR_RETURN(weights_,
+                        model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},
+                                                  dtype, *device_, options.threads_per_rank));
+    MR_RETURN_IF_ERROR(check_model(*weights_, *node_.manifest, options.any_weights));
+    MR_ASSIGN_OR_RETURN(
+        generator_, model::Generator::create(*device_, *weights_, tp_, alone_, options.max_tokens));
+    return {};
+  }
+
+  Result<DecodeReport> run_dense() {
+    const auto& options = node_.options;
+    MR_ASSIGN_OR_RETURN(
+        const auto cache,
+        PulledCache::pull(node_.client, *node_.manifest, node_.feed, weights_->shard, *device_,
+                          {options.order, options.hot_share}, node_.deadline));
+    const auto& timeline = cache.timeline();
+    MR_ASSIGN_OR_RETURN(const auto result, node_.feed->wait_for_result(node_.deadline));
+    DecodeReport report{.pulled = cache.stats(),
+                        .bytes_while_computing = timeline.bytes_while_computing,
+                        .bytes_before_done = timeline.bytes_before_done,
+                        .tail_s = tail_s(timeline, node_.feed->done_at()),
+                        .hot_s = timeline.hot_s,
+                        .cache_checksums = {cache.checksum()}};
+    MR_RETURN_IF_ERROR(generate({.prompt = cache.slabs(), .first_token = result.first_token_id},
+                                timeline.began, report));
+    return report;
+  }
+
+  Result<DecodeReport> run_progressive() {
+    const auto& options = node_.options;
+    MR_ASSIGN_OR_RETURN(const auto prompt,
+                        PagedPrompt::open({.transport = &node_.transport,
+                                           .client = &node_.client,
+                                           .manifest = node_.manifest,
+                                           .feed = node_.feed,
+                                           .weights = weights_.get(),
+                                           .num_threads = options.threads_per_rank},
+                                          options.progressive, options.hot_share, node_.deadline));
+    const auto began = Clock::steady().now();
+    MR_RETURN_IF_ERROR(prompt->wait(node_.deadline));
+    MR_ASSIGN_OR_RETURN(const auto result, node_.feed->wait_for_result(node_.deadline));
+    DecodeReport report;
+    MR_RETURN_IF_ERROR(
+        generate({.attention = prompt.get(), .first_token = result.first_token_id}, began, report));
+    report.pulled = prompt->pulled();
+    report.pulled.seconds = seconds(Clock::steady().now() - began);
+    report.progressive = prompt->report();
+    return report;
+  }
+
+  Result<void> generate(model::GenerateRequest request, TimePoint began, DecodeReport& report) {
+    const auto& options = node_.options;
+    const auto from = std::max(began, node_.feed->done_at());
+    request.num_prompt_tokens = node_.manifest->num_tokens;
+    request.max_tokens = options.max_tokens;
+    request.ignore_eos = options.ignore_eos;
+    if (!options.follow.empty()) request.follow = std::span(options.follow).subspan(1);
+    request.on_token = [&report, from] {
+      if (report.first_token_s == 0) report.first_token_s = seconds(Clock::steady().now() - from);
+    };
+    Stopwatch watch;
+    MR_ASSIGN_OR_RETURN(report.token_ids,
+                        generator_->generate(request, [this] { return node_.deadline; }));
+    report.finish_reason =
+        model::finish_reason(report.token_ids, weights_->config, options.ignore_eos);
+    report.generate_s = watch.elapsed_s();
+    return {};
+  }
+
+  const Node& node_;
+  comm::Communicator& tp_;
+  comm::Communicator& alone_;
+  const std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<model::ModelWeights> weights_;
+  std::optional<model::Generator> generator_;
+};
 
 void add(kvclient::PullStats& sum, const kvclient::PullStats& rank) {
   sum.pages += rank.pages;
@@ -103,6 +171,12 @@ Result<DecodeReport> decode(comm::Transport& transport,
   MR_ASSIGN_OR_RETURN(const auto manifest, feed->wait_for_manifest(deadline));
   MR_RETURN_IF_ERROR(kvclient::check_manifest(manifest));
   kvclient::PullClient client(transport, options.client);
+  const Node node{.transport = transport,
+                  .client = client,
+                  .manifest = std::make_shared<const kvclient::Manifest>(manifest),
+                  .feed = feed,
+                  .options = options,
+                  .deadline = deadline};
   auto group = comm::LocalGroup::create(options.tp);
   std::vector<Result<DecodeReport>> reports(
       group.size(), Result<DecodeReport>(Error(Errc::kInternal, "the rank did not run")));
@@ -111,7 +185,7 @@ Result<DecodeReport> decode(comm::Transport& transport,
     for (size_t r = 0; r < group.size(); ++r) {
       ranks.emplace_back([&, r] {
         const auto alone = comm::LocalGroup::create(1);
-        reports[r] = run_rank(client, manifest, feed, options, *group[r], *alone.front(), deadline);
+        reports[r] = RankRun(node, *group[r], *alone.front()).run();
         // A rank that failed must not leave the others waiting for it.
         if (!reports[r].ok()) group[r]->abort();
       });
@@ -129,8 +203,12 @@ Result<DecodeReport> decode(comm::Transport& transport,
     total.bytes_before_done += report->bytes_before_done;
     total.tail_s = std::max(total.tail_s, report->tail_s);
     total.hot_s = std::max(total.hot_s, report->hot_s);
-    total.cache_checksums.push_back(report->cache_checksums.front());
+    for (const uint64_t checksum : report->cache_checksums) {
+      total.cache_checksums.push_back(checksum);
+    }
     total.generate_s = std::max(total.generate_s, report->generate_s);
+    total.first_token_s = std::max(total.first_token_s, report->first_token_s);
+    total.progressive.add(report->progressive);
     total.token_ids = std::move(report->token_ids);
     total.finish_reason = report->finish_reason;
   }

@@ -11,10 +11,14 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
+#include "decode/paged_prompt.h"
 #include "kvclient/handover/handover_feed.h"
 #include "kvclient/pull_client.h"
 
 namespace millrace::decode {
+
+// kDense: pulls the whole cache and attends to all of it. kProgressive: paged_prompt.h.
+enum class AttentionMode { kDense, kProgressive };
 
 struct DecodeOptions {
   std::string model_directory;
@@ -29,6 +33,11 @@ struct DecodeOptions {
   kvclient::PullOrder order = kvclient::PullOrder::kPosition;
   double hot_share = kvclient::kDefaultHotShare;  // of kCriticality
   Duration timeout = std::chrono::minutes(10);    // pull and generation together
+  AttentionMode attention = AttentionMode::kDense;
+  ProgressiveOptions progressive;  // `order` and `client`'s pages per request are kDense's
+  // Goes on with these tokens whatever it chooses itself (model::GenerateRequest::follow); the first
+  // is the prefill's.
+  std::vector<int32_t> follow = {};
 };
 
 struct DecodeReport {
@@ -42,8 +51,12 @@ struct DecodeReport {
   double tail_s = 0;
   double hot_s =
       0;  // from the start of the slowest rank's pull until the hot lists of all layers were there
-  std::vector<uint64_t> cache_checksums;  // by rank
+  std::vector<uint64_t> cache_checksums;  // by rank, of kDense
   double generate_s = 0;
+  // Until the first token that this node computed: from `done`, or from when the ranks could pull if
+  // that was later. 0: it computed none.
+  double first_token_s = 0;
+  ProgressiveReport progressive;  // of kProgressive, over all ranks
 };
 
 // Pulls what `feed` tells of and generates once the result is there. connect() of `transport` must

@@ -1,7 +1,7 @@
 // millrace-decode: the reference decode node. Pulls a handed-over KV cache and generates greedily
 // from it.
 //   millrace-decode --manifest FILE | --events FILE --model DIR [--max-tokens N] [--tp T]
-//   [--transport auto|shm|tcp] [--output FILE]
+//   [--transport auto|shm|tcp] [--attention dense|progressive] [--output FILE]
 // Exit status: 0 tokens generated; 1 an error; 2 the command line is wrong.
 // Prints a JSON object: the tokens, how much came over which transport from which tier, and how
 // much of it before the prefill was done.
@@ -12,9 +12,13 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 
-#include "comm/ucx/ucx_transport.h"
+#include "comm/any/any_transport.h"
+#include "comm/ucx/any_ucx.h"
+#include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
@@ -22,6 +26,7 @@
 #include "common/log.h"
 #include "common/system/output_file.h"
 #include "common/system/usable_cores.h"
+#include "common/units.h"
 #include "decode/decode_node.h"
 #include "kvclient/handover/event_reader.h"
 #include "kvclient/manifest/manifest.h"
@@ -36,10 +41,58 @@ struct Options {
   std::string manifest_path;
   std::string events_path;  // "-": standard input
   std::string output_path;
+  std::string follow_path;
+  std::string pages_memory = "0";
+  bool no_prediction = false;
   comm::UcxTransports transports = comm::UcxTransports::kAuto;
+  TlsFiles tls;
   double timeout_s = 600;
   DecodeOptions decode;
 };
+
+void add_tls_options(CLI::App& app, TlsFiles& files) {
+  app.add_option("--kv-tls-ca", files.ca,
+                 "certificates, in PEM, that those of ranks at tls:// must be signed by")
+      ->type_name("FILE")
+      ->default_str("those that the system trusts");
+  auto* certificate = app.add_option("--kv-tls-cert", files.certificate,
+                                     "certificate, in PEM, to show to ranks at tls://");
+  auto* key = app.add_option("--kv-tls-key", files.key, "its key, without a passphrase");
+  certificate->type_name("FILE")->needs(key);
+  key->type_name("FILE")->needs(certificate);
+}
+
+void add_attention_options(CLI::App& app, Options& options) {
+  auto& progressive = options.decode.progressive;
+  cli::add_choice<AttentionMode>(
+      app, "--attention", options.decode.attention,
+      {{"dense", AttentionMode::kDense}, {"progressive", AttentionMode::kProgressive}},
+      "all of a cache that is pulled whole, or for each token as many of its pages as carry "
+      "--mass");
+  app.add_option("--mass", progressive.mass,
+                 "with progressive attention: the share of each head's attention mass to attend to")
+      ->check(cli::number_range(0.01, 1.0))
+      ->capture_default_str();
+  cli::add_choice<bool>(app, "--mass-by", progressive.proven,
+                        {{"estimate", false}, {"bound", true}},
+                        "what is not attended to is estimated, or bounded: never less than --mass, "
+                        "but nearly all pages");
+  app.add_option(
+         "--pages-memory", options.pages_memory,
+         "with progressive attention: memory for pages of each rank, such as 512MiB; 0: all")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_flag("--no-prediction", options.no_prediction,
+               "with progressive attention: do not pull what the next layer is likely to need");
+  cli::add_choice<DecodeStart>(
+      app, "--start", progressive.start,
+      {{"need", DecodeStart::kNeed}, {"hot", DecodeStart::kHot}, {"whole", DecodeStart::kWhole}},
+      "with progressive attention: begin without pages, with the hot ones, or with all that fit");
+  app.add_option("--follow", options.follow_path,
+                 "go on with these tokens, a JSON list, and print what would have come instead")
+      ->type_name("FILE");
+}
 
 void add_options(CLI::App& app, Options& options) {
   auto* manifest = app.add_option("--manifest", options.manifest_path,
@@ -63,7 +116,11 @@ void add_options(CLI::App& app, Options& options) {
       ->check(cli::number_range(1, 64))
       ->capture_default_str();
   cli::add_choice<comm::UcxTransports>(app, "--transport", options.transports,
-                                       comm::ucx_transport_names(), "transport for pages");
+                                       comm::ucx_transport_names(),
+                                       "auto: whatever the ranks speak, and from their memory on "
+                                       "the same host; tcp: not from memory; shm: by UCX's shared "
+                                       "memory alone");
+  add_tls_options(app, options.tls);
   cli::add_choice<kvclient::PullOrder>(
       app, "--order", options.decode.order,
       {{"position", kvclient::PullOrder::kPosition}, {"hot", kvclient::PullOrder::kCriticality}},
@@ -72,6 +129,7 @@ void add_options(CLI::App& app, Options& options) {
                  "with --order hot: share of each head's attention mass that comes first")
       ->check(cli::number_range(0.01, 1.0))
       ->capture_default_str();
+  add_attention_options(app, options);
   app.add_option("--timeout-s", options.timeout_s,
                  "time limit for pull and generation together, in seconds")
       ->check(cli::positive_seconds())
@@ -85,7 +143,48 @@ double share(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-json::object to_json(const DecodeReport& report) {
+json::object to_json(const ProgressiveReport& report) {
+  const int64_t steps = report.attention.steps;
+  json::array layers;
+  PoolCounts all;
+  int64_t touched = 0;
+  for (size_t layer = 0; layer < report.pool.layers.size(); ++layer) {
+    const auto& counts = report.pool.layers[layer];
+    const int64_t pages = report.attention.pages_touched[layer];
+    all.add(counts);
+    touched += pages;
+    layers.push_back({{"pages_per_token", share(pages, steps)},
+                      {"density", share(pages, steps * report.layer_pages)},
+                      {"hits", counts.hits},
+                      {"predicted_hits", counts.predicted},
+                      {"late", counts.late},
+                      {"misses", counts.misses}});
+  }
+  const auto num_layers = std::ssize(layers);
+  return {{"density", share(touched, steps * report.layer_pages * num_layers)},
+          {"pages_per_token", share(touched, steps)},
+          {"hit_rate", share(all.hits, all.asked())},
+          {"predicted_hits", all.predicted},
+          {"late", all.late},
+          {"misses", all.misses},
+          {"pool_pages", report.num_slots},
+          {"evictions", report.pool.evictions},
+          {"filled_pages", report.pool.filled_pages},
+          {"predicted_pages", report.pool.predicted_pages},
+          {"needed_pages", report.pool.needed_pages},
+          {"predictions", report.lookahead.made},
+          {"predictions_dropped", report.lookahead.dropped},
+          {"predicted_share_of_read",
+           share(report.lookahead.pages_foreseen, report.lookahead.pages_read)},
+          {"digest_bytes", report.intake.digest_bytes},
+          {"digests_s", report.intake.digests_s},
+          {"hot_pages", report.intake.hot_pages},
+          {"hot_s", report.intake.hot_s},
+          {"whole_s", report.intake.whole_s},
+          {"layers", std::move(layers)}};
+}
+
+json::object to_json(const DecodeReport& report, AttentionMode attention) {
   const auto& pulled = report.pulled;
   json::object transports;
   for (const auto& [name, bytes] : pulled.bytes_by_transport) transports[name] = bytes;
@@ -93,27 +192,45 @@ json::object to_json(const DecodeReport& report) {
   for (const uint64_t checksum : report.cache_checksums) {
     checksums.emplace_back(fmt::format("{:016x}", checksum));
   }
-  return {{"generated_token_ids", json::value_from(report.token_ids)},
-          {"finish_reason", report.finish_reason},
-          {"pulled_pages", pulled.pages},
-          {"pulled_bytes", pulled.bytes},
-          {"pulled_while_computing_bytes", report.bytes_while_computing},
-          {"pulled_before_done_bytes", report.bytes_before_done},
-          {"pulled_before_done_share", share(report.bytes_before_done, pulled.bytes)},
-          {"tail_s", report.tail_s},
-          {"hot_pages", pulled.hot_pages},
-          {"hot_share_of_pages", share(pulled.hot_pages, pulled.pages)},
-          {"hot_s", report.hot_s},
-          {"score_bytes", pulled.score_bytes},
-          {"cache_checksums", std::move(checksums)},
-          {"pages_by_tier",
-           {{"device", pulled.pages_by_tier[Tier::kDevice]},
-            {"host", pulled.pages_by_tier[Tier::kHost]},
-            {"disk", pulled.pages_by_tier[Tier::kDisk]}}},
-          {"bytes_by_transport", std::move(transports)},
-          {"corrupt_pages", pulled.corrupt_pages},
-          {"pull_s", pulled.seconds},
-          {"generate_s", report.generate_s}};
+  json::object all = {{"generated_token_ids", json::value_from(report.token_ids)},
+                      {"finish_reason", report.finish_reason},
+                      {"pulled_pages", pulled.pages},
+                      {"pulled_bytes", pulled.bytes},
+                      {"pulled_while_computing_bytes", report.bytes_while_computing},
+                      {"pulled_before_done_bytes", report.bytes_before_done},
+                      {"pulled_before_done_share", share(report.bytes_before_done, pulled.bytes)},
+                      {"tail_s", report.tail_s},
+                      {"hot_pages", pulled.hot_pages},
+                      {"hot_share_of_pages", share(pulled.hot_pages, pulled.pages)},
+                      {"hot_s", report.hot_s},
+                      {"score_bytes", pulled.score_bytes},
+                      {"cache_checksums", std::move(checksums)},
+                      {"pages_by_tier",
+                       {{"device", pulled.pages_by_tier[Tier::kDevice]},
+                        {"host", pulled.pages_by_tier[Tier::kHost]},
+                        {"disk", pulled.pages_by_tier[Tier::kDisk]}}},
+                      {"bytes_by_transport", std::move(transports)},
+                      {"corrupt_pages", pulled.corrupt_pages},
+                      {"pull_s", pulled.seconds},
+                      {"generate_s", report.generate_s},
+                      {"first_token_s", report.first_token_s}};
+  if (attention == AttentionMode::kProgressive) all["progressive"] = to_json(report.progressive);
+  return all;
+}
+
+Result<std::vector<int32_t>> read_tokens(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return error(Errc::kIo, "{}: cannot be read", path);
+  boost::system::error_code wrong;
+  const auto list = json::parse(text.str(), wrong);
+  const auto tokens = wrong ? boost::system::result<std::vector<int32_t>>(wrong)
+                            : json::try_value_to<std::vector<int32_t>>(list);
+  if (!tokens || tokens->empty()) {
+    return error(Errc::kInvalidArgument, "{}: not a JSON list of tokens", path);
+  }
+  return *tokens;
 }
 
 Result<DecodeReport> decode_finished(comm::Transport& transport, const Options& options) {
@@ -139,15 +256,25 @@ Result<DecodeReport> decode_events(comm::Transport& transport, const Options& op
 
 Result<void> run(Options& options) {
   MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(options.output_path));
+  if (!options.follow_path.empty()) {
+    MR_ASSIGN_OR_RETURN(options.decode.follow, read_tokens(options.follow_path));
+  }
+  MR_ASSIGN_OR_RETURN(options.decode.progressive.pages_memory_bytes,
+                      parse_bytes(options.pages_memory));
+  options.decode.progressive.predict = !options.no_prediction;
   options.decode.threads_per_rank = std::max(1, usable_cores() / options.decode.tp);
   options.decode.timeout = cli::from_seconds(options.timeout_s);
   options.decode.client.same_host = options.transports == comm::UcxTransports::kAuto;
-  MR_ASSIGN_OR_RETURN(const auto transport,
-                      comm::UcxTransport::create({.transports = options.transports}));
+  const bool by_ucx = options.transports == comm::UcxTransports::kSharedMemory;
+  comm::AnyTransport transport(by_ucx ? std::nullopt
+                                      : std::optional(comm::TcpOptions{.client_tls = options.tls}));
+  add_ucx(transport, {.transports = options.transports});
+  const bool has_tls = !options.tls.ca.empty() || !options.tls.certificate.empty();
+  if (has_tls) MR_RETURN_IF_ERROR(transport.check_tls());
   MR_ASSIGN_OR_RETURN(const auto report, options.events_path.empty()
-                                             ? decode_finished(*transport, options)
-                                             : decode_events(*transport, options));
-  return output.write(json::serialize(to_json(report)) + "\n");
+                                             ? decode_finished(transport, options)
+                                             : decode_events(transport, options));
+  return output.write(json::serialize(to_json(report, options.decode.attention)) + "\n");
 }
 
 }  // namespace

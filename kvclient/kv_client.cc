@@ -63,7 +63,8 @@ Result<std::vector<KvClient::Run>> KvClient::runs(int32_t kv_head, int64_t first
     runs.push_back({.shard = &manifest_.shards[static_cast<size_t>(span->shard)],
                     .first_page = page,
                     .num_pages = std::min({int64_t{options_.pages_per_request},
-                                           span->end_page - page, end_page - page})});
+                                           span->end_page - page, end_page - page}),
+                    .named = {}});
   }
   return runs;
 }
@@ -72,7 +73,7 @@ Result<comm::TransportConnection*> KvClient::connection(const std::string& addre
                                                         Deadline deadline) {
   auto& slot = connections_[address];
   if (slot == nullptr) {
-    auto connected = transport_.connect(address, deadline);
+    auto connected = transport_.connect(address, manifest_.lease_id, deadline);
     if (!connected.ok()) return of_request(manifest_, connected.error());
     slot = std::move(*connected);
   }
@@ -100,7 +101,7 @@ Result<std::vector<PulledPage>> KvClient::fetch_once(const Run& run, int32_t lay
                       .kv_head = kv_head,
                       .first_page = run.first_page,
                       .num_pages = run.num_pages,
-                      .named = {}};
+                      .named = run.named};
   const auto called =
       connection->call(page_request(manifest_, pages, digests), destination, deadline);
   if (!called.ok()) {
@@ -121,7 +122,7 @@ Result<void> KvClient::fetch_checked(const Run& run, int32_t layer, int32_t kv_h
   MR_ASSIGN_OR_RETURN(auto fetched, fetch(run, layer, kv_head, false, destination, deadline));
   for (size_t i = 0; i < fetched.size(); ++i) {
     const auto page = destination.subspan(i * bytes, bytes);
-    const Run single{run.shard, run.first_page + static_cast<int64_t>(i), 1};
+    const Run single{run.shard, run.first_page + static_cast<int64_t>(i), 1, {}};
     for (int32_t attempt = 0; checksum(page) != fetched[i].checksum; ++attempt) {
       ++stats_.corrupt_pages;
       if (attempt == options_.max_refetches) {
@@ -166,13 +167,34 @@ Result<std::vector<float>> KvClient::pull_digests(int32_t layer, int32_t kv_head
   MR_RETURN_IF_ERROR(check_range(layer, kv_head, first_page, count));
   const size_t page_floats = size_t{3} * static_cast<size_t>(manifest_.layout.head_dim);
   std::vector<float> digests(static_cast<size_t>(count) * page_floats);
-  MR_ASSIGN_OR_RETURN(const auto pieces, runs(kv_head, first_page, count));
-  for (const auto& run : pieces) {
-    const auto at = static_cast<size_t>(run.first_page - first_page) * page_floats;
-    const auto floats = static_cast<size_t>(run.num_pages) * page_floats;
-    MR_RETURN_IF_ERROR(fetch(run, layer, kv_head, true,
-                             std::as_writable_bytes(std::span(digests).subspan(at, floats)),
-                             deadline));
+  // By rank, whose stripes are many.
+  std::map<int, std::vector<int64_t>> pages_of_shard;
+  const ShardSpans& spans = this->spans(kv_head);
+  for (int64_t page = first_page; page < first_page + count; ++page) {
+    const ShardSpan* span = spans.find(page);
+    if (span == nullptr) {
+      return error(Errc::kInvalidArgument, "no shard of the manifest holds kv head {}, page {}",
+                   kv_head, page);
+    }
+    pages_of_shard[span->shard].push_back(page);
+  }
+  const auto batch = static_cast<size_t>(options_.pages_per_request);
+  std::vector<float> brought;
+  for (const auto& [shard, pages] : pages_of_shard) {
+    for (size_t first = 0; first < pages.size(); first += batch) {
+      const auto names = std::span(pages).subspan(first, std::min(batch, pages.size() - first));
+      brought.resize(names.size() * page_floats);
+      const Run run{.shard = &manifest_.shards[static_cast<size_t>(shard)],
+                    .first_page = names.front(),
+                    .num_pages = std::ssize(names),
+                    .named = {names.begin(), names.end()}};
+      MR_RETURN_IF_ERROR(
+          fetch(run, layer, kv_head, true, std::as_writable_bytes(std::span(brought)), deadline));
+      for (size_t i = 0; i < names.size(); ++i) {
+        std::copy_n(brought.data() + i * page_floats, page_floats,
+                    digests.data() + static_cast<size_t>(names[i] - first_page) * page_floats);
+      }
+    }
   }
   return digests;
 }

@@ -69,10 +69,11 @@ class KvClient {
   const PullStats& stats() const { return stats_; }
 
  private:
-  struct Run {  // consecutive pages on one rank
+  struct Run {  // pages on one rank, consecutive where none are named
     const Shard* shard = nullptr;
     int64_t first_page = 0;
     int64_t num_pages = 0;
+    std::vector<int64_t> named;
   };
   const ShardSpans& spans(int32_t kv_head);
   Result<std::vector<Run>> runs(int32_t kv_head, int64_t first_page, int64_t num_pages);

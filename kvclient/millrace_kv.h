@@ -45,7 +45,7 @@ extern "C" {
 
 /* Of this header; the major number changes when callers must be compiled anew. */
 #define MKV_VERSION_MAJOR 1
-#define MKV_VERSION_MINOR 1
+#define MKV_VERSION_MINOR 3
 
 /* Of the library: major << 16 | minor. Refuse to go on where major is not MKV_VERSION_MAJOR, or
  * minor is less than MKV_VERSION_MINOR. */
@@ -68,7 +68,8 @@ enum {
   MKV_PEER_LOST = 9, /* a rank died, went silent or cannot be reached */
   MKV_CORRUPT = 10,  /* bytes or text that are not what they claim to be */
   MKV_IO = 11,
-  MKV_INTERNAL = 12
+  MKV_INTERNAL = 12,
+  MKV_DENIED = 13 /* not for this caller */
 };
 
 /* "not_found"; "unknown" for other numbers. */
@@ -119,7 +120,8 @@ typedef struct mkv_shard_info {
   int32_t first_kv_head;
   int32_t num_kv_heads;
   int64_t num_tokens;
-  const char* address; /* "host:port"; valid as long as the manifest */
+  const char*
+      address; /* "tcp://host:port", "tls://...", "ucx://..."; valid as long as the manifest */
 } mkv_shard_info;
 
 /* Reads and checks what POST /v1/prefill answered, the data of an event `manifest` or `done`, or
@@ -173,9 +175,11 @@ typedef int32_t mkv_transport;
 enum {
   MKV_TRANSPORT_AUTO =
       0, /* on one host, where the ranks are of the same user and offer it, this process
-                             copies pages from their memory; else the best that both ends have */
-  MKV_TRANSPORT_SHM = 1, /* UCX's shared memory; connecting to another host is an error */
-  MKV_TRANSPORT_TCP = 2
+                             copies pages from their memory; else what their addresses say */
+  MKV_TRANSPORT_SHM =
+      1,                /* UCX's shared memory: ucx:// addresses on this host alone. MKV_UNSUPPORTED
+                             in a library without UCX */
+  MKV_TRANSPORT_TCP = 2 /* what the addresses say, nothing from memory; ucx:// by UCX over TCP */
 };
 
 /* 0 in a field is its default. */
@@ -186,9 +190,15 @@ typedef struct mkv_client_options {
   int32_t connections_per_rank; /* that pull from one rank at the same time, over all pulls */
   int32_t pages_per_request;
   int32_t max_refetches; /* of a page that arrived wrong, before the pull fails; -1 for none */
+  /* From version 1.3 on, for ranks at tls:// addresses: files in PEM, read again when they change. NULL
+   * or "" for none. */
+  const char*
+      tls_ca; /* whom the ranks' certificates must be signed by; else those the system trusts */
+  const char* tls_cert; /* of this process, for ranks that ask for one; needs tls_key */
+  const char* tls_key;  /* without a passphrase */
 } mkv_client_options;
 
-/* `options` may be NULL. */
+/* `options` may be NULL. MKV_INVALID_ARGUMENT, MKV_IO: files of the options are no good. */
 MKV_API mkv_status mkv_client_create(const mkv_client_options* options, mkv_client** out);
 /* Cancels its pulls and waits until nothing is written any more: at once as a rule, some seconds where
  * ranks went silent. The handles of its pulls stay valid. */
@@ -244,6 +254,15 @@ enum {
   MKV_ORDER_CRITICALITY = 1
 };
 
+/* Where the places of a pull are. Those of a GPU are addresses of its memory, from cudaMalloc or what
+ * the engine has for it; the driver is looked for when the first such pull runs, which ends with
+ * MKV_UNSUPPORTED where there is none. Copies run on streams of the client's own, in no order with
+ * the engine's: work that was given to the GPU before must have left the places when the pull
+ * starts, and a layer whose wait has returned MKV_OK can be read by work that is given to any stream
+ * from then on, without an event. The pull uses the device's primary context, as the CUDA runtime. */
+typedef int32_t mkv_memory;
+enum { MKV_MEMORY_HOST = 0, MKV_MEMORY_CUDA = 1 };
+
 typedef struct mkv_pull_request {
   uint32_t struct_bytes;
   int32_t first_layer; /* of the model */
@@ -265,7 +284,9 @@ typedef struct mkv_pull_request {
   mkv_feed* feed;                      /* or NULL: pull without waiting for events */
   /* From version 1.1 on. */
   mkv_order order;
-  int32_t reserved; /* 0 */
+  /* From version 1.2 on, 0 before: MKV_MEMORY_CUDA + n where all places are in the memory of CUDA
+   * device n, as this process counts them. */
+  mkv_memory memory;
   double hot_share; /* at most 1; 0: 0.95 */
 } mkv_pull_request;
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kvclient/order/page_run.h"
+
 namespace millrace::kvclient {
 
 namespace {
@@ -31,7 +33,38 @@ PagePlaces::PagePlaces(const PullRequest& request, const Manifest& manifest,
       row_bytes_(manifest.layout.head_dim * manifest.element_bytes()),
       sink_(sink) {}
 
+PagePlaces::PagePlaces(const PageRun& run, const PullRequest& request, const Manifest& manifest,
+                       std::span<std::byte> staging)
+    : staged_run_(&run),
+      request_(request),
+      page_tokens_(manifest.layout.page_tokens),
+      row_bytes_(manifest.layout.head_dim * manifest.element_bytes()),
+      sink_(staging) {}
+
+std::span<std::byte> PagePlaces::staged(int64_t page) const {
+  if (staged_run_ == nullptr) return {};
+  const auto& named = staged_run_->named;
+  const int64_t index = named.empty()
+                            ? page - staged_run_->first_page
+                            : std::lower_bound(named.begin(), named.end(), page) - named.begin();
+  const auto bytes = static_cast<size_t>(2 * page_tokens_ * row_bytes_);
+  return sink_.subspan(static_cast<size_t>(index) * bytes, bytes);
+}
+
 void PagePlaces::append(int32_t layer, int32_t kv_head, int64_t page, Pieces& pieces) const {
+  if (staged_run_ != nullptr) {
+    const auto memory = staged(page);
+    join(pieces, memory.data(), std::ssize(memory));
+    return;
+  }
+  if (!request_.pages.empty()) {
+    const PageName name{.layer = layer, .kv_head = kv_head, .page = page};
+    const auto named =
+        std::lower_bound(request_.pages.begin(), request_.pages.end(), name,
+                         [](const NamedPage& a, const PageName& b) { return a.name < b; });
+    join(pieces, named->to, 2 * page_tokens_ * row_bytes_);
+    return;
+  }
   const auto& to = request_.layers[static_cast<size_t>(layer - request_.first_layer)];
   const int64_t head = (kv_head - request_.first_kv_head) * to.head_stride;
   const int64_t half_page = page_tokens_ * row_bytes_;
@@ -70,6 +103,7 @@ void PagePlaces::append_plane(const Plane& plane, int64_t page, std::byte* sink,
 }
 
 int64_t PagePlaces::run_bytes(int32_t layer) const {
+  if (staged_run_ != nullptr || !request_.pages.empty()) return 2 * page_tokens_ * row_bytes_;
   const auto& to = request_.layers[static_cast<size_t>(layer - request_.first_layer)];
   if (to.token_stride != row_bytes_) return row_bytes_;
   return row_bytes_ * std::min<int64_t>(page_tokens_, request_.block_tokens);

@@ -10,6 +10,8 @@
 
 namespace millrace::kvclient {
 
+struct PageRun;
+
 using Pieces = std::vector<std::span<std::byte>>;
 
 class PagePlaces {
@@ -18,6 +20,14 @@ class PagePlaces {
   // for, of its first page and its last, go to `sink`, two pages: each to a place of its own, so
   // that a page can be checked where it lies.
   PagePlaces(const PullRequest& request, const Manifest& manifest, std::span<std::byte> sink);
+
+  // Of a run that is staged, page after page as they travel, before it goes elsewhere. `run` outlives
+  // this.
+  PagePlaces(const PageRun& run, const PullRequest& request, const Manifest& manifest,
+             std::span<std::byte> staging);
+
+  // The memory that a page is staged in; empty for one that goes to an engine's blocks.
+  std::span<std::byte> staged(int64_t page) const;
 
   // Behind what `pieces` has; runs of memory are one piece. `layer` is of the model, `kv_head` too.
   void append(int32_t layer, int32_t kv_head, int64_t page, Pieces& pieces) const;
@@ -29,10 +39,11 @@ class PagePlaces {
   struct Plane;
   void append_plane(const Plane& plane, int64_t page, std::byte* sink, Pieces& pieces) const;
 
+  const PageRun* const staged_run_ = nullptr;
   const PullRequest& request_;
   const int64_t page_tokens_;
   const int64_t row_bytes_;
-  const std::span<std::byte> sink_;
+  const std::span<std::byte> sink_;  // or the staging memory
 };
 
 }  // namespace millrace::kvclient

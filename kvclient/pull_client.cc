@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/system/usable_cores.h"
+#include "kvclient/device/cuda_copier.h"
 #include "kvclient/pull_queue.h"
 #include "kvclient/pull_worker.h"
 
@@ -78,11 +79,13 @@ int64_t Pull::num_pages() const {
 PullClient::PullClient(comm::Transport& transport, const PullClientOptions& options)
     : options_(with_defaults(options)),
       queue_(std::make_shared<PullQueue>(options_.num_threads, options_.connections_per_rank)) {
+  const std::shared_ptr<DeviceCopier> copier =
+      options_.device_copier ? options_.device_copier : std::make_shared<CudaCopier>();
   const auto ranks = options_.same_host ? std::make_shared<SameHostRanks>() : nullptr;
   for (int thread = 0; thread < options_.num_threads; ++thread) {
     threads_.emplace_back(
-        [queue = queue_, &transport, ranks, thread, refetches = options_.max_refetches] {
-          PullWorker(*queue, transport, ranks.get(), thread, refetches).run();
+        [queue = queue_, &transport, ranks, copier, thread, refetches = options_.max_refetches] {
+          PullWorker(*queue, transport, ranks.get(), *copier, thread, refetches).run();
         });
   }
 }

@@ -25,6 +25,7 @@
 
 namespace millrace::kvclient {
 
+class DeviceCopier;
 class PullQueue;
 class PullTask;
 
@@ -37,6 +38,8 @@ struct PullClientOptions {
   // Whether pages in the memory of ranks on this host, of the same user, are copied from there,
   // past the transport, where a rank offers it (docs/kv-client.md).
   bool same_host = true;
+  // Of pulls into the memory of a device; null: CUDA, where the process finds a driver.
+  std::shared_ptr<DeviceCopier> device_copier = {};
 };
 
 // Of a pull, at one moment.

@@ -47,9 +47,52 @@ Result<void> check_blocks(const PullRequest& request) {
   return {};
 }
 
+Result<void> check_named(const PullRequest& request, const Manifest& manifest) {
+  const auto& layout = manifest.layout;
+  if (!request.layers.empty() || !request.block_ids.empty() || request.feed ||
+      request.order != PullOrder::kPosition) {
+    return Error(Errc::kInvalidArgument,
+                 "pages by name have no layers, blocks, feed or order besides");
+  }
+  const PageName* before = nullptr;
+  for (const auto& [name, to] : request.pages) {
+    if (!within(name.layer, 1, layout.num_layers) ||
+        !within(name.kv_head, 1, layout.num_kv_heads) ||
+        !within(name.page, 1, manifest.num_pages())) {
+      return error(Errc::kInvalidArgument,
+                   "layer {}, kv head {}, page {} is outside the manifest: {} layers, {} kv heads, "
+                   "{} pages",
+                   name.layer, name.kv_head, name.page, layout.num_layers, layout.num_kv_heads,
+                   manifest.num_pages());
+    }
+    if (to == nullptr) {
+      return error(Errc::kInvalidArgument, "layer {}, kv head {}, page {} has no destination",
+                   name.layer, name.kv_head, name.page);
+    }
+    if (before != nullptr && !(*before < name)) {
+      return error(Errc::kInvalidArgument, "layer {}, kv head {}, page {} does not ascend",
+                   name.layer, name.kv_head, name.page);
+    }
+    before = &name;
+  }
+  return {};
+}
+
+Result<void> check_transfer(const PullRequest& request) {
+  if (request.device < kHostMemory) {
+    return error(Errc::kInvalidArgument, "device {}", request.device);
+  }
+  if (request.timeout <= Duration::zero()) {
+    return error(Errc::kInvalidArgument, "a timeout of {} s", seconds(request.timeout));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_request(const PullRequest& request, const Manifest& manifest) {
+  MR_RETURN_IF_ERROR(check_transfer(request));
+  if (!request.pages.empty()) return check_named(request, manifest);
   MR_RETURN_IF_ERROR(check_part(request, manifest));
   if (find_dtype(manifest.layout.dtype) != request.dtype) {
     return error(Errc::kUnsupported, "the cache is {}, its destination {}: nothing is converted",
@@ -64,9 +107,6 @@ Result<void> check_request(const PullRequest& request, const Manifest& manifest)
       return error(Errc::kInvalidArgument, "layer {} has no destination",
                    request.first_layer + (&layer - request.layers.data()));
     }
-  }
-  if (request.timeout <= Duration::zero()) {
-    return error(Errc::kInvalidArgument, "a timeout of {} s", seconds(request.timeout));
   }
   if (!(request.hot_share > 0 && request.hot_share <= 1)) {
     return error(Errc::kInvalidArgument, "a hot list of {} of the mass; must be above 0, at most 1",

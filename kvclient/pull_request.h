@@ -12,6 +12,7 @@
 #include "common/result.h"
 #include "kvclient/handover/handover_feed.h"
 #include "kvclient/manifest/manifest.h"
+#include "kvclient/order/page_run.h"
 #include "kvclient/order/pull_order.h"
 
 namespace millrace::kvclient {
@@ -27,7 +28,19 @@ struct LayerDestination {
   int64_t token_stride = 0;
 };
 
+// A page and where it goes: K of its tokens and then V, Manifest::page_bytes() side by side.
+struct NamedPage {
+  PageName name;
+  std::byte* to = nullptr;
+};
+
+// Of PullRequest::device: places are addresses of the host.
+inline constexpr int32_t kHostMemory = -1;
+
 struct PullRequest {
+  // Either these alone, ascending by name and each once, with `device`, `timeout`, `priority` and
+  // `ask_again`; or what all the other fields say.
+  std::vector<NamedPage> pages = {};
   int32_t first_layer = 0;  // of the model
   int32_t first_kv_head = 0;
   int32_t num_kv_heads = 0;
@@ -38,6 +51,11 @@ struct PullRequest {
   int64_t num_tokens = 0;                // what lies behind them in the last block is left as it is
   std::vector<int32_t> block_ids;        // ceil(num_tokens / block_tokens) or more
   std::vector<LayerDestination> layers;  // of first_layer, ...
+  // Whose memory all places are in: the ordinal of a CUDA device, as the process sees them, or
+  // kHostMemory. Copies run on streams of the client's own, in no order with the engine's: what was
+  // given to the device before must have left the places. A layer that is complete can be read by
+  // work that is given to any stream from then on.
+  int32_t device = kHostMemory;
   Duration timeout = std::chrono::minutes(10);
   int32_t priority = 0;  // pulls of a higher one go first
   // Without a feed: pages that are not there yet are asked for again, instead of kUnavailable.

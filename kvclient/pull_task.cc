@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kvclient/order/named_plan.h"
+
 namespace millrace::kvclient {
 
 namespace {
@@ -15,6 +17,13 @@ PullPart part_of(const PullRequest& request) {
           .num_tokens = request.num_tokens};
 }
 
+std::vector<PageName> names_of(const PullRequest& request) {
+  std::vector<PageName> names;
+  names.reserve(request.pages.size());
+  for (const auto& page : request.pages) names.push_back(page.name);
+  return names;
+}
+
 }  // namespace
 
 PullTask::PullTask(std::shared_ptr<const Manifest> from, PullRequest what,
@@ -22,15 +31,22 @@ PullTask::PullTask(std::shared_ptr<const Manifest> from, PullRequest what,
     : manifest(std::move(from)),
       request(std::move(what)),
       deadline(Deadline::after(request.timeout)),
-      lanes_(pull_lanes(part_of(request), *manifest)),
-      plan_(make_pull_plan({.order = request.order,
-                            .hot_share = request.hot_share,
-                            .pages_per_request = pages_per_request,
-                            .scores_by_layer = request.ask_again && !request.feed},
-                           part_of(request), *manifest, lanes_)),
       pages_left_(request.layers.size()),
       hot_pages_(request.layers.size()),
       hot_complete_(request.layers.size()) {
+  if (!request.pages.empty()) {
+    auto plan = std::make_unique<NamedPlan>(names_of(request), *manifest, pages_per_request);
+    lanes_ = plan->lanes();
+    plan_ = std::move(plan);
+    num_pages_ = std::ssize(request.pages);
+    return;
+  }
+  lanes_ = pull_lanes(part_of(request), *manifest);
+  plan_ = make_pull_plan({.order = request.order,
+                          .hot_share = request.hot_share,
+                          .pages_per_request = pages_per_request,
+                          .scores_by_layer = request.ask_again && !request.feed},
+                         part_of(request), *manifest, lanes_);
   int64_t layer_pages = 0;
   for (const auto& lane : lanes_) {
     for (const auto& span : lane.spans) layer_pages += span.num_pages;
@@ -107,6 +123,7 @@ void PullTask::count(const PullJob& job, const PullOutcome& outcome) {
     stats.bytes += bytes;
   }
   for (const Tier tier : kTiers) stats.pages_by_tier[tier] += outcome.pages_by_tier[tier];
+  if (!request.pages.empty()) return;
   const int64_t layer = job.run.layer - request.first_layer;
   auto& left = pages_left_[static_cast<size_t>(layer)];
   left -= job.run.num_pages;

@@ -19,10 +19,11 @@ constexpr size_t kMaxConnections = 256;
 }  // namespace
 
 PullWorker::PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host,
-                       int thread, int32_t max_refetches)
+                       DeviceCopier& copier, int thread, int32_t max_refetches)
     : queue_(queue),
       transport_(transport),
       same_host_(same_host),
+      copier_(copier),
       thread_(thread),
       max_refetches_(max_refetches) {
   if (same_host_ != nullptr) reader_.emplace(queue_, *same_host_, thread_);
@@ -39,6 +40,11 @@ Result<PullOutcome> PullWorker::fetch(const Work& work) {
   const auto& task = *work.task;
   sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * task.manifest->page_bytes())));
   const PagePlaces places(task.request, *task.manifest, sink_);
+  return task.request.device == kHostMemory ? fetch_pages(work, places)
+                                            : fetch_to_device(work, places);
+}
+
+Result<PullOutcome> PullWorker::fetch_pages(const Work& work, const PagePlaces& places) {
   PullOutcome outcome;
   std::vector<PageRun> left{work.job.run};
   if (reader_) {
@@ -46,6 +52,46 @@ Result<PullOutcome> PullWorker::fetch(const Work& work) {
   }
   for (const PageRun& run : left) MR_RETURN_IF_ERROR(fetch_run(work, run, places, outcome));
   return outcome;
+}
+
+// What is copied is what was checked: nobody else writes to the staging memory. The calls that
+// brought the pages keep the pull from ending until finish(), so no copy outlives it.
+Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlaces& places) {
+  const auto& task = *work.task;
+  const PageRun& run = work.job.run;
+  const int64_t bytes = run.num_pages * task.manifest->page_bytes();
+  MR_ASSIGN_OR_RETURN(DeviceLane* const lane, this->lane(task.request.device));
+  MR_ASSIGN_OR_RETURN(const auto staging, lane->staging(bytes));
+  const PagePlaces staged(run, task.request, *task.manifest, staging);
+  MR_ASSIGN_OR_RETURN(auto outcome, fetch_pages(work, staged));
+  device_pieces_.clear();
+  size_t from = 0;
+  for (int64_t i = 0; i < run.num_pages; ++i) {
+    page_pieces_.clear();
+    places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
+    for (const auto& piece : page_pieces_) {
+      if (piece.data() < sink_.data() || piece.data() >= sink_.data() + sink_.size()) {
+        device_pieces_.push_back({.to = piece.data(),
+                                  .from = static_cast<uint32_t>(from),
+                                  .bytes = static_cast<uint32_t>(piece.size())});
+      }
+      from += piece.size();
+    }
+  }
+  if (const auto copied = lane->scatter(bytes, device_pieces_); !copied.ok()) {
+    lanes_.erase(task.request.device);
+    return copied.error();
+  }
+  return outcome;
+}
+
+Result<DeviceLane*> PullWorker::lane(int32_t device) {
+  auto known = lanes_.find(device);
+  if (known == lanes_.end()) {
+    MR_ASSIGN_OR_RETURN(auto opened, copier_.open(device));
+    known = lanes_.emplace(device, std::move(opened)).first;
+  }
+  return known->second.get();
 }
 
 Result<PullOutcome> PullWorker::fetch_scores(const Work& work) {
@@ -169,7 +215,7 @@ Result<PullWorker::Connection*> PullWorker::connection(const Work& work, bool& i
   if (is_new) {
     if (connections_.size() >= kMaxConnections) drop_oldest_connection();
     const auto limit = work.task->deadline.earlier_of(Deadline::after(kConnectLimit));
-    auto connected = transport_.connect(address, limit);
+    auto connected = transport_.connect(address, work.task->manifest->lease_id, limit);
     if (!connected.ok()) {
       const bool silent = connected.error().code == Errc::kDeadlineExceeded;
       const bool late = work.task->deadline.passed();

@@ -11,6 +11,7 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
+#include "kvclient/device/device_copier.h"
 #include "kvclient/page_call.h"
 #include "kvclient/page_places.h"
 #include "kvclient/pull_queue.h"
@@ -22,8 +23,8 @@ namespace millrace::kvclient {
 class PullWorker {
  public:
   // All outlive the worker. `same_host`: null for pages over the transport alone.
-  PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host, int thread,
-             int32_t max_refetches);
+  PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host,
+             DeviceCopier& copier, int thread, int32_t max_refetches);
 
   // Until the queue is closed.
   void run();
@@ -37,6 +38,10 @@ class PullWorker {
   using Work = PullQueue::Work;
 
   Result<PullOutcome> fetch(const Work& work);
+  // To `places`, from the rank's memory or over the transport.
+  Result<PullOutcome> fetch_pages(const Work& work, const PagePlaces& places);
+  Result<PullOutcome> fetch_to_device(const Work& work, const PagePlaces& places);
+  Result<DeviceLane*> lane(int32_t device);
   Result<PullOutcome> fetch_scores(const Work& work);
   // Over the transport.
   Result<void> fetch_run(const Work& work, const PageRun& run, const PagePlaces& places,
@@ -60,13 +65,16 @@ class PullWorker {
   PullQueue& queue_;
   comm::Transport& transport_;
   SameHostRanks* const same_host_;
+  DeviceCopier& copier_;
   const int thread_;
   const int32_t max_refetches_;
-  std::optional<SameHostReader> reader_;           // where there is same_host_
-  std::map<std::string, Connection> connections_;  // by address
+  std::optional<SameHostReader> reader_;                  // where there is same_host_
+  std::map<std::string, Connection> connections_;         // by address
+  std::map<int32_t, std::unique_ptr<DeviceLane>> lanes_;  // by device
   uint64_t num_calls_ = 0;
   std::vector<std::byte> staging_, sink_;
   Pieces pieces_, page_pieces_;
+  std::vector<DevicePiece> device_pieces_;
 };
 
 }  // namespace millrace::kvclient

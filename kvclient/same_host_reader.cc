@@ -52,21 +52,26 @@ Result<std::vector<PageRun>> SameHostReader::read(const PullQueue::Work& work,
   MR_ASSIGN_OR_RETURN(const auto answer, ask(work, socket, *rank));
   if (!answer) return std::vector{run};
   const int64_t page_bytes = work.task->manifest->page_bytes();
+  page_.resize(static_cast<size_t>(page_bytes));
   std::vector<int64_t> left;
   for (int64_t i = 0; i < run.num_pages; ++i) {
     const PlacedPage& page = (*answer)[static_cast<size_t>(i)];
-    if (!copy(page, *rank->pools, page_bytes)) {
+    const auto staged = places.staged(run.page(i));
+    const auto to = staged.empty() ? std::span(page_) : staged;
+    if (!copy(page, *rank->pools, to)) {
       left.push_back(run.page(i));
       continue;
     }
-    if (checksum(std::span<const std::byte>(page_)) != page.page.checksum) {
+    if (checksum(std::span<const std::byte>(to)) != page.page.checksum) {
       ++outcome.corrupt_pages;
       left.push_back(run.page(i));
       continue;
     }
-    pieces_.clear();
-    places.append(run.layer, run.kv_head, run.page(i), pieces_);
-    stream_copy(pieces_, page_.data());
+    if (staged.empty()) {
+      pieces_.clear();
+      places.append(run.layer, run.kv_head, run.page(i), pieces_);
+      stream_copy(pieces_, page_.data());
+    }
     ++outcome.pages_by_tier[page.page.tier];
     outcome.add_bytes(kTransportName, page_bytes);
   }
@@ -124,15 +129,13 @@ Result<void> SameHostReader::map_pools(const std::string& socket, Rank& rank) {
   return {};
 }
 
-// To page_, or false where it cannot be.
+// False where it cannot be.
 bool SameHostReader::copy(const PlacedPage& page, const SameHostRanks::Pools& pools,
-                          int64_t page_bytes) {
+                          std::span<std::byte> to) {
   if (page.pool == 0 || page.pool > pools.size()) return false;
   const auto pool = pools[page.pool - 1].bytes();
-  const auto bytes = static_cast<uint64_t>(page_bytes);
-  if (page.offset > pool.size() || bytes > pool.size() - page.offset) return false;
-  page_.resize(bytes);
-  std::memcpy(page_.data(), pool.data() + page.offset, bytes);
+  if (page.offset > pool.size() || to.size() > pool.size() - page.offset) return false;
+  std::memcpy(to.data(), pool.data() + page.offset, to.size());
   return true;
 }
 

@@ -1,12 +1,13 @@
 // Copies pages out of the memory of ranks on this host, for one thread of a client. A page is copied
 // to a buffer that stays in the cache, checked there, and written from there to where it belongs:
-// what a rank does to its memory meanwhile cannot harm.
+// what a rank does to its memory meanwhile cannot harm. Staging memory is such a buffer itself.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,8 @@ class SameHostReader {
   Result<std::optional<std::vector<PlacedPage>>> ask(const PullQueue::Work& work,
                                                      const std::string& socket, Rank& rank);
   Result<void> map_pools(const std::string& socket, Rank& rank);
-  bool copy(const PlacedPage& page, const SameHostRanks::Pools& pools, int64_t page_bytes);
+  static bool copy(const PlacedPage& page, const SameHostRanks::Pools& pools,
+                   std::span<std::byte> to);
 
   PullQueue& queue_;
   SameHostRanks& ranks_;

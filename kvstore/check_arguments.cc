@@ -29,6 +29,22 @@ Result<void> check_request(const std::string& request_id, int64_t num_tokens,
   return {};
 }
 
+Result<void> check_prefix(const std::string& request_id, int64_t num_tokens,
+                          std::span<const int64_t> pages, std::span<const CachedPage> prefix,
+                          const KvGeometry& geometry) {
+  const int64_t end = pages.empty() ? num_tokens / geometry.page_tokens : pages.front();
+  int64_t previous = -1;
+  for (const CachedPage& cached : prefix) {
+    if (cached.page <= previous || cached.page >= end) {
+      return error(Errc::kInvalidArgument,
+                   "request '{}': page {} of the prefix after {}; must ascend and be below {}",
+                   request_id, cached.page, previous, end);
+    }
+    previous = cached.page;
+  }
+  return {};
+}
+
 Result<void> check_page(const std::string& request_id, std::span<const std::byte> kv,
                         const PageDigest& digest, const KvGeometry& geometry) {
   const auto head_dim = static_cast<size_t>(geometry.head_dim);

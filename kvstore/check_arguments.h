@@ -16,6 +16,10 @@ inline constexpr size_t kMaxIdBytes = 256;
 // `pages` ascend and are pages of the prompt.
 Result<void> check_request(const std::string& request_id, int64_t num_tokens,
                            std::span<const int64_t> pages, const KvGeometry& geometry);
+// `prefix` ascends and lies before all of `pages`.
+Result<void> check_prefix(const std::string& request_id, int64_t num_tokens,
+                          std::span<const int64_t> pages, std::span<const CachedPage> prefix,
+                          const KvGeometry& geometry);
 Result<void> check_page(const std::string& request_id, std::span<const std::byte> kv,
                         const PageDigest& digest, const KvGeometry& geometry);
 // A finite score, not below 0, of each of num_pages pages.

@@ -5,7 +5,7 @@ namespace millrace::kvstore {
 bool worth_less(const PageEntry& a, const PageEntry& b) {
   if (a.priority < b.priority) return true;
   if (b.priority < a.priority) return false;
-  return a.table->sequence() < b.table->sequence();
+  return a.column->sequence() < b.column->sequence();
 }
 
 void EvictionQueue::insert(PageEntry& page) {

@@ -15,7 +15,12 @@
 //   set_scores      of that layer's pages; decides what stays when the device pool is short
 //   seal            placement of the whole; from now on only pin_pages and pin_digests, until the
 //                   lease ends
+//   remember        where later prompts may begin with the same pages: these stay under the key of
+//                   their content when the request is gone, until room is needed
 //   release | expire | abort
+//
+// A request may begin with pages that the store remembers: it holds them, as it does its own, and no
+// copy is made.
 //
 // Placement: what lies in faster memory is decided by attention (placement.h): sinks, the recent
 // window, the first layers, then pages by score until the head's mass or the byte budget is
@@ -40,6 +45,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/content/page_keys.h"
 #include "common/dtype.h"
 #include "common/page_tokens.h"
 #include "common/result.h"
@@ -109,6 +115,12 @@ struct PageKey {
   bool operator==(const PageKey&) const = default;
 };
 
+// A page of a prompt by what is in it.
+struct CachedPage {
+  int64_t page = 0;
+  PageContentKey key{};
+};
+
 // first_page, first_page + 1, ...
 inline std::vector<int64_t> consecutive_pages(int64_t first_page, int64_t num_pages) {
   std::vector<int64_t> pages(static_cast<size_t>(num_pages));
@@ -158,13 +170,18 @@ class PinnedPages {
 struct TierUse {
   int64_t slots_total = 0;
   int64_t slots_used = 0;
+  int64_t slots_cached = 0;  // of these, of pages that are remembered
   int64_t slot_bytes = 0;
 };
 
 struct KvStoreStats {
   PerTier<TierUse> tiers;
-  int64_t pages_available = 0;  // that a request which begins now may have
-  int64_t requests = 0;         // held
+  int64_t pages_available = 0;    // that a request which begins now may have
+  int64_t cached_pages = 0;       // under a key, whether requests hold them or not
+  int64_t idle_cached_pages = 0;  // of these, held by none
+  int64_t cache_evictions = 0;    // pages that were remembered and gave way, since start
+  int64_t cache_corruptions = 0;  // pages that were remembered and did not match their checksum
+  int64_t requests = 0;           // held
   int64_t leases_active = 0;
   int64_t leases_expired = 0;  // since start
   int64_t pages_written = 0;
@@ -189,24 +206,48 @@ class KvStore {
 
   virtual const KvGeometry& geometry() const = 0;
 
-  // `pages`: the prompt's pages this rank holds, ascending, the same for every layer and kv head.
+  // `pages`: the prompt's pages this rank is to compute, ascending, the same for every layer and kv
+  // head. `prefix`: pages before these, ascending, that the store remembers: the request holds them
+  // as if it had written them; kUnavailable names the first that is gone. Where room is lacking, idle
+  // pages that the store remembers give way.
   virtual Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
-                                     std::span<const int64_t> pages) = 0;
+                                     std::span<const int64_t> pages,
+                                     std::span<const CachedPage> prefix) = 0;
+  Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
+                             std::span<const int64_t> pages) {
+    return begin_request(request_id, num_tokens, pages, {});
+  }
   // Opens a request that is being written: whoever names `lease_id` may read its complete pages
   // from now on. That lease has no end of its own until seal() gives it one; abort() ends it.
   virtual Result<void> open(const std::string& request_id, const std::string& lease_id) = 0;
   // `kv`: geometry.page_bytes() bytes; copied. Each page of the request exactly once.
   virtual Result<void> write_page(const std::string& request_id, const PageKey& key,
                                   std::span<const std::byte> kv, const PageDigest& digest) = 0;
-  // Scores of the rank's pages of one layer and kv head, in the order given to begin_request. Those
-  // that are written are complete with it.
+  // Scores of the rank's pages of one layer and kv head, those of the prefix first, in the order
+  // given to begin_request. Those that are written are complete with it.
   virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const float> scores) = 0;
   // All pages must be written. The request may be read from now on by who names `lease_id`, the one
   // it was opened with if it was, until the lease ends.
   virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                                  Duration lease) = 0;
-  // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned.
+  // Keeps pages of a sealed request under these keys when it is gone; where one is known already,
+  // the page that has it stays. Returns how many pages of the prompt are new. kNotFound: the request
+  // is gone, or a page is not its.
+  virtual Result<int64_t> remember(const std::string& request_id,
+                                   std::span<const CachedPage> pages) = 0;
+  // Which of these pages this rank remembers.
+  virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
+  // The same, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
+  // them all.
+  virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys) = 0;
+  // Pages that a request which is being written began with, for who computes the rest: no lease, and
+  // no pull that counts. Otherwise as pin_in_place.
+  virtual Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id,
+                                                          int32_t layer, int32_t kv_head,
+                                                          std::span<const int64_t> pages) = 0;
+  // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned, and
+  // what the store remembers stays.
   virtual void abort(const std::string& request_id) = 0;
 
   // `pages`: of the prompt, ascending, one at least.
@@ -230,6 +271,10 @@ class KvStore {
   virtual Result<std::vector<float>> scores(const std::string& request_id,
                                             const std::string& lease_id,
                                             const HeadBlock& heads) const = 0;
+
+  // Whether there is a lease of this id by which something may be read: in a time that does not tell
+  // how much of a guess was right.
+  virtual bool knows_lease(std::string_view lease_id) const = 0;
 
   virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                                    Duration lease) = 0;

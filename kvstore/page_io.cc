@@ -39,11 +39,11 @@ Result<void> PageIo::read(Tier tier, int32_t slot, const PageEntry& page,
   MR_RETURN_IF_ERROR(memory(tier).read(slot, bytes));
   const uint64_t sum = checksum(bytes);
   if (sum == page.checksum) return {};
-  const PageKey key = page.table->key_of(page);
+  const PageKey key = page.column->key_of(page);
   return error(Errc::kCorrupt,
                "request '{}': layer {} kv head {} page {} read from disk slot {} has checksum "
                "{:016x}, but was written with {:016x}",
-               page.table->request_id(), key.layer, key.kv_head, key.page, slot, sum,
+               page.column->request_id(), key.layer, key.kv_head, key.page, slot, sum,
                page.checksum);
 }
 

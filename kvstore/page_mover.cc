@@ -39,10 +39,12 @@ std::vector<PageMover::Candidate> PageMover::candidates_of(PageTable& table, boo
     std::lock_guard lock(mutex_);
     if (table.dead) return {};
     const bool to_device = promotes && residency_.slots_total(Tier::kDevice) > 0;
-    for (PageEntry& page : table.entries()) {
-      const Tier tier = page.slots.best();
-      if (tier == Tier::kDisk || (tier == Tier::kHost && to_device)) {
-        candidates.push_back({&page, page.priority});
+    for (const auto& column : table.columns()) {
+      for (PageEntry& page : column->entries()) {
+        const Tier tier = page.slots.best();
+        if (tier == Tier::kDisk || (tier == Tier::kHost && to_device)) {
+          candidates.push_back({&page, page.priority});
+        }
       }
     }
   }

@@ -8,6 +8,7 @@
 
 #include "common/aligned_buffer.h"
 #include "kvstore/page_io.h"
+#include "kvstore/page_table.h"
 #include "kvstore/residency.h"
 
 namespace millrace::kvstore {

@@ -6,31 +6,30 @@
 
 namespace millrace::kvstore {
 
-Tier PageSlots::best() const {
-  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
-    if (has(tier)) return tier;
-  }
-  MR_CHECK(false, "a page without a copy");
-}
-
 PageTable::PageTable(std::string request_id, const KvGeometry& geometry, int64_t num_tokens,
-                     std::span<const int64_t> pages, int64_t sequence)
+                     std::span<const int64_t> pages, int64_t sequence,
+                     std::vector<std::shared_ptr<PageColumn>> prefix)
     : request_id_(std::move(request_id)),
       geometry_(geometry),
       num_prompt_pages_(ceil_div(num_tokens, geometry.page_tokens)),
       sequence_(sequence),
-      pages_(pages.begin(), pages.end()),
-      entries_(pages.size() * geometry.num_layers * geometry.num_kv_heads),
-      digests_(num_entries() * geometry.digest_bytes()) {
-  num_unwritten = num_entries();
-  for (PageEntry& entry : entries_) {
-    entry.table = this;
-    const PageKey key = key_of(entry);
-    entry.priority.keep = keep_without_score(key.layer, key.page, num_prompt_pages_);
+      columns_(std::move(prefix)),
+      num_prefix_columns_(columns_.size()),
+      scored_(static_cast<size_t>(num_rows())) {
+  for (const auto& column : columns_) pages_.push_back(column->page());
+  columns_.reserve(columns_.size() + pages.size());
+  for (const int64_t page : pages) {
+    pages_.push_back(page);
+    columns_.push_back(
+        std::make_shared<PageColumn>(request_id_, geometry, page, num_prompt_pages_, sequence));
+    columns_.back()->num_requests = 1;
   }
+  scores_.resize(static_cast<size_t>(num_entries()));
+  num_written = static_cast<int64_t>(num_prefix_columns_) * num_rows();
+  num_unwritten = num_entries() - num_written;
 }
 
-Result<std::span<PageEntry>> PageTable::head(int32_t layer, int32_t kv_head) {
+Result<int64_t> PageTable::row_of(int32_t layer, int32_t kv_head) const {
   const int32_t local_head = kv_head - geometry_.first_kv_head;
   if (layer < 0 || layer >= geometry_.num_layers) {
     return error(Errc::kNotFound, "request '{}': layer {} of {}", request_id_, layer,
@@ -41,13 +40,20 @@ Result<std::span<PageEntry>> PageTable::head(int32_t layer, int32_t kv_head) {
                  kv_head, geometry_.first_kv_head,
                  geometry_.first_kv_head + geometry_.num_kv_heads);
   }
-  const size_t row = static_cast<size_t>(layer) * geometry_.num_kv_heads + local_head;
-  return std::span(entries_).subspan(row * pages_.size(), pages_.size());
+  return int64_t{layer} * geometry_.num_kv_heads + local_head;
+}
+
+Result<std::vector<PageEntry*>> PageTable::head(int32_t layer, int32_t kv_head) {
+  MR_ASSIGN_OR_RETURN(const int64_t row, row_of(layer, kv_head));
+  std::vector<PageEntry*> entries;
+  entries.reserve(columns_.size());
+  for (const auto& column : columns_) entries.push_back(&column->entry(row));
+  return entries;
 }
 
 Result<std::vector<PageEntry*>> PageTable::select(int32_t layer, int32_t kv_head,
                                                   std::span<const int64_t> pages) {
-  MR_ASSIGN_OR_RETURN(const auto all, head(layer, kv_head));
+  MR_ASSIGN_OR_RETURN(const int64_t row, row_of(layer, kv_head));
   if (pages.empty()) {
     return error(Errc::kInvalidArgument, "request '{}': no pages are named", request_id_);
   }
@@ -68,35 +74,38 @@ Result<std::vector<PageEntry*>> PageTable::select(int32_t layer, int32_t kv_head
                    "request '{}': page {} is not among the {} of {} prompt pages this rank holds",
                    request_id_, pages[i], pages_.size(), num_prompt_pages_);
     }
-    entries.push_back(&all[static_cast<size_t>(next - pages_.begin())]);
+    entries.push_back(&columns_[static_cast<size_t>(next - pages_.begin())]->entry(row));
     ++next;
   }
   return entries;
 }
 
-PageKey PageTable::key_of(const PageEntry& entry) const {
-  const auto num_pages = static_cast<int64_t>(pages_.size());
-  const int64_t row = index_of(entry) / num_pages;
-  return {.layer = static_cast<int32_t>(row / geometry_.num_kv_heads),
-          .kv_head = geometry_.first_kv_head + static_cast<int32_t>(row % geometry_.num_kv_heads),
-          .page = pages_[static_cast<size_t>(index_of(entry) % num_pages)]};
+void PageTable::set_scores(int64_t row, std::span<const float> scores) {
+  std::ranges::copy(scores, scores_.begin() + row * std::ssize(pages_));
+  scored_[static_cast<size_t>(row)] = true;
+}
+
+std::span<const float> PageTable::scores(int64_t row) const {
+  return std::span(scores_).subspan(static_cast<size_t>(row) * pages_.size(), pages_.size());
+}
+
+float PageTable::score_of(const PageEntry& entry) const {
+  const auto place = std::ranges::lower_bound(pages_, entry.column->page()) - pages_.begin();
+  return scores(entry.column->row_of(entry))[static_cast<size_t>(place)];
 }
 
 Result<void> PageTable::check_readable(std::span<PageEntry* const> entries) const {
-  if (sealed) return {};
-  const auto missing = std::find_if(entries.begin(), entries.end(), [](const PageEntry* entry) {
-    return entry->state != PageState::kWritten || !entry->scored;
-  });
+  if (sealed || entries.empty()) return {};
+  const auto row = static_cast<size_t>(entries.front()->column->row_of(*entries.front()));
+  const auto missing =
+      scored_[row] ? std::ranges::find_if(
+                         entries, [](auto* entry) { return entry->state != PageState::kWritten; })
+                   : entries.begin();
   if (missing == entries.end()) return {};
-  const PageKey key = key_of(**missing);
+  const PageKey key = (*missing)->column->key_of(**missing);
   return error(Errc::kUnavailable,
                "request '{}': layer {} kv head {} page {} is not there yet; {} of {} pages are",
                request_id_, key.layer, key.kv_head, key.page, num_written, num_entries());
-}
-
-std::span<float> PageTable::digest_of(const PageEntry& entry) {
-  const size_t floats = 3 * static_cast<size_t>(geometry_.head_dim);
-  return {digests_.as<float>() + static_cast<size_t>(index_of(entry)) * floats, floats};
 }
 
 }  // namespace millrace::kvstore

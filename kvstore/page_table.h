@@ -1,5 +1,6 @@
-// All pages of one request on this rank: a dense array [layer][kv head][page], taken once when the
-// request begins. What an entry says is guarded by the lock of the store (tiered_kv_store.h).
+// All pages of one request on this rank: the columns it holds, in the order of the prompt, and what
+// its last rows think of them. First those of a cached prefix, which it shares, then those that it
+// computes. Guarded by the lock of the store (tiered_kv_store.h).
 #pragma once
 
 #include <cstdint>
@@ -8,49 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "common/aligned_buffer.h"
 #include "common/result.h"
 #include "kvstore/kv_store.h"
-#include "kvstore/placement.h"
-#include "kvstore/tiers/slot_pool.h"
+#include "kvstore/page_column.h"
 
 namespace millrace::kvstore {
 
-class PageTable;
-
-// A slot per tier; kNoSlot where there is no copy.
-struct PageSlots {
-  int32_t in[kNumTiers] = {kNoSlot, kNoSlot, kNoSlot};
-
-  int32_t& operator[](Tier tier) { return in[static_cast<int>(tier)]; }
-  int32_t operator[](Tier tier) const { return in[static_cast<int>(tier)]; }
-  bool has(Tier tier) const { return (*this)[tier] != kNoSlot; }
-  // The fastest tier with a copy; there must be one.
-  Tier best() const;
-};
-
-enum class PageState : uint8_t { kUnwritten, kWriting, kWritten };
-
-struct PageEntry {
-  PageTable* table = nullptr;
-  uint64_t checksum = 0;
-  PageSlots slots;
-  int32_t pins = 0;          // while > 0 the best copy stays where it is
-  int32_t queue_index = -1;  // in an EvictionQueue
-  float score = 0;
-  PagePriority priority;
-  PageState state = PageState::kUnwritten;
-  bool scored = false;
-};
-
-static_assert(sizeof(PageEntry) <= kPageEntryBytes);
-
 class PageTable : public std::enable_shared_from_this<PageTable> {
  public:
-  // `sequence` grows with every request of the store: of pages equal in all else, those of the
-  // older request leave the device first.
+  // `prefix`: written, of pages before all of `pages`; the caller counts who holds them. `sequence`
+  // as of PageColumn.
   PageTable(std::string request_id, const KvGeometry& geometry, int64_t num_tokens,
-            std::span<const int64_t> pages, int64_t sequence);
+            std::span<const int64_t> pages, int64_t sequence,
+            std::vector<std::shared_ptr<PageColumn>> prefix = {});
   PageTable(const PageTable&) = delete;
   PageTable& operator=(const PageTable&) = delete;
 
@@ -58,40 +29,46 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   int64_t sequence() const { return sequence_; }
   std::span<const int64_t> pages() const { return pages_; }
   int64_t num_prompt_pages() const { return num_prompt_pages_; }
-  int64_t num_entries() const { return static_cast<int64_t>(entries_.size()); }
-  std::span<PageEntry> entries() { return entries_; }
+  std::span<const std::shared_ptr<PageColumn>> columns() const { return columns_; }
+  // Those that this request computes.
+  std::span<const std::shared_ptr<PageColumn>> own_columns() const {
+    return columns().subspan(num_prefix_columns_);
+  }
+  int64_t num_entries() const { return std::ssize(columns_) * num_rows(); }
 
-  // kNotFound names what is outside: layer, kv head or page.
-  Result<std::span<PageEntry>> head(int32_t layer, int32_t kv_head);
+  // kNotFound names what is outside: layer or kv head.
+  Result<int64_t> row_of(int32_t layer, int32_t kv_head) const;
+  // The row's pages, in the order of pages(); as row_of().
+  Result<std::vector<PageEntry*>> head(int32_t layer, int32_t kv_head);
   // The pages with these numbers, which ascend: kInvalidArgument where they do not or there is none.
   // kNotFound names the first that this rank does not hold.
   Result<std::vector<PageEntry*>> select(int32_t layer, int32_t kv_head,
                                          std::span<const int64_t> pages);
-  PageKey key_of(const PageEntry& entry) const;
-  // kUnavailable names the first of `entries` that may not be read yet.
+  // Of all pages of a row, in the order of pages().
+  void set_scores(int64_t row, std::span<const float> scores);
+  std::span<const float> scores(int64_t row) const;
+  float score_of(const PageEntry& entry) const;
+  // Of entries of one row. kUnavailable names the first that may not be read yet.
   Result<void> check_readable(std::span<PageEntry* const> entries) const;
-
-  // [3, head_dim]: min, max, radius. Of a page that is not written, anything.
-  std::span<float> digest_of(const PageEntry& entry);
 
   // Guarded by the store's lock like the entries.
   int64_t num_unwritten = 0;  // reserved, no slot taken yet
-  int64_t num_written = 0;    // settled in their slots
+  int64_t num_written = 0;    // settled in their slots, those of the prefix included
   bool sealed = false;
-  bool dead = false;  // forgotten; what is pinned or being written goes when that ends
+  bool dead = false;  // forgotten
 
  private:
-  int64_t index_of(const PageEntry& entry) const { return &entry - entries_.data(); }
+  int64_t num_rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
 
   std::string request_id_;
   KvGeometry geometry_;
   int64_t num_prompt_pages_;
   int64_t sequence_;
   std::vector<int64_t> pages_;
-  std::vector<PageEntry> entries_;
-  // [entries, 3, head_dim], in the budget of the host tier. Not initialised: it is the writers who
-  // touch it first, many threads beside the computing, and not who begins the request.
-  AlignedBuffer digests_;
+  std::vector<std::shared_ptr<PageColumn>> columns_;  // one a page
+  size_t num_prefix_columns_;
+  std::vector<float> scores_;  // [rows, pages]
+  std::vector<bool> scored_;   // [rows]
 };
 
 }  // namespace millrace::kvstore

@@ -9,9 +9,9 @@ void Pins::describe() {
     slots_.push_back(entry.slots[tier]);
     pages_[i] = {.bytes = source_.io.address(tier, entry.slots[tier]),
                  .loose_bytes = {},
-                 .digest = table_->digest_of(entry),
+                 .digest = entry.column->digest_of(entry),
                  .checksum = entry.checksum,
-                 .score = entry.score,
+                 .score = table_->score_of(entry),
                  .tier = tier};
     if (pages_[i].bytes.empty() && entry.slots.has(Tier::kHost)) {
       pages_[i].loose_bytes = source_.io.address(Tier::kHost, entry.slots[Tier::kHost]);

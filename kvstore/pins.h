@@ -49,6 +49,7 @@ class Pins final : public PinnedPages {
   // Outside the store's lock.
   Result<void> load() override;
   std::span<PageEntry* const> entries() const { return entries_; }
+  PageTable& table() const { return *table_; }
 
  private:
   void describe();

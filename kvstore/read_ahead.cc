@@ -11,7 +11,7 @@ ReadAhead::ReadAhead(const PageIo& io, Residency& residency, std::mutex& mutex, 
     : io_(io), residency_(residency), mutex_(mutex), clock_(clock), budget_(num_bytes) {}
 
 void ReadAhead::follow(PageTable& table, std::span<PageEntry* const> pages) {
-  PageKey head = table.key_of(*pages.front());
+  PageKey head = pages.front()->column->key_of(*pages.front());
   const auto carrying = std::count_if(pages.begin(), pages.end(), [](const PageEntry* page) {
     return page->priority.carries_mass;
   });
@@ -33,11 +33,11 @@ void ReadAhead::follow(PageTable& table, std::span<PageEntry* const> pages) {
       {.table = table.shared_from_this(), .head = head, .pages = std::move(to_read)});
 }
 
-std::vector<PageEntry*> ReadAhead::pages_to_read(std::span<PageEntry> head, bool all) {
+std::vector<PageEntry*> ReadAhead::pages_to_read(std::span<PageEntry* const> head, bool all) {
   std::vector<PageEntry*> pages;
-  for (PageEntry& page : head) {
-    const bool on_disk = page.state == PageState::kWritten && page.slots.best() == Tier::kDisk;
-    if (on_disk && (all || page.priority.carries_mass)) pages.push_back(&page);
+  for (PageEntry* page : head) {
+    const bool on_disk = page->state == PageState::kWritten && page->slots.best() == Tier::kDisk;
+    if (on_disk && (all || page->priority.carries_mass)) pages.push_back(page);
   }
   std::stable_sort(pages.begin(), pages.end(), [](const PageEntry* a, const PageEntry* b) {
     return a->priority < b->priority;
@@ -55,8 +55,8 @@ void ReadAhead::pass(const PageTable& table, const PageKey& head) {
   });
 }
 
-std::optional<ReadMemory> ReadAhead::take(const PageEntry& page) {
-  const auto of_head = copies_.find(key_of(*page.table, page.table->key_of(page)));
+std::optional<ReadMemory> ReadAhead::take(const PageTable& table, const PageEntry& page) {
+  const auto of_head = copies_.find(key_of(table, page.column->key_of(page)));
   if (of_head == copies_.end()) return std::nullopt;
   const auto copy = of_head->second.find(&page);
   if (copy == of_head->second.end()) return std::nullopt;
@@ -73,8 +73,8 @@ void ReadAhead::forget(const PageTable& table) {
   readers_.erase(&table);
 }
 
-bool ReadAhead::has_copy(const PageEntry& page) const {
-  const auto of_head = copies_.find(key_of(*page.table, page.table->key_of(page)));
+bool ReadAhead::has_copy(const PageTable& table, const PageEntry& page) const {
+  const auto of_head = copies_.find(key_of(table, page.column->key_of(page)));
   return of_head != copies_.end() && of_head->second.contains(&page);
 }
 
@@ -91,7 +91,8 @@ PageEntry* ReadAhead::next_page() {
     auto& pages = targets_.front().pages;
     while (!pages.empty()) {
       PageEntry* const page = pages.back();
-      if (page->slots.best() == Tier::kDisk && !has_copy(*page)) return page;
+      if (page->slots.best() == Tier::kDisk && !has_copy(*targets_.front().table, *page))
+        return page;
       pages.pop_back();
     }
     targets_.pop_front();
@@ -116,7 +117,7 @@ bool ReadAhead::step() {
       io_.read(Tier::kDisk, slot, *page, {memory->data(), static_cast<size_t>(io_.page_bytes())});
   lock.lock();
   if (read.ok() && !table->dead) {
-    copies_[key_of(*table, table->key_of(*page))].emplace(page, std::move(*memory));
+    copies_[key_of(*table, page->column->key_of(*page))].emplace(page, std::move(*memory));
     ++pages_read_;
   }
   residency_.unpin(*page);

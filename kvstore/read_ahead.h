@@ -40,7 +40,7 @@ class ReadAhead {
   // A reader has these pages, of one layer and kv head.
   void follow(PageTable& table, std::span<PageEntry* const> pages);
   // The copy of a page, if there is one.
-  std::optional<ReadMemory> take(const PageEntry& page);
+  std::optional<ReadMemory> take(const PageTable& table, const PageEntry& page);
   void forget(const PageTable& table);
   bool has_targets() const { return !targets_.empty(); }
 
@@ -71,9 +71,9 @@ class ReadAhead {
   static Key key_of(const PageTable& table, const PageKey& head) {
     return {&table, head.kv_head, head.layer};
   }
-  static std::vector<PageEntry*> pages_to_read(std::span<PageEntry> head, bool all);
+  static std::vector<PageEntry*> pages_to_read(std::span<PageEntry* const> head, bool all);
   void pass(const PageTable& table, const PageKey& head);
-  bool has_copy(const PageEntry& page) const;
+  bool has_copy(const PageTable& table, const PageEntry& page) const;
   bool drop_abandoned(const PageTable& table);
   // The next page to read; its target is the first one.
   PageEntry* next_page();

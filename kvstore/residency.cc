@@ -91,6 +91,7 @@ void Residency::give_back(const PageSlots& slots) {
 void Residency::pin(PageEntry& page) {
   dequeue(page);
   ++page.pins;
+  ++page.column->num_pins;
   enqueue(page);
 }
 
@@ -98,7 +99,8 @@ void Residency::unpin(PageEntry& page) {
   MR_CHECK(page.pins > 0, "unpin of a page without pins");
   dequeue(page);
   --page.pins;
-  if (page.pins == 0 && page.table->dead) {
+  --page.column->num_pins;
+  if (page.pins == 0 && page.column->dead) {
     free_unpinned(page);
   } else {
     enqueue(page);
@@ -121,7 +123,7 @@ void Residency::set_priority(PageEntry& page, PagePriority priority) {
 }
 
 std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
-  if (page.table->dead || page.pins > 0 || page.slots.has(Tier::kDevice) || slack() < 1) {
+  if (page.column->dead || page.pins > 0 || page.slots.has(Tier::kDevice) || slack() < 1) {
     return std::nullopt;
   }
   if (pool(Tier::kDevice).free() == 0) {
@@ -137,14 +139,14 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
 }
 
 std::optional<PageMove> Residency::plan_warming(PageEntry& page, Takes takes) {
-  if (page.table->dead || page.pins > 0 || page.slots.best() != Tier::kDisk || slack() < 1) {
+  if (page.column->dead || page.pins > 0 || page.slots.best() != Tier::kDisk || slack() < 1) {
     return std::nullopt;
   }
   int32_t slot = take_host_slot(page);
   if (slot == kNoSlot && takes == Takes::kPlaces) {
     PageEntry* const least = least_on_host();
     // The scores of a page that is being written come a moment later.
-    if (least == nullptr || !(least->scored || least->table->sealed) ||
+    if (least == nullptr || !(least->scored || least->column->sealed) ||
         !displaces(page.priority, least->priority)) {
       return std::nullopt;
     }
@@ -180,7 +182,7 @@ PageMove Residency::start_move(PageEntry& page, Tier to, int32_t to_slot) {
   const Tier from = page.slots.best();
   pin(page);
   ++moving_;
-  return {.keep_alive = page.table->shared_from_this(),
+  return {.keep_alive = page.column->shared_from_this(),
           .page = &page,
           .from = from,
           .to = to,
@@ -192,13 +194,14 @@ PageMove Residency::start_move(PageEntry& page, Tier to, int32_t to_slot) {
 void Residency::finish(const PageMove& move, bool copied) {
   PageEntry& page = *move.page;
   --moving_;
-  if (!copied || page.table->dead || page.pins > 1) {
+  if (!copied || page.column->dead || page.pins > 1) {
     give(move.to, move.to_slot);
     unpin(page);
     return;
   }
   dequeue(page);
   page.slots[move.to] = move.to_slot;
+  if (page.column->content_key) ++cached_slots_[move.to];
   const bool stays_as_copy = (move.from == Tier::kHost && move.to == Tier::kDevice) ||
                              (move.from == Tier::kDisk && move.to == Tier::kHost);
   if (!stays_as_copy) drop(page, move.from);
@@ -214,7 +217,16 @@ void Residency::give(Tier tier, int32_t slot) {
   pool(tier).give(slot);
 }
 
+void Residency::count_cached(PageColumn& column, int64_t sign) {
+  for (const PageEntry& page : column.entries()) {
+    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+      if (page.slots.has(tier)) cached_slots_[tier] += sign;
+    }
+  }
+}
+
 void Residency::drop(PageEntry& page, Tier tier) {
+  if (page.column->content_key) --cached_slots_[tier];
   give(tier, page.slots[tier]);
   page.slots[tier] = kNoSlot;
 }

@@ -19,14 +19,14 @@
 
 #include "kvstore/eviction_queue.h"
 #include "kvstore/kv_store.h"
-#include "kvstore/page_table.h"
+#include "kvstore/page_column.h"
 #include "kvstore/tiers/slot_pool.h"
 
 namespace millrace::kvstore {
 
 // A copy in flight from one tier to another. Holds a pin on the page and the slot it goes to.
 struct PageMove {
-  std::shared_ptr<PageTable> keep_alive;
+  std::shared_ptr<PageColumn> keep_alive;
   PageEntry* page = nullptr;
   Tier from = Tier::kHost;
   Tier to = Tier::kDevice;
@@ -55,8 +55,11 @@ class Residency {
   void give_back(const PageSlots& slots);
 
   void pin(PageEntry& page);
-  void unpin(PageEntry& page);  // the last unpin of a page of a dead request frees it
+  void unpin(PageEntry& page);  // the last unpin of a page of a dead column frees it
   void free_unpinned(PageEntry& page);
+  // Of a column that comes into the prefix cache, or leaves it: before its key is taken away, after it
+  // is given.
+  void count_cached(PageColumn& column, int64_t sign);
   void set_priority(PageEntry& page, PagePriority priority);
   // Of a pull; and what all pages are halved by now and then.
   void count_hit(PageEntry& page);
@@ -81,6 +84,8 @@ class Residency {
   int64_t evictions() const { return evictions_; }
   // Finished ones, by where from and where to.
   const PerTier<PerTier<int64_t>>& moves() const { return moves_; }
+  // Of columns in the prefix cache, copies counted by tier.
+  const PerTier<int64_t>& cached_slots() const { return cached_slots_; }
   // For tests: F + C - U.
   int64_t slack() const;
 
@@ -120,6 +125,7 @@ class Residency {
   int64_t transit_slots_;
   int64_t evictions_ = 0;
   PerTier<PerTier<int64_t>> moves_;
+  PerTier<int64_t> cached_slots_;
 };
 
 }  // namespace millrace::kvstore

@@ -37,13 +37,15 @@ TieredKvStore::~TieredKvStore() {
 }
 
 Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t num_tokens,
-                                          std::span<const int64_t> pages) {
+                                          std::span<const int64_t> pages,
+                                          std::span<const CachedPage> prefix) {
   MR_RETURN_IF_ERROR(check_request(request_id, num_tokens, pages, geometry_));
-  const int64_t rows = int64_t{geometry_.num_layers} * geometry_.num_kv_heads;
+  MR_RETURN_IF_ERROR(check_prefix(request_id, num_tokens, pages, prefix, geometry_));
   // No overflow: `pages` lies in memory, and rows is at most 2^24 (kv_store.cc).
-  const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows;
+  const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows();
   // One at a time, so that the room found is still there when it is taken.
   std::lock_guard growing(growth_mutex_);
+  Columns columns, gone;
   int64_t sequence = 0;
   {
     std::lock_guard lock(mutex_);
@@ -54,11 +56,29 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
       return error(Errc::kExhausted, "request '{}': the store holds {} requests, the limit",
                    request_id, kMaxRequests);
     }
-    if (num_pages > residency_.available()) return no_room(request_id, num_pages);
     sequence = next_sequence_++;
+    MR_ASSIGN_OR_RETURN(columns, take_prefix(request_id, prefix, sequence));
+    if (!make_room(num_pages, gone)) {
+      for (const auto& column : columns) let_go(*column);
+      return no_room(request_id, num_pages);
+    }
   }
+  gone.clear();
+  auto begun = begin_after(request_id, num_tokens, pages, sequence, columns);
+  if (begun.ok()) return begun;
+  std::lock_guard lock(mutex_);
+  for (const auto& column : columns) let_go(*column);
+  return begun;
+}
+
+// `prefix` is held for the request.
+Result<void> TieredKvStore::begin_after(const std::string& request_id, int64_t num_tokens,
+                                        std::span<const int64_t> pages, int64_t sequence,
+                                        Columns prefix) {
+  const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows();
   MR_RETURN_IF_ERROR(grow_disk_for(request_id, num_pages));
-  MR_ASSIGN_OR_RETURN(auto table, make_table(request_id, num_tokens, pages, sequence));
+  MR_ASSIGN_OR_RETURN(auto table,
+                      make_table(request_id, num_tokens, pages, sequence, std::move(prefix)));
   std::lock_guard lock(mutex_);
   // The disk grew by less.
   if (residency_.disk_shortfall(num_pages) > 0) return no_room(request_id, num_pages);
@@ -68,18 +88,57 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   return {};
 }
 
+Result<TieredKvStore::Columns> TieredKvStore::take_prefix(const std::string& request_id,
+                                                          std::span<const CachedPage> prefix,
+                                                          int64_t sequence) {
+  Columns columns;
+  for (const CachedPage& cached : prefix) {
+    PageColumn* const column = cache_.find(cached.key);
+    if (column == nullptr || column->page() != cached.page) {
+      for (const auto& taken : columns) let_go(*taken);
+      return error(Errc::kUnavailable, "request '{}': page {} is not remembered any more",
+                   request_id, cached.page);
+    }
+    cache_.take(*column, sequence);
+    columns.push_back(column->shared_from_this());
+  }
+  return columns;
+}
+
+bool TieredKvStore::make_room(int64_t num_pages, Columns& gone) {
+  if (num_pages > residency_.available() + idle_pages()) return false;
+  while (num_pages > residency_.available()) {
+    PageColumn* const column = cache_.first_to_go();
+    if (column == nullptr) return false;  // what is left is being read
+    residency_.count_cached(*column, -1);
+    gone.push_back(cache_.remove(*column));
+    cache_evictions_ += column->num_entries();
+    free(*column);
+  }
+  return true;
+}
+
+void TieredKvStore::let_go(PageColumn& column) {
+  if (cache_.let_go(column)) free(column);
+}
+
+void TieredKvStore::free(PageColumn& column) {
+  column.dead = true;
+  for (PageEntry& page : column.entries()) residency_.free_unpinned(page);
+}
+
 // Records of a long prompt are gigabytes.
 Result<std::shared_ptr<PageTable>> TieredKvStore::make_table(const std::string& request_id,
                                                              int64_t num_tokens,
                                                              std::span<const int64_t> pages,
-                                                             int64_t sequence) const {
+                                                             int64_t sequence,
+                                                             Columns prefix) const {
   try {
-    return std::make_shared<PageTable>(request_id, geometry_, num_tokens, pages, sequence);
+    return std::make_shared<PageTable>(request_id, geometry_, num_tokens, pages, sequence,
+                                       std::move(prefix));
   } catch (const std::bad_alloc&) {
-    const int64_t num_pages =
-        std::ssize(pages) * int64_t{geometry_.num_layers} * geometry_.num_kv_heads;
     return error(Errc::kExhausted, "request '{}': cannot allocate records of {} pages, {} each",
-                 request_id, num_pages, format_bytes(geometry_.record_bytes()));
+                 request_id, std::ssize(pages) * rows(), format_bytes(geometry_.record_bytes()));
   }
 }
 
@@ -110,8 +169,9 @@ Error TieredKvStore::no_room(const std::string& request_id, int64_t num_pages) c
   return error(Errc::kExhausted,
                "request '{}' needs {} pages of {}, room for {} (slots used: device {}, host {}, "
                "disk {})",
-               request_id, num_pages, format_bytes(io_.page_bytes()), residency_.available(),
-               use(Tier::kDevice), use(Tier::kHost), use(Tier::kDisk));
+               request_id, num_pages, format_bytes(io_.page_bytes()),
+               residency_.available() + idle_pages(), use(Tier::kDevice), use(Tier::kHost),
+               use(Tier::kDisk));
 }
 
 Result<std::shared_ptr<PageTable>> TieredKvStore::find_running(
@@ -141,7 +201,7 @@ Result<void> TieredKvStore::write_page(const std::string& request_id, const Page
   MR_RETURN_IF_ERROR(check_page(request_id, kv, digest, geometry_));
   const uint64_t sum = checksum(kv);
   MR_ASSIGN_OR_RETURN(const PageWrite write, start_write(request_id, key));
-  const auto stored_digest = write.table->digest_of(*write.page);
+  const auto stored_digest = write.page->column->digest_of(*write.page);
   auto next = stored_digest.begin();
   for (const auto& values : {digest.min, digest.max, digest.radius}) {
     next = std::copy(values.begin(), values.end(), next);
@@ -186,24 +246,31 @@ void TieredKvStore::finish_write(const PageWrite& write, uint64_t sum, bool copi
   residency_.reserve(1);
 }
 
+// A page that other requests hold too is worth what it is worth to the one that needs it most.
 Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t layer,
                                        int32_t kv_head, std::span<const float> scores) {
   std::shared_ptr<PageTable> table;
-  std::span<PageEntry> entries;
+  std::vector<PageEntry*> entries;
+  int64_t row = 0;
   {
     std::lock_guard lock(mutex_);
     MR_ASSIGN_OR_RETURN(table, find_running(request_id));
+    MR_ASSIGN_OR_RETURN(row, table->row_of(layer, kv_head));
     MR_ASSIGN_OR_RETURN(entries, table->head(layer, kv_head));
   }
   MR_RETURN_IF_ERROR(check_scores(request_id, layer, kv_head, scores, std::ssize(entries)));
   const auto ranks = rank_pages(layer, table->num_prompt_pages(), table->pages(), scores);
   std::lock_guard lock(mutex_);
+  table->set_scores(row, scores);
   for (size_t i = 0; i < entries.size(); ++i) {
-    entries[i].score = scores[i];
-    entries[i].scored = true;
+    PageEntry& entry = *entries[i];
     PagePriority priority = ranks[i];
-    priority.hits = entries[i].priority.hits;
-    residency_.set_priority(entries[i], priority);
+    priority.hits = entry.priority.hits;
+    if (entry.scored && entry.column->num_requests > 1) {
+      priority = std::max(priority, entry.priority);
+    }
+    entry.scored = true;
+    residency_.set_priority(entry, priority);
   }
   return {};
 }
@@ -228,10 +295,115 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
   table->sealed = true;
   leases_.grant(request_id, lease_id, lease);
   Placement placement;
-  for (const PageEntry& page : table->entries()) {
-    ++placement.pages[page.slots.best()];
+  for (const auto& column : table->columns()) {
+    column->sealed = true;
+    for (const PageEntry& page : column->entries()) ++placement.pages[page.slots.best()];
   }
   return placement;
+}
+
+Result<int64_t> TieredKvStore::remember(const std::string& request_id,
+                                        std::span<const CachedPage> pages) {
+  std::lock_guard lock(mutex_);
+  const auto found = tables_.find(request_id);
+  if (found == tables_.end() || !found->second->sealed) {
+    return error(Errc::kNotFound, "request '{}' is not sealed", request_id);
+  }
+  const PageTable& table = *found->second;
+  int64_t num_new = 0;
+  for (const CachedPage& cached : pages) {
+    const auto place = std::ranges::lower_bound(table.pages(), cached.page);
+    if (place == table.pages().end() || *place != cached.page) {
+      return error(Errc::kNotFound, "request '{}': page {} is not held", request_id, cached.page);
+    }
+    PageColumn& column = *table.columns()[static_cast<size_t>(place - table.pages().begin())];
+    if (PageColumn* const known = cache_.find(cached.key); known != nullptr) {
+      cache_.touch(*known, table.sequence());
+    } else if (!column.content_key) {
+      cache_.insert(cached.key, column);
+      residency_.count_cached(column, 1);
+      ++num_new;
+    }
+  }
+  return num_new;
+}
+
+std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> keys) const {
+  std::lock_guard lock(mutex_);
+  std::vector<bool> found;
+  for (const auto& key : keys) found.push_back(cache_.find(key) != nullptr);
+  return found;
+}
+
+// The lock is held for one column at a time, and not while it is read.
+std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys) {
+  std::vector<bool> intact(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    std::shared_ptr<PageColumn> column;
+    std::vector<PageEntry*> entries;
+    {
+      std::lock_guard lock(mutex_);
+      PageColumn* const found = cache_.find(keys[i]);
+      if (found == nullptr) continue;
+      column = found->shared_from_this();
+      for (PageEntry& page : column->entries()) {
+        residency_.pin(page);
+        entries.push_back(&page);
+      }
+      pinned_pages_ += std::ssize(entries);
+    }
+    const auto checked = check_column(*column);
+    unpin(entries);
+    intact[i] = checked.ok();
+    if (checked.ok()) continue;
+    spdlog::warn("kvstore: a cached page is forgotten: {}", checked.error().to_string());
+    std::lock_guard lock(mutex_);
+    ++cache_corruptions_;
+    if (cache_.find(keys[i]) != column.get()) continue;
+    residency_.count_cached(*column, -1);
+    cache_.remove(*column);
+    if (column->num_requests == 0) free(*column);
+  }
+  return intact;
+}
+
+Result<void> TieredKvStore::check_column(PageColumn& column) const {
+  AlignedBuffer memory;
+  const auto page_bytes = static_cast<size_t>(io_.page_bytes());
+  for (const PageEntry& page : column.entries()) {
+    Tier tier{};
+    int32_t slot = 0;
+    {
+      std::lock_guard lock(mutex_);
+      tier = page.slots.best();
+      slot = page.slots[tier];
+    }
+    if (const auto bytes = io_.address(tier, slot); !bytes.empty()) {
+      if (checksum(bytes) == page.checksum) continue;
+      const PageKey key = column.key_of(page);
+      return error(Errc::kCorrupt,
+                   "layer {} kv head {} page {} of request '{}' has not the checksum it was "
+                   "written with",
+                   key.layer, key.kv_head, key.page, column.request_id());
+    }
+    if (memory.bytes() == 0) memory = AlignedBuffer(io_.page_bytes());
+    MR_RETURN_IF_ERROR(io_.read(tier, slot, page, {memory.as<std::byte>(), page_bytes}));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_prefix(const std::string& request_id,
+                                                               int32_t layer, int32_t kv_head,
+                                                               std::span<const int64_t> pages) {
+  std::lock_guard lock(mutex_);
+  MR_ASSIGN_OR_RETURN(auto table, find_running(request_id));
+  MR_ASSIGN_OR_RETURN(auto entries, table->select(layer, kv_head, pages));
+  for (PageEntry* page : entries) {
+    if (page->state == PageState::kWritten) continue;
+    return error(Errc::kInvalidArgument, "request '{}': page {} is not of its prefix", request_id,
+                 page->column->page());
+  }
+  return std::unique_ptr<PinnedPages>(hold_pages(std::move(table), std::move(entries)));
 }
 
 void TieredKvStore::abort(const std::string& request_id) {
@@ -248,7 +420,7 @@ std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, 
   table->dead = true;
   read_ahead_.forget(*table);
   residency_.unreserve(table->num_unwritten);
-  for (PageEntry& page : table->entries()) residency_.free_unpinned(page);
+  for (const auto& column : table->columns()) let_go(*column);
   leases_.end(request_id, why);
   return table;
 }
@@ -288,14 +460,21 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
   const auto& table = tables_.at(request_id);
   MR_ASSIGN_OR_RETURN(auto entries, table->select(layer, kv_head, pages));
   MR_RETURN_IF_ERROR(table->check_readable(entries));
+  return hold_pages(table, std::move(entries));
+}
+
+std::unique_ptr<Pins> TieredKvStore::hold_pages(std::shared_ptr<PageTable> table,
+                                                std::vector<PageEntry*> entries) {
   for (PageEntry* page : entries) residency_.pin(*page);
   pinned_pages_ += std::ssize(entries);
   return std::make_unique<Pins>(
       Pins::Source{.io = io_,
                    .budget = read_budget_,
-                   .read_ahead = [this](const PageEntry& page) { return take_read_ahead(page); },
+                   .read_ahead = [this, of = table.get()](
+                                     const PageEntry& page) { return take_read_ahead(*of, page); },
                    .count = [this](auto held, auto found) { count_hits(held, found); }},
-      table, std::move(entries), [this](std::span<PageEntry* const> held) { unpin(held); });
+      std::move(table), std::move(entries),
+      [this](std::span<PageEntry* const> held) { unpin(held); });
 }
 
 // A long prompt has hundreds of thousands of pages: the lock is taken for one head at a time.
@@ -322,26 +501,26 @@ Result<void> TieredKvStore::append_scores(const std::string& request_id,
                                           int32_t kv_head, std::vector<float>& scores) const {
   MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
   const auto& table = tables_.at(request_id);
+  MR_ASSIGN_OR_RETURN(const int64_t row, table->row_of(layer, kv_head));
   MR_ASSIGN_OR_RETURN(const auto pages, table->head(layer, kv_head));
-  for (PageEntry& page : pages) {
-    PageEntry* const one = &page;
-    MR_RETURN_IF_ERROR(table->check_readable({&one, 1}));
-    scores.push_back(page.score);
-  }
+  MR_RETURN_IF_ERROR(table->check_readable(pages));
+  const auto of_row = table->scores(row);
+  scores.insert(scores.end(), of_row.begin(), of_row.end());
   return {};
 }
 
 void TieredKvStore::follow(const Pins& pins) {
   if (residency_.slots_total(Tier::kDisk) == 0) return;
   std::lock_guard lock(mutex_);
-  PageTable& table = *pins.entries().front()->table;
+  PageTable& table = pins.table();
   if (!table.dead) read_ahead_.follow(table, pins.entries());
   if (read_ahead_.has_targets()) reader_came_.notify_one();
 }
 
-std::optional<ReadMemory> TieredKvStore::take_read_ahead(const PageEntry& page) {
+std::optional<ReadMemory> TieredKvStore::take_read_ahead(const PageTable& table,
+                                                         const PageEntry& page) {
   std::lock_guard lock(mutex_);
-  return read_ahead_.take(page);
+  return read_ahead_.take(table, page);
 }
 
 void TieredKvStore::count_hits(std::span<PageEntry* const> entries,
@@ -364,19 +543,24 @@ bool TieredKvStore::tend(Deadline deadline) {
 void TieredKvStore::cool_pages() {
   // Few enough that nobody waits long for the lock.
   constexpr size_t kPagesAtOnce = 4096;
-  std::vector<std::shared_ptr<PageTable>> tables;
+  Columns columns;
   {
     std::lock_guard lock(mutex_);
     if (clock_.now() - cooled_at_ < kHitHalfLife) return;
     cooled_at_ = clock_.now();
-    for (const auto& [id, table] : tables_) tables.push_back(table);
+    for (const auto& [id, table] : tables_) {
+      columns.insert(columns.end(), table->columns().begin(), table->columns().end());
+    }
+    for (const auto& [key, column] : cache_.columns()) columns.push_back(column);
   }
-  for (const auto& table : tables) {
-    for (auto rest = table->entries(); !rest.empty();) {
-      const auto some = rest.first(std::min(rest.size(), kPagesAtOnce));
-      rest = rest.subspan(some.size());
-      std::lock_guard lock(mutex_);
-      for (PageEntry& page : some) {
+  std::ranges::sort(columns);
+  const auto twice = std::ranges::unique(columns);
+  columns.erase(twice.begin(), twice.end());
+  const auto at_once = std::max<size_t>(1, kPagesAtOnce / static_cast<size_t>(rows()));
+  for (size_t first = 0; first < columns.size(); first += at_once) {
+    std::lock_guard lock(mutex_);
+    for (size_t i = first; i < std::min(first + at_once, columns.size()); ++i) {
+      for (PageEntry& page : columns[i]->entries()) {
         if (page.priority.hits > 0) residency_.halve_hits(page);
       }
     }
@@ -394,6 +578,11 @@ Result<void> TieredKvStore::check_sealed_lease(const std::string& request_id,
   MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
   if (tables_.at(request_id)->sealed) return {};
   return error(Errc::kNotFound, "request '{}' is not sealed", request_id);
+}
+
+bool TieredKvStore::knows_lease(std::string_view lease_id) const {
+  std::lock_guard lock(mutex_);
+  return leases_.knows(lease_id);
 }
 
 Result<void> TieredKvStore::renew_lease(const std::string& request_id, const std::string& lease_id,
@@ -444,9 +633,14 @@ KvStoreStats TieredKvStore::stats() const {
   for (const Tier tier : kTiers) {
     stats.tiers[tier] = {.slots_total = residency_.slots_total(tier),
                          .slots_used = residency_.slots_used(tier),
+                         .slots_cached = residency_.cached_slots()[tier],
                          .slot_bytes = io_.page_bytes()};
   }
-  stats.pages_available = residency_.available();
+  stats.pages_available = residency_.available() + idle_pages();
+  stats.cached_pages = cache_.num_columns() * rows();
+  stats.idle_cached_pages = idle_pages();
+  stats.cache_evictions = cache_evictions_;
+  stats.cache_corruptions = cache_corruptions_;
   stats.requests = static_cast<int64_t>(tables_.size());
   stats.leases_active = leases_.active();
   stats.leases_expired = leases_.expired();

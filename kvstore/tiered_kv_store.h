@@ -14,13 +14,14 @@
 #include <unordered_map>
 
 #include "kvstore/kv_store.h"
-#include "kvstore/lease_table.h"
 #include "kvstore/page_io.h"
 #include "kvstore/page_mover.h"
 #include "kvstore/page_table.h"
 #include "kvstore/pins.h"
+#include "kvstore/prefix_cache.h"
 #include "kvstore/read_ahead.h"
 #include "kvstore/residency.h"
+#include "kvstore/rules/lease_table.h"
 #include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
@@ -38,8 +39,10 @@ class TieredKvStore final : public KvStore {
   ~TieredKvStore() override;
 
   const KvGeometry& geometry() const override { return geometry_; }
+  using KvStore::begin_request;
   Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
-                             std::span<const int64_t> pages) override;
+                             std::span<const int64_t> pages,
+                             std::span<const CachedPage> prefix) override;
   Result<void> open(const std::string& request_id, const std::string& lease_id) override;
   Result<void> write_page(const std::string& request_id, const PageKey& key,
                           std::span<const std::byte> kv, const PageDigest& digest) override;
@@ -47,6 +50,13 @@ class TieredKvStore final : public KvStore {
                           std::span<const float> scores) override;
   Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                          Duration lease) override;
+  Result<int64_t> remember(const std::string& request_id,
+                           std::span<const CachedPage> pages) override;
+  std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
+  std::vector<bool> check_cached(std::span<const PageContentKey> keys) override;
+  Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
+                                                  int32_t kv_head,
+                                                  std::span<const int64_t> pages) override;
   void abort(const std::string& request_id) override;
   Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
                                                  const std::string& lease_id, int32_t layer,
@@ -62,6 +72,7 @@ class TieredKvStore final : public KvStore {
                                                    std::span<const int64_t> pages) override;
   Result<std::vector<float>> scores(const std::string& request_id, const std::string& lease_id,
                                     const HeadBlock& heads) const override;
+  bool knows_lease(std::string_view lease_id) const override;
   Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                            Duration lease) override;
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
@@ -87,9 +98,27 @@ class TieredKvStore final : public KvStore {
   // one takes its time.
   std::shared_ptr<PageTable> forget(const std::string& request_id, LeaseEnd why);
 
+  using Columns = std::vector<std::shared_ptr<PageColumn>>;
+  Result<Columns> take_prefix(const std::string& request_id, std::span<const CachedPage> prefix,
+                              int64_t sequence);
+  // Idle columns go until so many pages are available; they are let go by the caller without the
+  // lock. False, and nothing is touched, where it would not do.
+  bool make_room(int64_t num_pages, Columns& gone);
+  int64_t idle_pages() const { return cache_.num_idle() * rows(); }
+  void let_go(PageColumn& column);
+  // Of a column that nobody holds.
+  void free(PageColumn& column);
+  std::unique_ptr<Pins> hold_pages(std::shared_ptr<PageTable> table,
+                                   std::vector<PageEntry*> entries);
+
+  int64_t rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
+  Result<void> begin_after(const std::string& request_id, int64_t num_tokens,
+                           std::span<const int64_t> pages, int64_t sequence, Columns prefix);
+  // Whether all pages of the column, which are pinned, have their checksum.
+  Result<void> check_column(PageColumn& column) const;
   Result<std::shared_ptr<PageTable>> make_table(const std::string& request_id, int64_t num_tokens,
-                                                std::span<const int64_t> pages,
-                                                int64_t sequence) const;
+                                                std::span<const int64_t> pages, int64_t sequence,
+                                                Columns prefix) const;
   Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
   void shrink_disk();
 
@@ -101,7 +130,7 @@ class TieredKvStore final : public KvStore {
                                      std::span<const int64_t> pages);
   // A reader has these pages: what it will ask for next is read ahead.
   void follow(const Pins& pins);
-  std::optional<ReadMemory> take_read_ahead(const PageEntry& page);
+  std::optional<ReadMemory> take_read_ahead(const PageTable& table, const PageEntry& page);
   // Of pages whose bytes a reader has: others are counted once load() has found them, or by the
   // request over the transport that follows.
   void count_hits(std::span<PageEntry* const> entries, std::span<const PinnedPage> pages);
@@ -123,6 +152,9 @@ class TieredKvStore final : public KvStore {
   std::condition_variable reader_came_;
   LeaseTable leases_;
   std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;
+  PrefixCache cache_;
+  int64_t cache_evictions_ = 0;
+  int64_t cache_corruptions_ = 0;
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
   int64_t pinned_pages_ = 0;

@@ -1,23 +1,33 @@
 #include "model/fingerprint.h"
 
+#include <fmt/ranges.h>
+
 #include <span>
 
 #include "common/checksum.h"
+#include "model/config/rope.h"
 
 namespace millrace::model {
 
 namespace {
 
+// What a model of before had not is said only of those that have it, so that older fingerprints
+// stay.
 std::string facts_of(const ModelConfig& config) {
   std::string facts =
       fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", config.architecture, config.num_layers,
                   config.hidden_size, config.num_query_heads, config.num_kv_heads, config.head_dim,
                   config.ffn_size, config.vocab_size, config.rope_theta, config.rms_norm_eps,
                   config.tied_embeddings, config.qkv_bias);
-  if (const auto& scaling = config.rope_scaling) {
+  if (const auto* scaling = std::get_if<Llama3RopeScaling>(&config.rope_scaling)) {
     facts += fmt::format(" {} {} {} {}", scaling->factor, scaling->low_freq_factor,
                          scaling->high_freq_factor, scaling->original_max_position_embeddings);
+  } else if (config.rope_scaling.index() != 0) {
+    facts += fmt::format(" rope {} {} {} {}", rope_turn_scale(config),
+                         max_short_rope_tokens(config), fmt::join(rope_inv_freq(config), " "),
+                         fmt::join(rope_inv_freq(config, /*long_prompt=*/true), " "));
   }
+  if (config.rotary_dim != 0) facts += fmt::format(" rotary_dim {}", config.rotary_dim);
   return facts;
 }
 

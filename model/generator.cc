@@ -79,6 +79,8 @@ Result<std::vector<int32_t>> Generator::generate(const GenerateRequest& request,
                                                  const std::function<Deadline()>& next_deadline) {
   MR_CHECK(request.max_tokens - 1 <= max_new_tokens_, "{} tokens asked, room for {}",
            request.max_tokens, max_new_tokens_ + 1);
+  MR_CHECK(request.attention == nullptr || cp_->size() == 1, "the prompt's tokens on {} ranks",
+           cp_->size());
   std::vector<int32_t> tokens = {request.first_token};
   while (static_cast<int32_t>(tokens.size()) < request.max_tokens &&
          !ends_text(tokens, weights_->config, request.ignore_eos)) {
@@ -88,8 +90,12 @@ Result<std::vector<int32_t>> Generator::generate(const GenerateRequest& request,
                    tokens.size(), request.max_tokens);
     }
     const auto num_new = static_cast<int32_t>(tokens.size()) - 1;
-    MR_ASSIGN_OR_RETURN(const int32_t next, step(request, tokens.back(), num_new, deadline));
+    const int32_t last = num_new > 0 && num_new <= std::ssize(request.follow)
+                             ? request.follow[static_cast<size_t>(num_new - 1)]
+                             : tokens.back();
+    MR_ASSIGN_OR_RETURN(const int32_t next, step(request, last, num_new, deadline));
     tokens.push_back(next);
+    if (request.on_token) request.on_token();
   }
   return tokens;
 }
@@ -109,7 +115,7 @@ kernels::KvSlab Generator::tail(int32_t layer, int32_t num_new) const {
           .token_stride = max_new_tokens_};
 }
 
-Result<void> Generator::attend(const kernels::KvSlab& prompt, int32_t layer, int32_t num_new,
+Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, int32_t num_new,
                                Deadline deadline) {
   const int32_t heads = weights_->shard.num_query_heads;
   const int32_t head_dim = weights_->config.head_dim;
@@ -125,8 +131,19 @@ Result<void> Generator::attend(const kernels::KvSlab& prompt, int32_t layer, int
                                .out = out,
                                .lse = out + int64_t{heads} * head_dim});
   };
-  part(prompt, own_parts_.as<float>());
-  part(tail(layer, cp_->rank() == 0 ? num_new : 0), own_parts_.as<float>() + part_size);
+  float* const of_prompt = own_parts_.as<float>();
+  float* const of_tail = of_prompt + part_size;
+  part(tail(layer, cp_->rank() == 0 ? num_new : 0), of_tail);
+  if (request.attention != nullptr) {
+    MR_RETURN_IF_ERROR(request.attention->attend({.layer = layer,
+                                                  .q = q_.as<float>(),
+                                                  .tail_lse = of_tail + int64_t{heads} * head_dim,
+                                                  .out = of_prompt,
+                                                  .lse = of_prompt + int64_t{heads} * head_dim},
+                                                 deadline));
+  } else {
+    part(request.prompt[static_cast<size_t>(layer)], of_prompt);
+  }
   std::vector<float> own(static_cast<size_t>(own_parts * part_size));
   device_->copy(own.data(), own_parts_.data(), own_parts_.bytes());
   MR_RETURN_IF_ERROR(device_->synchronize(deadline));
@@ -166,15 +183,17 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
                   .table = weights_->embedding,
                   .hidden = hidden_.as<float>()});
   for (int32_t layer = 0; layer < weights_->config.num_layers; ++layer) {
+    if (request.attention != nullptr) {
+      request.attention->begin_layer(layer, hidden_.as<float>(), host_position_);
+    }
     const int64_t new_row = tail_offset(layer) + int64_t{num_new} * weights_->config.head_dim;
-    forward_.qkv(layer, hidden_.as<float>(), 1, position_.as<int32_t>(),
+    forward_.qkv(layer, hidden_.as<float>(), 1, position_.as<int32_t>(), request.num_prompt_tokens,
                  {.dtype = DType::kFloat32,
                   .q = q_.data(),
                   .k = tail_k_.as<float>() + new_row,
                   .v = tail_v_.as<float>() + new_row,
                   .kv_stride = max_new_tokens_});
-    MR_RETURN_IF_ERROR(
-        attend(request.prompt[static_cast<size_t>(layer)], layer, num_new + 1, deadline));
+    MR_RETURN_IF_ERROR(attend(request, layer, num_new + 1, deadline));
     forward_.attention_output(layer, attended_.data(), 1, partial_.as<float>(), false);
     MR_RETURN_IF_ERROR(add_over_tp(deadline));
     forward_.mlp(layer, hidden_.as<float>(), 1, partial_.as<float>(), false);

@@ -21,13 +21,35 @@
 
 namespace millrace::model {
 
+// The prompt's tokens, wherever they are kept. Calls come from the thread that generates, layer by
+// layer.
+class PromptAttention {
+ public:
+  struct Step {
+    int32_t layer = 0;
+    const float* q = nullptr;         // [query heads, head_dim], device memory, as all here
+    const float* tail_lse = nullptr;  // [query heads] log-sum-exp over the tokens generated so far
+    float* out = nullptr;             // [query heads, head_dim] over the prompt's tokens
+    float* lse = nullptr;             // [query heads]
+  };
+  virtual ~PromptAttention() = default;
+  // Before a layer is computed, with its input [hidden_size] and the position of its token.
+  virtual void begin_layer(int32_t layer, const float* hidden, int32_t position) = 0;
+  virtual Result<void> attend(const Step& step, Deadline deadline) = 0;
+};
+
 struct GenerateRequest {
   std::span<const kernels::KvSlab>
-      prompt;                     // [num_layers], the tokens this rank holds, in any order
-  int64_t num_prompt_tokens = 0;  // of the whole prompt
-  int32_t first_token = 0;        // already known from prefill
-  int32_t max_tokens = 1;         // generated tokens in all, the first included
-  bool ignore_eos = false;        // goes on behind what ends a text
+      prompt;  // [num_layers], the tokens this rank holds, in any order; or
+  PromptAttention* attention = nullptr;  // all of them, where cp is one rank
+  int64_t num_prompt_tokens = 0;         // of the whole prompt
+  int32_t first_token = 0;               // already known from prefill
+  int32_t max_tokens = 1;                // generated tokens in all, the first included
+  bool ignore_eos = false;               // goes on behind what ends a text
+  // Goes on with these, the first of which comes behind first_token, whatever it chooses itself:
+  // what it returns are choices after the same tokens as somebody else's. As many as are asked for.
+  std::span<const int32_t> follow = {};
+  std::function<void()> on_token = {};  // after each token but the first
 };
 
 // Why there are no more tokens, in vLLM's words: "stop" behind one that ends a text, else "length".
@@ -54,7 +76,7 @@ class Generator {
 
   Result<int32_t> step(const GenerateRequest& request, int32_t token, int32_t num_new,
                        Deadline deadline);
-  Result<void> attend(const kernels::KvSlab& prompt, int32_t layer, int32_t num_new,
+  Result<void> attend(const GenerateRequest& request, int32_t layer, int32_t num_new,
                       Deadline deadline);
   Result<void> add_over_tp(Deadline deadline);
   int64_t tail_offset(int32_t layer) const;  // elements

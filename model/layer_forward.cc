@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/config/rope.h"
+
 namespace millrace::model {
 
 using kernels::dense_matrix;
@@ -39,7 +41,10 @@ void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t nu
 }
 
 void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
-                       const int32_t* positions, const QkvOutput& out) {
+                       const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
+  const auto& config = weights_->config;
+  const bool long_prompt =
+      weights_->long_inv_freq != nullptr && prompt_tokens > max_short_rope_tokens(config);
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
   rms_norm(hidden, w.attention_norm, num_rows);
   device_->gemm({.a = normed(num_rows),
@@ -51,9 +56,14 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                      .num_rows = num_rows,
                      .num_query_heads = weights_->shard.num_query_heads,
                      .num_kv_heads = weights_->shard.num_kv_heads,
-                     .head_dim = weights_->config.head_dim,
+                     .head_dim = config.head_dim,
                      .positions = positions,
-                     .inv_freq = weights_->inv_freq,
+                     .rotary_dim = config.num_turned(),
+                     .inv_freq = long_prompt ? weights_->long_inv_freq : weights_->inv_freq,
+                     .turn_scale = rope_turn_scale(config),
+                     .q_norm = w.q_norm,
+                     .k_norm = w.k_norm,
+                     .norm_eps = config.rms_norm_eps,
                      .dtype = out.dtype,
                      .q = out.q,
                      .k = out.k,

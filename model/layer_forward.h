@@ -28,8 +28,10 @@ class LayerForward {
     void* v = nullptr;
     int64_t kv_stride = 0;  // tokens
   };
+  // `prompt_tokens`: of the prompt that the rows are of or follow; some models turn those of long
+  // ones differently.
   void qkv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
-           const QkvOutput& out);
+           int64_t prompt_tokens, const QkvOutput& out);
 
   // The two halves of the layer after attention. Each adds this rank's part of the sum over
   // tensor-parallel ranks to `out` [num_rows, hidden] when `accumulate`, else overwrites it.

@@ -38,8 +38,11 @@ class WeightLoader {
       MR_RETURN_IF_ERROR(load_mlp(prefix, layer));
       weights_->layers.push_back(layer);
     }
-    MR_ASSIGN_OR_RETURN(weights_->final_norm, norm("model.norm.weight"));
+    MR_ASSIGN_OR_RETURN(weights_->final_norm, norm("model.norm.weight", hidden()));
     MR_ASSIGN_OR_RETURN(weights_->inv_freq, uploader_.vector(rope_inv_freq(*config_)));
+    if (max_short_rope_tokens(*config_) == 0) return {};
+    MR_ASSIGN_OR_RETURN(weights_->long_inv_freq,
+                        uploader_.vector(rope_inv_freq(*config_, /*long_prompt=*/true)));
     return {};
   }
 
@@ -55,9 +58,15 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(name, std::array{count}));
     return TensorSlice::whole(std::move(tensor));
   }
-  Result<const float*> norm(const std::string& name) {
-    MR_ASSIGN_OR_RETURN(const auto weight, vector(name, hidden()));
+  Result<const float*> norm(const std::string& name, int64_t count) {
+    MR_ASSIGN_OR_RETURN(const auto weight, vector(name, count));
     return uploader_.stacked_vector(std::array{weight});
+  }
+  // Rows [first, first + rows) of a tensor of `all_rows`, where the checkpoint has several stacked.
+  Result<TensorSlice> rows_of(const std::string& name, int64_t all_rows, int64_t first,
+                              int64_t rows, int64_t cols) const {
+    MR_ASSIGN_OR_RETURN(const auto all, matrix(name, all_rows, cols));
+    return all.rows(first, rows);
   }
 
   Result<void> load_vocabulary() {
@@ -94,7 +103,7 @@ class WeightLoader {
 
   Result<void> load_attention(const std::string& prefix, LayerWeights& layer) {
     const std::string attention = prefix + "self_attn.";
-    MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight"));
+    MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight", hidden()));
     MR_RETURN_IF_ERROR(load_qkv(attention, layer));
 
     const int64_t query_cols = config_->num_query_heads * head_dim();
@@ -115,13 +124,20 @@ class WeightLoader {
         {'k', config_->num_kv_heads, shard_->first_kv_head, shard_->num_kv_heads},
         {'v', config_->num_kv_heads, shard_->first_kv_head, shard_->num_kv_heads},
     }};
+    const int64_t fused_rows = (config_->num_query_heads + 2 * config_->num_kv_heads) * head_dim();
+    int64_t fused_first = 0;  // of the projection in a tensor of all three
     std::vector<TensorSlice> weights, biases;
     for (const auto& [name, num_heads, first_head, shard_heads] : projections) {
       const auto tensor = fmt::format("{}{}_proj.", attention, name);
       const int64_t all_rows = num_heads * head_dim();
       const int64_t first = first_head * head_dim();
       const int64_t count = shard_heads * head_dim();
-      MR_ASSIGN_OR_RETURN(const auto weight, matrix(tensor + "weight", all_rows, hidden()));
+      MR_ASSIGN_OR_RETURN(
+          const auto weight,
+          config_->fused_projections
+              ? rows_of(attention + "qkv_proj.weight", fused_rows, fused_first, all_rows, hidden())
+              : matrix(tensor + "weight", all_rows, hidden()));
+      fused_first += all_rows;
       weights.push_back(weight.rows(first, count));
       if (!config_->qkv_bias) continue;
       MR_ASSIGN_OR_RETURN(const auto bias, vector(tensor + "bias", all_rows));
@@ -130,6 +146,10 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(layer.qkv, uploader_.stack(weights, weights_->compute_dtype));
     if (config_->qkv_bias) {
       MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
+    }
+    if (config_->qk_norm) {
+      MR_ASSIGN_OR_RETURN(layer.q_norm, norm(attention + "q_norm.weight", head_dim()));
+      MR_ASSIGN_OR_RETURN(layer.k_norm, norm(attention + "k_norm.weight", head_dim()));
     }
     return {};
   }
@@ -144,13 +164,17 @@ class WeightLoader {
   }
 
   Result<void> load_mlp(const std::string& prefix, LayerWeights& layer) {
-    MR_ASSIGN_OR_RETURN(layer.mlp_norm, norm(prefix + "post_attention_layernorm.weight"));
+    MR_ASSIGN_OR_RETURN(layer.mlp_norm, norm(prefix + "post_attention_layernorm.weight", hidden()));
     const std::string mlp = prefix + "mlp.";
     const int64_t all = config_->ffn_size;
     const int64_t count = shard_->ffn_size;
     const int64_t first = weights_->tp.rank * count;
-    MR_ASSIGN_OR_RETURN(const auto gate, matrix(mlp + "gate_proj.weight", all, hidden()));
-    MR_ASSIGN_OR_RETURN(const auto up, matrix(mlp + "up_proj.weight", all, hidden()));
+    const bool fused = config_->fused_projections;
+    const std::string both = mlp + "gate_up_proj.weight";
+    MR_ASSIGN_OR_RETURN(const auto gate, fused ? rows_of(both, 2 * all, 0, all, hidden())
+                                               : matrix(mlp + "gate_proj.weight", all, hidden()));
+    MR_ASSIGN_OR_RETURN(const auto up, fused ? rows_of(both, 2 * all, all, all, hidden())
+                                             : matrix(mlp + "up_proj.weight", all, hidden()));
     MR_ASSIGN_OR_RETURN(const auto down, matrix(mlp + "down_proj.weight", hidden(), all));
     MR_ASSIGN_OR_RETURN(layer.gate_up,
                         uploader_.stack(std::array{gate.rows(first, count), up.rows(first, count)},

@@ -43,6 +43,8 @@ struct LayerWeights {
   const float* attention_norm = nullptr;  // [hidden]
   kernels::ConstMatrix qkv;         // [(query heads + 2 kv heads) * head_dim, hidden] of this rank
   const float* qkv_bias = nullptr;  // [(query heads + 2 kv heads) * head_dim] or null
+  const float* q_norm = nullptr;    // [head_dim], where the model normalises heads
+  const float* k_norm = nullptr;    // [head_dim]
   kernels::ConstMatrix o;           // [hidden, query heads * head_dim]
   const float* mlp_norm = nullptr;  // [hidden]
   kernels::ConstMatrix gate_up;     // [2 * ffn of this rank, hidden]: gate rows, then up rows
@@ -58,9 +60,10 @@ struct ModelWeights {
 
   kernels::ConstMatrix embedding;  // [vocab, hidden], whole, dtype as in the file
   std::vector<LayerWeights> layers;
-  const float* final_norm = nullptr;  // [hidden]
-  kernels::ConstMatrix lm_head;       // [vocab_end - vocab_begin, hidden], compute dtype
-  const float* inv_freq = nullptr;    // [head_dim / 2]
+  const float* final_norm = nullptr;     // [hidden]
+  kernels::ConstMatrix lm_head;          // [vocab_end - vocab_begin, hidden], compute dtype
+  const float* inv_freq = nullptr;       // [rotary dimension / 2]
+  const float* long_inv_freq = nullptr;  // of prompts beyond max_short_rope_tokens, where others
 
   std::vector<kernels::DeviceBuffer> storage;
   std::vector<std::shared_ptr<const void>> host_memory;  // mapped files that views point into

@@ -6,6 +6,8 @@ int http_status(Errc code) {
   switch (code) {
     case Errc::kInvalidArgument:
       return 400;
+    case Errc::kDenied:
+      return 403;
     case Errc::kNotFound:
       return 404;
     case Errc::kTooLarge:

@@ -5,7 +5,7 @@
 
 namespace millrace::protocol {
 
-// 400, 404, 413, 429, 499, 501, 503, 504, 500.
+// 400, 403, 404, 413, 429, 499, 501, 503, 504, 500.
 int http_status(Errc code);
 // May the same request succeed when sent again unchanged?
 bool retriable(Errc code);

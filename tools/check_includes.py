@@ -30,6 +30,8 @@ MAY_INCLUDE = {
     "common/system": "",
     "common/metrics": "",
     "common/cli": "",
+    "common/net": "common/system",
+    "common/content": "",
     "protocol": "",
     "kernels/index": "",
     "kernels/api": "common/system kernels/index",
@@ -60,13 +62,17 @@ MAY_INCLUDE = {
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
     "kernels/cuda": "kernels/api kernels/index kernels/cuda/*",
     "comm/api": "",
+    "comm/net": "",
     "comm/local": "comm/api",
     "comm/memfd": "comm/api common/system",
     "comm/mpi": "comm/api common/system",
     "comm/nccl": "comm/api",
-    "comm/ucx": "comm/api",
+    "comm/tcp": "common/net common/system comm/api comm/net",
+    "comm/any": "comm/api comm/net comm/tcp",
+    "comm/ucx": "comm/any comm/api comm/net",
+    "kvstore/rules": "",
     "kvstore/tiers": "common/system",
-    "kvstore": "common/system kvstore/tiers",
+    "kvstore": "common/content common/system kvstore/rules kvstore/tiers",
     "model/config": "common/system",
     "model/checkpoint": "common/system kernels/api model/config",
     "model/synthetic": "model/config model/checkpoint",
@@ -76,39 +82,47 @@ MAY_INCLUDE = {
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
-    "worker/control": "protocol",
+    "worker/control": "common/net protocol",
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"
     " worker/timing worker/ranks worker/watch worker/index",
     "worker/runtime": "comm/api kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
     " plan protocol worker/ranks worker/watch worker/index worker/engine",
-    "worker/store": "common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
+    "worker/store": "common/content common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
     " worker/ranks worker/engine worker/runtime",
-    "worker/group": "comm/api kvstore plan protocol"
+    "worker/group": "common/content comm/api kernels/index kvstore model/config plan protocol"
     " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store",
     "worker/batch": "kernels/api model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
     " worker/runtime",
-    "worker/cli": "common/cli common/system comm/mpi comm/nccl comm/ucx protocol worker/*",
+    "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
     "coordinator/text": "",
+    "coordinator/access": "common/content common/system",
     "coordinator/net": "",
     "coordinator/requests": "common/metrics protocol",
     "coordinator/groups": "protocol coordinator/requests",
-    "coordinator/schedule": "protocol coordinator/text coordinator/requests coordinator/groups",
-    "coordinator/api": "plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
-    "coordinator/http": "protocol coordinator/text coordinator/net coordinator/requests coordinator/schedule"
-    " coordinator/api",
-    "coordinator/exchange": "coordinator/text coordinator/net coordinator/requests coordinator/schedule coordinator/api"
-    " coordinator/http",
-    "coordinator/server": "common/cli protocol coordinator/net coordinator/requests coordinator/schedule coordinator/http"
-    " coordinator/exchange",
-    "client": "common/cli common/system protocol coordinator/text coordinator/net",
+    "coordinator/order": "protocol coordinator/requests coordinator/groups",
+    "coordinator/schedule": "protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
+    " coordinator/order",
+    "coordinator/api": "common/content plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/http": "common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
+    " coordinator/schedule coordinator/api",
+    "coordinator/exchange": "common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
+    " coordinator/schedule coordinator/api coordinator/http",
+    "coordinator/server": "common/cli common/net protocol coordinator/access coordinator/net coordinator/requests"
+    " coordinator/schedule coordinator/http coordinator/exchange",
+    "client": "common/cli common/net common/system protocol coordinator/text coordinator/net",
     "kvclient/manifest": "common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
-    "kvclient": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/handover kvclient/order",
-    "kvclient/c": "comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
-    "decode": "common/cli common/system comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
-    " kvclient/handover kvclient/order model",
+    "kvclient/device": "",
+    "kvclient": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/handover kvclient/order"
+    " kvclient/device",
+    "kvclient/c": "comm/any comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
+    "decode/pool": "kvclient kvclient/manifest",
+    "decode/attention": "kernels/cpu/runtime decode/pool",
+    "decode/predict": "kernels/api kernels/cpu model decode/attention decode/pool",
+    "decode": "common/cli common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
+    " kvclient/handover kvclient/order model decode/*",
 }
 
 # Vendor header -> folders that may include it. Tests and benchmarks may include any.
@@ -116,6 +130,7 @@ VENDOR_HOMES = {
     r"mpi\.h": ("comm/mpi",),
     r"uc[pst]/": ("comm/ucx",),
     r"boost/(asio|beast)": (
+        "common/net",
         "coordinator/net",
         "coordinator/http",
         "coordinator/exchange",
@@ -123,7 +138,7 @@ VENDOR_HOMES = {
         "client",
         "worker/control",
     ),
-    r"openssl/": ("coordinator/text",),
+    r"openssl/": ("common/content", "common/net", "coordinator/access"),
     r"prometheus/": ("common/metrics",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu",),
     r"CLI/": ("common/cli", "coordinator/server", "client", "decode", "worker/cli"),

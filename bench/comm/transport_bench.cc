@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/local/local_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
 
 namespace {
@@ -36,7 +37,8 @@ TransportReply reply_of(std::string_view request, Pieces pieces,
 
 std::unique_ptr<Transport> make(std::string_view name) {
   if (name == "local") return std::make_unique<LocalTransport>();
-  const auto transports = name == "shm" ? UcxTransports::kSharedMemory : UcxTransports::kTcp;
+  if (name == "tcp") return std::make_unique<TcpTransport>(TcpOptions{});
+  const auto transports = name == "ucx-shm" ? UcxTransports::kSharedMemory : UcxTransports::kTcp;
   return std::move(UcxTransport::create({.transports = transports})).value();
 }
 
@@ -66,19 +68,27 @@ BENCHMARK_CAPTURE(pull, local_one, "local", Pieces::kOne)
     ->RangeMultiplier(4)
     ->Range(65536, kMaxBytes)
     ->UseRealTime();
-BENCHMARK_CAPTURE(pull, shm_one, "shm", Pieces::kOne)
-    ->RangeMultiplier(4)
-    ->Range(65536, kMaxBytes)
-    ->UseRealTime();
-BENCHMARK_CAPTURE(pull, shm_pages, "shm", Pieces::kPages)
-    ->RangeMultiplier(4)
-    ->Range(65536, kMaxBytes)
-    ->UseRealTime();
 BENCHMARK_CAPTURE(pull, tcp_one, "tcp", Pieces::kOne)
     ->RangeMultiplier(4)
     ->Range(65536, kMaxBytes)
     ->UseRealTime();
 BENCHMARK_CAPTURE(pull, tcp_pages, "tcp", Pieces::kPages)
+    ->RangeMultiplier(4)
+    ->Range(65536, kMaxBytes)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(pull, ucx_tcp_one, "ucx-tcp", Pieces::kOne)
+    ->RangeMultiplier(4)
+    ->Range(65536, kMaxBytes)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(pull, ucx_tcp_pages, "ucx-tcp", Pieces::kPages)
+    ->RangeMultiplier(4)
+    ->Range(65536, kMaxBytes)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(pull, ucx_shm_one, "ucx-shm", Pieces::kOne)
+    ->RangeMultiplier(4)
+    ->Range(65536, kMaxBytes)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(pull, ucx_shm_pages, "ucx-shm", Pieces::kPages)
     ->RangeMultiplier(4)
     ->Range(65536, kMaxBytes)
     ->UseRealTime();

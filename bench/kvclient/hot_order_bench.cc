@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/kvclient/recording_transport.h"
-#include "comm/ucx/ucx_transport.h"
+#include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
 #include "common/dtype.h"
@@ -156,12 +156,12 @@ json::object to_json(const std::vector<Timeline>& lines) {
 void run(const Options& options) {
   const auto manifest = must(kvclient::read_manifest(options.manifest));
   MR_CHECK(kvclient::check_manifest(manifest).ok(), "the manifest is not one");
-  const auto ucx =
-      must(comm::UcxTransport::create({.transports = transports_of(options.transport)}));
-  RecordingTransport transport(*ucx);
+  comm::AnyTransport any(comm::TcpOptions{});
+  add_ucx(any, {.transports = transports_of(options.transport)});
+  RecordingTransport transport(any);
   const auto ample = [] { return Deadline::after(std::chrono::minutes(5)); };
   const auto& layout = manifest.layout;
-  const auto scores = must(kvclient::KvClient(*ucx, manifest, {})
+  const auto scores = must(kvclient::KvClient(any, manifest, {})
                                .pull_scores(0, layout.num_layers, 0, layout.num_kv_heads, ample()));
   const int64_t bytes =
       manifest.num_pages() * manifest.page_bytes() * layout.num_layers * layout.num_kv_heads;

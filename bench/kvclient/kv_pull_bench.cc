@@ -1,6 +1,9 @@
 // Pulls a cache from ranks that are processes of this machine, from their host pools into memory of
 // this process, over each path, and moves as many bytes by plain copies in the same run.
-//   kv_pull_bench --paths shm,tcp --ranks 2 --threads 2
+//   kv_pull_bench --paths tcp,ucx-tcp --ranks 2 --threads 2
+// tcp and tls (with --tls-cert and --tls-key, for 127.0.0.1 and signed by itself): comm/tcp; ucx-tcp and
+// ucx-shm: comm/ucx; same-host: from the ranks' memory.
+// With --to-device 0 the blocks are in the memory of GPU 0.
 // Prints a line for each thing measured: the median of the repeats. After each path, pages in the
 // blocks are compared with what the ranks wrote. Takes three times the memory of the cache.
 #include <fmt/format.h>
@@ -10,13 +13,15 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "bench/kvclient/copy_baselines.h"
+#include "bench/kvclient/device_memory.h"
 #include "bench/kvclient/rank_process.h"
-#include "comm/ucx/ucx_transport.h"
+#include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
 #include "common/log.h"
 #include "common/system/usable_cores.h"
@@ -28,7 +33,7 @@ namespace millrace::bench {
 namespace {
 
 struct Options {
-  std::vector<std::string> paths = {"shm", "tcp", "same-host"};
+  std::vector<std::string> paths = {"tcp", "ucx-tcp", "ucx-shm", "same-host"};
   int ranks = 2;
   int threads = 0;
   int server_threads = 0;
@@ -40,19 +45,18 @@ struct Options {
   int32_t block_tokens = 64;
   std::string layout = "hnd";
   int repeats = 5;
+  int32_t to_device = kvclient::kHostMemory;
   bool on_disk = false;
   bool baselines = true;
   bool one_call = false;
+  TlsFiles tls;
 };
 
 constexpr int32_t kHeadDim = 128;
 constexpr int64_t kRowBytes = kHeadDim * 2;
 
-comm::UcxTransports transports_of(const std::string& name) {
-  for (const auto& [known, value] : comm::ucx_transport_names()) {
-    if (known == name) return value;
-  }
-  return comm::UcxTransports::kAuto;
+std::string scheme_of(const std::string& path) {
+  return path.starts_with("ucx") ? "ucx" : path == "tls" ? "tls" : "tcp";
 }
 
 std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
@@ -67,12 +71,13 @@ std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
                                                                 .dtype = DType::kBFloat16},
                                                    .num_tokens = options.tokens,
                                                    .server_threads = options.server_threads,
-                                                   .on_disk = options.on_disk}));
+                                                   .on_disk = options.on_disk,
+                                                   .tls = options.tls}));
   }
   return ranks;
 }
 
-kvclient::Manifest manifest_of(const Options& options,
+kvclient::Manifest manifest_of(const Options& options, const std::string& path,
                                const std::vector<std::unique_ptr<RankProcess>>& ranks) {
   kvclient::Manifest manifest;
   manifest.version = 1;
@@ -90,7 +95,7 @@ kvclient::Manifest manifest_of(const Options& options,
   for (int rank = 0; rank < options.ranks; ++rank) {
     kvclient::Shard shard;
     shard.rank = rank;
-    shard.address = ranks[static_cast<size_t>(rank)]->address();
+    shard.address = ranks[static_cast<size_t>(rank)]->address(scheme_of(path));
     shard.first_kv_head = rank * heads;
     shard.num_kv_heads = heads;
     shard.token_ranges = {{0, options.tokens}};
@@ -100,7 +105,7 @@ kvclient::Manifest manifest_of(const Options& options,
 }
 
 // Blocks of all layers, [layers][blocks, ...].
-kvclient::PullRequest request_of(const Options& options, AlignedBuffer& memory) {
+kvclient::PullRequest request_of(const Options& options, std::byte* memory) {
   const int64_t row = kRowBytes;
   const int64_t blocks = options.tokens / options.block_tokens;
   const int64_t block = 2 * options.block_tokens * options.kv_heads * row;
@@ -116,7 +121,7 @@ kvclient::PullRequest request_of(const Options& options, AlignedBuffer& memory) 
     request.block_ids.push_back(static_cast<int32_t>(i % 2 == 0 ? i / 2 : blocks - 1 - i / 2));
   }
   for (int32_t layer = 0; layer < options.layers; ++layer) {
-    auto* k = memory.as<std::byte>() + layer * blocks * block;
+    auto* k = memory + layer * blocks * block;
     kvclient::LayerDestination to{
         .k = k, .v = nullptr, .block_stride = block, .head_stride = 0, .token_stride = 0};
     if (options.layout == "nhd") {  // [blocks, 2, tokens, heads, dim]
@@ -235,7 +240,6 @@ void measure_baselines(const Options& options, int threads, int64_t bytes, std::
     report(fmt::format("XXH3, {} threads", threads), bytes, options.repeats,
            [&] { return source.checksum_s(threads); });
   }
-  if (std::find(options.paths.begin(), options.paths.end(), "tcp") == options.paths.end()) return;
   for (const int connections : std::set{threads, threads * options.ranks}) {
     report(fmt::format("plain TCP, {} connections", connections), bytes, options.repeats,
            [&] { return tcp_s(bytes, connections, to); });
@@ -258,18 +262,27 @@ std::string carried_by(const kvclient::PullStats& stats) {
 }
 
 void measure_path(const Options& options, const std::string& path, int threads, int64_t bytes,
-                  const kvclient::Manifest& manifest,
                   const std::vector<std::unique_ptr<RankProcess>>& ranks, AlignedBuffer& memory) {
-  const auto transport = must(comm::UcxTransport::create({.transports = transports_of(path)}));
+  const auto manifest = manifest_of(options, path, ranks);
+  comm::AnyTransport transport(comm::TcpOptions{.client_tls = {.ca = options.tls.certificate}});
+  add_ucx(transport, {.transports = path == "ucx-shm" ? comm::UcxTransports::kSharedMemory
+                                                      : comm::UcxTransports::kTcp});
   if (options.one_call) {
     report(fmt::format("{}: KvClient, one call at a time", path), bytes, options.repeats,
-           [&] { return pull_synchronously(*transport, manifest, memory); });
+           [&] { return pull_synchronously(transport, manifest, memory); });
   }
-  kvclient::PullClient client(*transport, {.num_threads = threads,
-                                           .connections_per_rank = options.connections_per_rank,
-                                           .pages_per_request = options.pages_per_request,
-                                           .same_host = path == "same-host"});
-  const auto request = request_of(options, memory);
+  kvclient::PullClient client(transport, {.num_threads = threads,
+                                          .connections_per_rank = options.connections_per_rank,
+                                          .pages_per_request = options.pages_per_request,
+                                          .same_host = path == "same-host"});
+  std::optional<DeviceMemory> device;
+  if (options.to_device != kvclient::kHostMemory) device.emplace(options.to_device, bytes);
+  auto request = request_of(options, device ? device->data() : memory.as<std::byte>());
+  request.device = options.to_device;
+  if (device) {
+    report("plain copies from pinned memory to the GPU", bytes, options.repeats,
+           [&] { return device->plain_copy_s(); });
+  }
   std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
   kvclient::PullStats stats;
   report(fmt::format("{}: first pull, {} threads", path, threads), bytes, 1,
@@ -281,12 +294,13 @@ void measure_path(const Options& options, const std::string& path, int threads, 
   fmt::print("  processor seconds a pull: client {:.3f}, ranks {:.3f}; bytes: {}\n",
              (own_cpu_s() - own_cpu) / options.repeats,
              (cpu_of(ranks) - ranks_cpu) / options.repeats, carried_by(stats));
-  check_blocks(options, request);
+  if (device) device->copy_to_host(memory.as<std::byte>());
+  check_blocks(options, request_of(options, memory.as<std::byte>()));
 }
 
 void run(const Options& options) {
   const auto ranks = start_ranks(options);
-  const auto manifest = manifest_of(options, ranks);
+  const auto manifest = manifest_of(options, "tcp", ranks);
   const int64_t bytes =
       manifest.num_pages() * manifest.page_bytes() * options.layers * options.kv_heads;
   fmt::print("{} ranks, {} layers, {} kv heads, {} tokens, bfloat16: {:.3f} GB; {} blocks of {}\n",
@@ -297,7 +311,7 @@ void run(const Options& options) {
   const int threads = options.threads > 0 ? options.threads : std::clamp(usable_cores(), 2, 8);
   if (options.baselines) measure_baselines(options, threads, bytes, memory.as<std::byte>());
   for (const auto& path : options.paths) {
-    measure_path(options, path, threads, bytes, manifest, ranks, memory);
+    measure_path(options, path, threads, bytes, ranks, memory);
   }
 }
 
@@ -308,7 +322,8 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   millrace::bench::Options options;
   CLI::App app("Pulls a cache from rank processes of this machine, beside plain copies.");
-  app.add_option("--paths", options.paths, "of shm, tcp and same-host, with commas between")
+  app.add_option("--paths", options.paths,
+                 "of tcp, tls, ucx-tcp, ucx-shm and same-host, with commas between")
       ->delimiter(',');
   app.add_option("--ranks", options.ranks, "rank processes; they share the kv heads");
   app.add_option("--threads", options.threads, "of the client; 0: its default");
@@ -321,6 +336,10 @@ int main(int argc, char** argv) {
   app.add_option("--block-tokens", options.block_tokens, "of the destination");
   app.add_option("--layout", options.layout, "hnd, nhd, vllm or pages");
   app.add_option("--repeats", options.repeats, "of each measurement");
+  app.add_option("--to-device", options.to_device, "into the memory of this GPU")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--tls-cert", options.tls.certificate, "of the ranks, for the path tls");
+  app.add_option("--tls-key", options.tls.key, "its key");
   app.add_flag("--on-disk", options.on_disk, "pages in the disk tier");
   app.add_flag("!--no-baselines", options.baselines, "the pulls alone");
   app.add_flag("--one-call", options.one_call, "also the client of one call at a time");

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/net/address_scheme.h"
+#include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "worker/store/kv_server.h"
 
@@ -94,20 +96,38 @@ RankProcess::RankProcess(const RankSettings& settings) {
     serve(settings, told[1]);
   }
   ::close(told[1]);
-  char c = 0;
-  while (::read(told[0], &c, 1) == 1) address_ += c;
+  std::string address;
+  for (char c = 0; ::read(told[0], &c, 1) == 1;) {
+    if (c != '\n') {
+      address += c;
+      continue;
+    }
+    addresses_[must(comm::split_scheme(address)).scheme] = address;
+    address.clear();
+  }
   ::close(told[0]);
-  MR_CHECK(!address_.empty(), "a rank did not start");
+  MR_CHECK(addresses_.size() >= 2, "a rank did not start");
 }
 
 void RankProcess::serve(const RankSettings& settings, int told) {
   {
-    const auto transport =
-        must(comm::UcxTransport::create({.server_threads = std::max(1, settings.server_threads)}));
+    const int threads = std::max(1, settings.server_threads);
+    std::vector<std::unique_ptr<comm::Transport>> transports;
+    transports.push_back(
+        std::make_unique<comm::TcpTransport>(comm::TcpOptions{.server_threads = threads}));
+    transports.push_back(must(comm::UcxTransport::create({.server_threads = threads})));
+    if (!settings.tls.certificate.empty()) {
+      transports.push_back(std::make_unique<comm::TcpTransport>(
+          comm::TcpOptions{.server_threads = threads, .server_tls = settings.tls}));
+    }
     const auto store = filled_store(settings);
-    const auto server = must(worker::KvServer::start(*transport, *store, "e", "127.0.0.1", 0));
-    const auto address = server->address();
-    MR_CHECK(::write(told, address.data(), address.size()) > 0, "write");
+    std::vector<std::unique_ptr<worker::KvServer>> servers;
+    std::string addresses;
+    for (const auto& transport : transports) {
+      servers.push_back(must(worker::KvServer::start(*transport, *store, "e", "127.0.0.1", 0)));
+      addresses += servers.back()->address() + '\n';
+    }
+    MR_CHECK(::write(told, addresses.data(), addresses.size()) > 0, "write");
     ::close(told);
     while (true) ::pause();
   }

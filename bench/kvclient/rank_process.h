@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 
+#include "common/net/tls_files.h"
 #include "kvstore/kv_store.h"
 
 namespace millrace::bench {
@@ -15,6 +17,7 @@ struct RankSettings {
   int64_t num_tokens = 0;
   int server_threads = 0;
   bool on_disk = false;
+  TlsFiles tls;  // with a certificate: at a tls:// address as well
 };
 
 // What a rank has for the page.
@@ -28,8 +31,8 @@ class RankProcess {
   RankProcess& operator=(const RankProcess&) = delete;
   ~RankProcess();
 
-  // Once it serves.
-  std::string address() const { return address_; }
+  // Where it serves this scheme: tcp, ucx, tls.
+  const std::string& address(const std::string& scheme) const { return addresses_.at(scheme); }
   // Of its processor, user and system, so far.
   double cpu_s() const;
 
@@ -37,7 +40,7 @@ class RankProcess {
   [[noreturn]] static void serve(const RankSettings& settings, int told);
 
   int pid_ = -1;
-  std::string address_;
+  std::map<std::string, std::string> addresses_;  // by scheme
 };
 
 }  // namespace millrace::bench

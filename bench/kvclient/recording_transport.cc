@@ -25,8 +25,8 @@ class RecordingTransport::Connection final : public comm::TransportConnection {
 };
 
 Result<std::unique_ptr<comm::TransportConnection>> RecordingTransport::connect(
-    const std::string& address, Deadline deadline) {
-  MR_ASSIGN_OR_RETURN(auto connected, inner_.connect(address, deadline));
+    const std::string& address, const std::string& capability, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(auto connected, inner_.connect(address, capability, deadline));
   return std::unique_ptr<comm::TransportConnection>(
       std::make_unique<Connection>(*this, std::move(connected)));
 }

@@ -22,12 +22,16 @@ class RecordingTransport final : public comm::Transport {
  public:
   // `inner` outlives this, and this its connections.
   explicit RecordingTransport(comm::Transport& inner) : inner_(inner) {}
+  using Transport::connect;
+  using Transport::listen;
 
   Result<std::unique_ptr<comm::TransportServer>> listen(
-      const std::string& host, int port, comm::TransportServer::Handler handler) override {
-    return inner_.listen(host, port, std::move(handler));
+      const std::string& host, int port, comm::TransportServer::Handler handler,
+      comm::TransportServer::Admits admits) override {
+    return inner_.listen(host, port, std::move(handler), std::move(admits));
   }
   Result<std::unique_ptr<comm::TransportConnection>> connect(const std::string& address,
+                                                             const std::string& capability,
                                                              Deadline deadline) override;
   // Since the last time.
   std::vector<PageArrival> take();

@@ -1,8 +1,8 @@
 // Point-to-point request and reply with bulk payload: how KV pages leave a rank. The requester
 // sends a small header; the server answers with a small header and a payload that lands in memory
 // the requester chose. Knows nothing of pages: what headers mean is protocol/kv_messages.proto, who
-// answers is worker/kv_server. Implementations: comm/ucx (shared memory and TCP), comm/local
-// (in-process, for tests, with fault injection).
+// answers is worker/kv_server. Implementations: comm/tcp (the default), comm/ucx (RDMA, shared
+// memory), comm/local (in-process, for tests, with fault injection); comm/any picks by address.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,8 @@ namespace millrace::comm {
 
 inline constexpr int64_t kMaxTransportHeaderBytes = 60 * 1024;
 inline constexpr int64_t kMaxTransportPayloadBytes = 64ll << 20;
+// What a client shows to be let in, such as a lease id.
+inline constexpr size_t kMaxCapabilityBytes = 64;
 
 // Pieces of memory sent one after the other, as one payload; `keep_alive` holds whatever owns them
 // (pins of pages) until the payload has left, or the peer is known to be gone.
@@ -73,6 +75,7 @@ struct TransportStats {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t failures = 0;
+  int64_t refused = 0;  // connections that were not let in; counted by servers only
   int64_t bytes_sent_over[kNumCarriers] = {};  // bytes_sent once more; counted by servers only
 };
 
@@ -83,10 +86,13 @@ struct TransportStats {
 class TransportServer {
  public:
   using Handler = std::function<TransportReply(std::string_view request_header)>;
+  // Whether who shows this capability may connect. It is asked once a connection; what a request
+  // may have is for the handler to say. On any thread; must not wait.
+  using Admits = std::function<bool(std::string_view capability)>;
 
   virtual ~TransportServer() = default;
-  // What a client needs to connect, for a manifest: "host:port" of an interface reachable by the
-  // client.
+  // What a client needs to connect, for a manifest: "scheme://host:port" of an interface reachable
+  // by the client (comm/net/address_scheme.h; "host:port" in tests).
   virtual std::string address() const = 0;
   virtual TransportStats stats() const = 0;
 };
@@ -137,10 +143,25 @@ class TransportConnection : public Interruptible {
 class Transport {
  public:
   virtual ~Transport() = default;
+  // `admits`: null for everybody. Asked by comm/tcp alone: elsewhere everybody gets in.
   virtual Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
-                                                          TransportServer::Handler handler) = 0;
+                                                          TransportServer::Handler handler,
+                                                          TransportServer::Admits admits) = 0;
+  // `capability`: at most kMaxCapabilityBytes. kNotFound: the server does not admit it;
+  // kUnsupported: it speaks another version or transport; kExhausted: it has too many clients.
   virtual Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                               const std::string& capability,
                                                                Deadline deadline) = 0;
+
+  // For servers that admit everybody.
+  Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
+                                                  TransportServer::Handler handler) {
+    return listen(host, port, std::move(handler), nullptr);
+  }
+  Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                       Deadline deadline) {
+    return connect(address, std::string(), deadline);
+  }
 };
 
 }  // namespace millrace::comm

@@ -77,13 +77,15 @@ FaultTransport::FaultTransport(Transport& inner, FaultPolicy policy)
       num_calls_(std::make_shared<std::atomic<int64_t>>(0)) {}
 
 Result<std::unique_ptr<TransportServer>> FaultTransport::listen(const std::string& host, int port,
-                                                                TransportServer::Handler handler) {
-  return inner_.listen(host, port, std::move(handler));
+                                                                TransportServer::Handler handler,
+                                                                TransportServer::Admits admits) {
+  return inner_.listen(host, port, std::move(handler), std::move(admits));
 }
 
 Result<std::unique_ptr<TransportConnection>> FaultTransport::connect(const std::string& address,
+                                                                     const std::string& capability,
                                                                      Deadline deadline) {
-  MR_ASSIGN_OR_RETURN(auto connection, inner_.connect(address, deadline));
+  MR_ASSIGN_OR_RETURN(auto connection, inner_.connect(address, capability, deadline));
   return std::unique_ptr<TransportConnection>(
       std::make_unique<FaultConnection>(std::move(connection), policy_, num_calls_));
 }

@@ -36,10 +36,14 @@ struct FaultPolicy {
 class FaultTransport final : public Transport {
  public:
   FaultTransport(Transport& inner, FaultPolicy policy);
+  using Transport::connect;
+  using Transport::listen;
 
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
-                                                  TransportServer::Handler handler) override;
+                                                  TransportServer::Handler handler,
+                                                  TransportServer::Admits admits) override;
   Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                       const std::string& capability,
                                                        Deadline deadline) override;
 
   // Calls so far, spoilt or not.

@@ -111,7 +111,8 @@ class LocalConnection final : public TransportConnection {
 }  // namespace
 
 Result<std::unique_ptr<TransportServer>> LocalTransport::listen(const std::string& host, int port,
-                                                                TransportServer::Handler handler) {
+                                                                TransportServer::Handler handler,
+                                                                TransportServer::Admits) {
   auto mailbox = std::make_shared<LocalMailbox>();
   std::lock_guard lock(mutex_);
   const auto address = fmt::format("{}:{}", host, port == 0 ? next_port_++ : port);
@@ -126,7 +127,7 @@ Result<std::unique_ptr<TransportServer>> LocalTransport::listen(const std::strin
 }
 
 Result<std::unique_ptr<TransportConnection>> LocalTransport::connect(const std::string& address,
-                                                                     Deadline) {
+                                                                     const std::string&, Deadline) {
   std::lock_guard lock(mutex_);
   auto mailbox = mailboxes_[address].lock();
   if (!mailbox) return error(Errc::kPeerLost, "nobody listens on {}", address);

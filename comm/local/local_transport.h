@@ -17,11 +17,16 @@ class LocalMailbox;
 
 class LocalTransport final : public Transport {
  public:
+  using Transport::connect;
+  using Transport::listen;
+
   // Port 0 takes a number of its own. kInvalidArgument if the address is taken.
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
-                                                  TransportServer::Handler handler) override;
+                                                  TransportServer::Handler handler,
+                                                  TransportServer::Admits admits) override;
   // kPeerLost if nobody listens there.
   Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                       const std::string& capability,
                                                        Deadline deadline) override;
 
  private:

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/net/address_scheme.h"
 #include "comm/ucx/outgoing_message.h"
 #include "comm/ucx/ucx_error.h"
 #include "comm/ucx/wire_frame.h"
@@ -29,7 +30,9 @@ Result<std::unique_ptr<UcxConnection>> UcxConnection::open(std::shared_ptr<UcxCo
 }
 
 Error UcxConnection::failed(const Error& why) const {
-  return Error(why.code, fmt::format("{}: {}", address_.to_string(), why.message), why.where);
+  return Error(why.code,
+               fmt::format("{}: {}", with_scheme(kUcxScheme, address_.to_string()), why.message),
+               why.where);
 }
 
 Result<void> UcxConnection::connect(Deadline deadline) {

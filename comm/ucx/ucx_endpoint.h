@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/ucx/socket_address.h"
+#include "comm/net/socket_address.h"
 #include "comm/ucx/ucx_worker.h"
 #include "common/result.h"
 

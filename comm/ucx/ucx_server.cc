@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "comm/net/address_scheme.h"
 #include "comm/ucx/ucx_error.h"
 #include "common/log.h"
 
@@ -43,7 +44,7 @@ Result<void> UcxServer::start(const SocketAddress& address) {
     ucp_listener_destroy(listener_);
     return ucx_error(status, "asking for the listener's address");
   }
-  address_ = SocketAddress(attributes.sockaddr).to_string();
+  address_ = with_scheme(kUcxScheme, SocketAddress(attributes.sockaddr).to_string());
   for (size_t i = 1; i < lanes_.size(); ++i) lanes_[i]->start(address_);
   lanes_.front()->start(address_, [this] { ucp_listener_destroy(listener_); });
   return {};

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/api/transport.h"
-#include "comm/ucx/reader_threads.h"
+#include "comm/net/reader_threads.h"
 #include "comm/ucx/ucx_server_lane.h"
 
 namespace millrace::comm {

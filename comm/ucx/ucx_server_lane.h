@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/api/transport.h"
-#include "comm/ucx/reader_threads.h"
+#include "comm/net/reader_threads.h"
 #include "comm/ucx/ucx_endpoint.h"
 #include "comm/ucx/ucx_worker.h"
 

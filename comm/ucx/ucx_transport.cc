@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "comm/ucx/socket_address.h"
+#include "comm/net/address_scheme.h"
+#include "comm/net/socket_address.h"
 #include "comm/ucx/ucx_connection.h"
 #include "comm/ucx/ucx_context.h"
 #include "comm/ucx/ucx_server.h"
@@ -24,7 +25,8 @@ Result<std::unique_ptr<UcxTransport>> UcxTransport::create(UcxOptions options) {
 }
 
 Result<std::unique_ptr<TransportServer>> UcxTransport::listen(const std::string& host, int port,
-                                                              TransportServer::Handler handler) {
+                                                              TransportServer::Handler handler,
+                                                              TransportServer::Admits) {
   MR_ASSIGN_OR_RETURN(const auto address, SocketAddress::resolve(host, port));
   MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, options_.server_threads,
                                                      options_.reader_threads, std::move(handler)));
@@ -32,8 +34,10 @@ Result<std::unique_ptr<TransportServer>> UcxTransport::listen(const std::string&
 }
 
 Result<std::unique_ptr<TransportConnection>> UcxTransport::connect(const std::string& address,
+                                                                   const std::string&,
                                                                    Deadline deadline) {
-  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(address));
+  MR_ASSIGN_OR_RETURN(const std::string where, without_scheme(address, kUcxScheme));
+  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(where));
   MR_ASSIGN_OR_RETURN(auto connection, UcxConnection::open(context_, target, deadline));
   // UCX takes TCP where shared memory does not reach, without a word.
   if (options_.transports == UcxTransports::kSharedMemory &&

@@ -1,13 +1,14 @@
 // Transport over UCX: shared memory between processes of one host, TCP or RDMA between hosts,
 // chosen per connection. docs/adr/0003-kv-transport.md says why it is used the way it is.
 //
-// Addresses are "host:port" ("[::1]:7000" for IPv6). A host name is resolved by the system's
+// Addresses are "ucx://host:port" ("ucx://[::1]:7000" for IPv6). A host name is resolved by the system's
 // resolver, whose own time limit then applies; numeric addresses never wait.
 //
 // Thread-safe. Connections and servers may outlive the transport.
 //
-// For trusted networks: neither authentication nor encryption, and UCX itself may end the process
-// when a stranger sends bytes that are no connection request.
+// For trusted networks: neither authentication nor encryption, everybody is admitted, and UCX itself
+// may end the process when a stranger sends bytes that are no connection request. Its ports are to
+// be unreachable for strangers (docs/adr/0013-kv-port.md).
 #pragma once
 
 #include <memory>
@@ -44,12 +45,16 @@ struct UcxOptions {
 class UcxTransport final : public Transport {
  public:
   static Result<std::unique_ptr<UcxTransport>> create(UcxOptions options);
+  using Transport::connect;
+  using Transport::listen;
 
   // Port 0 takes a free one; address() of the server names it. An empty host is every interface,
   // which leaves address() without a host that a client could use.
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
-                                                  TransportServer::Handler handler) override;
+                                                  TransportServer::Handler handler,
+                                                  TransportServer::Admits admits) override;
   Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
+                                                       const std::string& capability,
                                                        Deadline deadline) override;
 
  private:

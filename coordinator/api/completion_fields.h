@@ -48,7 +48,7 @@ inline constexpr std::array<CompletionField, 17> kCompletionFields = {
 
 // Those of POST /v1/prefill that OpenAI has no place for, with the same rules. No hand-over: there is no manifest to
 // pull by before the answer.
-inline constexpr std::array<std::string_view, 4> kMillraceFields = {"head_plan", "min_recall",
-                                                                    "deadline_ms", "lease_ms"};
+inline constexpr std::array<std::string_view, 7> kMillraceFields = {
+    "head_plan", "min_recall", "deadline_ms", "lease_ms", "cache", "cache_salt", "cache_impure"};
 
 }  // namespace millrace::coordinator

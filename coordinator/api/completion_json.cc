@@ -58,7 +58,8 @@ json::object head_json(const Request& request, int64_t created_s) {
 json::object usage_json(const Request& request) {
   return {{"prompt_tokens", request.num_tokens},
           {"completion_tokens", 1},
-          {"total_tokens", request.num_tokens + 1}};
+          {"total_tokens", request.num_tokens + 1},
+          {"prompt_tokens_details", {{"cached_tokens", request.result->cached_tokens()}}}};
 }
 
 std::string event(std::string data) {

@@ -6,10 +6,10 @@
 #include <bit>
 #include <span>
 
+#include "common/content/sha256.h"
 #include "coordinator/api/completion_fields.h"
 #include "coordinator/api/json_reader.h"
 #include "coordinator/api/prefill_fields.h"
-#include "coordinator/text/sha256.h"
 
 namespace millrace::coordinator {
 

@@ -16,11 +16,21 @@ namespace {
 
 constexpr size_t kMaxModelChars = 256;
 constexpr size_t kMaxHeadPlanChars = 4096;
+constexpr size_t kMaxSaltChars = 256;
+
+struct CacheName {
+  std::string_view name;
+  protocol::CacheUse use;
+};
+constexpr std::array<CacheName, 4> kCacheNames = {{{"off", protocol::CACHE_OFF},
+                                                   {"read", protocol::CACHE_READ},
+                                                   {"write", protocol::CACHE_WRITE},
+                                                   {"both", protocol::CACHE_BOTH}}};
 
 }  // namespace
 
 std::span<const PrefillFields::Field> PrefillFields::fields() {
-  static constexpr std::array<Field, 10> kFields = {{{"model", Kind::kString},
+  static constexpr std::array<Field, 13> kFields = {{{"model", Kind::kString},
                                                      {"request_id", Kind::kString},
                                                      {"prompt_token_ids", Kind::kTokens},
                                                      {"head_plan", Kind::kString},
@@ -29,7 +39,10 @@ std::span<const PrefillFields::Field> PrefillFields::fields() {
                                                      {"deadline_ms", Kind::kInt},
                                                      {"lease_ms", Kind::kInt},
                                                      {"stream", Kind::kBool},
-                                                     {"handover", Kind::kString}}};
+                                                     {"handover", Kind::kString},
+                                                     {"cache", Kind::kString},
+                                                     {"cache_salt", Kind::kString},
+                                                     {"cache_impure", Kind::kBool}}};
   return kFields;
 }
 
@@ -42,6 +55,7 @@ const PrefillFields::Field* PrefillFields::find(std::string_view name) {
 PrefillFields::PrefillFields(const PrefillBodyLimits& limits, std::string_view prompt_name)
     : limits_(limits) {
   body_.prompt_name = prompt_name;
+  body_.options.set_cache(protocol::CACHE_BOTH);
 }
 
 Result<void> PrefillFields::begin(std::string_view name, std::string_view shown) {
@@ -101,6 +115,8 @@ Result<void> PrefillFields::set_string(std::string_view value) {
     return {};
   }
   if (field_->name == "handover") return set_handover(value);
+  if (field_->name == "cache") return set_cache(value);
+  if (field_->name == "cache_salt") return set_cache_salt(value);
   const bool is_model = field_->name == "model";
   const size_t limit = is_model ? kMaxModelChars : kMaxHeadPlanChars;
   if (value.size() > limit) {
@@ -123,6 +139,32 @@ Result<void> PrefillFields::set_handover(std::string_view value) {
   }
   body_.options.set_handover(value == "streaming" ? protocol::HANDOVER_STREAMING
                                                   : protocol::HANDOVER_AT_END);
+  return {};
+}
+
+Result<void> PrefillFields::set_cache(std::string_view value) {
+  const auto* known = std::find_if(kCacheNames.begin(), kCacheNames.end(),
+                                   [value](const CacheName& one) { return one.name == value; });
+  if (known == kCacheNames.end()) {
+    return error(Errc::kInvalidArgument, "'{}' is '{:.40}'; must be off, read, write or both",
+                 current_, value);
+  }
+  body_.options.set_cache(known->use);
+  return {};
+}
+
+Result<void> PrefillFields::set_cache_salt(std::string_view value) {
+  if (value.size() > kMaxSaltChars) {
+    return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(),
+                 kMaxSaltChars);
+  }
+  const bool printable =
+      std::all_of(value.begin(), value.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!printable) {
+    return error(Errc::kInvalidArgument, "'{}' may have printable ASCII characters, and no blanks",
+                 current_);
+  }
+  body_.options.set_cache_salt(std::string(value));
   return {};
 }
 
@@ -151,6 +193,8 @@ Result<void> PrefillFields::set_min_recall(double value) {
 void PrefillFields::set_bool(bool value) {
   if (field_->name == "stream") {
     body_.stream = value;
+  } else if (field_->name == "cache_impure") {
+    body_.options.set_cache_impure(value);
   } else {
     body_.options.set_recall_by_head(value);
   }

@@ -53,6 +53,8 @@ class PrefillFields {
   static const Field* find(std::string_view name);  // null: there is none
   Result<void> set_string(std::string_view value);
   Result<void> set_handover(std::string_view value);
+  Result<void> set_cache(std::string_view value);
+  Result<void> set_cache_salt(std::string_view value);
   Result<void> set_duration(int64_t value);
   Result<void> set_min_recall(double value);
   void set_bool(bool value);

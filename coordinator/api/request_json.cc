@@ -107,6 +107,7 @@ json::object done_json(const Request& request, TimePoint now) {
   out["status"] = "done";
   out["model"] = request.model;
   out["num_tokens"] = request.num_tokens;
+  out["cached_tokens"] = request.result->cached_tokens();
   out["first_token_id"] = manifest.first_token_id();
   out["density"] = number_or_null(manifest.density());
   out["recall"] = number_or_null(manifest.recall());
@@ -115,6 +116,7 @@ json::object done_json(const Request& request, TimePoint now) {
   out["group"] = request.group_name;
   out["queue_seconds"] = request.queue_s(now);
   out["prefill_seconds"] = seconds(*request.ended_at - *request.started_at);
+  out["set_aside_seconds"] = request.set_aside_s;
   out["lease"] = lease_json(request, now);
   json::object phases;
   for (const auto& phase : request.result->phases())

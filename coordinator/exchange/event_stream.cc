@@ -11,9 +11,9 @@ awaitable<EventStream::Outcome> EventStream::run(std::shared_ptr<const Request> 
   Outcome outcome;
   const bool open = co_await writer_.begin_events();
   if (open) {
-    Notifier changed(socket_.get_executor());
+    Notifier changed(stream_.get_executor());
     const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
-    const DisconnectWatch client(socket_, changed);
+    const DisconnectWatch client(stream_, changed);
     outcome.complete = co_await send_until_end(record, changed, client);
   }
   if (outcome.complete) outcome.reusable = co_await writer_.end_events();

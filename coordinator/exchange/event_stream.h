@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "common/net/net_stream.h"
 #include "coordinator/exchange/manifest_writer.h"
 #include "coordinator/http/reply_writer.h"
 #include "coordinator/net/notifier.h"
@@ -15,9 +16,9 @@ class ProgressEvents;
 
 class EventStream {
  public:
-  // All must outlive it. `socket`: to notice that the client leaves.
-  EventStream(HttpShared& shared, tcp::socket& socket, ReplyWriter& writer)
-      : shared_(shared), socket_(socket), writer_(writer), manifests_(shared) {}
+  // All must outlive it. `stream`: to notice that the client leaves.
+  EventStream(HttpShared& shared, NetStream& stream, ReplyWriter& writer)
+      : shared_(shared), stream_(stream), writer_(writer), manifests_(shared) {}
 
   struct Outcome {
     bool complete = false;  // the last event went out
@@ -33,7 +34,7 @@ class EventStream {
   awaitable<void> write_manifests(Record record, ProgressEvents& events);
 
   HttpShared& shared_;
-  tcp::socket& socket_;
+  NetStream& stream_;
   ReplyWriter& writer_;
   ManifestWriter manifests_;
 };

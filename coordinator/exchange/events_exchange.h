@@ -9,12 +9,12 @@ namespace millrace::coordinator {
 
 class EventsExchange {
  public:
-  // All must outlive it. `socket`: to notice that the client leaves.
-  EventsExchange(HttpShared& shared, tcp::socket& socket, ReplyWriter& writer)
-      : shared_(shared), writer_(writer), events_(shared, socket, writer) {}
+  // All must outlive it. `stream`: to notice that the client leaves.
+  EventsExchange(HttpShared& shared, NetStream& stream, ReplyWriter& writer)
+      : shared_(shared), writer_(writer), events_(shared, stream, writer) {}
 
   // True when the connection can take another request. `is_head`: what a GET would begin with.
-  awaitable<bool> run(const Route& route, bool is_head);
+  awaitable<bool> run(const Route& route, const Caller& caller, bool is_head);
 
  private:
   HttpShared& shared_;

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 
 #include "coordinator/api/request_json.h"
+#include "coordinator/exchange/own_request.h"
 #include "coordinator/net/notifier.h"
 
 namespace millrace::coordinator {
@@ -17,16 +18,15 @@ std::variant<LeaseBody, Refusal> LeaseExchange::parse(const Route& route,
   return parse_lease_renewal(body, shared_.options.body.max_duration_ms);
 }
 
-awaitable<HttpReply> LeaseExchange::run(const Route& route, const std::string& body,
-                                        const std::string& request_id) {
+awaitable<HttpReply> LeaseExchange::run(const Route& route, const Caller& caller,
+                                        const std::string& body, const std::string& request_id) {
   const auto parsed = parse(route, body);
   if (const auto* wrong = std::get_if<Refusal>(&parsed)) co_return error_reply(*wrong, request_id);
   const auto& wanted = std::get<LeaseBody>(parsed);
   // The record, not its id: by the time a group has answered, the id may name another request.
-  const auto record = shared_.scheduler.find(route.id);
-  if (!record) {
-    co_return error_reply(error(Errc::kNotFound, "no request '{}'", route.id), request_id);
-  }
+  const auto found = own_request(shared_.scheduler, route.id, caller);
+  if (!found.ok()) co_return error_reply(found.error(), request_id);
+  const auto& record = *found;
   Result<void> changed;
   if (route.endpoint == Endpoint::kLeaseRenew) {
     changed = co_await renew(record, wanted);

@@ -18,7 +18,7 @@ class LeaseExchange {
   explicit LeaseExchange(HttpShared& shared) : shared_(shared) {}
 
   // `request_id`: what an error is answered under. All must live until it is done.
-  awaitable<HttpReply> run(const Route& route, const std::string& body,
+  awaitable<HttpReply> run(const Route& route, const Caller& caller, const std::string& body,
                            const std::string& request_id);
 
  private:

@@ -10,9 +10,9 @@
 
 namespace millrace::coordinator {
 
-PrefillExchange::PrefillExchange(HttpShared& shared, tcp::socket& socket, RequestGate& gate,
+PrefillExchange::PrefillExchange(HttpShared& shared, NetStream& stream, RequestGate& gate,
                                  ReplyWriter& writer, PromptForm& form)
-    : shared_(shared), socket_(socket), gate_(gate), writer_(writer), form_(form) {}
+    : shared_(shared), stream_(stream), gate_(gate), writer_(writer), form_(form) {}
 
 awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Route& route) {
   if (writer_.request_id().empty()) writer_.set_request_id(make_request_id());
@@ -28,7 +28,7 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   const std::string id = body->request_id;
   writer_.set_request_id(id);
   const bool streams = body->stream;
-  const auto refused = shared_.scheduler.submit(std::move(*body));
+  const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());
   gate_.release();  // the prompt is in the queue, which has a limit of its own
   if (refused) co_return co_await refuse(*refused);
   auto record = shared_.scheduler.find(id);
@@ -52,9 +52,9 @@ awaitable<bool> PrefillExchange::refuse(const Refusal& why) {
 
 awaitable<bool> PrefillExchange::answer_at_end(Record record) {
   {
-    Notifier changed(socket_.get_executor());
+    Notifier changed(stream_.get_executor());
     const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
-    const DisconnectWatch client(socket_, changed);
+    const DisconnectWatch client(stream_, changed);
     co_await wait_for_end(record, changed, client);
   }
   if (record->ended()) co_return co_await answer_result(record);
@@ -83,7 +83,7 @@ awaitable<bool> PrefillExchange::answer_result(Record record) {
 }
 
 awaitable<bool> PrefillExchange::stream(Record record) {
-  EventStream events(shared_, socket_, writer_);
+  EventStream events(shared_, stream_, writer_);
   const EventStream::Outcome sent = co_await events.run(record);
   if (!sent.complete) (void)shared_.scheduler.cancel(record->id, "the client disconnected");
   co_return sent.reusable;

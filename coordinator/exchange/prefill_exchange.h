@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "common/net/net_stream.h"
 #include "coordinator/exchange/prompt_form.h"
 #include "coordinator/http/reply_writer.h"
 #include "coordinator/http/request_gate.h"
@@ -16,8 +17,8 @@ class DisconnectWatch;
 
 class PrefillExchange {
  public:
-  // All must outlive it. `socket`: to notice that the client leaves.
-  PrefillExchange(HttpShared& shared, tcp::socket& socket, RequestGate& gate, ReplyWriter& writer,
+  // All must outlive it. `stream`: to notice that the client leaves.
+  PrefillExchange(HttpShared& shared, NetStream& stream, RequestGate& gate, ReplyWriter& writer,
                   PromptForm& form);
 
   // True when the connection can take another request.
@@ -35,7 +36,7 @@ class PrefillExchange {
   awaitable<void> wait_for_end(Record record, Notifier& changed, const DisconnectWatch& client);
 
   HttpShared& shared_;
-  tcp::socket& socket_;
+  NetStream& stream_;
   RequestGate& gate_;
   ReplyWriter& writer_;
   PromptForm& form_;

@@ -14,7 +14,7 @@ class StatusExchange {
   explicit StatusExchange(HttpShared& shared) : shared_(shared), manifests_(shared) {}
 
   // `request_id`: what an error is answered under. Both must live until it is done.
-  awaitable<HttpReply> run(const Route& route, const std::string& request_id);
+  awaitable<HttpReply> run(const Route& route, const Caller& caller, const std::string& request_id);
 
  private:
   HttpShared& shared_;

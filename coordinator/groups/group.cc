@@ -23,9 +23,19 @@ void Group::report_room(uint64_t free_prompt_tokens) {
   free_tokens = static_cast<int64_t>(std::min(free_prompt_tokens, kAny));
 }
 
-std::shared_ptr<Request> Group::take_running() {
-  cancelled_at.reset();
-  return std::exchange(running, nullptr);
+std::shared_ptr<Request> Group::find(const std::string& request_id) const {
+  for (const auto& request : {running, preempting}) {
+    if (request != nullptr && request->id == request_id) return request;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Request> Group::take(const std::string& request_id) {
+  for (auto* request : {&running, &preempting}) {
+    if (*request != nullptr && (*request)->id == request_id)
+      return std::exchange(*request, nullptr);
+  }
+  return nullptr;
 }
 
 Duration Group::longest_step() const {

@@ -16,7 +16,7 @@ namespace millrace::coordinator {
 struct Group {
   explicit Group(const GroupHealth::Rests& rests = {}) : health(rests) {}
 
-  bool idle() const { return running == nullptr && !draining; }
+  bool idle() const { return running == nullptr && preempting == nullptr && !draining; }
   // Whether it can ever take a prompt of this model and length.
   bool takes(const std::string& model, int64_t num_tokens) const {
     return description.model().name() == model &&
@@ -30,11 +30,11 @@ struct Group {
   }
   // Reports during a prefill are ignored: they are from before it started.
   void report_room(uint64_t free_prompt_tokens);
-  bool works_on(const std::string& request_id) const {
-    return running != nullptr && running->id == request_id;
-  }
-  // The group has answered. It must have been running a request.
-  std::shared_ptr<Request> take_running();
+  // Null if it does not work on it.
+  std::shared_ptr<Request> find(const std::string& request_id) const;
+  bool works_on(const std::string& request_id) const { return find(request_id) != nullptr; }
+  // The group has answered, or is gone: it works on the request no more. Null if it did not.
+  std::shared_ptr<Request> take(const std::string& request_id);
   // The longest time before it notices a cancellation.
   Duration longest_step() const;
 
@@ -43,9 +43,11 @@ struct Group {
   Duration last_heard{};               // in attended time
   std::optional<int64_t> free_tokens;  // the longest prompt its pools have room for
   GroupHealth health;
-  int64_t leases_told = 0;           // since it registered
-  std::shared_ptr<Request> running;  // until the group answers, even if it was cancelled
-  std::optional<TimePoint> cancelled_at;
+  int64_t leases_told = 0;  // since it registered
+  // Until the group answers, even if they were cancelled. The second runs between two layers of the
+  // first.
+  std::shared_ptr<Request> running;
+  std::shared_ptr<Request> preempting;
   bool draining = false;
 };
 

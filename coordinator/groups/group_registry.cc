@@ -75,6 +75,12 @@ std::vector<Group*> GroupRegistry::all() {
   return out;
 }
 
+std::vector<const Group*> GroupRegistry::all() const {
+  std::vector<const Group*> out;
+  for (const auto& [id, group] : groups_) out.push_back(group.get());
+  return out;
+}
+
 std::map<std::string, ModelOffer> GroupRegistry::offers() const {
   std::map<std::string, ModelOffer> out;
   for (const auto& [id, group] : groups_) {

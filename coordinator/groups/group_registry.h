@@ -33,6 +33,7 @@ class GroupRegistry {
 
   Group* find(const std::string& group_id);
   std::vector<Group*> all();
+  std::vector<const Group*> all() const;
 
   std::map<std::string, ModelOffer> offers() const;
   // Whether there was ever a group for it: tells "unknown model" from "no group just now".

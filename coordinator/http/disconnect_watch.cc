@@ -1,5 +1,6 @@
 #include "coordinator/http/disconnect_watch.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -7,33 +8,56 @@
 
 namespace millrace::coordinator {
 
-DisconnectWatch::DisconnectWatch(tcp::socket& socket, Notifier& notifier)
-    : state_(new State{.socket = socket, .notifier = notifier}) {
+namespace {
+
+constexpr std::chrono::seconds kLookAgain{1};
+
+}  // namespace
+
+DisconnectWatch::DisconnectWatch(NetStream& stream, Notifier& notifier)
+    : state_(new State{.stream = stream,
+                       .notifier = notifier,
+                       .pause = asio::steady_timer(stream.get_executor())}) {
   wait(state_);
 }
 
 // For something to read, which is the next request or an end; after the end, for an error.
 void DisconnectWatch::wait(const std::shared_ptr<State>& state) {
+  auto woken = asio::bind_cancellation_slot(state->cancel.slot(), [state](error_code) {
+    if (!state->stopped) look(state);
+  });
+  if (state->unread) {
+    state->pause.expires_after(kLookAgain);
+    return state->pause.async_wait(std::move(woken));
+  }
   const auto what = state->half_closed ? tcp::socket::wait_error : tcp::socket::wait_read;
-  state->socket.async_wait(what,
-                           asio::bind_cancellation_slot(state->cancel.slot(), [state](error_code) {
-                             if (state->stopped) return;
-                             const bool was_half_closed = state->half_closed;
-                             look(*state);
-                             if (state->half_closed || state->gone) state->notifier.notify();
-                             if (state->half_closed && !was_half_closed && !state->gone)
-                               wait(state);
-                           }));
+  state->stream.socket().async_wait(what, std::move(woken));
 }
 
-void DisconnectWatch::look(State& state) {
-  if (!state.socket.is_open()) {
+void DisconnectWatch::look(const std::shared_ptr<State>& state) {
+  const bool was_half_closed = state->half_closed;
+  see(*state);
+  if (state->half_closed || state->gone) state->notifier.notify();
+  if (state->gone) return;
+  if (state->unread || (state->half_closed && !was_half_closed)) wait(state);
+}
+
+void DisconnectWatch::see(State& state) {
+  if (!state.stream.socket().is_open()) {
     state.gone = true;
     return;
   }
+  const int socket = state.stream.socket().native_handle();
   char byte = 0;
-  const ssize_t got = ::recv(state.socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (got > 0) return;
+  const ssize_t got = ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got > 0) {
+    pollfd end{.fd = socket, .events = POLLRDHUP, .revents = 0};
+    const bool ended = state.stream.encrypted() && ::poll(&end, 1, 0) > 0;
+    state.unread = state.stream.encrypted() && !ended;
+    state.half_closed = state.half_closed || ended;
+    state.gone = ended && (end.revents & (POLLERR | POLLHUP)) != 0;
+    return;
+  }
   if (got == 0) {
     state.gone = state.half_closed;  // woken for an error that has been told already
     state.half_closed = true;

@@ -4,6 +4,7 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <memory>
 
+#include "common/net/net_stream.h"
 #include "coordinator/net/notifier.h"
 
 namespace millrace::coordinator {
@@ -11,8 +12,9 @@ namespace millrace::coordinator {
 class DisconnectWatch {
  public:
   // Wakes `notifier` when the peer closes its side, and again when the connection breaks. Stops
-  // watching a client that sends its next request meanwhile.
-  DisconnectWatch(tcp::socket& socket, Notifier& notifier);
+  // watching a client that sends its next request meanwhile. What a client sends in TLS may be its
+  // next request or its goodbye: its end is looked for once a second then.
+  DisconnectWatch(NetStream& stream, Notifier& notifier);
   ~DisconnectWatch();
   DisconnectWatch(const DisconnectWatch&) = delete;
   DisconnectWatch& operator=(const DisconnectWatch&) = delete;
@@ -24,16 +26,19 @@ class DisconnectWatch {
  private:
   // Outlives the watch until the wait has been cancelled.
   struct State {
-    tcp::socket& socket;  // both may be used until `stopped`
+    NetStream& stream;  // both may be used until `stopped`
     Notifier& notifier;
     bool stopped = false;
     bool half_closed = false;
     bool gone = false;
+    bool unread = false;
+    asio::steady_timer pause;
     asio::cancellation_signal cancel;
   };
 
   static void wait(const std::shared_ptr<State>& state);
-  static void look(State& state);
+  static void look(const std::shared_ptr<State>& state);
+  static void see(State& state);
 
   std::shared_ptr<State> state_;
 };

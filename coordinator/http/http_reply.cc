@@ -5,9 +5,11 @@ namespace millrace::coordinator {
 namespace http = boost::beast::http;
 
 HttpReply error_reply(const ApiError& why, std::string_view request_id) {
-  return {.status = why.http_status(),
-          .body = why.to_json(request_id),
-          .retry_after_s = why.retry_after_s()};
+  HttpReply reply{.status = why.http_status(),
+                  .body = why.to_json(request_id),
+                  .retry_after_s = why.retry_after_s()};
+  if (reply.status == kUnauthorized) reply.challenge = R"(Bearer realm="millrace")";
+  return reply;
 }
 
 http::response<http::string_body> to_response(HttpReply reply, const AnsweredRequest& request,
@@ -20,6 +22,9 @@ http::response<http::string_body> to_response(HttpReply reply, const AnsweredReq
   if (!request.id.empty()) response.set("X-Request-Id", request.id);
   if (reply.retry_after_s > 0) {
     response.set(http::field::retry_after, std::to_string(reply.retry_after_s));
+  }
+  if (!reply.challenge.empty()) {
+    response.set(http::field::www_authenticate, reply.challenge);
   }
   if (!reply.allow.empty()) response.set(http::field::allow, reply.allow);
   response.keep_alive(keep_alive);

@@ -10,12 +10,16 @@
 
 namespace millrace::coordinator {
 
+// The status of an error to a caller who has not said who it is.
+inline constexpr int kUnauthorized = 401;
+
 struct HttpReply {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
   int retry_after_s = 0;  // 0: no such header
   std::string allow;      // "" : no such header
+  std::string challenge;  // WWW-Authenticate; "" : no such header
 };
 
 // `request_id` may be "".

@@ -3,6 +3,7 @@
 
 #include <boost/asio/thread_pool.hpp>
 
+#include "coordinator/access/token_table.h"
 #include "coordinator/http/body_budget.h"
 #include "coordinator/http/server_options.h"
 #include "coordinator/net/change_hub.h"
@@ -13,6 +14,7 @@ namespace millrace::coordinator {
 
 struct HttpShared {
   const ServerOptions& options;
+  const TokenTable& tokens;
   Scheduler& scheduler;
   ChangeHub& changes;
   Probes& probes;

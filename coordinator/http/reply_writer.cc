@@ -19,8 +19,7 @@ constexpr uint64_t kSmallReplyBytes = 64 << 10;
 
 }  // namespace
 
-ReplyWriter::ReplyWriter(beast::tcp_stream& stream, HttpShared& shared, std::string client,
-                         bool closes)
+ReplyWriter::ReplyWriter(NetStream& stream, HttpShared& shared, std::string client, bool closes)
     : stream_(stream),
       shared_(shared),
       closes_(closes),

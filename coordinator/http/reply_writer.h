@@ -2,9 +2,9 @@
 // a budget, as bodies do: a client that does not read may not fill the memory.
 #pragma once
 
-#include <boost/beast/core/tcp_stream.hpp>
 #include <string>
 
+#include "common/net/net_stream.h"
 #include "coordinator/http/body_budget.h"
 #include "coordinator/http/http_reply.h"
 #include "coordinator/http/http_shared.h"
@@ -12,12 +12,10 @@
 
 namespace millrace::coordinator {
 
-namespace beast = boost::beast;
-
 class ReplyWriter {
  public:
   // With `closes`, the connection ends after the first answer.
-  ReplyWriter(beast::tcp_stream& stream, HttpShared& shared, std::string client, bool closes);
+  ReplyWriter(NetStream& stream, HttpShared& shared, std::string client, bool closes);
 
   // The request that the next answer is for.
   void begin(AnsweredRequest request) { request_ = std::move(request); }
@@ -41,7 +39,7 @@ class ReplyWriter {
  private:
   std::optional<ApiError> hold(uint64_t bytes);
 
-  beast::tcp_stream& stream_;
+  NetStream& stream_;
   HttpShared& shared_;
   const bool closes_;
   BodyBudget::Share share_;

@@ -3,19 +3,77 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/access/bearer.h"
+#include "coordinator/http/http_reply.h"
+
 namespace millrace::coordinator {
 
-RequestGate::RequestGate(const HttpLimits& limits, ConnectionTable::Admission admission,
-                         BodyBudget& bodies, std::string client)
-    : limits_(limits), admission_(std::move(admission)), share_(bodies, std::move(client)) {}
+namespace {
 
-std::optional<Refusal> RequestGate::check(const Route& route, uint64_t announced_bytes) {
-  if (only_probes() && !is_probe(route)) return *admission_.only_probes;
+// What a token must be good for; nothing: none is needed.
+std::optional<Scope> needed_scope(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::kHealth:
+    case Endpoint::kReady:
+      return std::nullopt;
+    case Endpoint::kPrefill:
+    case Endpoint::kCompletion:
+    case Endpoint::kCancel:
+      return Scope::kPrefill;
+    case Endpoint::kMetrics:
+      return Scope::kAdmin;
+    default:
+      return Scope::kRead;
+  }
+}
+
+const char* name_of(Scope scope) {
+  return scope == Scope::kAdmin ? "admin" : scope == Scope::kPrefill ? "prefill" : "read";
+}
+
+}  // namespace
+
+RequestGate::RequestGate(const HttpLimits& limits, const TokenTable& tokens,
+                         ConnectionTable::Admission admission, BodyBudget& bodies,
+                         std::string client)
+    : limits_(limits),
+      tokens_(tokens),
+      admission_(std::move(admission)),
+      share_(bodies, std::move(client)) {}
+
+std::optional<ApiError> RequestGate::check(const Route& route, std::string_view authorization,
+                                           uint64_t announced_bytes) {
+  if (only_probes() && !is_probe(route)) return ApiError(*admission_.only_probes);
+  if (auto stranger = identify(route, authorization)) return stranger;
   const uint64_t max_bytes = max_body_bytes(route);
   if (announced_bytes > max_bytes) {
-    return error(Errc::kTooLarge, "body of {} bytes, limit {}", announced_bytes, max_bytes);
+    return ApiError(
+        error(Errc::kTooLarge, "body of {} bytes, limit {}", announced_bytes, max_bytes));
   }
-  return hold(route, announced_bytes);
+  if (auto no_room = hold(route, announced_bytes)) return ApiError(*std::move(no_room));
+  return std::nullopt;
+}
+
+std::optional<ApiError> RequestGate::identify(const Route& route, std::string_view authorization) {
+  caller_ = Caller::anybody();
+  // What the port for probes answers, it answers to everybody who reaches it.
+  if (!tokens_.asks() || admission_.kind == ConnectionTable::Kind::kAdmin) return std::nullopt;
+  const std::optional<Scope> needed = needed_scope(route.endpoint);
+  if (!needed) return std::nullopt;
+  if (authorization.empty()) {
+    return ApiError(Error(Errc::kDenied, "this needs a token: 'Authorization: Bearer TOKEN'"),
+                    kUnauthorized);
+  }
+  const Result<std::string_view> token = bearer_token(authorization);
+  if (!token.ok()) return ApiError(token.error(), kUnauthorized);
+  Result<Caller> caller = tokens_.identify(*token);
+  if (!caller.ok()) return ApiError(caller.error(), kUnauthorized);
+  if (!caller->may(*needed)) {
+    return ApiError(error(Errc::kDenied, "this token of '{}' has the scope {}; this needs {}",
+                          caller->name, name_of(caller->scope), name_of(*needed)));
+  }
+  caller_ = *std::move(caller);
+  return std::nullopt;
 }
 
 std::optional<Refusal> RequestGate::hold(const Route& route, uint64_t bytes) {

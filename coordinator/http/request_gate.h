@@ -1,10 +1,14 @@
-// What the requests of one connection may ask and bring: which endpoints, how large a body, and how
-// much of the memory for bodies. Pure: the connection reads, this decides.
+// What the requests of one connection may ask and bring: which endpoints, with which token, how large
+// a body, and how much of the memory for bodies. Pure: the connection reads, this decides.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 
+#include "coordinator/access/token_table.h"
+#include "coordinator/api/api_error.h"
 #include "coordinator/http/body_budget.h"
 #include "coordinator/http/connection_table.h"
 #include "coordinator/http/route.h"
@@ -15,12 +19,16 @@ namespace millrace::coordinator {
 
 class RequestGate {
  public:
-  // `client`: whose share of `bodies` it is.
-  RequestGate(const HttpLimits& limits, ConnectionTable::Admission admission, BodyBudget& bodies,
-              std::string client);
+  // `client`: whose share of `bodies` it is. `tokens` may change between requests.
+  RequestGate(const HttpLimits& limits, const TokenTable& tokens,
+              ConnectionTable::Admission admission, BodyBudget& bodies, std::string client);
 
   // What can be refused before the body is read. Reserves the memory that the header announces.
-  std::optional<Refusal> check(const Route& route, uint64_t announced_bytes);
+  // `authorization`: of the header; "" if there is none.
+  std::optional<ApiError> check(const Route& route, std::string_view authorization,
+                                uint64_t announced_bytes);
+  // Who sent the request that was let in last.
+  const Caller& caller() const { return caller_; }
   // Reserves memory for a body that turns out to be larger than announced.
   std::optional<Refusal> hold(const Route& route, uint64_t bytes);
   // The body is gone.
@@ -32,10 +40,13 @@ class RequestGate {
 
  private:
   bool is_probe(const Route& route) const;
+  std::optional<ApiError> identify(const Route& route, std::string_view authorization);
 
   const HttpLimits& limits_;
+  const TokenTable& tokens_;
   const ConnectionTable::Admission admission_;
   BodyBudget::Share share_;
+  Caller caller_;
 };
 
 }  // namespace millrace::coordinator

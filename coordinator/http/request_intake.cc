@@ -20,9 +20,18 @@ Route route_of(const RequestReader::Header& header) {
                     {header.target().data(), header.target().size()});
 }
 
+// "" if there is none.
+Result<std::string_view> authorization_of(const RequestReader::Header& header) {
+  if (header.count(http::field::authorization) > 1) {
+    return Error(Errc::kInvalidArgument, "more than one Authorization header");
+  }
+  const auto value = header[http::field::authorization];
+  return std::string_view(value.data(), value.size());
+}
+
 }  // namespace
 
-RequestIntake::RequestIntake(beast::tcp_stream& stream, ReadBuffer& buffer, RequestGate& gate,
+RequestIntake::RequestIntake(NetStream& stream, ReadBuffer& buffer, RequestGate& gate,
                              const HttpLimits& limits)
     : stream_(stream),
       buffer_(buffer),
@@ -30,8 +39,8 @@ RequestIntake::RequestIntake(beast::tcp_stream& stream, ReadBuffer& buffer, Requ
       limits_(limits),
       reader_(limits.max_header_bytes, buffer) {}
 
-awaitable<RequestIntake::Step> RequestIntake::read_header() {
-  stream_.expires_after(gate_.only_probes() ? limits_.probe_idle : limits_.idle);
+awaitable<RequestIntake::Step> RequestIntake::read_header(TimePoint due) {
+  stream_.expires_at(due);
   while (!reader_.has_header()) {
     const Step step = co_await read_more();
     if (step != Step::kRead) co_return step;
@@ -43,7 +52,9 @@ awaitable<RequestIntake::Step> RequestIntake::read_header() {
 }
 
 awaitable<RequestIntake::Step> RequestIntake::read_body() {
-  if (auto wrong = gate_.check(route_, reader_.announced_bytes())) {
+  const auto authorization = authorization_of(reader_.header());
+  if (!authorization.ok()) co_return refuse(ApiError(authorization.error()));
+  if (auto wrong = gate_.check(route_, *authorization, reader_.announced_bytes())) {
     co_return refuse(*std::move(wrong));
   }
   reader_.limit_body(gate_.max_body_bytes(route_));  // of a body in chunks

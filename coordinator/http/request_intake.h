@@ -2,10 +2,10 @@
 // gate lets it in, its body.
 #pragma once
 
-#include <boost/beast/core/tcp_stream.hpp>
 #include <optional>
 #include <string>
 
+#include "common/net/net_stream.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/http/request_gate.h"
 #include "coordinator/http/request_reader.h"
@@ -22,10 +22,10 @@ class RequestIntake {
   };
 
   // All must outlive it. `buffer` keeps what the connection has read beyond this request.
-  RequestIntake(beast::tcp_stream& stream, ReadBuffer& buffer, RequestGate& gate,
-                const HttpLimits& limits);
+  RequestIntake(NetStream& stream, ReadBuffer& buffer, RequestGate& gate, const HttpLimits& limits);
 
-  awaitable<Step> read_header();
+  // `due`: when all of the header must be there.
+  awaitable<Step> read_header(TimePoint due);
   awaitable<Step> read_body();
 
   const ApiError& refusal() const { return *refusal_; }
@@ -44,7 +44,7 @@ class RequestIntake {
   awaitable<void> send_continue();
   Step refuse(ApiError why);
 
-  beast::tcp_stream& stream_;
+  NetStream& stream_;
   ReadBuffer& buffer_;
   RequestGate& gate_;
   const HttpLimits& limits_;

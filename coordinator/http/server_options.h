@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/net/tls_context.h"
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/schedule/scheduler.h"
 
@@ -51,6 +52,9 @@ struct ServerOptions {
   uint16_t http_port = 8000;  // 0: any free one
   uint16_t group_port = 8001;
   std::optional<uint16_t> admin_port;  // for probes only, with places of its own
+  std::string token_file;              // "" : everybody may do everything
+  TlsFiles http_tls;                   // without a certificate: not encrypted
+  TlsFiles group_tls;                  // the same; with a CA, groups need its certificate
   SchedulerSettings scheduler;
   HttpLimits http;
   PrefillBodyLimits body;

@@ -64,6 +64,8 @@ Probes::Probes(metrics::Registry& registry)
       groups_lost_(
           registry.counter("millrace_groups_lost_total",
                            "Groups lost because their connection ended or they went silent")),
+      preemptions_(registry.counter("millrace_preemptions_total",
+                                    "Prompts that were run between two layers of another")),
       active_leases_(registry.gauge("millrace_active_leases", "Leases on finished KV caches")),
       open_connections_(registry.gauge("millrace_http_open_connections", "Open HTTP connections")),
       times_of_done_(registry, "done"),
@@ -113,6 +115,7 @@ void Probes::ended(const Request& request) {
     return;
   }
   count_outcome("done", "ok");
+  if (request.between_layers) preemptions_.add();
   times_of_done_.observe(request);
   density_ratio_.observe(request.result->manifest().density());
   recall_ratio_.observe(request.result->manifest().recall());

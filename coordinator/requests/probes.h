@@ -49,6 +49,7 @@ class Probes {
   metrics::Gauge running_requests_;
   metrics::Gauge connected_groups_;
   metrics::Counter groups_lost_;
+  metrics::Counter preemptions_;
   metrics::Gauge active_leases_;
   metrics::Gauge open_connections_;
   Times times_of_done_;

@@ -36,6 +36,7 @@ struct Request {
   double queue_s(TimePoint now) const { return seconds(started_at.value_or(now) - queued_at); }
 
   std::string id;
+  std::string owner;  // the name of the token that it came with; "" : none was asked for
   std::string model;
   int64_t num_tokens = 0;
   std::string prompt;  // little-endian int32; kept while it may have to go to another group
@@ -45,6 +46,12 @@ struct Request {
   std::string group_id;  // "" until dispatched
   std::string group_name;
   TimePoint queued_at;
+  // Of the last time it was given to a group, and what it was expected to take there.
+  TimePoint dispatched_at;
+  double expected_s = 0;
+  std::optional<TimePoint> cancel_sent_at;  // to that group
+  double set_aside_s = 0;                   // there, for other requests
+  bool between_layers = false;              // of one that the group runs
   std::optional<TimePoint> started_at;
   std::optional<TimePoint> ended_at;
   TimePoint kept_since;  // the end of the request or of its lease: retention counts from it
@@ -55,6 +62,7 @@ struct Request {
   std::map<std::string, int> refusals;
   std::set<std::string> failed_on;
   std::optional<Error> given_back;  // the reason, the last time
+  bool preempts = true;             // until a group had no room for it beside another's
 
   // Set while a streaming request runs.
   std::shared_ptr<const protocol::Manifest> opened;

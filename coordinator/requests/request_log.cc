@@ -18,7 +18,8 @@ std::string one_line(std::string text) {
 }  // namespace
 
 std::string end_line(const Request& request) {
-  std::string line = fmt::format("request {}: {} tokens, {}", request.id, request.num_tokens,
+  const std::string by = request.owner.empty() ? "" : fmt::format(" of '{}'", request.owner);
+  std::string line = fmt::format("request {}{}: {} tokens, {}", request.id, by, request.num_tokens,
                                  request.failure ? errc_name(request.failure->error.code) : "done");
   if (!request.group_name.empty()) line += fmt::format(" on group '{}'", request.group_name);
   line += fmt::format(": queue {:.2f} s", request.queue_s(*request.ended_at));

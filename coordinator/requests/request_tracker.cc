@@ -16,6 +16,7 @@ Result<void> RequestTracker::admit(const std::shared_ptr<Request>& request) {
   MR_RETURN_IF_ERROR(queue_.push(request));
   const bool inserted = table_.insert(request);
   MR_CHECK(inserted, "request id {} in use", request->id);
+  ++open_by_owner_[request->owner];
   probes_.admitted(*request);
   count_waiting();
   return {};
@@ -74,7 +75,14 @@ void RequestTracker::changed(const Request& request) {
   on_change_(request);
 }
 
+int RequestTracker::open_of(const std::string& owner) const {
+  const auto found = open_by_owner_.find(owner);
+  return found == open_by_owner_.end() ? 0 : found->second;
+}
+
 void RequestTracker::ended(const Request& request) {
+  const auto own = open_by_owner_.find(request.owner);
+  if (--own->second == 0) open_by_owner_.erase(own);
   probes_.ended(request);
   log_ended(request);
   count_waiting();

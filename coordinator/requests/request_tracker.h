@@ -4,7 +4,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "coordinator/requests/probes.h"
 #include "coordinator/requests/request_queue.h"
@@ -35,6 +37,8 @@ class RequestTracker {
   void changed(const Request& request);
 
   bool busy() const { return queue_.size() > 0 || running_ > 0; }
+  // Requests of `owner` that wait or run.
+  int open_of(const std::string& owner) const;
   const RequestQueue& queue() const { return queue_; }
   RequestTable& table() { return table_; }
   const RequestTable& table() const { return table_; }
@@ -49,6 +53,7 @@ class RequestTracker {
   RequestQueue queue_;
   RequestTable table_;
   int64_t running_ = 0;  // assigned to a group and not ended
+  std::map<std::string, int> open_by_owner_;
 };
 
 }  // namespace millrace::coordinator

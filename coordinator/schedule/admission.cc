@@ -40,17 +40,23 @@ bool Admission::ready() const {
                                  [](const auto& offer) { return offer.second.num_ready > 0; });
 }
 
-std::optional<Refusal> Admission::admit(PrefillBody body) {
+std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) {
   MR_CHECK(check_request_id(body.request_id).ok(), "request id '{}'", body.request_id);
-  if (auto refusal = check(body)) return refusal;
-  const Result<void> queued = requests_.admit(make_request(std::move(body)));
-  if (queued.ok()) return std::nullopt;
+  if (auto refusal = check(body, caller)) return refusal;
+  const auto request = make_request(std::move(body));
+  request->owner = caller.name;
+  if (auto refusal = check_deadline(*request)) return refusal;
+  const Result<void> queued = requests_.admit(request);
+  if (queued.ok()) {
+    quotas_.charge(caller, request->num_tokens, clock_.now());
+    return std::nullopt;
+  }
   Refusal full(queued.error());
   full.retry_after_s = pace_.seconds_to_next_turn(groups_.size());
   return full;
 }
 
-std::optional<Refusal> Admission::check(const PrefillBody& body) const {
+std::optional<Refusal> Admission::check(const PrefillBody& body, const Caller& caller) const {
   if (closed_) return Refusal(Error(Errc::kUnavailable, "the coordinator is shutting down"));
   const auto offers = groups_.offers();
   const auto found = offers.find(body.model);
@@ -62,10 +68,34 @@ std::optional<Refusal> Admission::check(const PrefillBody& body) const {
   }
   if (auto refusal = check_prompt(body, offer)) return refusal;
   const auto older = requests_.table().find(body.request_id);
-  if (!older || !older->in_use()) return std::nullopt;
-  return Refusal(error(Errc::kInvalidArgument, "request id '{}' is in use ({})", older->id,
-                       request_state_name(older->state)),
-                 "request_id");
+  // What became of another's request stays known to its owner.
+  if (older && !caller.may_touch(older->owner)) {
+    return Refusal(error(Errc::kInvalidArgument, "request id '{}' is in use", older->id),
+                   "request_id");
+  }
+  if (older && older->in_use()) {
+    return Refusal(error(Errc::kInvalidArgument, "request id '{}' is in use ({})", older->id,
+                         request_state_name(older->state)),
+                   "request_id");
+  }
+  return check_quota(caller);
+}
+
+std::optional<Refusal> Admission::check_quota(const Caller& caller) const {
+  auto refusal = quotas_.check(caller, requests_.open_of(caller.name), clock_.now());
+  if (refusal && refusal->retry_after_s == 0) {
+    refusal->retry_after_s = pace_.seconds_to_next_turn(groups_.size());
+  }
+  return refusal;
+}
+
+std::optional<Refusal> Admission::check_deadline(const Request& request) const {
+  const auto least = forecast_.least(groups_.all(), request);
+  if (!least || *least <= request.deadline_after()) return std::nullopt;
+  return Refusal(
+      error(Errc::kDeadlineExceeded, "deadline of {:.3f} s: {} tokens take {:.3f} s or more here",
+            seconds(request.deadline_after()), request.num_tokens, seconds(*least)),
+      "deadline_ms");
 }
 
 // Some groups are here, and none ever served the model: the client has the name wrong.

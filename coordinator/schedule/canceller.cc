@@ -33,8 +33,9 @@ void Canceller::expire_deadlines() {
 
 void Canceller::tell_group(const Request& request) {
   Group* group = groups_.find(request.group_id);
-  if (group == nullptr || group->running.get() != &request || group->cancelled_at) return;
-  group->cancelled_at = clock_.now();
+  const auto known = group == nullptr ? nullptr : group->find(request.id);
+  if (known.get() != &request || known->cancel_sent_at) return;
+  known->cancel_sent_at = clock_.now();
   protocol::Envelope envelope;
   envelope.mutable_cancel()->set_request_id(request.id);
   group->link->send(envelope);

@@ -4,6 +4,7 @@
 
 #include "coordinator/groups/group_choice.h"
 #include "coordinator/groups/room_forecast.h"
+#include "coordinator/order/preemption.h"
 #include "coordinator/requests/wire_duration.h"
 
 namespace millrace::coordinator {
@@ -25,42 +26,82 @@ bool Dispatcher::any_idle() const {
 }
 
 void Dispatcher::dispatch() {
-  // Requests that were given back are in front and looked at always, as they may have to end. The
-  // others wait while no group is idle. Collected first: starting one changes the queue.
-  std::vector<std::shared_ptr<Request>> candidates;
-  bool idle = any_idle();
-  for (const auto& request : requests_.queue().waiting()) {
-    if (!idle && !request->given_back) break;
-    candidates.push_back(request);
+  give_up_on_untakable();
+  while (any_idle() && start_next()) {
   }
-  for (const auto& request : candidates) {
-    if (!idle && !request->given_back) break;
-    const auto all = groups_.all();
-    if (Group* group = choose_group(all, *request, clock_.now())) {
-      start(*group, request);
-      idle = any_idle();
-    } else if (request->given_back && !has_untried_group(all, *request)) {
-      give_up(request);
-    }
+  while (preempt_next()) {
   }
 }
 
-void Dispatcher::start(Group& group, const std::shared_ptr<Request>& request) {
+bool Dispatcher::start_next() {
+  const auto all = groups_.all();
+  for (const auto& request : turns_.arrange(requests_.queue().waiting(), all, clock_.now())) {
+    Group* group = choose_group(all, *request, clock_.now());
+    if (group == nullptr || expired(request)) continue;
+    start(*group, group->running, request);
+    return true;
+  }
+  return false;
+}
+
+bool Dispatcher::preempt_next() {
+  const auto all = groups_.all();
+  if (std::none_of(all.begin(), all.end(), is_preemptible)) return false;
+  const TimePoint now = clock_.now();
+  for (const auto& request : turns_.arrange(requests_.queue().waiting(), all, now)) {
+    Group* group = choose_group_to_preempt(all, *request, turns_.forecast(), now);
+    if (group == nullptr || expired(request)) continue;
+    start(*group, group->preempting, request);
+    return true;
+  }
+  return false;
+}
+
+// Collected first: giving up changes the queue.
+void Dispatcher::give_up_on_untakable() {
+  const auto all = groups_.all();
+  std::vector<std::shared_ptr<Request>> untakable;
+  for (const auto& request : requests_.queue().waiting()) {
+    if (!request->given_back) break;  // those that were are in front
+    if (!has_untried_group(all, *request)) untakable.push_back(request);
+  }
+  for (const auto& request : untakable) give_up(request);
+}
+
+bool Dispatcher::expired(const std::shared_ptr<Request>& request) {
+  const auto least = turns_.forecast().least(groups_.all(), *request);
+  const Duration left = request->queued_at + request->deadline_after() - clock_.now();
+  if (!least || *least <= left) return false;
+  requests_.fail(request,
+                 error(Errc::kDeadlineExceeded,
+                       "deadline of {:.3f} s: {:.3f} s are left when a group is free, and {} "
+                       "tokens take {:.3f} s or more",
+                       seconds(request->deadline_after()), seconds(left), request->num_tokens,
+                       seconds(*least)));
+  return true;
+}
+
+// `place`: where the group has it, running or preempting.
+void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
+                       const std::shared_ptr<Request>& request) {
   const Duration left = request->queued_at + request->deadline_after() - clock_.now();
   protocol::Envelope envelope;
   auto& message = *envelope.mutable_prefill_request();
   message.set_request_id(request->id);
+  message.set_owner(request->owner);
   message.set_prompt_token_ids(request->prompt);
   *message.mutable_options() = request->options;
   message.mutable_options()->set_deadline_ms(
       std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none
   requests_.assign(request);
+  turns_.started(group, *request, clock_.now());
   request->group_id = group.description.group_id();
   request->group_name = group.description.group_name();
   request->num_layers = group.description.model().num_layers();
   group.count_room(-request->num_tokens);
-  group.cancelled_at.reset();
-  group.running = request;
+  request->cancel_sent_at.reset();
+  request->between_layers = &place == &group.preempting;
+  place = request;
   group.link->send(envelope);
 }
 
@@ -70,6 +111,25 @@ void Dispatcher::take_back(const std::shared_ptr<Request>& request, Error why) {
     give_up(request);
   } else {
     requests_.requeue(request);
+  }
+}
+
+void Dispatcher::lost(Group& group, const std::string& why) {
+  const protocol::Register& who = group.description;
+  const Error lost =
+      error(Errc::kPeerLost, "group '{}' (id {}) is lost: {}; send the request again",
+            who.group_name(), who.group_id(), why);
+  for (const auto& request : {group.preempting, group.running}) {
+    if (request == nullptr) continue;
+    group.take(request->id);
+    turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
+    if (request->ended()) continue;
+    request->failed_on.insert(who.group_id());
+    if (request->opened) {
+      requests_.fail(request, lost);
+    } else {
+      take_back(request, lost);
+    }
   }
 }
 

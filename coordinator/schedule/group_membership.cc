@@ -5,11 +5,11 @@
 namespace millrace::coordinator {
 
 GroupMembership::GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups,
-                                 RequestTracker& requests, Leases& leases, OrphanWatch& orphans,
+                                 Dispatcher& dispatcher, Leases& leases, OrphanWatch& orphans,
                                  Probes& probes)
     : settings_(settings),
       groups_(groups),
-      requests_(requests),
+      dispatcher_(dispatcher),
       leases_(leases),
       orphans_(orphans),
       probes_(probes) {}
@@ -56,11 +56,7 @@ void GroupMembership::lose(std::unique_ptr<Group> group, const std::string& why)
   probes_.groups(groups_.size());
   probes_.group_lost();
   probes_.group_gone(who.group_name());
-  if (group->running) {
-    requests_.fail(group->running,
-                   error(Errc::kPeerLost, "group '{}' (id {}) is lost: {}; send the request again",
-                         who.group_name(), who.group_id(), why));
-  }
+  dispatcher_.lost(*group, why);
   leases_.lose(who.group_id());
   const std::string& model = who.model().name();
   if (groups_.offers().count(model) == 0) orphans_.last_group_left(model);

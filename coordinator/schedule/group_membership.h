@@ -5,7 +5,8 @@
 #include <string>
 
 #include "coordinator/groups/group_registry.h"
-#include "coordinator/requests/request_tracker.h"
+#include "coordinator/requests/probes.h"
+#include "coordinator/schedule/dispatcher.h"
 #include "coordinator/schedule/leases.h"
 #include "coordinator/schedule/orphan_watch.h"
 #include "coordinator/schedule/scheduler_settings.h"
@@ -14,8 +15,8 @@ namespace millrace::coordinator {
 
 class GroupMembership {
  public:
-  GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups,
-                  RequestTracker& requests, Leases& leases, OrphanWatch& orphans, Probes& probes);
+  GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups, Dispatcher& dispatcher,
+                  Leases& leases, OrphanWatch& orphans, Probes& probes);
 
   // Greets the group over its link; a refusal is the caller's to tell. Takes the place of an older
   // connection of the same group.
@@ -31,7 +32,7 @@ class GroupMembership {
 
   const SchedulerSettings& settings_;
   GroupRegistry& groups_;
-  RequestTracker& requests_;
+  Dispatcher& dispatcher_;
   Leases& leases_;
   OrphanWatch& orphans_;
   Probes& probes_;

@@ -1,6 +1,7 @@
 #include "coordinator/schedule/leases.h"
 
 #include "common/log.h"
+#include "common/same_secret.h"
 #include "coordinator/requests/wire_duration.h"
 #include "coordinator/schedule/reply_checks.h"
 #include "coordinator/text/request_id.h"
@@ -34,6 +35,7 @@ Result<void> check(Group& group, const protocol::LeaseHeld& message) {
 std::shared_ptr<Request> record_of(const Group& group, protocol::PrefillDone done, TimePoint now) {
   auto request = std::make_shared<Request>();
   request->id = done.request_id();
+  request->owner = done.owner();
   request->model = done.manifest().model();
   request->num_tokens = static_cast<int64_t>(done.manifest().num_tokens());
   request->group_id = group.description.group_id();
@@ -61,7 +63,7 @@ Result<Request*> Leases::find_active(const std::string& id, const std::string& l
     return error(Errc::kNotFound, "request '{}' has no lease: it is {}", id,
                  request_state_name(request->state));
   }
-  if (request->result->manifest().lease_id() != lease_id) {
+  if (!same_secret(request->result->manifest().lease_id(), lease_id)) {
     return error(Errc::kNotFound, "'{:.128}' is not the lease of request '{}'", lease_id, id);
   }
   if (request->lease != LeaseState::kActive) {

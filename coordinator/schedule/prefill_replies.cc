@@ -6,27 +6,27 @@
 namespace millrace::coordinator {
 
 void PrefillReplies::started(Group& group, const std::string& request_id) {
-  if (group.works_on(request_id)) requests_.begin(*group.running);
+  if (const auto request = group.find(request_id)) requests_.begin(*request);
 }
 
 void PrefillReplies::opened(Group& group, protocol::PrefillOpened message) {
-  if (!group.works_on(message.request_id())) return;
-  Request& request = *group.running;
-  requests_.begin(request);
-  const bool wanted = request.options.handover() == protocol::HANDOVER_STREAMING;
-  if (request.ended() || request.opened || !wanted) return;
-  request.opened =
+  const auto request = group.find(message.request_id());
+  if (!request) return;
+  requests_.begin(*request);
+  const bool wanted = request->options.handover() == protocol::HANDOVER_STREAMING;
+  if (request->ended() || request->opened || !wanted) return;
+  request->opened =
       std::make_shared<const protocol::Manifest>(std::move(*message.mutable_manifest()));
-  requests_.changed(request);
+  requests_.changed(*request);
 }
 
 void PrefillReplies::layer_done(Group& group, const protocol::LayerDone& message) {
-  if (!group.works_on(message.request_id())) return;
-  Request& request = *group.running;
-  requests_.begin(request);
-  if (request.ended() || request.layer_density.size() >= request.num_layers) return;
-  request.layer_density.push_back(message.density());
-  requests_.changed(request);
+  const auto request = group.find(message.request_id());
+  if (!request) return;
+  requests_.begin(*request);
+  if (request->ended() || request->layer_density.size() >= request->num_layers) return;
+  request->layer_density.push_back(message.density());
+  requests_.changed(*request);
 }
 
 Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
@@ -34,8 +34,9 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   MR_RETURN_IF_ERROR(check_times(group, message));
   MR_ASSIGN_OR_RETURN(const Duration lease,
                       checked_lease(group, message.request_id(), message.manifest().lease_ms()));
-  requests_.begin(*group.running);
-  const std::shared_ptr<Request> request = group.take_running();
+  const std::shared_ptr<Request> request = group.take(message.request_id());
+  requests_.begin(*request);
+  turns_.stopped(group, *request, clock_.now(), /*whole=*/message.cached_tokens() == 0);
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
@@ -52,10 +53,18 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
 }
 
 void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message) {
-  if (!group.works_on(message.request_id())) return;
-  const std::shared_ptr<Request> request = group.take_running();
+  const std::shared_ptr<Request> request = group.take(message.request_id());
+  if (!request) return;
+  const bool preempted = group.running != nullptr;
+  turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
   Error why = checked_error(message.error());
-  note_failure(group, *request, why);
+  if (preempted && why.code == Errc::kExhausted) {
+    // Beside what it runs; alone it may have room.
+    group.count_room(request->num_tokens);
+    request->preempts = false;
+  } else {
+    note_failure(group, *request, why);
+  }
   // What the client was told about one group's cache, another group cannot make true.
   const bool may_move = !request->ended() && !request->opened;
   const bool another_may_serve =

@@ -14,9 +14,9 @@ namespace millrace::coordinator {
 
 class PrefillReplies {
  public:
-  PrefillReplies(RequestTracker& requests, Dispatcher& dispatcher, PrefillPace& pace,
-                 const Clock& clock)
-      : requests_(requests), dispatcher_(dispatcher), pace_(pace), clock_(clock) {}
+  PrefillReplies(RequestTracker& requests, Dispatcher& dispatcher, TurnOrder& turns,
+                 PrefillPace& pace, const Clock& clock)
+      : requests_(requests), dispatcher_(dispatcher), turns_(turns), pace_(pace), clock_(clock) {}
 
   void started(Group& group, const std::string& request_id);
   void opened(Group& group, protocol::PrefillOpened message);
@@ -30,6 +30,7 @@ class PrefillReplies {
 
   RequestTracker& requests_;
   Dispatcher& dispatcher_;
+  TurnOrder& turns_;
   PrefillPace& pace_;
   const Clock& clock_;
 };

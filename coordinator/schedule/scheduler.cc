@@ -11,17 +11,18 @@ Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock, Prob
                 RequestTable(settings.max_ended_records, settings.keep_ended), clock, probes,
                 std::move(on_change)),
       groups_(settings.rests),
-      admission_(settings_, requests_, groups_, pace_, clock),
-      dispatcher_(requests_, groups_, clock),
+      turns_(settings.queue_order),
+      admission_(settings_, requests_, groups_, turns_.forecast(), pace_, clock),
+      dispatcher_(requests_, groups_, turns_, clock),
       canceller_(requests_, groups_, clock),
-      replies_(requests_, dispatcher_, pace_, clock),
+      replies_(requests_, dispatcher_, turns_, pace_, clock),
       leases_(requests_, groups_, clock, probes),
       orphans_(settings.group_return, requests_, clock),
-      membership_(settings_, groups_, requests_, leases_, orphans_, probes),
+      membership_(settings_, groups_, dispatcher_, leases_, orphans_, probes),
       watch_(settings_, groups_, clock) {}
 
-std::optional<Refusal> Scheduler::submit(PrefillBody body) {
-  auto refusal = admission_.admit(std::move(body));
+std::optional<Refusal> Scheduler::submit(PrefillBody body, const Caller& caller) {
+  auto refusal = admission_.admit(std::move(body), caller);
   if (refusal) {
     probes_.refused(refusal->error);
   } else {
@@ -63,6 +64,7 @@ Result<void> Scheduler::add_group(const protocol::Register& description, GroupLi
 void Scheduler::remove_group(const std::string& group_id, const GroupLink& link,
                              const std::string& why) {
   membership_.leave(group_id, link, why);
+  dispatcher_.dispatch();
 }
 
 Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope envelope) {

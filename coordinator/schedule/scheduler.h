@@ -11,6 +11,7 @@
 #include <string>
 
 #include "coordinator/groups/group_registry.h"
+#include "coordinator/order/turn_order.h"
 #include "coordinator/requests/prefill_body.h"
 #include "coordinator/requests/probes.h"
 #include "coordinator/requests/refusal.h"
@@ -38,7 +39,7 @@ class Scheduler {
 
   // Requests. `body.request_id` must be set. An admitted request always ends, by itself or by its
   // deadline.
-  std::optional<Refusal> submit(PrefillBody body);
+  std::optional<Refusal> submit(PrefillBody body, const Caller& caller = Caller::anybody());
   std::shared_ptr<const Request> find(const std::string& id) const;
   // Ends a request that waits or runs; releases the lease of one that is done.
   Result<void> cancel(const std::string& id, const std::string& why);
@@ -73,6 +74,7 @@ class Scheduler {
   Probes& probes_;
   RequestTracker requests_;
   GroupRegistry groups_;
+  TurnOrder turns_;
   PrefillPace pace_;
   Admission admission_;
   Dispatcher dispatcher_;

@@ -6,10 +6,12 @@
 
 #include "common/clock.h"
 #include "coordinator/groups/group_health.h"
+#include "coordinator/order/queue_order.h"
 
 namespace millrace::coordinator {
 
 struct SchedulerSettings {
+  QueueOrder queue_order = QueueOrder::kFair;
   int64_t max_queued_requests = 256;
   int64_t max_queued_bytes = 1ll << 30;
   int64_t max_ended_records = 4096;

@@ -29,21 +29,21 @@ constexpr std::chrono::seconds kHostPatience{3};
 
 }  // namespace
 
-GroupSession::GroupSession(tcp::socket socket, Scheduler& scheduler, asio::thread_pool& helpers,
-                           const ServerFaults& faults)
-    : socket_(std::move(socket)),
+GroupSession::GroupSession(tcp::socket socket, const TlsContext& tls, Scheduler& scheduler,
+                           asio::thread_pool& helpers, const ServerFaults& faults)
+    : stream_(std::move(socket), tls),
       scheduler_(scheduler),
       helpers_(helpers),
       faults_(faults),
-      peer_(endpoint_name(socket_)),
-      written_(socket_.get_executor()) {
+      peer_(endpoint_name(stream_.socket())),
+      written_(stream_.get_executor()) {
   error_code ignored;
-  socket_.set_option(tcp::no_delay(true), ignored);
+  stream_.socket().set_option(tcp::no_delay(true), ignored);
 }
 
 awaitable<void> GroupSession::run(Duration patience) {
   const auto self = shared_from_this();
-  asio::steady_timer handshake(socket_.get_executor(), patience);
+  asio::steady_timer handshake(stream_.get_executor(), patience);
   handshake.async_wait([weak = weak_from_this(), patience](error_code ec) {
     const auto session = weak.lock();
     if (ec || !session || !session->group_id_.empty()) return;
@@ -68,8 +68,8 @@ awaitable<void> GroupSession::part(Duration patience) {
     if (!co_await written_.wait(end)) break;
   }
   error_code ignored;
-  if (writing_) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
-  socket_.close(ignored);
+  if (writing_) stream_.socket().set_option(asio::socket_base::linger(true, 0), ignored);
+  stream_.socket().close(ignored);
 }
 
 // What is thrown for the sake of one group's messages costs that group its connection.
@@ -82,6 +82,8 @@ awaitable<Result<void>> GroupSession::serve_guarded() {
 }
 
 awaitable<Result<void>> GroupSession::serve() {
+  const error_code ec = co_await stream_.accept_tls();
+  if (ec) co_return error(Errc::kDenied, "TLS: {}", stream_.reason(ec));
   auto first = co_await read(kMaxRegisterBytes);
   if (!first.ok()) co_return first.error();
   if (Result<void> registered = register_group(*first); !registered.ok()) co_return registered;
@@ -98,7 +100,7 @@ awaitable<Result<void>> GroupSession::serve() {
 awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
   std::array<std::byte, protocol::kFrameHeaderBytes> header{};
   const auto [header_ec, header_bytes] =
-      co_await asio::async_read(socket_, asio::buffer(header), kAwait);
+      co_await asio::async_read(stream_, asio::buffer(header), kAwait);
   if (header_ec) co_return error(Errc::kPeerLost, "connection ended: {}", header_ec.message());
   const Result<int64_t> length = protocol::decode_frame_length(header);
   if (!length.ok()) co_return length.error();
@@ -107,7 +109,7 @@ awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
                     max_bytes);
   }
   std::vector<std::byte> body(static_cast<size_t>(*length));
-  const auto [body_ec, body_bytes] = co_await asio::async_read(socket_, asio::buffer(body), kAwait);
+  const auto [body_ec, body_bytes] = co_await asio::async_read(stream_, asio::buffer(body), kAwait);
   if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
   if (*length <= kSmallMessageBytes) co_return protocol::decode_frame_body(body);
   // Optional, because asio wants something to give where the work throws.
@@ -137,7 +139,7 @@ Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
 }
 
 void GroupSession::send(const protocol::Envelope& envelope) {
-  if (!socket_.is_open()) return;
+  if (!stream_.socket().is_open()) return;
   Result<std::string> frame = protocol::encode_frame(envelope);
   MR_CHECK(frame.ok(), "{}", frame.error().message);
   outbox_bytes_ += static_cast<int64_t>(frame->size());
@@ -147,13 +149,13 @@ void GroupSession::send(const protocol::Envelope& envelope) {
                              format_bytes(outbox_bytes_), format_bytes(kMaxOutboxBytes)));
   }
   if (std::exchange(writing_, true)) return;
-  spawn_guarded(socket_.get_executor(), write_outbox(shared_from_this()), "group's outbox");
+  spawn_guarded(stream_.get_executor(), write_outbox(shared_from_this()), "group's outbox");
 }
 
 awaitable<void> GroupSession::write_outbox([[maybe_unused]] std::shared_ptr<GroupSession> self) {
-  while (!outbox_.empty() && socket_.is_open()) {
+  while (!outbox_.empty() && stream_.socket().is_open()) {
     const std::string& frame = outbox_.front();
-    const auto [ec, bytes] = co_await asio::async_write(socket_, asio::buffer(frame), kAwait);
+    const auto [ec, bytes] = co_await asio::async_write(stream_, asio::buffer(frame), kAwait);
     if (ec) break;
     outbox_bytes_ -= static_cast<int64_t>(frame.size());
     outbox_.pop_front();
@@ -162,13 +164,14 @@ awaitable<void> GroupSession::write_outbox([[maybe_unused]] std::shared_ptr<Grou
   written_.notify();
   // A connection that was refused stays open only for the refusal.
   error_code ignored;
-  if (group_id_.empty()) socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  if (group_id_.empty()) stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
 }
 
 bool GroupSession::host_answers() const {
   tcp_info info{};
   socklen_t size = sizeof info;
-  auto& socket = const_cast<tcp::socket&>(socket_);  // asio has no const way to the descriptor
+  auto& socket =
+      const_cast<tcp::socket&>(stream_.socket());  // asio has no const way to the descriptor
   if (::getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
   return info.tcpi_unacked == 0 ||
          std::chrono::milliseconds(info.tcpi_last_ack_recv) < kHostPatience;
@@ -177,7 +180,7 @@ bool GroupSession::host_answers() const {
 void GroupSession::close(const std::string& why) {
   if (closed_because_.empty()) closed_because_ = why;
   error_code ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
 }
 
 }  // namespace millrace::coordinator

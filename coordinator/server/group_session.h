@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "common/net/net_stream.h"
 #include "coordinator/http/server_options.h"
 #include "coordinator/net/awaitable.h"
 #include "coordinator/net/notifier.h"
@@ -15,8 +16,9 @@ namespace millrace::coordinator {
 
 class GroupSession final : public GroupLink, public std::enable_shared_from_this<GroupSession> {
  public:
-  GroupSession(tcp::socket socket, Scheduler& scheduler, asio::thread_pool& helpers,
-               const ServerFaults& faults);
+  // Encrypted unless `tls` is null.
+  GroupSession(tcp::socket socket, const TlsContext& tls, Scheduler& scheduler,
+               asio::thread_pool& helpers, const ServerFaults& faults);
 
   // Until the connection ends. Drops a group that has not registered after `patience`, or has not
   // read what it was sent `patience` after the end.
@@ -34,7 +36,7 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   awaitable<void> write_outbox(std::shared_ptr<GroupSession> self);
   awaitable<void> part(Duration patience);
 
-  tcp::socket socket_;
+  NetStream stream_;
   Scheduler& scheduler_;
   asio::thread_pool& helpers_;  // read large messages
   const ServerFaults& faults_;

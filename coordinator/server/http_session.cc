@@ -1,7 +1,9 @@
 #include "coordinator/server/http_session.h"
 
 #include <array>
+#include <boost/asio/ssl/error.hpp>
 
+#include "common/log.h"
 #include "coordinator/exchange/completion_form.h"
 #include "coordinator/exchange/events_exchange.h"
 #include "coordinator/exchange/lease_exchange.h"
@@ -10,15 +12,17 @@
 #include "coordinator/exchange/service_reply.h"
 #include "coordinator/exchange/status_exchange.h"
 #include "coordinator/net/client_address.h"
+#include "coordinator/net/endpoint_name.h"
 #include "coordinator/requests/request_log.h"
 
 namespace millrace::coordinator {
 
-HttpSession::HttpSession(tcp::socket socket, HttpShared& shared,
+HttpSession::HttpSession(tcp::socket socket, const TlsContext& tls, HttpShared& shared,
                          ConnectionTable::Admission admission)
     : shared_(shared),
-      stream_(std::move(socket)),
-      gate_(shared.options.http, std::move(admission), shared.bodies, client_of(stream_.socket())),
+      stream_(std::move(socket), tls),
+      gate_(shared.options.http, shared.tokens, std::move(admission), shared.bodies,
+            client_of(stream_.socket())),
       writer_(stream_, shared, client_of(stream_.socket()), gate_.only_probes()) {
   error_code ignored;
   stream_.socket().set_option(tcp::no_delay(true), ignored);
@@ -31,15 +35,37 @@ void HttpSession::close() {
 
 awaitable<void> HttpSession::run() {
   const auto self = shared_from_this();
-  bool again = true;
-  while (again && stream_.socket().is_open()) again = co_await serve_one();
+  TimePoint due = header_due();
+  bool again = co_await accept_tls(due);
+  while (again && stream_.socket().is_open()) {
+    again = co_await serve_one(due);
+    due = header_due();
+  }
+  co_await stream_.finish();
   close();
 }
 
-awaitable<bool> HttpSession::serve_one() {
+TimePoint HttpSession::header_due() const {
+  const HttpLimits& limits = shared_.options.http;
+  return Clock::steady().now() + (gate_.only_probes() ? limits.probe_idle : limits.idle);
+}
+
+awaitable<bool> HttpSession::accept_tls(TimePoint due) {
+  stream_.expires_at(due);
+  const error_code ec = co_await stream_.accept_tls();
+  if (!ec) co_return true;
+  // What only connects, or is too slow, is no more worth a line than it is without TLS.
+  if (ec.category() == asio::error::get_ssl_category()) {
+    spdlog::info("TLS with {}: {}", endpoint_name(stream_.socket()), stream_.reason(ec));
+  }
+  close();
+  co_return false;
+}
+
+awaitable<bool> HttpSession::serve_one(TimePoint due) {
   using Step = RequestIntake::Step;
   RequestIntake intake(stream_, buffer_, gate_, shared_.options.http);
-  Step step = co_await intake.read_header();
+  Step step = co_await intake.read_header(due);
   if (step == Step::kRead) {
     answering_ = true;
     step = co_await intake.read_body();
@@ -75,19 +101,19 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       co_return co_await run_prompt(request, route, form);
     }
     case Endpoint::kEvents: {
-      EventsExchange events(shared_, stream_.socket(), writer_);
-      co_return co_await events.run(route, request.method() == http::verb::head);
+      EventsExchange events(shared_, stream_, writer_);
+      co_return co_await events.run(route, gate_.caller(), request.method() == http::verb::head);
     }
     case Endpoint::kLeaseRenew:
     case Endpoint::kLeaseRelease: {
       LeaseExchange lease(shared_);
-      reply = co_await lease.run(route, request.body(), writer_.request_id());
+      reply = co_await lease.run(route, gate_.caller(), request.body(), writer_.request_id());
       break;
     }
     case Endpoint::kStatus:
     case Endpoint::kCancel: {
       StatusExchange status(shared_);
-      reply = co_await status.run(route, writer_.request_id());
+      reply = co_await status.run(route, gate_.caller(), writer_.request_id());
       break;
     }
     default:
@@ -98,13 +124,13 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
 
 awaitable<bool> HttpSession::run_prompt(RequestReader::Request& request, const Route& route,
                                         PromptForm& form) {
-  PrefillExchange prefill(shared_, stream_.socket(), gate_, writer_, form);
+  PrefillExchange prefill(shared_, stream_, gate_, writer_, form);
   co_return co_await prefill.run(request, route);
 }
 
 awaitable<void> HttpSession::turn_away(const RequestIntake& intake) {
   log_refused(intake.name(), intake.refusal().refusal.error);
-  writer_.begin({.id = intake.request_id()});
+  writer_.begin({.id = intake.request_id(), .is_head = intake.route().method == "HEAD"});
   co_await writer_.send_error(intake.refusal());
   co_await linger();
 }

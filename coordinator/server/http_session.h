@@ -2,9 +2,9 @@
 // another.
 #pragma once
 
-#include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
 
+#include "common/net/net_stream.h"
 #include "coordinator/exchange/prompt_form.h"
 #include "coordinator/http/connection_table.h"
 #include "coordinator/http/http_shared.h"
@@ -16,7 +16,9 @@ namespace millrace::coordinator {
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
-  HttpSession(tcp::socket socket, HttpShared& shared, ConnectionTable::Admission admission);
+  // Encrypted unless `tls` is null.
+  HttpSession(tcp::socket socket, const TlsContext& tls, HttpShared& shared,
+              ConnectionTable::Admission admission);
 
   awaitable<void> run();
   void close();
@@ -24,8 +26,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool answering() const { return answering_; }
 
  private:
+  // The time for a header; that of the first one includes the TLS handshake.
+  TimePoint header_due() const;
+  // False if the connection has ended.
+  awaitable<bool> accept_tls(TimePoint due);
   // True when the connection can take another request.
-  awaitable<bool> serve_one();
+  awaitable<bool> serve_one(TimePoint due);
   awaitable<bool> answer(RequestReader::Request& request, const Route& route);
   awaitable<bool> run_prompt(RequestReader::Request& request, const Route& route, PromptForm& form);
   // The request was not read to its end, so the connection ends with the answer.
@@ -34,7 +40,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   awaitable<void> linger();
 
   HttpShared& shared_;
-  beast::tcp_stream stream_;
+  NetStream stream_;
   ReadBuffer buffer_;
   RequestGate gate_;
   ReplyWriter writer_;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "common/cli/check_by.h"
+#include "common/cli/choice_option.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
@@ -48,6 +49,11 @@ struct Arguments {
 
 void add_limits(CLI::App& app, Arguments& arguments) {
   coordinator::ServerOptions& server = arguments.server;
+  cli::add_choice<coordinator::QueueOrder>(
+      app, "--queue-order", server.scheduler.queue_order,
+      {{"fair", coordinator::QueueOrder::kFair}, {"arrival", coordinator::QueueOrder::kArrival}},
+      "which waiting request a free group gets: fair to owners and to short prompts, or the "
+      "oldest");
   app.add_option("--queue-limit", server.scheduler.max_queued_requests,
                  "requests that may wait for a group")
       ->check(cli::number_range(0, 1'000'000))
@@ -91,16 +97,28 @@ void add_limits(CLI::App& app, Arguments& arguments) {
       ->default_str("half of --max-connections");
 }
 
+// All three or none: who may be a group is not known without the CA.
+void add_group_tls(CLI::App& app, TlsFiles& files) {
+  auto* certificate = app.add_option("--group-tls-cert", files.certificate,
+                                     "certificate of the group port with its chain, in PEM; read "
+                                     "again on SIGHUP");
+  auto* key = app.add_option("--group-tls-key", files.key, "its key, without a passphrase");
+  auto* ca = app.add_option("--group-tls-ca", files.ca,
+                            "certificates, in PEM, that those of groups must be signed by");
+  certificate->type_name("FILE")->default_str("none: not encrypted")->needs(key, ca);
+  key->type_name("FILE")->needs(certificate);
+  ca->type_name("FILE")->needs(certificate);
+}
+
 void add_options(CLI::App& app, Arguments& arguments) {
   coordinator::ServerOptions& server = arguments.server;
   app.add_option("--host", server.host, "IP address to listen on")
       ->type_name("ADDRESS")
       ->capture_default_str();
-  app.add_option("--http-port", server.http_port, "port for clients; 0: no minimum free one")
+  app.add_option("--http-port", server.http_port, "port for clients; 0: any free one")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  app.add_option("--group-port", server.group_port,
-                 "port for worker groups; 0: no minimum free one")
+  app.add_option("--group-port", server.group_port, "port for worker groups; 0: any free one")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
   app.add_option(
@@ -108,6 +126,16 @@ void add_options(CLI::App& app, Arguments& arguments) {
          "additional port for /health, /ready, /metrics and /version only; 0: any free port")
       ->check(cli::number_range(0, 65535))
       ->default_str("none");
+  app.add_option("--tokens", server.token_file, "tokens that clients need; read again on SIGHUP")
+      ->type_name("FILE")
+      ->default_str("none: everybody may do everything");
+  auto* certificate = app.add_option("--tls-cert", server.http_tls.certificate,
+                                     "certificate of the HTTP port with its chain, in PEM; read "
+                                     "again on SIGHUP");
+  auto* key = app.add_option("--tls-key", server.http_tls.key, "its key, without a passphrase");
+  certificate->type_name("FILE")->default_str("none: not encrypted")->needs(key);
+  key->type_name("FILE")->needs(certificate);
+  add_group_tls(app, server.group_tls);
   add_limits(app, arguments);
   app.add_option("--shutdown-timeout", arguments.shutdown_timeout_s,
                  "seconds that running requests get after SIGTERM")
@@ -156,10 +184,17 @@ void raise_descriptor_limit() {
 Result<void> run(const coordinator::ServerOptions& options, const std::string& port_file) {
   MR_ASSIGN_OR_RETURN(const auto server, coordinator::Server::create(options));
   if (!port_file.empty()) MR_RETURN_IF_ERROR(write_port_file(port_file, *server));
-  spdlog::info("HTTP on {}:{}, groups on {}:{}", options.host, server->http_port(), options.host,
-               server->group_port());
+  spdlog::info("{} on {}:{}, groups on {}:{}",
+               options.http_tls.certificate.empty() ? "HTTP" : "HTTPS", options.host,
+               server->http_port(), options.host, server->group_port());
   if (const auto admin = server->admin_port())
     spdlog::info("probes on {}:{}", options.host, *admin);
+  if (options.token_file.empty()) {
+    spdlog::warn("no --tokens: whoever reaches the HTTP port may do everything");
+  }
+  if (options.group_tls.certificate.empty()) {
+    spdlog::warn("no --group-tls-cert: whoever reaches the group port may be a group");
+  }
   server->run(/*handle_signals=*/true);
   spdlog::info("stopped");
   return {};

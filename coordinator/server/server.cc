@@ -10,6 +10,7 @@
 #include <set>
 
 #include "common/log.h"
+#include "coordinator/access/token_table.h"
 #include "coordinator/net/client_address.h"
 #include "coordinator/net/guarded.h"
 #include "coordinator/server/group_session.h"
@@ -86,6 +87,12 @@ struct Server::Impl {
   awaitable<void> handle_signals();
   awaitable<void> drain();
   bool answering() const;
+  // Whether there are files to be read again.
+  bool has_files() const;
+  Result<void> load_files();
+  Result<void> load_tokens();
+  static Result<void> load_tls(const TlsFiles& files, TlsContext& context);
+  void reload();
   void begin_shutdown();
   void close_all();
 
@@ -100,7 +107,10 @@ struct Server::Impl {
   BodyBudget bodies{options.http.body_pool_bytes, body_pool_per_client(options.http)};
   BodyBudget replies{options.http.reply_pool_bytes, options.http.reply_pool_bytes / 2};
   ConnectionTable connections{connection_limits(options.http)};
-  HttpShared shared{options, scheduler, changes, probes, bodies, parsers, writers, replies};
+  TokenTable tokens;
+  TlsContext http_tls;  // null: not encrypted
+  TlsContext group_tls;
+  HttpShared shared{options, tokens, scheduler, changes, probes, bodies, parsers, writers, replies};
   tcp::acceptor http_acceptor{io};
   tcp::acceptor admin_acceptor{io};
   tcp::acceptor group_acceptor{io};
@@ -117,6 +127,7 @@ Server::~Server() = default;
 
 Result<std::unique_ptr<Server>> Server::create(const ServerOptions& options) {
   auto impl = std::make_unique<Impl>(options);
+  MR_RETURN_IF_ERROR(impl->load_files());
   MR_ASSIGN_OR_RETURN(impl->http_acceptor, listen(impl->io, options.host, options.http_port));
   if (options.admin_port) {
     MR_ASSIGN_OR_RETURN(impl->admin_acceptor, listen(impl->io, options.host, *options.admin_port));
@@ -142,6 +153,8 @@ void Server::run(bool handle_signals) {
   if (handle_signals) {
     self.signals.add(SIGTERM);
     self.signals.add(SIGINT);
+    // Without such files it ends the process, as it does when a terminal is closed.
+    if (self.has_files()) self.signals.add(SIGHUP);
     spawn_guarded(self.io, self.handle_signals(), "signals");
   }
   const auto listen_for_http = [&self](tcp::acceptor& acceptor, bool is_admin) {
@@ -174,6 +187,42 @@ void Server::shut_down() {
   asio::post(impl_->io, [this] { impl_->begin_shutdown(); });
 }
 
+void Server::reload() {
+  asio::post(impl_->io, [this] { impl_->reload(); });
+}
+
+bool Server::Impl::has_files() const {
+  return !options.token_file.empty() || !options.http_tls.certificate.empty() ||
+         !options.group_tls.certificate.empty();
+}
+
+Result<void> Server::Impl::load_tokens() {
+  return options.token_file.empty() ? Result<void>() : tokens.load(options.token_file);
+}
+
+Result<void> Server::Impl::load_tls(const TlsFiles& files, TlsContext& context) {
+  if (files.certificate.empty()) return {};
+  MR_ASSIGN_OR_RETURN(context, make_server_tls(files));
+  return {};
+}
+
+Result<void> Server::Impl::load_files() {
+  MR_RETURN_IF_ERROR(load_tokens());
+  MR_RETURN_IF_ERROR(load_tls(options.http_tls, http_tls));
+  return load_tls(options.group_tls, group_tls);
+}
+
+// Each by itself: a mistake in one holds up no other.
+void Server::Impl::reload() {
+  for (const Result<void>& loaded : {load_tokens(), load_tls(options.http_tls, http_tls),
+                                     load_tls(options.group_tls, group_tls)}) {
+    if (!loaded.ok()) {
+      spdlog::error("not reloaded, what was read before stays valid: {}", loaded.error().message);
+    }
+  }
+  if (tokens.asks()) spdlog::info("{} tokens are valid", tokens.size());
+}
+
 // A connection that cannot be taken, for want of descriptors or memory, is not the last one.
 awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor,
                                      std::function<void(tcp::socket)> take) {
@@ -201,7 +250,8 @@ void Server::Impl::take_http(tcp::socket socket, bool by_admin_port) {
   const auto admission = connections.admit(client_of(socket), by_admin_port);
   if (admission.gives_way) http_sessions.at(*admission.gives_way)->close();
   try {
-    auto session = std::make_shared<HttpSession>(std::move(socket), shared, admission);
+    auto session = std::make_shared<HttpSession>(
+        std::move(socket), by_admin_port ? TlsContext() : http_tls, shared, admission);
     http_sessions.emplace(admission.id, session);
     spawn_guarded(io, serve_http(admission.id, std::move(session)), "HTTP connection");
   } catch (...) {
@@ -229,8 +279,8 @@ void Server::Impl::take_group(tcp::socket socket) {
     spdlog::warn("refusing a group connection: {} are open, the limit", group_sessions.size());
     return;  // closes the socket
   }
-  auto session =
-      std::make_shared<GroupSession>(std::move(socket), scheduler, writers, options.faults);
+  auto session = std::make_shared<GroupSession>(std::move(socket), group_tls, scheduler, writers,
+                                                options.faults);
   spawn_guarded(io, serve_group(std::move(session)), "group connection");
 }
 
@@ -261,6 +311,10 @@ awaitable<void> Server::Impl::handle_signals() {
   while (!stopping) {
     const auto [ec, number] = co_await signals.async_wait(kAwait);
     if (ec) co_return;
+    if (number == SIGHUP) {
+      reload();
+      continue;
+    }
     spdlog::info("signal {}: shutting down", number);
     begin_shutdown();
   }

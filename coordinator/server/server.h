@@ -20,12 +20,16 @@ class Server {
   uint16_t group_port() const;
   std::optional<uint16_t> admin_port() const;
 
-  // Until shut down. With `handle_signals`, SIGTERM and SIGINT shut down.
+  // Until shut down. With `handle_signals`, SIGTERM and SIGINT shut down, and SIGHUP reloads.
   void run(bool handle_signals);
 
   // Not ready from now on; new requests are refused, running ones get `shutdown_timeout` to end,
   // then run() returns. Thread-safe; a second call ends the patience.
   void shut_down();
+
+  // Reads the files of the options again. One that cannot be used is logged, and what it last held
+  // stays valid. Thread-safe.
+  void reload();
 
  private:
   struct Impl;

@@ -61,6 +61,7 @@ struct DeviceInfo {
   // MLP, tokens of a prompt under any index.
   int32_t head_dim_step = 16;
   int32_t max_head_dim = 256;
+  int32_t rotary_dim_step = 2;  // of the elements of a head that turn
   int32_t width_step = 1;
   int32_t max_hidden_size = 1 << 20;
   int64_t max_tokens = int64_t{1} << 30;

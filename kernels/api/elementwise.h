@@ -29,8 +29,9 @@ struct RmsNormParams {
   Matrix out;  // in the compute dtype
 };
 
-// Splits a QKV projection, rotates Q and K by their positions (Su et al. 2021, the half-rotated
-// layout of Hugging Face: element i pairs with i + head_dim / 2), and writes K and V head-major.
+// Splits a QKV projection, normalises each head of Q and K where the model does, rotates them by
+// their positions (Su et al. 2021, the half-rotated layout of Hugging Face: element i pairs with i +
+// rotary_dim / 2), and writes K and V head-major.
 struct RopeQkvParams {
   const void* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
   DType qkv_dtype = DType::kFloat32;
@@ -39,12 +40,21 @@ struct RopeQkvParams {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   const int32_t* positions = nullptr;  // [num_rows], absolute
-  const float* inv_freq = nullptr;     // [head_dim / 2], rope scaling already applied
-  DType dtype = DType::kFloat32;       // of q, k, v
-  void* q = nullptr;                   // [num_rows, num_query_heads, head_dim]
+  // The first rotary_dim elements of a head turn, the others stay; 0: all turn.
+  int32_t rotary_dim = 0;
+  const float* inv_freq = nullptr;  // [rotary_dim / 2], rope scaling already applied
+  float turn_scale = 1;             // of what turns: YaRN's and LongRoPE's attention factor
+  // [head_dim] weights of an RMS norm of each head before it turns, both or neither.
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  DType dtype = DType::kFloat32;  // of q, k, v
+  void* q = nullptr;              // [num_rows, num_query_heads, head_dim]
   void* k = nullptr;      // [num_kv_heads, kv_stride, head_dim]: row r of this call goes to r
   void* v = nullptr;      // [num_kv_heads, kv_stride, head_dim]
   int64_t kv_stride = 0;  // tokens between heads
+
+  int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 
 // out = silu(gate) * up with gate_up = [gate | up] per row: the second half of SwiGLU on devices

@@ -75,8 +75,9 @@ struct BlockSparseParams {
 // Steps in which the adaptive pattern tells masses apart, 9 % each.
 inline constexpr int kMassStepsPerOctave = 8;
 
-// Rows of a tile that the adaptive pattern may sample: a power of two from 1 to kTileRows.
-inline constexpr int32_t kSampledRows = 16;
+// Of a tile, unless a plan says otherwise: the most that an eighth of a prefill of 131,072 tokens pays
+// for. On SmolLM2-135M 12 rows keep what 16 do, and 8 lose a little (docs/notebook/estimation.md).
+inline constexpr int32_t kSampledRows = 11;
 
 // Which pages a sampled row needs, besides those that its tile keeps anyway. Shares of the row's
 // mass over all its causal pages.
@@ -86,10 +87,13 @@ struct AdaptiveRule {
   float min_recall = 0;  // [0, 1] what a row's pages hold in all, whatever the two above say
 };
 
-// Ours: a scan of true keys by sampled rows. A row tile is cut into sampled_rows runs of as many
-// rows; of each run the row furthest from the tile's mean (the first of equals) is multiplied with
-// all keys it may see. So no run goes unheard, and a row that asks for what others do not is the
-// one that is heard. A page counts as much as its best key: for a sampled row r and a page P,
+// Ours: a scan of true keys by sampled rows. Of each row tile sampled_rows rows are multiplied with
+// all keys they may see: the row furthest from the tile's mean, and then, one after the other, the row
+// furthest from the nearest of those chosen (Gonzalez 1985, farthest-first traversal), the first of
+// equals. So a row that asks for what others do not is heard. Distances are of the rows in int8, in
+// steps of the tile's largest magnitude / 127; of a tile with a value that is no number or infinite
+// the first rows are sampled. A page counts as much as its best key: for a sampled row r and a page
+// P,
 //   w(r, P) = exp(scale (q_r c_P + s_r t_P max over keys k of P, k <= r, of q8_r k8)),
 // rounded to a power of 2^(1/kMassStepsPerOctave). c_P is the mean of the page's keys in float16;
 // t_P k8 are its keys less c_P, int8 in steps of t_P = max |k - c_P| / 127; s_r q8_r is the row,
@@ -108,11 +112,8 @@ struct AdaptiveRule {
 // length or on what follows: a prefix is the same in every prompt that has it. Only the last page
 // of a prompt may be short, and its rows run densely.
 //
-// Means and distances are summed in float32 in one order on every device: over the rows of a tile in
-// turn, and over channels in kDistanceLanes partial sums, folded in halves.
-//
 // Measured on SmolLM2-135M (docs/notebook/estimation.md): with keys replaced by a few
-// representatives half of the retrieval is lost at any budget; with 16 of 64 rows and true keys
+// representatives half of the retrieval is lost at any budget; with a sixth of the rows and true keys
 // none is. The largest key is as good as the sum of all, and leaves no exponential to compute.
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
@@ -122,21 +123,13 @@ struct AdaptiveParams {
   std::span<const RowTile> tiles;
   std::span<const int32_t> heads;
   std::span<const AdaptiveRule> rules;  // [heads.size()]
-  int32_t sampled_rows = kSampledRows;
-  IndexView index;  // blocks of `heads` are written
+  int32_t sampled_rows = kSampledRows;  // 1 to kTileRows
+  IndexView index;                      // blocks of `heads` are written
 };
 
 // Whether a rule asks for everything. No sum of rounded shares decides that.
 inline constexpr bool takes_everything(const AdaptiveRule& rule) {
   return rule.min_recall >= 1 || (rule.gamma >= 1 && rule.enough >= 1);
-}
-
-// Lane l sums up the squares of ceil(head_dim / kDistanceLanes) channels side by side.
-inline constexpr int32_t kDistanceLanes = 32;
-
-// Rows of a run.
-inline constexpr int64_t sampled_run(int32_t sampled_rows) {
-  return kTileRows / sampled_rows;
 }
 
 // How the last rows' exact attention is spread over the pages. `lse` is of dense rows

@@ -1,7 +1,6 @@
 #include "kernels/api/estimation_checks.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "common/check.h"
@@ -47,8 +46,7 @@ void check_adaptive(const AdaptiveParams& params) {
   check_block_index(params.index, params.tiles, params.heads, params.rules.size());
   MR_CHECK(params.scale > 0, "scale {}", params.scale);
   const int32_t rows = params.sampled_rows;
-  MR_CHECK(rows >= 1 && rows <= kTileRows && std::has_single_bit(static_cast<uint32_t>(rows)),
-           "{} sampled rows of a tile", rows);
+  MR_CHECK(rows >= 1 && rows <= kTileRows, "{} sampled rows of a tile", rows);
   for (const AdaptiveRule& rule : params.rules) {
     MR_CHECK(rule.gamma >= 0 && rule.gamma <= 1 && rule.enough > 0 && rule.enough <= 1 &&
                  rule.min_recall >= 0 && rule.min_recall <= 1,

@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
             .fuses_swiglu = true,
             .head_dim_step = 64,
             .max_head_dim = 128,
+            .rotary_dim_step = 16,
             .width_step = 8,
             .max_hidden_size = 16384,
             .max_tokens = int64_t{4} << 20,

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <vector>
 
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
@@ -36,15 +37,34 @@ double angle(int32_t position, float inv_freq) {
   return static_cast<float>(position) * inv_freq;
 }
 
-// The head at `from` of qkv to element `to` of `out`.
-void rotate(int64_t from, int32_t position, const RopeQkvParams& params, void* out, int64_t to) {
-  const int32_t half = params.head_dim / 2;
+// The head at `from` of qkv, normalised where there are weights.
+std::vector<double> load_head(int64_t from, const float* norm, const RopeQkvParams& params) {
+  std::vector<double> head;
+  double sum = 0;
+  for (int32_t i = 0; i < params.head_dim; ++i) {
+    head.push_back(load(params.qkv, params.qkv_dtype, from + i));
+    sum += head.back() * head.back();
+  }
+  if (norm == nullptr) return head;
+  const double root = std::sqrt(sum / params.head_dim + params.norm_eps);
+  for (size_t i = 0; i < head.size(); ++i) head[i] = head[i] / root * norm[i];
+  return head;
+}
+
+// To element `to` of `out`.
+void rotate(const std::vector<double>& head, int32_t position, const RopeQkvParams& params,
+            void* out, int64_t to) {
+  const int32_t half = params.num_turned() / 2;
   for (int32_t i = 0; i < half; ++i) {
     const double a = angle(position, params.inv_freq[i]);
-    const double first = load(params.qkv, params.qkv_dtype, from + i);
-    const double second = load(params.qkv, params.qkv_dtype, from + i + half);
-    store(out, params.dtype, to + i, first * std::cos(a) - second * std::sin(a));
-    store(out, params.dtype, to + i + half, second * std::cos(a) + first * std::sin(a));
+    const double cosine = std::cos(a) * params.turn_scale;
+    const double sine = std::sin(a) * params.turn_scale;
+    const double first = head[static_cast<size_t>(i)], second = head[static_cast<size_t>(i + half)];
+    store(out, params.dtype, to + i, first * cosine - second * sine);
+    store(out, params.dtype, to + i + half, second * cosine + first * sine);
+  }
+  for (int32_t i = 2 * half; i < params.head_dim; ++i) {
+    store(out, params.dtype, to + i, head[static_cast<size_t>(i)]);
   }
 }
 
@@ -58,12 +78,13 @@ void rope_qkv(const RopeQkvParams& params) {
     const int64_t k = q + params.num_query_heads * dim;
     const int64_t v = k + params.num_kv_heads * dim;
     for (int64_t h = 0; h < params.num_query_heads; ++h) {
-      rotate(q + h * dim, params.positions[r], params, params.q,
+      rotate(load_head(q + h * dim, params.q_norm, params), params.positions[r], params, params.q,
              (r * params.num_query_heads + h) * dim);
     }
     for (int64_t h = 0; h < params.num_kv_heads; ++h) {
       const int64_t begin = (h * params.kv_stride + r) * dim;
-      rotate(k + h * dim, params.positions[r], params, params.k, begin);
+      rotate(load_head(k + h * dim, params.k_norm, params), params.positions[r], params, params.k,
+             begin);
       for (int64_t i = 0; i < dim; ++i) {
         store(params.v, params.dtype, begin + i,
               load(params.qkv, params.qkv_dtype, v + h * dim + i));

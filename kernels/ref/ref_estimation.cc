@@ -189,32 +189,38 @@ float quantise(Vectors& vectors) {
   return largest / 127.0F;
 }
 
-// The mean of a tile's rows, and which row of a run is furthest from it; in float, in the order that
-// the definition gives.
-std::vector<float> mean_of_tile(const Vectors& rows) {
-  std::vector<float> mean(rows.front().size());
-  for (const Vector& row : rows) {
-    for (size_t d = 0; d < mean.size(); ++d) mean[d] += static_cast<float>(row[d]);
-  }
-  for (float& x : mean) x *= 1.0F / static_cast<float>(rows.size());
-  return mean;
+double squared_distance(const Vector& a, const Vector& b) {
+  double sum = 0;
+  for (size_t d = 0; d < a.size(); ++d) sum += (a[d] - b[d]) * (a[d] - b[d]);
+  return sum;
 }
 
-int64_t furthest_from(const std::vector<float>& mean, std::span<const Vector> run) {
-  const size_t lane_channels = (mean.size() + kDistanceLanes - 1) / kDistanceLanes;
-  std::vector<float> distances;
-  for (const Vector& row : run) {
-    std::vector<float> lanes(kDistanceLanes);
-    for (size_t d = 0; d < mean.size(); ++d) {
-      const float difference = static_cast<float>(row[d]) - mean[d];
-      lanes[d / lane_channels] += difference * difference;
-    }
-    for (size_t half = kDistanceLanes / 2; half > 0; half /= 2) {
-      for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-    }
-    distances.push_back(lanes.front());
+// The rows of a tile that a scan multiplies with keys. All numbers are whole, so doubles are exact.
+std::vector<int64_t> sampled_rows_of(Vectors rows, int32_t count) {
+  const auto num_rows = static_cast<double>(rows.size());
+  if (std::isnan(quantise(rows))) {
+    for (Vector& row : rows) std::ranges::fill(row, 0);
   }
-  return std::max_element(distances.begin(), distances.end()) - distances.begin();
+  Vector sum(rows.front().size());
+  for (const Vector& row : rows) {
+    for (size_t d = 0; d < sum.size(); ++d) sum[d] += row[d];
+  }
+  std::vector<int64_t> chosen;
+  while (std::ssize(chosen) < std::min<int64_t>(count, std::ssize(rows))) {
+    Vector distances;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      Vector scaled = rows[r];  // by the number of rows, as the sum is the mean
+      for (double& x : scaled) x *= num_rows;
+      double distance = squared_distance(scaled, sum);
+      if (!chosen.empty()) distance = std::numeric_limits<double>::infinity();
+      for (const int64_t other : chosen) {
+        distance = std::min(distance, squared_distance(rows[r], rows[static_cast<size_t>(other)]));
+      }
+      distances.push_back(std::ranges::count(chosen, static_cast<int64_t>(r)) > 0 ? -1 : distance);
+    }
+    chosen.push_back(std::ranges::max_element(distances) - distances.begin());
+  }
+  return chosen;
 }
 
 double to_half(double x) {
@@ -355,12 +361,7 @@ void build_adaptive(const AdaptiveParams& params) {
       const auto num_pages = static_cast<int32_t>(num_causal_pages(tile));
       const std::set<int32_t> kept = {0, std::max(num_pages - 2, 0), num_pages - 1};
       std::set<int32_t> chosen = kept;
-      const int64_t run = sampled_run(params.sampled_rows);
-      const std::vector<float> mean = mean_of_tile(rows);
-      for (int64_t first = 0; first < tile.num_rows; first += run) {
-        const auto run_rows = std::span(rows).subspan(
-            static_cast<size_t>(first), static_cast<size_t>(std::min(run, tile.num_rows - first)));
-        const int64_t r = first + furthest_from(mean, run_rows);
+      for (const int64_t r : sampled_rows_of(rows, params.sampled_rows)) {
         Vector log_masses;
         for (int32_t p = 0; p < num_pages; ++p) {
           const int64_t visible = tile.position + r + 1 - p * kPageTokens;

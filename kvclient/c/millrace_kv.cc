@@ -8,9 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 
-#include "comm/ucx/ucx_transport.h"
+#include "comm/any/any_transport.h"
+#ifdef MILLRACE_SDK_UCX
+#include "comm/ucx/any_ucx.h"
+#endif
 #include "kvclient/handover/handover_feed.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest.h"
@@ -28,7 +32,7 @@ struct mkv_feed {
 };
 
 struct mkv_client {
-  std::unique_ptr<comm::UcxTransport> transport;
+  std::unique_ptr<comm::AnyTransport> transport;
   std::unique_ptr<kvclient::PullClient> client;  // ends before its transport
 };
 
@@ -38,7 +42,7 @@ struct mkv_pull {
 
 namespace {
 
-static_assert(static_cast<int>(Errc::kInternal) == MKV_INTERNAL);
+static_assert(static_cast<int>(Errc::kDenied) == MKV_DENIED);
 static_assert(static_cast<int>(DType::kFloat16) == MKV_FLOAT16);
 
 thread_local std::string last_error;
@@ -80,6 +84,8 @@ template <typename Struct>
 constexpr size_t kFirstBytes = sizeof(Struct);
 template <>
 constexpr size_t kFirstBytes<mkv_pull_request> = offsetof(mkv_pull_request, order);
+template <>
+constexpr size_t kFirstBytes<mkv_client_options> = offsetof(mkv_client_options, tls_ca);
 template <>
 constexpr size_t kFirstBytes<mkv_pull_stats> = offsetof(mkv_pull_stats, hot_pages_done);
 
@@ -145,6 +151,9 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
   if (from.order < MKV_ORDER_POSITION || from.order > MKV_ORDER_CRITICALITY) {
     return error(Errc::kUnsupported, "order {}", from.order);
   }
+  if (from.memory < MKV_MEMORY_HOST) {
+    return error(Errc::kUnsupported, "memory {}", from.memory);
+  }
   kvclient::PullRequest request{
       .first_layer = from.first_layer,
       .first_kv_head = from.first_kv_head,
@@ -156,6 +165,8 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
       .num_tokens = from.num_tokens,
       .block_ids = {from.block_ids, from.block_ids + from.num_blocks},
       .layers = {},
+      .device =
+          from.memory == MKV_MEMORY_HOST ? kvclient::kHostMemory : from.memory - MKV_MEMORY_CUDA,
       .timeout = duration_of(from.timeout_s),
       .priority = from.priority,
       .ask_again = from.ask_again != 0,
@@ -171,6 +182,29 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
                               .token_stride = layer.token_stride});
   }
   return request;
+}
+
+std::string text_or_empty(const char* text) {
+  return text == nullptr ? "" : text;
+}
+
+Result<std::unique_ptr<comm::AnyTransport>> transport_of(const mkv_client_options& options) {
+  const TlsFiles tls{.certificate = text_or_empty(options.tls_cert),
+                     .key = text_or_empty(options.tls_key),
+                     .ca = text_or_empty(options.tls_ca)};
+  std::optional<comm::TcpOptions> tcp;
+  if (options.transport != MKV_TRANSPORT_SHM) tcp = comm::TcpOptions{.client_tls = tls};
+  auto transport = std::make_unique<comm::AnyTransport>(tcp);
+#ifdef MILLRACE_SDK_UCX
+  add_ucx(*transport,
+          {.transports = static_cast<comm::UcxTransports>(options.transport), .owns_log = false});
+#else
+  if (!tcp) return Error(Errc::kUnsupported, "this library was built without UCX");
+#endif
+  if (!tls.ca.empty() || !tls.certificate.empty() || !tls.key.empty()) {
+    MR_RETURN_IF_ERROR(transport->check_tls());
+  }
+  return transport;
 }
 
 // What `read` brings, into an array of as many.
@@ -208,7 +242,7 @@ uint32_t mkv_version(void) {
 const char* mkv_status_name(mkv_status status) {
   if (status == MKV_OK) return "ok";
   if (status == MKV_PENDING) return "pending";
-  if (status < MKV_INVALID_ARGUMENT || status > MKV_INTERNAL) return "unknown";
+  if (status < MKV_INVALID_ARGUMENT || status > MKV_DENIED) return "unknown";
   return errc_name(static_cast<Errc>(status)).data();
 }
 
@@ -353,7 +387,7 @@ mkv_status mkv_feed_set_layers_ready(mkv_feed* feed, int32_t num_layers) {
 mkv_status mkv_feed_fail(mkv_feed* feed, mkv_status code, const char* message) {
   if (feed == nullptr) return null_argument("feed");
   return guarded([&]() -> mkv_status {
-    if (code < MKV_INVALID_ARGUMENT || code > MKV_INTERNAL) {
+    if (code < MKV_INVALID_ARGUMENT || code > MKV_DENIED) {
       return fail(error(Errc::kInvalidArgument, "{} is not an error", code));
     }
     feed->feed->fail(Error(static_cast<Errc>(code), message == nullptr ? "" : message));
@@ -396,8 +430,7 @@ mkv_status mkv_client_create(const mkv_client_options* given, mkv_client** out) 
         options.pages_per_request < 0) {
       return fail(MKV_INVALID_ARGUMENT, "mkv_client_options: a field has no such value");
     }
-    auto transport = comm::UcxTransport::create(
-        {.transports = static_cast<comm::UcxTransports>(options.transport), .owns_log = false});
+    auto transport = transport_of(options);
     if (!transport.ok()) return fail(transport.error());
     const int32_t refetches = options.max_refetches;
     auto client = std::make_unique<mkv_client>();

@@ -36,7 +36,7 @@ Error error_of(const json::object& body) {
   if (object == nullptr) return Error(Errc::kInternal, "an error without a reason");
   const std::string type = text_of(*object, "type");
   auto code = Errc::kInternal;
-  for (int wire = 1; wire <= static_cast<int>(Errc::kInternal); ++wire) {
+  for (int wire = 1; wire <= static_cast<int>(Errc::kDenied); ++wire) {
     if (errc_name(static_cast<Errc>(wire)) == type) code = static_cast<Errc>(wire);
   }
   return Error(code, text_of(*object, "message"));

@@ -1,11 +1,20 @@
 // What one request asks a rank for. Heads count in the model.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace millrace::kvclient {
+
+struct PageName {
+  int32_t layer = 0;
+  int32_t kv_head = 0;
+  int64_t page = 0;
+
+  auto operator<=>(const PageName&) const = default;
+};
 
 // Pages of one layer and kv head, all on one rank.
 struct PageRun {

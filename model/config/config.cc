@@ -7,63 +7,38 @@
 #include <utility>
 
 #include "common/system/mapped_file.h"
+#include "model/config/config_limits.h"
+#include "model/config/family.h"
 #include "model/config/json_fields.h"
 #include "model/config/json_text.h"
+#include "model/config/rope_fields.h"
 
 namespace millrace::model {
 
 namespace {
 
-constexpr std::string_view kLlama = "LlamaForCausalLM";
-constexpr std::string_view kMistral = "MistralForCausalLM";
-constexpr std::string_view kQwen2 = "Qwen2ForCausalLM";
-
-// The largest models in use have 126 layers, hidden 16384, ffn 53248 and a vocabulary of 256 K; the
-// limits are a few times that, and keep every product of two of them far from overflow.
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 16;
-constexpr int32_t kMaxLayers = 1024;
-constexpr int32_t kMaxHiddenSize = 1 << 17;
-constexpr int32_t kMaxHeads = 1024;
-constexpr int32_t kMaxHeadDim = 512;
-constexpr int32_t kMaxFfnSize = 1 << 20;
-constexpr int32_t kMaxVocabSize = 1 << 22;
-constexpr int32_t kMaxPositions = 1 << 30;  // positions are int32 in the kernels
-
-// What Transformers assumes when the file does not say.
-constexpr double kDefaultRmsNormEps = 1e-6;
-constexpr double kDefaultRopeTheta = 10000;
-constexpr int32_t kDefaultMistralSlidingWindow = 4096;
-
-Result<std::string> read_architecture(const JsonFields& fields) {
-  const auto supported = fmt::format("{}, {}, {}", kLlama, kMistral, kQwen2);
-  const auto* value = fields.find("architectures");
-  if (value == nullptr || !value->is_array() || value->get_array().size() != 1 ||
-      !value->get_array()[0].is_string()) {
-    return fields.invalid("architectures", "a list of one name out of " + supported);
-  }
-  std::string name(value->get_array()[0].get_string());
-  if (name != kLlama && name != kMistral && name != kQwen2) {
-    return fields.unsupported("architectures", supported);
-  }
-  return name;
-}
+constexpr int32_t kDefaultMistralSlidingWindow = 4096;  // what Transformers assumes
 
 // Mistral attends to a window only unless the field is null; Qwen2 when use_sliding_window is set.
-Result<void> refuse_sliding_window(const JsonFields& fields, const ModelConfig& config,
-                                   bool field_present) {
-  if (config.architecture == kMistral && (fields.find("sliding_window") || !field_present)) {
-    MR_ASSIGN_OR_RETURN(
-        const auto window,
-        fields.count_or("sliding_window", kDefaultMistralSlidingWindow, kMaxPositions));
-    if (window < config.max_position_embeddings) {
-      return fields.unsupported(
-          "sliding_window",
-          fmt::format("null, or at least max_position_embeddings ({}); when absent it is {}",
-                      config.max_position_embeddings, kDefaultMistralSlidingWindow));
+Result<void> refuse_sliding_window(const JsonFields& fields, const Family& family,
+                                   const ModelConfig& config, bool field_present) {
+  const bool mistral = family.windows == Family::Windows::kMistral;
+  if (mistral || family.windows == Family::Windows::kField) {
+    if (fields.find("sliding_window") || (mistral && !field_present)) {
+      MR_ASSIGN_OR_RETURN(
+          const auto window,
+          fields.count_or("sliding_window", kDefaultMistralSlidingWindow, kMaxPositions));
+      if (window < config.max_position_embeddings) {
+        return fields.unsupported(
+            "sliding_window",
+            fmt::format("null, or at least max_position_embeddings ({}); when absent it is {}",
+                        config.max_position_embeddings, kDefaultMistralSlidingWindow));
+      }
     }
   }
-  if (config.architecture == kQwen2) {
+  if (family.windows == Family::Windows::kQwen) {
     MR_ASSIGN_OR_RETURN(const auto used, fields.boolean_or("use_sliding_window", false));
     if (used) return fields.unsupported("use_sliding_window", "false");
   }
@@ -79,7 +54,7 @@ Result<void> refuse_sliding_window(const JsonFields& fields, const ModelConfig& 
 }
 
 // Fields that change the arithmetic in ways nobody here computes.
-Result<void> refuse_variants(const JsonFields& fields, const ModelConfig& config) {
+Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   if (fields.find("quantization_config")) {
     return fields.unsupported("quantization_config",
                               "weights in float32, bfloat16 or float16, and no such field");
@@ -89,11 +64,12 @@ Result<void> refuse_variants(const JsonFields& fields, const ModelConfig& config
   MR_ASSIGN_OR_RETURN(const auto mlp_bias, fields.boolean_or("mlp_bias", false));
   if (mlp_bias) return fields.unsupported("mlp_bias", "false");
   MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
-  if (attention_bias && config.architecture == kMistral) {
+  if (attention_bias && !family.qkv_bias && !family.qkv_bias_field) {
     return fields.unsupported("attention_bias", "false");
   }
-  MR_ASSIGN_OR_RETURN(const auto rotated, fields.number_or("partial_rotary_factor", 1, 0, 1));
-  if (rotated != 1) return fields.unsupported("partial_rotary_factor", "1");
+  for (const char* softcap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (fields.find(softcap)) return fields.unsupported(softcap, "null");
+  }
   return {};
 }
 
@@ -128,51 +104,6 @@ Result<void> read_dimensions(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
-Result<Llama3RopeScaling> read_llama3_scaling(const JsonFields& fields) {
-  constexpr double kMaxFactor = 1e6;
-  Llama3RopeScaling scaling;
-  MR_ASSIGN_OR_RETURN(scaling.factor, fields.number("factor", 1, kMaxFactor));
-  MR_ASSIGN_OR_RETURN(scaling.low_freq_factor, fields.number("low_freq_factor", 1e-6, kMaxFactor));
-  MR_ASSIGN_OR_RETURN(scaling.high_freq_factor,
-                      fields.number("high_freq_factor", 1e-6, kMaxFactor));
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    return fields.invalid("high_freq_factor",
-                          fmt::format("more than low_freq_factor ({:g})", scaling.low_freq_factor));
-  }
-  MR_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings,
-                      fields.number("original_max_position_embeddings", 1, kMaxPositions));
-  return scaling;
-}
-
-// rope_scaling next to rope_theta, as most files have it, or rope_parameters with both inside, as
-// newer Transformers write it.
-Result<void> read_rope(const JsonFields& fields, ModelConfig& config) {
-  constexpr double kMaxTheta = 1e12;
-  MR_ASSIGN_OR_RETURN(config.rope_theta,
-                      fields.number_or("rope_theta", kDefaultRopeTheta, 1, kMaxTheta));
-  const bool newer = fields.find("rope_parameters") != nullptr;
-  const char* name = newer ? "rope_parameters" : "rope_scaling";
-  if (fields.find(name) == nullptr) return {};
-  if (newer && fields.find("rope_scaling")) {
-    return fields.invalid("rope_scaling", "null beside rope_parameters");
-  }
-  MR_ASSIGN_OR_RETURN(const auto rope, fields.object(name));
-  if (newer) {
-    MR_ASSIGN_OR_RETURN(config.rope_theta,
-                        rope.number_or("rope_theta", config.rope_theta, 1, kMaxTheta));
-    MR_ASSIGN_OR_RETURN(const auto rotated, rope.number_or("partial_rotary_factor", 1, 0, 1));
-    if (rotated != 1) return rope.unsupported("partial_rotary_factor", "1");
-  }
-
-  // Files from before Transformers 4.43 say "type".
-  const char* type_field = rope.find("rope_type") ? "rope_type" : "type";
-  MR_ASSIGN_OR_RETURN(const auto type, rope.string_or(type_field, newer ? "default" : ""));
-  if (type == "default") return {};
-  if (type != "llama3") return rope.unsupported(type_field, "\"llama3\" or \"default\"");
-  MR_ASSIGN_OR_RETURN(config.rope_scaling, read_llama3_scaling(rope));
-  return {};
-}
-
 // A number, a list of them, or null.
 Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
   const auto* field = fields.find("eos_token_id");
@@ -191,17 +122,20 @@ Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
 
 Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_window) {
   ModelConfig config;
-  MR_ASSIGN_OR_RETURN(config.architecture, read_architecture(fields));
-  MR_RETURN_IF_ERROR(refuse_variants(fields, config));
+  MR_ASSIGN_OR_RETURN(const auto* family, read_family(fields));
+  config.architecture = family->architecture;
+  MR_RETURN_IF_ERROR(refuse_variants(fields, *family));
   MR_RETURN_IF_ERROR(read_dimensions(fields, config));
-  MR_RETURN_IF_ERROR(refuse_sliding_window(fields, config, has_sliding_window));
-  MR_RETURN_IF_ERROR(read_rope(fields, config));
+  MR_RETURN_IF_ERROR(read_rope(fields, family->partial_rotary, config));
+  MR_RETURN_IF_ERROR(refuse_sliding_window(fields, *family, config, has_sliding_window));
   MR_ASSIGN_OR_RETURN(const auto eps,
-                      fields.number_or("rms_norm_eps", kDefaultRmsNormEps, 1e-12, 1));
+                      fields.number_or("rms_norm_eps", family->rms_norm_eps, 1e-12, 1));
   config.rms_norm_eps = static_cast<float>(eps);
   MR_ASSIGN_OR_RETURN(config.tied_embeddings, fields.boolean_or("tie_word_embeddings", false));
   MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
-  config.qkv_bias = config.architecture == kQwen2 || attention_bias;
+  config.qkv_bias = family->qkv_bias || attention_bias;
+  config.qk_norm = family->qk_norm;
+  config.fused_projections = family->fused_projections;
   MR_RETURN_IF_ERROR(read_eos_token_ids(fields, config));
   return config;
 }

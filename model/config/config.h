@@ -1,23 +1,15 @@
-// What a model is: read from a Hugging Face config.json, or known by name. Families: Llama 2,
-// 3, 3.1, 3.2; Mistral; Qwen2 and Qwen2.5.
+// What a model is: read from a Hugging Face config.json, or known by name. Families:
+// model/config/family.cc.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <string>
 
 #include "common/result.h"
+#include "model/config/rope_scaling.h"
 
 namespace millrace::model {
-
-// Llama 3.1's scaling of rotary frequencies (config field rope_scaling, rope_type "llama3").
-struct Llama3RopeScaling {
-  double factor = 8;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  double original_max_position_embeddings = 8192;
-};
 
 struct ModelConfig {
   std::string name;          // last component of the directory's path, or as given
@@ -29,17 +21,21 @@ struct ModelConfig {
   int32_t head_dim = 0;
   int32_t ffn_size = 0;
   int32_t vocab_size = 0;
-  int64_t max_position_embeddings = 0;
+  int64_t max_position_embeddings = 0;  // what rope scaling makes of it
   double rope_theta = 10000;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  int32_t rotary_dim = 0;  // the first elements of a head that turn; 0: all
+  RopeScaling rope_scaling;
   float rms_norm_eps = 1e-5f;
   bool tied_embeddings = false;
   bool qkv_bias = false;
+  bool qk_norm = false;            // each head of Q and K is RMS-normalised before it turns
+  bool fused_projections = false;  // of Q, K and V, and of gate and up, in the checkpoint
   // What ends a text: eos_token_id of config.json and of generation_config.json, which chat models
   // have more in.
   std::set<int32_t> eos_token_ids;
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
+  int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 
 // From the files of a directory; model/load_model_config.h takes names of models as well. kNotFound, kInvalidArgument (a field missing, of the wrong type or out of range), kUnsupported

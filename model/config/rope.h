@@ -1,15 +1,21 @@
 // Rotary frequencies of a model.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "model/config/config.h"
 
 namespace millrace::model {
 
-// [head_dim / 2], theta^(-2 i / head_dim), scaled as the config says (Llama 3.1: wavelengths beyond
-// the original context are stretched by `factor`, a smooth ramp between the two cut-offs). Computed
-// in double.
-std::vector<float> rope_inv_freq(const ModelConfig& config);
+// The longest prompt of the frequencies for short ones; 0 where all prompts have the same.
+int64_t max_short_rope_tokens(const ModelConfig& config);
+
+// [num_turned / 2], theta^(-2 i / num_turned), scaled as the config says. `long_prompt`: of
+// LongRoPE's two sets, that for prompts beyond max_short_rope_tokens. Computed in double.
+std::vector<float> rope_inv_freq(const ModelConfig& config, bool long_prompt = false);
+
+// What cosines and sines are multiplied with.
+float rope_turn_scale(const ModelConfig& config);
 
 }  // namespace millrace::model

@@ -1,7 +1,6 @@
 #include "plan/pattern/head_pattern.h"
 
 #include <array>
-#include <bit>
 #include <charconv>
 #include <optional>
 #include <variant>
@@ -187,9 +186,6 @@ Result<HeadPattern> checked_head_pattern(HeadPattern head) {
     const double value = parameter.number();  // NaN fails every comparison
     if (value >= parameter.min && value <= parameter.max) continue;
     return refuse(parameter.name, value, fmt::format("{:g} to {:g}", parameter.min, parameter.max));
-  }
-  if (!std::has_single_bit(static_cast<uint32_t>(head.sampled_rows))) {
-    return refuse("rows", head.sampled_rows, "a power of two");
   }
   if (!(head.min_recall >= 0 && head.min_recall <= 1)) {
     return refuse("min_recall", head.min_recall, "0 to 1");

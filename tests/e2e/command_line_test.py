@@ -144,7 +144,7 @@ class ServiceProgramsTest(unittest.TestCase):
                 ("client", ["wait-ready", "--timeout", "-1"], "must be a number from 0"),
                 ("client", ["status", "a/b"], "a request id has 1 to 128 letters"),
                 ("client", ["renew", "r", "--lease-id", "l", "--lease-ms", "0"], "from 1 to 86400000; not '0'"),
-                ("client", ["--server", "host:http", "status", "r"], "the port must be a whole number"),
+                ("client", ["--server", "host:http", "status", "r"], "is not a number from 1 to 65535"),
                 ("decode", ["--model", MODEL_DIR], "--manifest or --events is required"),
                 ("decode", ["--model", MODEL_DIR, "--manifest", "x", "--max-tokens", "0"], "from 1 to 65536; not '0'")):
             with self.subTest(program=program, options=options):

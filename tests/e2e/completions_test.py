@@ -51,13 +51,14 @@ class CompletionsTest(ServiceTestCase):
         return answer
 
     def test_the_answers_parameters_lead_to_the_cache(self):
-        status, headers, text = self.complete(SHORT, "router-1", millrace={"head_plan": "dense", "lease_ms": 30000})
+        status, headers, text = self.complete(SHORT, "router-1", millrace={"head_plan": "dense", "lease_ms": 30000, "cache": "off"})
         self.assertEqual(status, 200, text)
         answer = json.loads(text)
         self.assertEqual((headers["X-Request-Id"], answer["id"]), ("router-1", "cmpl-router-1"))
         (choice,) = answer["choices"]
         self.assertEqual(choice, {"index": 0, "text": "", "token_ids": SHORT["answer_token_ids"][:1], "logprobs": None, "finish_reason": "length"})
-        self.assertEqual(answer["usage"], {"prompt_tokens": 1024, "completion_tokens": 1, "total_tokens": 1025})
+        self.assertEqual(answer["usage"], {"prompt_tokens": 1024, "completion_tokens": 1, "total_tokens": 1025,
+                                           "prompt_tokens_details": {"cached_tokens": 0}})
         params = answer["kv_transfer_params"]["millrace"]
         status, _, state = self.service.get(f"/v1/prefill/{params['request_id']}")
         self.assertEqual((status, state["manifest"]["lease_id"]), (200, params["lease_id"]))

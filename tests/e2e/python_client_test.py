@@ -166,9 +166,14 @@ class PythonClientTest(ServiceTestCase):
         prefill = self.prefilled(SHORT)
         manifest = prefill.result()
         self.coordinator.end(prefill.request_id)
-        with self.assertRaises(millrace_kv.MillraceError) as caught:
-            self.pulled(manifest)
-        self.assertEqual(caught.exception.code, "not_found")
+
+        def refusal():
+            try:
+                self.pulled(manifest)
+            except millrace_kv.MillraceError as refused:
+                return refused
+            return None  # the ranks have yet to hear of the end
+        self.assertEqual(wait_until("the end of the lease", refusal, 20).code, "not_found")
         with self.assertRaises(millrace_kv.MillraceError) as caught:
             self.coordinator.release(prefill.request_id, "0" * 32)
         self.assertEqual(caught.exception.code, "not_found")

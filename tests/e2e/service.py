@@ -4,6 +4,7 @@ Every wait polls for what it waits for and has a deadline; close() leaves nothin
 """
 import atexit
 import contextlib
+import glob
 import http.client
 import json
 import os
@@ -120,11 +121,24 @@ class StreamingDecode:
 
 class Service:
     """A coordinator; groups and requests come and go by the methods below."""
+    address = "127.0.0.1"  # of the coordinator, and of its clients and groups
+    coordinator_options = ()
+    byte_transfer_layers = "self,vader,tcp"  # Open MPI's, between ranks
+    coordinator_name = None  # by which groups know it; None: its address
+    mpirun_options = ()
+    decode_command = (os.path.join(BIN_DIR, "millrace-decode"),)
+    rank_options = ""  # as text of a shell, which each rank's host expands
 
-    def __init__(self):
+    def __init__(self, coordinator_options=(), group_options=(), admin_port=False):
+        """`admin_port`: where readiness is asked for instead, of a coordinator that asks for tokens or encrypts."""
+        self._coordinator_options = [str(option) for option in coordinator_options]
+        self._group_options = list(group_options)
+        self._has_admin_port = admin_port
         self.directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
-        # What ranks share memory by: an mpirun that is killed does not remove it.
+        # What ranks share memory by, and mpirun's session directories: one that is killed removes neither.
         self.shared_memory = tempfile.TemporaryDirectory(prefix="millrace-e2e-", dir="/dev/shm")
+        self.sessions = os.path.join(self.directory.name, "sessions")
+        os.mkdir(self.sessions)
         self.groups = []
         atexit.register(self.close)  # for a run that is ended in the middle of a test
         self._ports_path = os.path.join(self.directory.name, "ports.json")
@@ -132,13 +146,16 @@ class Service:
         self._start_coordinator()
 
     def _start_coordinator(self):
-        self.coordinator = self._start("coordinator", [os.path.join(BIN_DIR, "millrace-coordinator"), "--host", "127.0.0.1",
+        self.coordinator = self._start("coordinator", [os.path.join(BIN_DIR, "millrace-coordinator"), "--host", self.address,
                                                        "--http-port", str(self.http_port), "--group-port", str(self.group_port),
-                                                       "--port-file", self._ports_path])
+                                                       "--port-file", self._ports_path,
+                                                       *(["--admin-port", "0"] if self._has_admin_port else []),
+                                                       *self.coordinator_options, *self._coordinator_options])
         wait_until("the coordinator's ports", lambda: os.path.exists(self._ports_path), 20)
         with open(self._ports_path) as file:
             ports = json.load(file)
         self.http_port, self.group_port = ports["http_port"], ports["group_port"]
+        self.probe_port = ports.get("admin_port", self.http_port)
 
     def restart_coordinator(self):
         """As after a crash, on the same ports."""
@@ -156,36 +173,46 @@ class Service:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                     start_new_session=True)
 
+    def _group_address(self):
+        return f"{self.coordinator_name or self.address}:{self.group_port}"
+
     def start_group(self, *options, tp=2, cp=1, sigkill_timeout_s=4, wait=True):
         """mpirun with a grid of ranks; returns once the coordinator takes prompts for them, or at once. `options` are
         names and values in turn."""
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(tp * cp), "--mca", "pml", "ob1", "--mca", "btl",
-                   "self,vader,tcp", "--mca", "btl_vader_backing_directory", self.shared_memory.name,
-                   "--mca", "odls_base_sigkill_timeout", str(sigkill_timeout_s)]
+                   self.byte_transfer_layers, "--mca", "btl_vader_backing_directory", self.shared_memory.name,
+                   "--mca", "orte_tmpdir_base", self.sessions,
+                   "--mca", "odls_base_sigkill_timeout", str(sigkill_timeout_s), *self.mpirun_options]
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
         # Not through mpirun, which drops what its ranks print after it got a SIGTERM.
         ranks_log = os.path.join(self.directory.name, "ranks.log")
-        command += ["sh", "-c", f"exec \"$0\" \"$@\" >>'{ranks_log}' 2>&1"]
-        settings = {"--model": MODEL_DIR, "--tp": tp, "--cp": cp, "--coordinator": f"127.0.0.1:{self.group_port}",
+        command += ["sh", "-c", f"exec \"$0\" \"$@\" {self.rank_options} >>'{ranks_log}' 2>&1"]
+        settings = {"--model": MODEL_DIR, "--tp": tp, "--cp": cp, "--coordinator": self._group_address(),
                     "--device-pool": "8MiB", "--host-pool": "512MiB", "--head-plan": "dense", "--crossover-tokens": 0,
-                    "--drain-timeout-s": 2, **dict(zip(options[::2], options[1::2], strict=True))}
+                    "--drain-timeout-s": 2, **dict(zip(self._group_options[::2], self._group_options[1::2], strict=True)),
+                    **dict(zip(options[::2], options[1::2], strict=True))}
         command.append(os.path.join(BIN_DIR, "millrace-worker"))
         command += [str(word) for setting in settings.items() for word in setting]
         group = self._start("group", command)
         self.groups.append(group)
         if wait:
-            wait_until("a ready group", lambda: self.get("/ready")[0] == 200, PATIENCE_S)
+            def is_ready():
+                assert group.poll() is None, f"the group ended with status {group.returncode}"
+                return self.ready()
+            wait_until("a ready group", is_ready, PATIENCE_S)
         return group
 
-    def ranks(self):
-        """Process ids of this service's ranks, whatever became of their mpirun; by rank."""
+    def ranks(self, group_name=None):
+        """Process ids of this service's ranks, or of one group's, whatever became of their mpirun; by rank."""
         found = {}
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
                     words = file.read().decode(errors="replace").split("\0")
-                if not words[0].endswith("millrace-worker") or f"127.0.0.1:{self.group_port}" not in words:
+                if not words[0].endswith("millrace-worker") or self._group_address() not in words:
+                    continue
+                if group_name is not None and f"--group-name\0{group_name}\0" not in "\0".join(words):
                     continue
                 with open(f"/proc/{pid}/environ", "rb") as file:
                     variables = dict(entry.partition("=")[::2] for entry in file.read().decode(errors="replace").split("\0"))
@@ -194,12 +221,25 @@ class Service:
                     found[int(variables["OMPI_COMM_WORLD_RANK"])] = int(pid)
         return found
 
+    def job_records(self):
+        """What ranks wrote down of their jobs (comm/mpi/job_record.h), of all groups that this service ever had, on any host."""
+        found = []
+        for path in glob.glob(f"/dev/shm/millrace-job.{os.geteuid()}.*"):
+            with contextlib.suppress(OSError), open(path) as file:
+                if self.sessions in file.read():
+                    found.append(path)
+        return found
+
     def kill_rank(self, rank):
         os.kill(self.ranks()[rank], signal.SIGKILL)
 
+    def connection(self, timeout_s, port=None):
+        """To the port for clients, or another one."""
+        return http.client.HTTPConnection(self.address, port or self.http_port, timeout=timeout_s)
+
     def request(self, method, path, body=None, timeout_s=PATIENCE_S):
         """(status, headers, parsed JSON or text)"""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
+        connection = self.connection(timeout_s)
         with contextlib.closing(connection):
             connection.request(method, path, None if body is None else json.dumps(body),
                                {"Content-Type": "application/json"})
@@ -207,6 +247,11 @@ class Service:
             text = response.read().decode()
             is_json = response.headers.get("Content-Type", "").startswith("application/json")
             return response.status, response.headers, json.loads(text) if is_json else text
+
+    def ready(self):
+        with contextlib.closing(self.connection(10, self.probe_port)) as connection:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == 200
 
     def get(self, path):
         return self.request("GET", path, timeout_s=10)
@@ -216,11 +261,12 @@ class Service:
 
     @staticmethod
     def prefill_body(prompt, **fields):
-        return {"model": "fixture", "prompt_token_ids": prompt["prompt_token_ids"], "lease_ms": 60000, **fields}
+        """Of a prompt that is computed whole, unless it says otherwise: tests send the same ones over and over."""
+        return {"model": "fixture", "prompt_token_ids": prompt["prompt_token_ids"], "lease_ms": 60000, "cache": "off", **fields}
 
     def prefill_events(self, prompt, **fields):
         """The server-sent events of a streamed request, as they come: (name, data)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=PATIENCE_S)
+        connection = self.connection(PATIENCE_S)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/prefill", json.dumps(self.prefill_body(prompt, stream=True, **fields)),
                                {"Content-Type": "application/json"})
@@ -253,14 +299,13 @@ class Service:
             return status == 200 and body.get("progress", {}).get("layers_done", 0) >= count
         wait_until(f"layer {count} of {request_id}", started, PATIENCE_S)
 
-    def decode(self, response, *options, **environment):
+    def decode(self, response, *options, model=MODEL_DIR, max_tokens=4, **environment):
         """What millrace-decode prints for a prefill response."""
         path = os.path.join(self.directory.name, "response.json")
         with open(path, "w") as file:
             json.dump(response, file)
-        done = subprocess.run([os.path.join(BIN_DIR, "millrace-decode"), "--manifest", path, "--model", MODEL_DIR,
-                               "--max-tokens", "4", *options], capture_output=True, timeout=PATIENCE_S, text=True,
-                              env=dict(os.environ, **environment))
+        done = subprocess.run([*self.decode_command, "--manifest", path, "--model", model, "--max-tokens", str(max_tokens), *options],
+                              capture_output=True, timeout=PATIENCE_S, text=True, env=dict(os.environ, **environment))
         return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
     def logs(self):
@@ -281,6 +326,8 @@ class Service:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until("the end of all ranks", lambda: not self.ranks(), 20)
+        for path in self.job_records():
+            os.remove(path)
         self.directory.cleanup()
         self.shared_memory.cleanup()
         atexit.unregister(self.close)

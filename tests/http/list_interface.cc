@@ -89,7 +89,7 @@ json::array names(std::span<const std::string_view> fields) {
 
 json::object errors() {
   json::object out;
-  for (int code = errc_to_wire(Errc::kInvalidArgument); code <= errc_to_wire(Errc::kInternal);
+  for (int code = errc_to_wire(Errc::kInvalidArgument); code <= errc_to_wire(Errc::kDenied);
        ++code) {
     out[errc_name(static_cast<Errc>(code))] = protocol::http_status(static_cast<Errc>(code));
   }

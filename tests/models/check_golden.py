@@ -2,10 +2,11 @@
 """Runs millrace-batch on the prompts of a golden.json and compares logits and KV with it.
 
     check_golden.py --batch build/release/bin/millrace-batch --model DIR [--golden FILE]
-                    [--dtype float32|bfloat16|float16] [--tp T --cp C] [--head-plan dense] [--device cpu|cuda]
+                    [--dtype float32|bfloat16|float16] [--grids 1x1 2x1] [--head-plan dense] [--device cpu|cuda]
 
-float32: every top-10 logit within 0.02 and every K and V sample within 1e-3. bfloat16: the same first token and the
-golden top-5 logits within 0.5; float16 has three bits more, 0.0625. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
+float32: every top-10 logit within 0.02 (--logit-tolerance) and every K and V sample within 1e-3. bfloat16: the same first token and the
+golden top-5 logits within 0.5; float16 has three bits more, 0.0625. Where the golden file has them, log probabilities of probes as logits, and in
+float32 all generated tokens. Grids are TPxCP. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
 """
 
 import argparse
@@ -65,37 +66,64 @@ class KvFiles:
         raise ValueError(f"no file holds layer {layer}, kv head {kv_head}, token {token}")
 
 
-def run(args, golden, directory):
+def prompt_line(number, case):
+    line = {"id": f"golden-{number}", "prompt_token_ids": case["prompt_token_ids"]}
+    if "generated_token_ids" in case:
+        line["max_tokens"] = len(case["generated_token_ids"])
+    for field in ("probe_positions", "probe_target_ids"):
+        if field in case:
+            line[field] = case[field]
+    return json.dumps(line) + "\n"
+
+
+def run(args, tp, cp, golden, directory):
     prompts = os.path.join(directory, "prompts.jsonl")
     with open(prompts, "w") as file:
-        for i, case in enumerate(golden):
-            file.write(json.dumps({"id": f"golden-{i}", "prompt_token_ids": case["prompt_token_ids"]}) + "\n")
+        file.writelines(prompt_line(i, case) for i, case in enumerate(golden))
     subprocess.run(
-        mpirun(args.tp * args.cp) + [args.batch, "--model", args.model, "--input", prompts, "--output", directory,
-                                     "--tp", str(args.tp), "--cp", str(args.cp), "--head-plan", args.head_plan,
-                                     "--dtype", args.dtype, "--device", args.device, "--kv", "save", "--crossover-tokens", "0"],
+        mpirun(tp * cp) + [args.batch, "--model", args.model, "--input", prompts, "--output", directory,
+                           "--tp", str(tp), "--cp", str(cp), "--head-plan", args.head_plan,
+                           "--dtype", args.dtype, "--device", args.device, "--kv", "save", "--crossover-tokens", "0"],
         check=True)
     with open(os.path.join(directory, "results.jsonl")) as file:
         return [json.loads(line) for line in file]
 
 
-def compare(args, case, result, kv):
-    expected = case["last_logits_top10"][:LOGITS_COMPARED[args.dtype]]
-    got = dict((token, logit) for token, logit in result["top_logits"])
-    worst_logit = max(abs(got.get(token, float("-inf")) - logit) for token, logit in expected)
-    same_first = result["generated_token_ids"][0] == expected[0][0]
-    worst_kv = 0.0
+def largest_kv_error(case, kv):
+    worst = 0.0
     for sample in case["kv_samples"]:
         for kind in ("k", "v"):
             values = kv.values(kind, sample["layer"], sample["kv_head"], sample["token"], sample["dim"],
                                len(sample[kind]))
-            worst_kv = max(worst_kv, max(abs(a - b) for a, b in zip(values, sample[kind])))
-    good = same_first and worst_logit <= LOGIT_TOLERANCE[args.dtype]
+            worst = max(worst, max(abs(a - b) for a, b in zip(values, sample[kind])))
+    return worst
+
+
+def compare(args, grid, case, result, kv):
+    expected = case["last_logits_top10"][:LOGITS_COMPARED[args.dtype]]
+    got = dict((token, logit) for token, logit in result["top_logits"])
+    worst_logit = max(abs(got.get(token, float("-inf")) - logit) for token, logit in expected)
+    if "probe_logprobs" in case:
+        assert len(result["probe_logprobs"]) == len(case["probe_logprobs"])
+        worst_logit = max(worst_logit, max(abs(a - b) for a, b in zip(result["probe_logprobs"], case["probe_logprobs"])))
+    count = len(case.get("generated_token_ids", [0])) if args.dtype == "float32" else 1
+    tokens = case.get("generated_token_ids", [expected[0][0]])[:count]
+    same_tokens = result["generated_token_ids"][:count] == tokens
+    worst_kv = largest_kv_error(case, kv)
+    good = same_tokens and worst_logit <= (args.logit_tolerance or LOGIT_TOLERANCE[args.dtype])
     good = good and worst_kv <= KV_TOLERANCE.get(args.dtype, float("inf"))
-    print(f"{args.device} {args.dtype} tp {args.tp} cp {args.cp}, {result['num_tokens']} tokens: first token "
-          f"{'same' if same_first else 'DIFFERS'}, worst logit {worst_logit:.5f}, worst KV {worst_kv:.6f}: "
-          f"{'ok' if good else 'FAILED'}")
+    print(f"{args.device} {args.dtype} {grid}, {result['num_tokens']} tokens: generated {'the same' if same_tokens else 'OTHERS'}, "
+          f"worst logit {worst_logit:.5f}, worst KV {worst_kv:.6f}: {'ok' if good else 'FAILED'}")
     return good
+
+
+def check(args, golden, grid):
+    tp, cp = (int(ranks) for ranks in grid.split("x"))
+    with tempfile.TemporaryDirectory() as directory:
+        results = run(args, tp, cp, golden, directory)
+        good = [compare(args, grid, case, result, KvFiles(os.path.join(directory, "kv", result["id"])))
+                for case, result in zip(golden, results)]
+    return all(good) and len(good) == len(golden)
 
 
 def main():
@@ -104,8 +132,8 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--golden")
     parser.add_argument("--dtype", choices=sorted(LOGIT_TOLERANCE), default="float32")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--cp", type=int, default=1)
+    parser.add_argument("--logit-tolerance", type=float)
+    parser.add_argument("--grids", nargs="+", default=["1x1"])
     parser.add_argument("--head-plan", default="dense")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
@@ -114,11 +142,8 @@ def main():
         return SKIPPED
     with open(args.golden or os.path.join(args.model, "golden.json")) as file:
         golden = json.load(file)
-    with tempfile.TemporaryDirectory() as directory:
-        results = run(args, golden, directory)
-        good = [compare(args, case, result, KvFiles(os.path.join(directory, "kv", result["id"])))
-                for case, result in zip(golden, results)]
-    return 0 if all(good) and len(good) == len(golden) else 1
+    good = [check(args, golden, grid) for grid in args.grids]
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/ucx/ucx_transport.h"
+#include "comm/any/any_transport.h"
 #include "kvclient/manifest/manifest.h"
 #include "kvclient/pull_client.h"
 
@@ -23,8 +23,8 @@ struct Layer {
 
 // [engine]
 Result<void> pull_cache(const kvclient::Manifest& manifest, std::vector<Layer>& layers) {
-  MR_ASSIGN_OR_RETURN(const auto transport, comm::UcxTransport::create({.owns_log = false}));
-  kvclient::PullClient client(*transport, {});
+  comm::AnyTransport transport(comm::TcpOptions{});
+  kvclient::PullClient client(transport, {});
 
   const int64_t row = manifest.layout.head_dim * manifest.element_bytes();
   const int64_t num_blocks = (manifest.num_tokens + kBlockTokens - 1) / kBlockTokens;

@@ -3,19 +3,18 @@
 #include <cstdio>
 #include <iostream>
 
-#include "comm/ucx/ucx_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "kvclient/manifest/manifest.h"
 #include "tests/unit/kvclient/fake_ranks.h"
 
 int main() {
   using namespace millrace;
-  const auto transport = comm::UcxTransport::create({});
-  MR_CHECK(transport.ok(), "{}", transport.error().to_string());
-  const test::FakeRanks ranks(**transport, {.num_layers = 3,
-                                            .num_kv_heads = 4,
-                                            .head_dim = 64,
-                                            .dtype = DType::kBFloat16,
-                                            .num_tokens = 1000});
+  comm::TcpTransport transport({});
+  const test::FakeRanks ranks(transport, {.num_layers = 3,
+                                          .num_kv_heads = 4,
+                                          .head_dim = 64,
+                                          .dtype = DType::kBFloat16,
+                                          .num_tokens = 1000});
   const auto& manifest = ranks.manifest();
   std::string json = kvclient::to_json(manifest);
   std::printf("%s\n", json.c_str());

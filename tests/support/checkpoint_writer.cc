@@ -114,6 +114,8 @@ ModelConfig tiny_model_config(const std::string& architecture) {
   config.vocab_size = 101;
   config.max_position_embeddings = 32768;
   config.qkv_bias = architecture == "Qwen2ForCausalLM";
+  config.qk_norm = architecture == "Qwen3ForCausalLM";
+  config.fused_projections = architecture == "Phi3ForCausalLM";
   return config;
 }
 
@@ -127,16 +129,29 @@ CheckpointTensors random_tensors(const ModelConfig& config, uint64_t seed) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const auto prefix = fmt::format("model.layers.{}.", layer);
     make.norm(prefix + "input_layernorm.weight", hidden);
-    for (const auto& [name, rows] :
-         {std::pair("q", query_rows), std::pair("k", kv_rows), std::pair("v", kv_rows)}) {
-      const auto projection = fmt::format("{}self_attn.{}_proj.", prefix, name);
-      make.matrix(projection + "weight", rows, hidden);
-      if (config.qkv_bias) make.bias(projection + "bias", rows);
+    const auto attention = prefix + "self_attn.";
+    if (config.fused_projections) {
+      make.matrix(attention + "qkv_proj.weight", query_rows + 2 * kv_rows, hidden);
+    } else {
+      for (const auto& [name, rows] :
+           {std::pair("q", query_rows), std::pair("k", kv_rows), std::pair("v", kv_rows)}) {
+        const auto projection = fmt::format("{}{}_proj.", attention, name);
+        make.matrix(projection + "weight", rows, hidden);
+        if (config.qkv_bias) make.bias(projection + "bias", rows);
+      }
+    }
+    if (config.qk_norm) {
+      make.norm(attention + "q_norm.weight", config.head_dim);
+      make.norm(attention + "k_norm.weight", config.head_dim);
     }
     make.matrix(prefix + "self_attn.o_proj.weight", hidden, query_rows);
     make.norm(prefix + "post_attention_layernorm.weight", hidden);
-    make.matrix(prefix + "mlp.gate_proj.weight", config.ffn_size, hidden);
-    make.matrix(prefix + "mlp.up_proj.weight", config.ffn_size, hidden);
+    if (config.fused_projections) {
+      make.matrix(prefix + "mlp.gate_up_proj.weight", 2 * config.ffn_size, hidden);
+    } else {
+      make.matrix(prefix + "mlp.gate_proj.weight", config.ffn_size, hidden);
+      make.matrix(prefix + "mlp.up_proj.weight", config.ffn_size, hidden);
+    }
     make.matrix(prefix + "mlp.down_proj.weight", hidden, config.ffn_size);
   }
   make.norm("model.norm.weight", hidden);
@@ -146,13 +161,13 @@ CheckpointTensors random_tensors(const ModelConfig& config, uint64_t seed) {
 
 std::string config_json(const ModelConfig& config) {
   json::value rope_scaling = nullptr;
-  if (config.rope_scaling) {
+  if (const auto* scaling = std::get_if<model::Llama3RopeScaling>(&config.rope_scaling)) {
     rope_scaling = {
         {"rope_type", "llama3"},
-        {"factor", config.rope_scaling->factor},
-        {"low_freq_factor", config.rope_scaling->low_freq_factor},
-        {"high_freq_factor", config.rope_scaling->high_freq_factor},
-        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings},
+        {"factor", scaling->factor},
+        {"low_freq_factor", scaling->low_freq_factor},
+        {"high_freq_factor", scaling->high_freq_factor},
+        {"original_max_position_embeddings", scaling->original_max_position_embeddings},
     };
   }
   json::object fields{

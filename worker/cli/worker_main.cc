@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <exception>
 
+#include "comm/mpi/job_record.h"
 #include "comm/mpi/mpi_session.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/parse.h"
@@ -30,34 +32,50 @@ constexpr int kKvServerThreads = 4;
 
 std::atomic<bool> stop_requested = false;
 
-ConnectToCoordinator connect_to(const HostPort& coordinator) {
-  return [coordinator](protocol::Register description, ControlBoard& board) {
+ConnectToCoordinator connect_to(const HostPort& coordinator, const TlsFiles& tls) {
+  return [coordinator, tls](protocol::Register description, ControlBoard& board) {
     return std::make_unique<ControlClient>(ControlOptions{.host = coordinator.host,
                                                           .port = coordinator.port,
+                                                          .tls = tls,
                                                           .description = std::move(description)},
                                            board);
   };
 }
 
-Result<void> serve(comm::MpiSession& session, const WorkerOptions& options) {
+Result<std::unique_ptr<comm::Transport>> kv_transport(const WorkerOptions& options) {
+  if (options.kv_transport == KvTransport::kTcp) {
+    return std::unique_ptr<comm::Transport>(std::make_unique<comm::TcpTransport>(
+        comm::TcpOptions{.server_threads = kKvServerThreads, .server_tls = options.kv_tls}));
+  }
+  MR_ASSIGN_OR_RETURN(auto ucx, comm::UcxTransport::create({.server_threads = kKvServerThreads}));
+  return std::unique_ptr<comm::Transport>(std::move(ucx));
+}
+
+Result<void> serve(comm::MpiSession& session, const comm::JobRecord& record,
+                   const WorkerOptions& options) {
   auto world = session.world();
   init_logging(fmt::format("worker/{}", world->rank()));
-  MR_ASSIGN_OR_RETURN(const auto transport,
-                      comm::UcxTransport::create(
-                          {.transports = options.transports, .server_threads = kKvServerThreads}));
+  MR_ASSIGN_OR_RETURN(const auto transport, kv_transport(options));
   MR_ASSIGN_OR_RETURN(auto settings, group_rank_options(options));
   MR_ASSIGN_OR_RETURN(const auto coordinator, parse_host_port(options.coordinator));
+  // What is wrong with the files from the start shows before weights are read, not as a retry.
+  if (world->rank() == 0 && !options.group_tls.certificate.empty()) {
+    if (const auto tls = make_client_tls(options.group_tls); !tls.ok()) end_rank(tls.error());
+  }
   MR_ASSIGN_OR_RETURN(settings.group.epoch, draw_epoch(*world));
   settings.rank.engine.end_process = end_rank;
   MR_ASSIGN_OR_RETURN(const auto watch,
                       GroupWatch::start(*world, options.kv_host, settings.group.epoch, end_rank,
                                         Deadline::after(kCommandTimeout)));
   const auto rank = or_end_rank([&] {
-    return GroupRank::start(
-        std::move(world), settings,
-        {.transport = *transport, .connect = connect_to(coordinator), .watch = watch.get()});
+    return GroupRank::start(std::move(world), settings,
+                            {.transport = *transport,
+                             .connect = connect_to(coordinator, options.group_tls),
+                             .watch = watch.get()});
   });
   if (!rank.ok()) return rank.error();
+  // Ranks of a killed mpirun that still lived when this one began are gone by now.
+  record.remove_dead_predecessors();
   auto served = or_end_rank([&] { return (*rank)->serve(stop_requested); });
   if (!served.ok() && served.error().code == Errc::kPeerLost) {
     end_rank(error(Errc::kPeerLost, "the group failed"));
@@ -91,8 +109,11 @@ int main(int argc, char** argv) {
   }
   try {
     comm::prepare_nccl();
+    init_logging("worker");  // until the rank is known
+    const auto record = comm::JobRecord::of_this_process(options.group_name);
+    record.remove_dead_predecessors();
     comm::MpiSession session(argc, argv);
-    const auto served = worker::serve(session, options);
+    const auto served = worker::serve(session, record, options);
     if (served.ok()) return 0;
     spdlog::error("{}", served.error().to_string());
     return 2;

@@ -74,11 +74,36 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
                  "port of rank 0's KV server; rank r uses N + r; 0: any free ports")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  cli::add_choice<comm::UcxTransports>(app, "--kv-transport", options.transports,
-                                       comm::ucx_transport_names(), "transport to decode nodes");
+  cli::add_choice<KvTransport>(
+      app, "--kv-transport", options.kv_transport,
+      {{"tcp", KvTransport::kTcp}, {"ucx", KvTransport::kUcx}},
+      "transport to decode nodes; the ports of ucx must be unreachable for "
+      "strangers");
+  auto* certificate = app.add_option("--kv-tls-cert", options.kv_tls.certificate,
+                                     "certificate of the KV ports, in PEM, for the names and "
+                                     "addresses in --kv-host; read again when it changes");
+  auto* key = app.add_option("--kv-tls-key", options.kv_tls.key, "its key, without a passphrase");
+  auto* ca = app.add_option("--kv-tls-ca", options.kv_tls.ca,
+                            "certificates, in PEM, that decode nodes' must be signed by");
+  certificate->type_name("FILE")->default_str("none: not encrypted")->needs(key);
+  key->type_name("FILE")->needs(certificate);
+  ca->type_name("FILE")->default_str("none: they need no certificate")->needs(certificate);
   cli::add_choice<bool>(app, "--kv-same-host", options.kv_same_host, {{"on", true}, {"off", false}},
                         "whether decode processes on this host, of this user, copy pages from the "
                         "ranks' host pools themselves");
+}
+
+// All three or none, as on the coordinator's side.
+void add_group_tls(CLI::App& app, TlsFiles& files) {
+  auto* certificate = app.add_option("--group-tls-cert", files.certificate,
+                                     "certificate to show to the coordinator, in PEM; read again "
+                                     "for every connection");
+  auto* key = app.add_option("--group-tls-key", files.key, "its key, without a passphrase");
+  auto* ca = app.add_option("--group-tls-ca", files.ca,
+                            "certificates, in PEM, that the coordinator's must be signed by");
+  certificate->type_name("FILE")->default_str("none: not encrypted")->needs(key, ca);
+  key->type_name("FILE")->needs(certificate);
+  ca->type_name("FILE")->needs(certificate);
 }
 
 }  // namespace
@@ -89,6 +114,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->option_text("HOST:PORT")
       ->check(cli::check_by(parse_host_port))
       ->capture_default_str();
+  add_group_tls(app, options.group_tls);
   app.add_option("--group-name", options.group_name, "label of this group in metrics")
       ->type_name("NAME")
       ->check(check_name)
@@ -109,6 +135,10 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
                  "a rank counts as lost if a layer takes longer, in seconds")
       ->check(cli::positive_seconds())
       ->capture_default_str();
+  app.add_option("--preempt-tokens", options.preempt_tokens,
+                 "longest prompt that runs between two layers of a longer one; 0: none does")
+      ->check(cli::number_range(0, 1 << 30))
+      ->default_str("8192; with a GPU 0");
   app.add_option("--drain-timeout-s", options.drain_timeout_s,
                  "seconds that a draining group waits for its leases to end")
       ->check(cli::number_range(0.0, cli::kMaxSeconds))
@@ -120,6 +150,9 @@ Result<void> check_together(const WorkerOptions& options) {
   if (disk_bytes > 0 && options.disk_directory.empty()) {
     return error(Errc::kInvalidArgument, "--disk-pool {}: needs --disk-directory",
                  options.disk_pool);
+  }
+  if (options.kv_transport == KvTransport::kUcx && !options.kv_tls.certificate.empty()) {
+    return Error(Errc::kInvalidArgument, "--kv-tls-cert: needs --kv-transport tcp");
   }
   const int num_ranks = options.rank.grid.tp * options.rank.grid.cp;
   if (options.kv_port > 0 && options.kv_port + num_ranks - 1 > 65535) {
@@ -147,6 +180,7 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
     MR_ASSIGN_OR_RETURN(made.pools.host_bytes, parse_bytes(options.host_pool));
   }
   MR_ASSIGN_OR_RETURN(made.pools.disk_bytes, parse_bytes(options.disk_pool));
+  made.group.max_preempting_tokens = options.preempt_tokens.value_or(-1);
   made.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   made.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
   return made;

@@ -3,24 +3,34 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "comm/ucx/ucx_transport.h"
+#include "common/net/tls_files.h"
 #include "common/result.h"
 #include "worker/group/group_rank.h"
 
 namespace millrace::worker {
 
+// What speaks at a rank's KV port.
+enum class KvTransport {
+  kTcp,  // comm/tcp: may be reached by strangers
+  kUcx,  // comm/ucx: RDMA, shared memory; not to be reached by strangers
+};
+
 struct WorkerOptions {
   RankOptions rank;
   GroupOptions group;
   std::string coordinator = "127.0.0.1:8001";
+  TlsFiles group_tls;  // without a certificate: not encrypted
   std::string group_name = "group-0";
   std::string kv_host = "127.0.0.1";
   int kv_port = 0;
-  comm::UcxTransports transports = comm::UcxTransports::kAuto;
+  KvTransport kv_transport = KvTransport::kTcp;
+  TlsFiles kv_tls;  // without a certificate: not encrypted
   bool kv_same_host = true;
+  std::optional<int64_t> preempt_tokens;
   std::string device_pool, host_pool;
   std::string disk_pool = "0";
   std::string disk_directory;

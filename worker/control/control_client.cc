@@ -18,6 +18,7 @@
 
 #include "common/errc_wire.h"
 #include "common/log.h"
+#include "common/net/net_stream.h"
 #include "protocol/attended_time.h"
 #include "protocol/codec.h"
 #include "worker/control/control_inbox.h"
@@ -85,6 +86,7 @@ class ControlClient::Connection {
  private:
   awaitable<void> keep_connected();
   awaitable<Result<void>> open();
+  awaitable<Result<void>> connect(NetStream& stream);
   awaitable<Result<void>> tell_leases();
   awaitable<Result<protocol::Envelope>> read();
   awaitable<void> serve();
@@ -96,7 +98,8 @@ class ControlClient::Connection {
   const ControlOptions options_;
   ControlBoard& board_;
   asio::io_context io_{1};
-  tcp::socket socket_{io_};
+  // Coroutines that use a connection keep it: the next one does not wait for them to notice its end.
+  std::shared_ptr<NetStream> stream_;
   tcp::resolver resolver_{io_};
   asio::steady_timer retry_{io_};
   asio::steady_timer heartbeat_{io_};
@@ -141,25 +144,24 @@ awaitable<void> ControlClient::Connection::keep_connected() {
 // Connects and registers, all within one deadline.
 awaitable<Result<void>> ControlClient::Connection::open() {
   dropped_because_.clear();
-  socket_ = tcp::socket(io_);
+  TlsContext tls;
+  if (!options_.tls.certificate.empty()) {
+    auto made = make_client_tls(options_.tls);
+    if (!made.ok()) co_return made.error();
+    tls = *std::move(made);
+  }
+  const auto stream = stream_ = std::make_shared<NetStream>(tcp::socket(io_), tls);
   asio::steady_timer timeout(io_, options_.connect_timeout);
   timeout.async_wait([this](error_code ec) {
     if (!ec) drop(fmt::format("no answer within {:.1f} s", seconds(options_.connect_timeout)));
   });
-  auto [resolve_ec, endpoints] =
-      co_await resolver_.async_resolve(options_.host, std::to_string(options_.port), kAwait);
-  if (resolve_ec)
-    co_return error(Errc::kUnavailable, "cannot resolve its address: {}", resolve_ec.message());
-  auto [connect_ec, endpoint] = co_await asio::async_connect(socket_, endpoints, kAwait);
-  if (connect_ec) co_return error(Errc::kUnavailable, "connecting: {}", connect_ec.message());
-  error_code ignored;
-  socket_.set_option(tcp::no_delay(true), ignored);
-
+  const Result<void> connected = co_await connect(*stream);
+  if (!connected.ok()) co_return connected;
   protocol::Envelope hello;
   *hello.mutable_register_() = options_.description;
   Result<std::string> frame = protocol::encode_frame(hello);
   if (!frame.ok()) co_return frame.error();
-  auto [write_ec, written] = co_await asio::async_write(socket_, asio::buffer(*frame), kAwait);
+  auto [write_ec, written] = co_await asio::async_write(*stream, asio::buffer(*frame), kAwait);
   if (write_ec) co_return error(Errc::kPeerLost, "registering: {}", write_ec.message());
   const Result<protocol::Envelope> answer = co_await read();
   if (!answer.ok()) co_return answer.error();
@@ -185,26 +187,42 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   co_return co_await tell_leases();
 }
 
+awaitable<Result<void>> ControlClient::Connection::connect(NetStream& stream) {
+  auto [resolve_ec, endpoints] =
+      co_await resolver_.async_resolve(options_.host, std::to_string(options_.port), kAwait);
+  if (resolve_ec)
+    co_return error(Errc::kUnavailable, "cannot resolve its address: {}", resolve_ec.message());
+  auto [connect_ec, endpoint] = co_await asio::async_connect(stream.socket(), endpoints, kAwait);
+  if (connect_ec) co_return error(Errc::kUnavailable, "connecting: {}", connect_ec.message());
+  error_code ignored;
+  stream.socket().set_option(tcp::no_delay(true), ignored);
+  const error_code tls_ec = co_await stream.connect_tls(options_.host);
+  if (tls_ec) co_return error(Errc::kUnavailable, "TLS: {}", stream.reason(tls_ec));
+  co_return Result<void>();
+}
+
 awaitable<Result<void>> ControlClient::Connection::tell_leases() {
+  const auto stream = stream_;
   for (protocol::LeaseHeld& held : board_.held()) {
     protocol::Envelope envelope;
     *envelope.mutable_lease_held() = std::move(held);
     const Result<std::string> frame = protocol::encode_frame(envelope);
     if (!frame.ok()) co_return frame.error();
-    const auto [ec, written] = co_await asio::async_write(socket_, asio::buffer(*frame), kAwait);
+    const auto [ec, written] = co_await asio::async_write(*stream, asio::buffer(*frame), kAwait);
     if (ec) co_return error(Errc::kPeerLost, "reporting leases: {}", ec.message());
   }
   co_return Result<void>();
 }
 
 awaitable<Result<protocol::Envelope>> ControlClient::Connection::read() {
+  const auto stream = stream_;
   std::array<std::byte, protocol::kFrameHeaderBytes> header{};
-  auto [header_ec, header_bytes] = co_await asio::async_read(socket_, asio::buffer(header), kAwait);
+  auto [header_ec, header_bytes] = co_await asio::async_read(*stream, asio::buffer(header), kAwait);
   if (header_ec) co_return error(Errc::kPeerLost, "connection ended: {}", header_ec.message());
   const Result<int64_t> length = protocol::decode_frame_length(header);
   if (!length.ok()) co_return length.error();
   std::vector<std::byte> body(static_cast<size_t>(*length));
-  auto [body_ec, body_bytes] = co_await asio::async_read(socket_, asio::buffer(body), kAwait);
+  auto [body_ec, body_bytes] = co_await asio::async_read(*stream, asio::buffer(body), kAwait);
   if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
   co_return protocol::decode_frame_body(body);
 }
@@ -253,7 +271,8 @@ awaitable<void> ControlClient::Connection::write_outbox() {
     outbox_.pop_front();
     unsent_bytes_ -= static_cast<int64_t>(frame.size());
     // A failure shows to the reader as well, which ends the session.
-    co_await asio::async_write(socket_, asio::buffer(frame), kAwait);
+    const auto stream = stream_;
+    co_await asio::async_write(*stream, asio::buffer(frame), kAwait);
   }
   writing_ = false;
 }
@@ -265,7 +284,7 @@ void ControlClient::Connection::drop(const std::string& why) {
   outbox_.clear();
   error_code ignored;
   resolver_.cancel();
-  socket_.close(ignored);
+  if (stream_) stream_->socket().close(ignored);
   heartbeat_.cancel();
 }
 

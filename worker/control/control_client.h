@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/net/tls_context.h"
 #include "common/result.h"
 #include "protocol/control_messages.pb.h"
 #include "worker/control/control_board.h"
@@ -30,6 +31,9 @@ namespace millrace::worker {
 struct ControlOptions {
   std::string host = "127.0.0.1";  // name or address
   uint16_t port = 8001;
+  // With a certificate the connection is encrypted, and both sides show one that `ca` has signed. Read
+  // anew for every connection.
+  TlsFiles tls;
   protocol::Register description;
   Duration first_retry = std::chrono::milliseconds(100);  // doubles up to last_retry
   Duration last_retry = std::chrono::seconds(2);

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "common/check.h"
+#include "kernels/index/tiling.h"
 #include "worker/engine/prefill_run.h"
 #include "worker/ranks/agreement.h"
 
@@ -29,12 +31,27 @@ void enter(const PrefillTask& task, Stage stage) {
   if (task.stages != nullptr) task.stages->enter(stage);
 }
 
+void check_prefix(const PrefillTask& task) {
+  const int64_t num_tokens = task.prefix.num_tokens();
+  if (num_tokens == 0) return;
+  MR_CHECK(task.prefix_source != nullptr &&
+               num_tokens <= kernels::first_dense_position(std::ssize(task.token_ids)) &&
+               (task.probe_positions.empty() || task.probe_positions.front() >= num_tokens),
+           "a prefix of {} tokens of {}", num_tokens, task.token_ids.size());
+}
+
 Result<void> check_shape(const kernels::DeviceInfo& device, const model::ModelWeights& weights) {
   const auto& config = weights.config;
   if (config.head_dim % device.head_dim_step != 0 || config.head_dim > device.max_head_dim) {
     return error(Errc::kUnsupported,
                  "head_dim {} is not supported on {}: must be a multiple of {} up to {}",
                  config.head_dim, device.name, device.head_dim_step, device.max_head_dim);
+  }
+  if (const int32_t turned = config.num_turned(); turned % device.rotary_dim_step != 0) {
+    return error(Errc::kUnsupported,
+                 "partial_rotary_factor that turns {} of {} elements is not supported on {}: must "
+                 "be a multiple of {}",
+                 turned, config.head_dim, device.name, device.rotary_dim_step);
   }
   if (config.hidden_size % device.width_step != 0 || config.hidden_size > device.max_hidden_size) {
     return error(Errc::kUnsupported,
@@ -68,11 +85,11 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
   return Engine(device, weights, grid, std::move(groups), settled, std::move(forward));
 }
 
-Partition Engine::partition(int64_t num_tokens) const {
+Partition Engine::partition(int64_t num_tokens, int64_t prefix_tokens) const {
   const int cp = grid_->shape().cp;
   const int64_t stripe = options_.stripe_tokens != 0 ? options_.stripe_tokens
                                                      : Partition::default_stripe_tokens(num_tokens);
-  return Partition(num_tokens, cp, stripe);
+  return Partition(num_tokens, cp, stripe, prefix_tokens);
 }
 
 // A layer that cannot be enqueued is of a group that is broken: nothing more is. What fails on one
@@ -131,9 +148,10 @@ Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
 
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
   auto& world = grid_->world();
+  check_prefix(task);
   auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, forward_,
-                                    partition(static_cast<int64_t>(task.token_ids.size())), task,
-                                    comm_timeout);
+                                    partition(std::ssize(task.token_ids), task.prefix.num_tokens()),
+                                    task, comm_timeout);
   MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));
   PrefillRun& run = **created;
   enter(task, Stage::kLayers);

@@ -26,6 +26,7 @@
 #include "worker/engine/head_recall.h"
 #include "worker/engine/kv_sink.h"
 #include "worker/engine/partition.h"
+#include "worker/engine/prefix.h"
 #include "worker/engine/recall_stats.h"
 #include "worker/index/index_tap.h"
 #include "worker/index/pair_counts.h"
@@ -61,7 +62,12 @@ struct PrefillTask {
   int32_t num_top = 10;         // tokens reported at the last position
   bool recall_by_head = false;  // on all ranks, or on none
   KvSink* sink = nullptr;       // may be null
-  IndexTap index_tap;           // may be empty
+  // What need not be computed: at most the tokens before the rows that run densely as the last ones
+  // (kernels::first_dense_position), and before all probes. `prefix_source` has this rank's pages of
+  // it; null where there are none on any rank.
+  PromptPrefix prefix;
+  PrefixSource* prefix_source = nullptr;
+  IndexTap index_tap;  // may be empty
   // Called on every rank after each layer that all ranks came through, and may itself be collective
   // over the world. An error ends the request and is the same on all ranks, or their group is
   // broken. May be empty, on all ranks.
@@ -97,8 +103,8 @@ class Engine {
 
   const DeviceGroups& groups() const { return groups_; }
 
-  // How a prompt of this length is dealt to the cp ranks.
-  Partition partition(int64_t num_tokens) const;
+  // How the tokens of a prompt that are not cached are dealt to the cp ranks.
+  Partition partition(int64_t num_tokens, int64_t prefix_tokens = 0) const;
 
   // Collective over the world; the result is an error on all ranks or on none. kCancelled,
   // kDeadlineExceeded and sink errors leave the group usable; kPeerLost and a deadline inside a

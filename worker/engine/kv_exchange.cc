@@ -1,19 +1,24 @@
 #include "worker/engine/kv_exchange.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace::worker {
 
 Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& partition,
-                                      comm::DeviceCommunicator& cp, const KvShape& shape,
-                                      int64_t tile_rows) {
-  KvExchange exchange(device, partition, cp, shape);
+                                      const PromptPrefix& prefix, comm::DeviceCommunicator& cp,
+                                      const KvShape& shape, int64_t tile_rows) {
+  MR_CHECK(prefix.num_tokens() == partition.first_position(), "a prefix of {} tokens before {}",
+           prefix.num_tokens(), partition.first_position());
+  KvExchange exchange(device, partition, prefix, cp, shape);
   for (int r = 0; r < cp.size(); ++r) {
     exchange.max_rows_ = std::max(exchange.max_rows_, partition.num_tokens(r));
   }
   exchange.cut_tiles(tile_rows);
+  exchange.cut_prefix(tile_rows);
   MR_RETURN_IF_ERROR(exchange.allocate(exchange.k_));
   MR_RETURN_IF_ERROR(exchange.allocate(exchange.v_));
+  MR_RETURN_IF_ERROR(exchange.allocate_staging());
   return exchange;
 }
 
@@ -44,9 +49,75 @@ void KvExchange::cut_tiles(int64_t tile_rows) {
   }
 }
 
+// Whole pages of a tile's rows at most: no prefix takes more memory than rows that need not be
+// computed do (worker/engine/capacity.h).
+void KvExchange::cut_prefix(int64_t tile_rows) {
+  if (alone()) return;
+  const int64_t page_rows_bytes = kPageTokens * shape_.row_bytes();
+  const int64_t max_pages = std::max<int64_t>(tile_rows / kPageTokens, 1);
+  for (int rank = 0; rank < cp_->size(); ++rank) {
+    const auto pages = prefix_->pages(rank);
+    for (int64_t first = 0; first < std::ssize(pages); first += max_pages) {
+      PrefixChunk chunk{
+          .owner = rank, .first = first, .count = std::min(max_pages, std::ssize(pages) - first)};
+      for (int64_t i = 0; i < chunk.count; ++i) {
+        chunk.to_slab.push_back(
+            {.destination = pages[static_cast<size_t>(first + i)] * page_rows_bytes,
+             .source = i * page_rows_bytes,
+             .bytes = page_rows_bytes});
+      }
+      staging_rows_ = std::max(staging_rows_, chunk.count * kPageTokens);
+      chunks_.push_back(std::move(chunk));
+    }
+  }
+}
+
+Result<void> KvExchange::allocate_staging() {
+  if (staging_rows_ == 0) return {};
+  MR_ASSIGN_OR_RETURN(
+      staging_, device_->allocate(2 * shape_.num_kv_heads * staging_rows_ * shape_.row_bytes()));
+  return {};
+}
+
+// The staging memory is used by one chunk after the other: a collective comes after what the device
+// was given before, and the device's copies after the collective.
+Result<void> KvExchange::bring_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
+                                      Deadline deadline) {
+  if (alone()) {
+    const KvPlace slab{.k = k_.own.data(), .v = v_.own.data(), .stride = own_stride()};
+    if (prefix_->num_pages() > 0 && loaded.ok()) {
+      loaded = source.load(layer, 0, prefix_->num_pages(), slab);
+    }
+    return {};
+  }
+  const int64_t plane_bytes = staging_rows_ * shape_.row_bytes();
+  const int64_t side_bytes = shape_.num_kv_heads * plane_bytes;
+  const KvPlace staged{
+      .k = staging_.data(), .v = staging_.as<std::byte>() + side_bytes, .stride = staging_rows_};
+  for (const PrefixChunk& chunk : chunks_) {
+    if (chunk.owner == cp_->rank() && loaded.ok()) {
+      loaded = source.load(layer, chunk.first, chunk.count, staged);
+    }
+    cp_->follow();
+    MR_RETURN_IF_ERROR(
+        cp_->broadcast("prefix", staging_.data(), 2 * side_bytes, chunk.owner, deadline));
+    cp_->join(cp_->mark());
+    for (const auto& [from, to] : {std::pair{staged.k, &k_}, std::pair{staged.v, &v_}}) {
+      device_->copy_pieces(
+          {.destination = to->slab.data(),
+           .destination_plane_bytes = partition_->num_tokens() * shape_.row_bytes(),
+           .source = from,
+           .source_plane_bytes = plane_bytes,
+           .num_planes = shape_.num_kv_heads,
+           .pieces = chunk.to_slab});
+    }
+  }
+  return {};
+}
+
 Result<void> KvExchange::allocate(Side& side) {
   const int64_t heads_bytes = shape_.num_kv_heads * shape_.row_bytes();
-  MR_ASSIGN_OR_RETURN(side.own, device_->allocate(own_rows() * heads_bytes));
+  MR_ASSIGN_OR_RETURN(side.own, device_->allocate(own_stride() * heads_bytes));
   if (alone()) return {};
   MR_ASSIGN_OR_RETURN(side.slab, device_->allocate(partition_->num_tokens() * heads_bytes));
   return {};
@@ -73,25 +144,30 @@ int64_t KvExchange::gathered_offset(const Tile& tile) const {
 }
 
 std::byte* KvExchange::own_place(const Side& side, const Tile& tile) const {
-  if (alone()) return side.own.as<std::byte>() + tile.first_row * shape_.row_bytes();
+  if (alone()) {
+    return side.own.as<std::byte>() +
+           (partition_->first_position() + tile.first_row) * shape_.row_bytes();
+  }
   return static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile) +
          cp_->rank() * tile.num_rows * shape_.num_kv_heads * shape_.row_bytes();
 }
 
-KvExchange::Destination KvExchange::destination(int64_t number) const {
+KvPlace KvExchange::destination(int64_t number) const {
   const auto& tile = tiles_[static_cast<size_t>(number)];
   return {.k = own_place(k_, tile),
           .v = own_place(v_, tile),
-          .stride = alone() ? own_rows() : tile.num_rows};
+          .stride = alone() ? own_stride() : tile.num_rows};
 }
 
 LocalKv KvExchange::local() const {
-  return {.k = k_.own.data(),
-          .v = v_.own.data(),
+  const int64_t offset = alone() ? partition_->first_position() * shape_.row_bytes() : 0;
+  return {.k = k_.own.as<std::byte>() + offset,
+          .v = v_.own.as<std::byte>() + offset,
           .dtype = shape_.dtype,
           .num_kv_heads = shape_.num_kv_heads,
           .head_dim = shape_.head_dim,
-          .num_rows = own_rows()};
+          .num_rows = own_rows(),
+          .stride = own_stride()};
 }
 
 kernels::KvSlab KvExchange::slab() const {

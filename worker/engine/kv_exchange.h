@@ -5,6 +5,9 @@
 // their devices compute the next tile: layer l + 1 arrives during the MLP of layer l. The
 // projection writes a tile where it is sent from, its own place among those of all ranks.
 //
+// Rows of a cached prefix come from the ranks that hold them, one after the other, before the first
+// tile of a layer, and go straight into the slab.
+//
 // All ranks send equal tiles: what goes beyond a rank's own rows is not looked at. Tiles arrive by
 // rank and head, and are put in the order of positions by one pass of the device's: at 1M tokens of
 // 8 heads of 128 that moves 8.6 GB a layer through memory where each link carries 3.8, in a quarter
@@ -21,17 +24,23 @@
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "worker/engine/partition.h"
+#include "worker/engine/prefix.h"
 
 namespace millrace::worker {
 
-// One layer of this rank's tokens, head-major.
+// One layer of this rank's own tokens, head-major.
 struct LocalKv {
-  const void* k = nullptr;  // [num_kv_heads, num_rows, head_dim], rows in the rank's order
+  const void* k = nullptr;  // [num_kv_heads, head_rows(), head_dim], num_rows of them each, in the
+                            // rank's order
   const void* v = nullptr;
   DType dtype = DType::kFloat32;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int64_t num_rows = 0;
+  int64_t stride = 0;  // rows from one head to the next; 0: num_rows
+
+  int64_t head_rows() const { return stride == 0 ? num_rows : stride; }
+  int64_t row_bytes() const { return head_dim * dtype_bytes(dtype); }
 };
 
 struct KvShape {
@@ -44,10 +53,11 @@ struct KvShape {
 
 class KvExchange {
  public:
-  // `tile_rows`: of a row tile, the same on all ranks.
+  // `tile_rows`: of a row tile, the same on all ranks. `prefix`: what lies before the partition's
+  // tokens; outlives the exchange, as the others.
   static Result<KvExchange> create(kernels::Device& device, const Partition& partition,
-                                   comm::DeviceCommunicator& cp, const KvShape& shape,
-                                   int64_t tile_rows);
+                                   const PromptPrefix& prefix, comm::DeviceCommunicator& cp,
+                                   const KvShape& shape, int64_t tile_rows);
   // What other ranks push into, on ranks that all have their exchange. kExhausted may be one rank's
   // alone. Collective, before anything is sent, once all have taken theirs: connect().
   Result<void> take_buffers();
@@ -57,13 +67,13 @@ class KvExchange {
   // nothing to project in the last one.
   int64_t num_tiles() const { return std::ssize(tiles_); }
 
+  // Collective, where there is a prefix, before a layer's first tile: its K and V become the slab's.
+  // `source`: of this rank's pages. Where it fails on a rank, the others have garbage: `loaded` says
+  // so, on that rank alone.
+  Result<void> bring_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
+                            Deadline deadline);
   // Where the projection of the next layer writes this rank's rows of a tile.
-  struct Destination {
-    void* k = nullptr;  // [kv heads, stride, head_dim]
-    void* v = nullptr;
-    int64_t stride = 0;  // rows
-  };
-  Destination destination(int64_t tile) const;
+  KvPlace destination(int64_t tile) const;
   // Collective: the rows of a tile that the device was told to write go on their way.
   Result<void> send_k(int64_t tile, Deadline deadline) { return send(k_, tile, deadline); }
   Result<void> send_v(int64_t tile, Deadline deadline) { return send(v_, tile, deadline); }
@@ -88,7 +98,7 @@ class KvExchange {
   // `gathered`.
   struct Side {
     std::string_view name;
-    kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]
+    kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]; alone, of all tokens
     // With several ranks:
     std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
                                                        // heads, rows, head_dim]
@@ -103,13 +113,25 @@ class KvExchange {
     kernels::CopyPiece to_own;
   };
 
-  KvExchange(kernels::Device& device, const Partition& partition, comm::DeviceCommunicator& cp,
-             const KvShape& shape)
-      : device_(&device), partition_(&partition), cp_(&cp), shape_(shape) {}
+  // Pages of one rank that travel together.
+  struct PrefixChunk {
+    int owner = 0;
+    int64_t first = 0;  // of the owner's pages
+    int64_t count = 0;
+    std::vector<kernels::CopyPiece> to_slab;  // of one head, from staging_
+  };
+
+  KvExchange(kernels::Device& device, const Partition& partition, const PromptPrefix& prefix,
+             comm::DeviceCommunicator& cp, const KvShape& shape)
+      : device_(&device), partition_(&partition), prefix_(&prefix), cp_(&cp), shape_(shape) {}
 
   bool alone() const { return cp_->size() == 1; }
   int64_t own_rows() const { return partition_->num_tokens(cp_->rank()); }
+  // Of a head in the memory that the projection writes to, alone: the slab's.
+  int64_t own_stride() const { return alone() ? partition_->num_tokens() : own_rows(); }
   void cut_tiles(int64_t tile_rows);
+  void cut_prefix(int64_t tile_rows);
+  Result<void> allocate_staging();
   // Of all ranks' rows of a tile.
   int64_t gathered_offset(const Tile& tile) const;
   Result<void> allocate(Side& side);
@@ -119,10 +141,15 @@ class KvExchange {
 
   kernels::Device* device_;
   const Partition* partition_;
+  const PromptPrefix* prefix_;
   comm::DeviceCommunicator* cp_;
   KvShape shape_;
   int64_t max_rows_ = 0;  // of any rank
   std::vector<Tile> tiles_;
+  // Of a prefix, with several ranks:
+  std::vector<PrefixChunk> chunks_;
+  int64_t staging_rows_ = 0;       // of the largest chunk
+  kernels::DeviceBuffer staging_;  // [K, V] of [kv heads, staging_rows_, head_dim]
   Side k_{.name = "keys"}, v_{.name = "values"};
 };
 

@@ -52,6 +52,7 @@ Result<void> PageScorer::enqueue(const LastLse& lse, const kernels::LastRows& la
   MR_RETURN_IF_ERROR(cp_->all_gather("page scores", scores_.data(),
                                      max_heads_ * num_pages_ * kFloatBytes, deadline));
   scores_arrived_ = cp_->mark();
+  arriving_ = true;
   return {};
 }
 
@@ -65,8 +66,13 @@ void PageScorer::copy_lse(const std::vector<int32_t>& heads, const LastLse& lse)
                       .num_rows = std::ssize(heads)});
 }
 
+void PageScorer::settle() {
+  if (arriving_) cp_->join(scores_arrived_);
+  arriving_ = false;
+}
+
 void PageScorer::fetch(int32_t layer) {
-  if (cp_->size() > 1) cp_->join(scores_arrived_);
+  settle();
   auto& scores = on_host(layer);
   device_->copy(scores.as<float>(), scores_.data(), scores.bytes());
 }

@@ -31,6 +31,9 @@ class PageScorer {
   // Collective over cp.
   Result<void> enqueue(const LastLse& lse, const kernels::LastRows& last, const kernels::KvSlab& kv,
                        Deadline deadline);
+  // Operations the device is given from here on come after the ranks' scores have arrived. Where many
+  // collectives are to come before fetch(): marks of so many are not kept.
+  void settle();
   // Has the scores copied to the host; what the device was given meanwhile comes first.
   void fetch(int32_t layer);
   // Once the device is through with the layer's fetch().
@@ -61,6 +64,7 @@ class PageScorer {
   kernels::DeviceBuffer scores_;    // [ranks, max_heads_, num_pages]
   int64_t max_heads_ = 0;           // that any rank is dealt
   comm::CollectiveMark scores_arrived_{};
+  bool arriving_ = false;
   // Layer l is in place l % kLayersInFlight until collect(l): as scores_.
   std::array<kernels::HostBuffer, kLayersInFlight> on_host_;
   kernels::HostBuffer& on_host(int32_t layer) {

@@ -10,10 +10,16 @@ namespace millrace::worker {
 using kernels::kGroupRows;
 using kernels::kPageTokens;
 
-Partition::Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens)
-    : num_tokens_(num_tokens), ranges_(static_cast<size_t>(num_ranks)) {
+Partition::Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens,
+                     int64_t first_position)
+    : num_tokens_(num_tokens),
+      first_position_(first_position),
+      ranges_(static_cast<size_t>(num_ranks)) {
   MR_CHECK(stripe_tokens > 0, "stripes of {} tokens", stripe_tokens);
-  const int64_t turn = num_tokens / (2 * num_ranks) / kPageTokens * kPageTokens;
+  MR_CHECK(first_position % kPageTokens == 0 && first_position >= 0 && first_position <= num_tokens,
+           "tokens {} to {}", first_position, num_tokens);
+  const int64_t num_dealt = num_tokens - first_position;
+  const int64_t turn = num_dealt / (2 * num_ranks) / kPageTokens * kPageTokens;
   const int64_t unit = std::min(stripe_tokens, turn) < kGroupRows ? kPageTokens : kGroupRows;
   const int64_t units = turn / unit;
   const int64_t num_rounds = std::min(units, std::max<int64_t>(1, ceil_div(turn, stripe_tokens)));
@@ -27,9 +33,11 @@ Partition::Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens)
 // Until all tokens are dealt, or every rank has two more stripes.
 void Partition::deal_round(int64_t stripe_tokens) {
   const int num_ranks = static_cast<int>(ranges_.size());
-  int64_t begin = stripes_.empty() ? 0 : stripes_.back().tokens.end;
+  const auto first_rank = static_cast<int>(first_position_ / kPageTokens % num_ranks);
+  int64_t begin = stripes_.empty() ? first_position_ : stripes_.back().tokens.end;
   for (int place = 0; place < 2 * num_ranks && begin < num_tokens_; ++place) {
-    const int owner = place < num_ranks ? place : 2 * num_ranks - 1 - place;
+    const int turned = place < num_ranks ? place : 2 * num_ranks - 1 - place;
+    const int owner = (turned + first_rank) % num_ranks;
     const TokenRange stripe{begin, std::min(begin + stripe_tokens, num_tokens_)};
     stripes_.push_back({.tokens = stripe, .owner = owner});
     auto& ranges = ranges_[static_cast<size_t>(owner)];
@@ -47,7 +55,8 @@ int64_t Partition::default_stripe_tokens(int64_t num_tokens) {
 }
 
 const Partition::Stripe& Partition::stripe_at(int64_t position) const {
-  MR_CHECK(position >= 0 && position < num_tokens_, "position {} of {}", position, num_tokens_);
+  MR_CHECK(position >= first_position_ && position < num_tokens_, "position {} of [{}, {})",
+           position, first_position_, num_tokens_);
   return *std::partition_point(stripes_.begin(), stripes_.end(), [position](const Stripe& stripe) {
     return stripe.tokens.end <= position;
   });

@@ -36,12 +36,16 @@ class Partition {
   // where attention has least to do: other lengths cost a rank of eight 6 to 13 % of its attention
   // (docs/notebook/gpus.md). What does not go round evenly is dealt page by page at
   // the end.
-  Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens);
+  //
+  // With `first_position`, of a page, the tokens before it are nobody's: they are cached. Ranks begin in
+  // turn, by that page, so that what is added to a conversation bit by bit does not all come to one.
+  Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens, int64_t first_position = 0);
 
   // 576 tokens up to 72K, 2304 from 288K on, in between by length.
   static int64_t default_stripe_tokens(int64_t num_tokens);
 
-  int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_tokens() const { return num_tokens_; }  // of the prompt, cached ones included
+  int64_t first_position() const { return first_position_; }
   // Ascending; neighbouring stripes of one owner (the turns of the snake) are one range.
   const std::vector<TokenRange>& ranges(int rank) const {
     return ranges_[static_cast<size_t>(rank)];
@@ -70,6 +74,7 @@ class Partition {
   const Stripe& stripe_at(int64_t position) const;
 
   int64_t num_tokens_;
+  int64_t first_position_;
   std::vector<Stripe> stripes_;  // ascending
   std::vector<std::vector<TokenRange>> ranges_;
 };

@@ -65,11 +65,12 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(hidden_, device_.allocate(num_rows_ * hidden_bytes));
   MR_ASSIGN_OR_RETURN(q_, device_.allocate(num_rows_ * row_bytes));
   MR_ASSIGN_OR_RETURN(attended_, device_.allocate(num_rows_ * row_bytes));
-  MR_ASSIGN_OR_RETURN(auto exchange, KvExchange::create(device_, partition_, *groups_.cp,
-                                                        {.num_kv_heads = shard.num_kv_heads,
-                                                         .head_dim = config.head_dim,
-                                                         .dtype = weights_.compute_dtype},
-                                                        options_.row_tile_tokens));
+  MR_ASSIGN_OR_RETURN(auto exchange,
+                      KvExchange::create(device_, partition_, task_.prefix, *groups_.cp,
+                                         {.num_kv_heads = shard.num_kv_heads,
+                                          .head_dim = config.head_dim,
+                                          .dtype = weights_.compute_dtype},
+                                         options_.row_tile_tokens));
   exchange_ = std::make_unique<KvExchange>(std::move(exchange));
   MR_RETURN_IF_ERROR(allocate_attention());
   MR_ASSIGN_OR_RETURN(index_,
@@ -229,11 +230,16 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
   const auto& config = weights_.config;
   const int64_t element = dtype_bytes(weights_.compute_dtype);
   const int64_t q_row = int64_t{weights_.shard.num_query_heads} * config.head_dim * element;
+  if (rows.tile == 0 && task_.prefix_source != nullptr) {
+    clock_.enter(Phase::kExchange);
+    scorer_->settle();
+    MR_RETURN_IF_ERROR(exchange_->bring_prefix(*task_.prefix_source, layer, loaded_, deadline));
+  }
   if (rows.count > 0) {
     clock_.enter(Phase::kQkv);
     const auto to = exchange_->destination(rows.tile);
     forward_.qkv(layer, hidden_.as<float>() + rows.first * config.hidden_size, rows.count,
-                 device_positions_.as<int32_t>() + rows.first,
+                 device_positions_.as<int32_t>() + rows.first, partition_.num_tokens(),
                  {.dtype = weights_.compute_dtype,
                   .q = q_.as<std::byte>() + rows.first * q_row,
                   .k = to.k,
@@ -355,6 +361,8 @@ void PrefillRun::stage_layer(int32_t layer) {
 Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(wait_for_device(layer, deadline));
   clock_.settle(in_flight(layer).end);
+  if (task_.prefix_source != nullptr) task_.prefix_source->done_with(layer);
+  MR_RETURN_IF_ERROR(loaded_);
   MR_RETURN_IF_ERROR(staged_);
   const auto& head_pairs = in_flight(layer).head_pairs;
   const auto* first = head_pairs.as<int64_t>();

@@ -147,6 +147,7 @@ class PrefillRun {
   kernels::DeviceBuffer logit_slices_;  // [positions, vocabulary of this rank] float32
 
   Result<void> staged_ = {};  // whether the sink took all layers so far
+  Result<void> loaded_ = {};  // whether this rank had all it was to bring of the prefix
 
   PhaseTimes phases_;
   PhaseClock clock_;

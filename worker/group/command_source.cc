@@ -28,13 +28,16 @@ protocol::GroupCommand CommandSource::at_boundary(const LayerReport& report) {
   if (!goes_on.ok()) {
     command.mutable_end_running()->set_code(errc_to_wire(goes_on.error().code));
     command.mutable_end_running()->set_message(goes_on.error().message);
+  } else if (running_.size() == 1 && options_.max_preempting_tokens > 0) {
+    refuse_those_over();
+    start_next(command, options_.max_preempting_tokens);
   }
   return command;
 }
 
 void CommandSource::finish_running() {
   inbox_.finish_running();
-  running_.clear();
+  running_.pop_back();
 }
 
 void CommandSource::read(Duration longest_wait) {
@@ -60,16 +63,16 @@ void CommandSource::refuse_those_over() {
   }
 }
 
-void CommandSource::start_next(protocol::GroupCommand& command) {
-  auto next = inbox_.start_next();
+void CommandSource::start_next(protocol::GroupCommand& command, int64_t max_tokens) {
+  auto next = inbox_.start_next(max_tokens);
   if (!next) return;
   auto& request = next->request;
-  running_ = request.request_id();
-  running_deadline_ = next->deadline;
+  running_.push_back({.id = request.request_id(), .deadline = next->deadline});
   auto& run = *command.mutable_run();
   run.set_request_id(request.request_id());
   run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
   *run.mutable_options() = std::move(*request.mutable_options());
+  run.set_owner(std::move(*request.mutable_owner()));
   run.set_lease_id(random_id());
 }
 
@@ -80,13 +83,15 @@ void CommandSource::add_lease_changes(protocol::GroupCommand& command) {
 }
 
 Result<void> CommandSource::may_go_on(const LayerReport& report) const {
+  if (running_.empty()) return {};
+  const auto& [id, deadline] = running_.back();
   if (inbox_.running_cancelled()) {
-    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", running_,
+    return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", id,
                  report.layer + 1, report.num_layers);
   }
-  if (clock_.now() >= running_deadline_) {
-    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}",
-                 running_, report.layer + 1, report.num_layers);
+  if (clock_.now() >= deadline) {
+    return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}", id,
+                 report.layer + 1, report.num_layers);
   }
   return {};
 }

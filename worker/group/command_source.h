@@ -3,13 +3,16 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/control_link.h"
 #include "worker/engine/engine.h"
 #include "worker/group/drain.h"
+#include "worker/group/group_options.h"
 #include "worker/group/request_inbox.h"
 
 namespace millrace::worker {
@@ -18,20 +21,22 @@ class CommandSource {
  public:
   // All outlive it. `clock`: by which deadlines of requests pass. `stop`: from outside the group.
   CommandSource(ControlLink& link, CoordinatorReporter& reporter, Drain& drain,
-                const std::atomic<bool>& stop, const Clock& clock)
+                const GroupOptions& options, const std::atomic<bool>& stop, const Clock& clock)
       : link_(link),
         reporter_(reporter),
         drain_(drain),
+        options_(options),
         stop_(stop),
         clock_(clock),
         inbox_(clock) {}
 
   // Between requests. Waits for kCommandInterval at most, then there is nothing to do.
   protocol::GroupCommand next();
-  // Between the layers of the request that next() gave: changes of leases, and its end where the
-  // coordinator cancelled it or its deadline passed.
+  // Between the layers of the request given last: changes of leases, and its end where the coordinator
+  // cancelled it or its deadline passed, or another request, to run before the next layer. A request
+  // that runs so is not itself interrupted.
   protocol::GroupCommand at_boundary(const LayerReport& report);
-  // That request is over.
+  // The request given last is over.
   void finish_running();
 
   // Why the coordinator will not have this group; empty: it will.
@@ -41,18 +46,23 @@ class CommandSource {
   void read(Duration longest_wait);
   void look_for_drain();
   void refuse_those_over();
-  void start_next(protocol::GroupCommand& command);
+  void start_next(protocol::GroupCommand& command,
+                  int64_t max_tokens = std::numeric_limits<int64_t>::max());
   void add_lease_changes(protocol::GroupCommand& command);
   Result<void> may_go_on(const LayerReport& report) const;
 
   ControlLink& link_;
   CoordinatorReporter& reporter_;
   Drain& drain_;
+  const GroupOptions& options_;
   const std::atomic<bool>& stop_;
   const Clock& clock_;
   RequestInbox inbox_;
-  std::string running_;  // a request's id
-  TimePoint running_deadline_;
+  struct Running {
+    std::string id;
+    TimePoint deadline;
+  };
+  std::vector<Running> running_;  // each between two layers of the one before
 };
 
 }  // namespace millrace::worker

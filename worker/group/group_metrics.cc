@@ -73,6 +73,37 @@ void add_moves(Samples& samples, const std::vector<RankStats>& ranks) {
               sum(ranks, [](const auto& r) { return r.store.read_ahead_hits; }));
 }
 
+// Prompts are the same on all ranks; rank 0's counts of them stand for the group.
+void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
+  samples.add(true, "millrace_prefix_cache_queried_tokens_total",
+              "Prompt tokens of requests that read the prefix cache",
+              static_cast<double>(ranks.front().cache_queried_tokens));
+  samples.add(true, "millrace_prefix_cache_hit_tokens_total",
+              "Prompt tokens that were cached and not computed",
+              static_cast<double>(ranks.front().cache_hit_tokens));
+  for (const Tier tier : kTiers) {
+    samples.add(false, "millrace_prefix_cache_bytes",
+                "KV pool bytes of pages that later prompts may begin with",
+                sum(ranks,
+                    [&](const auto& r) {
+                      const auto& use = r.store.tiers[tier];
+                      return use.slots_cached * use.slot_bytes;
+                    }),
+                {{"tier", std::string(tier_name(tier))}});
+  }
+  samples.add(false, "millrace_prefix_cache_idle_bytes",
+              "Of the prefix cache, pages that no lease and no prompt holds: they give way",
+              sum(ranks, [](const auto& r) {
+                return r.store.idle_cached_pages * r.store.tiers[Tier::kHost].slot_bytes;
+              }));
+  samples.add(true, "millrace_prefix_cache_evictions_total",
+              "Cached pages that gave way to a prompt",
+              sum(ranks, [](const auto& r) { return r.store.cache_evictions; }));
+  samples.add(true, "millrace_prefix_cache_corruptions_total",
+              "Cached pages forgotten because one did not match its checksum",
+              sum(ranks, [](const auto& r) { return r.store.cache_corruptions; }));
+}
+
 void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, const char* grid,
                      comm::CommStats RankStats::*stats) {
   samples.add(true, "millrace_collective_bytes_received_total",
@@ -98,6 +129,7 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
               sum(ranks, [](const auto& r) { return r.store.pages_written; }));
   samples.add(true, "millrace_kv_evictions_total", "Device copies of pages evicted",
               sum(ranks, [](const auto& r) { return r.store.evictions; }));
+  add_cache(samples, ranks);
   add_moves(samples, ranks);
   for (int carrier = 0; carrier < comm::kNumCarriers; ++carrier) {
     samples.add(

@@ -19,6 +19,9 @@ struct RankStats {
   comm::CommStats tp;
   comm::CommStats cp;
   double attention_imbalance = 1;  // of the last prompt, the same on all ranks
+  // Of prompts that came to a good end, the same on all ranks too:
+  int64_t cache_queried_tokens = 0;  // of those that read the prefix cache
+  int64_t cache_hit_tokens = 0;      // of these, not computed
 };
 
 // Collective: the stats of all ranks, on every rank.

@@ -11,6 +11,13 @@
 
 namespace millrace::worker {
 
+namespace {
+
+// On GPUs a prompt between two layers of another has not been measured.
+constexpr int64_t kCpuPreemptingTokens = 8192;
+
+}  // namespace
+
 Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Communicator> world,
                                                     const GroupRankOptions& options,
                                                     const RankSurroundings& surroundings) {
@@ -25,6 +32,10 @@ Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Commun
 Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_ASSIGN_OR_RETURN(runtime_, RankRuntime::create(std::move(world), options_.rank));
   const auto deadline = Deadline::after(options_.rank.startup_timeout);
+  if (options_.group.max_preempting_tokens < 0) {
+    options_.group.max_preempting_tokens =
+        runtime_->device().info().host_memory ? kCpuPreemptingTokens : 0;
+  }
   MR_RETURN_IF_ERROR(
       runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
   MR_ASSIGN_OR_RETURN(store_,
@@ -81,6 +92,8 @@ protocol::Register GroupRank::description() const {
   description.set_tp(static_cast<uint32_t>(shape.tp));
   description.set_cp(static_cast<uint32_t>(shape.cp));
   description.set_max_prompt_tokens(static_cast<uint64_t>(runtime_->limits().max_prompt_tokens));
+  description.set_max_preempting_tokens(
+      static_cast<uint64_t>(options_.group.max_preempting_tokens));
   description.set_version(MILLRACE_VERSION);
   description.set_device(runtime_->device().info().name);
   description.set_layer_timeout_ms(static_cast<uint64_t>(layer_timeout_ms));

@@ -64,7 +64,7 @@ class GroupRank {
   protocol::Register description() const;
   void log_start() const;
 
-  const GroupRankOptions options_;
+  GroupRankOptions options_;
   const RankSurroundings surroundings_;
   std::unique_ptr<RankRuntime> runtime_;
   std::unique_ptr<kvstore::KvStore> store_;

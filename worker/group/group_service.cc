@@ -34,19 +34,22 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(
-      all_agree(sync_.world(), make_writer(), Deadline::after(sync_.timeouts().command)));
+      all_agree(sync_.world(), make_writers(), Deadline::after(sync_.timeouts().command)));
   if (r_.link == nullptr) return serve(nullptr);
   Drain drain(r_.store, reporter_, options_, clock_);
-  CommandSource commands(*r_.link, reporter_, drain, stop, clock_);
+  CommandSource commands(*r_.link, reporter_, drain, options_, stop, clock_);
   MR_RETURN_IF_ERROR(serve(&commands));
   if (commands.refusal().empty()) return {};
   return error(Errc::kUnsupported, "the coordinator refused this group: {}", commands.refusal());
 }
 
-Result<void> GroupService::make_writer() {
+Result<void> GroupService::make_writers() {
   const int num_threads = std::min(r_.runtime.cores().num_threads, kMaxPageWriters);
-  MR_ASSIGN_OR_RETURN(
-      writer_, PageWriter::create(r_.runtime.device(), r_.store, r_.store.geometry(), num_threads));
+  for (auto& writer : writers_) {
+    MR_ASSIGN_OR_RETURN(writer, PageWriter::create(r_.runtime.device(), r_.store,
+                                                   r_.store.geometry(), num_threads));
+    if (options_.max_preempting_tokens == 0) break;  // one prompt at a time
+  }
   return {};
 }
 
@@ -79,7 +82,7 @@ Result<void> GroupService::change_leases(const protocol::GroupCommand& command) 
 Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands) {
   PromptRun run({.runtime = r_.runtime,
                  .store = r_.store,
-                 .writer = *writer_,
+                 .writer = *writers_[num_running_],
                  .server = r_.server,
                  .sync = sync_,
                  .reporter = reporter_,
@@ -87,9 +90,13 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                 prompt, [this, commands](const LayerReport& report) {
                   return meet_after_layer(report, commands);
                 });
+  ++num_running_;
   const auto outcome = run.run();
+  --num_running_;
   if (commands != nullptr) commands->finish_running();
   attention_imbalance_ = run.attention_imbalance().value_or(attention_imbalance_);
+  cache_queried_tokens_ += run.cache_queried_tokens();
+  cache_hit_tokens_ += run.cache_hit_tokens();
   return outcome;
 }
 
@@ -103,6 +110,7 @@ Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSo
                                         Deadline::after(options_.layer_timeout)));
   MR_RETURN_IF_ERROR(change_leases(command));
   r_.store.expire_leases();
+  if (command.has_run()) MR_RETURN_IF_ERROR(run_prompt(command.run(), commands));
   sync_.expect(report.layer + 1 < report.num_layers
                    ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
                    : "the logits",
@@ -119,7 +127,9 @@ Result<void> GroupService::post_metrics() {
                       .transport = r_.server.stats(),
                       .tp = comm::sum_of(groups.tp->stats()),
                       .cp = comm::sum_of(groups.cp->stats()),
-                      .attention_imbalance = attention_imbalance_};
+                      .attention_imbalance = attention_imbalance_,
+                      .cache_queried_tokens = cache_queried_tokens_,
+                      .cache_hit_tokens = cache_hit_tokens_};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(sync_.world(), own, Deadline::after(sync_.timeouts().command)));
   reporter_.metrics(ranks);

@@ -3,6 +3,7 @@
 // lease change or tick, and the ranks meet after each layer. The engine's thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -44,7 +45,7 @@ class GroupService {
   Result<void> run(const std::atomic<bool>& stop);
 
  private:
-  Result<void> make_writer();
+  Result<void> make_writers();
   Result<void> serve(CommandSource* commands);
   Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
@@ -58,8 +59,12 @@ class GroupService {
   RankSync sync_;
   CoordinatorReporter reporter_;
   LeaseCommands leases_;
-  std::unique_ptr<PageWriter> writer_;  // from run() on
-  double attention_imbalance_ = 1;      // of the last prompt
+  // From run() on; the second is of prompts that run between two layers of another.
+  std::array<std::unique_ptr<PageWriter>, 2> writers_;
+  size_t num_running_ = 0;
+  double attention_imbalance_ = 1;  // of the last prompt
+  int64_t cache_queried_tokens_ = 0;
+  int64_t cache_hit_tokens_ = 0;
 };
 
 }  // namespace millrace::worker

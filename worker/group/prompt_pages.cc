@@ -4,10 +4,25 @@
 
 namespace millrace::worker {
 
+namespace {
+
+std::vector<int64_t> numbers_of(std::span<const kvstore::CachedPage> pages) {
+  std::vector<int64_t> numbers;
+  for (const auto& cached : pages) numbers.push_back(cached.page);
+  return numbers;
+}
+
+}  // namespace
+
 PromptPages::PromptPages(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
-                         std::string request_id, std::vector<int64_t> pages)
-    : store_(store), request_id_(std::move(request_id)), pages_(std::move(pages)) {
-  sink_.emplace(device, store, writer, request_id_, pages_);
+                         std::string request_id, std::vector<int64_t> pages,
+                         std::vector<kvstore::CachedPage> prefix)
+    : store_(store),
+      request_id_(std::move(request_id)),
+      pages_(std::move(pages)),
+      prefix_(std::move(prefix)),
+      prefix_source_(device, store, request_id_, numbers_of(prefix_)) {
+  sink_.emplace(device, store, writer, request_id_, pages_, numbers_of(prefix_));
 }
 
 PromptPages::~PromptPages() {
@@ -16,7 +31,7 @@ PromptPages::~PromptPages() {
 }
 
 Result<void> PromptPages::begin(int64_t num_tokens) {
-  MR_RETURN_IF_ERROR(store_.begin_request(request_id_, num_tokens, pages_));
+  MR_RETURN_IF_ERROR(store_.begin_request(request_id_, num_tokens, pages_, prefix_));
   forgets_ = true;
   return {};
 }
@@ -27,6 +42,16 @@ Result<void> PromptPages::open(const std::string& lease_id) {
 
 Result<kvstore::Placement> PromptPages::seal(const std::string& lease_id, Duration lease) {
   return store_.seal(request_id_, lease_id, lease);
+}
+
+Result<void> PromptPages::remember(std::span<const PageContentKey> keys) {
+  std::vector<kvstore::CachedPage> named;
+  for (const int64_t page : pages_) {
+    if (page >= std::ssize(keys)) break;
+    named.push_back({.page = page, .key = keys[static_cast<size_t>(page)]});
+  }
+  const auto known = store_.remember(request_id_, named);
+  return known.ok() ? Result<void>() : known.error();
 }
 
 }  // namespace millrace::worker

@@ -5,38 +5,50 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "worker/store/page_writer.h"
+#include "worker/store/store_prefix.h"
 #include "worker/store/store_sink.h"
 
 namespace millrace::worker {
 
 class PromptPages {
  public:
-  // Device, store and writer outlive it. `pages`: those of the prompt that this rank holds.
+  // Device, store and writer outlive it. `pages`: those of the prompt that this rank computes;
+  // `prefix`: those before them that it has cached.
   PromptPages(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
-              std::string request_id, std::vector<int64_t> pages);
+              std::string request_id, std::vector<int64_t> pages,
+              std::vector<kvstore::CachedPage> prefix = {});
   PromptPages(const PromptPages&) = delete;
   PromptPages& operator=(const PromptPages&) = delete;
   ~PromptPages();
 
-  // Makes room. kInvalidArgument where the id is held: the holder's pages stay.
+  // Makes room. kInvalidArgument where the id is held: the holder's pages stay. kUnavailable where a
+  // page of the prefix is gone.
   Result<void> begin(int64_t num_tokens);
   // Whoever has the lease may read each layer once it is complete.
   Result<void> open(const std::string& lease_id);
   // Where the layers go, once there is room.
   StoreSink& sink() { return *sink_; }
+  // Where those of the prefix come from.
+  StorePrefix& prefix() { return prefix_source_; }
   // Places them for good, readable until the lease ends. They stay only if keep() follows: another
   // rank may fail here.
   Result<kvstore::Placement> seal(const std::string& lease_id, Duration lease);
   void keep() { forgets_ = false; }
+  // Of sealed ones: those of the first `keys.size()` pages of the prompt that this rank computed, for
+  // later prompts.
+  Result<void> remember(std::span<const PageContentKey> keys);
 
  private:
   kvstore::KvStore& store_;
   const std::string request_id_;
   const std::vector<int64_t> pages_;
+  const std::vector<kvstore::CachedPage> prefix_;
+  StorePrefix prefix_source_;
   bool forgets_ = false;  // from begin() on
   std::optional<StoreSink> sink_;
 };

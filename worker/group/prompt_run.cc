@@ -4,7 +4,10 @@
 #include <utility>
 
 #include "common/log.h"
+#include "kernels/index/tiling.h"
+#include "model/config/rope.h"
 #include "plan/plan_for_length.h"
+#include "plan/prefix_pure.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/rank_values.h"
 #include "worker/store/manifest.h"
@@ -15,6 +18,20 @@ namespace {
 
 bool streams(const protocol::RunPrompt& prompt) {
   return prompt.options().handover() == protocol::HANDOVER_STREAMING;
+}
+
+bool reads_cache(const protocol::RunPrompt& prompt) {
+  return (prompt.options().cache() & protocol::CACHE_READ) != 0;
+}
+
+bool writes_cache(const protocol::RunPrompt& prompt) {
+  return (prompt.options().cache() & protocol::CACHE_WRITE) != 0;
+}
+
+// No owner and salt give another's: the owner's length says where the salt begins.
+std::string tenant_salt(const protocol::RunPrompt& prompt) {
+  return fmt::format("{}:{}{}", prompt.owner().size(), prompt.owner(),
+                     prompt.options().cache_salt());
 }
 
 // The request has been checked and let in. What is still wrong with values in the middle of it, as
@@ -42,10 +59,13 @@ void set_head_recalls(protocol::HeadRecalls& message, const HeadRecalls& recalls
   }
 }
 
-protocol::PrefillDone done_message(const FinishedPrompt& finished, protocol::Manifest manifest,
+protocol::PrefillDone done_message(const FinishedPrompt& finished,
+                                   const protocol::RunPrompt& prompt, protocol::Manifest manifest,
                                    StageClock& stages) {
   protocol::PrefillDone done;
+  done.set_owner(prompt.owner());
   done.set_request_id(manifest.request_id());
+  done.set_cached_tokens(static_cast<uint64_t>(finished.cached_tokens));
   *done.mutable_manifest() = std::move(manifest);
   for (size_t i = 0; i < kPhaseNames.size(); ++i) {
     if (finished.prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
@@ -94,7 +114,7 @@ Result<void> PromptRun::run() {
     r_.reporter.failed(prompt_.request_id(), met.ok() ? described.error() : met.error());
     return met;
   }
-  r_.reporter.done(done_message(*finished, std::move(*described), stages));
+  r_.reporter.done(done_message(*finished, prompt_, std::move(*described), stages));
   return {};
 }
 
@@ -102,8 +122,9 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   auto& engine = r_.runtime.engine();
   MR_ASSIGN_OR_RETURN(const auto token_ids, checked_tokens());
   const auto head_plan = plan();
-  MR_RETURN_IF_ERROR(make_room(head_plan.ok() ? Result<void>() : head_plan.error(),
-                               engine.partition(num_tokens_).pages(r_.runtime.grid().cp().rank())));
+  MR_RETURN_IF_ERROR(r_.sync.all_agree(head_plan.ok() ? Result<void>() : head_plan.error()));
+  keys_ = reusable_keys(token_ids, *head_plan);
+  MR_RETURN_IF_ERROR(find_prefix_and_room());
   if (streams(prompt_)) {
     MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
     r_.reporter.opened(prompt_.request_id(), std::move(known));
@@ -113,16 +134,29 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
        .plan = &*head_plan,
        .recall_by_head = prompt_.options().recall_by_head(),
        .sink = pages_ ? &pages_->sink() : nullptr,
+       .prefix = cached_.prefix,
+       .prefix_source = cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr,
        .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
        .stages = &stages},
       r_.options.layer_timeout);
   if (!computed.ok()) return not_the_clients(computed.error());
-  FinishedPrompt finished{.prefill = *std::move(computed)};
+  FinishedPrompt finished{.prefill = *std::move(computed),
+                          .cached_tokens = cached_.prefix.num_tokens()};
   progress_.report_until(r_.runtime.weights().config.num_layers);
   attention_imbalance_ = finished.prefill.imbalance.mean;
   MR_RETURN_IF_ERROR(seal(finished));
   if (pages_) pages_->keep();
+  remember();
+  if (reads_cache(prompt_)) cache_queried_tokens_ = num_tokens_;
+  cache_hit_tokens_ = finished.cached_tokens;
   return finished;
+}
+
+// The lease may be over: then there is nothing to remember.
+void PromptRun::remember() {
+  if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
+  const auto remembered = pages_->remember(keys_);
+  if (!remembered.ok()) spdlog::debug("{}", remembered.error().to_string());
 }
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
@@ -148,9 +182,51 @@ Result<model::HeadPlan> PromptRun::plan() const {
                                 r_.runtime.device().info().sparse_cost);
 }
 
-Result<void> PromptRun::make_room(Result<void> own, const std::vector<int64_t>& pages) {
-  if (own.ok() && r_.runtime.weights().shard.kv_replica == 0) {
-    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, prompt_.request_id(), pages);
+// Ranks that hold another's kv heads store none, and would have to be sent those of a prefix.
+std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> token_ids,
+                                                     const model::HeadPlan& plan) const {
+  const auto& weights = r_.runtime.weights();
+  const bool replicated = r_.runtime.grid().shape().tp > weights.config.num_kv_heads;
+  const bool pure = model::is_prefix_pure(plan) || prompt_.options().cache_impure();
+  if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !pure) return {};
+  const bool long_rope = weights.long_inv_freq != nullptr &&
+                         num_tokens_ > model::max_short_rope_tokens(weights.config);
+  return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_),
+                   {.model = weights.fingerprint,
+                    .dtype = std::string(dtype_name(weights.compute_dtype)),
+                    .long_rope = long_rope,
+                    .plan = model::plan_identity(plan),
+                    .salt = tenant_salt(prompt_)});
+}
+
+// Without its prefix a prompt may fit where it does not behind it: the prefix need not lie evenly on
+// the ranks. And a page may go between the two, though not while the ranks have one prompt at a
+// time.
+Result<void> PromptRun::find_prefix_and_room() {
+  const int64_t most = kernels::first_dense_position(num_tokens_) / kernels::kPageTokens;
+  const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
+  if (reads_cache(prompt_) && !wanted.empty()) {
+    MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
+                                                 Deadline::after(r_.options.layer_timeout)));
+  }
+  auto made = make_room();
+  if (made.ok() || cached_.prefix.num_pages() == 0 ||
+      (made.error().code != Errc::kUnavailable && made.error().code != Errc::kExhausted)) {
+    return made;
+  }
+  pages_.reset();
+  cached_ = {};
+  return make_room();
+}
+
+Result<void> PromptRun::make_room() {
+  Result<void> own;
+  if (r_.runtime.weights().shard.kv_replica == 0) {
+    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, prompt_.request_id(),
+                   r_.runtime.engine()
+                       .partition(num_tokens_, cached_.prefix.num_tokens())
+                       .pages(r_.runtime.grid().cp().rank()),
+                   cached_.own);
     own = pages_->begin(num_tokens_);
     if (own.ok() && streams(prompt_)) own = pages_->open(prompt_.lease_id());
   }
@@ -204,8 +280,9 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
                         .epoch = r_.options.epoch,
                         .result = finished == nullptr ? nullptr : &finished->prefill,
                         .ranks = ranks},
-                       r_.runtime.weights(), r_.runtime.engine().partition(num_tokens_),
-                       r_.runtime.grid().shape());
+                       r_.runtime.weights(),
+                       r_.runtime.engine().partition(num_tokens_, cached_.prefix.num_tokens()),
+                       cached_.prefix, r_.runtime.grid().shape());
 }
 
 // One line a request, where the group's other lines are: rank 0's.
@@ -214,7 +291,10 @@ void PromptRun::log_end(const Result<FinishedPrompt>& finished, const Result<voi
   if (!r_.sync.is_root()) return;
   const auto head = fmt::format("request {}: {} tokens, ", prompt_.request_id(), num_tokens_);
   if (outcome.ok()) {
-    spdlog::info("{}done in {:.2f} s, density {:.3f}", head, elapsed_s, finished->prefill.density);
+    const int64_t cached = finished->cached_tokens;
+    spdlog::info("{}{}done in {:.2f} s, density {:.3f}", head,
+                 cached > 0 ? fmt::format("{} of them cached, ", cached) : "", elapsed_s,
+                 finished->prefill.density);
   } else {
     spdlog::info("{}{} after {:.2f} s: {}", head, errc_name(outcome.error().code), elapsed_s,
                  outcome.error().message);

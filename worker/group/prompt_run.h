@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "common/content/page_keys.h"
 #include "kvstore/kv_store.h"
 #include "plan/head_plan.h"
 #include "worker/group/coordinator_reporter.h"
@@ -15,6 +17,7 @@
 #include "worker/group/prompt_pages.h"
 #include "worker/runtime/rank_runtime.h"
 #include "worker/runtime/rank_sync.h"
+#include "worker/store/cached_prefix.h"
 #include "worker/store/kv_server.h"
 #include "worker/store/page_writer.h"
 
@@ -33,6 +36,7 @@ struct PromptResources {
 
 struct FinishedPrompt {
   PrefillResult prefill;
+  int64_t cached_tokens = 0;  // of the prompt, that were not computed
   kvstore::Placement placement;
   StoredBytes stored;  // by all ranks
 };
@@ -51,16 +55,25 @@ class PromptRun {
   Result<void> run();
   // Most over mean of the ranks' attention; none where the prompt did not come to its end.
   std::optional<double> attention_imbalance() const { return attention_imbalance_; }
+  // Of the same prompts: tokens of one that reads the prefix cache, and those that were not computed.
+  int64_t cache_queried_tokens() const { return cache_queried_tokens_; }
+  int64_t cache_hit_tokens() const { return cache_hit_tokens_; }
 
  private:
   Result<FinishedPrompt> prefill(StageClock& stages);
   // On all ranks or none, as all that follows.
   Result<std::vector<int32_t>> checked_tokens() const;
   Result<model::HeadPlan> plan() const;
-  Result<void> make_room(Result<void> own, const std::vector<int64_t>& pages);
+  // Keys of the pages that prompts like this one may share; none where it does not.
+  std::vector<PageContentKey> reusable_keys(std::span<const int32_t> token_ids,
+                                            const model::HeadPlan& plan) const;
+  // What of the prompt need not be computed, and room for the rest.
+  Result<void> find_prefix_and_room();
+  Result<void> make_room();
   Result<void> after_layer(const LayerReport& report);
   Result<int32_t> num_reportable();
   Result<void> seal(FinishedPrompt& finished);
+  void remember();
   // `finished`: null before the first layer.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
   void log_end(const Result<FinishedPrompt>& finished, const Result<void>& outcome,
@@ -70,9 +83,13 @@ class PromptRun {
   const protocol::RunPrompt& prompt_;
   const Boundary at_boundary_;
   const int64_t num_tokens_;
+  std::vector<PageContentKey> keys_;
+  CachedPrefix cached_;
   std::optional<PromptPages> pages_;  // none on a rank whose kv heads another stores
   LayerProgress progress_;
   std::optional<double> attention_imbalance_;
+  int64_t cache_queried_tokens_ = 0;
+  int64_t cache_hit_tokens_ = 0;
 };
 
 }  // namespace millrace::worker

@@ -28,7 +28,7 @@ void RequestInbox::take(ControlEvent event) {
       // No one is left to hear the answers. Finished caches stay until their leases end.
       pending_.clear();
       lease_changes_.clear();
-      running_cancelled_ = !running_.empty();
+      for (Running& request : running_) request.cancelled = true;
       break;
   }
 }
@@ -62,8 +62,9 @@ void RequestInbox::take_message(protocol::Envelope message) {
 }
 
 void RequestInbox::cancel(const std::string& request_id) {
-  if (request_id == running_) {
-    running_cancelled_ = true;
+  for (Running& request : running_) {
+    if (request.id != request_id) continue;
+    request.cancelled = true;
     return;
   }
   const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& pending) {
@@ -74,12 +75,13 @@ void RequestInbox::cancel(const std::string& request_id) {
   cancelled_.push_back(request_id);
 }
 
-std::optional<RequestInbox::Pending> RequestInbox::start_next() {
+std::optional<RequestInbox::Pending> RequestInbox::start_next(int64_t max_tokens) {
   if (pending_.empty()) return std::nullopt;
+  const std::string& tokens = pending_.front().request.prompt_token_ids();
+  if (std::ssize(tokens) / int64_t{sizeof(int32_t)} > max_tokens) return std::nullopt;
   Pending next = std::move(pending_.front());
   pending_.pop_front();
-  running_ = next.request.request_id();
-  running_cancelled_ = false;
+  running_.push_back({.id = next.request.request_id()});
   return next;
 }
 

@@ -1,7 +1,9 @@
 // What the coordinator asked for and rank 0 has not done yet. Pure bookkeeping: no waiting, no I/O.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,12 +27,15 @@ class RequestInbox {
 
   void take(ControlEvent event);
 
-  // The oldest request, no longer pending but running.
-  std::optional<Pending> start_next();
-  void finish_running() { running_.clear(), running_cancelled_ = false; }
+  // The oldest request, no longer pending but running: alone, or between two layers of the one that
+  // was started last. Nothing if it has more than `max_tokens`.
+  std::optional<Pending> start_next(int64_t max_tokens = std::numeric_limits<int64_t>::max());
+  // The one that was started last and has not finished.
+  void finish_running() { running_.pop_back(); }
+  int num_running() const { return static_cast<int>(running_.size()); }
 
-  // The coordinator no longer wants the running request: it said so, or it is gone.
-  bool running_cancelled() const { return running_cancelled_; }
+  // The coordinator no longer wants that one: it said so, or it is gone.
+  bool running_cancelled() const { return !running_.empty() && running_.back().cancelled; }
   // Ids of requests that were cancelled before they started; each is returned once.
   std::vector<std::string> take_cancelled();
   // Ids of requests whose deadline passed before they started; they are no longer pending.
@@ -44,6 +49,11 @@ class RequestInbox {
   bool empty() const { return pending_.empty() && lease_changes_.empty() && cancelled_.empty(); }
 
  private:
+  struct Running {
+    std::string id;
+    bool cancelled = false;
+  };
+
   void take_message(protocol::Envelope message);
   void cancel(const std::string& request_id);
 
@@ -51,8 +61,7 @@ class RequestInbox {
   std::deque<Pending> pending_;
   std::vector<protocol::LeaseChange> lease_changes_;
   std::vector<std::string> cancelled_;
-  std::string running_;
-  bool running_cancelled_ = false;
+  std::vector<Running> running_;  // each between two layers of the one before
   std::string refusal_;
   bool draining_ = false;
 };

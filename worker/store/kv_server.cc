@@ -54,10 +54,12 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
   std::unique_ptr<KvServer> server(new KvServer(store, std::move(epoch)));
   auto* self = server.get();
   server->start_places();
-  MR_ASSIGN_OR_RETURN(server->server_,
-                      transport.listen(host, port, [self](std::string_view header) {
-                        return self->answer(header);
-                      }));
+  MR_ASSIGN_OR_RETURN(
+      server->server_,
+      transport.listen(
+          host, port, [self](std::string_view header) { return self->answer(header); },
+          // What each request may have is checked with it.
+          [self](std::string_view capability) { return self->store_.knows_lease(capability); }));
   return server;
 }
 

@@ -16,7 +16,8 @@ class KvServer {
  public:
   // Listens on host:port (0: any) from construction on. `transport` and `store` outlive the server.
   // `epoch` is the group's id: requests made under another are refused, so a restarted group never
-  // answers an old manifest. Where the store shares its memory, processes of this host and user
+  // answers an old manifest. Who connects shows a lease id, which must be one that the store knows,
+  // where the transport asks (comm/tcp). Where the store shares its memory, processes of this host and user
   // may copy pages from it (PlaceServer).
   static Result<std::unique_ptr<KvServer>> start(comm::Transport& transport,
                                                  kvstore::KvStore& store, std::string epoch,

@@ -24,6 +24,24 @@ void set_layout(protocol::KvLayout& layout, const model::ModelWeights& weights) 
   layout.set_page_layout("k-then-v");
 }
 
+// Ascending; neighbours are one.
+std::vector<TokenRange> ranges_of(const PromptPrefix& prefix, const Partition& partition,
+                                  int cp_rank) {
+  std::vector<TokenRange> ranges;
+  const auto add = [&](const TokenRange& range) {
+    if (!ranges.empty() && ranges.back().end == range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  };
+  for (const int64_t page : prefix.pages(cp_rank)) {
+    add({.begin = page * kernels::kPageTokens, .end = (page + 1) * kernels::kPageTokens});
+  }
+  for (const auto& range : partition.ranges(cp_rank)) add(range);
+  return ranges;
+}
+
 void set_result(protocol::Manifest& manifest, const PrefillResult& result) {
   manifest.set_density(result.density);
   manifest.set_recall(result.recall.mean());
@@ -69,7 +87,8 @@ Result<std::vector<RankShard>> gather_shards(comm::Communicator& world, const st
 
 Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
                                          const model::ModelWeights& weights,
-                                         const Partition& partition, GridShape grid) {
+                                         const Partition& partition, const PromptPrefix& prefix,
+                                         GridShape grid) {
   protocol::Manifest manifest;
   manifest.set_version(1);
   manifest.set_model(weights.config.name);
@@ -87,13 +106,14 @@ Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
     const auto tp_rank = static_cast<int32_t>(rank) % grid.tp;
     const auto cp_rank = static_cast<int>(rank) / grid.tp;
     MR_ASSIGN_OR_RETURN(const auto shard, model::shard_shape(weights.config, {tp_rank, grid.tp}));
-    if (shard.kv_replica != 0 || partition.ranges(cp_rank).empty()) continue;
+    const auto ranges = ranges_of(prefix, partition, cp_rank);
+    if (shard.kv_replica != 0 || ranges.empty()) continue;
     auto& entry = *manifest.add_shards();
     entry.set_rank(static_cast<uint32_t>(rank));
     entry.set_address(request.ranks[rank].address);
     entry.set_first_kv_head(static_cast<uint32_t>(shard.first_kv_head));
     entry.set_num_kv_heads(static_cast<uint32_t>(shard.num_kv_heads));
-    for (const auto& range : partition.ranges(cp_rank)) {
+    for (const auto& range : ranges) {
       auto& tokens = *entry.add_token_ranges();
       tokens.set_begin(static_cast<uint64_t>(range.begin));
       tokens.set_end(static_cast<uint64_t>(range.end));

@@ -31,9 +31,11 @@ struct ManifestFacts {
   std::span<const RankShard> ranks;
 };
 
-// Ranks that hold replicas of another's kv heads, or no tokens of a short prompt, are not named.
+// Ranks that hold replicas of another's kv heads, or no tokens of a short prompt, are not named. Pages
+// of `prefix` stay with the rank that has them cached; those behind it are dealt by `partition`.
 Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
                                          const model::ModelWeights& weights,
-                                         const Partition& partition, GridShape grid);
+                                         const Partition& partition, const PromptPrefix& prefix,
+                                         GridShape grid);
 
 }  // namespace millrace::worker

@@ -140,10 +140,11 @@ void PageWriter::read_half(const Chunk& chunk, const void* rows, std::byte* page
                            Workspace& workspace) const {
   const int64_t page_bytes = geometry_.page_bytes();
   const int64_t half_bytes = page_bytes / 2;
-  const int64_t head_bytes = layer_.kv.num_rows * half_bytes / geometry_.page_tokens;
+  const int64_t row_bytes = half_bytes / geometry_.page_tokens;
   const int64_t begin = chunk.first * half_bytes;
-  const int64_t bytes = std::min(chunk.count * half_bytes, head_bytes - begin);
-  const auto* from = static_cast<const std::byte*>(rows) + chunk.head * head_bytes + begin;
+  const int64_t bytes = std::min(chunk.count * half_bytes, layer_.kv.num_rows * row_bytes - begin);
+  const auto* from =
+      static_cast<const std::byte*>(rows) + chunk.head * layer_.kv.head_rows() * row_bytes + begin;
   const int64_t num_whole = bytes / half_bytes;
   workspace.lane->copy_rows({.destination = pages,
                              .destination_stride_bytes = page_bytes,

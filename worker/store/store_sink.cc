@@ -14,12 +14,16 @@ constexpr auto kLayerTimeout = std::chrono::minutes(5);
 }  // namespace
 
 StoreSink::StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
-                     std::string request_id, std::vector<int64_t> pages)
+                     std::string request_id, std::vector<int64_t> pages,
+                     std::span<const int64_t> prefix_pages)
     : device_(device),
       store_(store),
       writer_(writer),
       request_id_(std::move(request_id)),
-      pages_(std::move(pages)) {}
+      pages_(std::move(pages)),
+      held_pages_(prefix_pages.begin(), prefix_pages.end()) {
+  held_pages_.insert(held_pages_.end(), pages_.begin(), pages_.end());
+}
 
 StoreSink::~StoreSink() {
   writer_.give_up();
@@ -51,13 +55,23 @@ Result<void> StoreSink::write_layer(const LayerKv& kv) {
   MR_CHECK(layer_ == kv.layer, "layer {} is staged, not {}", layer_, kv.layer);
   scores_.assign(static_cast<size_t>(kv.local.num_kv_heads), {});
   for (size_t head = 0; head < scores_.size(); ++head) {
-    for (const int64_t page : pages_) {
+    for (const int64_t page : held_pages_) {
       scores_[head].push_back(
           kv.page_scores[head * static_cast<size_t>(kv.num_pages) + static_cast<size_t>(page)]);
     }
   }
   // Without threads it is complete now.
   return stages_layers() ? Result<void>() : complete_layer();
+}
+
+void StoreSink::copy_rows(void* stage, const void* rows, const LocalKv& local) {
+  const int64_t bytes = local.num_rows * local.row_bytes();
+  device_.copy_rows({.destination = stage,
+                     .destination_stride_bytes = bytes,
+                     .source = rows,
+                     .source_stride_bytes = local.head_rows() * local.row_bytes(),
+                     .row_bytes = bytes,
+                     .num_rows = local.num_kv_heads});
 }
 
 StagedLayer StoreSink::copy_to_stage(int32_t number, const LocalKv& local) {
@@ -67,12 +81,13 @@ StagedLayer StoreSink::copy_to_stage(int32_t number, const LocalKv& local) {
                     .kv = local,
                     .digests = digests_.as<float>()};
   if (stages_layers()) {
-    device_.copy(k_.data(), local.k, k_.bytes());
-    device_.copy(v_.data(), local.v, v_.bytes());
+    copy_rows(k_.data(), local.k, local);
+    copy_rows(v_.data(), local.v, local);
     layer.kv.k = k_.data();
     layer.kv.v = v_.data();
+    layer.kv.stride = local.num_rows;
   }
-  const int64_t head_bytes = local.num_rows * local.head_dim * dtype_bytes(local.dtype);
+  const int64_t head_bytes = layer.kv.head_rows() * local.row_bytes();
   const int64_t digest_floats = std::ssize(pages_) * local.head_dim;
   for (int32_t head = 0; head < local.num_kv_heads; ++head) {
     float* digests = digests_.as<float>() + head * 3 * digest_floats;

@@ -6,6 +6,7 @@
 // The device waits for the host only where pages take longer than a layer.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,12 @@ struct StoredBytes {
 
 class StoreSink final : public KvSink {
  public:
-  // `pages`: the prompt's pages this rank holds, ascending, as given to KvStore::begin_request.
+  // `pages`: the prompt's pages this rank computes, ascending, and `prefix_pages` those that were
+  // cached, both as given to KvStore::begin_request. All get scores.
   // `writer`: of that device and store, for this sink alone while it lives. All outlive the sink.
   StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
-            std::string request_id, std::vector<int64_t> pages);
+            std::string request_id, std::vector<int64_t> pages,
+            std::span<const int64_t> prefix_pages = {});
   // Gives up the layer that is on its way.
   ~StoreSink() override;
   StoreSink(const StoreSink&) = delete;
@@ -48,6 +51,7 @@ class StoreSink final : public KvSink {
   Result<void> prepare(const LocalKv& local);
   // Has the device copy the layer, where it has memory of its own, and digest its pages.
   StagedLayer copy_to_stage(int32_t number, const LocalKv& local);
+  void copy_rows(void* stage, const void* rows, const LocalKv& local);
   // complete_layer(), while the device may be computing the next one: up to `computed`.
   Result<void> complete_layer_before(kernels::TimeMark computed);
   // Waits for the pages of the layer staged last, then gives them their scores.
@@ -58,6 +62,7 @@ class StoreSink final : public KvSink {
   PageWriter& writer_;
   std::string request_id_;
   std::vector<int64_t> pages_;
+  std::vector<int64_t> held_pages_;
 
   // From the first layer on; the writer's threads read them.
   kernels::DeviceBuffer k_, v_;  // the layer staged, or empty

@@ -6,10 +6,10 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
 NAME = "libmillrace_kv.so"
-VERSION_MAJOR, VERSION_MINOR = 1, 0
+VERSION_MAJOR, VERSION_MINOR = 1, 3
 
 PENDING, OK, INVALID_ARGUMENT, UNSUPPORTED, NOT_FOUND, TOO_LARGE, EXHAUSTED, UNAVAILABLE = range(-1, 7)
-DEADLINE_EXCEEDED, CANCELLED, PEER_LOST, CORRUPT, IO, INTERNAL = range(7, 13)
+DEADLINE_EXCEEDED, CANCELLED, PEER_LOST, CORRUPT, IO, INTERNAL, DENIED = range(7, 14)
 
 DTYPES = {0: "float32", 1: "bfloat16", 2: "float16"}
 TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2}
@@ -50,7 +50,8 @@ class ShardInfo(_Struct):
 
 class ClientOptions(_Struct):
     _fields_ = [("struct_bytes", c_uint32), ("transport", c_int32), ("num_threads", c_int32), ("connections_per_rank", c_int32),
-                ("pages_per_request", c_int32), ("max_refetches", c_int32)]
+                ("pages_per_request", c_int32), ("max_refetches", c_int32), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
+                ("tls_key", c_char_p)]
 
 
 class LayerDestination(ctypes.Structure):

@@ -9,6 +9,7 @@
 Objects may be used from any thread. What a pull writes to is kept alive by it."""
 import ctypes
 import json
+import os
 import threading
 from collections import namedtuple
 from ctypes import byref, c_float, c_int32
@@ -196,15 +197,17 @@ class Pull(_Owner):
 
 
 class Client(_Owner):
-    """Threads that pull, and their connections: one a process is enough. Create it after fork()."""
+    """Threads that pull, and their connections: one a process is enough. Create it after fork(). `tls_ca`, `tls_cert`, `tls_key`: files in
+    PEM, for ranks at tls:// addresses: who signs their certificates (else those that the system trusts), and what to show to them."""
 
     _destroy = "mkv_client_destroy"
 
-    def __init__(self, transport="auto", num_threads=0, connections_per_rank=0, lib=None):
+    def __init__(self, transport="auto", num_threads=0, connections_per_rank=0, lib=None, tls_ca="", tls_cert="", tls_key=""):
         lib = lib or library()
         if transport not in TRANSPORTS:
             raise MillraceError("invalid_argument", f"transport {transport!r}; known are {', '.join(TRANSPORTS)}")
-        options = ClientOptions(transport=TRANSPORTS[transport], num_threads=num_threads, connections_per_rank=connections_per_rank)
+        options = ClientOptions(transport=TRANSPORTS[transport], num_threads=num_threads, connections_per_rank=connections_per_rank,
+                                tls_ca=os.fsencode(tls_ca), tls_cert=os.fsencode(tls_cert), tls_key=os.fsencode(tls_key))
         super().__init__(lib, lib.new(lib.mkv_client_create, byref(options)))
 
     def pull(self, manifest, layers, block_ids, *, timeout_s, first_layer=0, first_kv_head=0, first_token=0, num_tokens=None, feed=None,

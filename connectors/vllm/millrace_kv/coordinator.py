@@ -3,7 +3,9 @@ import array
 import hashlib
 import http.client
 import json
+import os
 import socket
+import ssl
 import sys
 import threading
 import uuid
@@ -42,6 +44,24 @@ def _refusal(status, text):
         return MillraceError(error["type"], error["message"])
     except (ValueError, KeyError, TypeError):
         return MillraceError("unavailable", f"HTTP status {status}: {text[:300]!r}")
+
+
+def _find_token(path):
+    """What a client shows, or None: the first line of the file, else of $MILLRACE_TOKEN_FILE, else $MILLRACE_TOKEN."""
+    path = path or os.environ.get("MILLRACE_TOKEN_FILE")
+    if path:
+        try:
+            with open(path) as file:
+                token = file.readline().strip()
+        except OSError as why:
+            raise MillraceError("invalid_argument", f"token: {why}") from why
+    else:
+        token = os.environ.get("MILLRACE_TOKEN", "")
+        if not token:
+            return None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise MillraceError("invalid_argument", f"{path or 'MILLRACE_TOKEN'} holds no token")
+    return token
 
 
 class EventStream:
@@ -109,7 +129,8 @@ class EventStream:
                 if self._closed:
                     raise MillraceError("cancelled", "closed here")
                 self._socket = connection.sock
-            connection.request(method, target, body, {"Content-Type": "application/octet-stream"} if body else {})
+            headers = {"Content-Type": "application/octet-stream"} if body else {}
+            connection.request(method, target, body, headers | self._coordinator.credentials())
             response = connection.getresponse()
             if response.status != 200:
                 raise _refusal(response.status, response.read())
@@ -144,28 +165,48 @@ class Prefill(EventStream):
 
 
 class Coordinator:
-    """`address` is "host:port". `silence_s`: a stream without a word for so long is lost; one comes every 10 s."""
+    """`address` is "host:port", or "https://host:port" where the coordinator encrypts; its certificate must be signed by one of `ca_file`,
+    or of what $MILLRACE_TLS_CA names, or by one that the system trusts. `silence_s`: a stream without a word for so long is lost; one comes every 10 s. The token is read from
+    `token_file` for every call, so that a new one needs no restart; without it from what $MILLRACE_TOKEN_FILE names, or $MILLRACE_TOKEN."""
 
-    def __init__(self, address, connect_timeout_s=2.0, silence_s=30.0):
-        self.address = address.removeprefix("http://").rstrip("/")
+    def __init__(self, address, connect_timeout_s=2.0, silence_s=30.0, token_file=None, ca_file=None):
+        encrypted = address.startswith("https://")
+        self.address = address.removeprefix("https://" if encrypted else "http://").rstrip("/")
         if "://" in self.address or not self.address:
-            raise MillraceError("invalid_argument", f"coordinator {address!r}; needed is host:port, without TLS")
+            raise MillraceError("invalid_argument", f"coordinator {address!r}; needed is host:port or https://host:port")
+        self._tls = None
+        if encrypted:
+            try:
+                self._tls = ssl.create_default_context(cafile=ca_file or os.environ.get("MILLRACE_TLS_CA"))
+            except OSError as why:
+                raise MillraceError("invalid_argument", f"certificates of CAs: {why}") from why
+            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self.connect_timeout_s = connect_timeout_s
         self.silence_s = silence_s
+        self.token_file = token_file
+
+    def credentials(self):
+        """The headers that say who asks."""
+        token = _find_token(self.token_file)
+        return {"Authorization": "Bearer " + token} if token else {}
 
     def connect(self):
-        connection = http.client.HTTPConnection(self.address, timeout=self.connect_timeout_s)
+        if self._tls:
+            connection = http.client.HTTPSConnection(self.address, timeout=self.connect_timeout_s, context=self._tls)
+        else:
+            connection = http.client.HTTPConnection(self.address, timeout=self.connect_timeout_s)
         connection.connect()
         connection.sock.settimeout(self.silence_s)
         return connection
 
     def call(self, method, path, body=None):
         """The parsed answer; raises what the coordinator refused with."""
+        headers = {"Content-Type": "application/json"} | self.credentials()
         try:
             connection = self.connect()
             try:
                 connection.sock.settimeout(_ANSWER_S)
-                connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+                connection.request(method, path, None if body is None else json.dumps(body), headers)
                 response = connection.getresponse()
                 text = response.read()
             finally:

@@ -7,12 +7,17 @@ from ._library import TRANSPORTS
 @dataclass(frozen=True)
 class Options:
     coordinator: str
+    token_file: str = ""  # its first line is the token; "": what $MILLRACE_TOKEN_FILE names, or $MILLRACE_TOKEN
+    ca_file: str = ""  # who signs the certificate of an https:// coordinator; "": what $MILLRACE_TLS_CA names, or whom the system trusts
     model: str = ""  # of the coordinator; "": the name that vLLM serves the model under, or the coordinator's only one
     min_tokens: int = 2048  # a prompt with fewer that vLLM does not have already is left to vLLM
     head_plan: str = ""  # "": the group's
     min_recall: float = 0.0  # 0: the group's
     reuse: bool = False  # lets other requests have pulled blocks from vLLM's prefix cache
     transport: str = "auto"
+    kv_tls_ca: str = ""  # who signs the certificates of ranks at tls:// addresses; "": whom the system trusts
+    kv_tls_cert: str = ""  # what to show to ranks that ask for a certificate
+    kv_tls_key: str = ""
     num_threads: int = 0  # of the library, 0: its default
     max_wait_s: float = 60.0  # for the manifest: for room at Millrace, that is
     pull_timeout_s: float = 120.0  # from then on, for all of a cache
@@ -31,7 +36,7 @@ class Options:
         if unknown:
             raise ValueError(f"unknown {', '.join(unknown)}; known are {', '.join(known)}")
         if not config.get("coordinator"):
-            raise ValueError('"coordinator" is missing: host:port of millrace-coordinator')
+            raise ValueError('"coordinator" is missing: host:port or https://host:port of millrace-coordinator')
         values = {}
         for name, value in config.items():
             wanted = known[name]

@@ -56,7 +56,8 @@ class SchedulerSide:
         self._shape = ModelShape.of(vllm_config)
         self._served_name = vllm_config.model_config.served_model_name
         self._block_tokens = block_tokens
-        self._coordinator = Coordinator(options.coordinator, options.connect_timeout_s)
+        self._coordinator = Coordinator(options.coordinator, options.connect_timeout_s, token_file=options.token_file,
+                                        ca_file=options.ca_file)
         self._remotes = {}  # by vLLM's request id
         self._left = set()  # request ids that vLLM computes, or that have had their load
         self._loads = []

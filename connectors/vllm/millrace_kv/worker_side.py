@@ -115,8 +115,10 @@ class WorkerSide:
         self._block_tokens = block_tokens
         self._num_heads = max(1, shape.num_kv_heads // tp_size)
         self._first_head = tp_rank * shape.num_kv_heads // tp_size
-        self._coordinator = Coordinator(options.coordinator, options.connect_timeout_s)
-        self._client = Client(options.transport, options.num_threads)
+        self._coordinator = Coordinator(options.coordinator, options.connect_timeout_s, token_file=options.token_file,
+                                        ca_file=options.ca_file)
+        self._client = Client(options.transport, options.num_threads, tls_ca=options.kv_tls_ca, tls_cert=options.kv_tls_cert,
+                              tls_key=options.kv_tls_key)
         self._threads = ThreadPoolExecutor(_MAX_LOADS, "millrace-load")
         self._lock = threading.Lock()
         self._running = {}

@@ -32,12 +32,32 @@ struct BFloat16Output {
   }
 };
 
-// One row: `turn` holds head_dim / 2 cosines, then as many sines.
+// What a thread has for one row: cosines and sines, and a head that was normalised.
+struct RowScratch {
+  explicit RowScratch(const RopeQkvParams& p)
+      : cosines(static_cast<size_t>(p.num_turned() / 2)),
+        sines(cosines.size()),
+        normed(static_cast<size_t>(p.head_dim)) {}
+  std::vector<float> cosines, sines, normed;
+};
+
 template <typename Output>
-void split_row(const RopeQkvParams& p, int64_t row, const float* turn, const RowKernels& kernels) {
+void turn_head(const RopeQkvParams& p, const float* x, const float* norm, const RowKernels& kernels,
+               RowScratch& scratch, typename Output::Element* out) {
+  if (norm != nullptr) {
+    kernels.rms_norm_f32(x, norm, p.norm_eps, p.head_dim, scratch.normed.data());
+    x = scratch.normed.data();
+  }
+  const int64_t turned = p.num_turned();
+  Output::rotate(kernels, x, scratch.cosines.data(), scratch.sines.data(), turned / 2, out);
+  if (turned < p.head_dim) Output::copy(kernels, x + turned, p.head_dim - turned, out + turned);
+}
+
+template <typename Output>
+void split_row(const RopeQkvParams& p, int64_t row, const RowKernels& kernels,
+               RowScratch& scratch) {
   using Element = typename Output::Element;
   const int64_t dim = p.head_dim;
-  const int64_t half = dim / 2;
   const float* q = static_cast<const float*>(p.qkv) +
                    row * (p.num_query_heads + 2 * int64_t{p.num_kv_heads}) * dim;
   const float* k = q + p.num_query_heads * dim;
@@ -45,14 +65,23 @@ void split_row(const RopeQkvParams& p, int64_t row, const float* turn, const Row
 
   Element* q_out = static_cast<Element*>(p.q) + row * p.num_query_heads * dim;
   for (int64_t h = 0; h < p.num_query_heads; ++h) {
-    Output::rotate(kernels, q + h * dim, turn, turn + half, half, q_out + h * dim);
+    turn_head<Output>(p, q + h * dim, p.q_norm, kernels, scratch, q_out + h * dim);
   }
   for (int64_t h = 0; h < p.num_kv_heads; ++h) {
     const int64_t begin = (h * p.kv_stride + row) * dim;
-    Output::rotate(kernels, k + h * dim, turn, turn + half, half,
-                   static_cast<Element*>(p.k) + begin);
+    turn_head<Output>(p, k + h * dim, p.k_norm, kernels, scratch,
+                      static_cast<Element*>(p.k) + begin);
     Output::copy(kernels, v + h * dim, dim, static_cast<Element*>(p.v) + begin);
   }
+}
+
+void turns_of_row(const RopeQkvParams& p, int64_t row, const RowKernels& kernels,
+                  RowScratch& scratch) {
+  kernels.cos_sin(static_cast<float>(p.positions[row]), p.inv_freq, p.num_turned() / 2,
+                  scratch.cosines.data(), scratch.sines.data());
+  if (p.turn_scale == 1) return;
+  for (float& cosine : scratch.cosines) cosine *= p.turn_scale;
+  for (float& sine : scratch.sines) sine *= p.turn_scale;
 }
 
 }  // namespace
@@ -63,17 +92,19 @@ void rope_qkv(const RopeQkvParams& params, const Context& context) {
            params.head_dim);
   MR_CHECK(params.kv_stride >= params.num_rows, "rope_qkv: {} rows, heads {} tokens apart",
            params.num_rows, params.kv_stride);
-  const int64_t half = params.head_dim / 2;
+  MR_CHECK(params.num_turned() % 2 == 0 && params.num_turned() <= params.head_dim,
+           "rope_qkv: {} of {} elements turn", params.rotary_dim, params.head_dim);
+  MR_CHECK((params.q_norm == nullptr) == (params.k_norm == nullptr),
+           "rope_qkv: one of Q and K is normalised");
   const RowKernels& kernels = row_kernels(context.simd);
   parallel_ranges(params.num_rows, context.num_threads, [&](int64_t begin, int64_t end) {
-    std::vector<float> turn(static_cast<size_t>(params.head_dim));
+    RowScratch scratch(params);
     for (int64_t r = begin; r < end; ++r) {
-      kernels.cos_sin(static_cast<float>(params.positions[r]), params.inv_freq, half, turn.data(),
-                      turn.data() + half);
+      turns_of_row(params, r, kernels, scratch);
       if (params.dtype == DType::kFloat32) {
-        split_row<Float32Output>(params, r, turn.data(), kernels);
+        split_row<Float32Output>(params, r, kernels, scratch);
       } else {
-        split_row<BFloat16Output>(params, r, turn.data(), kernels);
+        split_row<BFloat16Output>(params, r, kernels, scratch);
       }
     }
   });

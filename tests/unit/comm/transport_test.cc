@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "comm/local/local_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "tests/unit/comm/pattern_server.h"
 
@@ -37,6 +38,10 @@ std::unique_ptr<Transport> make_ucx(UcxTransports transports, int server_threads
       UcxTransport::create({.transports = transports, .server_threads = server_threads});
   MR_CHECK(transport.ok(), "{}", transport.error().to_string());
   return std::move(transport).value();
+}
+
+std::unique_ptr<Transport> make_tcp(int server_threads = 1) {
+  return std::make_unique<TcpTransport>(TcpOptions{.server_threads = server_threads});
 }
 
 class TransportContract : public testing::TestWithParam<Implementation> {
@@ -368,10 +373,8 @@ TEST_P(TransportContract, OutlivesItsTransport) {
 }
 
 // One thread answers. "slow" is made by readers that wait until the test lets them.
-class UcxReaders : public testing::Test {
+class TransportReaders : public testing::TestWithParam<Implementation> {
  protected:
-  static constexpr int kReaders = 2;
-
   void SetUp() override {
     auto server = transport_->listen("127.0.0.1", 0, [this](std::string_view request) {
       if (request != "slow") return answer_with_pattern(request);
@@ -396,12 +399,11 @@ class UcxReaders : public testing::Test {
   std::promise<void> open_;
   const std::shared_future<void> opened_ = open_.get_future().share();
   std::atomic<int> waiting_ = 0, read_ = 0;
-  const std::unique_ptr<Transport> transport_ =
-      *UcxTransport::create({.server_threads = 1, .reader_threads = 1});
+  const std::unique_ptr<Transport> transport_ = GetParam().make();
   std::unique_ptr<TransportServer> server_;
 };
 
-TEST_F(UcxReaders, OtherRequestsAreAnsweredWhileOneWaits) {
+TEST_P(TransportReaders, OtherRequestsAreAnsweredWhileOneWaits) {
   std::vector<std::byte> memory(100);
   const auto slow = connect();
   auto calling =
@@ -415,7 +417,7 @@ TEST_F(UcxReaders, OtherRequestsAreAnsweredWhileOneWaits) {
   EXPECT_EQ(memory, pattern_payload(100));
 }
 
-TEST_F(UcxReaders, AReplyForAClientThatHasGoneIsDropped) {
+TEST_P(TransportReaders, AReplyForAClientThatHasGoneIsDropped) {
   std::vector<std::byte> memory(100);
   auto gone = connect();
   auto calling =
@@ -430,7 +432,7 @@ TEST_F(UcxReaders, AReplyForAClientThatHasGoneIsDropped) {
   expect_pattern(*other, 100'000, 2);
 }
 
-TEST_F(UcxReaders, AServerThatStopsWaitsForItsReadersAndDropsWhoWaits) {
+TEST_P(TransportReaders, AServerThatStopsWaitsForItsReadersAndDropsWhoWaits) {
   std::vector<std::byte> memory(100);
   const auto first = connect(), second = connect();
   auto calling =
@@ -450,6 +452,8 @@ INSTANTIATE_TEST_SUITE_P(
     Transports, TransportContract,
     testing::Values(
         Implementation{"Local", "local", [] { return std::make_unique<LocalTransport>(); }},
+        Implementation{"Tcp", "tcp", [] { return make_tcp(); }},
+        Implementation{"TcpThreads", "tcp", [] { return make_tcp(3); }},
         Implementation{"UcxAuto", "shm", [] { return make_ucx(UcxTransports::kAuto); }},
         Implementation{"UcxShm", "shm", [] { return make_ucx(UcxTransports::kSharedMemory); }},
         Implementation{"UcxTcp", "tcp", [] { return make_ucx(UcxTransports::kTcp); }},
@@ -457,6 +461,21 @@ INSTANTIATE_TEST_SUITE_P(
                        [] { return make_ucx(UcxTransports::kSharedMemory, 3); }},
         Implementation{"UcxTcpThreads", "tcp", [] { return make_ucx(UcxTransports::kTcp, 3); }}),
     [](const auto& param) { return param.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Transports, TransportReaders,
+                         testing::Values(Implementation{"Tcp", "tcp",
+                                                        [] {
+                                                          return std::make_unique<TcpTransport>(
+                                                              TcpOptions{.server_threads = 1,
+                                                                         .reader_threads = 1});
+                                                        }},
+                                         Implementation{"Ucx", "shm",
+                                                        []() -> std::unique_ptr<Transport> {
+                                                          return *UcxTransport::create(
+                                                              {.server_threads = 1,
+                                                               .reader_threads = 1});
+                                                        }}),
+                         [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace millrace::comm

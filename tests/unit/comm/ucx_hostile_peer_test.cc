@@ -7,7 +7,8 @@
 #include <chrono>
 #include <string>
 
-#include "comm/ucx/socket_address.h"
+#include "comm/net/address_scheme.h"
+#include "comm/net/socket_address.h"
 #include "comm/ucx/ucx_transport.h"
 #include "comm/ucx/wire_frame.h"
 #include "tests/unit/comm/pattern_server.h"
@@ -32,7 +33,7 @@ TEST(UcxHostilePeer, AProbeOfThePortLeavesTheServerServing) {
   ASSERT_TRUE(transport.ok());
   auto server = (*transport)->listen("127.0.0.1", 0, answer_with_pattern);
   ASSERT_TRUE(server.ok());
-  const auto address = SocketAddress::parse((*server)->address());
+  const auto address = SocketAddress::parse(*without_scheme((*server)->address(), kUcxScheme));
   ASSERT_TRUE(address.ok());
   for (const std::string& bytes : {std::string(), std::string("x")}) {
     send_raw(*address, bytes);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 
+#include "comm/net/address_scheme.h"
 #include "comm/ucx/outgoing_message.h"
 #include "comm/ucx/ucx_endpoint.h"
 #include "comm/ucx/ucx_server.h"
@@ -29,7 +30,8 @@ TEST_P(UcxMessage, IsLetGoWithItsWorkerAndCountsForNobodyIfItsSenderWasFirst) {
                                            return TransportReply{};
                                          });
   auto worker = *UcxWorker::create(context);
-  auto endpoint = *UcxEndpoint::connect(*worker, *SocketAddress::parse(server->address()));
+  auto endpoint = *UcxEndpoint::connect(
+      *worker, *SocketAddress::parse(*without_scheme(server->address(), kUcxScheme)));
   ASSERT_TRUE(endpoint->flush(ample()).ok());
 
   auto num_in_flight = std::make_shared<int>(0);

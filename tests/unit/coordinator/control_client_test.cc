@@ -4,7 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
+
+#include "common/errc_wire.h"
 #include "protocol/codec.h"
+#include "tests/support/certificates.h"
+#include "tests/support/temp_directory.h"
 #include "tests/unit/coordinator/loopback.h"
 #include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/running_server.h"
@@ -192,6 +197,98 @@ TEST(ControlClient, EndsAtOnceWhileNobodyListens) {
   ControlClient client(options_for(port), board);
   EXPECT_EQ(client.wait_connected(Deadline::after(std::chrono::milliseconds(20))).error().code,
             Errc::kDeadlineExceeded);
+}
+
+class ControlTls : public ::testing::Test {
+ protected:
+  // Files for one side, with the names that begin with `who`.
+  TlsFiles files(const std::string& who, const test::CertificateAuthority& signs,
+                 const test::CertificateAuthority& trusted) {
+    const test::Certificate own = signs.issue("IP:127.0.0.1");
+    return {.certificate = files_.write(who + "-cert", own.certificate),
+            .key = files_.write(who + "-key", own.key),
+            .ca = files_.write(who + "-ca", trusted.certificate())};
+  }
+  ServerOptions server_options() {
+    ServerOptions options = patient_options();
+    options.group_tls = files("coordinator", authority_, authority_);
+    return options;
+  }
+  Result<void> joins(const RunningServer& server, const TlsFiles& tls, const std::string& id = "g0",
+                     Duration patience = kPatience) {
+    ControlOptions options = options_for(server.group_port(), id);
+    options.tls = tls;
+    ControlBoard board;
+    ControlClient client(options, board);
+    return client.wait_connected(Deadline::after(patience));
+  }
+  // Long enough for several attempts.
+  bool stays_out(const RunningServer& server, const TlsFiles& tls) {
+    return !joins(server, tls, "stranger", std::chrono::milliseconds(300)).ok();
+  }
+
+  test::TempDirectory files_;
+  test::CertificateAuthority authority_;
+  test::CertificateAuthority other_;
+};
+
+TEST_F(ControlTls, AGroupWithACertificateOfTheAuthorityJoinsAndIsHeard) {
+  RunningServer server(server_options());
+  ControlOptions options = options_for(server.group_port());
+  options.tls = files("group", authority_, authority_);
+  ControlBoard board;
+  ControlClient client(options, board);
+  const Result<void> joined = client.wait_connected(Deadline::after(kPatience));
+  ASSERT_TRUE(joined.ok()) << joined.error().message;
+  auto reply = std::async(std::launch::async, [&] {
+    return http_call(server.http_port(), "POST", "/v1/prefill",
+                     R"({"model":"tiny","prompt_token_ids":[1],"request_id":"r"})");
+  });
+  EXPECT_EQ(next(client).kind, ControlEvent::Kind::kConnected);
+  const ControlEvent request = next(client);
+  EXPECT_EQ(request.message.prefill_request().request_id(), "r");
+  protocol::Envelope failed;
+  failed.mutable_prefill_failed()->set_request_id("r");
+  failed.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kUnsupported));
+  ASSERT_TRUE(client.send(failed).ok());
+  EXPECT_EQ(reply.get().status, 501);
+}
+
+TEST_F(ControlTls, AStrangerStaysOut) {
+  RunningServer server(server_options());
+  EXPECT_TRUE(stays_out(server, {}));  // does not encrypt
+  EXPECT_TRUE(stays_out(server, files("stranger", other_, authority_)));
+  EXPECT_EQ(http_call(server.http_port(), "GET", "/ready").status, 503);
+  EXPECT_TRUE(joins(server, files("group", authority_, authority_)).ok());
+}
+
+TEST_F(ControlTls, AGroupRefusesAStrangeCoordinator) {
+  RunningServer server(server_options());
+  EXPECT_TRUE(stays_out(server, files("group", authority_, other_)));
+}
+
+TEST_F(ControlTls, SilenceInTheHandshakeEndsIt) {
+  ServerOptions options = server_options();
+  options.http.group_handshake = std::chrono::milliseconds(50);
+  RunningServer server(options);
+  const int silent = connect_loopback(server.group_port());
+  EXPECT_TRUE(read_until_closed(silent));
+  ::close(silent);
+}
+
+TEST_F(ControlTls, BothSidesTakeNewFilesForTheNextConnection) {
+  RunningServer server(server_options());
+  ASSERT_TRUE(joins(server, files("group", authority_, authority_)).ok());
+  files("coordinator", other_, other_);
+  server.reload();
+  ControlOptions options = options_for(server.group_port(), "g1");
+  options.tls = files("group", authority_, authority_);
+  ControlBoard board;
+  ControlClient client(options, board);
+  EXPECT_FALSE(client.wait_connected(Deadline::after(std::chrono::milliseconds(300))).ok());
+  files("group", other_, other_);
+  const Result<void> joined = client.wait_connected(Deadline::after(kPatience));
+  EXPECT_TRUE(joined.ok()) << joined.error().message;
 }
 
 }  // namespace

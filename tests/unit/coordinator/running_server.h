@@ -45,6 +45,7 @@ class RunningServer {
   uint16_t group_port() const { return group_port_; }
   uint16_t admin_port() const { return server_->admin_port().value(); }
   void shut_down() { server_->shut_down(); }
+  void reload() { server_->reload(); }
   bool ended_within(std::chrono::seconds patience) {
     return end_.wait_for(patience) == std::future_status::ready;
   }

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "comm/local/local_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "decode/decode_node.h"
 #include "kvclient/kv_client.h"
@@ -63,8 +64,13 @@ Result<std::unique_ptr<comm::Transport>> make_shm() {
   return make_ucx(comm::UcxTransports::kSharedMemory);
 }
 
-Result<std::unique_ptr<comm::Transport>> make_tcp() {
+Result<std::unique_ptr<comm::Transport>> make_ucx_tcp() {
   return make_ucx(comm::UcxTransports::kTcp);
+}
+
+Result<std::unique_ptr<comm::Transport>> make_tcp() {
+  return std::unique_ptr<comm::Transport>(
+      std::make_unique<comm::TcpTransport>(comm::TcpOptions{.server_threads = 2}));
 }
 
 // The two with 2 kv heads on 4 ranks replicate each head, when prefilling and when decoding.
@@ -75,6 +81,7 @@ std::vector<Setting> float32_settings() {
           {"ShmTp1Cp2ToTp2", "shm", make_shm, {1, 2}, 2},
           {"TcpTp2Cp2ToTp1", "tcp", make_tcp, {2, 2}, 1},
           {"TcpTp1Cp2ToTp2", "tcp", make_tcp, {1, 2}, 2},
+          {"UcxTcpTp2Cp2ToTp1", "tcp", make_ucx_tcp, {2, 2}, 1},
           {"ReplicasTp4Cp2ToTp1", "local", make_local, {4, 2}, 1, DType::kFloat32, 2},
           {"ReplicasTp1Cp2ToTp4", "local", make_local, {1, 2}, 4, DType::kFloat32, 2}};
 }

@@ -149,13 +149,14 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
   const auto shards = must(worker::gather_shards(runtime->grid().world(), rank.server->address(),
                                                  placement, Deadline::after(kTimeout)));
   if (number != 0) return;
-  manifest_ = must(worker::make_manifest({.request_id = "prompt-1",
-                                          .lease_id = "lease-1",
-                                          .lease = kServedLease,
-                                          .epoch = "epoch-1",
-                                          .result = &result,
-                                          .ranks = shards},
-                                         runtime->weights(), partition, options.grid));
+  manifest_ =
+      must(worker::make_manifest({.request_id = "prompt-1",
+                                  .lease_id = "lease-1",
+                                  .lease = kServedLease,
+                                  .epoch = "epoch-1",
+                                  .result = &result,
+                                  .ranks = shards},
+                                 runtime->weights(), partition, /*prefix=*/{}, options.grid));
   manifest_.mutable_layout()->set_dtype(std::string(dtype_name(cache_dtype)));
 }
 

@@ -94,19 +94,28 @@ void silu_mul(const SiluMulParams& p) {
 }
 
 void rope_qkv(const RopeQkvParams& p) {
-  const int64_t half = p.head_dim / 2;
-  const int64_t num_turned = p.num_query_heads + p.num_kv_heads;
-  const int64_t num_heads = num_turned + p.num_kv_heads;
+  const int64_t turned = p.num_turned(), half = turned / 2;
+  const int64_t num_turned_heads = p.num_query_heads + p.num_kv_heads;
+  const int64_t num_heads = num_turned_heads + p.num_kv_heads;
   for (int64_t r = 0; r < p.num_rows; ++r) {
     for (int64_t h = 0; h < num_heads; ++h) {
-      const float* x = floats(p.qkv) + (r * num_heads + h) * p.head_dim;
+      const float* from = floats(p.qkv) + (r * num_heads + h) * p.head_dim;
       float* to = rope_output(p, r, h);
-      const bool turned = h < num_turned;
+      std::copy_n(from, p.head_dim, to);
+      if (h >= num_turned_heads) continue;
+      if (p.q_norm != nullptr) {
+        rms_norm({.x = from,
+                  .weight = h < p.num_query_heads ? p.q_norm : p.k_norm,
+                  .eps = p.norm_eps,
+                  .out = dense_matrix(to, DType::kFloat32, 1, p.head_dim)});
+      }
       for (int64_t i = 0; i < half; ++i) {
         const float angle = static_cast<float>(p.positions[r]) * p.inv_freq[i];
-        to[i] = turned ? x[i] * std::cos(angle) - x[i + half] * std::sin(angle) : x[i];
-        to[i + half] =
-            turned ? x[i + half] * std::cos(angle) + x[i] * std::sin(angle) : x[i + half];
+        const float cosine = std::cos(angle) * p.turn_scale;
+        const float sine = std::sin(angle) * p.turn_scale;
+        const float x = to[i], y = to[i + half];
+        to[i] = x * cosine - y * sine;
+        to[i + half] = y * cosine + x * sine;
       }
     }
   }

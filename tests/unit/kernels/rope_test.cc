@@ -49,16 +49,25 @@ struct Outputs {
   GuardedBuffer<Element> v;
 };
 
+// What only some models do with a head.
+struct Variant {
+  int32_t rotary_dim = 0;
+  float turn_scale = 1;
+  bool normed = false;
+};
+
 struct Problem {
-  explicit Problem(const Shape& s, int32_t first_position = 0)
+  explicit Problem(const Shape& s, int32_t first_position = 0, const Variant& v = {})
       : shape(s),
+        variant(v),
         qkv(test::random_normals(
             1, s.num_rows * (s.num_query_heads + 2 * s.num_kv_heads) * s.head_dim)) {
     for (int64_t r = 0; r < s.num_rows; ++r) {
       positions.push_back(first_position + static_cast<int32_t>(r) * 17);
     }
-    for (int32_t i = 0; i < s.head_dim / 2; ++i) {
-      inv_freq.push_back(std::pow(10000.0F, -2.0F * static_cast<float>(i) / s.head_dim));
+    const int32_t turned = v.rotary_dim == 0 ? s.head_dim : v.rotary_dim;
+    for (int32_t i = 0; i < turned / 2; ++i) {
+      inv_freq.push_back(std::pow(10000.0F, -2.0F * static_cast<float>(i) / turned));
     }
   }
 
@@ -70,7 +79,12 @@ struct Problem {
             .num_kv_heads = shape.num_kv_heads,
             .head_dim = shape.head_dim,
             .positions = positions.data(),
+            .rotary_dim = variant.rotary_dim,
             .inv_freq = inv_freq.data(),
+            .turn_scale = variant.turn_scale,
+            .q_norm = variant.normed ? q_norm.data() : nullptr,
+            .k_norm = variant.normed ? k_norm.data() : nullptr,
+            .norm_eps = 0.5F,
             .dtype = dtype,
             .q = out.q.data(),
             .k = out.k.data(),
@@ -91,7 +105,10 @@ struct Problem {
   }
 
   Shape shape;
+  Variant variant;
   std::vector<float> qkv;
+  std::vector<float> q_norm = test::random_normals(2, shape.head_dim);
+  std::vector<float> k_norm = test::random_normals(3, shape.head_dim);
   std::vector<int32_t> positions;
   std::vector<float> inv_freq;
 };
@@ -127,6 +144,21 @@ TEST(RopeQkv, MatchesReference) {
 
 TEST(RopeQkv, LeavesTokensPastItsRowsAlone) {
   expect_as_good_as_naive(Problem({9, 4, 2, 32, 31}));
+}
+
+TEST(RopeQkv, NormalisesEachHeadBeforeItTurns) {
+  expect_as_good_as_naive(Problem({13, 4, 2, 128, 13}, 0, {.normed = true}));
+  expect_as_good_as_naive(Problem({13, 6, 2, 80, 17}, 0, {.normed = true}));
+}
+
+TEST(RopeQkv, TurnsTheFirstElementsOfAHeadAlone) {
+  expect_as_good_as_naive(Problem({13, 4, 2, 128, 13}, 0, {.rotary_dim = 96}));
+  expect_as_good_as_naive(
+      Problem({13, 4, 2, 64, 13}, 5, {.rotary_dim = 16, .turn_scale = 1.25F, .normed = true}));
+}
+
+TEST(RopeQkv, ScalesWhatTurns) {
+  expect_as_good_as_naive(Problem({13, 4, 2, 64, 13}, 100, {.turn_scale = 1.25F}));
 }
 
 TEST(RopeQkv, HoldsAtFourMillionTokens) {

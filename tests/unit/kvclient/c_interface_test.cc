@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/ucx/ucx_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "kvclient/millrace_kv.h"
 #include "tests/unit/kvclient/fake_ranks.h"
 #include "tests/unit/kvclient/paged_cache.h"
@@ -68,7 +68,8 @@ class CInterfaceTest : public testing::Test {
     return request;
   }
 
-  const std::unique_ptr<comm::UcxTransport> transport_ = *comm::UcxTransport::create({});
+  const std::unique_ptr<comm::TcpTransport> transport_ =
+      std::make_unique<comm::TcpTransport>(comm::TcpOptions{});
   std::unique_ptr<FakeRanks> ranks_;
   mkv_manifest* manifest_ = nullptr;
   mkv_client* client_ = nullptr;
@@ -142,7 +143,7 @@ TEST_F(CInterfaceTest, PullsIntoBlocksAndCounts) {
   EXPECT_EQ(stats.pages_done, 2 * 4 * 11);
   EXPECT_EQ(stats.pages_total, 2 * 4 * 11);
   EXPECT_EQ(stats.bytes, stats.pages_done * 2 * 64 * 16 * 4);
-  EXPECT_EQ(stats.bytes_shm, stats.bytes);
+  EXPECT_EQ(stats.bytes_tcp, stats.bytes);
   EXPECT_EQ(stats.pages_host, stats.pages_done);
   EXPECT_EQ(mkv_pull_wait_layer(pull, 2, 0), MKV_INVALID_ARGUMENT);
   mkv_pull_destroy(pull);

@@ -9,7 +9,7 @@
 
 #include "comm/local/local_transport.h"
 #include "comm/memfd/memfd_connection.h"
-#include "comm/ucx/ucx_transport.h"
+#include "comm/ucx/any_ucx.h"
 #include "common/system/shared_memory_view.h"
 #include "kvclient/page_call.h"
 #include "kvclient/pull_client.h"
@@ -44,6 +44,7 @@ struct RankSettings {
   int32_t head_dim = 16;
   int64_t host_pages = 1000;
   int64_t read_bytes = 64 << 20;
+  std::string transport = "tcp";
 };
 
 class RankProcess {
@@ -66,7 +67,8 @@ class RankProcess {
                                       std::to_string(settings.num_tokens),
                                       std::to_string(settings.head_dim),
                                       std::to_string(settings.host_pages),
-                                      std::to_string(settings.read_bytes)};
+                                      std::to_string(settings.read_bytes),
+                                      settings.transport};
     std::vector<char*> arguments;
     for (auto& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -137,22 +139,33 @@ constexpr PageRun kFirstPage{.layer = 0, .kv_head = 0, .first_page = 0, .num_pag
 
 // As a client hears it.
 std::string socket_of(comm::Transport& transport, const Manifest& manifest) {
-  const auto connection = *transport.connect(manifest.shards[0].address, ample());
+  const auto connection =
+      *transport.connect(manifest.shards[0].address, manifest.lease_id, ample());
   std::vector<std::byte> page(static_cast<size_t>(manifest.page_bytes()));
   const auto reply = connection->call(page_request(manifest, kFirstPage, false), page, ample());
   return read_page_reply(*reply, "", kFirstPage, std::ssize(page))->same_host_socket;
 }
 
 TEST(SameHostProcess, EveryPathBringsTheSameBytes) {
-  const RankProcess rank({});
-  for (const auto& [transports, name] : {std::pair{comm::UcxTransports::kAuto, "same-host"},
-                                         {comm::UcxTransports::kSharedMemory, "shm"},
-                                         {comm::UcxTransports::kTcp, "tcp"}}) {
-    SCOPED_TRACE(name);
-    const auto transport = *comm::UcxTransport::create({.transports = transports});
-    PullClient client(*transport, {.num_threads = 2,
-                                   .pages_per_request = 3,
-                                   .same_host = transports == comm::UcxTransports::kAuto});
+  struct Path {
+    std::string of_rank;
+    comm::UcxTransports of_client;
+    std::string name;
+  };
+  for (const Path& path : {Path{"tcp", comm::UcxTransports::kAuto, "same-host"},
+                           Path{"tcp", comm::UcxTransports::kTcp, "tcp"},
+                           Path{"ucx", comm::UcxTransports::kAuto, "same-host"},
+                           Path{"ucx", comm::UcxTransports::kSharedMemory, "shm"},
+                           Path{"ucx", comm::UcxTransports::kTcp, "tcp"}}) {
+    const std::string& name = path.name;
+    SCOPED_TRACE(path.of_rank + " " + name);
+    const RankProcess rank({.transport = path.of_rank});
+    EXPECT_TRUE(rank.manifest().shards[0].address.starts_with(path.of_rank + "://"));
+    comm::AnyTransport transport(comm::TcpOptions{});
+    add_ucx(transport, {.transports = path.of_client});
+    PullClient client(transport, {.num_threads = 2,
+                                  .pages_per_request = 3,
+                                  .same_host = path.of_client == comm::UcxTransports::kAuto});
     pull(client, rank);
     const auto stats = pull(client, rank);
     EXPECT_EQ(stats.bytes_by_transport.size(), 1u);
@@ -162,8 +175,8 @@ TEST(SameHostProcess, EveryPathBringsTheSameBytes) {
 
 TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
   RankProcess rank({.num_layers = 6});
-  const auto transport = *comm::UcxTransport::create({});
-  PullClient client(*transport, {.num_threads = 2});
+  comm::TcpTransport transport({});
+  PullClient client(transport, {.num_threads = 2});
   pull(client, rank);
   PagedCache cache(rank.cache(), test::whole(rank.cache(), Layout::kNhdTwoTensors, 16));
   auto request = cache.request();
@@ -183,8 +196,8 @@ TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
 
 TEST(SameHostProcess, WhatIsMappedStaysGoodWhenTheRankIsKilledAndNothingIsLeft) {
   RankProcess rank({});
-  const auto transport = *comm::UcxTransport::create({});
-  const auto name = socket_of(*transport, rank.manifest());
+  comm::TcpTransport transport({});
+  const auto name = socket_of(transport, rank.manifest());
   EXPECT_NE(text_of("/proc/net/unix").find(name), std::string::npos);
   const auto socket = *comm::MemfdConnection::open(name, ample());
   const auto answer = socket->call(page_request(rank.manifest(), kFirstPage, false), ample());
@@ -224,8 +237,8 @@ TEST(SameHostProcess, AClientThatIsKilledInTheMiddleOfACopyPinsNothing) {
 
 // Pulls of everything by 64 threads of their own, each with a connection; how much the rank grew.
 int64_t growth_under_64_pulls(const RankProcess& rank, bool same_host) {
-  const auto transport = *comm::UcxTransport::create({});
-  PullClient client(*transport, {.num_threads = 64, .same_host = same_host});
+  comm::TcpTransport transport({});
+  PullClient client(transport, {.num_threads = 64, .same_host = same_host});
   rank.reset_peak();
   const int64_t before = rank.peak_bytes();
   std::vector<std::unique_ptr<PagedCache>> caches;

@@ -1,20 +1,26 @@
 // Ranks with a cache in memory or on disk, in a process of its own, for tests that kill it:
-// stored_rank LAYERS TOKENS HEAD_DIM HOST_PAGES READ_BYTES. Prints its manifest on a line "manifest
+// stored_rank LAYERS TOKENS HEAD_DIM HOST_PAGES READ_BYTES tcp|ucx. Prints its manifest on a line "manifest
 // JSON" (UCX prints its warnings on standard output, too) and serves until standard input ends.
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "comm/local/local_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "tests/unit/kvclient/stored_ranks.h"
 
 int main(int argc, char** argv) {
   using namespace millrace;
-  MR_CHECK(argc == 6, "{} arguments", argc - 1);
-  const auto transport = comm::UcxTransport::create({.server_threads = 2});
-  MR_CHECK(transport.ok(), "{}", transport.error().to_string());
+  MR_CHECK(argc == 7, "{} arguments", argc - 1);
+  std::unique_ptr<comm::Transport> transport;
+  if (argv[6] == std::string_view("tcp")) {
+    transport = std::make_unique<comm::TcpTransport>(comm::TcpOptions{.server_threads = 2});
+  } else {
+    transport = *comm::UcxTransport::create({.server_threads = 2});
+  }
   comm::LocalTransport unused;
   const test::FakeRanks cache(unused, {.num_layers = std::atoi(argv[1]),
                                        .head_dim = std::atoi(argv[3]),
@@ -22,7 +28,7 @@ int main(int argc, char** argv) {
                                        .tp = 1,
                                        .cp = 1});
   const test::StoredRanks ranks(
-      **transport, cache, {.host_pages = std::atoi(argv[4]), .read_bytes = std::atoi(argv[5])});
+      *transport, cache, {.host_pages = std::atoi(argv[4]), .read_bytes = std::atoi(argv[5])});
   std::printf("\nmanifest %s\n", kvclient::to_json(ranks.manifest()).c_str());
   std::fflush(stdout);
   char byte = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "kvstore/page_table.h"
 #include "tests/unit/kvstore/page_data.h"
 
 namespace millrace::kvstore {
@@ -20,7 +21,8 @@ TEST(EvictionQueue, YieldsPagesByRisingWorthWhateverHappensInBetween) {
   std::mt19937 random(7);
   std::vector<PageEntry*> in_queue;
   for (int step = 0; step < 5000; ++step) {
-    PageEntry& page = table.entries()[random() % table.num_entries()];
+    PageColumn& column = *table.columns()[random() % 20];
+    PageEntry& page = column.entry(static_cast<int64_t>(random() % 10));
     const PagePriority priority{static_cast<Keep>(random() % 5),
                                 static_cast<float>(random() % 50) / 50};
     if (page.queue_index < 0) {
@@ -46,8 +48,8 @@ TEST(EvictionQueue, YieldsPagesByRisingWorthWhateverHappensInBetween) {
 TEST(EvictionQueue, HoldsTheOlderOfTwoEqualPagesWorthLess) {
   PageTable old_table = make_table(1, 3);
   PageTable new_table = make_table(1, 4);
-  EXPECT_TRUE(worth_less(old_table.entries()[0], new_table.entries()[0]));
-  EXPECT_FALSE(worth_less(new_table.entries()[0], old_table.entries()[0]));
+  EXPECT_TRUE(worth_less(old_table.columns()[0]->entry(0), new_table.columns()[0]->entry(0)));
+  EXPECT_FALSE(worth_less(new_table.columns()[0]->entry(0), old_table.columns()[0]->entry(0)));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What a store does beside its callers: which pages come from disk into memory, whose places they
 // take, and what is read ahead of a reader. One step at a time, by tend().
 
-#include "kvstore/placement.h"
+#include "kvstore/rules/placement.h"
 #include "kvstore/tiered_kv_store.h"
 #include "tests/unit/kvstore/kv_store_case.h"
 

@@ -1,4 +1,4 @@
-#include "kvstore/lease_table.h"
+#include "kvstore/rules/lease_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,6 +25,19 @@ TEST_F(LeaseTableTest, HoldsUntilTheInstantItEnds) {
   EXPECT_TRUE(leases_.check("r", "l").ok());
   clock_.advance(milliseconds(1));
   EXPECT_THAT(leases_.check("r", "l").error().message, HasSubstr("expired 0.000 s ago"));
+}
+
+TEST_F(LeaseTableTest, KnowsLeasesByTheirIdAsLongAsTheyLetRead) {
+  leases_.open("open", "early");
+  leases_.grant("r", "l", seconds(10));
+  EXPECT_TRUE(leases_.knows("early"));
+  EXPECT_TRUE(leases_.knows("l"));
+  for (const char* wrong : {"", "L", "ll", "earl", "r", "open"}) EXPECT_FALSE(leases_.knows(wrong));
+  clock_.advance(seconds(10));
+  EXPECT_FALSE(leases_.knows("l"));
+  EXPECT_TRUE(leases_.knows("early"));
+  leases_.end("open", LeaseEnd::kAborted);
+  EXPECT_FALSE(leases_.knows("early"));
 }
 
 TEST_F(LeaseTableTest, ListsExactlyTheExpired) {

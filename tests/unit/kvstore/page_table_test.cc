@@ -18,7 +18,7 @@ TEST(PageTable, FindsEveryPageUnderItsKeyOnce) {
       for (const int64_t page : pages) {
         const auto found = table.select(layer, head, std::span(&page, 1));
         ASSERT_TRUE(found.ok());
-        EXPECT_EQ(table.key_of(*found->front()), (PageKey{layer, head, page}));
+        EXPECT_EQ(found->front()->column->key_of(*found->front()), (PageKey{layer, head, page}));
         seen.insert(found->front());
       }
     }
@@ -26,11 +26,11 @@ TEST(PageTable, FindsEveryPageUnderItsKeyOnce) {
   EXPECT_EQ(seen.size(), 30u);
 }
 
-TEST(PageTable, HasADigestOfItsOwnForEveryPage) {
-  PageTable table("r", small_geometry(), 2 * 64, iota_pages(2), 0);
-  const float* expected = table.digest_of(table.entries()[0]).data();
-  for (PageEntry& entry : table.entries()) {
-    const auto digest = table.digest_of(entry);
+TEST(PageColumn, HasADigestOfItsOwnForEveryPage) {
+  PageColumn column("r", small_geometry(), 1, 2, 0);
+  const float* expected = column.digest_of(column.entry(0)).data();
+  for (PageEntry& entry : column.entries()) {
+    const auto digest = column.digest_of(entry);
     EXPECT_EQ(digest.size(), 24u);
     EXPECT_EQ(digest.data(), expected);
     expected += 24;

@@ -1,4 +1,4 @@
-#include "kvstore/placement.h"
+#include "kvstore/rules/placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kvstore/page_table.h"
 #include "tests/unit/kvstore/page_data.h"
 
 namespace millrace::kvstore {
@@ -12,7 +13,7 @@ class ResidencyTest : public ::testing::Test {
  protected:
   // Pages 1 to 7 of a late layer: none is forced, so shares alone decide.
   PageEntry& page(int64_t number) {
-    return table_->head(4, 4).value()[static_cast<size_t>(number)];
+    return *table_->head(4, 4).value()[static_cast<size_t>(number)];
   }
   PageEntry& scored(int64_t number, float share) {
     page(number).priority = {Keep::kMass, share};
@@ -177,9 +178,9 @@ TEST_F(ResidencyTest, WarmsADiskPageWhenTheHostHasRoom) {
   residency.reserve(3);
   for (int64_t number = 1; number <= 3; ++number) write(residency, page(number));
   EXPECT_FALSE(residency.plan_warming(page(3), Residency::Takes::kRoom).has_value());
-  table_->dead = true;
+  page(2).column->dead = true;
   residency.free_unpinned(page(2));
-  table_->dead = false;
+  page(2).column->dead = false;
   const auto move = residency.plan_warming(page(3), Residency::Takes::kRoom);
   ASSERT_TRUE(move.has_value());
   residency.finish(*move, true);

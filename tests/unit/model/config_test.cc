@@ -6,6 +6,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,25 @@ constexpr std::string_view kQwen25 = R"({
   "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
   "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})";
 
+// Qwen3 4B.
+constexpr std::string_view kQwen3 = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 151643,
+  "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2560,
+  "intermediate_size": 9728, "max_position_embeddings": 40960, "max_window_layers": 36,
+  "model_type": "qwen3", "num_attention_heads": 32, "num_hidden_layers": 36,
+  "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
+  "sliding_window": null, "tie_word_embeddings": true, "use_sliding_window": false,
+  "vocab_size": 151936})";
+
+// Phi-4-mini's, with heads of 8 so that its lists of factors are short.
+constexpr std::string_view kPhi3 = R"({
+  "architectures": ["Phi3ForCausalLM"], "hidden_act": "silu", "hidden_size": 32,
+  "intermediate_size": 64, "max_position_embeddings": 131072, "num_attention_heads": 4,
+  "num_hidden_layers": 2, "num_key_value_heads": 2, "original_max_position_embeddings": 4096,
+  "partial_rotary_factor": 0.75, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+  "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1.5], "long_factor": [1, 2, 4.5]},
+  "sliding_window": 262144, "tie_word_embeddings": true, "vocab_size": 100})";
+
 Result<ModelConfig> load(std::string_view text) {
   TempDirectory directory;
   directory.write("config.json", text);
@@ -84,11 +104,11 @@ TEST(ModelConfig, ReadsLlama31WithItsRopeScaling) {
   EXPECT_EQ(config->rms_norm_eps, 1e-5f);
   EXPECT_FALSE(config->tied_embeddings);
   EXPECT_FALSE(config->qkv_bias);
-  ASSERT_TRUE(config->rope_scaling.has_value());
-  EXPECT_EQ(config->rope_scaling->factor, 8);
-  EXPECT_EQ(config->rope_scaling->low_freq_factor, 1);
-  EXPECT_EQ(config->rope_scaling->high_freq_factor, 4);
-  EXPECT_EQ(config->rope_scaling->original_max_position_embeddings, 8192);
+  EXPECT_EQ(config->rope_scaling,
+            RopeScaling(Llama3RopeScaling{.factor = 8,
+                                          .low_freq_factor = 1,
+                                          .high_freq_factor = 4,
+                                          .original_max_position_embeddings = 8192}));
 }
 
 TEST(ModelConfig, ReadsMistralWithAnExplicitHeadDimension) {
@@ -106,6 +126,75 @@ TEST(ModelConfig, ReadsQwen25WithItsBias) {
   EXPECT_TRUE(config->qkv_bias);
   EXPECT_TRUE(config->tied_embeddings);
   EXPECT_EQ(config->rms_norm_eps, 1e-6f);
+}
+
+TEST(ModelConfig, ReadsQwen3WithItsNormsOfHeads) {
+  const auto config = load(kQwen3);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->head_dim, 128);  // not 2560 / 32
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_FALSE(config->qkv_bias);
+  EXPECT_TRUE(config->tied_embeddings);
+  EXPECT_TRUE(load(changed(kQwen3, R"({"attention_bias": true})"))->qkv_bias);
+  EXPECT_FALSE(load(kLlama31)->qk_norm);
+}
+
+TEST(ModelConfig, ReadsPhi3WithLongRopeOfAPartOfEachHead) {
+  const auto config = load(kPhi3);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->fused_projections);
+  EXPECT_EQ(config->rotary_dim, 6);
+  EXPECT_EQ(config->max_position_embeddings, 131072);
+  const auto* scaling = std::get_if<LongRopeScaling>(&config->rope_scaling);
+  ASSERT_NE(scaling, nullptr);
+  EXPECT_THAT(scaling->short_factors, ElementsAre(1, 1, 1.5));
+  EXPECT_THAT(scaling->long_factors, ElementsAre(1, 2, 4.5));
+  EXPECT_EQ(scaling->original_max_position_embeddings, 4096);
+  // sqrt(1 + ln 32 / ln 4096)
+  EXPECT_NEAR(scaling->attention_factor, 1.190238, 1e-6);
+}
+
+TEST(ModelConfig, ReadsYarnAndItsLength) {
+  const auto config = load(changed(kQwen3, R"({
+      "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                       "original_max_position_embeddings": 32768}})"));
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->max_position_embeddings, 131072);
+  const auto* scaling = std::get_if<YarnRopeScaling>(&config->rope_scaling);
+  ASSERT_NE(scaling, nullptr);
+  EXPECT_EQ(scaling->beta_fast, 32);
+  EXPECT_EQ(scaling->beta_slow, 1);
+  EXPECT_NEAR(scaling->attention_factor, 1 + 0.1 * std::log(4), 1e-12);
+
+  // The stretched length in the file, factors of its own.
+  const auto gpt_oss = load(changed(kQwen3, R"({"max_position_embeddings": 131072,
+      "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 16, "beta_slow": 2,
+                       "truncate": false, "original_max_position_embeddings": 4096,
+                       "attention_factor": 1.5}})"));
+  ASSERT_TRUE(gpt_oss.ok()) << gpt_oss.error().to_string();
+  EXPECT_EQ(gpt_oss->max_position_embeddings, 131072);
+  EXPECT_EQ(gpt_oss->rope_scaling,
+            RopeScaling(YarnRopeScaling{.factor = 32,
+                                        .beta_fast = 16,
+                                        .beta_slow = 2,
+                                        .truncate = false,
+                                        .original_max_position_embeddings = 4096,
+                                        .attention_factor = 1.5}));
+
+  // DeepSeek's, whose two factors cancel.
+  const auto deepseek = load(changed(kQwen3, R"({"rope_scaling": {"type": "yarn", "factor": 40,
+      "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}})"));
+  ASSERT_TRUE(deepseek.ok()) << deepseek.error().to_string();
+  EXPECT_EQ(std::get<YarnRopeScaling>(deepseek->rope_scaling).attention_factor, 1);
+  EXPECT_EQ(deepseek->max_position_embeddings, 163840);
+}
+
+TEST(ModelConfig, ReadsLinearScalingAndItsLength) {
+  const auto config = load(changed(kLlama31, R"({"max_position_embeddings": 4096,
+      "rope_scaling": {"type": "linear", "factor": 4}})"));
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->rope_scaling, RopeScaling(LinearRopeScaling{.factor = 4}));
+  EXPECT_EQ(config->max_position_embeddings, 16384);
 }
 
 TEST(ModelConfig, TakesItsNameFromTheDirectory) {
@@ -175,19 +264,19 @@ TEST(ModelConfig, ReadsRopeParametersOfNewerFiles) {
                           "original_max_position_embeddings": 8192}})"));
   ASSERT_TRUE(config.ok()) << config.error().to_string();
   EXPECT_EQ(config->rope_theta, 250000);
-  EXPECT_EQ(config->rope_scaling->factor, 32);
+  EXPECT_EQ(std::get<Llama3RopeScaling>(config->rope_scaling).factor, 32);
 
   const auto plain = load(changed(kLlama31, R"({
       "rope_scaling": null, "rope_parameters": {"rope_theta": 7, "rope_type": "default"}})"));
   ASSERT_TRUE(plain.ok()) << plain.error().to_string();
   EXPECT_EQ(plain->rope_theta, 7);
-  EXPECT_FALSE(plain->rope_scaling.has_value());
+  EXPECT_EQ(plain->rope_scaling, RopeScaling());
 }
 
 TEST(ModelConfig, ReadsTheOlderNameOfTheRopeType) {
   const auto config = load(changed(kLlama31, R"({"rope_scaling": {"type": "default"}})"));
   ASSERT_TRUE(config.ok()) << config.error().to_string();
-  EXPECT_FALSE(config->rope_scaling.has_value());
+  EXPECT_EQ(config->rope_scaling, RopeScaling());
 }
 
 TEST(ModelConfig, LlamaWithAttentionBiasHasQkvBias) {
@@ -231,14 +320,12 @@ TEST(ModelConfig, RefusesWhatIsNotComputedHereByFieldAndValue) {
           {kQwen25, R"({"use_sliding_window": true})", "use_sliding_window = true", "false"},
           {kQwen25, R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types",
            "full_attention"},
-          {kLlama31, R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})",
-           "rope_scaling.rope_type = \"yarn\"", "llama3"},
-          {kLlama31, R"({"rope_scaling": {"type": "linear", "factor": 4}})",
-           "rope_scaling.type = \"linear\"", "llama3"},
           {kLlama31, R"({"rope_scaling": {"type": "dynamic", "factor": 4}})",
            "rope_scaling.type = \"dynamic\"", "llama3"},
-          {kLlama31, R"({"rope_scaling": null, "rope_parameters": {"rope_type": "longrope"}})",
-           "rope_parameters.rope_type = \"longrope\"", "llama3"},
+          {kQwen3, R"({"attn_logit_softcapping": 50.0})", "attn_logit_softcapping = 5E1", "null"},
+          {kQwen3, R"({"final_logit_softcapping": 30.0})", "final_logit_softcapping = 3E1", "null"},
+          {kPhi3, R"({"partial_rotary_factor": 0.4})", "partial_rotary_factor = 4E-1",
+           "8 elements"},
           {kLlama31,
            R"({"rope_scaling": null, "rope_parameters": {"partial_rotary_factor": 0.25}})",
            "rope_parameters.partial_rotary_factor", "1"},
@@ -280,6 +367,18 @@ TEST(ModelConfig, RefusesNumbersOutOfRangeAndWrongTypes) {
           {kLlama31, R"({"rope_parameters": {"rope_type": "default"}})", "rope_scaling", "null"},
           {kLlama31, R"({"rope_scaling": {"rope_type": "llama3"}})",
            "rope_scaling.factor is missing", "number"},
+          {kLlama31, R"({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}})",
+           "rope_scaling.factor = 5E-1", "1 to"},
+          {kLlama31, R"({"rope_scaling": {"rope_type": "linear"}})",
+           "rope_scaling.factor is missing", "number"},
+          {kPhi3, R"({"rope_scaling": {"type": "longrope", "long_factor": [1, 1, 1]}})",
+           "rope_scaling.short_factor is missing", "list of 3"},
+          {kPhi3,
+           R"({"rope_scaling": {"type": "su", "short_factor": [1, 1, 1], "long_factor": [1, 1]}})",
+           "rope_scaling.long_factor = [1,1]", "list of 3"},
+          {kPhi3,
+           R"({"rope_scaling": {"type": "su", "short_factor": [1, 0, 1], "long_factor": []}})",
+           "rope_scaling.short_factor = [1,0,1]", "numbers from 1e-06"},
           {kLlama31, R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
                          "high_freq_factor": 4, "original_max_position_embeddings": 8192}})",
            "rope_scaling.high_freq_factor = 4", "low_freq_factor (4)"},

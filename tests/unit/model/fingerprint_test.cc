@@ -38,8 +38,31 @@ TEST(Fingerprint, TellsOtherWeightsDtypesAndConfigsApart) {
     changed.find(name)->second.values.back() += 1;
     EXPECT_NE(fingerprint_of(config, changed), one) << name;
   }
-  config.rope_theta *= 2;
-  EXPECT_NE(fingerprint_of(config, tensors), one);
+  const auto expect_another = [&](auto&& change) {
+    auto other = config;
+    change(other);
+    EXPECT_NE(fingerprint_of(other, tensors), one);
+  };
+  expect_another([](ModelConfig& other) { other.rope_theta *= 2; });
+  expect_another([](ModelConfig& other) { other.rotary_dim = 8; });
+  expect_another([](ModelConfig& other) { other.rope_scaling = LinearRopeScaling{.factor = 2}; });
+}
+
+TEST(Fingerprint, TellsScalingsOfTheRotaryEmbeddingApart) {
+  auto config = test::tiny_model_config();
+  const auto tensors = test::random_tensors(config, 1);
+  LongRopeScaling scaling{.short_factors = std::vector(8, 1.0),
+                          .long_factors = std::vector(8, 2.0),
+                          .original_max_position_embeddings = 4096};
+  config.rope_scaling = scaling;
+  const auto one = fingerprint_of(config, tensors);
+  scaling.long_factors.back() = 3;
+  config.rope_scaling = scaling;
+  const auto other_factor = fingerprint_of(config, tensors);
+  EXPECT_NE(other_factor, one);
+  scaling.original_max_position_embeddings = 8192;
+  config.rope_scaling = scaling;
+  EXPECT_NE(fingerprint_of(config, tensors), other_factor);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <utility>
+#include <vector>
 
 namespace millrace::model {
 namespace {
@@ -39,6 +40,82 @@ TEST(RopeInvFreq, ScalesAsLlama31Does) {
     // One rounding to float, and what the two pow() differ by.
     EXPECT_NEAR(frequencies[index], value, value * 1e-7) << "index " << index;
   }
+}
+
+// Transformers 5.19 computes these in float32: a few roundings.
+void expect_near_float32(const std::vector<float>& frequencies,
+                         const std::vector<std::pair<size_t, double>>& expected) {
+  for (const auto& [index, value] : expected) {
+    EXPECT_NEAR(frequencies[index], value, value * 1e-6) << "index " << index;
+  }
+}
+
+// _compute_yarn_parameters of Transformers 5.19 for Qwen3 stretched to 131,072 tokens. Indices on
+// both sides of both borders, 23 and 40.
+TEST(RopeInvFreq, ScalesAsYarnDoes) {
+  ModelConfig config;
+  config.head_dim = 128;
+  config.rope_theta = 1e6;
+  config.rope_scaling = YarnRopeScaling{.factor = 4, .original_max_position_embeddings = 32768};
+  expect_near_float32(rope_inv_freq(config), {{0, 1.0},
+                                              {20, 0.01333521492779255},
+                                              {23, 0.006978305988013744},
+                                              {24, 0.005375321488827467},
+                                              {30, 0.0010643609566614032},
+                                              {36, 0.0001798411540221423},
+                                              {39, 6.490394298452884e-05},
+                                              {40, 4.4456985051510856e-05},
+                                              {63, 3.102344408034696e-07}});
+}
+
+// The same of gpt-oss, whose borders are fractions of a dimension.
+TEST(RopeInvFreq, ScalesAsYarnDoesWithoutWholeBorders) {
+  ModelConfig config;
+  config.head_dim = 128;
+  config.rope_theta = 150000;
+  config.rope_scaling =
+      YarnRopeScaling{.factor = 32, .truncate = false, .original_max_position_embeddings = 4096};
+  expect_near_float32(rope_inv_freq(config), {{0, 1.0},
+                                              {10, 0.15532298386096954},
+                                              {16, 0.05081327259540558},
+                                              {17, 0.040391240268945694},
+                                              {20, 0.019334999844431877},
+                                              {30, 0.00105260219424963},
+                                              {34, 0.00012931869423482567},
+                                              {35, 4.615036232280545e-05},
+                                              {63, 2.50977734594926e-07}});
+}
+
+TEST(RopeInvFreq, LinearScalingDividesAll) {
+  ModelConfig config;
+  config.head_dim = 4;
+  config.rope_theta = 10000;
+  config.rope_scaling = LinearRopeScaling{.factor = 4};
+  EXPECT_EQ(rope_inv_freq(config), (std::vector<float>{0.25f, 0.0025f}));
+  EXPECT_EQ(rope_turn_scale(config), 1);
+}
+
+TEST(RopeInvFreq, LongRopeHasASetForShortAndOneForLongPrompts) {
+  ModelConfig config;
+  config.head_dim = 8;
+  config.rotary_dim = 4;
+  config.rope_theta = 10000;
+  config.rope_scaling = LongRopeScaling{.short_factors = {1, 2},
+                                        .long_factors = {4, 10},
+                                        .original_max_position_embeddings = 4096,
+                                        .attention_factor = 1.25};
+  EXPECT_EQ(rope_inv_freq(config), (std::vector<float>{1.0f, 0.005f}));
+  EXPECT_EQ(rope_inv_freq(config, true), (std::vector<float>{0.25f, 0.001f}));
+  EXPECT_EQ(max_short_rope_tokens(config), 4096);
+  EXPECT_EQ(rope_turn_scale(config), 1.25f);
+}
+
+TEST(RopeInvFreq, APartOfAHeadHasFrequenciesOfItsOwnWidth) {
+  ModelConfig config;
+  config.head_dim = 32;
+  config.rotary_dim = 8;
+  config.rope_theta = 10000;
+  EXPECT_EQ(rope_inv_freq(config), (std::vector<float>{1.0f, 0.1f, 0.01f, 0.001f}));
 }
 
 }  // namespace

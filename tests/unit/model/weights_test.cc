@@ -113,16 +113,29 @@ TEST_P(LoadedWeights, SlicesOfAllRanksAreTheWholeMatricesBitByBit) {
       };
       EXPECT_EQ(layer.qkv.dtype, compute_dtype);
       EXPECT_EQ(layer.qkv.rows, q_rows + 2 * kv_rows);
-      of("self_attn.q_proj.weight").put(layer.qkv, 0, q_rows, q_first);
-      of("self_attn.k_proj.weight").put(layer.qkv, q_rows, kv_rows, kv_first);
-      of("self_attn.v_proj.weight").put(layer.qkv, q_rows + kv_rows, kv_rows, kv_first);
+      // Three tensors, or one with all three below each other.
+      const bool fused = config.fused_projections;
+      const std::string qkv = "self_attn.qkv_proj.weight";
+      const int64_t all_q = fused ? int64_t{config.num_query_heads} * d : 0;
+      const int64_t all_kv = fused ? int64_t{config.num_kv_heads} * d : 0;
+      of(fused ? qkv : "self_attn.q_proj.weight").put(layer.qkv, 0, q_rows, q_first);
+      of(fused ? qkv : "self_attn.k_proj.weight").put(layer.qkv, q_rows, kv_rows, all_q + kv_first);
+      of(fused ? qkv : "self_attn.v_proj.weight")
+          .put(layer.qkv, q_rows + kv_rows, kv_rows, all_q + all_kv + kv_first);
       of("self_attn.o_proj.weight").put(layer.o, 0, config.hidden_size, 0, q_first);
       EXPECT_EQ(layer.gate_up.rows, 2 * ffn);
-      of("mlp.gate_proj.weight").put(layer.gate_up, 0, ffn, rank * ffn);
-      of("mlp.up_proj.weight").put(layer.gate_up, ffn, ffn, rank * ffn);
+      const std::string gate_up = "mlp.gate_up_proj.weight";
+      of(fused ? gate_up : "mlp.gate_proj.weight").put(layer.gate_up, 0, ffn, rank * ffn);
+      of(fused ? gate_up : "mlp.up_proj.weight")
+          .put(layer.gate_up, ffn, ffn, (fused ? config.ffn_size : 0) + rank * ffn);
       of("mlp.down_proj.weight").put(layer.down, 0, config.hidden_size, 0, rank * ffn);
       of("input_layernorm.weight").put(column(layer.attention_norm, 64), 0, 64, 0);
       of("post_attention_layernorm.weight").put(column(layer.mlp_norm, 64), 0, 64, 0);
+      ASSERT_EQ(layer.q_norm != nullptr, config.qk_norm);
+      if (config.qk_norm) {
+        of("self_attn.q_norm.weight").put(column(layer.q_norm, d), 0, d, 0);
+        of("self_attn.k_norm.weight").put(column(layer.k_norm, d), 0, d, 0);
+      }
       ASSERT_EQ(layer.qkv_bias != nullptr, config.qkv_bias);
       if (!config.qkv_bias) continue;
       const auto bias = column(layer.qkv_bias, q_rows + 2 * kv_rows);
@@ -149,6 +162,10 @@ INSTANTIATE_TEST_SUITE_P(Model, LoadedWeights,
                                          Combination{"Qwen2ForCausalLM", kBF16, kF32, 2, 1},
                                          Combination{"Qwen2ForCausalLM", kF32, kF32, 4, 1},
                                          Combination{"Qwen2ForCausalLM", kF16, kBF16, 8, 1},
+                                         Combination{"Qwen3ForCausalLM", kBF16, kBF16, 2, 1},
+                                         Combination{"Qwen3ForCausalLM", kF32, kBF16, 8, 0},
+                                         Combination{"Phi3ForCausalLM", kBF16, kF32, 1, 1},
+                                         Combination{"Phi3ForCausalLM", kBF16, kBF16, 4, 0},
                                          Combination{"LlamaForCausalLM", kF16, kF16, 2, 0},
                                          Combination{"Qwen2ForCausalLM", kBF16, kF16, 1, 1}));
 

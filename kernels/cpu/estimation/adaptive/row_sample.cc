@@ -1,51 +1,85 @@
-// Compiled without fused multiply-adds: the sums have the same bits on every machine.
+// Compiled without fused multiply-adds: bytes are the same on every machine.
 #include "kernels/cpu/estimation/adaptive/row_sample.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
 
-#include "common/units.h"
-#include "kernels/api/estimation.h"
+#include "kernels/cpu/estimation/adaptive/int8_steps.h"
 
 namespace millrace::kernels::cpu {
+namespace {
 
-RowSample::RowSample(int64_t dim)
-    : dim_(dim),
-      lane_channels_(ceil_div(dim, int64_t{kDistanceLanes})),
-      mean_(static_cast<size_t>(dim)) {}
-
-void RowSample::set_tile(const float* rows, int64_t num_rows) {
-  std::fill(mean_.begin(), mean_.end(), 0.0F);
-  for (int64_t row = 0; row < num_rows; ++row) {
-    for (int64_t d = 0; d < dim_; ++d) mean_[static_cast<size_t>(d)] += rows[row * dim_ + d];
-  }
-  const float share = 1.0F / static_cast<float>(num_rows);
-  for (float& x : mean_) x *= share;
+int32_t product(const int8_t* a, const int8_t* b, int64_t dim) {
+  int32_t sum = 0;
+  for (int64_t d = 0; d < dim; ++d) sum += int32_t{a[d]} * b[d];
+  return sum;
 }
 
-int64_t RowSample::furthest(const float* rows, int64_t num_rows) const {
-  if (num_rows == 1) return 0;
+int32_t squared_distance(const int8_t* a, const int8_t* b, int64_t dim) {
+  int32_t sum = 0;
+  for (int64_t d = 0; d < dim; ++d) {
+    const int32_t difference = int32_t{a[d]} - b[d];
+    sum += difference * difference;
+  }
+  return sum;
+}
+
+}  // namespace
+
+RowSample::RowSample(int64_t dim) : dim_(dim) {}
+
+std::span<const int64_t> RowSample::choose(const float* rows, int64_t num_rows, int64_t count) {
+  chosen_.resize(static_cast<size_t>(std::min(count, num_rows)));
+  if (count >= num_rows) {
+    std::iota(chosen_.begin(), chosen_.end(), 0);
+    return chosen_;
+  }
+  quantise(rows, num_rows);
+  distances_.assign(static_cast<size_t>(num_rows), std::numeric_limits<int32_t>::max());
+  chosen_.front() = furthest_from_mean();
+  for (size_t i = 1; i < chosen_.size(); ++i) chosen_[i] = furthest_from_chosen(chosen_[i - 1]);
+  return chosen_;
+}
+
+void RowSample::quantise(const float* rows, int64_t num_rows) {
+  const Int8Steps steps = int8_steps(rows, num_rows * dim_);
+  bytes_.assign(static_cast<size_t>(num_rows * dim_), 0);
+  if (steps.inverse == 0 || !std::isfinite(steps.inverse)) return;
+  for (size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = steps.round(rows[i]);
+}
+
+// |n a - sum|^2 / n less |sum|^2 / n, which all rows share.
+int64_t RowSample::furthest_from_mean() const {
+  const int64_t num_rows = std::ssize(distances_);
+  std::vector<int64_t> sum(static_cast<size_t>(dim_));
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t d = 0; d < dim_; ++d) sum[static_cast<size_t>(d)] += row(r)[d];
+  }
+  const auto distance = [&](int64_t r) {
+    int64_t with_sum = 0;
+    for (int64_t d = 0; d < dim_; ++d) with_sum += row(r)[d] * sum[static_cast<size_t>(d)];
+    return num_rows * product(row(r), row(r), dim_) - 2 * with_sum;
+  };
   int64_t furthest = 0;
-  float largest = squared_distance(rows);
-  for (int64_t row = 1; row < num_rows; ++row) {
-    const float distance = squared_distance(rows + row * dim_);
-    if (!(distance > largest)) continue;
-    largest = distance;
-    furthest = row;
+  int64_t largest = distance(0);
+  for (int64_t r = 1; r < num_rows; ++r) {
+    const int64_t other = distance(r);
+    if (other <= largest) continue;
+    largest = other;
+    furthest = r;
   }
   return furthest;
 }
 
-float RowSample::squared_distance(const float* row) const {
-  std::array<float, kDistanceLanes> lanes = {};
-  for (int64_t d = 0; d < dim_; ++d) {
-    const float difference = row[d] - mean_[static_cast<size_t>(d)];
-    lanes[static_cast<size_t>(d / lane_channels_)] += difference * difference;
+int64_t RowSample::furthest_from_chosen(int64_t last) {
+  for (int64_t r = 0; r < std::ssize(distances_); ++r) {
+    int32_t& nearest = distances_[static_cast<size_t>(r)];
+    nearest = std::min(nearest, squared_distance(row(r), row(last), dim_));
   }
-  for (size_t half = lanes.size() / 2; half > 0; half /= 2) {
-    for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  }
-  return lanes.front();
+  distances_[static_cast<size_t>(last)] = -1;
+  return std::ranges::max_element(distances_) - distances_.begin();
 }
 
 }  // namespace millrace::kernels::cpu

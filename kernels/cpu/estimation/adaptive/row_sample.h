@@ -1,7 +1,8 @@
-// Which row of a run stands for it in the adaptive pattern's scan (AdaptiveParams).
+// Which rows of a tile the adaptive pattern's scan multiplies with keys (AdaptiveParams).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace millrace::kernels::cpu {
@@ -11,17 +12,21 @@ class RowSample {
  public:
   explicit RowSample(int64_t dim);
 
-  // The tile that the runs below are of: rows [num_rows, dim], num_rows >= 1.
-  void set_tile(const float* rows, int64_t num_rows);
-  // Of a run [num_rows, dim], num_rows >= 1, the row furthest from the tile's mean.
-  int64_t furthest(const float* rows, int64_t num_rows) const;
+  // min(count, num_rows) of the rows [num_rows, dim] of a tile, in the order in which they are
+  // chosen. Valid until the next call.
+  std::span<const int64_t> choose(const float* rows, int64_t num_rows, int64_t count);
 
  private:
-  float squared_distance(const float* row) const;
+  void quantise(const float* rows, int64_t num_rows);
+  int64_t furthest_from_mean() const;
+  // Which row is furthest from the nearest chosen one, now that `last` is chosen.
+  int64_t furthest_from_chosen(int64_t last);
+  const int8_t* row(int64_t number) const { return bytes_.data() + number * dim_; }
 
   int64_t dim_;
-  int64_t lane_channels_;
-  std::vector<float> mean_;
+  std::vector<int8_t> bytes_;       // [rows, dim]
+  std::vector<int32_t> distances_;  // [rows] squared, to the nearest chosen row; -1 of a chosen one
+  std::vector<int64_t> chosen_;
 };
 
 }  // namespace millrace::kernels::cpu

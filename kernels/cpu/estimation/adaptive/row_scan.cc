@@ -39,11 +39,7 @@ void RowScan::scan(std::span<const RowTile> tiles) {
 
 void RowScan::sample(const RowTile& tile) {
   queries_.load(tile.local_row, tile.num_rows, tile_rows_.data());
-  const int64_t run = sampled_run(params_.sampled_rows);
-  if (run > 1) sample_.set_tile(tile_rows_.data(), tile.num_rows);
-  for (int64_t first = 0; first < tile.num_rows; first += run) {
-    const int64_t row = first + sample_.furthest(tile_rows_.data() + first * dim_,
-                                                 std::min(run, tile.num_rows - first));
+  for (const int64_t row : sample_.choose(tile_rows_.data(), tile.num_rows, params_.sampled_rows)) {
     add_row(tile_rows_.data() + row * dim_, tile.position + row);
   }
 }

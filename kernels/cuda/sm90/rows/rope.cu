@@ -1,8 +1,11 @@
-// Splits a QKV projection, turns Q and K, and writes K and V head-major.
+// Splits a QKV projection, normalises and turns Q and K, and writes K and V head-major.
 //
-// A thread block is a row: its first half threads work out the row's cosines and sines once, for
-// all heads; then each thread takes a pair of vectors (elements i.. and i + head_dim / 2 ..) of one
-// head after another. Everything is read and written once.
+// A thread block is a row: its first threads work out the row's cosines and sines once, for all
+// heads; then each thread takes a pair of vectors of one head after another: elements i.. and i +
+// rotary_dim / 2 .. of those that turn, 16 in a row of the others. The threads of a head are
+// neighbours in a warp, so its norm is a few shuffles. Everything is read and written once.
+
+#include <bit>
 
 #include "common/check.h"
 #include "kernels/cuda/runtime/check.h"
@@ -23,6 +26,11 @@ struct RowSplit {
   const Input* qkv;
   const int32_t* positions;
   const float* inv_freq;
+  const float* q_norm;
+  const float* k_norm;
+  float norm_eps;
+  float turn_scale;
+  int32_t rotary_dim;
   Output* q;
   Output* k;
   Output* v;
@@ -39,30 +47,72 @@ struct RowSplit {
   }
 };
 
-template <typename Input, typename Output>
+// The sum over the `num_lanes` lanes, a power of two, that have a head; all of them call it.
+__device__ float sum_of_head(float value, int num_lanes) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned of_head = (1u << num_lanes) - 1;  // 16 at most
+  const unsigned lanes = of_head << (lane & ~static_cast<unsigned>(num_lanes - 1));
+  for (int distance = 1; distance < num_lanes; distance *= 2) {
+    value += __shfl_xor_sync(lanes, value, distance);
+  }
+  return value;
+}
+
+__device__ float sum_of_squares(const Vector8& v) {
+  float sum = 0;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) sum += v[e] * v[e];
+  return sum;
+}
+
+__device__ void scale_by(Vector8& v, float scale, const float* weights) {
+  const Vector8 weight = load8(weights);
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) v[e] = v[e] * scale * weight[e];
+}
+
+template <bool kNormed, typename Input, typename Output>
 __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input, Output> split) {
   __shared__ __align__(16) float cosines[kMaxHalf];
   __shared__ __align__(16) float sines[kMaxHalf];
   const int64_t row = blockIdx.x;
-  const int half = split.head_dim / 2;
+  const int half = split.rotary_dim / 2;
   const auto position = static_cast<float>(split.positions[row]);
   for (int i = threadIdx.x; i < half; i += kThreads) {
     // The angle is a float32 product by definition (docs/numerics.md), and large: the argument
     // needs the whole reduction of sincosf.
-    sincosf(__fmul_rn(position, split.inv_freq[i]), &sines[i], &cosines[i]);
+    float sine, cosine;
+    sincosf(__fmul_rn(position, split.inv_freq[i]), &sine, &cosine);
+    sines[i] = sine * split.turn_scale;
+    cosines[i] = cosine * split.turn_scale;
   }
   __syncthreads();
 
   const int num_turned = split.num_query_heads + split.num_kv_heads;
   const int num_heads = num_turned + split.num_kv_heads;
-  const int pairs_per_head = half / kVector;
+  const int pairs_per_head = split.head_dim / (2 * kVector);
+  const int turned_pairs = half / kVector;
   const Input* from = split.qkv + row * num_heads * split.head_dim;
   for (int pair = threadIdx.x; pair < num_heads * pairs_per_head; pair += kThreads) {
     const int head = pair / pairs_per_head;
-    const int i = pair % pairs_per_head * kVector;
+    const int number = pair % pairs_per_head;
+    const bool turns = number < turned_pairs;
+    // Of the vectors that stay, 2 half + 16 (number - turned_pairs) is 16 number.
+    const int i = number * (turns ? kVector : 2 * kVector);
+    const int j = i + (turns ? half : kVector);
     Vector8 first = load8(from + head * split.head_dim + i);
-    Vector8 second = load8(from + head * split.head_dim + i + half);
-    if (head < num_turned) {
+    Vector8 second = load8(from + head * split.head_dim + j);
+    if constexpr (kNormed) {
+      if (head < num_turned) {
+        const float sum =
+            sum_of_head(sum_of_squares(first) + sum_of_squares(second), pairs_per_head);
+        const float scale = 1.0F / sqrtf(sum / static_cast<float>(split.head_dim) + split.norm_eps);
+        const float* weights = head < split.num_query_heads ? split.q_norm : split.k_norm;
+        scale_by(first, scale, weights + i);
+        scale_by(second, scale, weights + j);
+      }
+    }
+    if (head < num_turned && turns) {
       const Vector8 cosine = load8(cosines + i);
       const Vector8 sine = load8(sines + i);
 #pragma unroll
@@ -74,32 +124,49 @@ __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input
     }
     Output* to = split.destination(row, head);
     store8(first, to + i);
-    store8(second, to + i + half);
+    store8(second, to + j);
   }
+}
+
+template <typename Input, typename Output>
+void launch(const RopeQkvParams& params, cudaStream_t stream) {
+  const RowSplit<Input, Output> split{.qkv = static_cast<const Input*>(params.qkv),
+                                      .positions = params.positions,
+                                      .inv_freq = params.inv_freq,
+                                      .q_norm = params.q_norm,
+                                      .k_norm = params.k_norm,
+                                      .norm_eps = params.norm_eps,
+                                      .turn_scale = params.turn_scale,
+                                      .rotary_dim = params.num_turned(),
+                                      .q = static_cast<Output*>(params.q),
+                                      .k = static_cast<Output*>(params.k),
+                                      .v = static_cast<Output*>(params.v),
+                                      .kv_stride = params.kv_stride,
+                                      .num_query_heads = params.num_query_heads,
+                                      .num_kv_heads = params.num_kv_heads,
+                                      .head_dim = params.head_dim};
+  auto* kernel = params.q_norm != nullptr ? rope_qkv_kernel<true, Input, Output>
+                                          : rope_qkv_kernel<false, Input, Output>;
+  kernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream>>>(split);
 }
 
 }  // namespace
 
 void rope_qkv(const RopeQkvParams& params, Context& context) {
-  MR_CHECK(params.head_dim % (2 * kVector) == 0 && params.head_dim <= 2 * kMaxHalf,
-           "rope: head_dim {}; multiples of {} up to {}", params.head_dim, 2 * kVector,
-           2 * kMaxHalf);
+  constexpr int kPair = 2 * kVector;
+  MR_CHECK(params.head_dim % kPair == 0 && params.head_dim <= 2 * kMaxHalf,
+           "rope: head_dim {}; multiples of {} up to {}", params.head_dim, kPair, 2 * kMaxHalf);
+  MR_CHECK(params.num_turned() % kPair == 0 && params.num_turned() <= params.head_dim,
+           "rope: {} of {} elements turn; multiples of {}", params.rotary_dim, params.head_dim,
+           kPair);
+  MR_CHECK((params.q_norm == nullptr) == (params.k_norm == nullptr),
+           "rope: one of Q and K is normalised");
+  MR_CHECK(params.q_norm == nullptr || std::has_single_bit(static_cast<uint32_t>(params.head_dim)),
+           "rope: norms of heads of {}; powers of two", params.head_dim);
   if (params.num_rows == 0) return;
   dispatch_projection_dtype(params.qkv_dtype, [&]<typename Input>(Input) {
-    dispatch_dtype(params.dtype, [&]<typename Output>(Output) {
-      const RowSplit<Input, Output> split{.qkv = static_cast<const Input*>(params.qkv),
-                                          .positions = params.positions,
-                                          .inv_freq = params.inv_freq,
-                                          .q = static_cast<Output*>(params.q),
-                                          .k = static_cast<Output*>(params.k),
-                                          .v = static_cast<Output*>(params.v),
-                                          .kv_stride = params.kv_stride,
-                                          .num_query_heads = params.num_query_heads,
-                                          .num_kv_heads = params.num_kv_heads,
-                                          .head_dim = params.head_dim};
-      rope_qkv_kernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, context.stream>>>(
-          split);
-    });
+    dispatch_dtype(params.dtype,
+                   [&]<typename Output>(Output) { launch<Input, Output>(params, context.stream); });
   });
   MR_CUDA_CHECK_LAUNCH();
 }

@@ -17,7 +17,7 @@ TEST(Group, AReportDuringAPrefillIsIgnored) {
   group.running = std::make_shared<Request>();
   group.report_room(70);
   EXPECT_EQ(group.free_tokens, 50);
-  group.take_running();
+  group.take("");
   group.report_room(UINT64_MAX);
   EXPECT_EQ(group.free_tokens, INT32_MAX);
 }
@@ -32,16 +32,19 @@ TEST(Group, WhoHasNotReportedHasRoom) {
   EXPECT_FALSE(group.has_room(7));
 }
 
-TEST(Group, AnAnswerEndsTheRunAndItsCancellation) {
+TEST(Group, AnAnswerEndsTheRunOfItsRequestAlone) {
   Group group;
   group.running = std::make_shared<Request>();
-  group.running->id = "r1";
-  group.cancelled_at = TimePoint();
-  EXPECT_TRUE(group.works_on("r1"));
+  group.running->id = "long";
+  group.preempting = std::make_shared<Request>();
+  group.preempting->id = "short";
+  EXPECT_TRUE(group.works_on("long"));
+  EXPECT_TRUE(group.works_on("short"));
+  EXPECT_EQ(group.take("other"), nullptr);
+  EXPECT_EQ(group.take("short")->id, "short");
+  EXPECT_FALSE(group.works_on("short"));
   EXPECT_FALSE(group.idle());
-  EXPECT_EQ(group.take_running()->id, "r1");
-  EXPECT_FALSE(group.works_on("r1"));
-  EXPECT_FALSE(group.cancelled_at);
+  EXPECT_EQ(group.take("long")->id, "long");
   EXPECT_TRUE(group.idle());
 }
 

@@ -160,7 +160,8 @@ TEST(CompletionBody, OptionsOfMillraceAreCheckedAsThoseOfAPrefill) {
   for (const char* name : {"handover", "model", "prompt_token_ids", "lease"}) {
     EXPECT_EQ(millrace(fmt::format(R"({{"{}":1}})", name)),
               fmt::format("millrace.{0}: unknown field 'millrace.{0}'; 'millrace' may have "
-                          "head_plan, min_recall, deadline_ms, lease_ms",
+                          "head_plan, min_recall, deadline_ms, lease_ms, cache, cache_salt, "
+                          "cache_impure",
                           name));
   }
   EXPECT_EQ(millrace("[1]"), "millrace: 'millrace' must be an object, not an array");

@@ -13,7 +13,7 @@ constexpr const char* kParams =
     R"("kv_transfer_params":{"millrace":{"request_id":"r1","lease_id":"lease-1",)"
     R"("prompt_sha256":"abc"}}})";
 constexpr const char* kUsage =
-    R"("usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4})";
+    R"("usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4,"prompt_tokens_details":{"cached_tokens":0}})";
 
 Request done() {
   Request request;

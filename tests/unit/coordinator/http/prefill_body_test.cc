@@ -62,25 +62,45 @@ TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
 }
 
 TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
-  EXPECT_EQ(refusal(parse(R"({"color":"red"})")),
-            "color: unknown field 'color'; known: model, request_id, prompt_token_ids, head_plan, "
-            "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover");
+  EXPECT_EQ(
+      refusal(parse(R"({"color":"red"})")),
+      "color: unknown field 'color'; known: model, request_id, prompt_token_ids, head_plan, "
+      "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover, cache, cache_salt, "
+      "cache_impure");
 }
 
 TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
   const auto json = parse(
       R"({"model":"m","prompt_token_ids":[1],"head_plan":"dense","min_recall":0.5,)"
-      R"("recall_by_head":true,"deadline_ms":7,"lease_ms":8,"stream":true,"handover":"streaming"})");
+      R"("recall_by_head":true,"deadline_ms":7,"lease_ms":8,"stream":true,"handover":"streaming",)"
+      R"("cache":"read","cache_salt":"s","cache_impure":true})");
   const auto binary = parse_prefill_binary(
       "\1\0\0\0"sv,
       "model=m&head_plan=dense&min_recall=0.5&deadline_ms=7&recall_by_head=true&"
-      "lease_ms=8&stream=true&handover=streaming",
+      "lease_ms=8&stream=true&handover=streaming&cache=read&cache_salt=s&cache_impure=true",
       {});
   const protocol::PrefillOptions& options = accepted(json).options;
   EXPECT_EQ(options.SerializeAsString(), accepted(binary).options.SerializeAsString());
   EXPECT_EQ(options.min_recall(), 0.5);
   EXPECT_TRUE(options.recall_by_head());
   EXPECT_EQ(options.handover(), protocol::HANDOVER_STREAMING);
+}
+
+TEST(PrefillBody, PromptsShareCachedPagesUnlessTheySayOtherwise) {
+  const auto json = [](const std::string& fields) {
+    return parse(R"({"model":"m","prompt_token_ids":[1])" + fields + "}");
+  };
+  EXPECT_EQ(accepted(json("")).options.cache(), protocol::CACHE_BOTH);
+  EXPECT_EQ(accepted(json(R"(,"cache":"off")")).options.cache(), protocol::CACHE_OFF);
+  EXPECT_EQ(accepted(json(R"(,"cache":"read")")).options.cache(), protocol::CACHE_READ);
+  EXPECT_EQ(accepted(json(R"(,"cache":"write")")).options.cache(), protocol::CACHE_WRITE);
+  EXPECT_EQ(accepted(json(R"(,"cache":"both")")).options.cache(), protocol::CACHE_BOTH);
+  EXPECT_EQ(refusal(json(R"(,"cache":"on")")),
+            "cache: 'cache' is 'on'; must be off, read, write or both");
+  EXPECT_EQ(refusal(json(R"(,"cache_salt":"a b")")),
+            "cache_salt: 'cache_salt' may have printable ASCII characters, and no blanks");
+  EXPECT_EQ(refusal(json(R"(,"cache_salt":")" + std::string(300, 'x') + "\"")),
+            "cache_salt: 'cache_salt' of 300 characters, limit 256");
 }
 
 TEST(PrefillBody, RefusesWhatIsNoTokenId) {

@@ -1,4 +1,4 @@
-#include "coordinator/text/sha256.h"
+#include "common/content/sha256.h"
 
 #include <gtest/gtest.h>
 

@@ -30,6 +30,12 @@ TEST(RequestLog, ALineHasTokensOutcomeAndTimes) {
             "density 0.337");
 }
 
+TEST(RequestLog, ALineNamesTheOwnerIfThereIsOne) {
+  Request request = ended_after(milliseconds(10), std::nullopt);
+  request.owner = "router";
+  EXPECT_EQ(end_line(request), "request r1 of 'router': 8192 tokens, done: queue 0.01 s");
+}
+
 TEST(RequestLog, AFailureSaysWhyOnTheSameLine) {
   Request request = ended_after(milliseconds(3200), std::nullopt);
   request.state = RequestState::kFailed;

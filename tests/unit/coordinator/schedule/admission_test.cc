@@ -25,8 +25,9 @@ class AdmissionTest : public SchedulePartsTest {
   }
 
   SchedulerSettings settings_;
+  Forecast forecast_;
   PrefillPace pace_;
-  Admission admission_{settings_, requests_, groups_, pace_, clock_};
+  Admission admission_{settings_, requests_, groups_, forecast_, pace_, clock_};
 };
 
 TEST_F(AdmissionTest, AnAdmittedPromptWaitsWithTheDefaultsOfTheService) {
@@ -57,6 +58,24 @@ TEST_F(AdmissionTest, OfManyModelsOnlySomeAreNamed) {
   }
   EXPECT_EQ(admission_.admit(body("a", "z"))->error.message,
             "unknown model 'z'; served here: a, b, c, d, e, f, g, h, ...");
+}
+
+TEST_F(AdmissionTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
+  const Group& group = join(link_);
+  auto late = body("late");
+  late.options.set_deadline_ms(900);
+  ASSERT_FALSE(admission_.admit(late));  // nothing is known yet
+  const auto known = queued("known", 2);
+  for (int i = 0; i < 4; ++i) forecast_.finished(group, *known, std::chrono::seconds(2));
+  late.request_id = "later";
+  const auto refused = admission_.admit(late);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->error.code, Errc::kDeadlineExceeded);
+  EXPECT_EQ(refused->error.message, "deadline of 0.900 s: 2 tokens take 1.000 s or more here");
+  EXPECT_EQ(refused->field, "deadline_ms");
+  EXPECT_FALSE(requests_.table().find("later"));
+  late.options.set_deadline_ms(1100);
+  EXPECT_FALSE(admission_.admit(late));
 }
 
 TEST_F(AdmissionTest, AFullQueueSaysWhenToTryAgain) {

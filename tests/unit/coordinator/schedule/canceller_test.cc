@@ -26,7 +26,7 @@ TEST_F(CancellerTest, TheGroupIsToldOnceAndStaysBusy) {
   EXPECT_THAT(link_.log, ElementsAre("cancel a"));
   EXPECT_EQ(request->failure->error.message, "as asked");
   EXPECT_EQ(group.running, request);
-  EXPECT_EQ(group.cancelled_at, clock_.now());
+  EXPECT_EQ(group.running->cancel_sent_at, clock_.now());
 }
 
 TEST_F(CancellerTest, NoGroupIsToldOfARequestThatWaits) {

@@ -19,7 +19,7 @@ class DispatcherTest : public SchedulePartsTest {
  protected:
   // As PrefillReplies does it.
   void give_back(Group& group, Errc code) {
-    const auto request = group.take_running();
+    const auto request = group.take(group.running->id);
     if (code == Errc::kExhausted) {
       ++request->refusals[group.description.group_id()];
       group.free_tokens = 0;
@@ -30,7 +30,8 @@ class DispatcherTest : public SchedulePartsTest {
     dispatcher_.take_back(request, Error(code, "as told"));
   }
 
-  Dispatcher dispatcher_{requests_, groups_, clock_};
+  TurnOrder turns_;
+  Dispatcher dispatcher_{requests_, groups_, turns_, clock_};
 };
 
 TEST_F(DispatcherTest, AnIdleGroupGetsTheOldestRequestOfItsModel) {
@@ -104,6 +105,58 @@ TEST_F(DispatcherTest, GroupsThatFailTheSameRequestArePardoned) {
   EXPECT_FALSE(second.health.rests(clock_.now()));
 }
 
+TEST_F(DispatcherTest, ARequestThatCannotEndInTimeAnyMoreDoesNotStart) {
+  const Group& group = join(link_);
+  Request known;
+  known.model = "tiny";
+  known.num_tokens = 3;
+  for (int i = 0; i < 4; ++i) {
+    turns_.started(group, known, clock_.now());
+    turns_.stopped(group, known, clock_.now() + seconds(100), /*whole=*/true);
+  }
+  const auto late = queued("late");  // 600 s, of which it takes 50 or more
+  clock_.advance(seconds(560));
+  queued("next");
+  dispatcher_.dispatch();
+  EXPECT_EQ(late->failure->error.code, Errc::kDeadlineExceeded);
+  EXPECT_EQ(
+      late->failure->error.message,
+      "deadline of 600.000 s: 40.000 s are left when a group is free, and 3 tokens take 50.000 s "
+      "or more");
+  EXPECT_THAT(link_.log, ElementsAre("prefill next"));
+}
+
+TEST_F(DispatcherTest, ARequestWhoseGroupIsLostGoesToAnotherOnce) {
+  RecordingLink second_link;
+  join(link_, "g0");
+  join(second_link, "g1");
+  const auto request = queued("a");
+  dispatcher_.dispatch();
+  ASSERT_EQ(request->group_id, "g0");
+  dispatcher_.lost(*groups_.remove("g0"), "gone");
+  EXPECT_EQ(request->state, RequestState::kQueued);
+  dispatcher_.dispatch();
+  EXPECT_THAT(second_link.log, ElementsAre("prefill a"));
+  RecordingLink third_link;
+  join(third_link, "g2");
+  dispatcher_.lost(*groups_.remove("g1"), "gone as well");
+  EXPECT_EQ(request->failure->error.message,
+            "group 'name of g1' (id g1) is lost: gone as well; send the request again");
+  dispatcher_.dispatch();
+  EXPECT_THAT(third_link.log, IsEmpty());
+}
+
+TEST_F(DispatcherTest, WhatAClientWasToldOfALostGroupsCacheIsNotMadeElsewhere) {
+  RecordingLink second_link;
+  join(link_, "g0");
+  join(second_link, "g1");
+  const auto request = queued("a");
+  dispatcher_.dispatch();
+  request->opened = std::make_shared<const protocol::Manifest>();
+  dispatcher_.lost(*groups_.remove("g0"), "gone");
+  EXPECT_EQ(request->failure->error.code, Errc::kPeerLost);
+}
+
 using SchedulerDispatch = SchedulerTest;
 
 TEST_F(SchedulerDispatch, GivesAGroupOneRequestAtATimeInArrivalOrder) {
@@ -135,6 +188,103 @@ TEST_F(SchedulerDispatch, SendsPromptPlanLeaseAndTheDeadlineThatIsLeft) {
   EXPECT_EQ(link.last_request.options().head_plan(), "dense");
   EXPECT_EQ(link.last_request.options().lease_ms(), 777u);
   EXPECT_EQ(link.last_request.options().deadline_ms(), 3500u);
+}
+
+// Of which "long" runs on a group that takes prompts of up to 10 tokens between its layers, and is
+// expected to take a minute.
+class SchedulerPreemption : public SchedulerTest {
+ protected:
+  SchedulerPreemption() {
+    auto description = group("g0", "group-0");
+    description.set_max_preempting_tokens(10);
+    EXPECT_TRUE(scheduler_->add_group(description, link_).ok());
+    for (const auto& [id, tokens, took] : {std::tuple("first", 1000, 60), {"second", 5, 1}}) {
+      EXPECT_FALSE(submit(id, tokens));
+      started(id);
+      clock_.advance(seconds(took));
+      done(id, "g0", 1);
+    }
+    link_.log.clear();
+    EXPECT_FALSE(submit("long", 1000));
+    started("long");
+  }
+  void started(const std::string& id) {
+    protocol::Envelope envelope;
+    envelope.mutable_prefill_started()->set_request_id(id);
+    receive(envelope);
+  }
+
+  RecordingLink link_;
+};
+
+TEST_F(SchedulerPreemption, AShortPromptRunsBetweenTwoLayersOfALongOne) {
+  ASSERT_FALSE(submit("short", 5));
+  ASSERT_FALSE(submit("another", 5));
+  EXPECT_THAT(link_.log, ElementsAre("prefill long", "prefill short"));
+  layer_done("long");
+  started("short");
+  layer_done("short");
+  done("short");
+  EXPECT_EQ(state("short"), RequestState::kDone);
+  EXPECT_EQ(state("long"), RequestState::kRunning);
+  EXPECT_THAT(link_.log, ElementsAre("prefill long", "prefill short", "prefill another"));
+  done("another");
+  done("long");
+  EXPECT_EQ(state("long"), RequestState::kDone);
+  EXPECT_FALSE(scheduler_->busy());
+}
+
+TEST_F(SchedulerPreemption, ALongPromptWaits) {
+  ASSERT_FALSE(submit("longish", 11));
+  EXPECT_THAT(link_.log, ElementsAre("prefill long"));
+  done("long");
+  EXPECT_THAT(link_.log, ElementsAre("prefill long", "prefill longish"));
+}
+
+TEST_F(SchedulerPreemption, EitherIsCancelledAlone) {
+  ASSERT_FALSE(submit("short", 5));
+  ASSERT_TRUE(scheduler_->cancel("short", "DELETE").ok());
+  EXPECT_EQ(link_.log.back(), "cancel short");
+  failed("short", Errc::kCancelled, "cancelled");
+  EXPECT_EQ(state("long"), RequestState::kRunning);
+  ASSERT_FALSE(submit("next", 5));
+  ASSERT_TRUE(scheduler_->cancel("long", "DELETE").ok());
+  EXPECT_EQ(link_.log.back(), "cancel long");
+  done("next");
+  EXPECT_EQ(state("next"), RequestState::kDone);
+  failed("long", Errc::kCancelled, "cancelled");
+  EXPECT_FALSE(scheduler_->busy());
+}
+
+TEST_F(SchedulerPreemption, OneWithoutRoomBesideTheOtherWaitsForItsEnd) {
+  ASSERT_FALSE(submit("short", 5));
+  failed("short", Errc::kExhausted, "no memory");
+  EXPECT_EQ(state("short"), RequestState::kQueued);
+  EXPECT_THAT(link_.log, ElementsAre("prefill long", "prefill short"));
+  done("long");
+  EXPECT_THAT(link_.log, ElementsAre("prefill long", "prefill short", "prefill short"));
+  done("short");
+  EXPECT_EQ(state("short"), RequestState::kDone);
+}
+
+TEST_F(SchedulerPreemption, BothAreLostWithTheirGroup) {
+  ASSERT_FALSE(submit("short", 5));
+  scheduler_->remove_group("g0", link_, "gone");
+  EXPECT_EQ(failure("short"), Errc::kPeerLost);
+  EXPECT_EQ(failure("long"), Errc::kPeerLost);
+  EXPECT_FALSE(scheduler_->busy());
+}
+
+TEST_F(SchedulerPreemption, WhatALongPromptWaitedForOthersIsNotItsOwnTime) {
+  for (int i = 0; i < 3; ++i) {
+    const auto id = fmt::format("short-{}", i);
+    ASSERT_FALSE(submit(id, 5));
+    clock_.advance(seconds(2));  // until a layer's boundary
+    started(id);
+    clock_.advance(seconds(1));
+    done(id);
+  }
+  EXPECT_EQ(scheduler_->find("long")->set_aside_s, 3);
 }
 
 class SchedulerRoom : public SchedulerTest {

@@ -21,9 +21,11 @@ class GroupMembershipTest : public SchedulePartsTest {
   }
 
   SchedulerSettings settings_;
+  TurnOrder turns_;
+  Dispatcher dispatcher_{requests_, groups_, turns_, clock_};
   Leases leases_{requests_, groups_, clock_, probes_};
   OrphanWatch orphans_{settings_.group_return, requests_, clock_};
-  GroupMembership membership_{settings_, groups_, requests_, leases_, orphans_, probes_};
+  GroupMembership membership_{settings_, groups_, dispatcher_, leases_, orphans_, probes_};
 };
 
 TEST_F(GroupMembershipTest, AGroupThatIsDroppedLosesItsConnectionItsPromptAndItsLeases) {
@@ -83,6 +85,22 @@ TEST_F(SchedulerMembers, LosingAGroupFailsItsRequestLosesItsLeasesAndKeepsTheQue
   join(restarted, "g1", "group-0");
   EXPECT_THAT(restarted.log, ElementsAre("prefill waiting"));
   EXPECT_EQ(scheduler_->find("kept")->lease, LeaseState::kLost);
+}
+
+TEST_F(SchedulerMembers, AnotherGroupOfTheModelTakesWhatALostOneRan) {
+  RecordingLink first;
+  RecordingLink second;
+  join(first, "g0", "group-0");
+  join(second, "g1", "group-1");
+  ASSERT_FALSE(submit("a"));
+  ASSERT_FALSE(submit("b"));
+  EXPECT_THAT(first.log, ElementsAre("prefill a"));
+  scheduler_->remove_group("g0", first, "connection ended");
+  EXPECT_EQ(state("a"), RequestState::kQueued);
+  done("b", "g1");
+  EXPECT_THAT(second.log, ElementsAre("prefill b", "prefill a"));
+  done("a", "g1");
+  EXPECT_EQ(state("a"), RequestState::kDone);
 }
 
 TEST_F(SchedulerMembers, ALateEndOfAnOldConnectionDoesNotTouchTheNewOne) {

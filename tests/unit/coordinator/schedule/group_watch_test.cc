@@ -52,7 +52,7 @@ TEST_F(GroupWatchTest, OnlyTheSilentGroupIsLost) {
 TEST_F(GroupWatchTest, ACancelledRequestHasToEndInAStepAndAMinute) {
   Group& group = join(link_);
   group.description.set_layer_timeout_ms(1000);
-  group.cancelled_at = clock_.now();
+  running("a", group)->cancel_sent_at = clock_.now();
   clock_.advance(seconds(62));
   EXPECT_TRUE(watch_.find_lost().empty());
   clock_.advance(seconds(1));

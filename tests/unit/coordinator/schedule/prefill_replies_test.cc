@@ -32,8 +32,9 @@ class PrefillRepliesTest : public SchedulePartsTest {
 
   Group& group_ = join(link_);
   PrefillPace pace_;
-  Dispatcher dispatcher_{requests_, groups_, clock_};
-  PrefillReplies replies_{requests_, dispatcher_, pace_, clock_};
+  TurnOrder turns_;
+  Dispatcher dispatcher_{requests_, groups_, turns_, clock_};
+  PrefillReplies replies_{requests_, dispatcher_, turns_, pace_, clock_};
 };
 
 TEST_F(PrefillRepliesTest, AGroupThatIsDoneGetsTheNextRequest) {

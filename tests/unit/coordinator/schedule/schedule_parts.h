@@ -48,7 +48,7 @@ class SchedulePartsTest : public ::testing::Test {
   std::shared_ptr<Request> leased(const std::string& id, Group& group, Duration lease,
                                   int64_t num_tokens = 3) {
     auto request = running(id, group, num_tokens);
-    requests_.begin(*group.take_running());
+    requests_.begin(*group.take(id));
     protocol::PrefillDone done;
     done.set_request_id(id);
     done.mutable_manifest()->set_model("tiny");

@@ -133,42 +133,6 @@ void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
   }
 }
 
-// A cache can be reused by another prompt with the same beginning: what a row attends to depends on
-// the tokens up to its tile's end, not on what follows. Bit for bit; the rows that run densely as a
-// prompt's last ones are not among the prefix's.
-TEST(Prefix, AdaptiveKvIsTheSameWhateverFollows) {
-  const model::ModelConfig config = test::tiny_model_config();
-  const test::TempDirectory directory;
-  test::write_random_checkpoint(config, DType::kFloat32, 12, directory.path());
-  constexpr int64_t kPrefix = 1024;
-  const auto values_of_prefix = [&](const std::vector<float>& all, int64_t num_tokens) {
-    const int64_t num_heads = int64_t{config.num_layers} * config.num_kv_heads;
-    std::vector<float> prefix;
-    for (int64_t head = 0; head < num_heads; ++head) {
-      const auto first = all.begin() + head * num_tokens * config.head_dim;
-      prefix.insert(prefix.end(), first, first + kPrefix * config.head_dim);
-    }
-    return prefix;
-  };
-  std::vector<float> k, v;
-  for (const int64_t num_tokens : {1200, 1711, 2048}) {
-    SCOPED_TRACE(num_tokens);
-    std::vector<int32_t> tokens = random_tokens(num_tokens, config.vocab_size);
-    for (size_t i = kPrefix; i < tokens.size(); ++i) {
-      tokens[i] = static_cast<int32_t>((tokens[i] + num_tokens) % config.vocab_size);
-    }
-    const auto run = prefill(directory.path(), {1, 1}, "adaptive:0.05,0.3,4", tokens, {});
-    ASSERT_TRUE(run->result.has_value()) << run->failure;
-    EXPECT_LT(run->result->density, 0.95) << "lists there are";
-    if (k.empty()) {
-      k = values_of_prefix(run->cache.k(), num_tokens);
-      v = values_of_prefix(run->cache.v(), num_tokens);
-    }
-    EXPECT_EQ(values_of_prefix(run->cache.k(), num_tokens), k);
-    EXPECT_EQ(values_of_prefix(run->cache.v(), num_tokens), v);
-  }
-}
-
 TEST_P(GridTest, GivesTheSameTokensKvAndPageScoresAsOneRank) {
   expect_the_same_on_any_grid(GetParam());
 }

@@ -83,6 +83,21 @@ TEST(Partition, LongStripesButThoseOfTheFirstRoundAreWholeGroupsOfRows) {
   }
 }
 
+// Behind a prefix: every token from there on has one owner, and short ends take turns.
+TEST(Partition, DealsWhatComesBehindAPrefix) {
+  const Partition partition(1200, 3, 64, 640);
+  std::vector<int> owned(1200);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const int32_t position : partition.positions(rank)) ++owned[static_cast<size_t>(position)];
+  }
+  for (int64_t position = 0; position < 1200; ++position) {
+    EXPECT_EQ(owned[static_cast<size_t>(position)], position < 640 ? 0 : 1) << position;
+  }
+  EXPECT_EQ(partition.owner(640), 10 % 3);
+  EXPECT_EQ(Partition(704, 3, 64, 640).owner(640), 1);
+  EXPECT_EQ(Partition(768, 3, 64, 704).owner(704), 2);
+}
+
 TEST(Partition, GivesEachRankTwoStripesWhereThePromptIsShort) {
   const Partition partition(4096, 4, Partition::default_stripe_tokens(4096));
   EXPECT_EQ(partition.ranges(1), (std::vector<TokenRange>{{512, 1024}, {3072, 3584}}));

@@ -98,7 +98,7 @@ class WholeCacheSink final : public worker::KvSink {
       return static_cast<const std::byte*>(rows) + row * cache_.row_bytes();
     };
     for (int32_t head = 0; head < local.num_kv_heads; ++head) {
-      int64_t row = int64_t{head} * local.num_rows;
+      int64_t row = int64_t{head} * local.head_rows();
       for (const auto& range : partition_.ranges(cp_rank_)) {
         cache_.put(kv.layer, shard_.first_kv_head + head, range, row_at(local.k, row),
                    row_at(local.v, row));

@@ -72,7 +72,7 @@ class CommandSourceTest : public ::testing::Test {
   std::unique_ptr<kvstore::KvStore> store_ = test::small_store(clock_);
   Drain drain_{*store_, reporter_, options_, clock_};
   std::atomic<bool> stop_ = false;
-  CommandSource source_{link_, reporter_, drain_, stop_, clock_};
+  CommandSource source_{link_, reporter_, drain_, options_, stop_, clock_};
 };
 
 TEST_F(CommandSourceTest, GivesRequestsInOrderEachWithALeaseOfItsOwn) {
@@ -115,6 +115,46 @@ TEST_F(CommandSourceTest, EndsTheRunningRequestWhenItsDeadlinePasses) {
   EXPECT_EQ(ending(), "");
   clock_.advance(milliseconds(1));
   EXPECT_EQ(ending(), "request a: the deadline passed in layer 2 of 4");
+}
+
+TEST_F(CommandSourceTest, GivesAShortRequestBetweenTwoLayersOfAnother) {
+  options_.max_preempting_tokens = 2;
+  auto of_tokens = [](const std::string& id, size_t num_tokens) {
+    Envelope envelope = request(id, 1000);
+    envelope.mutable_prefill_request()->set_prompt_token_ids(std::string(4 * num_tokens, '\0'));
+    return envelope;
+  };
+  const auto at_boundary = [this] { return source_.at_boundary({.layer = 1, .num_layers = 4}); };
+  link_.push(of_tokens("long", 100));
+  link_.push(of_tokens("short", 2));
+  link_.push(of_tokens("shorter", 1));
+  EXPECT_EQ(source_.next().run().request_id(), "long");
+  const auto command = at_boundary();
+  EXPECT_EQ(command.run().request_id(), "short");
+  EXPECT_FALSE(command.has_end_running());
+  // One at a time, and each is cancelled alone.
+  EXPECT_FALSE(at_boundary().has_run());
+  link_.push(cancel("long"));
+  EXPECT_EQ(ending(), "");
+  link_.push(cancel("short"));
+  EXPECT_THAT(ending(), HasSubstr("request short was cancelled"));
+  source_.finish_running();
+  EXPECT_THAT(ending(), HasSubstr("request long was cancelled"));
+  EXPECT_FALSE(at_boundary().has_run());  // not before a layer that will not be
+  source_.finish_running();
+  EXPECT_EQ(source_.next().run().request_id(), "shorter");
+}
+
+TEST_F(CommandSourceTest, ALongRequestWaitsForTheEndOfTheOther) {
+  options_.max_preempting_tokens = 2;
+  Envelope other = request("other");
+  other.mutable_prefill_request()->set_prompt_token_ids(std::string(12, '\0'));
+  link_.push(request("a"));
+  link_.push(other);
+  EXPECT_EQ(source_.next().run().request_id(), "a");
+  EXPECT_FALSE(source_.at_boundary({.layer = 1, .num_layers = 4}).has_run());
+  source_.finish_running();
+  EXPECT_EQ(source_.next().run().request_id(), "other");
 }
 
 TEST_F(CommandSourceTest, PassesLeaseChangesOnBetweenRequestsAndBetweenLayers) {

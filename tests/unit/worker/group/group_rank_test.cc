@@ -18,16 +18,20 @@ using ::testing::HasSubstr;
 class DeafTransport final : public comm::Transport {
  public:
   static constexpr int kDeafPort = 4711;
+  using Transport::connect;
+  using Transport::listen;
 
   Result<std::unique_ptr<comm::TransportServer>> listen(
-      const std::string& host, int port, comm::TransportServer::Handler handler) override {
+      const std::string& host, int port, comm::TransportServer::Handler handler,
+      comm::TransportServer::Admits admits) override {
     // Rank 1's is the next one.
     if (port == kDeafPort + 1) return error(Errc::kIo, "port {} is in use", port);
-    return transport_.listen(host, port, std::move(handler));
+    return transport_.listen(host, port, std::move(handler), std::move(admits));
   }
   Result<std::unique_ptr<comm::TransportConnection>> connect(const std::string& address,
+                                                             const std::string& capability,
                                                              Deadline deadline) override {
-    return transport_.connect(address, deadline);
+    return transport_.connect(address, capability, deadline);
   }
 
  private:

@@ -49,6 +49,7 @@ class RunningGroup {
     worker::GridShape grid{1, 2};
     int64_t device_pages = 16;
     int64_t host_pages = 48;
+    int64_t max_preempting_tokens = 0;
     Duration layer_timeout = std::chrono::seconds(60);
     Duration drain_timeout = std::chrono::minutes(10);
   };
@@ -117,6 +118,7 @@ class RunningGroup {
         .rank = test::rank_options(options_.model_directory, options_.grid),
         .group = {.epoch = "epoch-1",
                   .head_plan = "dense",
+                  .max_preempting_tokens = options_.max_preempting_tokens,
                   .layer_timeout = options_.layer_timeout,
                   .drain_timeout = options_.drain_timeout},
         .pools = {.host_bytes =

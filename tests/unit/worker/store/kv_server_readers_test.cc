@@ -3,6 +3,7 @@
 
 #include <future>
 
+#include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "kvstore/tiered_kv_store.h"
 #include "protocol/kv_messages.pb.h"
@@ -19,9 +20,20 @@ Deadline ample() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
+using MakeTransport = std::unique_ptr<comm::Transport> (*)();
+
+std::unique_ptr<comm::Transport> make_tcp() {
+  return std::make_unique<comm::TcpTransport>(
+      comm::TcpOptions{.server_threads = 1, .reader_threads = 1});
+}
+
+std::unique_ptr<comm::Transport> make_ucx() {
+  return *comm::UcxTransport::create({.server_threads = 1, .reader_threads = 1});
+}
+
 // Request "memory" fills the host's slots and is held there, so "disk" goes where only a read brings
 // it from.
-class KvServerReadersTest : public ::testing::Test {
+class KvServerReadersTest : public ::testing::TestWithParam<MakeTransport> {
  protected:
   void SetUp() override {
     disk_->addressable = false;
@@ -66,7 +78,7 @@ class KvServerReadersTest : public ::testing::Test {
     request.set_num_pages(num_pages);
     Answer answer;
     answer.pages.resize(static_cast<size_t>(num_pages * kGeometry.page_bytes()));
-    const auto connection = *transport_->connect(server_->address(), ample());
+    const auto connection = *transport_->connect(server_->address(), "lease", ample());
     const auto called = connection->call(request.SerializeAsString(), answer.pages, ample());
     EXPECT_TRUE(called.ok() && answer.reply.ParseFromString(called->header));
     return answer;
@@ -75,12 +87,11 @@ class KvServerReadersTest : public ::testing::Test {
   std::shared_ptr<kvstore::Faults> disk_ = std::make_shared<kvstore::Faults>();
   std::unique_ptr<kvstore::TieredKvStore> store_;
   std::unique_ptr<kvstore::PinnedPages> held_;
-  const std::unique_ptr<comm::UcxTransport> transport_ =
-      *comm::UcxTransport::create({.server_threads = 1, .reader_threads = 1});
+  const std::unique_ptr<comm::Transport> transport_ = GetParam()();
   std::unique_ptr<KvServer> server_;
 };
 
-TEST_F(KvServerReadersTest, PagesInMemoryOvertakePagesOfASlowDisk) {
+TEST_P(KvServerReadersTest, PagesInMemoryOvertakePagesOfASlowDisk) {
   std::promise<void> reading, go_on;
   disk_->while_reading = [&] {
     reading.set_value();
@@ -101,7 +112,7 @@ TEST_F(KvServerReadersTest, PagesInMemoryOvertakePagesOfASlowDisk) {
   EXPECT_EQ(came.pages.back(), std::byte{4 * 16 + 2});
 }
 
-TEST_F(KvServerReadersTest, ALeaseThatEndsWhileItsPagesAreReadStillGetsThem) {
+TEST_P(KvServerReadersTest, ALeaseThatEndsWhileItsPagesAreReadStillGetsThem) {
   std::promise<void> reading, go_on;
   disk_->while_reading = [&] {
     reading.set_value();
@@ -114,11 +125,40 @@ TEST_F(KvServerReadersTest, ALeaseThatEndsWhileItsPagesAreReadStillGetsThem) {
   EXPECT_EQ(slow.get().pages.back(), std::byte{4 * 16 + 2});
 }
 
-TEST_F(KvServerReadersTest, AFailedReadIsItsRequestsErrorAlone) {
+TEST_P(KvServerReadersTest, AFailedReadIsItsRequestsErrorAlone) {
   disk_->flip_read = true;
   EXPECT_EQ(ask("disk", 3).reply.error().code(), static_cast<int>(Errc::kCorrupt));
   EXPECT_EQ(ask("memory", 4).reply.pages_size(), 4);
 }
+
+// UCX lets everybody in, and has each request checked alone.
+TEST_P(KvServerReadersTest, OnlyWhoKnowsALeaseGetsIn) {
+  const bool asks = GetParam() == make_tcp;
+  for (const std::string wrong : {"", "leasf", "lease ", "lea"}) {
+    const auto stranger = transport_->connect(server_->address(), wrong, ample());
+    ASSERT_EQ(stranger.ok(), !asks) << wrong;
+    if (asks) {
+      EXPECT_EQ(stranger.error().code, Errc::kNotFound) << stranger.error().to_string();
+    }
+  }
+  const auto client = transport_->connect(server_->address(), "lease", ample());
+  ASSERT_TRUE(client.ok()) << client.error().to_string();
+  ASSERT_TRUE(store_->release_lease("memory", "lease").ok());
+  ASSERT_TRUE(store_->release_lease("disk", "lease").ok());
+  EXPECT_EQ(transport_->connect(server_->address(), "lease", ample()).ok(), !asks);
+}
+
+// Of a request that is still written, whose pages may be pulled already.
+TEST_P(KvServerReadersTest, TheLeaseOfAnOpenRequestLetsIn) {
+  ASSERT_TRUE(store_->release_lease("memory", "lease").ok());
+  ASSERT_TRUE(store_->begin_request("open", 64, kvstore::consecutive_pages(0, 1)).ok());
+  EXPECT_EQ(transport_->connect(server_->address(), "early", ample()).ok(), GetParam() != make_tcp);
+  ASSERT_TRUE(store_->open("open", "early").ok());
+  EXPECT_TRUE(transport_->connect(server_->address(), "early", ample()).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, KvServerReadersTest, testing::Values(make_tcp, make_ucx),
+                         [](const auto& param) { return param.param == make_tcp ? "Tcp" : "Ucx"; });
 
 }  // namespace
 }  // namespace millrace::worker

@@ -68,7 +68,7 @@ class AdaptiveBuilder {
         context_(context),
         heads_(std::move(heads)),
         kv_heads_at_once_(kv_heads_at_once),
-        sample_(params.sampled_rows),
+        sample_{params.sampled_rows},
         lists_({.tiles = params.tiles,
                 .heads = heads_.heads,
                 .group_sizes = heads_.chunk_sizes,

@@ -11,19 +11,15 @@
 
 namespace millrace::kernels::cuda {
 
-// How tiles are cut into runs of rows, with a sample of each.
+// How many rows of each tile are sampled.
 struct RowSample {
-  int32_t count;  // of a tile
-  int32_t run;    // rows
-
-  explicit RowSample(int32_t sampled_rows)
-      : count(sampled_rows), run(static_cast<int32_t>(sampled_run(sampled_rows))) {}
+  int32_t count;
 
   // Of sample `number` of the tiles.
   __host__ __device__ int32_t tile(int32_t number) const { return number / count; }
   // Samples that a tile of so many rows has: the first ones.
   __host__ __device__ int32_t rows_in(int32_t tile_rows) const {
-    return (tile_rows + run - 1) / run;
+    return tile_rows < count ? tile_rows : count;
   }
 };
 

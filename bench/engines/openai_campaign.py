@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""vLLM's OpenAI server with MillraceConnector under load: right answers, what vLLM's own counters say, and the same while groups are killed.
+
+    build/engines/venv/bin/python bench/engines/openai_campaign.py --bin build/release/bin [--prompts 100] [--concurrency 4] [--tokens 4096 16384]
+        [--tp 1] [--groups 2x2 ...] [--head-plan dense] [--own] [--decode] [--kills 0] [--aborts 0] [--blocks 0] [--answer-tokens 4]
+        [--limit-s S] [--output FILE]
+
+A coordinator, a group of the fixture model (TP x CP) and vLLM as processes of this machine; every prompt is sent once, as token ids, to
+/v1/completions. --groups: one after the other, all prompts to each. --own: compares with vLLM's own prefill of each prompt. --decode: compares
+with millrace-decode after a prefill of its own under the same plan. --kills: kills of the group in random phases; prompts go on until the last.
+--aborts: clients that hang up in random phases, beside the prompts. --blocks: size of vLLM's KV cache; a small one and a large --answer-tokens
+make vLLM preempt requests. --limit-s: after so long no
+more prompts are sent, and no more groups killed; the table says how many were. A record's four digits decide what is right; further tokens are compared with --own only.
+
+Prints JSON, and appends a table to --output. Exit status 1 for a wrong or other answer, one that does not come, an error, and a block or a lease
+that stays. Needs what tests/engines/run has installed."""
+import argparse
+import concurrent.futures
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+DIGITS = 4
+
+
+class Gate:
+    """Lets requests through, or none; knows how many are under way."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._closed, self._inside = False, 0
+
+    def __enter__(self):
+        with self._changed:
+            self._changed.wait_for(lambda: not self._closed)
+            self._inside += 1
+
+    def __exit__(self, *_):
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def quiet(self, closed):
+        """Closing waits for those inside."""
+        with self._changed:
+            self._closed = closed
+            self._changed.notify_all()
+            if closed:
+                self._changed.wait_for(lambda: self._inside == 0)
+
+
+class Campaign:
+    def __init__(self, arguments, service, server, prompts):
+        self.arguments, self.service, self.server = arguments, service, server
+        self._prompts = prompts  # yields prompts without end
+        self._prompts_lock = threading.Lock()
+        self._gate = Gate()
+
+    def group_options(self):
+        return "--dtype", "bfloat16", "--head-plan", self.arguments.head_plan
+
+    def run(self, grid):
+        """A row of the table."""
+        tp, cp = grid
+        from service import wait_until
+        wait_until("no group", lambda: self.service.get("/ready")[0] != 200, 60)
+        group = self.service.start_group(*self.group_options(), tp=tp, cp=cp)
+        before = self.server.counters()
+        began = time.monotonic()
+        outcomes, killer, hung_up = self._load(group, tp, cp)
+        seconds = time.monotonic() - began
+        wait_until("vLLM at rest", self.server.at_rest, 60)
+        counted = {name: value - before[name] for name, value in self.server.counters().items()}
+        verdicts = Counter(verdict for _, verdict, _ in outcomes)
+        row = {"vllm tp": self.arguments.tp, "group": f"{tp}x{cp}", "plan": self.arguments.head_plan, "answers": len(outcomes),
+               "prompt tokens": sum(len(prompt["prompt_token_ids"]) for prompt, _, _ in outcomes), "seconds": round(seconds),
+               "right": verdicts["right"], "wrong": verdicts["wrong"], "errors": verdicts["error"], "hung": verdicts["hung"],
+               "prompt tokens vLLM computed": counted["computed"], "brought": counted["external_kv_transfer"]}
+        if killer:
+            row.update({"kills": sum(killer.moments.values()), **{f"killed {moment}": count for moment, count in sorted(killer.moments.items())},
+                        **{f"killed {target}": count for target, count in sorted(killer.targets.items())}, "groups that stayed": killer.stayed})
+        if self.arguments.aborts:
+            row.update({"aborted": hung_up})
+        if self.arguments.blocks:
+            row.update({"preemptions": counted["preemptions"]})
+        if self.arguments.own:
+            row.update(self._compare_with_own(outcomes))
+        if self.arguments.decode:
+            row.update(self._compare_with_decode(outcomes))
+        wait_until("the end of all leases", lambda: "\nmillrace_active_leases 0" in self.service.get("/metrics")[2], 150)
+        self._end(self.service.groups[-1])
+        row["passed"] = "yes" if self._passed(row) else "NO"
+        return row
+
+    def _passed(self, row):
+        good = row["wrong"] == row["errors"] == row["hung"] == 0
+        if not (self.arguments.kills or self.arguments.aborts or self.arguments.blocks):
+            good = good and row["prompt tokens vLLM computed"] == row["answers"] and row["brought"] == row["prompt tokens"]
+        if self.arguments.own:
+            good = good and row["equal to vLLM's own"] == row["answers"]
+        if self.arguments.decode:
+            good = good and row["right"] >= row["millrace-decode right"]
+        return good
+
+    def _load(self, group, tp, cp):
+        """([(prompt, verdict, token ids)], killer or None, requests that were given up before their answer)"""
+        from group_killer import GroupKiller
+        killer = None
+        if self.arguments.kills:
+            killer = GroupKiller(self.service, group, lambda: self.service.start_group(*self.group_options(), tp=tp, cp=cp, wait=False),
+                                 self.arguments.kills, self._gate.quiet)
+        left, deadline = [self.arguments.prompts], time.monotonic() + self.arguments.limit_s
+
+        def answer():
+            outcomes = []
+            while True:
+                with self._prompts_lock:
+                    left[0] -= 1
+                    out_of_time = time.monotonic() > deadline
+                    if out_of_time and killer:
+                        killer.stop()
+                    if (left[0] < 0 or out_of_time) and (killer is None or killer.done()):
+                        return outcomes
+                    prompt = next(self._prompts)
+                    number = self.arguments.prompts - left[0]
+                with self._gate:
+                    outcomes.append((prompt, *self._ask(prompt)))
+                if number % 10 == 0 or outcomes[-1][1] != "right":
+                    print(f"request {number}: {outcomes[-1][1:]}", file=sys.stderr, flush=True)
+        with concurrent.futures.ThreadPoolExecutor(self.arguments.concurrency + 1) as pool:
+            given_up = pool.submit(self._hang_up)
+            workers = [pool.submit(answer) for _ in range(self.arguments.concurrency)]
+            outcomes = [outcome for worker in workers for outcome in worker.result()]
+        if killer:
+            killer.join(300)
+        return outcomes, killer, given_up.result()
+
+    def _ask(self, prompt):
+        """(verdict, token ids)"""
+        try:
+            status, tokens = self.server.complete(prompt["prompt_token_ids"], self.arguments.answer_tokens)
+        except TimeoutError:
+            return "hung", None
+        except OSError as error:
+            return "error", str(error)
+        if status != 200:
+            return "error", tokens
+        return "right" if tokens[:DIGITS] == prompt["answer_token_ids"] else "wrong", tokens
+
+    def _hang_up(self):
+        numbers, count = random.Random(3), 0
+        for _ in range(self.arguments.aborts):
+            with self._prompts_lock:
+                prompt = next(self._prompts)
+            # From its way to the coordinator until after its load, for some in the queue between others.
+            count += self.server.abandon(prompt["prompt_token_ids"], self.arguments.answer_tokens, lambda: time.sleep(numbers.uniform(0, 30)))
+        return count
+
+    def _compare_with_own(self, outcomes):
+        before = self.server.counters()
+        with concurrent.futures.ThreadPoolExecutor(self.arguments.concurrency) as pool:
+            own = list(pool.map(lambda outcome: self.server.complete_alone(outcome[0]["prompt_token_ids"], self.arguments.answer_tokens)[1], outcomes))
+        after = self.server.counters()
+        return {"equal to vLLM's own": sum(tokens == alone for (_, _, tokens), alone in zip(outcomes, own)),
+                "prompt tokens vLLM computed for its own": after["local_compute"] - before["local_compute"]}
+
+    def _compare_with_decode(self, outcomes):
+        right = equal = 0
+        for prompt, _, tokens in outcomes:
+            status, _, response = self.service.prefill(prompt)
+            assert status == 200, response
+            code, report = self.service.decode(response)
+            assert code == 0, report
+            self.service.request("DELETE", f"/v1/prefill/{response['request_id']}")
+            right += report["generated_token_ids"] == prompt["answer_token_ids"]
+            equal += report["generated_token_ids"] == (tokens or [])[:DIGITS]
+        return {"millrace-decode right": right, "equal to millrace-decode": equal}
+
+    def _end(self, group):
+        group.terminate()
+        group.wait(60)
+        self.service.groups.remove(group)
+
+
+def endless_prompts(first_tokens, last_tokens, make_prompt):
+    numbers, seed = random.Random(7), 100
+    while True:
+        yield make_prompt(numbers.randint(first_tokens, last_tokens), seed=seed)
+        seed += 1
+
+
+def table(rows, measured):
+    text = "".join(f"- {name}: {value}\n" for name, value in measured.items()) + "\n"
+    text += "| |" + " |" * len(rows) + "\n|---|" + "---|" * len(rows) + "\n"
+    for name in rows[0]:
+        text += f"| {name} | " + " | ".join(str(row[name]) for row in rows) + " |\n"
+    return text + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--tokens", type=int, nargs=2, default=[4096, 16384])
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--groups", nargs="+", default=["2x2"])
+    parser.add_argument("--head-plan", default="dense")
+    parser.add_argument("--own", action="store_true")
+    parser.add_argument("--decode", action="store_true")
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--aborts", type=int, default=0)
+    parser.add_argument("--blocks", type=int, default=0)
+    parser.add_argument("--answer-tokens", type=int, default=DIGITS)
+    parser.add_argument("--limit-s", type=float, default=float("inf"))
+    parser.add_argument("--log", default="/tmp/openai_campaign.log", help="of vLLM")
+    parser.add_argument("--output")
+    arguments = parser.parse_args()
+    os.environ["MILLRACE_SOURCE_DIR"], os.environ["MILLRACE_BIN_DIR"] = ROOT, os.path.abspath(arguments.bin)
+    # Waiting threads must not spin away the time of others.
+    os.environ.update(GOMP_SPINCOUNT="1000", UCX_MEM_MMAP_HOOK_MODE="none")
+    sys.path[:0] = [HERE, os.path.join(ROOT, "tests/e2e"), os.path.join(ROOT, "bench")]
+    from measured_on import measured_on
+    from openai_server import PATIENCE_S, OpenAIServer
+    from service import MODEL_DIR, Service, free_ports, make_prompt, wait_until
+
+    measured = measured_on()  # before anything changes
+    service = Service()
+    options = ["--num-gpu-blocks-override", arguments.blocks] if arguments.blocks else []
+    server = OpenAIServer(MODEL_DIR, f"127.0.0.1:{service.http_port}", free_ports(1), arguments.log, arguments.tp, options=options)
+    try:
+        wait_until("vLLM's server", server.ready, PATIENCE_S)
+        campaign = Campaign(arguments, service, server, endless_prompts(*arguments.tokens, make_prompt))
+        rows = []
+        for grid in arguments.groups:
+            rows.append(campaign.run([int(ranks) for ranks in grid.split("x")]))
+            print(json.dumps(rows[-1]), flush=True)
+        if arguments.output:
+            with open(arguments.output, "a") as file:
+                file.write(table(rows, {**measured, "date": time.strftime("%Y-%m-%d", time.gmtime())}))
+        return 0 if all(row["passed"] == "yes" for row in rows) else 1
+    except BaseException:
+        print(service.logs(), file=sys.stderr)
+        raise
+    finally:
+        server.close()
+        service.close()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""vLLM's OpenAI server as a process, with MillraceConnector by configuration alone, and what it says of itself. Standard library only."""
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+# For an answer: one that takes longer counts as hung.
+PATIENCE_S = 600
+_ITERATION = re.compile(rb"Iteration\(\d+\): \d+ context requests, (\d+) context tokens, \d+ generation requests, (\d+) generation tokens")
+
+
+class OpenAIServer:
+    """`model_dir` served as "fixture"; `options` are names and values of vLLM in turn, `extra` of kv_connector_extra_config."""
+
+    def __init__(self, model_dir, coordinator, port, log_path, tp=1, extra=None, options=()):
+        self.port, self.log_path = port, log_path
+        config = {"kv_connector": "MillraceConnector", "kv_connector_module_path": "millrace_kv.connector", "kv_role": "kv_consumer",
+                  "kv_connector_extra_config": {"coordinator": coordinator, "max_wait_s": PATIENCE_S, **(extra or {})}}
+        # Ranks of vLLM and of the group share the cores.
+        environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
+                           OMP_NUM_THREADS=str(max(1, os.cpu_count() // tp)), VLLM_WORKER_MULTIPROC_METHOD="spawn")
+        # The command `vllm` itself wants metadata of all packages that vLLM names, the engines of tests/engines have not all of them.
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model_dir, "--served-model-name", "fixture",
+                   "--skip-tokenizer-init", "--enforce-eager", "--max-model-len", "16896", "--tensor-parallel-size", str(tp),
+                   # Worker processes spin while requests wait for their caches; without others there need be none.
+                   "--distributed-executor-backend", "uni" if tp == 1 else "mp",
+                   "--enable-logging-iteration-details", "--host", "127.0.0.1", "--port", str(port), "--kv-transfer-config", json.dumps(config)]
+        with open(log_path, "wb") as log:
+            self._process = subprocess.Popen([*command, *map(str, options)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                                             start_new_session=True)
+
+    def _request(self, connection, method, path, body=None):
+        connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+        return connection.getresponse()
+
+    def call(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            response = self._request(connection, method, path, body)
+            return response.status, response.read().decode()
+
+    def ready(self):
+        if self._process.poll() is not None:
+            raise RuntimeError(f"vLLM's server has ended; see {self.log_path}")
+        with contextlib.suppress(OSError):
+            return self.call("GET", "/health")[0] == 200
+        return False
+
+    @staticmethod
+    def _body(tokens, max_tokens, **extra):
+        return {"model": "fixture", "prompt": tokens, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "detokenize": False,
+                "return_token_ids": True, **extra}
+
+    def complete(self, tokens, max_tokens, **extra):
+        """(status, token ids or the error's text); TimeoutError where none comes."""
+        status, text = self.call("POST", "/v1/completions", self._body(tokens, max_tokens, **extra))
+        return status, json.loads(text)["choices"][0]["token_ids"] if status == 200 else text
+
+    def complete_alone(self, tokens, max_tokens):
+        """By vLLM's own prefill, without the connector."""
+        return self.complete(tokens, max_tokens, kv_transfer_params={"millrace": False})
+
+    def abandon(self, tokens, max_tokens, after):
+        """Posts a request, waits for `after()`, and hangs up: vLLM aborts it. True where no answer had come by then."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/v1/completions", json.dumps(self._body(tokens, max_tokens)), {"Content-Type": "application/json"})
+            after()
+            connection.sock.setblocking(False)
+            try:
+                connection.sock.recv(1)
+            except BlockingIOError:
+                return True
+            return False
+
+    def metric(self, name):
+        """Sum over all labels of a metric."""
+        text = self.call("GET", "/metrics")[1]
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.M))
+
+    def counters(self):
+        """What vLLM has counted so far. `computed`: tokens of prompts that its scheduler had computed, from the log of its iterations;
+        its Prometheus metrics count a prompt that a connector brings as external, the last token included."""
+        text = self.call("GET", "/metrics")[1]
+        sources = dict(re.findall(r'^vllm:prompt_tokens_by_source_total\{.*source="(\w+)".*\} (\S+)$', text, re.M))
+        counters = {source: int(float(value)) for source, value in sources.items()}
+        with open(self.log_path, "rb") as log:
+            counters["computed"] = sum(int(context) for context, _ in _ITERATION.findall(log.read()))
+        counters["external_hits"] = int(self.metric("vllm:external_prefix_cache_hits_total"))
+        counters["preemptions"] = int(self.metric("vllm:num_preemptions_total"))
+        return counters
+
+    def at_rest(self):
+        """No request, no block in use."""
+        return not any(self.metric(name) for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"))
+
+    def close(self):
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(20)

@@ -1,0 +1,74 @@
+#include "bench/fleet/group_times.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+namespace millrace::bench {
+
+namespace {
+
+namespace json = boost::json;
+
+std::vector<double> numbers_of(const json::object& object, std::string_view name) {
+  std::vector<double> out;
+  const json::value* values = object.if_contains(name);
+  if (values == nullptr || !values->is_array()) return out;
+  for (const json::value& value : values->as_array()) {
+    if (value.is_number()) out.push_back(value.to_number<double>());
+  }
+  return out;
+}
+
+bool ascending(const std::vector<double>& values) {
+  return std::is_sorted(values.begin(), values.end(), std::less_equal<>()) && values.front() > 0;
+}
+
+}  // namespace
+
+double GroupTimes::seconds_of(int64_t num_tokens) const {
+  const double length = std::log(static_cast<double>(num_tokens));
+  size_t i = 1;
+  while (i + 1 < tokens.size() && tokens[i] < static_cast<double>(num_tokens)) ++i;
+  const double from = std::log(tokens[i - 1]);
+  const double share = (length - from) / (std::log(tokens[i]) - from);
+  // Times grow by at least nothing: a fraction of the shortest is overhead.
+  return seconds[i - 1] * std::pow(seconds[i] / seconds[i - 1], std::max(share, 0.0));
+}
+
+Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return error(Errc::kIo, "cannot read {}", path);
+  std::stringstream text;
+  text << file.rdbuf();
+  boost::system::error_code failure;
+  const json::value parsed = json::parse(text.str(), failure);
+  if (failure || !parsed.is_object()) {
+    return error(Errc::kInvalidArgument, "{}: must be a JSON object", path);
+  }
+  std::map<std::string, GroupTimes> kinds;
+  for (const auto& [name, value] : parsed.as_object()) {
+    if (!value.is_object()) continue;
+    const json::object& object = value.as_object();
+    GroupTimes times;
+    times.tokens = numbers_of(object, "tokens");
+    times.seconds = numbers_of(object, "seconds");
+    const json::value* gpus = object.if_contains("gpus");
+    const bool well = gpus != nullptr && gpus->is_int64() && gpus->as_int64() > 0 &&
+                      times.tokens.size() >= 2 && times.tokens.size() == times.seconds.size() &&
+                      ascending(times.tokens) && ascending(times.seconds);
+    if (!well) {
+      return error(Errc::kInvalidArgument,
+                   "{}: '{}' must have gpus, and tokens and seconds of the same number, at least "
+                   "two, ascending",
+                   path, std::string_view(name));
+    }
+    times.num_gpus = static_cast<int>(gpus->as_int64());
+    kinds[std::string(name)] = std::move(times);
+  }
+  return kinds;
+}
+
+}  // namespace millrace::bench

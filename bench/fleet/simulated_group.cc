@@ -1,0 +1,139 @@
+#include "bench/fleet/simulated_group.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/check.h"
+#include "common/errc_wire.h"
+#include "protocol/codec.h"
+
+namespace millrace::bench {
+
+namespace {
+
+constexpr int kNumLayers = 32;
+
+protocol::Envelope started(const std::string& request_id) {
+  protocol::Envelope envelope;
+  envelope.mutable_prefill_started()->set_request_id(request_id);
+  return envelope;
+}
+
+}  // namespace
+
+SimulatedGroup::SimulatedGroup(SimulatedGroupOptions options, const GroupTimes& times,
+                               EventQueue& events, Answer answer)
+    : options_(std::move(options)),
+      times_(times),
+      events_(events),
+      answer_(std::move(answer)),
+      free_tokens_(options_.pool_tokens) {}
+
+protocol::Register SimulatedGroup::description() const {
+  protocol::Register out;
+  out.set_protocol_version(protocol::kProtocolVersion);
+  out.set_group_id(options_.name);
+  out.set_group_name(options_.name);
+  out.set_device(options_.kind);
+  out.set_tp(1);
+  out.set_cp(static_cast<uint32_t>(times_.num_gpus));
+  out.set_max_prompt_tokens(static_cast<uint64_t>(options_.pool_tokens));
+  out.mutable_model()->set_name("simulated");
+  out.mutable_model()->set_vocab_size(1);
+  out.mutable_model()->set_num_layers(kNumLayers);
+  out.set_max_preempting_tokens(static_cast<uint64_t>(options_.max_preempting_tokens));
+  return out;
+}
+
+void SimulatedGroup::send(const protocol::Envelope& envelope) {
+  if (envelope.has_prefill_request()) prefill(envelope.prefill_request());
+  if (envelope.has_lease_release()) release(envelope.lease_release().lease_id());
+}
+
+void SimulatedGroup::close(const std::string& why) {
+  MR_CHECK(false, "{} was closed: {}", options_.name, why);
+}
+
+void SimulatedGroup::prefill(const protocol::PrefillRequest& request) {
+  const auto num_tokens = static_cast<int64_t>(request.prompt_token_ids().size() / sizeof(int32_t));
+  protocol::Envelope envelope;
+  if (num_tokens > free_tokens_) {
+    auto& failed = *envelope.mutable_prefill_failed();
+    failed.set_request_id(request.request_id());
+    failed.mutable_error()->set_code(errc_to_wire(Errc::kExhausted));
+    failed.mutable_error()->set_message("the pools are full");
+    answer_after(options_.overhead_s, std::move(envelope));
+    return;
+  }
+  free_tokens_ -= num_tokens;
+  const std::string lease = "lease of " + request.request_id();
+  tokens_of_lease_[lease] = num_tokens;
+  const double took_s = options_.overhead_s + times_.seconds_of(num_tokens);
+  busy_s_ += took_s;
+  auto& done = *envelope.mutable_prefill_done();
+  done.set_request_id(request.request_id());
+  done.mutable_manifest()->set_request_id(request.request_id());
+  done.mutable_manifest()->set_model("simulated");
+  done.mutable_manifest()->set_lease_id(lease);
+  done.mutable_manifest()->set_lease_ms(request.options().lease_ms());
+  const double now_s = events_.now_s();
+  Run run{.done = std::move(envelope), .began_s = now_s, .ends_s = now_s + took_s};
+  running_ ? preempt(std::move(run)) : this->run(std::move(run));
+}
+
+void SimulatedGroup::run(Run run) {
+  answer_after(0, started(run.done.prefill_done().request_id()));
+  running_ = std::move(run);
+  end_when_due();
+}
+
+void SimulatedGroup::preempt(Run run) {
+  MR_CHECK(options_.max_preempting_tokens > 0, "{} got a second prompt", options_.name);
+  const double took_s = run.ends_s - run.began_s;
+  const double own_s = running_->ends_s - running_->began_s - running_->set_aside_s;
+  const double layer_s = own_s / kNumLayers;
+  const double done_s = std::max(0.0, run.began_s - running_->began_s - running_->set_aside_s);
+  const double until_boundary_s = layer_s - std::fmod(done_s, layer_s);
+  answer_after(until_boundary_s, started(run.done.prefill_done().request_id()));
+  answer_after(until_boundary_s + took_s, std::move(run.done));
+  running_->ends_s += took_s;
+  running_->set_aside_s += took_s;
+}
+
+// Looks again where another prompt came between meanwhile.
+void SimulatedGroup::end_when_due() {
+  events_.after(running_->ends_s - events_.now_s(), [this] {
+    constexpr double kRounding = 1e-6;
+    if (running_->ends_s > events_.now_s() + kRounding) {
+      end_when_due();
+      return;
+    }
+    const protocol::Envelope done = std::move(running_->done);
+    running_.reset();
+    answer_(options_.name, done);
+    report_room();
+  });
+}
+
+void SimulatedGroup::release(const std::string& lease_id) {
+  const auto found = tokens_of_lease_.find(lease_id);
+  if (found == tokens_of_lease_.end()) return;
+  free_tokens_ += found->second;
+  tokens_of_lease_.erase(found);
+  events_.after(0, [this] { report_room(); });
+}
+
+void SimulatedGroup::answer_after(double delay_s, protocol::Envelope envelope) {
+  events_.after(delay_s,
+                [this, envelope = std::move(envelope)] { answer_(options_.name, envelope); });
+}
+
+void SimulatedGroup::report_room() {
+  protocol::Envelope envelope;
+  envelope.mutable_heartbeat()->mutable_room()->set_free_prompt_tokens(
+      static_cast<uint64_t>(free_tokens_));
+  answer_(options_.name, std::move(envelope));
+}
+
+}  // namespace millrace::bench

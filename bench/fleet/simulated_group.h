@@ -1,0 +1,66 @@
+// A worker group that takes its time from a table and computes nothing. One thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "bench/fleet/event_queue.h"
+#include "bench/fleet/group_times.h"
+#include "coordinator/groups/group_link.h"
+
+namespace millrace::bench {
+
+struct SimulatedGroupOptions {
+  std::string name;
+  std::string kind;
+  int64_t pool_tokens = 4 << 20;      // its KV pools
+  int64_t max_preempting_tokens = 0;  // between two of its layers
+  double overhead_s = 0.02;  // from the request to the first layer, and from the last to the answer
+};
+
+class SimulatedGroup final : public coordinator::GroupLink {
+ public:
+  using Answer = std::function<void(const std::string& group, protocol::Envelope)>;
+
+  // `answer` is called by events, never from within send().
+  SimulatedGroup(SimulatedGroupOptions options, const GroupTimes& times, EventQueue& events,
+                 Answer answer);
+
+  protocol::Register description() const;
+  const SimulatedGroupOptions& options() const { return options_; }
+  double busy_s() const { return busy_s_; }
+
+  void send(const protocol::Envelope& envelope) override;
+  void close(const std::string& why) override;
+  bool host_answers() const override { return true; }
+
+ private:
+  struct Run {
+    protocol::Envelope done;
+    double began_s = 0;
+    double ends_s = 0;
+    double set_aside_s = 0;
+  };
+
+  void prefill(const protocol::PrefillRequest& request);
+  void run(Run run);
+  // Between two layers of what runs.
+  void preempt(Run run);
+  void end_when_due();
+  void release(const std::string& lease_id);
+  void answer_after(double delay_s, protocol::Envelope envelope);
+  void report_room();
+
+  SimulatedGroupOptions options_;
+  const GroupTimes& times_;
+  EventQueue& events_;
+  Answer answer_;
+  double busy_s_ = 0;
+  std::optional<Run> running_;
+  int64_t free_tokens_;
+  std::map<std::string, int64_t> tokens_of_lease_;
+};
+
+}  // namespace millrace::bench

@@ -1,0 +1,110 @@
+#include "bench/fleet/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <cmath>
+#include <fstream>
+#include <random>
+
+namespace millrace::bench {
+
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kMaxTokens = 16 << 20;
+
+// Share of prompts that are shorter.
+struct Quantile {
+  double share;
+  double tokens;
+};
+constexpr std::array<Quantile, 6> kLengths = {
+    {{0, 1024}, {0.18, 8192}, {0.47, 65536}, {0.5, 67000}, {0.965, 262144}, {1, 1048576}}};
+
+int64_t length_at(double share) {
+  size_t i = 1;
+  while (i + 1 < kLengths.size() && kLengths[i].share < share) ++i;
+  const auto& [low, from] = kLengths[i - 1];
+  const auto& [high, to] = kLengths[i];
+  return std::llround(from * std::pow(to / from, (share - low) / (high - low)));
+}
+
+const json::value* find_number(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  return value != nullptr && value->is_number() ? value : nullptr;
+}
+
+Result<Arrival> parse_arrival(const std::string& line) {
+  boost::system::error_code failure;
+  const json::value parsed = json::parse(line, failure);
+  if (failure || !parsed.is_object()) {
+    return error(Errc::kInvalidArgument, "must be a JSON object");
+  }
+  const json::object& object = parsed.as_object();
+  const json::value* seconds = find_number(object, "at_s");
+  const json::value* milliseconds = find_number(object, "timestamp");
+  const json::value* tokens = find_number(object, seconds != nullptr ? "tokens" : "input_length");
+  if ((seconds == nullptr && milliseconds == nullptr) || tokens == nullptr) {
+    return error(Errc::kInvalidArgument,
+                 "must have the numbers at_s and tokens, or timestamp and input_length");
+  }
+  const double at_s =
+      seconds != nullptr ? seconds->to_number<double>() : 1e-3 * milliseconds->to_number<double>();
+  const auto length = tokens->to_number<double>();
+  if (!(at_s >= 0 && at_s < 1e9)) return error(Errc::kInvalidArgument, "arrives at {} s", at_s);
+  if (!(length >= 1 && length <= kMaxTokens)) {
+    return error(Errc::kInvalidArgument, "a prompt of {} tokens; must be 1 to {}", length,
+                 kMaxTokens);
+  }
+  Arrival out{.at_s = at_s, .num_tokens = std::llround(length), .owner = ""};
+  if (const json::value* owner = object.if_contains("owner"); owner != nullptr) {
+    if (!owner->is_string()) return error(Errc::kInvalidArgument, "owner must be a string");
+    out.owner = std::string(owner->as_string());
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Trace> read_trace(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return error(Errc::kIo, "cannot read {}", path);
+  Trace trace;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    auto arrival = parse_arrival(line);
+    if (!arrival.ok()) {
+      return error(Errc::kInvalidArgument, "{}:{}: {}", path, number, arrival.error().message);
+    }
+    trace.push_back(std::move(*arrival));
+  }
+  if (trace.empty()) return error(Errc::kInvalidArgument, "{} has no requests", path);
+  std::stable_sort(trace.begin(), trace.end(),
+                   [](const Arrival& a, const Arrival& b) { return a.at_s < b.at_s; });
+  const double first_s = trace.front().at_s;
+  for (Arrival& arrival : trace) arrival.at_s -= first_s;
+  return trace;
+}
+
+Trace draw_trace(const TraceShape& shape) {
+  std::mt19937_64 random(shape.seed);
+  // Not std's distributions, which differ between libraries.
+  const auto uniform = [&random] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  Trace trace;
+  double at_s = 0;
+  for (int64_t i = 0; i < shape.num_requests; ++i) {
+    const int owner = static_cast<int>(uniform() * shape.num_owners);
+    trace.push_back({.at_s = at_s,
+                     .num_tokens = length_at(uniform()),
+                     .owner = fmt::format("owner-{}", owner)});
+    at_s += -std::log(1 - uniform()) / shape.requests_per_s;
+  }
+  return trace;
+}
+
+}  // namespace millrace::bench

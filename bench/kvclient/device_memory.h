@@ -1,0 +1,33 @@
+// Memory of a GPU that pages are pulled into, and how fast plain copies reach it. A failure ends the
+// program. One thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvclient/device/cuda_driver.h"
+
+namespace millrace::bench {
+
+class DeviceMemory {
+ public:
+  DeviceMemory(int32_t device, int64_t bytes);
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory();
+
+  std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+  // All of it to `to`.
+  void copy_to_host(std::byte* to) const;
+  // Seconds for all of it from pinned memory, 1 GiB that is sent again and again by one call each.
+  double plain_copy_s() const;
+
+ private:
+  const kvclient::CudaDriver& driver_;
+  const int64_t bytes_;
+  int device_ = 0;
+  void* context_ = nullptr;
+  kvclient::CudaDriver::Address address_ = 0;
+};
+
+}  // namespace millrace::bench

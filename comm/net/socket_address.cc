@@ -1,0 +1,78 @@
+#include "comm/net/socket_address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+namespace millrace::comm {
+
+Result<SocketAddress> SocketAddress::parse(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  const char* const end = text.data() + text.size();
+  if (colon == std::string::npos || colon == 0 ||
+      std::from_chars(text.data() + colon + 1, end, port).ptr != end || port <= 0) {
+    return error(Errc::kInvalidArgument, "address \"{}\" is not host:port", text);
+  }
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return resolve(host, port);
+}
+
+Result<SocketAddress> SocketAddress::resolve(const std::string& host, int port) {
+  if (port < 0 || port > 65535) {
+    return error(Errc::kInvalidArgument,
+                 "port {} of host \"{}\" is out of range; expected 0 to 65535", port, host);
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);
+  if (host.empty()) hints.ai_family = AF_INET;
+  addrinfo* found = nullptr;
+  const int status = getaddrinfo(host.empty() ? nullptr : host.c_str(),
+                                 std::to_string(port).c_str(), &hints, &found);
+  if (status != 0) {
+    return error(Errc::kInvalidArgument, "host \"{}\": {}", host, gai_strerror(status));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  sockaddr_storage storage{};
+  std::memcpy(&storage, found->ai_addr, found->ai_addrlen);
+  return SocketAddress(storage);
+}
+
+Result<SocketAddress> SocketAddress::of_socket(int socket) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+    return Error(Errc::kIo, "getsockname");
+  }
+  return SocketAddress(storage);
+}
+
+int SocketAddress::port() const {
+  // At the same place in both.
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
+}
+
+socklen_t SocketAddress::size() const {
+  return storage_.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+std::string SocketAddress::to_string() const {
+  char host[INET6_ADDRSTRLEN] = {};
+  if (storage_.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage_);
+    inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
+    return fmt::format("[{}]:{}", host, ntohs(v6->sin6_port));
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage_);
+  inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host));
+  return fmt::format("{}:{}", host, ntohs(v4->sin_port));
+}
+
+}  // namespace millrace::comm

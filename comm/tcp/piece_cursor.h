@@ -1,0 +1,30 @@
+// How far a sequence of pieces of memory was sent or filled.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace millrace::comm {
+
+class PieceCursor {
+ public:
+  void clear();
+  void add(std::span<const std::byte> piece);  // to be sent
+  void add(std::span<std::byte> piece);        // to be filled
+
+  bool done() const { return next_ == pieces_.size(); }
+  size_t bytes_left() const { return bytes_left_; }
+  // The next pieces, as many as one call of the system takes. Valid until advance().
+  std::span<iovec> next();
+  void advance(size_t num_bytes);
+
+ private:
+  std::vector<iovec> pieces_;
+  size_t next_ = 0;
+  size_t bytes_left_ = 0;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,102 @@
+// Lets clients in: a thread with the listener and those that have connected and not been admitted. A
+// stranger costs no memory but its entry here (and, with TLS, OpenSSL's buffers), and its time is
+// short. What happens here holds up nobody who is in.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/api/transport.h"
+#include "comm/net/socket_address.h"
+#include "comm/tcp/epoll.h"
+#include "comm/tcp/tcp_limits.h"
+#include "comm/tcp/tcp_server_counts.h"
+#include "comm/tcp/tcp_stream.h"
+#include "comm/tcp/wire.h"
+#include "common/clock.h"
+#include "common/net/tls_source.h"
+
+namespace millrace::comm {
+
+class TcpGate {
+ public:
+  // All references outlive the gate.
+  struct Surroundings {
+    const TransportServer::Admits& admits;  // empty: everybody
+    const TcpLimits& limits;
+    TcpServerCounts& counts;  // an admitted client counts in `clients`: who takes it counts it out
+    std::shared_ptr<TlsSource> tls;  // null: not encrypted
+    std::string name;                // in the log
+    // Takes an admitted client, on the gate's thread.
+    std::function<void(TcpStream)> take;
+  };
+
+  static Result<FileDescriptor> listen_at(const SocketAddress& address);
+  static Result<std::unique_ptr<TcpGate>> create(Surroundings surroundings,
+                                                 FileDescriptor listener);
+  TcpGate(const TcpGate&) = delete;
+  TcpGate& operator=(const TcpGate&) = delete;
+  ~TcpGate();
+
+  void start();
+
+ private:
+  // An IPv4 address, or the first 64 bits of an IPv6 one, of which a host has all that follow.
+  using Origin = std::array<unsigned char, 9>;
+  struct Stranger {
+    TcpStream stream;
+    Origin origin;
+    TimePoint until;
+    bool secured;  // TLS's handshake is over, or there is none
+    ClientHelloBytes hello{};
+    size_t filled = 0;
+    uint32_t watched = EPOLLIN | EPOLLRDHUP;
+    const char* why = "it said no hello";  // it is not let in
+  };
+  using Strangers = std::map<uint64_t, Stranger>;  // in the order in which they came
+
+  TcpGate(Surroundings surroundings, FileDescriptor listener, Epoll epoll)
+      : around_(std::move(surroundings)),
+        listener_(std::move(listener)),
+        epoll_(std::move(epoll)) {}
+  static Origin origin_of(const sockaddr_storage& address);
+
+  void run();
+  int patience_ms() const;
+  void accept_some();
+  void add(FileDescriptor socket, const Origin& origin);
+  // Ends who came first, of this origin or of all.
+  void make_room(const Origin* origin);
+  // Goes on with a stranger's hello, after which it may be gone.
+  void serve(uint64_t id) noexcept;
+  enum class Verdict { kStays, kGoes, kIsAdmitted };
+  Verdict step(uint64_t id, Stranger& stranger);
+  Verdict judge(Stranger& stranger);
+  Verdict wait_for(uint64_t id, Stranger& stranger, uint32_t events);
+  bool answer(Stranger& stranger, int32_t errc) const;
+  void drop(Strangers::iterator stranger);
+  void drop_late();
+
+  const Surroundings around_;
+  const FileDescriptor listener_;
+  const Epoll epoll_;
+  Strangers strangers_;
+  std::map<Origin, int> of_origin_;
+  uint64_t next_id_ = 0;
+  // While the process has no descriptors or memory left.
+  TimePoint accepts_from_;
+  // Of the log's lines on strangers.
+  TimePoint next_line_;
+  int64_t untold_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace::comm

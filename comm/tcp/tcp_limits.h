@@ -1,0 +1,37 @@
+// What a server of comm/tcp lets its peers take, in connections, time and memory. The defaults are
+// for decode nodes; tests have smaller ones.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "common/clock.h"
+
+namespace millrace::comm {
+
+struct TcpLimits {
+  // Connections that have not been admitted yet: in all, and from one IPv4 address or IPv6 /64. One
+  // more ends the one that came first, so who says its hello at once gets in through a crowd.
+  int max_strangers = 512;
+  int max_strangers_of_address = 64;
+  // From being accepted to being admitted, TLS included.
+  Duration hello = std::chrono::seconds(5);
+  // Admitted ones; further ones are refused with kExhausted.
+  int max_clients = 1024;
+  // Between two requests.
+  Duration idle = std::chrono::minutes(10);
+  // From the first byte of a request to its last.
+  Duration request = std::chrono::seconds(10);
+  // A reply: from its first byte to its last, and without a byte being taken.
+  Duration reply = std::chrono::seconds(60);
+  Duration stall = std::chrono::seconds(20);
+  // Bytes of all replies that are under way, whose pages stay pinned. From there on no request is
+  // begun, and a reply that takes longer than this ends with its connection. A reply of each thread
+  // may come on top.
+  int64_t reply_bytes = int64_t{2} << 30;
+  Duration reply_in_crowd = std::chrono::seconds(5);
+  // A peer whose host is silent is lost.
+  int silence_s = 20;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,74 @@
+#include "comm/tcp/tcp_server.h"
+
+#include <utility>
+
+#include "comm/net/address_scheme.h"
+#include "comm/net/socket_address.h"
+
+namespace millrace::comm {
+
+Result<std::unique_ptr<TcpServer>> TcpServer::listen(const std::string& host, int port,
+                                                     const TcpOptions& options, Handler handler,
+                                                     Admits admits) {
+  std::unique_ptr<TcpServer> server(new TcpServer(std::move(handler), std::move(admits), options));
+  MR_RETURN_IF_ERROR(server->start(host, port, options));
+  return server;
+}
+
+Result<void> TcpServer::start(const std::string& host, int port, const TcpOptions& options) {
+  MR_ASSIGN_OR_RETURN(const auto wanted, SocketAddress::resolve(host, port));
+  MR_ASSIGN_OR_RETURN(auto listener, TcpGate::listen_at(wanted));
+  MR_ASSIGN_OR_RETURN(const auto bound, SocketAddress::of_socket(listener.get()));
+  std::shared_ptr<TlsSource> tls;
+  address_ = with_scheme(kTcpScheme, bound.to_string());
+  if (!options.server_tls.certificate.empty()) {
+    tls = std::make_shared<TlsSource>(options.server_tls, TlsSource::Side::kServer);
+    MR_RETURN_IF_ERROR(tls->context());
+    // Certificates are for names rather than numbers.
+    const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
+    const std::string name = bare_v6 ? "[" + host + "]" : host;
+    address_ = with_scheme(
+        kTlsScheme, host.empty() ? bound.to_string() : fmt::format("{}:{}", name, bound.port()));
+  }
+  for (int i = 0; i < options.server_threads; ++i) {
+    MR_ASSIGN_OR_RETURN(auto lane,
+                        TcpServerLane::create(TcpServerLane::Surroundings{.handler = handler_,
+                                                                          .limits = limits_,
+                                                                          .counts = counts_,
+                                                                          .readers = readers_,
+                                                                          .name = address_}));
+    lanes_.push_back(std::move(lane));
+  }
+  MR_ASSIGN_OR_RETURN(
+      gate_, TcpGate::create({.admits = admits_,
+                              .limits = limits_,
+                              .counts = counts_,
+                              .tls = std::move(tls),
+                              .name = address_,
+                              .take = [this](TcpStream stream) { take(std::move(stream)); }},
+                             std::move(listener)));
+  for (const auto& lane : lanes_) lane->start();
+  gate_->start();
+  return {};
+}
+
+TcpServer::~TcpServer() {
+  gate_.reset();    // nobody comes any more
+  readers_.stop();  // before the lanes, to which it gives what it has made
+}
+
+void TcpServer::take(TcpStream stream) {
+  lanes_[next_lane_++ % lanes_.size()]->adopt(std::move(stream));
+}
+
+TransportStats TcpServer::stats() const {
+  TransportStats stats{.requests = counts_.requests.load(),
+                       .bytes_sent = counts_.bytes_sent.load(),
+                       .bytes_received = counts_.bytes_received.load(),
+                       .failures = counts_.failures.load(),
+                       .refused = counts_.refused.load()};
+  stats.bytes_sent_over[static_cast<size_t>(Carrier::kTcp)] = stats.bytes_sent;
+  return stats;
+}
+
+}  // namespace millrace::comm

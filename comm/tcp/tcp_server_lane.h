@@ -1,0 +1,116 @@
+// One thread of a server and the clients that it serves. A client makes one request at a time; what
+// it sends meanwhile waits in the system's buffers. A client that takes too long, or more than its
+// share while others wait, loses its connection, and the pages of its reply are let go.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "comm/net/reader_threads.h"
+#include "comm/tcp/epoll.h"
+#include "comm/tcp/piece_cursor.h"
+#include "comm/tcp/request_reader.h"
+#include "comm/tcp/tcp_limits.h"
+#include "comm/tcp/tcp_server_counts.h"
+#include "comm/tcp/tcp_stream.h"
+#include "common/clock.h"
+
+namespace millrace::comm {
+
+class TcpServerLane {
+ public:
+  // All references outlive the lane.
+  struct Surroundings {
+    const TransportServer::Handler& handler;
+    const TcpLimits& limits;
+    TcpServerCounts& counts;
+    ReaderThreads& readers;
+    std::string name;  // in the log
+  };
+
+  static Result<std::unique_ptr<TcpServerLane>> create(Surroundings surroundings);
+  TcpServerLane(const TcpServerLane&) = delete;
+  TcpServerLane& operator=(const TcpServerLane&) = delete;
+  // Ends its connections. The readers must have stopped.
+  ~TcpServerLane();
+
+  void start();
+  // A client that was admitted, and counted; the lane counts it out. Any thread.
+  void adopt(TcpStream stream);
+
+ private:
+  enum class Phase {
+    kRequest,  // until it is complete
+    kQueued,   // complete; too much is under way for it to be begun
+    kLater,    // readers make its reply
+    kReply,    // until it has left
+  };
+  struct Client {
+    explicit Client(TcpStream admitted) : stream(std::move(admitted)) {}
+
+    TcpStream stream;
+    Phase phase = Phase::kRequest;
+    TimePoint phase_since, progress_at;
+    uint32_t watched = EPOLLIN | EPOLLRDHUP;
+    RequestReader reader;
+    RequestReader::Request request;
+    // The reply that is under way.
+    ReplyFrameBytes frame{};
+    TransportReply reply;
+    PieceCursor left;
+    int64_t counted_bytes = 0;  // in TcpServerCounts::reply_bytes
+  };
+  struct Answer {
+    uint64_t client;
+    TransportReply reply;
+  };
+  using Clients = std::unordered_map<uint64_t, std::unique_ptr<Client>>;
+
+  TcpServerLane(Surroundings surroundings, Epoll epoll)
+      : around_(std::move(surroundings)), epoll_(std::move(epoll)) {}
+
+  void run();
+  int patience_ms() const;
+  void take_arrivals();
+  void take_answers();
+  void serve(uint64_t id, uint32_t events);
+  // Goes on as far as it goes; false once the client is to go.
+  bool go_on(uint64_t id, Client& client) noexcept;
+  bool read_request(uint64_t id, Client& client);
+  bool begin(uint64_t id, Client& client);
+  void answer_later(uint64_t id, std::function<TransportReply()> make);
+  void start_reply(Client& client, TransportReply reply);
+  bool send_reply(uint64_t id, Client& client);
+  bool wait_for(uint64_t id, Client& client, uint32_t events);
+  void enter(Client& client, Phase phase);
+  void let_go_of_reply(Client& client);
+  void drop(uint64_t id, const char* why);
+  bool crowded() const { return around_.counts.reply_bytes.load() >= around_.limits.reply_bytes; }
+  // Why its time is over, or null.
+  const char* overdue(const Client& client, TimePoint now) const;
+  void sweep();
+
+  const Surroundings around_;
+  const Epoll epoll_;
+  Clients clients_;
+  uint64_t next_id_ = Epoll::kWakeId + 1;
+  int num_queued_ = 0;
+  TimePoint next_sweep_;
+
+  std::mutex mutex_;  // of what other threads bring
+  std::vector<TcpStream> arrivals_;
+  std::vector<Answer> answers_;
+
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace::comm

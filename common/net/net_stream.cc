@@ -1,0 +1,54 @@
+#include "common/net/net_stream.h"
+
+#include <fmt/format.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+namespace millrace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+// For the other side's goodbye, which nobody needs.
+constexpr std::chrono::seconds kGoodbye{1};
+
+}  // namespace
+
+asio::awaitable<error_code> NetStream::accept_tls() {
+  if (!tls_) co_return error_code();
+  const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
+  co_return ec;
+}
+
+asio::awaitable<error_code> NetStream::connect_tls(const std::string& host) {
+  if (!tls_) co_return error_code();
+  error_code is_no_address;
+  asio::ip::make_address(host, is_no_address);
+  // The server may have several names; an address is none.
+  if (is_no_address) SSL_set_tlsext_host_name(tls_->native_handle(), host.c_str());
+  tls_->set_verify_callback(asio::ssl::host_name_verification(host));
+  const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::client, kAwait);
+  co_return ec;
+}
+
+asio::awaitable<void> NetStream::finish() {
+  if (!tls_ || !socket().is_open()) co_return;
+  expires_after(kGoodbye);
+  co_await tls_->async_shutdown(kAwait);
+}
+
+std::string NetStream::reason(const error_code& ec) {
+  if (ec == boost::beast::error::timeout) return "it took too long";
+  const long verified = tls_ ? SSL_get_verify_result(tls_->native_handle()) : X509_V_OK;
+  if (verified == X509_V_OK) return ec.message();
+  return fmt::format("{}: {}", ec.message(), X509_verify_cert_error_string(verified));
+}
+
+}  // namespace millrace

@@ -1,0 +1,82 @@
+// A TCP connection, encrypted or not: what reads and writes does not see which. Times out as
+// beast::tcp_stream does: every operation, the handshake included, ends by the time that was set last.
+// One thread; one reader and one writer at a time. Asio's AsyncReadStream and AsyncWriteStream.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <optional>
+#include <string>
+
+#include "common/net/tls_context.h"
+
+namespace millrace {
+
+class NetStream {
+ public:
+  using executor_type = boost::beast::tcp_stream::executor_type;
+
+  // Not encrypted if `tls` is null.
+  NetStream(boost::asio::ip::tcp::socket socket, const TlsContext& tls)
+      : tcp_(std::move(socket)), context_(tls) {
+    if (context_) tls_.emplace(tcp_, *context_);
+  }
+  NetStream(const NetStream&) = delete;
+  NetStream& operator=(const NetStream&) = delete;
+
+  // Both are to be called first, and do nothing without TLS.
+  boost::asio::awaitable<boost::system::error_code> accept_tls();
+  // `host`: the name or address that the server's certificate must be for.
+  boost::asio::awaitable<boost::system::error_code> connect_tls(const std::string& host);
+  // Tells the peer that nothing follows, without TLS by the end of the connection alone.
+  boost::asio::awaitable<void> finish();
+
+  executor_type get_executor() { return tcp_.get_executor(); }
+  boost::asio::ip::tcp::socket& socket() { return tcp_.socket(); }
+  const boost::asio::ip::tcp::socket& socket() const { return tcp_.socket(); }
+  boost::beast::tcp_stream& tcp() { return tcp_; }
+  bool encrypted() const { return tls_.has_value(); }
+  // What ended a handshake, for people: why a certificate was refused, or OpenSSL's reason.
+  std::string reason(const boost::system::error_code& ec);
+
+  template <typename Duration>
+  void expires_after(Duration patience) {
+    tcp_.expires_after(std::chrono::duration_cast<std::chrono::nanoseconds>(patience));
+  }
+  void expires_at(std::chrono::steady_clock::time_point when) { tcp_.expires_at(when); }
+  void expires_never() { tcp_.expires_never(); }
+
+  template <typename Buffers, typename Token>
+  auto async_read_some(const Buffers& buffers, Token&& token) {
+    return boost::asio::async_initiate<Token, void(boost::system::error_code, size_t)>(
+        [this](auto handler, const Buffers& where) {
+          if (tls_) {
+            tls_->async_read_some(where, std::move(handler));
+          } else {
+            tcp_.async_read_some(where, std::move(handler));
+          }
+        },
+        token, buffers);
+  }
+
+  template <typename Buffers, typename Token>
+  auto async_write_some(const Buffers& buffers, Token&& token) {
+    return boost::asio::async_initiate<Token, void(boost::system::error_code, size_t)>(
+        [this](auto handler, const Buffers& what) {
+          if (tls_) {
+            tls_->async_write_some(what, std::move(handler));
+          } else {
+            tcp_.async_write_some(what, std::move(handler));
+          }
+        },
+        token, buffers);
+  }
+
+ private:
+  boost::beast::tcp_stream tcp_;
+  TlsContext context_;
+  std::optional<boost::asio::ssl::stream<boost::beast::tcp_stream&>> tls_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,39 @@
+// The TLS context that files make at the moment: read once, and again when one of them has changed.
+// Files that are no good any more leave the context that was made before, and a line in the log.
+// Thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "common/net/tls_context.h"
+#include "common/net/tls_files.h"
+#include "common/result.h"
+
+namespace millrace {
+
+class TlsSource {
+ public:
+  enum class Side { kServer, kClient };
+  TlsSource(TlsFiles files, Side side) : files_(std::move(files)), side_(side) {}
+
+  // An error only where there was no context before.
+  Result<TlsContext> context();
+
+ private:
+  struct Stamp {
+    int64_t device = 0, inode = 0, bytes = 0, seconds = 0, nanoseconds = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+  static Stamp stamp_of(const std::string& path);
+
+  const TlsFiles files_;
+  const Side side_;
+  std::mutex mutex_;
+  TlsContext made_;
+  std::array<Stamp, 3> made_of_;
+};
+
+}  // namespace millrace

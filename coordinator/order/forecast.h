@@ -1,0 +1,38 @@
+// How long a request will take on the groups that are here: a PrefillCurve for each kind of group
+// (model, device, grid) and for each head plan on it. One thread.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "coordinator/groups/group.h"
+#include "coordinator/order/prefill_curve.h"
+
+namespace millrace::coordinator {
+
+class Forecast {
+ public:
+  // `group` has prefilled `request` in `took`.
+  void finished(const Group& group, const Request& request, Duration took);
+  Duration expect(const Group& group, const Request& request) const;
+  // On the fastest of the groups that take it; nothing if none does.
+  std::optional<Duration> expect(std::span<const Group* const> groups,
+                                 const Request& request) const;
+  // What it takes at least on each of them; nothing if one of them may be faster than is known, as all
+  // are that may have cached what it begins with.
+  std::optional<Duration> least(std::span<const Group* const> groups, const Request& request) const;
+
+ private:
+  struct Kind {
+    PrefillCurve all;
+    std::map<std::string, PrefillCurve> by_plan;  // clients choose the text: bounded
+  };
+
+  const PrefillCurve* curve_of(const Group& group, const Request& request) const;
+
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,74 @@
+#include "coordinator/order/prefill_curve.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "common/check.h"
+
+namespace millrace::coordinator {
+
+namespace {
+
+// Of the latest prefill, once an octave has more than a few: a change of load or plan shows within
+// some ten prefills.
+constexpr double kLatestWeight = 0.1;
+// A length is known after so many prefills of its octave.
+constexpr int kKnown = 4;
+constexpr double kLeast = 0.5;  // of the time that is expected
+
+size_t octave_of(int64_t num_tokens) {
+  return std::min<size_t>(std::bit_width(static_cast<uint64_t>(num_tokens)) - 1, 31);
+}
+
+Duration from_seconds(double value) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+
+}  // namespace
+
+Duration PrefillCurve::guess(int64_t num_tokens) {
+  const auto n = static_cast<double>(num_tokens);
+  return from_seconds(0.01 + 26e-6 * n * (1 + n / 1.5e6));
+}
+
+void PrefillCurve::observe(int64_t num_tokens, Duration took) {
+  MR_CHECK(num_tokens >= 1, "a prefill of {} tokens", num_tokens);
+  Octave& octave = octaves_[octave_of(num_tokens)];
+  ++octave.count;
+  ++num_observed_;
+  const double weight = std::max(kLatestWeight, 1.0 / octave.count);
+  const double time = std::log(std::max(1e-3, seconds(took)));
+  octave.length += weight * (std::log(static_cast<double>(num_tokens)) - octave.length);
+  octave.time += weight * (time - octave.time);
+}
+
+Duration PrefillCurve::at(int64_t num_tokens) const {
+  const double length = std::log(static_cast<double>(std::max<int64_t>(1, num_tokens)));
+  const Octave* below = nullptr;
+  const Octave* above = nullptr;
+  for (const Octave& octave : octaves_) {
+    if (octave.count == 0) continue;
+    if (octave.length <= length) {
+      below = &octave;
+    } else if (above == nullptr) {
+      above = &octave;
+    }
+  }
+  if (below != nullptr && above != nullptr) {
+    const double share = (length - below->length) / (above->length - below->length);
+    return from_seconds(std::exp(below->time + share * (above->time - below->time)));
+  }
+  const Octave* nearest = below != nullptr ? below : above;
+  if (nearest == nullptr) return guess(num_tokens);
+  const double scale =
+      std::exp(nearest->time) / seconds(guess(std::llround(std::exp(nearest->length))));
+  return from_seconds(scale * seconds(guess(num_tokens)));
+}
+
+std::optional<Duration> PrefillCurve::least(int64_t num_tokens) const {
+  if (octaves_[octave_of(std::max<int64_t>(1, num_tokens))].count < kKnown) return std::nullopt;
+  return from_seconds(kLeast * seconds(at(num_tokens)));
+}
+
+}  // namespace millrace::coordinator

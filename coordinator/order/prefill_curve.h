@@ -1,0 +1,44 @@
+// How long a prefill takes by its length, learnt from those that have ended. One thread.
+//
+// Lengths are kept by octave: the running geometric means of length and time of the prefills in it.
+// Between two octaves time is a power of the length; beyond the first and the last it follows
+// guess(), scaled to the nearest. A curve rather than a fitted polynomial, because lengths differ by
+// four orders of magnitude: what a million tokens teach must not move what a thousand take.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "common/clock.h"
+
+namespace millrace::coordinator {
+
+class PrefillCurve {
+ public:
+  // `num_tokens` >= 1; times below a millisecond count as one.
+  void observe(int64_t num_tokens, Duration took);
+  bool empty() const { return num_observed_ == 0; }
+  // Without observations: guess().
+  Duration at(int64_t num_tokens) const;
+  // What a prefill of this length hardly ever falls below; nothing while too few of about this length
+  // were seen.
+  std::optional<Duration> least(int64_t num_tokens) const;
+
+  // An 8B model on one H100 under a sparse plan (docs/performance.md); only its shape matters once a
+  // prefill has been seen.
+  static Duration guess(int64_t num_tokens);
+
+ private:
+  // Natural logarithms of tokens and seconds.
+  struct Octave {
+    int count = 0;
+    double length = 0;
+    double time = 0;
+  };
+
+  std::array<Octave, 32> octaves_;  // [log2(num_tokens)]
+  int64_t num_observed_ = 0;
+};
+
+}  // namespace millrace::coordinator

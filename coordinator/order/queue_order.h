@@ -1,0 +1,11 @@
+// In which order requests that wait get their turns.
+#pragma once
+
+namespace millrace::coordinator {
+
+enum class QueueOrder {
+  kFair,     // as TurnOrder says
+  kArrival,  // as they came
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,77 @@
+// What progressive attention computes, on pages wherever they lie in memory: the operations that a
+// device has a kernel for. CpuPageKernel is one; a GPU's takes the same items as one launch.
+//
+// An item is one kv head of a layer with the query heads that read it. Its pointers are memory of
+// the kernel's device; items of a call share nothing that is written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/dtype.h"
+
+namespace millrace::decode {
+
+// What the digest of a page says of one query head's scores in it, in natural log of softmax mass
+// before division: log sum over the page's tokens of exp(scale * q.k).
+struct PageEstimate {
+  // No less than the log mass that PageKernel::attend finds, its rounding included: from Quest's
+  // box (arXiv 2406.10774, eq. 4) and the mean distance from its centre.
+  float bound = 0;
+  // Quest's own: box alone, times the number of tokens.
+  float box = 0;
+  // As if all keys were the centre of the box. The log mass is `centre` + k * `spread`, with a k that
+  // differs little between the pages of a head: stopping_rule.h.
+  float centre = 0;
+  float spread = 0;
+  // The key that pages are attended by: ArkVale's cuboid-mean (NeurIPS 2024), which PSA takes.
+  float rank = 0;
+};
+
+struct EstimateItem {
+  const float* q = nullptr;  // [num_heads, head_dim]
+  int32_t num_heads = 0;
+  int32_t head_dim = 0;
+  float scale = 0;
+  const float* digests =
+      nullptr;  // [num_pages, 3, head_dim]: min, max, radius (kernels/api/digest.h)
+  int64_t num_pages = 0;
+  int64_t num_tokens = 0;             // of all pages; the last one may be short
+  PageEstimate* estimates = nullptr;  // [num_heads, num_pages]
+};
+
+// K [kPageTokens, head_dim], then V, of which `num_tokens` rows count.
+struct PageRows {
+  const std::byte* k_then_v = nullptr;
+  int64_t num_tokens = 0;
+};
+
+// The softmax over what was attended so far, as flash attention carries it on: weights are relative
+// to exp(max).
+struct SoftmaxState {
+  float* max = nullptr;  // [num_heads]; -inf: nothing yet
+  float* sum = nullptr;  // [num_heads]
+  float* out = nullptr;  // [num_heads, head_dim], not yet divided by sum
+};
+
+struct AttendItem {
+  const float* q = nullptr;  // [num_heads, head_dim]
+  int32_t num_heads = 0;
+  int32_t head_dim = 0;
+  float scale = 0;
+  DType dtype = DType::kFloat32;    // of the pages
+  std::span<const PageRows> pages;  // host memory
+  SoftmaxState state;
+  float* log_mass = nullptr;  // [num_heads] for each page, side by side
+};
+
+// One thread at a time. head_dim is a multiple of 16.
+class PageKernel {
+ public:
+  virtual ~PageKernel() = default;
+  virtual void estimate(std::span<const EstimateItem> items) = 0;
+  virtual void attend(std::span<const AttendItem> items) = 0;
+};
+
+}  // namespace millrace::decode

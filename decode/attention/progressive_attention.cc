@@ -1,0 +1,263 @@
+#include "decode/attention/progressive_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "common/page_tokens.h"
+#include "common/units.h"
+
+namespace millrace::decode {
+
+namespace {
+
+using kvclient::PageName;
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+// Beyond what was expected, fetched with what is needed: a few portions, so that a head whose
+// expectation was short does not wait for each.
+constexpr int64_t kAhead = 8;
+constexpr int64_t kAheadShare = 4;
+
+float log_add(float a, float b) {
+  const float most = std::max(a, b);
+  return most == kNothing ? kNothing : most + std::log(std::exp(a - most) + std::exp(b - most));
+}
+
+// Those that lead, then by the greatest share of a query head's mass, as far as digests tell; of equal
+// ones the first.
+void order_pages(const PageRule& rule, int32_t group, const float* tail_lse, PageRanking& ranking) {
+  const auto num_pages = ranking.order.size();
+  std::vector<float> keys(num_pages, kNothing);
+  for (int32_t head = 0; head < group; ++head) {
+    const PageEstimate* const estimates =
+        ranking.estimates.data() + static_cast<size_t>(head) * num_pages;
+    float total = tail_lse == nullptr ? kNothing : tail_lse[head];
+    float most = total;
+    for (size_t page = 0; page < num_pages; ++page) {
+      most = std::max(most, rule.rank(estimates[page]));
+    }
+    double sum = std::exp(double{total} - most);
+    for (size_t page = 0; page < num_pages; ++page) {
+      sum += std::exp(rule.rank(estimates[page]) - most);
+    }
+    total = most + static_cast<float>(std::log(sum));
+    for (size_t page = 0; page < num_pages; ++page) {
+      keys[page] = std::max(keys[page], rule.rank(estimates[page]) - total);
+    }
+  }
+  std::iota(ranking.order.begin(), ranking.order.end(), 0);
+  const auto led = std::stable_partition(
+      ranking.order.begin(), ranking.order.end(),
+      [&](int32_t page) { return rule.leads(page, static_cast<int64_t>(num_pages)); });
+  ranking.num_leading = led - ranking.order.begin();
+  std::stable_sort(led, ranking.order.end(), [&](int32_t a, int32_t b) {
+    return keys[static_cast<size_t>(a)] > keys[static_cast<size_t>(b)];
+  });
+}
+
+}  // namespace
+
+int64_t CacheShape::num_pages() const {
+  return ceil_div(num_tokens, kPageTokens);
+}
+
+float CacheShape::scale() const {
+  return 1.0F / std::sqrt(static_cast<float>(head_dim));
+}
+
+void rank_pages(PageKernel& kernel, const PageRule& rule, const CacheShape& shape,
+                const PageDigests& digests, int32_t layer, const float* q, const float* tail_lse,
+                std::vector<PageRanking>& rankings) {
+  const auto num_pages = static_cast<size_t>(shape.num_pages());
+  rankings.resize(static_cast<size_t>(shape.num_kv_heads));
+  std::vector<EstimateItem> items;
+  for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
+    auto& ranking = rankings[static_cast<size_t>(h)];
+    ranking.estimates.resize(num_pages * static_cast<size_t>(shape.group()));
+    ranking.order.resize(num_pages);
+    items.push_back({.q = q + int64_t{h} * shape.group() * shape.head_dim,
+                     .num_heads = shape.group(),
+                     .head_dim = shape.head_dim,
+                     .scale = shape.scale(),
+                     .digests = digests.of(layer, h),
+                     .num_pages = shape.num_pages(),
+                     .num_tokens = shape.num_tokens,
+                     .estimates = ranking.estimates.data()});
+  }
+  kernel.estimate(items);
+  for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
+    order_pages(rule, shape.group(), tail_lse == nullptr ? nullptr : tail_lse + h * shape.group(),
+                rankings[static_cast<size_t>(h)]);
+  }
+}
+
+ProgressiveAttention::ProgressiveAttention(const CacheShape& shape, const PageDigests& digests,
+                                           PagePool& pool, PageKernel& kernel, const PageRule& rule)
+    : shape_(shape),
+      digests_(digests),
+      pool_(pool),
+      kernel_(kernel),
+      rule_(rule),
+      expected_(static_cast<size_t>(shape.num_layers * shape.num_kv_heads)),
+      attended_(static_cast<size_t>(shape.num_kv_heads)),
+      max_(static_cast<size_t>(shape.num_query_heads)),
+      sum_(static_cast<size_t>(shape.num_query_heads)),
+      log_mass_(static_cast<size_t>(shape.num_query_heads * shape.num_pages())) {
+  stats_.pages_touched.resize(static_cast<size_t>(shape.num_layers));
+}
+
+Result<void> ProgressiveAttention::attend(const Step& step, Deadline deadline) {
+  if (step.layer == 0) ++stats_.steps;
+  rank_pages(kernel_, rule_, shape_, digests_, step.layer, step.q, step.tail_lse, rankings_);
+  std::fill(attended_.begin(), attended_.end(), 0);
+  std::fill(max_.begin(), max_.end(), kNothing);
+  std::fill(sum_.begin(), sum_.end(), 0.0F);
+  std::fill_n(step.out, int64_t{shape_.num_query_heads} * shape_.head_dim, 0.0F);
+  MR_RETURN_IF_ERROR(bring_expected(step.layer, deadline));
+
+  const int64_t num_pages = shape_.num_pages();
+  std::vector<int64_t> until(attended_.size());
+  std::vector<bool> done(attended_.size());
+  for (bool all_done = false; !all_done;) {
+    all_done = true;
+    for (size_t h = 0; h < until.size(); ++h) {
+      until[h] =
+          done[h] ? attended_[h] : std::min(num_pages, attended_[h] + rule_.portion(attended_[h]));
+    }
+    MR_RETURN_IF_ERROR(attend_portions(step, until, deadline));
+    for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
+      const auto at = static_cast<size_t>(h);
+      if (!done[at]) done[at] = attended_[at] == num_pages || enough(step, h);
+      all_done &= done[at];
+    }
+  }
+  for (int32_t h = 0; h < shape_.num_kv_heads; ++h) finish(step, h);
+  return {};
+}
+
+// So that what is missing of a layer comes in one batch. It need not stay: each portion is acquired.
+Result<void> ProgressiveAttention::bring_expected(int32_t layer, Deadline deadline) {
+  std::vector<PageName> names;
+  // Of all heads by turns, the first pages first, as many as half the pool holds: the other half is
+  // what other layers keep.
+  const auto most = static_cast<size_t>(std::max<int64_t>(1, pool_.num_slots() / 2));
+  for (int64_t i = 0; i < shape_.num_pages() && names.size() < most; ++i) {
+    const size_t before = names.size();
+    for (int32_t h = 0; h < shape_.num_kv_heads && names.size() < most; ++h) {
+      if (i >= expected(layer, h)) continue;
+      names.push_back({layer, shape_.first_kv_head + h,
+                       rankings_[static_cast<size_t>(h)].order[static_cast<size_t>(i)]});
+    }
+    if (names.size() == before) break;
+  }
+  const auto brought = pool_.bring(names, FetchUrgency::kNeed, deadline);
+  return brought.ok() ? Result<void>() : brought.error();
+}
+
+// Up to until[h] of each kv head, in batches that the pool holds.
+Result<void> ProgressiveAttention::attend_portions(const Step& step, std::span<const int64_t> until,
+                                                   Deadline deadline) {
+  std::vector<PageName> names, ahead;
+  for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
+    const auto at = static_cast<size_t>(h);
+    const auto& order = rankings_[at].order;
+    bool missing = false;
+    for (int64_t i = attended_[at]; i < until[at]; ++i) {
+      names.push_back({step.layer, shape_.first_kv_head + h, order[static_cast<size_t>(i)]});
+      missing = missing || !pool_.has(names.back());
+    }
+    if (!missing) continue;
+    const int64_t end = std::min<int64_t>(shape_.num_pages(),
+                                          until[at] + std::max(kAhead, until[at] / kAheadShare));
+    for (int64_t i = attended_[at]; i < end; ++i) {
+      ahead.push_back({step.layer, shape_.first_kv_head + h, order[static_cast<size_t>(i)]});
+    }
+  }
+  if (std::ssize(ahead) <= pool_.num_slots() / 2) {
+    const auto brought = pool_.bring(ahead, FetchUrgency::kNeed, deadline);
+    if (!brought.ok()) return brought.error();
+  }
+  const auto batch = static_cast<size_t>(std::max<int64_t>(1, pool_.num_slots() / 2));
+  for (size_t first = 0; first < names.size(); first += batch) {
+    const auto part = std::span(names).subspan(first, std::min(batch, names.size() - first));
+    MR_ASSIGN_OR_RETURN(const auto pins, pool_.acquire(part, deadline));
+    attend_pinned(step, part, pins);
+  }
+  return {};
+}
+
+// `names` are of one kv head after the other, in the order of its ranking.
+void ProgressiveAttention::attend_pinned(const Step& step, std::span<const PageName> names,
+                                         const PagePool::Pins& pins) {
+  std::vector<PageRows> rows(names.size());
+  std::vector<float> masses(names.size() * static_cast<size_t>(shape_.group()));
+  std::vector<AttendItem> items;
+  const auto dim = int64_t{shape_.head_dim};
+  for (size_t i = 0; i < names.size(); ++i) {
+    rows[i] = {.k_then_v = pins.page(i),
+               .num_tokens =
+                   std::min<int64_t>(kPageTokens, shape_.num_tokens - names[i].page * kPageTokens)};
+    if (i > 0 && names[i].kv_head == names[i - 1].kv_head) {
+      items.back().pages = {items.back().pages.data(), items.back().pages.size() + 1};
+      continue;
+    }
+    const int64_t head = int64_t{names[i].kv_head - shape_.first_kv_head} * shape_.group();
+    items.push_back({.q = step.q + head * dim,
+                     .num_heads = shape_.group(),
+                     .head_dim = shape_.head_dim,
+                     .scale = shape_.scale(),
+                     .dtype = shape_.dtype,
+                     .pages = {rows.data() + i, 1},
+                     .state = {.max = max_.data() + head,
+                               .sum = sum_.data() + head,
+                               .out = step.out + head * dim},
+                     .log_mass = masses.data() + i * static_cast<size_t>(shape_.group())});
+  }
+  kernel_.attend(items);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const int32_t kv_head = names[i].kv_head - shape_.first_kv_head;
+    ++attended_[static_cast<size_t>(kv_head)];
+    for (int32_t g = 0; g < shape_.group(); ++g) {
+      log_mass_[static_cast<size_t>((int64_t{kv_head} * shape_.group() + g) * shape_.num_pages() +
+                                    names[i].page)] =
+          masses[i * static_cast<size_t>(shape_.group()) + static_cast<size_t>(g)];
+    }
+  }
+}
+
+// For each query head of the kv head.
+bool ProgressiveAttention::enough(const Step& step, int32_t kv_head) {
+  const auto& ranking = rankings_[static_cast<size_t>(kv_head)];
+  const auto num_pages = static_cast<size_t>(shape_.num_pages());
+  for (int32_t g = 0; g < shape_.group(); ++g) {
+    const auto head = static_cast<size_t>(kv_head * shape_.group() + g);
+    const float prompt = max_[head] + std::log(sum_[head]);
+    const float tail = step.tail_lse == nullptr ? kNothing : step.tail_lse[head];
+    const RuleView view{
+        .estimates =
+            std::span(ranking.estimates).subspan(static_cast<size_t>(g) * num_pages, num_pages),
+        .log_mass = std::span(log_mass_).subspan(head * num_pages, num_pages),
+        .order = ranking.order,
+        .num_attended = attended_[static_cast<size_t>(kv_head)],
+        .num_leading = std::min(ranking.num_leading, attended_[static_cast<size_t>(kv_head)]),
+        .log_attended = log_add(prompt, tail)};
+    if (!rule_.enough(view)) return false;
+  }
+  return true;
+}
+
+void ProgressiveAttention::finish(const Step& step, int32_t kv_head) {
+  const int64_t attended = attended_[static_cast<size_t>(kv_head)];
+  stats_.pages_touched[static_cast<size_t>(step.layer)] += attended;
+  expect(step.layer, kv_head, attended);
+  for (int32_t g = 0; g < shape_.group(); ++g) {
+    const auto head = static_cast<size_t>(kv_head * shape_.group() + g);
+    step.lse[head] = max_[head] + std::log(sum_[head]);
+    float* const out = step.out + static_cast<int64_t>(head) * shape_.head_dim;
+    for (int32_t d = 0; d < shape_.head_dim; ++d) out[d] /= sum_[head];
+  }
+}
+
+}  // namespace millrace::decode

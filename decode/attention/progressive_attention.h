@@ -1,0 +1,114 @@
+// Progressive sparse attention (PSA, arXiv 2503.00392) of a decode step over a rank's pages: each kv
+// head's pages in the order that their digests give for its query heads, in portions, until a rule
+// says for each of them that the mass attended is enough. No number of pages is given beforehand.
+//
+// A portion is computed while it is pinned, so a pool of any size will do. What the pool has when
+// decides how long a step takes, never what it computes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/result.h"
+#include "decode/attention/page_digests.h"
+#include "decode/attention/page_kernel.h"
+#include "decode/attention/page_rule.h"
+#include "decode/pool/page_pool.h"
+
+namespace millrace::decode {
+
+// Of one rank.
+struct CacheShape {
+  int32_t num_layers = 0;
+  int32_t first_kv_head = 0;  // of the model
+  int32_t num_kv_heads = 0;
+  int32_t num_query_heads = 0;
+  int32_t head_dim = 0;
+  int64_t num_tokens = 0;  // of the prompt
+  DType dtype = DType::kFloat32;
+
+  int64_t num_pages() const;  // of a layer and kv head
+  int32_t group() const { return num_query_heads / num_kv_heads; }
+  float scale() const;
+};
+
+struct ProgressiveStats {
+  int64_t steps = 0;                   // of layer 0
+  std::vector<int64_t> pages_touched;  // by layer, over all kv heads and steps
+};
+
+// The ranking of one kv head's pages for one query.
+struct PageRanking {
+  std::vector<PageEstimate> estimates;  // [group, num_pages]
+  std::vector<int32_t> order;           // [num_pages]
+  int64_t num_leading = 0;
+};
+
+// Those of all kv heads of a layer. `tail_lse`: [query heads] what else each attends to; null:
+// nothing.
+void rank_pages(PageKernel& kernel, const PageRule& rule, const CacheShape& shape,
+                const PageDigests& digests, int32_t layer, const float* q, const float* tail_lse,
+                std::vector<PageRanking>& rankings);
+
+class ProgressiveAttention {
+ public:
+  struct Step {
+    int32_t layer = 0;
+    const float* q = nullptr;         // [query heads, head_dim], host memory, as all here
+    const float* tail_lse = nullptr;  // [query heads] of the tokens behind the prompt; -inf: none
+    float* out = nullptr;             // [query heads, head_dim] of the prompt's tokens
+    float* lse = nullptr;             // [query heads] of what was attended to
+  };
+
+  // All outlive it.
+  ProgressiveAttention(const CacheShape& shape, const PageDigests& digests, PagePool& pool,
+                       PageKernel& kernel, const PageRule& rule);
+
+  Result<void> attend(const Step& step, Deadline deadline);
+
+  // How many pages of a kv head of this rank are likely to be needed: those of the last token. What
+  // is expected comes in one batch. Any thread.
+  int64_t expected_pages(int32_t layer, int32_t kv_head) const { return expected(layer, kv_head); }
+  void expect(int32_t layer, int32_t kv_head, int64_t pages) {
+    expected(layer, kv_head) = static_cast<int32_t>(pages);
+  }
+  // What the last layer read of a kv head. Of the thread that attends, as stats() is.
+  std::span<const int32_t> pages_read(int32_t kv_head) const {
+    const auto at = static_cast<size_t>(kv_head);
+    return std::span(rankings_[at].order).first(static_cast<size_t>(attended_[at]));
+  }
+  const ProgressiveStats& stats() const { return stats_; }
+
+ private:
+  struct Head;
+  std::atomic<int32_t>& expected(int32_t layer, int32_t kv_head) {
+    return expected_[static_cast<size_t>(layer * shape_.num_kv_heads + kv_head)];
+  }
+  const std::atomic<int32_t>& expected(int32_t layer, int32_t kv_head) const {
+    return expected_[static_cast<size_t>(layer * shape_.num_kv_heads + kv_head)];
+  }
+  Result<void> bring_expected(int32_t layer, Deadline deadline);
+  Result<void> attend_portions(const Step& step, std::span<const int64_t> until, Deadline deadline);
+  void attend_pinned(const Step& step, std::span<const kvclient::PageName> names,
+                     const PagePool::Pins& pins);
+  bool enough(const Step& step, int32_t kv_head);
+  void finish(const Step& step, int32_t kv_head);
+
+  const CacheShape shape_;
+  const PageDigests& digests_;
+  PagePool& pool_;
+  PageKernel& kernel_;
+  const PageRule& rule_;
+  std::vector<std::atomic<int32_t>> expected_;
+  std::vector<PageRanking> rankings_;  // by kv head
+  std::vector<int64_t> attended_;      // by kv head
+  std::vector<float> max_, sum_;       // by query head
+  std::vector<float> log_mass_;        // [query heads, num_pages]
+  ProgressiveStats stats_;
+};
+
+}  // namespace millrace::decode

@@ -1,0 +1,84 @@
+// What comes to a decode rank before it asks for pages: the digests of each layer once the layer is
+// there, then the pages that carry most attention, then all others as far as there is room. A thread
+// of its own, which goes on behind decoding.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "comm/api/transport.h"
+#include "common/clock.h"
+#include "decode/attention/progressive_attention.h"
+#include "kvclient/handover/handover_feed.h"
+#include "kvclient/kv_client.h"
+
+namespace millrace::decode {
+
+// When decoding begins: kNeed, once there are the digests of all layers, pages come when first
+// needed and behind; kHot, once the hot lists are there too; kWhole, once all pages are, or the
+// pool is full.
+enum class DecodeStart { kNeed, kHot, kWhole };
+
+struct IntakeTimes {
+  TimePoint began;
+  double digests_s = 0, hot_s = 0, whole_s = 0;  // from then on; 0: not yet
+  int64_t digest_bytes = 0;                      // and scores
+  int64_t hot_pages = 0;                         // on the hot lists
+};
+
+class PageIntake {
+ public:
+  // All outlive it. `manifest` has passed check_manifest.
+  struct Parts {
+    comm::Transport* transport = nullptr;
+    const kvclient::Manifest* manifest = nullptr;
+    kvclient::HandoverFeed* feed = nullptr;
+    PageDigests* digests = nullptr;
+    PagePool* pool = nullptr;
+    ProgressiveAttention* attention = nullptr;  // is told how many pages to expect: the hot ones
+  };
+  PageIntake(const Parts& parts, const CacheShape& shape, double hot_share, Deadline deadline);
+  // Ends with the batch that is under way.
+  ~PageIntake();
+
+  // Until decoding may begin; an error is that of whatever failed before.
+  Result<void> wait(DecodeStart start, Deadline deadline);
+  IntakeTimes times() const;
+
+ private:
+  enum class Stage { kBegun, kDigests, kHot, kWhole };
+  struct Hot {
+    std::vector<kvclient::PageName> pages;  // the hottest first
+    size_t done = 0;
+  };
+  Result<void> run();
+  Result<void> take_layer(int32_t layer);
+  Result<void> take_scores(int32_t layer);
+  // A batch of it; whether there was room.
+  Result<bool> fill(Hot& hot);
+  Result<void> fill_rest();
+  void enter(Stage stage);
+  bool stopping() const;
+
+  const Parts parts_;
+  const CacheShape shape_;
+  const double hot_share_;
+  const Deadline deadline_;
+  kvclient::KvClient client_;
+  std::vector<Hot> hot_, rest_;  // by layer
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Stage stage_ = Stage::kBegun;
+  std::optional<Error> failure_;
+  bool stopping_ = false;
+  IntakeTimes times_;
+  std::thread thread_;
+};
+
+}  // namespace millrace::decode

@@ -1,0 +1,90 @@
+// One page of a prompt in all layers and kv heads of this rank: what requests share, what the
+// prefix cache names and evicts. A request that computes pages makes their columns; others that begin
+// with the same tokens hold them too. Its records live as long as somebody holds it, the cache
+// included. What an entry says is guarded by the lock of the store (tiered_kv_store.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/aligned_buffer.h"
+#include "common/content/page_keys.h"
+#include "kvstore/kv_store.h"
+#include "kvstore/rules/placement.h"
+#include "kvstore/tiers/slot_pool.h"
+
+namespace millrace::kvstore {
+
+class PageColumn;
+
+// A slot per tier; kNoSlot where there is no copy.
+struct PageSlots {
+  int32_t in[kNumTiers] = {kNoSlot, kNoSlot, kNoSlot};
+
+  int32_t& operator[](Tier tier) { return in[static_cast<int>(tier)]; }
+  int32_t operator[](Tier tier) const { return in[static_cast<int>(tier)]; }
+  bool has(Tier tier) const { return (*this)[tier] != kNoSlot; }
+  // The fastest tier with a copy; there must be one.
+  Tier best() const;
+};
+
+enum class PageState : uint8_t { kUnwritten, kWriting, kWritten };
+
+struct PageEntry {
+  PageColumn* column = nullptr;
+  uint64_t checksum = 0;
+  PageSlots slots;
+  int32_t pins = 0;          // while > 0 the best copy stays where it is
+  int32_t queue_index = -1;  // in an EvictionQueue
+  PagePriority priority;     // by the request that scored it last
+  PageState state = PageState::kUnwritten;
+  bool scored = false;
+};
+
+static_assert(sizeof(PageEntry) <= kPageEntryBytes);
+
+class PageColumn : public std::enable_shared_from_this<PageColumn> {
+ public:
+  // Of the request that will write it. `sequence` grows with every request of the store: of pages
+  // equal in all else, those of the older request leave the device first.
+  PageColumn(std::string request_id, const KvGeometry& geometry, int64_t page,
+             int64_t num_prompt_pages, int64_t sequence);
+  PageColumn(const PageColumn&) = delete;
+  PageColumn& operator=(const PageColumn&) = delete;
+
+  const std::string& request_id() const { return request_id_; }
+  int64_t page() const { return page_; }  // of the prompt
+  int64_t sequence() const { return sequence_; }
+  std::span<PageEntry> entries() { return entries_; }
+  int64_t num_entries() const { return static_cast<int64_t>(entries_.size()); }
+  // `row`: layer * kv heads of this rank + the head's place among them.
+  PageEntry& entry(int64_t row) { return entries_[static_cast<size_t>(row)]; }
+  int64_t row_of(const PageEntry& entry) const { return &entry - entries_.data(); }
+  PageKey key_of(const PageEntry& entry) const;
+  // [3, head_dim]: min, max, radius. Of a page that is not written, anything.
+  std::span<float> digest_of(const PageEntry& entry);
+
+  // Guarded by the store's lock like the entries.
+  int32_t num_requests = 0;                   // that hold it
+  int32_t num_pins = 0;                       // of all its entries
+  std::optional<PageContentKey> content_key;  // in the prefix cache, under this
+  int64_t last_used = 0;                      // sequence of the request that used it last
+  bool sealed = false;
+  bool dead = false;  // nobody holds it; what is pinned or being written goes when that ends
+
+ private:
+  std::string request_id_;
+  KvGeometry geometry_;
+  int64_t page_;
+  int64_t sequence_;
+  std::vector<PageEntry> entries_;
+  // [entries, 3, head_dim], in the budget of the host tier. Not initialised: it is the writers who
+  // touch it first, many threads beside the computing, and not who begins the request.
+  AlignedBuffer digests_;
+};
+
+}  // namespace millrace::kvstore

@@ -1,0 +1,66 @@
+// Who may read which request, and until when. One lease a request. Time comes from the Clock: a
+// lease past its end is refused even before the sweep finds it. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+
+namespace millrace::kvstore {
+
+inline constexpr Duration kMaxLease = std::chrono::hours(24);
+
+enum class LeaseEnd { kReleased, kExpired, kAborted };
+
+class LeaseTable {
+ public:
+  // `clock` outlives the table.
+  explicit LeaseTable(const Clock& clock) : clock_(clock) {}
+
+  // Whether a lease of this length can be given: (0, kMaxLease].
+  static Result<void> check_length(Duration length);
+
+  // A request of this id starts anew: how an earlier one ended no longer matters.
+  void forget_end(const std::string& request_id);
+
+  // A lease without an end, of a request that is still being written; grant() gives it one.
+  void open(const std::string& request_id, const std::string& lease_id);
+  bool holds(const std::string& request_id) const { return leases_.contains(request_id); }
+  // A lease that ends `length` from now. One that is open must have the same id.
+  void grant(const std::string& request_id, const std::string& lease_id, Duration length);
+  // kNotFound, and in words: never known, not sealed, foreign, expired, released or aborted.
+  Result<void> check(const std::string& request_id, const std::string& lease_id) const;
+  // Whether any request may be read by this lease, now.
+  bool knows(std::string_view lease_id) const;
+  // Counts `length` from now.
+  Result<void> renew(const std::string& request_id, const std::string& lease_id, Duration length);
+
+  // Ends the lease, if there is one, and remembers how the request ended.
+  void end(const std::string& request_id, LeaseEnd why);
+  // Requests whose lease is over and has not been ended.
+  std::vector<std::string> expired_requests() const;
+
+  int64_t active() const { return static_cast<int64_t>(leases_.size()); }
+  int64_t expired() const { return expired_; }
+
+ private:
+  struct Lease {
+    std::string id;
+    TimePoint ends;
+  };
+
+  const Clock& clock_;
+  std::unordered_map<std::string, Lease> leases_;
+  int64_t expired_ = 0;
+  // The last requests that ended, so that a late reader learns why instead of "unknown".
+  std::deque<std::string> ended_order_;
+  std::unordered_map<std::string, LeaseEnd> ended_;
+};
+
+}  // namespace millrace::kvstore

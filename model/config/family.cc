@@ -1,0 +1,51 @@
+#include "model/config/family.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/value.hpp>
+
+namespace millrace::model {
+
+namespace {
+
+using Windows = Family::Windows;
+
+constexpr std::array kFamilies = {
+    Family{.architecture = "LlamaForCausalLM", .qkv_bias_field = true},
+    Family{.architecture = "MistralForCausalLM", .windows = Windows::kMistral},
+    Family{.architecture = "Phi3ForCausalLM",
+           .fused_projections = true,
+           .partial_rotary = true,
+           .windows = Windows::kField,
+           .rms_norm_eps = 1e-5},
+    Family{.architecture = "Qwen2ForCausalLM", .qkv_bias = true, .windows = Windows::kQwen},
+    Family{.architecture = "Qwen3ForCausalLM",
+           .qkv_bias_field = true,
+           .qk_norm = true,
+           .windows = Windows::kQwen},
+};
+
+std::string names() {
+  std::string text;
+  for (const auto& family : kFamilies) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", family.architecture);
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<const Family*> read_family(const JsonFields& fields) {
+  const auto* value = fields.find("architectures");
+  if (value == nullptr || !value->is_array() || value->get_array().size() != 1 ||
+      !value->get_array()[0].is_string()) {
+    return fields.invalid("architectures", "a list of one name out of " + names());
+  }
+  const std::string_view name = value->get_array()[0].get_string();
+  const auto* found = std::ranges::find(kFamilies, name, &Family::architecture);
+  if (found == kFamilies.end()) return fields.unsupported("architectures", names());
+  return found;
+}
+
+}  // namespace millrace::model

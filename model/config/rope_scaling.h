@@ -1,0 +1,53 @@
+// How a model stretches its rotary embedding beyond the positions it was first trained on.
+#pragma once
+
+#include <variant>
+#include <vector>
+
+namespace millrace::model {
+
+// All angles by the same factor (config field rope_type "linear").
+struct LinearRopeScaling {
+  double factor = 1;
+
+  bool operator==(const LinearRopeScaling&) const = default;
+};
+
+// Llama 3.1's: long wavelengths by a factor ("llama3").
+struct Llama3RopeScaling {
+  double factor = 8;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  double original_max_position_embeddings = 8192;
+
+  bool operator==(const Llama3RopeScaling&) const = default;
+};
+
+// YaRN (Peng et al. 2023): dimensions that turn often stay, those that turn seldom are stretched
+// ("yarn").
+struct YarnRopeScaling {
+  double factor = 1;
+  double beta_fast = 32;  // turns within the original context from which a dimension stays
+  double beta_slow = 1;   // and up to which it is stretched in full
+  bool truncate = true;   // the two borders are whole dimensions
+  double original_max_position_embeddings = 0;
+  double attention_factor = 1;  // of cosines and sines
+
+  bool operator==(const YarnRopeScaling&) const = default;
+};
+
+// LongRoPE (Ding et al. 2024): a factor for each dimension, of prompts up to the original context
+// and of longer ones ("longrope", Phi-3's "su").
+struct LongRopeScaling {
+  std::vector<double> short_factors;  // [rotary dimension / 2]
+  std::vector<double> long_factors;
+  double original_max_position_embeddings = 0;
+  double attention_factor = 1;  // of cosines and sines
+
+  bool operator==(const LongRopeScaling&) const = default;
+};
+
+using RopeScaling = std::variant<std::monostate, LinearRopeScaling, Llama3RopeScaling,
+                                 YarnRopeScaling, LongRopeScaling>;
+
+}  // namespace millrace::model

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Prompts that begin with what a group remembers: decode nodes answer as if every prompt had been computed whole."""
+import re
+import unittest
+
+from service import Service, ServiceTestCase, StreamingDecode, make_prompt, tokens_for, wait_until
+
+# The records that the queries ask for lie in the first third.
+PROMPTS = [make_prompt(tokens_for(3072), seed=seed) for seed in (2, 3)]
+
+
+class PrefixTest(ServiceTestCase):
+    """One service for all tests, of two context-parallel and two tensor-parallel ranks."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service()
+        cls.addClassCleanup(cls.service.close)
+        cls.service.start_group(tp=2, cp=2)
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def decoded(self, response):
+        code, decoded = self.service.decode(response, "--tp", "2")
+        self.assertEqual(code, 0, decoded)
+        self.assertEqual(decoded["corrupt_pages"], 0)
+        return decoded
+
+    def metric(self, name):
+        _, _, text = self.service.get("/metrics")
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.M))
+
+    def test_a_prompt_behind_its_first_half_is_the_whole_one(self):
+        for plan in "dense", "adaptive":
+            for prompt in PROMPTS:
+                with self.subTest(plan=plan):
+                    salt = f"{plan}-{prompt['prompt_token_ids'][5]}"
+                    fields = {"head_plan": plan, "cache_salt": salt}
+                    status, _, whole = self.service.prefill(prompt, **fields)
+                    self.assertEqual((status, whole["cached_tokens"]), (200, 0), whole)
+                    tokens = prompt["prompt_token_ids"]
+                    half = {"prompt_token_ids": tokens[:len(tokens) // 2]}
+                    status, _, first = self.service.prefill(half, cache="write", **fields)
+                    self.assertEqual((status, first["cached_tokens"]), (200, 0), first)
+                    status, _, behind = self.service.prefill(prompt, cache="both", **fields)
+                    self.assertEqual(status, 200, behind)
+                    self.assertGreaterEqual(behind["cached_tokens"], len(tokens) // 2 - 192)
+                    status, _, again = self.service.prefill(prompt, cache="both", **fields)
+                    self.assertEqual(again["cached_tokens"], (len(tokens) - 64) // 64 * 64)
+                    expected = self.decoded(whole)
+                    for response in behind, again:
+                        decoded = self.decoded(response)
+                        self.assertEqual(decoded["generated_token_ids"], expected["generated_token_ids"])
+                    if plan == "dense":
+                        self.assertEqual(expected["generated_token_ids"], prompt["answer_token_ids"])
+
+    def test_a_streamed_hand_over_has_the_prefix_from_the_first_layer_on(self):
+        prompt = PROMPTS[0]
+        self.service.prefill(prompt, cache="write", cache_salt="streamed")
+        _, _, whole = self.service.prefill(prompt)
+        with StreamingDecode("--tp", "2") as node:
+            for name, data in self.service.prefill_events(prompt, handover="streaming", cache="read", cache_salt="streamed"):
+                node.pass_on(name, data)
+            code, streamed = node.result()
+        self.assertEqual(code, 0, streamed)
+        self.assertGreater(data["cached_tokens"], 0)
+        self.assertEqual(streamed["generated_token_ids"], self.decoded(whole)["generated_token_ids"])
+        # The same bytes layer by layer as at the end.
+        self.assertEqual(streamed["cache_checksums"], self.decoded(data)["cache_checksums"])
+
+    def test_another_salt_does_not_hit_and_metrics_tell(self):
+        prompt = PROMPTS[1]
+        before = self.metric("millrace_prefix_cache_hit_tokens_total")
+        self.assertEqual(self.service.prefill(prompt, cache="both", cache_salt="mine")[2]["cached_tokens"], 0)
+        self.assertEqual(self.service.prefill(prompt, cache="both", cache_salt="yours")[2]["cached_tokens"], 0)
+        hit = self.service.prefill(prompt, cache="both", cache_salt="mine")[2]["cached_tokens"]
+        self.assertGreater(hit, 0)
+        wait_until("the metric", lambda: self.metric("millrace_prefix_cache_hit_tokens_total") >= before + hit, 20)
+        self.assertGreater(self.metric("millrace_prefix_cache_bytes"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,30 @@
+// A certificate authority of a test, and certificates signed by it, made anew each time and valid for
+// a day.
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace millrace::test {
+
+struct Certificate {
+  std::string certificate;  // in PEM
+  std::string key;          // of the certificate, in PEM
+};
+
+class CertificateAuthority {
+ public:
+  CertificateAuthority();
+  ~CertificateAuthority();
+
+  // Its own certificate, in PEM.
+  std::string certificate() const;
+  // `alternative_name`: whose it is, as "IP:127.0.0.1" or "DNS:localhost".
+  Certificate issue(const std::string& alternative_name) const;
+
+ private:
+  struct Pair;
+  std::unique_ptr<Pair> own_;
+};
+
+}  // namespace millrace::test

@@ -1,0 +1,56 @@
+#include "bench/fleet/group_times.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace millrace::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(GroupTimes, FollowAPowerBetweenAndBeyondMeasuredLengths) {
+  const GroupTimes times{.num_gpus = 1, .tokens = {100, 1000, 10000}, .seconds = {1, 10, 1000}};
+  EXPECT_NEAR(times.seconds_of(100), 1, 1e-9);
+  EXPECT_NEAR(times.seconds_of(500), 5, 1e-9);
+  EXPECT_NEAR(times.seconds_of(2000), 40, 1e-9);
+  EXPECT_NEAR(times.seconds_of(20000), 4000, 1e-9);
+  EXPECT_NEAR(times.seconds_of(1), 1, 1e-9);
+}
+
+class GroupTimesFile : public ::testing::Test {
+ protected:
+  ~GroupTimesFile() override { std::filesystem::remove(path_); }
+  auto read(const std::string& text) {
+    std::ofstream(path_) << text;
+    return read_group_times(path_);
+  }
+
+  const std::string path_ = ::testing::TempDir() + "times.json";
+};
+
+TEST_F(GroupTimesFile, KindsAreReadAndCommentsAreNot) {
+  const auto kinds =
+      read(R"({"source": "here", "a": {"gpus": 2, "tokens": [1, 2], "seconds": [0.5, 1]}})");
+  ASSERT_TRUE(kinds.ok()) << kinds.error().message;
+  ASSERT_EQ(kinds->size(), 1u);
+  EXPECT_EQ(kinds->at("a").num_gpus, 2);
+}
+
+TEST_F(GroupTimesFile, NonsenseIsRefusedByName) {
+  for (const char* kind : {"{}", R"({"gpus": 0, "tokens": [1, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "tokens": [1], "seconds": [1]})",
+                           R"({"gpus": 1, "tokens": [2, 1], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "tokens": [1, 2], "seconds": [1, 1]})",
+                           R"({"gpus": 1, "tokens": [0, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "tokens": [1, "2"], "seconds": [1, 2]})"}) {
+    const auto kinds = read(std::string("{\"sick\": ") + kind + "}");
+    ASSERT_FALSE(kinds.ok()) << kind;
+    EXPECT_THAT(kinds.error().message, HasSubstr("'sick'")) << kind;
+  }
+  EXPECT_FALSE(read("[]").ok());
+}
+
+}  // namespace
+}  // namespace millrace::bench

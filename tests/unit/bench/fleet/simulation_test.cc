@@ -1,0 +1,130 @@
+// The simulator against queueing theory, and the orders of the queue against each other.
+#include "bench/fleet/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include "bench/fleet/fleet_report.h"
+
+namespace millrace::bench {
+namespace {
+
+using coordinator::QueueOrder;
+
+// A second for a thousand tokens, in proportion.
+const std::map<std::string, GroupTimes> kTimes = {
+    {"plain", {.num_gpus = 1, .tokens = {1000, 2000}, .seconds = {1, 2}}}};
+
+FleetOptions fleet(int num_groups, QueueOrder order) {
+  FleetOptions options;
+  for (int i = 0; i < num_groups; ++i) {
+    options.groups.push_back(
+        {.name = fmt::format("group-{}", i), .kind = "plain", .overhead_s = 0});
+  }
+  options.scheduler.queue_order = order;
+  options.scheduler.max_queued_requests = 1'000'000;
+  return options;
+}
+
+std::vector<Outcome> play(const FleetOptions& options, const Trace& trace) {
+  return Simulation(options, kTimes).run(trace);
+}
+
+double mean_wait(const std::vector<Outcome>& outcomes) {
+  double sum = 0;
+  for (const Outcome& outcome : outcomes) sum += outcome.waited_s();
+  return sum / static_cast<double>(outcomes.size());
+}
+
+// Pollaczek and Khinchine: one server, a fixed service D, load r: a wait of r D / (2 (1 - r)) before
+// it. At r = .5 the mean of 40,000 waits, which are correlated over some 4 of them, has a standard
+// error of about 1.5 % of the wait of .5.
+TEST(Simulation, WaitsAsQueueingTheorySays) {
+  Trace trace = draw_trace({.num_requests = 40'000, .requests_per_s = 0.5, .seed = 7});
+  for (Arrival& arrival : trace) arrival.num_tokens = 1000;
+  for (const QueueOrder order : {QueueOrder::kArrival, QueueOrder::kFair}) {
+    EXPECT_NEAR(mean_wait(play(fleet(1, order), trace)), 1.5, 0.03);
+  }
+}
+
+TEST(Simulation, TheGroupsOfAnIdleFleetWorkSideBySide) {
+  Trace trace;
+  for (int i = 0; i < 4; ++i) trace.push_back({.num_tokens = 5000});
+  Simulation simulation(fleet(4, QueueOrder::kFair), kTimes);
+  for (const Outcome& outcome : simulation.run(trace)) EXPECT_NEAR(outcome.waited_s(), 5, 1e-6);
+  EXPECT_NEAR(simulation.utilisation(), 1, 1e-6);
+}
+
+TEST(Simulation, AFullPoolHoldsPromptsBackUntilClientsHavePulled) {
+  FleetOptions options = fleet(1, QueueOrder::kFair);
+  options.groups[0].pool_tokens = 1500;
+  options.pull_tokens_per_s = 100;  // ten seconds for a prompt of 1000
+  const auto outcomes = play(options, {{.num_tokens = 1000}, {.num_tokens = 1000}});
+  EXPECT_FALSE(outcomes[0].failure);
+  EXPECT_NEAR(outcomes[0].waited_s(), 1, 1e-6);
+  // Nobody else has room, and the client is told so.
+  EXPECT_EQ(outcomes[1].failure, Errc::kExhausted);
+}
+
+// Prompts of 1,000 and of 100,000 tokens at the same load.
+Trace mixed_trace() {
+  Trace trace = draw_trace({.num_requests = 4'000, .requests_per_s = 0.04, .seed = 11});
+  for (size_t i = 0; i < trace.size(); ++i) trace[i].num_tokens = i % 5 == 0 ? 100'000 : 1000;
+  return trace;
+}
+
+TEST(Simulation, TheFairOrderHelpsShortPromptsAndHardlyHurtsLongOnes) {
+  const auto rows_of = [](QueueOrder order) {
+    return wait_rows(play(fleet(1, order), mixed_trace()));
+  };
+  const auto by_arrival = rows_of(QueueOrder::kArrival);
+  const auto fair = rows_of(QueueOrder::kFair);
+  EXPECT_LT(fair[0].median_s, 0.8 * by_arrival[0].median_s);
+  EXPECT_LT(fair[0].p99_s, 0.8 * by_arrival[0].p99_s);
+  EXPECT_LT(fair[2].median_s, 1.1 * by_arrival[2].median_s);
+  EXPECT_EQ(fair[4].num_failed, 0);
+}
+
+// The long prompt ends later by what the short ones took, which wait for the end of a layer at most.
+TEST(Simulation, ShortPromptsRunBetweenTheLayersOfALongOne) {
+  FleetOptions options = fleet(1, QueueOrder::kFair);
+  options.groups[0].max_preempting_tokens = 2000;
+  const Trace trace = {{.at_s = 0, .num_tokens = 1000},
+                       {.at_s = 2, .num_tokens = 320'000},
+                       {.at_s = 100.5, .num_tokens = 1000},
+                       {.at_s = 101, .num_tokens = 1000},
+                       {.at_s = 200, .num_tokens = 2000}};
+  const auto outcomes = play(options, trace);
+  EXPECT_NEAR(outcomes[1].waited_s(), 320 + 4, 1e-3);
+  for (const size_t i : {2, 3, 4}) EXPECT_LE(outcomes[i].waited_s(), 10 + 3);
+}
+
+TEST(Simulation, AnOwnerWhoSendsTenTimesAsMuchDoesNotSlowOthersDown) {
+  Trace trace;
+  for (int i = 0; i < 300; ++i) trace.push_back({.at_s = 0, .num_tokens = 1000, .owner = "many"});
+  for (int i = 0; i < 30; ++i) {
+    trace.push_back({.at_s = 1.0 + 10 * i, .num_tokens = 1000, .owner = "few"});
+  }
+  const auto worst_of_few = [&trace](QueueOrder order) {
+    double worst = 0;
+    for (const Outcome& outcome : play(fleet(1, order), trace)) {
+      EXPECT_FALSE(outcome.failure);
+      if (outcome.arrival.owner == "few") worst = std::max(worst, outcome.waited_s());
+    }
+    return worst;
+  };
+  EXPECT_GT(worst_of_few(QueueOrder::kArrival), 250);
+  EXPECT_LE(worst_of_few(QueueOrder::kFair), 2 + 1e-6);  // one of the other's, and its own
+}
+
+TEST(Simulation, ARunIsTheSameAgain) {
+  const auto waits = [] {
+    std::vector<double> out;
+    for (const auto& o : play(fleet(3, QueueOrder::kFair), mixed_trace()))
+      out.push_back(o.waited_s());
+    return out;
+  };
+  EXPECT_EQ(waits(), waits());
+}
+
+}  // namespace
+}  // namespace millrace::bench

@@ -1,0 +1,75 @@
+#include "coordinator/order/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/schedule/schedule_parts.h"
+
+namespace millrace::coordinator {
+namespace {
+
+using std::chrono::seconds;
+
+class ForecastTest : public ::testing::Test {
+ protected:
+  static Group group(uint32_t cp, uint64_t max_prompt_tokens = 1000) {
+    Group out;
+    out.description = group_description("id", "name", max_prompt_tokens);
+    out.description.set_tp(1);
+    out.description.set_cp(cp);
+    return out;
+  }
+  static Request request(int64_t num_tokens, const std::string& plan = "") {
+    Request out;
+    out.model = "tiny";
+    out.num_tokens = num_tokens;
+    out.options.set_head_plan(plan);
+    return out;
+  }
+  static double s(Duration duration) { return millrace::seconds(duration); }
+
+  const Group one_ = group(1);
+  const Group four_ = group(4);
+  Forecast forecast_;
+};
+
+TEST_F(ForecastTest, KindsOfGroupsAndPlansAreToldApart) {
+  forecast_.finished(one_, request(100), seconds(8));
+  forecast_.finished(four_, request(100), seconds(2));
+  forecast_.finished(four_, request(100, "dense"), seconds(5));
+  EXPECT_NEAR(s(forecast_.expect(one_, request(100))), 8, 1e-3);
+  EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 2, 1e-3);
+  EXPECT_NEAR(s(forecast_.expect(four_, request(100, "dense"))), 5, 1e-3);
+  // A plan that was never seen takes what all of that kind took: the geometric mean.
+  EXPECT_NEAR(s(forecast_.expect(four_, request(100, "a-shape:1,2"))), std::sqrt(10), 1e-3);
+}
+
+TEST_F(ForecastTest, TheFastestOfTheGroupsThatTakeItCounts) {
+  forecast_.finished(one_, request(100), seconds(8));
+  forecast_.finished(four_, request(100), seconds(2));
+  const Group* groups[] = {&one_, &four_};
+  EXPECT_NEAR(s(*forecast_.expect(groups, request(100))), 2, 1e-3);
+  EXPECT_FALSE(forecast_.expect(groups, request(2000)));
+  auto other = request(100);
+  other.model = "other";
+  EXPECT_FALSE(forecast_.expect(groups, other));
+}
+
+TEST_F(ForecastTest, TheLeastIsKnownOnceAllGroupsAre) {
+  const Group* groups[] = {&one_, &four_};
+  for (int i = 0; i < 4; ++i) forecast_.finished(one_, request(100), seconds(8));
+  EXPECT_FALSE(forecast_.least(groups, request(100)));
+  for (int i = 0; i < 4; ++i) forecast_.finished(four_, request(100), seconds(2));
+  EXPECT_NEAR(s(*forecast_.least(groups, request(100))), 1, 1e-3);
+}
+
+TEST_F(ForecastTest, PlansThatClientsMakeUpTakeBoundedMemory) {
+  for (int i = 0; i < 1000; ++i) {
+    forecast_.finished(one_, request(100, fmt::format("a-shape:{},64", i)), seconds(1));
+  }
+  forecast_.finished(one_, request(100, "late"), seconds(100));
+  // It counts among all of its kind, and not on its own.
+  EXPECT_LT(s(forecast_.expect(one_, request(100, "late"))), 2);
+}
+
+}  // namespace
+}  // namespace millrace::coordinator

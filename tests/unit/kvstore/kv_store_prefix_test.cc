@@ -1,0 +1,303 @@
+// Pages that outlive their request: found by what is in them, held by later requests, given up for
+// room.
+
+#include <algorithm>
+
+#include "kvstore/tiered_kv_store.h"
+#include "tests/unit/kvstore/faulty_memory.h"
+#include "tests/unit/kvstore/kv_store_case.h"
+
+namespace millrace::kvstore {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+PageContentKey key_of(char chain, int64_t page) {
+  PageContentKey key{};
+  key[0] = static_cast<std::byte>(chain);
+  key[1] = static_cast<std::byte>(page);
+  return key;
+}
+
+std::vector<CachedPage> chain_of(char chain, int64_t num_pages) {
+  std::vector<CachedPage> pages;
+  for (int64_t page = 0; page < num_pages; ++page) pages.push_back({page, key_of(chain, page)});
+  return pages;
+}
+
+class KvStorePrefixTest : public KvStoreTest {
+ protected:
+  static constexpr int64_t kRows = 10;  // layers times kv heads
+
+  std::vector<bool> found(char chain, int64_t num_pages) {
+    std::vector<PageContentKey> keys;
+    for (const auto& cached : chain_of(chain, num_pages)) keys.push_back(cached.key);
+    return store_->find_cached(keys);
+  }
+  int64_t num_found(char chain, int64_t num_pages) {
+    const auto flags = found(chain, num_pages);
+    return std::count(flags.begin(), flags.end(), true);
+  }
+  std::vector<bool> check(char chain, int64_t num_pages) {
+    std::vector<PageContentKey> keys;
+    for (const auto& cached : chain_of(chain, num_pages)) keys.push_back(cached.key);
+    return store_->check_cached(keys);
+  }
+  // A request of `num_pages`, the first `num_cached` of them from the chain, that remembers its own.
+  Result<void> begin_behind(const std::string& id, int64_t num_pages, char chain,
+                            int64_t num_cached) {
+    const auto own = consecutive_pages(num_cached, num_pages - num_cached);
+    return store_->begin_request(id, num_pages * 64, own, chain_of(chain, num_cached));
+  }
+  void write_behind(const std::string& id, int64_t num_pages, int64_t num_cached) {
+    const auto own = consecutive_pages(num_cached, num_pages - num_cached);
+    const auto written = write_all_pages(*store_, id, own, geometry_);
+    ASSERT_TRUE(written.ok()) << written.error().to_string();
+  }
+  // Computed whole, remembered, and gone.
+  void leave(const std::string& id, int64_t num_pages, char chain) {
+    add(id, num_pages);
+    ASSERT_TRUE(store_->remember(id, chain_of(chain, num_pages)).ok());
+    ASSERT_TRUE(store_->release_lease(id, "lease-" + id).ok());
+  }
+  int64_t used_anywhere() { return used(Tier::kDevice) + used(Tier::kHost) + used(Tier::kDisk); }
+};
+
+TEST_F(KvStorePrefixTest, PagesThatAreRememberedOutliveTheirRequest) {
+  make_store(0, 60);
+  leave("a", 3, 'a');
+  EXPECT_THAT(found('a', 4), ElementsAre(true, true, true, false));
+  EXPECT_THAT(check('a', 4), ElementsAre(true, true, true, false));
+  EXPECT_EQ(store_->stats().requests, 0);
+  EXPECT_EQ(store_->stats().cached_pages, 3 * kRows);
+  EXPECT_EQ(store_->stats().idle_cached_pages, 3 * kRows);
+  EXPECT_EQ(store_->stats().pages_available, 60);
+  EXPECT_EQ(used(Tier::kHost), 3 * kRows);
+}
+
+TEST_F(KvStorePrefixTest, WhatIsNotRememberedGoesWithItsRequest) {
+  make_store(0, 60);
+  add("a", 3);
+  ASSERT_TRUE(store_->remember("a", chain_of('a', 2)).ok());
+  store_->abort("a");
+  EXPECT_THAT(found('a', 3), ElementsAre(true, true, false));
+  EXPECT_EQ(used(Tier::kHost), 2 * kRows);
+}
+
+TEST_F(KvStorePrefixTest, ARequestHoldsItsPrefixWithoutACopyAndIsReadAsAWhole) {
+  make_store(0, 60);
+  leave("a", 3, 'a');
+  ASSERT_TRUE(begin_behind("b", 5, 'a', 3).ok());
+  EXPECT_EQ(used(Tier::kHost), 3 * kRows);
+  write_behind("b", 5, 3);
+  const std::vector<float> scores = {0.1f, 0.2f, 0.3f, 0.2f, 0.2f};
+  ASSERT_TRUE(store_->set_scores("b", 1, 4, scores).ok());
+  const auto placement = seal("b");
+  EXPECT_EQ(placement.pages[Tier::kHost], 5 * kRows);
+  EXPECT_EQ(used(Tier::kHost), 5 * kRows);
+  const auto pins = pin("b", 1, 4, 0, 5);
+  ASSERT_TRUE(pins.ok()) << pins.error().to_string();
+  for (int64_t page = 0; page < 5; ++page) {
+    const auto& pinned = (*pins)->pages()[static_cast<size_t>(page)];
+    EXPECT_TRUE(holds_generated_data(pinned, page < 3 ? "a" : "b", {1, 4, page}, geometry_));
+    EXPECT_EQ(pinned.score, scores[static_cast<size_t>(page)]);
+  }
+}
+
+TEST_F(KvStorePrefixTest, ScoresAreEachRequestsOwn) {
+  make_store(0, 60);
+  add("a", 2);
+  ASSERT_TRUE(store_->remember("a", chain_of('a', 2)).ok());
+  ASSERT_TRUE(begin_behind("b", 3, 'a', 2).ok());
+  write_behind("b", 3, 2);
+  ASSERT_TRUE(store_->set_scores("b", 3, 5, std::vector<float>{0.5f, 0.25f, 0.25f}).ok());
+  seal("b");
+  EXPECT_THAT(*store_->scores("a", "lease-a", {3, 1, 5, 1}), ElementsAre(0, 0));
+  EXPECT_THAT(*store_->scores("b", "lease-b", {3, 1, 5, 1}), ElementsAre(0.5f, 0.25f, 0.25f));
+}
+
+TEST_F(KvStorePrefixTest, AnOpenRequestsPrefixIsReadableOnceItHasScores) {
+  make_store(0, 60);
+  leave("a", 2, 'a');
+  ASSERT_TRUE(begin_behind("b", 3, 'a', 2).ok());
+  ASSERT_TRUE(store_->open("b", "lease-b").ok());
+  EXPECT_EQ(pin("b", 0, 4, 0, 2).error().code, Errc::kUnavailable);
+  ASSERT_TRUE(store_->set_scores("b", 0, 4, std::vector<float>{0.5f, 0.25f, 0.25f}).ok());
+  EXPECT_TRUE(pin("b", 0, 4, 0, 2).ok());
+  EXPECT_EQ(pin("b", 0, 4, 0, 3).error().code, Errc::kUnavailable) << "page 2 is not written";
+}
+
+TEST_F(KvStorePrefixTest, WhoComputesTheRestReadsThePrefixWithoutALease) {
+  make_store(0, 60);
+  leave("a", 2, 'a');
+  ASSERT_TRUE(begin_behind("b", 3, 'a', 2).ok());
+  const auto pins = store_->pin_prefix("b", 4, 5, consecutive_pages(0, 2));
+  ASSERT_TRUE(pins.ok());
+  EXPECT_TRUE(holds_generated_data((*pins)->pages()[1], "a", {4, 5, 1}, geometry_));
+  EXPECT_EQ(store_->pin_prefix("b", 4, 5, consecutive_pages(0, 3)).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(store_->pin_prefix("a", 4, 5, consecutive_pages(0, 1)).error().code, Errc::kNotFound);
+}
+
+TEST_F(KvStorePrefixTest, TheFirstWhoRemembersAPageKeepsIt) {
+  make_store(0, 60);
+  leave("a", 2, 'a');
+  add("b", 2);
+  EXPECT_EQ(*store_->remember("b", chain_of('a', 2)), 0);
+  EXPECT_EQ(used(Tier::kHost), 4 * kRows);
+  ASSERT_TRUE(store_->release_lease("b", "lease-b").ok());
+  EXPECT_EQ(used(Tier::kHost), 2 * kRows);
+  EXPECT_EQ(num_found('a', 2), 2);
+}
+
+TEST_F(KvStorePrefixTest, IdlePagesGiveWayTheDeepestOfTheLeastLatelyUsedFirst) {
+  make_store(0, 61);
+  leave("a", 3, 'a');
+  leave("b", 2, 'b');
+  // 'a' is used again, up to its second page.
+  ASSERT_TRUE(begin_behind("c", 3, 'a', 2).ok());
+  store_->abort("c");
+  ASSERT_TRUE(begin("d", 2).ok());
+  EXPECT_THAT(found('a', 3), ElementsAre(true, true, false));
+  EXPECT_THAT(found('b', 2), ElementsAre(true, true));
+  ASSERT_TRUE(begin("e", 1).ok());
+  EXPECT_THAT(found('b', 2), ElementsAre(true, false));
+  ASSERT_TRUE(begin("f", 1).ok());
+  EXPECT_THAT(found('b', 2), ElementsAre(false, false));
+  EXPECT_THAT(found('a', 3), ElementsAre(true, true, false));
+  ASSERT_TRUE(begin("g", 1).ok());
+  EXPECT_THAT(found('a', 3), ElementsAre(true, false, false));
+  EXPECT_EQ(store_->stats().cache_evictions, 4 * kRows);
+}
+
+TEST_F(KvStorePrefixTest, PagesThatARequestHoldsDoNotGiveWay) {
+  make_store(0, 61);
+  leave("a", 4, 'a');
+  ASSERT_TRUE(begin_behind("b", 5, 'a', 4).ok());
+  EXPECT_EQ(store_->stats().pages_available, 11);
+  EXPECT_EQ(begin("c", 2).error().code, Errc::kExhausted);
+  EXPECT_EQ(num_found('a', 4), 4);
+  EXPECT_TRUE(begin("d", 1).ok());
+}
+
+TEST_F(KvStorePrefixTest, NothingGivesWayToARequestThatDoesNotFitAnyway) {
+  make_store(0, 61);
+  leave("a", 3, 'a');
+  add("b", 2);
+  EXPECT_EQ(begin("c", 5).error().code, Errc::kExhausted);
+  EXPECT_EQ(num_found('a', 3), 3);
+}
+
+TEST_F(KvStorePrefixTest, PagesThatAreBeingReadDoNotGiveWay) {
+  make_store(0, 31);
+  add("a", 3);
+  ASSERT_TRUE(store_->remember("a", chain_of('a', 3)).ok());
+  auto pins = pin("a", 2, 4, 2);
+  ASSERT_TRUE(store_->release_lease("a", "lease-a").ok());
+  ASSERT_TRUE(begin("b", 1).ok());
+  EXPECT_THAT(found('a', 3), ElementsAre(true, false, true));
+  EXPECT_TRUE(holds_generated_data((*pins)->pages()[0], "a", {2, 4, 2}, geometry_));
+}
+
+TEST_F(KvStorePrefixTest, APrefixThatIsGoneIsRefusedAndTakesNothing) {
+  make_store(0, 60);
+  leave("a", 2, 'a');
+  const auto begun = begin_behind("b", 4, 'a', 3);
+  ASSERT_FALSE(begun.ok());
+  EXPECT_EQ(begun.error().code, Errc::kUnavailable);
+  EXPECT_THAT(begun.error().message, HasSubstr("page 2 is not remembered"));
+  EXPECT_EQ(store_->stats().idle_cached_pages, 2 * kRows);
+  // Another page under the right key is no page of this place.
+  EXPECT_EQ(store_
+                ->begin_request("c", 192, consecutive_pages(2, 1),
+                                std::vector<CachedPage>{{1, key_of('a', 0)}})
+                .error()
+                .code,
+            Errc::kUnavailable);
+  EXPECT_EQ(store_->stats().idle_cached_pages, 2 * kRows);
+}
+
+TEST_F(KvStorePrefixTest, APrefixMustAscendAndLieBeforeTheRest) {
+  make_store(0, 60);
+  leave("a", 3, 'a');
+  EXPECT_EQ(store_->begin_request("b", 192, consecutive_pages(1, 2), chain_of('a', 2)).error().code,
+            Errc::kInvalidArgument);
+  auto turned = chain_of('a', 2);
+  std::swap(turned[0], turned[1]);
+  EXPECT_EQ(store_->begin_request("b", 192, consecutive_pages(2, 1), turned).error().code,
+            Errc::kInvalidArgument);
+}
+
+TEST_F(KvStorePrefixTest, WhatTwoRequestsHoldIsFreeOnceBothAreGone) {
+  make_store(0, 60);
+  leave("a", 2, 'a');
+  ASSERT_TRUE(begin_behind("b", 3, 'a', 2).ok());
+  ASSERT_TRUE(begin_behind("c", 3, 'a', 2).ok());
+  store_->abort("b");
+  EXPECT_EQ(store_->stats().idle_cached_pages, 0);
+  store_->abort("c");
+  EXPECT_EQ(store_->stats().idle_cached_pages, 2 * kRows);
+  EXPECT_EQ(used(Tier::kHost), 2 * kRows);
+}
+
+TEST_F(KvStorePrefixTest, AnExpiredLeaseLeavesThePages) {
+  make_store(0, 60);
+  add("a", 2);
+  ASSERT_TRUE(store_->remember("a", chain_of('a', 2)).ok());
+  clock_.advance(std::chrono::seconds(61));
+  EXPECT_EQ(store_->expire_leases(), 1);
+  EXPECT_EQ(num_found('a', 2), 2);
+  EXPECT_FALSE(pin("a", 0, 4, 0).ok()) << "a cached page is nobody's to pull";
+}
+
+TEST_F(KvStorePrefixTest, CachedPagesGoToDiskAndComeBackWhole) {
+  make_store(0, 21, 60);
+  leave("a", 4, 'a');
+  EXPECT_GT(used(Tier::kDisk), 0);
+  EXPECT_THAT(check('a', 4), ElementsAre(true, true, true, true));
+  ASSERT_TRUE(begin_behind("b", 5, 'a', 4).ok());
+  const auto pins = store_->pin_prefix("b", 4, 4, consecutive_pages(0, 4));
+  ASSERT_TRUE(pins.ok());
+  ASSERT_TRUE((*pins)->load().ok());
+  for (int64_t page = 0; page < 4; ++page) {
+    EXPECT_TRUE(holds_generated_data((*pins)->pages()[static_cast<size_t>(page)], "a", {4, 4, page},
+                                     geometry_));
+  }
+}
+
+TEST_F(KvStorePrefixTest, ADamagedPageIsForgottenAndItsRoomFree) {
+  TierStorages tiers;
+  auto memory = MemoryTier::allocate(60, geometry_.page_bytes());
+  ASSERT_TRUE(memory.ok());
+  auto faults = std::make_shared<Faults>();
+  tiers[static_cast<int>(Tier::kHost)] = {
+      .memory = std::make_unique<FaultyMemory>(std::move(*memory), faults), .max_slots = 60};
+  store_ = std::make_unique<TieredKvStore>(geometry_, std::move(tiers), clock_);
+  faults->addressable = false;
+  leave("a", 2, 'a');
+  EXPECT_THAT(check('a', 2), ElementsAre(true, true));
+  faults->flip_read = true;
+  EXPECT_THAT(check('a', 1), ElementsAre(false));
+  EXPECT_THAT(found('a', 2), ElementsAre(false, true));
+  EXPECT_EQ(used(Tier::kHost), kRows);
+  EXPECT_EQ(store_->stats().cache_corruptions, 1);
+}
+
+TEST_F(KvStorePrefixTest, ADamagedPageInMemoryIsFoundWhereItLies) {
+  make_store(0, 60);
+  add("a", 2);
+  ASSERT_TRUE(store_->remember("a", chain_of('a', 2)).ok());
+  {
+    const auto pins = pin("a", 3, 5, 1);
+    auto bytes = (*pins)->pages()[0].bytes;
+    const_cast<std::byte&>(bytes[17]) ^= std::byte{1};
+  }
+  EXPECT_THAT(check('a', 2), ElementsAre(true, false));
+  EXPECT_EQ(used(Tier::kHost), 2 * kRows) << "its request still holds it";
+  store_->abort("a");
+  EXPECT_EQ(used(Tier::kHost), kRows);
+}
+
+}  // namespace
+}  // namespace millrace::kvstore

@@ -1,0 +1,142 @@
+// A short prompt between two layers of a long one, on whole groups.
+#include <algorithm>
+
+#include "kvclient/kv_client.h"
+#include "kvclient/manifest/manifest_proto.h"
+#include "tests/unit/worker/group/group_service_case.h"
+
+namespace millrace::worker {
+namespace {
+
+using protocol::Envelope;
+using ::testing::ElementsAre;
+
+class GroupPreemptionTest : public GroupServiceTest,
+                            public ::testing::WithParamInterface<GridShape> {
+ protected:
+  GroupPreemptionTest() {
+    options_.grid = GetParam();
+    options_.max_preempting_tokens = 150;
+    options_.host_pages = 400;
+  }
+
+  // All pages of layer 0 and 1 of a cache whose 4 kv heads have `num_pages` each.
+  std::vector<std::byte> pages_of(const protocol::Manifest& manifest) {
+    kvclient::KvClient client(group().transport(), kvclient::from_protocol(manifest), {});
+    const auto num_pages = static_cast<int64_t>((manifest.num_tokens() + 63) / 64);
+    std::vector<std::byte> all;
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      for (int32_t head = 0; head < 4; ++head) {
+        std::vector<std::byte> pages(static_cast<size_t>(num_pages * client.page_bytes()));
+        const auto pulled = client.pull(layer, head, 0, num_pages, pages,
+                                        Deadline::after(std::chrono::seconds(60)));
+        EXPECT_TRUE(pulled.ok()) << pulled.error().to_string();
+        all.insert(all.end(), pages.begin(), pages.end());
+      }
+    }
+    return all;
+  }
+  // "started a", "layer 0 of a", "done a", "failed a".
+  std::vector<std::string> story() {
+    std::vector<std::string> told;
+    for (const Envelope& sent : link().sent()) {
+      if (sent.has_prefill_started()) {
+        told.push_back("started " + sent.prefill_started().request_id());
+      } else if (sent.has_layer_done()) {
+        told.push_back(fmt::format("layer {} of {}", sent.layer_done().layer(),
+                                   sent.layer_done().request_id()));
+      } else if (sent.has_prefill_done()) {
+        told.push_back("done " + sent.prefill_done().request_id());
+      } else if (sent.has_prefill_failed()) {
+        told.push_back("failed " + sent.prefill_failed().request_id());
+      }
+    }
+    return told;
+  }
+};
+
+TEST_P(GroupPreemptionTest, BothCachesAreThoseOfPromptsThatRanAlone) {
+  after_first_layer_of("long", [this] { link().push(prefill_request("short", 130, "adaptive")); });
+  group().start();
+  link().push(prefill_request("long", 700, "adaptive"));
+  const auto short_done = expect_done();
+  const auto long_done = expect_done();
+  EXPECT_THAT(story(),
+              ElementsAre("started long", "layer 0 of long", "started short", "layer 0 of short",
+                          "layer 1 of short", "done short", "layer 1 of long", "done long"));
+  link().push(prefill_request("short alone", 130, "adaptive"));
+  const auto short_alone = expect_done();
+  link().push(prefill_request("long alone", 700, "adaptive"));
+  const auto long_alone = expect_done();
+  for (const auto& [with, alone] :
+       {std::pair(&short_done, &short_alone), std::pair(&long_done, &long_alone)}) {
+    const auto& manifest = with->manifest();
+    EXPECT_EQ(manifest.first_token_id(), alone->manifest().first_token_id());
+    EXPECT_EQ(pages_of(manifest), pages_of(alone->manifest())) << manifest.request_id();
+  }
+}
+
+TEST_P(GroupPreemptionTest, AFailureOfTheShortOneIsItsOwn) {
+  after_first_layer_of("long", [this] { link().push(prefill_request("bad", 130, "diagonal:3")); });
+  group().start();
+  link().push(prefill_request("long", 400));
+  expect_failed("bad", Errc::kInvalidArgument, "diagonal:3");
+  EXPECT_EQ(expect_done().request_id(), "long");
+  expect_next_request_works();
+}
+
+TEST_P(GroupPreemptionTest, NothingRunsBeforeALayerThatWillNotBe) {
+  after_first_layer_of("long", [this] {
+    link().push(prefill_request("short", 130));
+    link().push(cancel("long"));
+  });
+  group().start();
+  link().push(prefill_request("long", 400));
+  expect_failed("long", Errc::kCancelled, "after layer 1 of 2");
+  EXPECT_EQ(expect_done().request_id(), "short");
+}
+
+TEST_P(GroupPreemptionTest, TheShortOneIsCancelledAlone) {
+  link().set_on_send([this](const Envelope& sent) {
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    if (sent.layer_done().request_id() == "long") link().push(prefill_request("short", 130));
+    if (sent.layer_done().request_id() == "short") link().push(cancel("short"));
+  });
+  group().start();
+  link().push(prefill_request("long", 400));
+  expect_failed("short", Errc::kCancelled, "after layer 1 of 2");
+  EXPECT_EQ(expect_done().request_id(), "long");
+  expect_next_request_works();
+}
+
+TEST_P(GroupPreemptionTest, AStreamingHandOverGoesOnAfterwards) {
+  after_first_layer_of("long", [this] { link().push(streaming_request("short", 130)); });
+  group().start();
+  link().push(streaming_request("long", 400));
+  EXPECT_EQ(expect_done().request_id(), "short");
+  EXPECT_EQ(expect_done().request_id(), "long");
+}
+
+using GroupWithoutRoom = GroupServiceTest;
+
+TEST_F(GroupWithoutRoom, TheShortPromptFailsAndTheLongOneGoesOn) {
+  options_.grid = {1, 1};
+  options_.max_preempting_tokens = 150;
+  options_.device_pages = 8;
+  options_.host_pages = 56;  // with the device's, 8 pages of 2 layers and 4 heads
+  after_first_layer_of("long", [this] { link().push(prefill_request("short", 130)); });
+  group().start();
+  link().push(prefill_request("long", 400));  // 7 of them
+  expect_failed("short", Errc::kExhausted, "");
+  EXPECT_EQ(expect_done().request_id(), "long");
+}
+
+INSTANTIATE_TEST_SUITE_P(Grids, GroupPreemptionTest,
+                         ::testing::Values(GridShape{1, 1}, GridShape{2, 1}, GridShape{1, 2},
+                                           GridShape{2, 2}),
+                         [](const auto& param) {
+                           return fmt::format("tp{}cp{}", param.param.tp, param.param.cp);
+                         });
+
+}  // namespace
+}  // namespace millrace::worker

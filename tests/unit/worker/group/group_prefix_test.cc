@@ -1,0 +1,241 @@
+// Prompts that begin with what the group remembers: what is computed, what is not, and that the
+// caches are those of prompts computed whole.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "kvclient/kv_client.h"
+#include "kvclient/manifest/manifest_proto.h"
+#include "tests/unit/worker/group/group_service_case.h"
+
+namespace millrace::worker {
+namespace {
+
+using protocol::Envelope;
+
+class GroupPrefixTest : public GroupServiceTest {
+ protected:
+  GroupPrefixTest() {
+    options_.device_pages = 64;
+    options_.host_pages = 448;
+  }
+
+  static constexpr int kShared = 320;
+
+  // The first kShared tokens of all are the same, the others those of `variant`.
+  Envelope request(const std::string& id, int num_tokens, int variant = 0,
+                   protocol::CacheUse cache = protocol::CACHE_BOTH) const {
+    auto envelope = prefill_request(id, num_tokens, plan_);
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < num_tokens; ++i) {
+      tokens.push_back((i * i % 89 + i * 7 + (i < kShared ? 0 : 1 + variant)) % 101);
+    }
+    auto& message = *envelope.mutable_prefill_request();
+    message.set_prompt_token_ids(encode_token_ids(tokens));
+    message.mutable_options()->set_cache(cache);
+    message.mutable_options()->set_min_recall(0);
+    return envelope;
+  }
+  protocol::PrefillDone run(const Envelope& envelope) {
+    link().push(envelope);
+    return expect_done();
+  }
+  // All pages of all layers and heads, by whoever serves them: each checked as it is pulled.
+  std::vector<float> pull(const protocol::Manifest& manifest) {
+    kvclient::KvClient client(group().transport(), kvclient::from_protocol(manifest), {});
+    std::vector<float> all;
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      for (int32_t head = 0; head < 4; ++head) {
+        std::vector<std::byte> pages(static_cast<size_t>(client.num_pages() * client.page_bytes()));
+        const auto pulled = client.pull(layer, head, 0, client.num_pages(), pages,
+                                        Deadline::after(std::chrono::seconds(60)));
+        EXPECT_TRUE(pulled.ok()) << pulled.error().to_string();
+        const size_t at = all.size();
+        all.resize(at + pages.size() / sizeof(float));
+        std::memcpy(all.data() + at, pages.data(), pages.size());
+      }
+    }
+    return all;
+  }
+  void let_go(const protocol::PrefillDone& done) {
+    link().push(release(done.manifest()));
+    expect_lease_reply();
+  }
+  // Products of other heights round differently in float32 (tests/unit/worker/engine/prefix_test.cc).
+  void expect_same(const protocol::PrefillDone& some, const protocol::PrefillDone& whole) {
+    EXPECT_EQ(some.manifest().first_token_id(), whole.manifest().first_token_id());
+    ASSERT_EQ(some.manifest().top_logprobs_size(), whole.manifest().top_logprobs_size());
+    for (int i = 0; i < whole.manifest().top_logprobs_size(); ++i) {
+      EXPECT_NEAR(some.manifest().top_logprobs(i).logit(), whole.manifest().top_logprobs(i).logit(),
+                  1e-3);
+    }
+    const auto of_some = pull(some.manifest());
+    const auto of_whole = pull(whole.manifest());
+    ASSERT_EQ(of_some.size(), of_whole.size());
+    float largest = 0;
+    for (size_t i = 0; i < of_some.size(); ++i) {
+      largest = std::max(largest, std::abs(of_some[i] - of_whole[i]));
+    }
+    EXPECT_LT(largest, 1e-3);
+  }
+
+  std::string plan_ = "dense";
+};
+
+class GroupPrefixOnGridsTest : public GroupPrefixTest,
+                               public ::testing::WithParamInterface<GridShape> {
+ protected:
+  GroupPrefixOnGridsTest() { options_.grid = GetParam(); }
+};
+
+TEST_P(GroupPrefixOnGridsTest, TheSamePromptAgainIsComputedFromItsLastRowsOn) {
+  group().start();
+  const auto first = run(request("a", 700));
+  EXPECT_EQ(first.cached_tokens(), 0u);
+  const auto second = run(request("b", 700));
+  // Rows 636 to 699 are the last 64, and page 9 is where they begin.
+  EXPECT_EQ(second.cached_tokens(), 576u);
+  expect_same(second, first);
+  EXPECT_TRUE(kvclient::check_manifest(kvclient::from_protocol(second.manifest())).ok());
+}
+
+TEST_P(GroupPrefixOnGridsTest, WhatFollowsASharedPrefixIsComputed) {
+  group().start();
+  const auto whole = run(request("whole", 500, 1, protocol::CACHE_OFF));
+  EXPECT_EQ(run(request("a", 700)).cached_tokens(), 0u);
+  const auto behind = run(request("b", 500, 1));
+  EXPECT_EQ(behind.cached_tokens(), 320u);
+  expect_same(behind, whole);
+  // And a third behind what the second added.
+  const auto third = run(request("c", 600, 1));
+  EXPECT_EQ(third.cached_tokens(), 448u);
+  expect_same(third, run(request("whole-2", 600, 1, protocol::CACHE_OFF)));
+}
+
+TEST_P(GroupPrefixOnGridsTest, AdaptivePromptsShareWhatTheirLastRowsLeftAlone) {
+  plan_ = "adaptive:0.05,0.3,4";
+  group().start();
+  const auto whole = run(request("whole", 500, 1, protocol::CACHE_OFF));
+  run(request("a", 700));
+  const auto behind = run(request("b", 500, 1));
+  EXPECT_EQ(behind.cached_tokens(), 320u);
+  expect_same(behind, whole);
+  // Pages 5 and 6 of "b" had rows that ran densely: a longer prompt computes page 6 itself.
+  EXPECT_EQ(run(request("c", 600, 1)).cached_tokens(), 384u);
+}
+
+TEST_P(GroupPrefixOnGridsTest, AStreamingPromptHasItsPrefixLayerByLayerToo) {
+  std::vector<std::string> wrong;
+  protocol::Manifest opened;
+  int num_layers = 0;
+  link().set_on_send([&](const Envelope& sent) {
+    if (sent.has_prefill_opened()) opened = sent.prefill_opened().manifest();
+    if (!sent.has_layer_done() || sent.layer_done().request_id() != "b") return;
+    ++num_layers;
+    kvclient::KvClient client(group().transport(), kvclient::from_protocol(opened), {});
+    std::vector<std::byte> pages(static_cast<size_t>(client.num_pages() * client.page_bytes()));
+    const auto pulled =
+        client.pull(static_cast<int32_t>(sent.layer_done().layer()), 3, 0, client.num_pages(),
+                    pages, Deadline::after(std::chrono::seconds(60)));
+    if (!pulled.ok()) wrong.push_back(pulled.error().to_string());
+  });
+  group().start();
+  const auto first = run(request("a", 700));
+  auto streaming = request("b", 700);
+  streaming.mutable_prefill_request()->mutable_options()->set_handover(
+      protocol::HANDOVER_STREAMING);
+  const auto second = run(streaming);
+  EXPECT_EQ(second.cached_tokens(), 576u);
+  EXPECT_EQ(num_layers, 2);
+  EXPECT_THAT(wrong, ::testing::IsEmpty());
+  expect_same(second, first);
+}
+
+INSTANTIATE_TEST_SUITE_P(Grids, GroupPrefixOnGridsTest,
+                         ::testing::Values(GridShape{1, 1}, GridShape{2, 1}, GridShape{1, 2},
+                                           GridShape{2, 2}),
+                         [](const auto& grid) {
+                           return fmt::format("tp{}cp{}", grid.param.tp, grid.param.cp);
+                         });
+
+TEST_F(GroupPrefixTest, OffReadAndWriteAreWhatTheySay) {
+  group().start();
+  run(request("a", 300, 0, protocol::CACHE_OFF));
+  EXPECT_EQ(run(request("b", 300, 0, protocol::CACHE_READ)).cached_tokens(), 0u);
+  EXPECT_EQ(run(request("c", 300, 0, protocol::CACHE_WRITE)).cached_tokens(), 0u);
+  EXPECT_EQ(run(request("d", 300, 0, protocol::CACHE_WRITE)).cached_tokens(), 0u);
+  EXPECT_EQ(run(request("e", 300, 0, protocol::CACHE_OFF)).cached_tokens(), 0u);
+  EXPECT_EQ(run(request("f", 300, 0, protocol::CACHE_READ)).cached_tokens(), 192u);
+}
+
+TEST_F(GroupPrefixTest, AnotherTenantSaltPlanOrTokenNeverHits) {
+  group().start();
+  const auto of = [&](const std::string& id, const std::string& owner, const std::string& salt) {
+    auto envelope = request(id, 300);
+    envelope.mutable_prefill_request()->set_owner(owner);
+    envelope.mutable_prefill_request()->mutable_options()->set_cache_salt(salt);
+    return envelope;
+  };
+  run(of("a", "alice", "x"));
+  EXPECT_EQ(run(of("b", "bob", "x")).cached_tokens(), 0u);
+  EXPECT_EQ(run(of("c", "alice", "")).cached_tokens(), 0u);
+  EXPECT_EQ(run(of("d", "alic", "ex")).cached_tokens(), 0u);
+  EXPECT_EQ(run(of("e", "", "5:alicex")).cached_tokens(), 0u);
+  EXPECT_EQ(run(of("f", "alice", "x")).cached_tokens(), 192u);
+  auto sparse = of("g", "alice", "x");
+  sparse.mutable_prefill_request()->mutable_options()->set_head_plan("a-shape:64,64");
+  EXPECT_EQ(run(sparse).cached_tokens(), 0u);
+  auto other = of("h", "alice", "x");
+  auto& tokens = *other.mutable_prefill_request()->mutable_prompt_token_ids();
+  tokens[4 * 70] ^= 1;  // of page 1
+  EXPECT_EQ(run(other).cached_tokens(), 64u);
+}
+
+TEST_F(GroupPrefixTest, ImpurePlansShareOnlyWhereTheRequestSaysSo) {
+  plan_ = "elastic:64,0.2";  // a window that grows with the prompt
+  group().start();
+  run(request("a", 700));
+  EXPECT_EQ(run(request("b", 700)).cached_tokens(), 0u);
+  auto impure = request("c", 700);
+  impure.mutable_prefill_request()->mutable_options()->set_cache_impure(true);
+  EXPECT_EQ(run(impure).cached_tokens(), 0u);
+  impure.mutable_prefill_request()->set_request_id("d");
+  EXPECT_EQ(run(impure).cached_tokens(), 576u);
+}
+
+TEST_F(GroupPrefixTest, CachedPagesGiveWayToPromptsAndPromptsToNothing) {
+  options_.host_pages = 128;  // with the device's 64, six pages a rank in 32 rows
+  options_.device_pages = 64;
+  options_.grid = {1, 1};
+  group().start();
+  const auto a = run(request("a", 700));  // 88 of 192 pages
+  let_go(a);
+  for (int variant = 1; variant < 6; ++variant) {
+    const auto done = run(request("v" + std::to_string(variant), 900, variant));  // 120
+    EXPECT_EQ(done.request_id(), "v" + std::to_string(variant));
+    let_go(done);
+  }
+  link().push(request("held", 900, 7));
+  const auto held = expect_done();
+  link().push(request("too much", 900, 8));
+  expect_failed("too much", Errc::kExhausted, "needs");
+  EXPECT_TRUE(pull_a_page(held.manifest()).ok());
+}
+
+TEST_F(GroupPrefixTest, APromptThatIsCancelledLeavesItsPrefixAndNothingElse) {
+  options_.grid = {2, 2};
+  after_first_layer_of("b", [&] { link().push(cancel("b")); });
+  group().start();
+  const auto first = run(request("a", 700));
+  let_go(first);
+  link().push(request("b", 900, 1));
+  expect_failed("b", Errc::kCancelled, "cancelled");
+  const auto again = run(request("c", 700));
+  EXPECT_EQ(again.cached_tokens(), 576u);
+  expect_same(again, run(request("whole", 700, 0, protocol::CACHE_OFF)));
+}
+
+}  // namespace
+}  // namespace millrace::worker

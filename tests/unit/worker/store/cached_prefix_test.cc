@@ -1,0 +1,137 @@
+// What a grid of ranks, whose stores differ, takes for its common prefix.
+
+#include "worker/store/cached_prefix.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <set>
+
+#include "kvstore/kv_store.h"
+#include "tests/support/fake_clock.h"
+#include "tests/unit/worker/ranks/rank_threads.h"
+
+namespace millrace::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr auto kTimeout = std::chrono::seconds(60);
+constexpr GridShape kGrid{2, 2};
+constexpr int64_t kNumPages = 5;
+
+std::vector<PageContentKey> keys() {
+  std::vector<PageContentKey> all(kNumPages);
+  for (int64_t page = 0; page < kNumPages; ++page) {
+    all[static_cast<size_t>(page)][0] = static_cast<std::byte>(page + 1);
+  }
+  return all;
+}
+
+class CachedPrefixTest : public ::testing::Test {
+ protected:
+  CachedPrefixTest() {
+    for (auto& store : stores_) {
+      const kvstore::KvGeometry geometry{.num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
+      auto made = kvstore::make_kv_store(
+          {.host_bytes = 40 * (geometry.page_bytes() + geometry.record_bytes()),
+           .geometry = geometry},
+          clock_);
+      MR_CHECK(made.ok(), "{}", made.error().to_string());
+      store = std::move(*made);
+    }
+  }
+
+  // Pages of the prompt, computed and remembered by a rank.
+  void remember(int rank, const std::vector<int64_t>& pages) {
+    kvstore::KvStore& store = *stores_[static_cast<size_t>(rank)];
+    const auto& geometry = store.geometry();
+    const std::vector<std::byte> bytes(static_cast<size_t>(geometry.page_bytes()), std::byte{7});
+    const std::vector<float> values(static_cast<size_t>(geometry.head_dim));
+    must(store.begin_request("a", 64 * kNumPages, pages));
+    std::vector<kvstore::CachedPage> named;
+    for (const int64_t page : pages) {
+      for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+        must(store.write_page("a", {.layer = layer, .page = page}, bytes,
+                              {.min = values, .max = values, .radius = values}));
+      }
+      named.push_back({.page = page, .key = keys()[static_cast<size_t>(page)]});
+    }
+    const auto sealed = store.seal("a", "lease", std::chrono::seconds(60));
+    MR_CHECK(sealed.ok() && store.remember("a", named).ok(), "remember");
+  }
+  void damage(int rank, int64_t page) {
+    const auto pins = stores_[static_cast<size_t>(rank)]->pin_pages("a", "lease", 1, 0, {{page}});
+    const_cast<std::byte&>((*pins)->pages()[0].bytes[3]) ^= std::byte{1};
+  }
+
+  // What every rank finds: who holds each page. All must say the same.
+  std::vector<int> agreed() {
+    std::set<std::vector<int>> answers;
+    std::mutex mutex;
+    test::run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
+      auto& store = *stores_[static_cast<size_t>(world->rank())];
+      const auto grid = RankGrid::create(std::move(world), kGrid, Deadline::after(kTimeout));
+      MR_CHECK(grid.ok(), "{}", grid.error().to_string());
+      const auto found = agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout));
+      MR_CHECK(found.ok(), "{}", found.error().to_string());
+      for (const auto& own : found->own) {
+        MR_CHECK(found->prefix.owners[static_cast<size_t>(own.page)] == grid->cp().rank() &&
+                     own.key == keys()[static_cast<size_t>(own.page)],
+                 "page {}", own.page);
+      }
+      const std::lock_guard lock(mutex);
+      answers.insert(found->prefix.owners);
+    });
+    EXPECT_EQ(answers.size(), 1u);
+    return *answers.begin();
+  }
+
+  static void must(const Result<void>& done) {
+    MR_CHECK(done.ok(), "{}", done.error().to_string());
+  }
+
+  ::millrace::testing::FakeClock clock_;
+  std::array<std::unique_ptr<kvstore::KvStore>, 4>
+      stores_;  // by world rank: cp_rank * tp + tp_rank
+};
+
+TEST_F(CachedPrefixTest, IsEmptyWhereNothingIsKnown) {
+  EXPECT_THAT(agreed(), IsEmpty());
+}
+
+TEST_F(CachedPrefixTest, EndsBeforeTheFirstPageThatNoRankHolds) {
+  for (const int rank : {0, 1}) remember(rank, {0, 3, 4});
+  for (const int rank : {2, 3}) remember(rank, {1});
+  EXPECT_THAT(agreed(), ElementsAre(0, 1));
+}
+
+TEST_F(CachedPrefixTest, NeedsTheHeadsOfAllTensorParallelRanks) {
+  remember(0, {0, 1, 2});
+  remember(1, {0, 2});
+  for (const int rank : {2, 3}) remember(rank, {3, 4});
+  EXPECT_THAT(agreed(), ElementsAre(0));
+}
+
+TEST_F(CachedPrefixTest, TakesAPageThatTwoRanksHoldFromTheFirst) {
+  for (const int rank : {0, 1}) remember(rank, {1, 2});
+  for (const int rank : {2, 3}) remember(rank, {0, 1, 3, 4});
+  EXPECT_THAT(agreed(), ElementsAre(1, 0, 0, 1, 1));
+}
+
+TEST_F(CachedPrefixTest, ADamagedPageOfOneRankEndsItForAll) {
+  for (const int rank : {0, 1}) remember(rank, {0, 2});
+  for (const int rank : {2, 3}) remember(rank, {1, 3, 4});
+  EXPECT_EQ(agreed().size(), 5u);
+  damage(3, 3);
+  EXPECT_THAT(agreed(), ElementsAre(0, 1, 0));
+  damage(0, 2);
+  EXPECT_THAT(agreed(), ElementsAre(0, 1));
+  EXPECT_EQ(stores_[3]->stats().cache_corruptions, 1);
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,50 @@
+// The part of a prompt whose K and V are known already: its first full pages, which an earlier prompt
+// computed. The engine computes the rows behind it alone; attention, the index and scores see
+// all keys.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/page_tokens.h"
+#include "common/result.h"
+
+namespace millrace::worker {
+
+struct PromptPrefix {
+  // The context-parallel rank that holds each page, in the order of the prompt; with all its kv heads,
+  // and so for each tensor-parallel rank. The same on all ranks.
+  std::vector<int> owners;
+
+  int64_t num_pages() const { return std::ssize(owners); }
+  int64_t num_tokens() const { return num_pages() * kPageTokens; }
+  // Those that `rank` holds, ascending.
+  std::vector<int64_t> pages(int rank) const {
+    std::vector<int64_t> held;
+    for (int64_t page = 0; page < num_pages(); ++page) {
+      if (owners[static_cast<size_t>(page)] == rank) held.push_back(page);
+    }
+    return held;
+  }
+};
+
+// Where rows go: device memory.
+struct KvPlace {
+  void* k = nullptr;  // [kv heads of this rank, stride, head_dim]
+  void* v = nullptr;
+  int64_t stride = 0;  // rows
+};
+
+// A rank's cached pages.
+class PrefixSource {
+ public:
+  virtual ~PrefixSource() = default;
+  // Has the device copy K and V of pages [first, first + count), of those that this rank holds, to
+  // the first rows of `to`, in the order of its operations. Called for the layers in order. An error
+  // (kCorrupt, kIo) leaves anything there.
+  virtual Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) = 0;
+  // The device is through with the layer: what it was given to copy from may go.
+  virtual void done_with(int32_t layer) = 0;
+};
+
+}  // namespace millrace::worker

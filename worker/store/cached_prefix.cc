@@ -1,0 +1,73 @@
+#include "worker/store/cached_prefix.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "worker/ranks/rank_values.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// Which pages every rank has: [ranks, pages].
+Result<std::vector<std::byte>> gather_flags(comm::Communicator& world, const std::vector<bool>& own,
+                                            Deadline deadline) {
+  std::vector<std::byte> flags;
+  for (const bool flag : own) flags.push_back(std::byte{flag});
+  std::vector<std::byte> all(flags.size() * static_cast<size_t>(world.size()));
+  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), std::ssize(flags));
+  MR_RETURN_IF_ERROR(world.all_gather(flags, all, counts, deadline));
+  return all;
+}
+
+// The context-parallel rank that has each page, up to the first that none has.
+std::vector<int> find_owners(const std::vector<std::byte>& flags, GridShape grid,
+                             size_t num_pages) {
+  const auto has = [&](int cp_rank, size_t page) {
+    for (int tp_rank = 0; tp_rank < grid.tp; ++tp_rank) {
+      const auto rank = static_cast<size_t>(cp_rank * grid.tp + tp_rank);
+      if (flags[rank * num_pages + page] == std::byte{0}) return false;
+    }
+    return true;
+  };
+  std::vector<int> owners;
+  for (size_t page = 0; page < num_pages; ++page) {
+    int owner = 0;
+    while (owner < grid.cp && !has(owner, page)) ++owner;
+    if (owner == grid.cp) break;
+    owners.push_back(owner);
+  }
+  return owners;
+}
+
+}  // namespace
+
+CachedPrefix CachedPrefix::of(std::vector<int> owners, std::span<const PageContentKey> keys,
+                              int rank) {
+  CachedPrefix cached{.prefix = {.owners = std::move(owners)}};
+  for (const int64_t page : cached.prefix.pages(rank)) {
+    cached.own.push_back({.page = page, .key = keys[static_cast<size_t>(page)]});
+  }
+  return cached;
+}
+
+Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
+                                     std::span<const PageContentKey> keys, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(const auto flags,
+                      gather_flags(grid.world(), store.find_cached(keys), deadline));
+  auto owners = find_owners(flags, grid.shape(), keys.size());
+  const int rank = grid.cp().rank();
+  const auto found = CachedPrefix::of(owners, keys, rank);
+  std::vector<PageContentKey> own_keys;
+  for (const auto& cached : found.own) own_keys.push_back(cached.key);
+  const auto intact = store.check_cached(own_keys);
+  const auto damaged = std::ranges::find(intact, false) - intact.begin();
+  const int64_t own_end = damaged == std::ssize(found.own)
+                              ? found.prefix.num_pages()
+                              : found.own[static_cast<size_t>(damaged)].page;
+  MR_ASSIGN_OR_RETURN(const auto ends, gather_values(grid.world(), own_end, deadline));
+  owners.resize(static_cast<size_t>(*std::ranges::min_element(ends)));
+  return CachedPrefix::of(std::move(owners), keys, rank);
+}
+
+}  // namespace millrace::worker
