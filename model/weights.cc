@@ -191,9 +191,10 @@ class WeightLoader {
   WeightUploader uploader_;
 };
 
-Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model) {
+Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
+                                                   const ModelConfig& config) {
   if (is_synthetic_model(model)) return synthetic_tensors(model);
-  MR_ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::open(model));
+  MR_ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::open(model, config.float8));
   return std::unique_ptr<TensorSource>(std::make_unique<Checkpoint>(std::move(checkpoint)));
 }
 
@@ -207,7 +208,7 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
   weights->compute_dtype = compute_dtype;
-  MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model));
+  MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model, weights->config));
   weights->fingerprint = fingerprint(weights->config, *tensors);
   MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights, num_threads).load());
   return weights;
@@ -216,7 +217,7 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
 Result<DType> stored_dtype(const std::string& model) {
   if (is_synthetic_model(model)) return DType::kBFloat16;
   MR_ASSIGN_OR_RETURN(const auto config, load_model_config(model));
-  MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model));
+  MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model, config.float8));
   const std::array<int64_t, 2> shape{config.vocab_size, config.hidden_size};
   MR_ASSIGN_OR_RETURN(const auto table, checkpoint.find(kEmbedding, shape));
   return table.dtype;

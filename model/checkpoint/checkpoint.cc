@@ -53,12 +53,17 @@ Result<WeightMap> read_weight_map(const std::string& path) {
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(const std::string& directory) {
+Result<Checkpoint> Checkpoint::open(const std::string& directory,
+                                    std::optional<Float8Format> float8) {
   const std::string single = directory + "/model.safetensors";
   const std::string index = single + ".index.json";
   std::error_code ignored;
-  if (std::filesystem::exists(single, ignored)) return open_single(single);
-  if (std::filesystem::exists(index, ignored)) return open_indexed(directory, index);
+  const bool is_single = std::filesystem::exists(single, ignored);
+  if (is_single || std::filesystem::exists(index, ignored)) {
+    auto checkpoint = is_single ? open_single(single) : open_indexed(directory, index);
+    if (checkpoint.ok()) checkpoint->float8_ = float8;
+    return checkpoint;
+  }
   return error(Errc::kNotFound,
                "{}: has neither model.safetensors nor model.safetensors.index.json", directory);
 }
@@ -93,21 +98,71 @@ Result<Checkpoint> Checkpoint::open_indexed(const std::string& directory,
   return checkpoint;
 }
 
-Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> shape) const {
+const std::string& Checkpoint::path_of(std::string_view name) const {
+  return files_[file_of_.find(name)->second]->file()->path();
+}
+
+Result<Tensor> Checkpoint::stored(std::string_view name) const {
   const auto found = file_of_.find(name);
   if (found == file_of_.end()) {
-    return error(Errc::kNotFound, "{}: no tensor {} of type F32, BF16 or F16", listing_,
-                 quoted(name));
+    return error(Errc::kNotFound, "{}: no tensor {} of type {}", listing_, quoted(name),
+                 kTensorTypes);
   }
   const auto& file = *files_[found->second];
   MR_ASSIGN_OR_RETURN(auto tensor, file.tensor(name));
-  if (!std::ranges::equal(tensor.shape, shape)) {
-    return error(Errc::kInvalidArgument, "{}: tensor {} has shape [{}], config.json asks for [{}]",
-                 file.file()->path(), quoted(name), fmt::join(tensor.shape, ", "),
-                 fmt::join(shape, ", "));
-  }
   tensor.memory = file.file();
   return tensor;
+}
+
+Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> shape) const {
+  MR_ASSIGN_OR_RETURN(auto tensor, stored(name));
+  if (!std::ranges::equal(tensor.shape, shape)) {
+    return error(Errc::kInvalidArgument, "{}: tensor {} has shape [{}], config.json asks for [{}]",
+                 path_of(name), quoted(name), fmt::join(tensor.shape, ", "),
+                 fmt::join(shape, ", "));
+  }
+  MR_RETURN_IF_ERROR(find_scales(name, tensor));
+  return tensor;
+}
+
+Result<void> Checkpoint::find_scales(std::string_view name, Tensor& tensor) const {
+  const std::string plain = fmt::format("{}_scale", name), inverse = plain + "_inv";
+  const bool has_scales = contains(plain) || contains(inverse);
+  const std::string_view scale_name = contains(plain) ? plain : inverse;
+  if (!tensor.float8) {
+    if (!has_scales) return {};
+    return error(Errc::kUnsupported,
+                 "{}: tensor {} is of type {} and has scales, {}; supported: F8_E4M3 with scales",
+                 path_of(name), quoted(name), dtype_name(tensor.dtype), quoted(scale_name));
+  }
+  if (!float8_) {
+    return error(Errc::kUnsupported,
+                 "{}: tensor {} is of type F8_E4M3; supported: where config.json has a "
+                 "quantization_config that says how it is scaled",
+                 path_of(name), quoted(name));
+  }
+  if (tensor.shape.size() != 2) {
+    return error(Errc::kUnsupported,
+                 "{}: tensor {} of shape [{}] is of type F8_E4M3; supported: matrices",
+                 path_of(name), quoted(name), fmt::join(tensor.shape, ", "));
+  }
+  if (!has_scales) {
+    return error(Errc::kNotFound,
+                 "{}: tensor {} is of type F8_E4M3, and neither {} nor {} is there", path_of(name),
+                 quoted(name), quoted(std::string_view(plain)), quoted(std::string_view(inverse)));
+  }
+  MR_ASSIGN_OR_RETURN(const auto found, stored(scale_name));
+  if (found.float8) {
+    return error(Errc::kUnsupported, "{}: scales {} are of type F8_E4M3; supported: 16 and 32 bits",
+                 path_of(scale_name), quoted(scale_name));
+  }
+  auto scales = Float8Scales::create(*float8_, tensor.shape, found.shape, found.dtype, found.bytes);
+  if (!scales.ok()) {
+    return error(scales.error().code, "{}: scales {}: {}", path_of(scale_name), quoted(scale_name),
+                 scales.error().message);
+  }
+  tensor.scales = std::make_shared<const Float8Scales>(*std::move(scales));
+  return {};
 }
 
 uint64_t Checkpoint::fingerprint() const {
@@ -117,7 +172,8 @@ uint64_t Checkpoint::fingerprint() const {
     const auto tensor = files_[file]->tensor(name);
     if (!tensor.ok()) continue;  // of a dtype that no model here reads
     facts +=
-        fmt::format("{} {} [{}] ", name, dtype_name(tensor->dtype), fmt::join(tensor->shape, ","));
+        fmt::format("{} {} [{}] ", name, tensor->float8 ? "float8_e4m3" : dtype_name(tensor->dtype),
+                    fmt::join(tensor->shape, ","));
     const auto bytes = tensor->bytes;
     const std::size_t sample = std::min(kSampleBytes, bytes.size());
     for (const std::size_t first :

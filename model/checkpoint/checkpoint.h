@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "common/result.h"
 #include "model/checkpoint/tensor_source.h"
+#include "model/config/quantization.h"
 
 namespace millrace::model {
 
@@ -19,8 +21,14 @@ class Checkpoint final : public TensorSource {
  public:
   // kNotFound when there are no weights, kCorrupt when a file or the index lies. An index names
   // files of the directory itself only: "../x" would read what the operator did not point at.
-  static Result<Checkpoint> open(const std::string& directory);
+  // `float8`: how the config says that 8-bit weights are scaled.
+  static Result<Checkpoint> open(const std::string& directory,
+                                 std::optional<Float8Format> float8 = {});
 
+  // A float8 tensor comes with its scales, which are called `name`_scale or `name`_scale_inv and
+  // multiply in either case. kUnsupported: a 16-bit tensor with scales, a float8 one that is no
+  // matrix or of which the config says nothing; kNotFound, kInvalidArgument, kCorrupt: of its scales
+  // (Float8Scales).
   Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
   bool contains(std::string_view name) const override { return file_of_.contains(name); }
   // Of each tensor its name, dtype, shape, and 256 bytes of its beginning, middle and end: ranks
@@ -33,6 +41,12 @@ class Checkpoint final : public TensorSource {
   static Result<Checkpoint> open_indexed(const std::string& directory,
                                          const std::string& index_path);
 
+  // Of the file that has the tensor.
+  const std::string& path_of(std::string_view name) const;
+  Result<Tensor> stored(std::string_view name) const;
+  Result<void> find_scales(std::string_view name, Tensor& tensor) const;
+
+  std::optional<Float8Format> float8_;
   std::string listing_;  // path of the file that says which tensors there are
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, std::size_t, std::less<>> file_of_;  // tensor name -> index into files_

@@ -24,6 +24,15 @@ float widen(BFloat16 x) {
   return to_float(x);
 }
 
+// As of Float16: exponent and mantissa moved into place are the number times 2^-120.
+float widen_float8(uint8_t bits) {
+  const uint32_t magnitude = uint32_t{bits & 0x7fu} << 20;
+  const uint32_t sign = uint32_t{bits & 0x80u} << 24;
+  const uint32_t scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p120f);
+  const uint32_t is_nan = (bits & 0x7fu) == 0x7fu;
+  return std::bit_cast<float>(scaled | ((0u - is_nan) & 0x7fc00000u) | sign);
+}
+
 void narrow(float x, float& out) {
   out = x;
 }
@@ -41,6 +50,13 @@ void convert_run(const std::byte* source, int64_t count, To* destination) {
     From element;
     std::memcpy(&element, source + i * int64_t{sizeof(From)}, sizeof(From));
     narrow(widen(element), destination[i]);
+  }
+}
+
+template <typename To>
+void convert_float8_run(const std::byte* source, int64_t count, float scale, To* destination) {
+  for (int64_t i = 0; i < count; ++i) {
+    narrow(widen_float8(std::to_integer<uint8_t>(source[i])) * scale, destination[i]);
   }
 }
 
@@ -71,6 +87,18 @@ void convert_elements(const std::byte* source, DType source_type, int64_t count,
       return convert_run_from(source_type, source, count, static_cast<BFloat16*>(destination));
     case DType::kFloat16:
       return convert_run_from(source_type, source, count, static_cast<Float16*>(destination));
+  }
+}
+
+void convert_float8(const std::byte* source, int64_t count, float scale, void* destination,
+                    DType destination_type) {
+  switch (destination_type) {
+    case DType::kFloat32:
+      return convert_float8_run(source, count, scale, static_cast<float*>(destination));
+    case DType::kBFloat16:
+      return convert_float8_run(source, count, scale, static_cast<BFloat16*>(destination));
+    case DType::kFloat16:
+      return convert_float8_run(source, count, scale, static_cast<Float16*>(destination));
   }
 }
 

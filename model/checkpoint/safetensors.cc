@@ -20,11 +20,17 @@ constexpr int64_t kLengthBytes = 8;  // little-endian length of the header, befo
 constexpr int kMaxHeaderDepth = 4;   // {name: {"shape": [n]}} needs 3
 constexpr std::size_t kMaxRank = 8;
 
-std::optional<DType> parse_dtype(std::string_view name) {
-  if (name == "F32") return DType::kFloat32;
-  if (name == "BF16") return DType::kBFloat16;
-  if (name == "F16") return DType::kFloat16;
-  return std::nullopt;
+// Whether it is one that models here have.
+bool parse_dtype(std::string_view name, TensorInfo& info) {
+  info.float8 = name == "F8_E4M3";
+  if (name == "BF16") {
+    info.dtype = DType::kBFloat16;
+  } else if (name == "F16") {
+    info.dtype = DType::kFloat16;
+  } else if (name != "F32" && !info.float8) {
+    return false;
+  }
+  return true;
 }
 
 // Non-negative integers only.
@@ -41,11 +47,11 @@ std::optional<std::vector<int64_t>> integers(const json::value* value, std::size
 }
 
 // Nothing when the product does not fit in 63 bits.
-std::optional<int64_t> tensor_bytes(const std::vector<int64_t>& shape, DType dtype) {
+std::optional<int64_t> tensor_bytes(const TensorInfo& info) {
   // A zero anywhere makes the product zero, whatever the others are.
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
-  int64_t bytes = dtype_bytes(dtype);
-  for (const int64_t extent : shape) {
+  if (std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end()) return 0;
+  int64_t bytes = info.element_bytes();
+  for (const int64_t extent : info.shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
   }
   return bytes;
@@ -78,14 +84,12 @@ Result<HeaderEntry> parse_entry(const json::value& value, int64_t data_bytes) {
     return error(Errc::kCorrupt, "data_offsets [{}, {}] outside the {} bytes of data",
                  entry.info.begin, entry.info.end, data_bytes);
   }
-  const auto dtype = parse_dtype(dtype_value->get_string());
-  if (!dtype) return entry;
-  entry.known_dtype = true;
-  entry.info.dtype = *dtype;
-  const auto bytes = tensor_bytes(entry.info.shape, *dtype);
+  entry.known_dtype = parse_dtype(dtype_value->get_string(), entry.info);
+  if (!entry.known_dtype) return entry;
+  const auto bytes = tensor_bytes(entry.info);
   if (!bytes || *bytes != entry.info.end - entry.info.begin) {
     return error(Errc::kCorrupt, "shape [{}] of {} is not {} bytes",
-                 fmt::join(entry.info.shape, ", "), dtype_name(*dtype),
+                 fmt::join(entry.info.shape, ", "), std::string_view(dtype_value->get_string()),
                  entry.info.end - entry.info.begin);
   }
   return entry;
@@ -173,11 +177,12 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string
 Result<Tensor> SafetensorsFile::tensor(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    return error(Errc::kNotFound, "{}: no tensor {} of type F32, BF16 or F16", file_->path(),
-                 quoted(name));
+    return error(Errc::kNotFound, "{}: no tensor {} of type {}", file_->path(), quoted(name),
+                 kTensorTypes);
   }
   const auto& info = found->second;
   return Tensor{.dtype = info.dtype,
+                .float8 = info.float8,
                 .shape = info.shape,
                 .bytes = file_->bytes().subspan(static_cast<std::size_t>(data_begin_ + info.begin),
                                                 static_cast<std::size_t>(info.end - info.begin))};

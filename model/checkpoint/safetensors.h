@@ -13,29 +13,38 @@
 #include "common/dtype.h"
 #include "common/result.h"
 #include "common/system/mapped_file.h"
+#include "model/checkpoint/float8_scales.h"
 
 namespace millrace::model {
 
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100ll << 20;  // the format's own limit
+inline constexpr std::string_view kTensorTypes = "F32, BF16, F16 or F8_E4M3";  // that are read
 
 struct TensorInfo {
   DType dtype = DType::kFloat32;
+  bool float8 = false;  // e4m3 (the "fn" kind), a byte an element; dtype is float32 then
   std::vector<int64_t> shape;
   int64_t begin = 0;  // bytes from the start of the data section
   int64_t end = 0;
+
+  int64_t element_bytes() const { return float8 ? 1 : dtype_bytes(dtype); }
 };
 
 // Parses and checks a header against the size of the data section behind it. Pure: the fuzz
-// target's entry. Tensors of other dtypes than F32, BF16, F16 are left out of the result (and then
-// missing by name for who asks).
+// target's entry. Tensors of other dtypes than F32, BF16, F16, F8_E4M3 are left out of the result (and
+// then missing by name for who asks).
 Result<std::map<std::string, TensorInfo, std::less<>>> parse_safetensors_header(
     std::string_view header_json, int64_t data_bytes);
 
 struct Tensor {
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;  // of float8 elements times their scales: float32
+  bool float8 = false;            // the bytes are e4m3 floats, each to be multiplied with its scale
+  std::shared_ptr<const Float8Scales> scales;  // of float8, once Checkpoint has found them
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> memory;  // what the bytes lie in; null when that outlives the tensor
+
+  int64_t element_bytes() const { return float8 ? 1 : dtype_bytes(dtype); }
 };
 
 class SafetensorsFile {

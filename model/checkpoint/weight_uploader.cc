@@ -42,11 +42,26 @@ Result<void> check_range(const TensorSlice& slice, int64_t row_number,
                fmt::join(slice.tensor.shape, ", "));
 }
 
+// Row `row` of the slice.
+void convert_row(const TensorSlice& slice, int64_t row, DType dtype, std::byte* out) {
+  if (!slice.tensor.float8) {
+    return convert_elements(slice.row_data(row), slice.tensor.dtype, slice.num_cols, out, dtype);
+  }
+  const auto* source = slice.row_data(row);
+  const auto& scales = *slice.tensor.scales;
+  for (int64_t col = 0; col < slice.num_cols;) {
+    const auto [scale, num_cols] = scales.run(slice.first_row + row, slice.first_col + col);
+    const int64_t count = std::min(num_cols, slice.num_cols - col);
+    convert_float8(source + col, count, scale, out + col * dtype_bytes(dtype), dtype);
+    col += count;
+  }
+}
+
 // Rows [first, first + count) of the slice, one behind the other at `out`.
 Result<void> convert_rows(const TensorSlice& slice, int64_t first, int64_t count, DType dtype,
                           std::byte* out) {
   for (int64_t row = first; row < first + count; ++row) {
-    convert_elements(slice.row_data(row), slice.tensor.dtype, slice.num_cols, out, dtype);
+    convert_row(slice, row, dtype, out);
     if (dtype == DType::kFloat16) {
       MR_RETURN_IF_ERROR(check_range(
           slice, row,
@@ -130,7 +145,7 @@ TensorSlice TensorSlice::cols(int64_t first, int64_t count) const {
 
 const std::byte* TensorSlice::row_data(int64_t row) const {
   const int64_t element = (first_row + row) * tensor_cols() + first_col;
-  return tensor.bytes.data() + element * dtype_bytes(tensor.dtype);
+  return tensor.bytes.data() + element * tensor.element_bytes();
 }
 
 Result<kernels::ConstMatrix> WeightUploader::stack(std::span<const TensorSlice> slices,
@@ -169,7 +184,8 @@ kernels::ConstMatrix WeightUploader::in_place(const TensorSlice& slice, DType dt
   const auto* data = slice.row_data(0);
   const auto alignment = static_cast<uintptr_t>(dtype_bytes(dtype));
   const bool aligned = std::bit_cast<uintptr_t>(data) % alignment == 0;
-  if (!reads_host_memory || slice.tensor.dtype != dtype || !slice.contiguous() || !aligned) {
+  if (!reads_host_memory || slice.tensor.float8 || slice.tensor.dtype != dtype ||
+      !slice.contiguous() || !aligned) {
     return {};
   }
   return kernels::dense_matrix(static_cast<const void*>(data), dtype, slice.num_rows,
@@ -178,7 +194,7 @@ kernels::ConstMatrix WeightUploader::in_place(const TensorSlice& slice, DType dt
 
 Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::byte* destination) {
   const int64_t row_bytes = slice.num_cols * dtype_bytes(dtype);
-  if (slice.tensor.dtype == dtype && slice.contiguous()) {
+  if (!slice.tensor.float8 && slice.tensor.dtype == dtype && slice.contiguous()) {
     device_->copy(destination, slice.row_data(0), slice.num_rows * row_bytes);
     return device_->synchronize(Deadline::after(kCopyTimeout));
   }

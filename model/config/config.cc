@@ -55,10 +55,6 @@ Result<void> refuse_sliding_window(const JsonFields& fields, const Family& famil
 
 // Fields that change the arithmetic in ways nobody here computes.
 Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
-  if (fields.find("quantization_config")) {
-    return fields.unsupported("quantization_config",
-                              "weights in float32, bfloat16 or float16, and no such field");
-  }
   MR_ASSIGN_OR_RETURN(const auto activation, fields.string_or("hidden_act", "silu"));
   if (activation != "silu") return fields.unsupported("hidden_act", "\"silu\"");
   MR_ASSIGN_OR_RETURN(const auto mlp_bias, fields.boolean_or("mlp_bias", false));
@@ -136,6 +132,7 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   config.qkv_bias = family->qkv_bias || attention_bias;
   config.qk_norm = family->qk_norm;
   config.fused_projections = family->fused_projections;
+  MR_ASSIGN_OR_RETURN(config.float8, read_float8_format(fields));
   MR_RETURN_IF_ERROR(read_eos_token_ids(fields, config));
   return config;
 }
@@ -186,6 +183,11 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
   if (std::filesystem::exists(generation_path, ignored)) {
     MR_ASSIGN_OR_RETURN(const auto generation, read_object(generation_path));
     MR_RETURN_IF_ERROR(read_eos_token_ids(JsonFields(generation, generation_path), config));
+  }
+  const std::string modelopt_path = directory + "/hf_quant_config.json";
+  if (!config.float8 && std::filesystem::exists(modelopt_path, ignored)) {
+    MR_ASSIGN_OR_RETURN(const auto modelopt, read_object(modelopt_path));
+    MR_ASSIGN_OR_RETURN(config.float8, read_modelopt_format(JsonFields(modelopt, modelopt_path)));
   }
   config.name = directory_name(directory);
   return config;

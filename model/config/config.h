@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "common/result.h"
+#include "model/config/quantization.h"
 #include "model/config/rope_scaling.h"
 
 namespace millrace::model {
@@ -28,8 +30,9 @@ struct ModelConfig {
   float rms_norm_eps = 1e-5f;
   bool tied_embeddings = false;
   bool qkv_bias = false;
-  bool qk_norm = false;            // each head of Q and K is RMS-normalised before it turns
-  bool fused_projections = false;  // of Q, K and V, and of gate and up, in the checkpoint
+  bool qk_norm = false;                // each head of Q and K is RMS-normalised before it turns
+  bool fused_projections = false;      // of Q, K and V, and of gate and up, in the checkpoint
+  std::optional<Float8Format> float8;  // of weights that the checkpoint has in 8 bits
   // What ends a text: eos_token_id of config.json and of generation_config.json, which chat models
   // have more in.
   std::set<int32_t> eos_token_ids;

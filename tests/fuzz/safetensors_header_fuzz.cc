@@ -14,7 +14,7 @@ void check_tensor(const millrace::model::TensorInfo& info, int64_t data_bytes) {
   MR_CHECK(0 <= info.begin && info.begin <= info.end && info.end <= data_bytes,
            "[{}, {}) of {} bytes", info.begin, info.end, data_bytes);
   const __int128 bytes = info.end - info.begin;
-  __int128 expected = millrace::dtype_bytes(info.dtype);
+  __int128 expected = info.element_bytes();
   for (const int64_t extent : info.shape) {
     MR_CHECK(extent >= 0, "extent {}", extent);
     if (extent == 0) expected = 0;

@@ -2,7 +2,8 @@
 """Small random checkpoints of the architectures that Millrace reads, and what Transformers computes of them.
 
 Every model is one of Transformers' own classes, made of a config and a fixed seed; its weights are rounded to bfloat16
-before anything is computed, in float32. Writes for each a folder with config.json, model.safetensors,
+before anything is computed, in float32; those of 8 bits are rounded to e4m3 instead, and computed with as elements times
+scales. Writes for each a folder with config.json, model.safetensors,
 generation_config.json and golden.json (format: ../make_golden.py and ../check_golden.py).
 
     make_models.py [NAME ...]        all, or those named, into the folders beside this script
@@ -17,6 +18,7 @@ import sys
 
 import torch
 import transformers
+from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -39,7 +41,28 @@ PHI3 = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, 
 LONGROPE = {"rope_type": "longrope", "partial_rotary_factor": 0.75, "short_factor": [1 + i / 16 for i in range(24)],
             "long_factor": [1 + i * i / 24 for i in range(24)]}
 
+# Blocks of 128 that end within matrices, and slices of two ranks that end within blocks.
+FLOAT8 = {"hidden_size": 160, "intermediate_size": 192, "num_hidden_layers": 2}
+GROUPS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
+                      "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}}
+MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+# Of models in 8 bits: rows and columns with a scale (0: all), what its name ends with, the scales' dtype and shape, what
+# config.json says of it, or a file of its own.
+QUANTISED = {
+    "float8_row": (1, 0, "_scale", torch.bfloat16, 2, {"quant_method": "compressed-tensors", "format": "float-quantized",
+                                                       "ignore": ["lm_head"], "config_groups": GROUPS}),
+    "float8_block": (128, 128, "_scale_inv", torch.float32, 2, {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                                                "weight_block_size": [128, 128]}),
+    "float8_tensor": (0, 0, "_scale", torch.float32, 0, MODELOPT),
+    "float8_fbgemm": (1, 0, "_scale", torch.float32, 2, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
+                                                         "modules_to_not_convert": ["lm_head", "model.layers.0.self_attn"]}),
+}
+
 MODELS = {
+    "float8_row": ("Llama", FLOAT8),
+    "float8_block": ("Qwen3", {**FLOAT8, "tie_word_embeddings": True}),
+    "float8_tensor": ("Phi3", {**FLOAT8, "hidden_size": 256, "head_dim": "none"}),
+    "float8_fbgemm": ("Mistral", {**FLOAT8, "sliding_window": None}),
     "qwen3": ("Qwen3", {"tie_word_embeddings": True}),
     "llama3": ("Llama", rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                              original_max_position_embeddings=64)),
@@ -65,6 +88,48 @@ def randomise(model, seed):
                 gain = 2 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "gate.weight", "router")) else 1
                 weight.copy_(noise * gain / weight.shape[-1] ** 0.5)
             weight.copy_(weight.to(torch.bfloat16))
+
+
+def quantise(model, name):
+    """Rounds the projections to e4m3 times scales. Returns the tensors of the checkpoint."""
+    block_rows, block_cols, suffix, dtype, dims, config = QUANTISED[name]
+    tensors = {}
+    for key, weight in model.state_dict().items():
+        if key == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        tensors[key] = weight.to(torch.bfloat16)
+        left_out = any(key.startswith(module) for module in config.get("modules_to_not_convert", []))
+        if "_proj.weight" not in key or left_out:
+            continue
+        rows, cols = weight.shape
+        height, width = block_rows or rows, block_cols or cols
+        scales = torch.zeros(-(-rows // height), -(-cols // width))
+        elements = torch.zeros(rows, cols, dtype=torch.float8_e4m3fn)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                place = slice(i * height, (i + 1) * height), slice(j * width, (j + 1) * width)
+                scales[i, j] = (weight[place].abs().max() / 448).to(dtype)
+                elements[place] = (weight[place] / scales[i, j]).clamp(-448, 448).to(torch.float8_e4m3fn)
+                weight[place] = elements[place].float() * scales[i, j]
+        tensors[key] = elements
+        tensors[key + suffix] = scales.to(dtype) if dims else scales[0, 0].to(dtype)
+        tensors[key.replace("weight", "input_scale")] = torch.tensor(0.5)  # of activations: has no effect here
+    return tensors
+
+
+def write_quantised(folder, tensors, config):
+    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path, encoding="utf-8") as file:
+        fields = json.load(file)
+    if config is MODELOPT:
+        path = os.path.join(folder, "hf_quant_config.json")
+        fields = config
+    else:
+        fields["quantization_config"] = config
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(fields, file, indent=2)
+        file.write("\n")
 
 
 def top_logits(row):
@@ -104,12 +169,16 @@ def make(name):
     config = getattr(transformers, family + "Config")(**{field: value for field, value in shape.items() if value != "none"})
     model = getattr(transformers, family + "ForCausalLM")(config).float().eval()
     randomise(model, seed)
+    with torch.no_grad():
+        tensors = quantise(model, name) if name in QUANTISED else None
     rng = random.Random(seed)
     prompts = [[rng.randrange(80) for _ in range(length)] for length in LENGTHS]
     entries = [golden(model, ids, rng) for ids in prompts]
     folder = os.path.join(HERE, name)
     model.generation_config = transformers.GenerationConfig(eos_token_id=EOS)
     model.to(torch.bfloat16).save_pretrained(folder)
+    if tensors:
+        write_quantised(folder, tensors, QUANTISED[name][-1])
     os.chmod(os.path.join(folder, "model.safetensors"), 0o644)
     with open(os.path.join(folder, "golden.json"), "w", encoding="utf-8") as file:
         json.dump(entries, file)

@@ -310,7 +310,8 @@ TEST(ModelConfig, RefusesWhatIsNotComputedHereByFieldAndValue) {
       {
           {kLlama31, R"({"architectures": ["PhiForCausalLM"]})", "architectures",
            "LlamaForCausalLM"},
-          {kLlama31, R"({"quantization_config": {"bits": 4}})", "quantization_config", "bfloat16"},
+          {kLlama31, R"({"quantization_config": {"bits": 4}})", "quantization_config.quant_method",
+           "fbgemm_fp8"},
           {kLlama31, R"({"hidden_act": "gelu"})", "hidden_act = \"gelu\"", "silu"},
           {kLlama31, R"({"mlp_bias": true})", "mlp_bias = true", "false"},
           {kMistral, R"({"attention_bias": true})", "attention_bias = true", "false"},
