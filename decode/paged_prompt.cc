@@ -119,6 +119,7 @@ void PagedPrompt::begin_layer(int32_t layer, const float* hidden, int32_t positi
 
 Result<void> PagedPrompt::attend(const Step& step, Deadline deadline) {
   MR_RETURN_IF_ERROR(attention_.attend({.layer = step.layer,
+                                        .first_token = step.first_token,
                                         .q = step.q,
                                         .tail_lse = step.tail_lse,
                                         .out = step.out,

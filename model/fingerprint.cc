@@ -28,6 +28,9 @@ std::string facts_of(const ModelConfig& config) {
                          fmt::join(rope_inv_freq(config, /*long_prompt=*/true), " "));
   }
   if (config.rotary_dim != 0) facts += fmt::format(" rotary_dim {}", config.rotary_dim);
+  if (!config.layer_windows.empty()) {
+    facts += fmt::format(" windows {}", fmt::join(config.layer_windows, " "));
+  }
   if (config.float8) {
     facts += fmt::format(" float8 {} {}", config.float8->block_rows, config.float8->block_cols);
   }

@@ -35,6 +35,16 @@ void merge_parts(std::span<const float> parts, int64_t num_parts, int32_t num_he
   }
 }
 
+// The slab without its first `count` tokens, or all of it where `count` is negative.
+kernels::KvSlab from_token(kernels::KvSlab slab, int64_t count) {
+  count = std::clamp<int64_t>(count, 0, slab.num_tokens);
+  const int64_t bytes = count * slab.head_dim * dtype_bytes(slab.dtype);
+  slab.k = static_cast<const std::byte*>(slab.k) + bytes;
+  slab.v = static_cast<const std::byte*>(slab.v) + bytes;
+  slab.num_tokens -= count;
+  return slab;
+}
+
 bool ends_text(std::span<const int32_t> token_ids, const ModelConfig& config, bool ignore_eos) {
   return !ignore_eos && config.eos_token_ids.contains(token_ids.back());
 }
@@ -131,18 +141,29 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
                                .out = out,
                                .lse = out + int64_t{heads} * head_dim});
   };
+  // In a layer with a window the token sees no tokens before this one.
+  const int32_t window = weights_->config.window(layer);
+  const int64_t first_seen =
+      window == 0 ? 0 : std::max<int64_t>(request.num_prompt_tokens + num_new - int64_t{window}, 0);
   float* const of_prompt = own_parts_.as<float>();
   float* const of_tail = of_prompt + part_size;
-  part(tail(layer, cp_->rank() == 0 ? num_new : 0), of_tail);
+  part(from_token(tail(layer, cp_->rank() == 0 ? num_new : 0),
+                  first_seen - request.num_prompt_tokens),
+       of_tail);
   if (request.attention != nullptr) {
     MR_RETURN_IF_ERROR(request.attention->attend({.layer = layer,
+                                                  .first_token = first_seen,
                                                   .q = q_.as<float>(),
                                                   .tail_lse = of_tail + int64_t{heads} * head_dim,
                                                   .out = of_prompt,
                                                   .lse = of_prompt + int64_t{heads} * head_dim},
                                                  deadline));
   } else {
-    part(request.prompt[static_cast<size_t>(layer)], of_prompt);
+    const auto& positions = request.prompt_positions;
+    const int64_t first_row =
+        positions.empty() ? first_seen
+                          : std::ranges::lower_bound(positions, first_seen) - positions.begin();
+    part(from_token(request.prompt[static_cast<size_t>(layer)], first_row), of_prompt);
   }
   std::vector<float> own(static_cast<size_t>(own_parts * part_size));
   device_->copy(own.data(), own_parts_.data(), own_parts_.bytes());

@@ -27,6 +27,7 @@ class PromptAttention {
  public:
   struct Step {
     int32_t layer = 0;
+    int64_t first_token = 0;          // of the prompt that the layer's window reaches back to
     const float* q = nullptr;         // [query heads, head_dim], device memory, as all here
     const float* tail_lse = nullptr;  // [query heads] log-sum-exp over the tokens generated so far
     float* out = nullptr;             // [query heads, head_dim] over the prompt's tokens
@@ -40,7 +41,9 @@ class PromptAttention {
 
 struct GenerateRequest {
   std::span<const kernels::KvSlab>
-      prompt;  // [num_layers], the tokens this rank holds, in any order; or
+      prompt;  // [num_layers], the tokens this rank holds, by position; or
+  // Of these, ascending; empty: from 0 on.
+  std::span<const int32_t> prompt_positions = {};
   PromptAttention* attention = nullptr;  // all of them, where cp is one rank
   int64_t num_prompt_tokens = 0;         // of the whole prompt
   int32_t first_token = 0;               // already known from prefill

@@ -51,6 +51,13 @@ Result<HeadPlan> plan_of(const std::string& spec, const ModelConfig& config, int
   return plan;
 }
 
+void keep_windows(HeadPlan& plan, const ModelConfig& config) {
+  for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
+    if (config.window(layer) == 0) continue;
+    for (int32_t h = 0; h < plan.num_heads(); ++h) plan.at(layer, h) = HeadPattern{};
+  }
+}
+
 Result<void> guard(HeadPlan& plan, double min_recall) {
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
     for (int32_t h = 0; h < plan.num_heads(); ++h) {
@@ -76,6 +83,7 @@ Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& conf
                                 const HeadPlanOptions& options) {
   MR_ASSIGN_OR_RETURN(auto plan,
                       plan_of(spec, config, num_tokens, crossover_tokens, options.allow_files));
+  keep_windows(plan, config);
   if (options.min_recall > 0) MR_RETURN_IF_ERROR(guard(plan, options.min_recall));
   return plan;
 }

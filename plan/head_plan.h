@@ -61,7 +61,8 @@ struct HeadPlanOptions {
 
 // `spec` is the text form, a path of a JSON file, or "auto": dense when num_tokens is below
 // `crossover_tokens`, else adaptive with its defaults. kInvalidArgument also when a file's layer or
-// head count differs from the model's (both numbers).
+// head count differs from the model's (both numbers). In layers where the model itself attends to a
+// window every head is dense, whatever `spec` says: it attends to all keys of its window.
 Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& config,
                                 int64_t num_tokens, int64_t crossover_tokens,
                                 const HeadPlanOptions& options = {});

@@ -235,11 +235,13 @@ void attend_item(const AttendItem& item, Scratch& scratch) {
   for (size_t i = 0; i < item.pages.size(); ++i) {
     const PageRows& page = item.pages[i];
     const int64_t count = page.num_tokens * item.head_dim;
-    const float* const k = widened(page.k_then_v, item.dtype, count, scratch.k);
+    const auto* const rows =
+        page.k_then_v + page.first_token * item.head_dim * dtype_bytes(item.dtype);
+    const float* const k = widened(rows, item.dtype, count, scratch.k);
     score(item.q, item.num_heads, k, page.num_tokens, item.head_dim, scratch.scores.data());
     weigh(item, page.num_tokens, item.log_mass + static_cast<int64_t>(i) * item.num_heads, scratch);
     const float* const v =
-        widened(page.k_then_v + half * dtype_bytes(item.dtype), item.dtype, count, scratch.v);
+        widened(rows + half * dtype_bytes(item.dtype), item.dtype, count, scratch.v);
     accumulate(scratch.scores.data(), scratch.rescale.data(), item.num_heads, v, page.num_tokens,
                item.head_dim, item.state.out);
   }

@@ -41,10 +41,11 @@ struct EstimateItem {
   PageEstimate* estimates = nullptr;  // [num_heads, num_pages]
 };
 
-// K [kPageTokens, head_dim], then V, of which `num_tokens` rows count.
+// K [kPageTokens, head_dim], then V, of which `num_tokens` rows from `first_token` on count.
 struct PageRows {
   const std::byte* k_then_v = nullptr;
   int64_t num_tokens = 0;
+  int64_t first_token = 0;
 };
 
 // The softmax over what was attended so far, as flash attention carries it on: weights are relative

@@ -110,14 +110,18 @@ ProgressiveAttention::ProgressiveAttention(const CacheShape& shape, const PageDi
 
 Result<void> ProgressiveAttention::attend(const Step& step, Deadline deadline) {
   if (step.layer == 0) ++stats_.steps;
-  rank_pages(kernel_, rule_, shape_, digests_, step.layer, step.q, step.tail_lse, rankings_);
+  if (step.first_token == 0) {
+    rank_pages(kernel_, rule_, shape_, digests_, step.layer, step.q, step.tail_lse, rankings_);
+  } else {
+    take_pages_from(step.first_token);
+  }
   std::fill(attended_.begin(), attended_.end(), 0);
   std::fill(max_.begin(), max_.end(), kNothing);
   std::fill(sum_.begin(), sum_.end(), 0.0F);
   std::fill_n(step.out, int64_t{shape_.num_query_heads} * shape_.head_dim, 0.0F);
   MR_RETURN_IF_ERROR(bring_expected(step.layer, deadline));
 
-  const int64_t num_pages = shape_.num_pages();
+  const auto num_pages = std::ssize(rankings_.front().order);
   std::vector<int64_t> until(attended_.size());
   std::vector<bool> done(attended_.size());
   for (bool all_done = false; !all_done;) {
@@ -129,12 +133,23 @@ Result<void> ProgressiveAttention::attend(const Step& step, Deadline deadline) {
     MR_RETURN_IF_ERROR(attend_portions(step, until, deadline));
     for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
       const auto at = static_cast<size_t>(h);
-      if (!done[at]) done[at] = attended_[at] == num_pages || enough(step, h);
+      if (!done[at])
+        done[at] = attended_[at] == num_pages || (step.first_token == 0 && enough(step, h));
       all_done &= done[at];
     }
   }
   for (int32_t h = 0; h < shape_.num_kv_heads; ++h) finish(step, h);
   return {};
+}
+
+void ProgressiveAttention::take_pages_from(int64_t first_token) {
+  const int64_t first_page = std::min(first_token / kPageTokens, shape_.num_pages());
+  rankings_.resize(static_cast<size_t>(shape_.num_kv_heads));
+  for (auto& ranking : rankings_) {
+    ranking.order.resize(static_cast<size_t>(shape_.num_pages() - first_page));
+    std::iota(ranking.order.begin(), ranking.order.end(), static_cast<int32_t>(first_page));
+    ranking.num_leading = 0;
+  }
 }
 
 // So that what is missing of a layer comes in one batch. It need not stay: each portion is acquired.
@@ -143,7 +158,8 @@ Result<void> ProgressiveAttention::bring_expected(int32_t layer, Deadline deadli
   // Of all heads by turns, the first pages first, as many as half the pool holds: the other half is
   // what other layers keep.
   const auto most = static_cast<size_t>(std::max<int64_t>(1, pool_.num_slots() / 2));
-  for (int64_t i = 0; i < shape_.num_pages() && names.size() < most; ++i) {
+  const auto num_pages = std::ssize(rankings_.front().order);
+  for (int64_t i = 0; i < num_pages && names.size() < most; ++i) {
     const size_t before = names.size();
     for (int32_t h = 0; h < shape_.num_kv_heads && names.size() < most; ++h) {
       if (i >= expected(layer, h)) continue;
@@ -169,8 +185,8 @@ Result<void> ProgressiveAttention::attend_portions(const Step& step, std::span<c
       missing = missing || !pool_.has(names.back());
     }
     if (!missing) continue;
-    const int64_t end = std::min<int64_t>(shape_.num_pages(),
-                                          until[at] + std::max(kAhead, until[at] / kAheadShare));
+    const int64_t end =
+        std::min<int64_t>(std::ssize(order), until[at] + std::max(kAhead, until[at] / kAheadShare));
     for (int64_t i = attended_[at]; i < end; ++i) {
       ahead.push_back({step.layer, shape_.first_kv_head + h, order[static_cast<size_t>(i)]});
     }
@@ -196,9 +212,11 @@ void ProgressiveAttention::attend_pinned(const Step& step, std::span<const PageN
   std::vector<AttendItem> items;
   const auto dim = int64_t{shape_.head_dim};
   for (size_t i = 0; i < names.size(); ++i) {
+    const int64_t page_begin = names[i].page * kPageTokens;
+    const int64_t first = std::max<int64_t>(0, step.first_token - page_begin);
     rows[i] = {.k_then_v = pins.page(i),
-               .num_tokens =
-                   std::min<int64_t>(kPageTokens, shape_.num_tokens - names[i].page * kPageTokens)};
+               .num_tokens = std::min<int64_t>(kPageTokens, shape_.num_tokens - page_begin) - first,
+               .first_token = first};
     if (i > 0 && names[i].kv_head == names[i - 1].kv_head) {
       items.back().pages = {items.back().pages.data(), items.back().pages.size() + 1};
       continue;
@@ -256,6 +274,7 @@ void ProgressiveAttention::finish(const Step& step, int32_t kv_head) {
     const auto head = static_cast<size_t>(kv_head * shape_.group() + g);
     step.lse[head] = max_[head] + std::log(sum_[head]);
     float* const out = step.out + static_cast<int64_t>(head) * shape_.head_dim;
+    if (sum_[head] == 0) continue;  // the window has no token of the prompt
     for (int32_t d = 0; d < shape_.head_dim; ++d) out[d] /= sum_[head];
   }
 }

@@ -58,6 +58,9 @@ class ProgressiveAttention {
  public:
   struct Step {
     int32_t layer = 0;
+    // Of the prompt. Where it is not 0, all tokens from it on are attended to: a layer's window is not
+    // searched for what matters in it.
+    int64_t first_token = 0;
     const float* q = nullptr;         // [query heads, head_dim], host memory, as all here
     const float* tail_lse = nullptr;  // [query heads] of the tokens behind the prompt; -inf: none
     float* out = nullptr;             // [query heads, head_dim] of the prompt's tokens
@@ -91,6 +94,7 @@ class ProgressiveAttention {
   const std::atomic<int32_t>& expected(int32_t layer, int32_t kv_head) const {
     return expected_[static_cast<size_t>(layer * shape_.num_kv_heads + kv_head)];
   }
+  void take_pages_from(int64_t first_token);
   Result<void> bring_expected(int32_t layer, Deadline deadline);
   Result<void> attend_portions(const Step& step, std::span<const int64_t> until, Deadline deadline);
   void attend_pinned(const Step& step, std::span<const kvclient::PageName> names,

@@ -56,7 +56,8 @@ void LayerLookahead::begin_layer(int32_t layer, const float* hidden, int32_t pos
   layer_ = layer;
   if (task_) ++stats_.dropped;
   task_.reset();
-  if (layer + 1 >= shape_.num_layers) return;
+  // A window's pages are no question.
+  if (layer + 1 >= shape_.num_layers || parts_.weights->config.window(layer + 1) != 0) return;
   task_ = {.layer = layer,
            .position = position,
            .hidden = {hidden, hidden + parts_.weights->config.hidden_size}};

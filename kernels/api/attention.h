@@ -33,7 +33,10 @@ struct AttentionParams {
   std::span<const RowTile> tiles;  // host memory; no row is in two, and the outputs of rows in none
                                    // are left as they are
   IndexView index;                 // of the query heads
-  void* out = nullptr;             // [num_rows, num_query_heads, head_dim], kv.dtype
+  // Keys that each row sees: itself and those before it, exactly. The index is not read then, and no
+  // tile runs densely. 0: no window. Where DeviceInfo::sliding_windows.
+  int64_t window = 0;
+  void* out = nullptr;   // [num_rows, num_query_heads, head_dim], kv.dtype
   float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Of what the row
                          // attended to, so the dense LSE only from first_dense_position on.
   int64_t* covered_pairs = nullptr;  // [num_query_heads] (query, key) pairs with key <= query that

@@ -56,7 +56,8 @@ struct DeviceInfo {
   // Products that an element-wise operation reads are bfloat16 where that is the compute dtype:
   // half the bytes for an operation that memory bounds.
   bool narrow_projections = false;
-  bool fuses_swiglu = false;  // needs no room for the products
+  bool sliding_windows = false;  // AttentionParams::window, PageScoresParams::window
+  bool fuses_swiglu = false;     // needs no room for the products
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of the
   // MLP, tokens of a prompt under any index.
   int32_t head_dim_step = 16;

@@ -138,6 +138,7 @@ struct PageScoresParams {
   LastRows last;
   KvSlab kv;
   const float* lse = nullptr;  // [heads.size(), last.num_rows]
+  int64_t window = 0;          // as AttentionParams::window
   std::span<const int32_t> heads;
   float* page_scores = nullptr;  // [heads.size(), ceil(num_tokens / kPageTokens)]: mass of the
                                  // page, mean over the last rows, so a head's scores sum to 1

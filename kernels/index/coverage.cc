@@ -119,6 +119,21 @@ void tile_coverage(const HeadIndex& head, const RowTile& tile, int64_t tile_numb
                    out.columns);
 }
 
+void window_coverage(const RowTile& tile, int64_t window, TileCoverage& out) {
+  out.ranges.clear();
+  out.columns.clear();
+  out.ranges.push_back({.begin = std::max<int64_t>(tile.position + 1 - window, 0),
+                        .end = tile.position + tile.num_rows});
+}
+
+int64_t window_pairs(const RowTile& tile, int64_t window) {
+  int64_t pairs = 0;
+  for (int64_t row = 0; row < tile.num_rows; ++row) {
+    pairs += std::min(tile.position + row + 1, window);
+  }
+  return pairs;
+}
+
 int64_t covered_pairs(const TileCoverage& coverage, const RowTile& tile) {
   int64_t pairs = 0;
   for (const KeyRange& range : coverage.ranges) pairs += pairs_of_range(range, tile);

@@ -29,6 +29,11 @@ struct TileCoverage {
 void tile_coverage(const HeadIndex& head, const RowTile& tile, int64_t tile_number, bool dense,
                    TileCoverage& out);
 
+// The keys of a tile whose rows see `window` keys each: more than any one of its rows sees.
+void window_coverage(const RowTile& tile, int64_t window, TileCoverage& out);
+// Number of pairs in such a tile, exactly.
+int64_t window_pairs(const RowTile& tile, int64_t window);
+
 // Number of (query, key) pairs with key <= query that the tile computes: what density counts.
 int64_t covered_pairs(const TileCoverage& coverage, const RowTile& tile);
 // The same for a dense tile: the denominator.

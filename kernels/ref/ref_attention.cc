@@ -55,6 +55,13 @@ double attend(const std::vector<double>& query, double scale, const HeadSlab& sl
   return maximum + std::log(sum);
 }
 
+void window_keys(int64_t window, int64_t position, std::vector<int64_t>& keys) {
+  keys.clear();
+  for (int64_t key = std::max<int64_t>(0, position - window + 1); key <= position; ++key) {
+    keys.push_back(key);
+  }
+}
+
 void causal_keys(const TileCoverage& coverage, int64_t position, std::vector<int64_t>& keys) {
   keys.clear();
   for (const KeyRange& range : coverage.ranges) {
@@ -81,7 +88,11 @@ void attention(const AttentionParams& params) {
       const bool dense = tile.position >= first_dense_position(params.kv.num_tokens);
       tile_coverage(params.index.head(h), tile, static_cast<int64_t>(t), dense, coverage);
       for (int64_t r = 0; r < tile.num_rows; ++r) {
-        causal_keys(coverage, tile.position + r, keys);
+        if (params.window > 0) {
+          window_keys(params.window, tile.position + r, keys);
+        } else {
+          causal_keys(coverage, tile.position + r, keys);
+        }
         pairs += static_cast<int64_t>(keys.size());
         const int64_t row = tile.local_row + r;
         const int64_t first = (row * params.num_query_heads + h) * head_dim;

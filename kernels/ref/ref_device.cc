@@ -8,7 +8,9 @@ namespace {
 
 class RefDevice final : public HostMemoryDevice {
  public:
-  DeviceInfo info() const override { return {.name = "reference", .num_threads = 1}; }
+  DeviceInfo info() const override {
+    return {.name = "reference", .num_threads = 1, .sliding_windows = true};
+  }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
   void rms_norm(const RmsNormParams& params) override { ref::rms_norm(params); }

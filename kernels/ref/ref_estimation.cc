@@ -389,7 +389,10 @@ void page_scores(const PageScoresParams& params) {
     Vector masses(static_cast<size_t>(num_pages));
     for (size_t r = 0; r < p.size(); ++r) {
       for (size_t j = 0; j < p[r].size(); ++j) {
-        p[r][j] = std::exp(p[r][j] - double{lse[r]});
+        const int64_t position = params.last.first_position + static_cast<int64_t>(r);
+        const bool hidden =
+            params.window > 0 && static_cast<int64_t>(j) <= position - params.window;
+        p[r][j] = hidden ? 0 : std::exp(p[r][j] - double{lse[r]});
         masses[j / kPageTokens] += p[r][j] / static_cast<double>(p.size());
       }
     }

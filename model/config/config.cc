@@ -11,6 +11,7 @@
 #include "model/config/family.h"
 #include "model/config/json_fields.h"
 #include "model/config/json_text.h"
+#include "model/config/layer_windows.h"
 #include "model/config/rope_fields.h"
 
 namespace millrace::model {
@@ -19,39 +20,6 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 16;
-constexpr int32_t kDefaultMistralSlidingWindow = 4096;  // what Transformers assumes
-
-// Mistral attends to a window only unless the field is null; Qwen2 when use_sliding_window is set.
-Result<void> refuse_sliding_window(const JsonFields& fields, const Family& family,
-                                   const ModelConfig& config, bool field_present) {
-  const bool mistral = family.windows == Family::Windows::kMistral;
-  if (mistral || family.windows == Family::Windows::kField) {
-    if (fields.find("sliding_window") || (mistral && !field_present)) {
-      MR_ASSIGN_OR_RETURN(
-          const auto window,
-          fields.count_or("sliding_window", kDefaultMistralSlidingWindow, kMaxPositions));
-      if (window < config.max_position_embeddings) {
-        return fields.unsupported(
-            "sliding_window",
-            fmt::format("null, or at least max_position_embeddings ({}); when absent it is {}",
-                        config.max_position_embeddings, kDefaultMistralSlidingWindow));
-      }
-    }
-  }
-  if (family.windows == Family::Windows::kQwen) {
-    MR_ASSIGN_OR_RETURN(const auto used, fields.boolean_or("use_sliding_window", false));
-    if (used) return fields.unsupported("use_sliding_window", "false");
-  }
-  if (const auto* types = fields.find("layer_types")) {
-    if (!types->is_array()) return fields.invalid("layer_types", "a list");
-    for (const auto& type : types->get_array()) {
-      if (type != "full_attention") {
-        return fields.unsupported("layer_types", "\"full_attention\" in every layer");
-      }
-    }
-  }
-  return {};
-}
 
 // Fields that change the arithmetic in ways nobody here computes.
 Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
@@ -123,7 +91,8 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   MR_RETURN_IF_ERROR(refuse_variants(fields, *family));
   MR_RETURN_IF_ERROR(read_dimensions(fields, config));
   MR_RETURN_IF_ERROR(read_rope(fields, family->partial_rotary, config));
-  MR_RETURN_IF_ERROR(refuse_sliding_window(fields, *family, config, has_sliding_window));
+  MR_ASSIGN_OR_RETURN(config.layer_windows,
+                      read_layer_windows(fields, *family, config, has_sliding_window));
   MR_ASSIGN_OR_RETURN(const auto eps,
                       fields.number_or("rms_norm_eps", family->rms_norm_eps, 1e-12, 1));
   config.rms_norm_eps = static_cast<float>(eps);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "common/result.h"
 #include "model/config/quantization.h"
@@ -33,11 +34,16 @@ struct ModelConfig {
   bool qk_norm = false;                // each head of Q and K is RMS-normalised before it turns
   bool fused_projections = false;      // of Q, K and V, and of gate and up, in the checkpoint
   std::optional<Float8Format> float8;  // of weights that the checkpoint has in 8 bits
+  // Of each layer the keys that a row sees, itself and those before it; 0: all. Empty: all layers.
+  std::vector<int32_t> layer_windows;
   // What ends a text: eos_token_id of config.json and of generation_config.json, which chat models
   // have more in.
   std::set<int32_t> eos_token_ids;
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
+  int32_t window(int32_t layer) const {
+    return layer_windows.empty() ? 0 : layer_windows[static_cast<size_t>(layer)];
+  }
   int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 

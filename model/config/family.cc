@@ -13,6 +13,7 @@ using Windows = Family::Windows;
 
 constexpr std::array kFamilies = {
     Family{.architecture = "LlamaForCausalLM", .qkv_bias_field = true},
+    Family{.architecture = "MinistralForCausalLM", .windows = Windows::kByLayer},
     Family{.architecture = "MistralForCausalLM", .windows = Windows::kMistral},
     Family{.architecture = "Phi3ForCausalLM",
            .fused_projections = true,

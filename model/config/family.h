@@ -16,6 +16,7 @@ struct Family {
     kNone,     // none do
     kField,    // sliding_window, unless null, in all layers
     kMistral,  // the same, and 4096 where the field is absent
+    kByLayer,  // as kMistral, in the layers that layer_types says, or in all
     kQwen,     // use_sliding_window, from layer max_window_layers on, or as layer_types says
   };
 

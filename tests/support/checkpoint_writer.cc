@@ -192,6 +192,14 @@ std::string config_json(const ModelConfig& config) {
   } else {
     fields["eos_token_id"] = json::value_from(config.eos_token_ids);
   }
+  if (!config.layer_windows.empty()) {  // of an architecture with layer_types
+    json::array types;
+    for (const int32_t window : config.layer_windows) {
+      if (window != 0) fields["sliding_window"] = window;
+      types.emplace_back(window != 0 ? "sliding_attention" : "full_attention");
+    }
+    fields["layer_types"] = std::move(types);
+  }
   if (config.architecture == "LlamaForCausalLM") fields["attention_bias"] = config.qkv_bias;
   return json::serialize(fields);
 }

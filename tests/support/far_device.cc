@@ -70,6 +70,7 @@ kernels::DeviceInfo FarDevice::info() const {
   auto info = device_->info();
   info.name = "far " + info.name;
   info.host_memory = false;
+  info.sliding_windows = false;  // as on a GPU
   return info;
 }
 

@@ -129,7 +129,9 @@ Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
   auto generator = model::Generator::create(r_.device, r_.weights, r_.grid.tp(), r_.grid.cp(),
                                             prompt_.max_tokens);
   MR_RETURN_IF_ERROR(sync_.all_agree(generator.ok() ? Result<void>() : generator.error()));
+  const auto positions = partition_.positions(r_.grid.cp().rank());
   return generator->generate({.prompt = retained.slabs(),
+                              .prompt_positions = positions,
                               .num_prompt_tokens = std::ssize(prompt_.token_ids),
                               .first_token = first_token,
                               .max_tokens = prompt_.max_tokens,

@@ -155,7 +155,7 @@ kernels::KvSlab DenseRows::dealt_part(const kernels::KvSlab& kv) const {
   return part;
 }
 
-Result<void> DenseRows::attend(const kernels::KvSlab& kv, int64_t* covered_pairs,
+Result<void> DenseRows::attend(const kernels::KvSlab& kv, int64_t window, int64_t* covered_pairs,
                                Deadline deadline) {
   const HeadRange heads = query_heads(cp_->rank());
   if (heads.count > 0) {
@@ -174,6 +174,7 @@ Result<void> DenseRows::attend(const kernels::KvSlab& kv, int64_t* covered_pairs
                         .kv = dealt_part(kv),
                         .tiles = tiles_,
                         .index = index_.view(),
+                        .window = window,
                         .out = block,
                         .lse = reinterpret_cast<float*>(block + lse_offset_),
                         .covered_pairs = covered_pairs});

@@ -38,13 +38,14 @@ std::vector<int32_t> PageScorer::heads_of(int rank) const {
 }
 
 Result<void> PageScorer::enqueue(const LastLse& lse, const kernels::LastRows& last,
-                                 const kernels::KvSlab& kv, Deadline deadline) {
+                                 const kernels::KvSlab& kv, int64_t window, Deadline deadline) {
   const auto heads = heads_of(cp_->rank());
   copy_lse(heads, lse);
   device_->page_scores(
       {.last = last,
        .kv = kv,
        .lse = head_lse_.as<float>(),
+       .window = window,
        .heads = heads,
        .page_scores = scores_.as<float>() + cp_->rank() * max_heads_ * num_pages_});
   if (cp_->size() == 1) return {};

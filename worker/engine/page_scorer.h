@@ -28,9 +28,9 @@ class PageScorer {
   static Result<PageScorer> create(kernels::Device& device, comm::DeviceCommunicator& cp,
                                    int64_t num_tokens, const model::ShardShape& shard);
 
-  // Collective over cp.
+  // Collective over cp. `window`: of the layer (kernels::AttentionParams).
   Result<void> enqueue(const LastLse& lse, const kernels::LastRows& last, const kernels::KvSlab& kv,
-                       Deadline deadline);
+                       int64_t window, Deadline deadline);
   // Operations the device is given from here on come after the ranks' scores have arrived. Where many
   // collectives are to come before fetch(): marks of so many are not kept.
   void settle();

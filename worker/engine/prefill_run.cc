@@ -216,8 +216,8 @@ Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(attend(layer, deadline));
   clock_.enter(Phase::kStore);
   recall_->enqueue(layer, local_queries(), lse_.as<float>(), exchange_->slab());
-  MR_RETURN_IF_ERROR(
-      scorer_->enqueue(last_lse(), dense_rows_->last_rows(), exchange_->slab(), deadline));
+  MR_RETURN_IF_ERROR(scorer_->enqueue(last_lse(), dense_rows_->last_rows(), exchange_->slab(),
+                                      weights_.config.window(layer), deadline));
   MR_RETURN_IF_ERROR(finish_rows(layer, deadline));
   clock_.enter(Phase::kStore);
   scorer_->fetch(layer);
@@ -258,7 +258,8 @@ Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
   auto* pairs = head_pairs_.as<int64_t>();
   // Dense rows go first: what comes out travels while the others attend.
   if (dense_rows_->dealt()) {
-    MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), pairs + num_heads, deadline));
+    MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), weights_.config.window(layer),
+                                           pairs + num_heads, deadline));
   }
   device_.attention({.q = q_.data(),
                      .num_rows = num_rows_,
@@ -267,6 +268,7 @@ Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
                      .kv = exchange_->slab(),
                      .tiles = dense_rows_->others(tiles_),
                      .index = index_.view(),
+                     .window = weights_.config.window(layer),
                      .out = attended_.data(),
                      .lse = lse_.as<float>(),
                      .covered_pairs = pairs});

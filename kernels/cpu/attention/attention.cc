@@ -32,6 +32,7 @@ void check_params(const AttentionParams& params) {
   MR_CHECK(kv.num_tokens <= kv.token_stride, "attention: {} tokens at stride {}", kv.num_tokens,
            kv.token_stride);
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
+  MR_CHECK(params.window >= 0, "attention: window {}", params.window);
   const IndexShape& lists = params.index.shape;
   MR_CHECK(lists.num_heads == params.num_query_heads,
            "attention: lists of {} heads, and {} query heads", lists.num_heads,
@@ -47,6 +48,7 @@ void check_params(const AttentionParams& params) {
 
 void cover(const AttentionParams& params, const WorkItem& item, TileCoverage& coverage) {
   const RowTile& tile = params.tiles[static_cast<size_t>(item.tile)];
+  if (params.window > 0) return window_coverage(tile, params.window, coverage);
   const bool dense = tile.position >= first_dense_position(params.kv.num_tokens);
   tile_coverage(params.index.head(item.head), tile, item.tile, dense, coverage);
 }
@@ -61,7 +63,9 @@ std::vector<WorkItem> plan(const AttentionParams& params, const Context& context
       WorkItem item = {.tile = i / params.num_query_heads,
                        .head = static_cast<int32_t>(i % params.num_query_heads)};
       cover(params, item, coverage);
-      item.pairs = covered_pairs(coverage, params.tiles[static_cast<size_t>(item.tile)]);
+      const RowTile& tile = params.tiles[static_cast<size_t>(item.tile)];
+      item.pairs =
+          params.window > 0 ? window_pairs(tile, params.window) : covered_pairs(coverage, tile);
       items[static_cast<size_t>(i)] = item;
     };
   });
@@ -91,6 +95,7 @@ AttentionTile tile_of(const AttentionParams& params, const WorkItem& item,
           .row_stride = int64_t{params.num_query_heads} * kv.head_dim,
           .num_rows = rows.num_rows,
           .position = rows.position,
+          .window = params.window,
           .scale = params.scale,
           .k = advance(kv.k, kv_first, kv.dtype),
           .v = advance(kv.v, kv_first, kv.dtype),

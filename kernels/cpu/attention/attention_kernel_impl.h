@@ -118,7 +118,7 @@ class TileKernel {
     for (int64_t row = 0; row < tile_.num_rows; row += kBlockRows) {
       const int64_t end_row = smaller(row + kBlockRows, tile_.num_rows);
       const int64_t num_keys = visible_keys(step, end_row - 1);
-      if (num_keys == 0) continue;
+      if (num_keys == 0 || before_window(step.key(num_keys - 1), row)) continue;
       score(keys, num_keys, row);
       mask(step, num_keys, row);
       softmax(num_keys, row);
@@ -131,6 +131,11 @@ class TileKernel {
     int64_t num_keys = step.num_keys;
     while (num_keys > 0 && step.key(num_keys - 1) > tile_.position + last_row) --num_keys;
     return num_keys;
+  }
+
+  // Whether no row from `row` on sees the key.
+  bool before_window(int64_t key, int64_t row) const {
+    return tile_.window > 0 && key <= tile_.position + row - tile_.window;
   }
 
   // Phase 2. The last group repeats the last key; its surplus scores are not read.
@@ -166,6 +171,7 @@ class TileKernel {
   }
 
   void mask(const KeyStep& step, int64_t num_keys, int64_t row) {
+    if (before_window(step.key(0), row + kBlockRows - 1)) mask_before_window(step, num_keys, row);
     if (step.key(num_keys - 1) <= tile_.position + row) return;
     const VecI lanes = lane_numbers();
     for (int64_t j = 0; j < num_keys; ++j) {
@@ -175,6 +181,20 @@ class TileKernel {
         float* scores = scratch_.scores + j * kBlockRows + v * kLanes;
         const VecI rows = lanes + static_cast<int32_t>(v * kLanes);
         store(scores, rows < static_cast<int32_t>(first_row) ? broadcast(kNothing) : load(scores));
+      }
+    }
+  }
+
+  void mask_before_window(const KeyStep& step, int64_t num_keys, int64_t row) {
+    const VecI lanes = lane_numbers();
+    for (int64_t j = 0; j < num_keys; ++j) {
+      // The first row that the key is too old for.
+      const int64_t end_row = step.key(j) + tile_.window - tile_.position - row;
+      if (end_row >= kBlockRows) continue;
+      for (int64_t v = 0; v < kRowVectors; ++v) {
+        float* scores = scratch_.scores + j * kBlockRows + v * kLanes;
+        const VecI rows = lanes + static_cast<int32_t>(v * kLanes);
+        store(scores, rows >= static_cast<int32_t>(end_row) ? broadcast(kNothing) : load(scores));
       }
     }
   }

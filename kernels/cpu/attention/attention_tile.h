@@ -15,13 +15,15 @@ namespace millrace::kernels::cpu {
 inline constexpr int32_t kMaxHeadDim = 256;
 inline constexpr int32_t kHeadDimStep = 16;  // head_dim is a multiple: a 512-bit vector of float32
 
-// Up to kTileRows queries and the keys they share. Key k is hidden from row r if k > position + r.
+// Up to kTileRows queries and the keys they share. Key k is hidden from row r if k > position + r,
+// and with a window if k <= position + r - window.
 struct AttentionTile {
   const void* q = nullptr;          // [num_rows, head_dim], rows row_stride elements apart
   DType q_dtype = DType::kFloat32;  // of q and out
   int64_t row_stride = 0;           // of q and out
   int64_t num_rows = 0;
   int64_t position = 0;
+  int64_t window = 0;  // 0: none
   float scale = 0;
 
   const void* k = nullptr;  // [tokens, head_dim], contiguous, of the kv head

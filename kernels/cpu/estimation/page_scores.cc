@@ -15,7 +15,8 @@ void score_head(const PageScoresParams& params, size_t number, const Context& co
   const int64_t num_tokens = params.kv.num_tokens;
   const int64_t num_rows = params.last.num_rows;
   const int32_t head = params.heads[number];
-  const RowScores scores = last_row_scores(params.last, params.kv, head, context);
+  RowScores scores = last_row_scores(params.last, params.kv, head, context);
+  scores.set_window(params.window);
   const auto lse = padded_lse(params.lse + static_cast<int64_t>(number) * num_rows, num_rows);
   float* page_scores =
       params.page_scores + static_cast<int64_t>(number) * ceil_div(num_tokens, kPageTokens);

@@ -25,6 +25,12 @@ void RowScores::score(int64_t first_key, int64_t num_keys, ScoreTile& tile) cons
     }
     std::fill_n(tile.scores.begin() + k * kScoreRows, rows_before,
                 -std::numeric_limits<float>::infinity());
+    if (window_ == 0) continue;
+    const auto last_row = std::ranges::lower_bound(positions_, first_key + k + window_);
+    const auto num_rows = last_row - positions_.begin();
+    std::fill(tile.scores.begin() + k * kScoreRows + num_rows,
+              tile.scores.begin() + k * kScoreRows + std::ssize(positions_),
+              -std::numeric_limits<float>::infinity());
   }
 }
 

@@ -43,7 +43,10 @@ class RowScores {
     queries_.set_column(row, query, scale);
   }
 
-  // tile.scores[k, r] = scale q_r . key (first_key + k), -inf where the key comes after the row.
+  // Rows see the last `window` keys only, themselves included; 0: all.
+  void set_window(int64_t window) { window_ = window; }
+
+  // tile.scores[k, r] = scale q_r . key (first_key + k), -inf where the row does not see the key.
   // num_keys <= kScoreKeys.
   void score(int64_t first_key, int64_t num_keys, ScoreTile& tile) const;
 
@@ -53,6 +56,7 @@ class RowScores {
 
  private:
   std::vector<int64_t> positions_;
+  int64_t window_ = 0;
   int64_t head_dim_;
   KeyRows keys_;
   PanelMatrix queries_;

@@ -26,8 +26,9 @@ SHAPE = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidd
          "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "bos_token_id": None,
          "eos_token_id": None, "pad_token_id": None, "attn_implementation": "eager"}
 EOS = [90, 91]
-LENGTHS = (70, 701)  # more than a row tile; several stripes, the last one partial
+LENGTHS = (70, 701)  # more than a row tile; several stripes, the last one partial; several windows
 MAX_TOKENS = 6
+MORE_TOKENS = {"window_ministral": 45}  # until its window begins among them
 PROBES = 8
 KV_SAMPLES = 24
 
@@ -68,6 +69,10 @@ MODELS = {
                              original_max_position_embeddings=64)),
     "linear": ("Llama", {"num_hidden_layers": 2, **rope(rope_type="linear", factor=4.0)}),
     "yarn": ("Qwen3", rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=256)),
+    # Windows that are no multiple of a row tile, one of them less: in all layers, in the last ones, in some.
+    "window_mistral": ("Mistral", {"sliding_window": 91}),
+    "window_qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 150, "max_window_layers": 1, "attention_dropout": 0.0}),
+    "window_ministral": ("Ministral", {"sliding_window": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "longrope": ("Phi3", {**PHI3, "original_max_position_embeddings": 256, **rope(**LONGROPE)}),
 }
 
@@ -117,6 +122,17 @@ def quantise(model, name):
     return tensors
 
 
+def drop_fields(folder, *names):
+    path = os.path.join(folder, "config.json")
+    with open(path, encoding="utf-8") as file:
+        fields = json.load(file)
+    for name in names:
+        del fields[name]
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(fields, file, indent=2)
+        file.write("\n")
+
+
 def write_quantised(folder, tensors, config):
     save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
     path = os.path.join(folder, "config.json")
@@ -137,14 +153,14 @@ def top_logits(row):
     return [[int(i), round(float(row[i]), 5)] for i in ids]
 
 
-def golden(model, ids, rng):
+def golden(model, ids, rng, max_tokens):
     config = model.config
     with torch.no_grad():
         out = model(torch.tensor([ids]), use_cache=True, past_key_values=transformers.DynamicCache())
         logits = out.logits[0]
         layers = out.past_key_values.layers
         generated = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
-                                   max_new_tokens=MAX_TOKENS, do_sample=False, eos_token_id=EOS)[0, len(ids):].tolist()
+                                   max_new_tokens=max_tokens, do_sample=False, eos_token_id=EOS)[0, len(ids):].tolist()
     probes = sorted(rng.sample(range(len(ids) - 1), PROBES))
     targets = [rng.randrange(config.vocab_size) for _ in probes]
     logprobs = torch.log_softmax(logits.double(), -1)
@@ -173,10 +189,12 @@ def make(name):
         tensors = quantise(model, name) if name in QUANTISED else None
     rng = random.Random(seed)
     prompts = [[rng.randrange(80) for _ in range(length)] for length in LENGTHS]
-    entries = [golden(model, ids, rng) for ids in prompts]
+    entries = [golden(model, ids, rng, MORE_TOKENS.get(name, MAX_TOKENS)) for ids in prompts]
     folder = os.path.join(HERE, name)
     model.generation_config = transformers.GenerationConfig(eos_token_id=EOS)
     model.to(torch.bfloat16).save_pretrained(folder)
+    if name == "window_qwen2":
+        drop_fields(folder, "layer_types")  # as in older files: max_window_layers says it
     if tensors:
         write_quantised(folder, tensors, QUANTISED[name][-1])
     os.chmod(os.path.join(folder, "model.safetensors"), 0o644)

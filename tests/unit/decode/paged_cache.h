@@ -86,7 +86,8 @@ class PagedCache final : public decode::PageSource {
     double lse = 0;
     std::vector<double> log_mass;  // by page
   };
-  Dense dense(int32_t layer, int32_t query_head, const float* q) const {
+  // `first_token`: those before it are not attended to.
+  Dense dense(int32_t layer, int32_t query_head, const float* q, int64_t first_token = 0) const {
     const int32_t kv_head = query_head / shape_.group();
     const auto& k = keys(layer, kv_head);
     const auto& v = values(layer, kv_head);
@@ -95,6 +96,10 @@ class PagedCache final : public decode::PageSource {
     double max = -INFINITY;
     for (int64_t t = 0; t < shape_.num_tokens; ++t) {
       double dot = 0;
+      if (t < first_token) {
+        scores[static_cast<size_t>(t)] = -INFINITY;
+        continue;
+      }
       for (int64_t d = 0; d < shape_.head_dim; ++d) {
         dot += double{q[d]} * double{k[static_cast<size_t>(t * shape_.head_dim + d)]};
       }

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
+#include <fstream>
+
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
 #include "decode/decode_node.h"
@@ -191,6 +194,46 @@ TEST_F(PagedDecodeTest, TooLittleMemoryIsRefused) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
   EXPECT_THAT(refused.error().message, HasSubstr("16 pages"));
+}
+
+// A model with windows, by Transformers' tokens: architectures/make_models.py. Of 37 tokens in layers 0
+// and 2: the last page but one is cut within, and after a while the window begins among new tokens.
+TEST(WindowedDecode, GivesTransformersTokens) {
+  const std::string model =
+      std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/window_ministral";
+  std::ifstream file(model + "/golden.json");
+  const auto golden = boost::json::parse(file).as_array();
+  ASSERT_EQ(golden.size(), 2u);
+  for (const auto& entry : golden) {
+    const auto tokens = boost::json::value_to<std::vector<int32_t>>(entry.at("prompt_token_ids"));
+    const auto expected =
+        boost::json::value_to<std::vector<int32_t>>(entry.at("generated_token_ids"));
+    comm::LocalTransport transport;
+    const testing::FakeClock clock;
+    const ServedPrompt served(transport, clock,
+                              {.model_directory = model, .grid = {1, 2}, .tokens = tokens});
+    const auto manifest = kvclient::from_protocol(served.manifest());
+    for (const auto attention : {AttentionMode::kDense, AttentionMode::kProgressive}) {
+      for (const int tp : {1, 2}) {
+        SCOPED_TRACE(fmt::format("{} tokens, tp {}", tokens.size(), tp));
+        DecodeOptions options{.model_directory = model,
+                              .tp = tp,
+                              .max_tokens = static_cast<int32_t>(expected.size()),
+                              .timeout = std::chrono::minutes(1),
+                              .attention = attention};
+        options.progressive.mass = 1;  // of layer 1, which has no window
+        const auto report = decode(transport, manifest, options);
+        ASSERT_TRUE(report.ok()) << report.error().to_string();
+        EXPECT_EQ(report->token_ids, expected);
+        if (attention == AttentionMode::kDense || tokens.size() < 100) continue;
+        // A window's pages alone: one or two of a kv head and token.
+        const auto& touched = report->progressive.attention.pages_touched;
+        const auto steps = static_cast<int64_t>(expected.size()) - 1;
+        EXPECT_LE(touched[0], 2 * 2 * steps);
+        EXPECT_EQ(touched[1], 2 * 11 * steps);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -47,10 +47,11 @@ class Attention {
         attention_(shape_, cache.digests(), pool_, kernel_, rule) {}
 
   Result<Attended> attend(int32_t layer, const std::vector<float>& q,
-                          const std::vector<float>& tail = {}) {
+                          const std::vector<float>& tail = {}, int64_t first_token = 0) {
     Attended attended{.out = std::vector<float>(q.size()),
                       .lse = std::vector<float>(static_cast<size_t>(shape_.num_query_heads))};
     MR_RETURN_IF_ERROR(attention_.attend({.layer = layer,
+                                          .first_token = first_token,
                                           .q = q.data(),
                                           .tail_lse = tail.empty() ? nullptr : tail.data(),
                                           .out = attended.out.data(),
@@ -63,8 +64,8 @@ class Attention {
     return attended;
   }
   Attended must_attend(int32_t layer, const std::vector<float>& q,
-                       const std::vector<float>& tail = {}) {
-    auto attended = attend(layer, q, tail);
+                       const std::vector<float>& tail = {}, int64_t first_token = 0) {
+    auto attended = attend(layer, q, tail, first_token);
     MR_CHECK(attended.ok(), "{}", attended.error().to_string());
     return std::move(*attended);
   }
@@ -120,6 +121,36 @@ TEST_P(DTypeTest, AllPagesAreDenseAttention) {
       for (size_t d = 0; d < 32; ++d) {
         EXPECT_NEAR(attended.out[static_cast<size_t>(head) * 32 + d], dense.out[d], 1e-5);
       }
+    }
+  }
+}
+
+// Nothing but the tokens from one on, all of them, whatever the rule would be content with; and
+// nothing at all where the window has left the prompt behind.
+TEST_P(DTypeTest, AWindowIsDenseAttentionFromItsFirstToken) {
+  const auto whole = shape(GetParam());
+  PagedCache cache(whole, test::normal_keys, 7);
+  const CalibratedRule little(0.05);
+  const auto q = queries(3);
+  for (const int64_t num_slots : {1000, 6}) {
+    Attention attention(cache, little, num_slots);
+    (void)attention.must_attend(0, q);  // what a layer without a window left behind
+    for (const int64_t first : {1, 63, 64, 1000, 2500, 2542}) {
+      SCOPED_TRACE(first);
+      const auto attended = attention.must_attend(0, q, {}, first);
+      for (int32_t head = 0; head < 6; ++head) {
+        const auto dense = cache.dense(0, head, q.data() + head * 32, first);
+        EXPECT_NEAR(attended.lse[static_cast<size_t>(head)], dense.lse, 1e-5);  // as above
+        for (size_t d = 0; d < 32; ++d) {
+          EXPECT_NEAR(attended.out[static_cast<size_t>(head) * 32 + d], dense.out[d], 1e-5);
+        }
+      }
+      EXPECT_EQ(std::ssize(attended.pages[0]), whole.num_pages() - first / 64);
+    }
+    for (const int64_t behind : {whole.num_tokens, whole.num_tokens + 1000}) {
+      const auto nothing = attention.must_attend(0, q, {}, behind);
+      EXPECT_EQ(nothing.lse, std::vector<float>(6, -INFINITY));
+      EXPECT_EQ(nothing.out, std::vector<float>(6 * 32, 0.0F));
     }
   }
 }

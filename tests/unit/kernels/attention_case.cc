@@ -84,6 +84,18 @@ AttentionCase::AttentionCase(const AttentionShape& shape, const std::vector<Head
   round_to(shape_.dtype, v_, v16_);
 }
 
+void AttentionCase::poison_keys(int64_t begin, int64_t end) {
+  const int64_t stride = shape_.num_tokens + kSlackTokens;
+  for (int64_t h = 0; h < shape_.num_kv_heads; ++h) {
+    for (int64_t i = (h * stride + begin) * shape_.head_dim;
+         i < (h * stride + end) * shape_.head_dim; ++i) {
+      const auto at = static_cast<size_t>(i);
+      k_[at] = v_[at] = std::nanf("");
+      if (shape_.dtype != DType::kFloat32) k16_[at] = v16_[at] = 0x7fff;
+    }
+  }
+}
+
 AttentionParams AttentionCase::params(bool as_float) {
   AttentionParams params = {.q = q_.data(),
                             .num_rows = num_rows_,
@@ -97,7 +109,8 @@ AttentionParams AttentionCase::params(bool as_float) {
                                    .num_tokens = shape_.num_tokens,
                                    .token_stride = shape_.num_tokens + kSlackTokens},
                             .tiles = tiles_,
-                            .index = index_.view()};
+                            .index = index_.view(),
+                            .window = shape_.window};
   if (as_float || shape_.dtype == DType::kFloat32) return params;
   params.q = q16_.data();
   params.kv.k = k16_.data();
@@ -156,6 +169,14 @@ AttentionResult AttentionCase::run_naive() {
 
 std::vector<int64_t> AttentionCase::keys_of(int32_t head, size_t tile_number, int64_t row) {
   const RowTile& tile = tiles_[tile_number];
+  if (shape_.window > 0) {
+    std::vector<int64_t> seen;
+    for (int64_t key = 0; key < shape_.num_tokens; ++key) {
+      const int64_t back = tile.position + row - key;
+      if (back >= 0 && back < shape_.window) seen.push_back(key);
+    }
+    return seen;
+  }
   TileCoverage coverage;
   tile_coverage(index_.view().head(head), tile, static_cast<int64_t>(tile_number),
                 tile.position >= first_dense_position(shape_.num_tokens), coverage);

@@ -18,6 +18,7 @@ struct AttentionShape {
   int32_t num_kv_heads = 1;
   int32_t head_dim = 64;
   DType dtype = DType::kFloat32;
+  int64_t window = 0;   // AttentionParams::window
   float key_scale = 1;  // above 1 attention is sharper: few keys have most of a row's mass
 };
 
@@ -49,6 +50,8 @@ class AttentionCase {
   // float32 loops; with a 16-bit dtype, weights and results are rounded to it.
   AttentionResult run_naive();
 
+  // Makes K and V of these tokens NaN.
+  void poison_keys(int64_t begin, int64_t end);
   // The problem without its outputs, in host memory: in the shape's dtype, or the same values as
   // float32.
   AttentionParams params(bool as_float = false);

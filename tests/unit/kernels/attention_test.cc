@@ -94,6 +94,38 @@ TEST_P(Attention, TakesRowsThatAreStripesOfThePrompt) {
   expect_right(problem);
 }
 
+// Whatever the lists say, and of the last rows no more than of others.
+TEST_P(Attention, EachRowSeesItsWindowAndNothingElse) {
+  for (const int64_t window : {1, 2, 31, 37, 63, 64, 65, 100, 128, 130, 400, 613, 5000}) {
+    SCOPED_TRACE(window);
+    const AttentionShape shape = {.num_tokens = 613,
+                                  .num_query_heads = 2,
+                                  .num_kv_heads = 1,
+                                  .head_dim = 32,
+                                  .dtype = GetParam(),
+                                  .window = window};
+    const std::vector<RowTile> tiles = tile_rows(shape.num_tokens);
+    AttentionCase whole(shape, random_heads(shape, tiles, 9), 10);
+    expect_right(whole);
+    const std::vector<RowTile> stripes = tiles_of_two_stripes();
+    AttentionCase striped(shape, dense_heads(shape), stripes, 11);
+    expect_right(striped);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_P(Attention, KeysBeforeTheWindowAreNotRead) {
+  const AttentionShape shape = {
+      .num_tokens = 500, .head_dim = 32, .dtype = GetParam(), .window = 70};
+  AttentionCase problem(shape, dense_heads(shape), 12);
+  const AttentionResult clean = problem.run_cpu(test::simd_levels().back());
+  problem.poison_keys(0, 300);
+  const AttentionResult poisoned = problem.run_cpu(test::simd_levels().back());
+  const auto behind = static_cast<ptrdiff_t>((384 + 0) * 32);  // tiles whose rows see none of these
+  EXPECT_TRUE(
+      std::equal(clean.out.begin() + behind, clean.out.end(), poisoned.out.begin() + behind));
+}
+
 TEST_P(Attention, RowsThatSeeNothingAreZeroWithNoMass) {
   const AttentionShape shape = {.num_tokens = 300, .head_dim = 32, .dtype = GetParam()};
   AttentionCase problem(shape, {HeadLists{.bands = {}, .columns = {40}, .blocks = {}}}, 6);

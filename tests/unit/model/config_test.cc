@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
@@ -316,11 +317,16 @@ TEST(ModelConfig, RefusesWhatIsNotComputedHereByFieldAndValue) {
           {kLlama31, R"({"mlp_bias": true})", "mlp_bias = true", "false"},
           {kMistral, R"({"attention_bias": true})", "attention_bias = true", "false"},
           {kLlama31, R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor", "1"},
-          {kMistral, R"({"sliding_window": 4096})", "sliding_window = 4096", "1024000"},
-          {kMistral, R"({"sliding_window": "absent"})", "sliding_window", "null"},
-          {kQwen25, R"({"use_sliding_window": true})", "use_sliding_window = true", "false"},
-          {kQwen25, R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types",
-           "full_attention"},
+          {kMistral, R"({"sliding_window_pattern": 6})", "sliding_window_pattern = 6",
+           "layer_types"},
+          {kQwen25,
+           R"({"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]})",
+           "layer_types", "full_attention"},
+          {kMistral, R"({"num_hidden_layers": 2, "sliding_window": 4096,
+                         "layer_types": ["full_attention", "sliding_attention"]})",
+           "layer_types", "MistralForCausalLM"},
+          {kLlama31, R"({"num_hidden_layers": 1, "layer_types": ["chunked_attention"]})",
+           "layer_types", "sliding_attention"},
           {kLlama31, R"({"rope_scaling": {"type": "dynamic", "factor": 4}})",
            "rope_scaling.type = \"dynamic\"", "llama3"},
           {kQwen3, R"({"attn_logit_softcapping": 50.0})", "attn_logit_softcapping = 5E1", "null"},
@@ -332,6 +338,48 @@ TEST(ModelConfig, RefusesWhatIsNotComputedHereByFieldAndValue) {
            "rope_parameters.partial_rotary_factor", "1"},
       },
       Errc::kUnsupported);
+}
+
+TEST(ModelConfig, KnowsTheWindowOfEachLayer) {
+  const auto windows = [](std::string_view base, std::string_view changes) {
+    const auto config = load(changed(base, changes));
+    EXPECT_TRUE(config.ok()) << config.error().to_string();
+    return config.ok() ? config->layer_windows : std::vector<int32_t>{-1};
+  };
+  // All layers, 4096 where the field is absent, none where it is null or as long as any prompt.
+  const std::vector<int32_t> all(40, 4096);
+  EXPECT_EQ(windows(kMistral, R"({"sliding_window": 4096})"), all);
+  EXPECT_EQ(windows(kMistral, R"({"sliding_window": "absent"})"), all);
+  EXPECT_THAT(windows(kMistral, "{}"), IsEmpty());
+  EXPECT_THAT(windows(kMistral, R"({"sliding_window": 1024000})"), IsEmpty());
+  EXPECT_EQ(windows(kMistral, R"({"sliding_window": 1023999, "num_hidden_layers": 1})"),
+            std::vector<int32_t>{1023999});
+  EXPECT_EQ(windows(kPhi3, R"({"sliding_window": 2047, "num_hidden_layers": 1,
+                              "max_position_embeddings": 4096})"),
+            std::vector<int32_t>{2047});
+  // Llama has no such field, as Transformers reads it.
+  EXPECT_THAT(windows(kLlama31, R"({"sliding_window": 4096})"), IsEmpty());
+
+  // Qwen: from max_window_layers on, or as layer_types says; none without use_sliding_window.
+  EXPECT_THAT(windows(kQwen25, R"({"sliding_window": 100})"), IsEmpty());
+  std::vector<int32_t> from_21(24, 0);
+  std::fill(from_21.begin() + 21, from_21.end(), 100);
+  EXPECT_EQ(windows(kQwen25, R"({"use_sliding_window": true, "sliding_window": 100})"), from_21);
+  EXPECT_EQ(windows(kQwen25, R"({"use_sliding_window": true, "sliding_window": 100,
+                                "num_hidden_layers": 2, "max_window_layers": 0})"),
+            (std::vector<int32_t>{100, 100}));
+  EXPECT_THAT(windows(kQwen3, R"({"use_sliding_window": true, "sliding_window": 100})"), IsEmpty());
+  EXPECT_EQ(windows(kQwen3, R"({"use_sliding_window": true, "sliding_window": 100,
+                               "num_hidden_layers": 3, "layer_types": ["sliding_attention",
+                               "full_attention", "sliding_attention"]})"),
+            (std::vector<int32_t>{100, 0, 100}));
+  EXPECT_EQ(windows(kMistral, R"({"architectures": ["MinistralForCausalLM"], "sliding_window": 7,
+                                 "num_hidden_layers": 2, "layer_types": ["full_attention",
+                                 "sliding_attention"]})"),
+            (std::vector<int32_t>{0, 7}));
+  EXPECT_EQ(windows(kMistral, R"({"architectures": ["MinistralForCausalLM"], "sliding_window": 7,
+                                 "num_hidden_layers": 2})"),
+            (std::vector<int32_t>{7, 7}));
 }
 
 TEST(ModelConfig, RefusesNumbersOutOfRangeAndWrongTypes) {
@@ -363,6 +411,10 @@ TEST(ModelConfig, RefusesNumbersOutOfRangeAndWrongTypes) {
           {kLlama31, R"({"rope_theta": 0})", "rope_theta = 0", "1 to"},
           {kLlama31, R"({"rope_theta": 1e300})", "rope_theta", "1e+12"},
           {kLlama31, R"({"rms_norm_eps": -1})", "rms_norm_eps", "to 1"},
+          {kMistral, R"({"sliding_window": 0})", "sliding_window = 0", "1 to"},
+          {kMistral, R"({"sliding_window": -4096})", "sliding_window = -4096", "1 to"},
+          {kQwen3, R"({"layer_types": ["full_attention"]})", "layer_types", "36 layers"},
+          {kQwen3, R"({"use_sliding_window": 1})", "use_sliding_window = 1", "true or false"},
           {kLlama31, R"({"tie_word_embeddings": 1})", "tie_word_embeddings = 1", "true or false"},
           {kLlama31, R"({"rope_scaling": 8})", "rope_scaling = 8", "object"},
           {kLlama31, R"({"rope_parameters": {"rope_type": "default"}})", "rope_scaling", "null"},

@@ -45,6 +45,7 @@ TEST(Fingerprint, TellsOtherWeightsDtypesAndConfigsApart) {
   };
   expect_another([](ModelConfig& other) { other.rope_theta *= 2; });
   expect_another([](ModelConfig& other) { other.rotary_dim = 8; });
+  expect_another([](ModelConfig& other) { other.layer_windows = {0, 64}; });
   expect_another([](ModelConfig& other) { other.rope_scaling = LinearRopeScaling{.factor = 2}; });
 }
 

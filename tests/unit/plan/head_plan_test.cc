@@ -29,5 +29,21 @@ TEST(HeadPlan, AutoIsDenseBelowTheCrossoverAndAdaptiveFromItOn) {
   EXPECT_EQ(format_head_pattern(plan->at(1, 7)), "adaptive:0.2,0.8,11");
 }
 
+TEST(HeadPlan, HeadsOfALayerWithAWindowAreDenseWhateverThePlanSays) {
+  auto config = test::tiny_model_config();
+  config.layer_windows = {0, 100};
+  for (const std::string spec : {"a-shape:64,512", "adaptive", "vertical-slash:64,128"}) {
+    const auto plan = make_head_plan(spec, config, 4096, 0);
+    ASSERT_TRUE(plan.ok()) << plan.error().to_string();
+    for (int32_t head = 0; head < plan->num_heads(); ++head) {
+      EXPECT_EQ(plan->at(0, head).pattern, parse_head_pattern(spec)->pattern);
+      EXPECT_EQ(plan->at(1, head), HeadPattern{});
+    }
+  }
+  // min_recall asks nothing of them.
+  config.layer_windows = {100, 100};
+  EXPECT_TRUE(make_head_plan("a-shape:64,512", config, 4096, 0, {.min_recall = 0.9}).ok());
+}
+
 }  // namespace
 }  // namespace millrace::model

@@ -25,6 +25,7 @@ void check_params(const AttentionParams& params) {
   MR_CHECK(kv.num_tokens <= kv.token_stride && kv.num_tokens <= kMaxTokens,
            "attention: {} tokens at stride {}", kv.num_tokens, kv.token_stride);
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
+  MR_CHECK(params.window == 0, "attention: a window of {} on cuda", params.window);
   MR_CHECK(params.index.shape.num_heads == params.num_query_heads,
            "attention: lists of {} heads, and {} query heads", params.index.shape.num_heads,
            params.num_query_heads);

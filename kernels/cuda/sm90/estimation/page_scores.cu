@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
 }  // namespace
 
 void page_scores(const PageScoresParams& params, Context& context) {
+  MR_CHECK(params.window == 0, "page scores of a window of {}", params.window);
   check_slab(params.kv, params.last.num_query_heads);
   check_last_rows(params.last, params.kv);
   if (params.heads.empty()) return;

@@ -24,11 +24,13 @@ int64_t num_pages_of(const EstimationCase& c) {
 
 std::vector<float> scores_on_host(EstimationCase& c, std::span<const int32_t> heads,
                                   const std::vector<float>& lse,
-                                  const std::function<void(const PageScoresParams&)>& operation) {
+                                  const std::function<void(const PageScoresParams&)>& operation,
+                                  int64_t window) {
   std::vector<float> pages(heads.size() * static_cast<size_t>(num_pages_of(c)));
   operation({.last = c.last(),
              .kv = c.kv(),
              .lse = lse.data(),
+             .window = window,
              .heads = heads,
              .page_scores = pages.data()});
   return pages;

@@ -16,6 +16,7 @@ int64_t num_pages_of(const EstimationCase& c);
 // [heads.size(), num_pages] by `operation` on arrays in host memory.
 std::vector<float> scores_on_host(EstimationCase& c, std::span<const int32_t> heads,
                                   const std::vector<float>& lse,
-                                  const std::function<void(const PageScoresParams&)>& operation);
+                                  const std::function<void(const PageScoresParams&)>& operation,
+                                  int64_t window = 0);
 
 }  // namespace millrace::kernels

@@ -70,6 +70,44 @@ TEST(PageScores, LogSumExpOfASparseRunShowsAsASumAboveOne) {
   EXPECT_NEAR(sum(score(c, heads, dense_lse(c, heads))), 1, 1e-3);
 }
 
+// Pair by pair: the mass of a page within the windows of the last rows.
+TEST(PageScores, CountOnlyWhatTheWindowLetsARowSee) {
+  for (const int64_t window : {1, 40, 64, 100, 700, 5000}) {
+    SCOPED_TRACE(window);
+    EstimationCase c({.num_tokens = 1000, .head_dim = 32}, 58);
+    const std::vector<int32_t> heads = {0};
+    std::vector<double> expected(16);
+    std::vector<float> lse;
+    for (int64_t row = 936; row < 1000; ++row) {
+      const int64_t first = std::max<int64_t>(0, row - window + 1);
+      std::vector<double> masses;
+      double total = 0;
+      for (int64_t key = first; key <= row; ++key) {
+        double score = 0;
+        for (int32_t d = 0; d < 32; ++d) score += double{c.q(row, 0, d)} * double{c.k(0, key, d)};
+        masses.push_back(std::exp(double{c.scale()} * score));
+        total += masses.back();
+      }
+      for (int64_t key = first; key <= row; ++key) {
+        expected[static_cast<size_t>(key / 64)] +=
+            masses[static_cast<size_t>(key - first)] / total / 64;
+      }
+      lse.push_back(static_cast<float>(std::log(total)));
+    }
+    const std::vector<float> rounded(expected.begin(), expected.end());
+    for (const bool reference : {false, true}) {
+      const auto actual = scores_on_host(
+          c, heads, lse,
+          [&](const PageScoresParams& p) {
+            reference ? ref::page_scores(p) : cpu::page_scores(p, kContext);
+          },
+          window);
+      // As above.
+      EXPECT_TRUE(test::within(actual, rounded, 4e-6)) << reference;
+    }
+  }
+}
+
 TEST(PageScores, PageThatTheLastRowsAskForHasTheHighestScore) {
   EstimationCase c({.num_tokens = 2000}, 56);
   for (int64_t row = 1936; row < 2000; ++row) c.q(row, 0, 3) = 10;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/index/tiling.h"
@@ -174,6 +175,24 @@ TEST(Coverage, CausalPairsOfAllTilesAreTheTriangle) {
     int64_t pairs = 0;
     for (const RowTile& tile : tile_rows(num_tokens)) pairs += causal_pairs(tile);
     EXPECT_EQ(pairs, num_tokens * (num_tokens + 1) / 2) << num_tokens;
+  }
+}
+
+TEST(Coverage, AWindowsPairsAreThoseOfItsRowsAndItsRangeHoldsThemAll) {
+  for (const int64_t window : {1, 37, 64, 100, 1000}) {
+    for (const RowTile& tile : tile_rows(301)) {
+      TileCoverage coverage{.ranges = {{.begin = 3, .end = 4}}, .columns = {7}};
+      window_coverage(tile, window, coverage);
+      const auto times = times_covered(coverage, 301);
+      int64_t pairs = 0;
+      for (int64_t row = tile.position; row < tile.position + tile.num_rows; ++row) {
+        for (int64_t key = std::max<int64_t>(0, row - window + 1); key <= row; ++key) {
+          ++pairs;
+          EXPECT_EQ(times[static_cast<size_t>(key)], 1);
+        }
+      }
+      EXPECT_EQ(window_pairs(tile, window), pairs);
+    }
   }
 }
 

@@ -174,6 +174,76 @@ TEST_F(EngineTest, ComputesEveryPlanThatIsRead) {
   }
 }
 
+// A window of 100 keys in layer 1 of 2, and in both.
+class WindowTest : public EngineTest {
+ protected:
+  void SetUp() override { use({0, 100}); }
+  void use(std::vector<int32_t> windows) {
+    config_ = test::tiny_model_config("MinistralForCausalLM");
+    config_.layer_windows = std::move(windows);
+    test::write_random_checkpoint(config_, DType::kFloat32, 11, directory_.path());
+  }
+};
+
+TEST_F(WindowTest, GivesTheSameOnAnyGridUnderAnyPlan) {
+  for (const std::string plan : {"dense", "adaptive:0.6", "vertical-slash:64,128"}) {
+    SCOPED_TRACE(plan);
+    expect_the_same_on_any_grid(plan);
+  }
+}
+
+TEST_F(WindowTest, DensityCountsTheKeysThatRowsSee) {
+  const auto tokens = random_tokens(715, config_.vocab_size);
+  const double causal = 715 * 716 / 2.0, windowed = 100 * 101 / 2.0 + 615 * 100;
+  for (const GridShape grid : {GridShape{1, 1}, {2, 2}, {1, 3}}) {
+    const auto run = prefill(directory_.path(), grid, "dense", tokens, {});
+    ASSERT_TRUE(run->result.has_value()) << run->failure;
+    EXPECT_DOUBLE_EQ(run->result->density, (causal + windowed) / (2 * causal));
+    EXPECT_EQ(run->result->recall.mean(), 1.0);
+  }
+}
+
+TEST_F(WindowTest, NoPlanTakesAnythingFromAWindow) {
+  use({100, 100});
+  const auto tokens = random_tokens(715, config_.vocab_size);
+  const auto dense = prefill(directory_.path(), {1, 2}, "dense", tokens, {});
+  ASSERT_TRUE(dense->result.has_value()) << dense->failure;
+  for (const std::string plan : {"a-shape:1,64", "adaptive:0.1,0.2", "block-sparse:1"}) {
+    SCOPED_TRACE(plan);
+    const auto run = prefill(directory_.path(), {1, 2}, plan, tokens, {});
+    ASSERT_TRUE(run->result.has_value()) << run->failure;
+    EXPECT_EQ(run->cache.k(), dense->cache.k());
+    EXPECT_EQ(run->cache.page_scores(), dense->cache.page_scores());
+    EXPECT_EQ(run->result->density, dense->result->density);
+    EXPECT_EQ(run->result->recall.count(), 0);
+    EXPECT_EQ(run->result->top_tokens.front().logit, dense->result->top_tokens.front().logit);
+  }
+}
+
+// Pages that no window of the last 64 rows reaches have none of their mass.
+TEST_F(WindowTest, PageScoresAreOfTheWindowAlone) {
+  const auto tokens = random_tokens(715, config_.vocab_size);
+  const auto run = prefill(directory_.path(), {1, 2}, "dense", tokens, {});
+  ASSERT_TRUE(run->result.has_value()) << run->failure;
+  const auto num_pages = static_cast<size_t>((715 + 63) / 64);
+  const auto& scores = run->cache.page_scores();  // [layers, kv heads, pages]
+  ASSERT_EQ(scores.size(), 2 * 4 * num_pages);
+  constexpr size_t kFirstPage = (715 - 64 - 100 + 1) / 64;  // that row 651 sees a key of
+  for (size_t head = 0; head < 8; ++head) {
+    double sum = 0;
+    for (size_t page = 0; page < num_pages; ++page) {
+      const float score = scores[head * num_pages + page];
+      sum += score;
+      if (head >= 4 && page < kFirstPage) {
+        EXPECT_EQ(score, 0) << head << " " << page;
+      } else {
+        EXPECT_GT(score, 0) << head << " " << page;
+      }
+    }
+    EXPECT_NEAR(sum, 1, 1e-4);
+  }
+}
+
 TEST_F(EngineTest, PrefillsPromptsShorterThanTheGrid) {
   for (const int64_t length : {1, 2, 63, 64, 65, 130}) {
     SCOPED_TRACE(length);

@@ -262,6 +262,44 @@ TEST_P(PrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
   }
 }
 
+class WindowPrefixTest : public PrefixTest {
+ protected:
+  void SetUp() override {
+    config_ = test::tiny_model_config("MinistralForCausalLM");
+    config_.layer_windows = {100, 0};
+    PrefixTest::SetUp();
+  }
+};
+
+TEST_P(WindowPrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
+  const auto plan = *model::make_head_plan(GetParam(), config_, 1200, 0);
+  EXPECT_TRUE(model::is_prefix_pure(plan));
+  for (const GridShape grid : kGrids) {
+    SCOPED_TRACE(name_of(grid));
+    const auto earlier = prefill(grid, GetParam(), prompt(1311));
+    const auto tokens = prompt(1200);
+    const auto whole = prefill(grid, GetParam(), tokens);
+    ASSERT_TRUE(whole->result.has_value());
+    // 16 pages: the first new row, 1,024, sees keys from 925 on, which are all cached but its own.
+    const auto behind = prefill(grid, GetParam(), tokens,
+                                {.cache = &earlier->cache, .prefix = turned_prefix(16, grid)});
+    ASSERT_TRUE(behind->result.has_value());
+    if (grid.cp == 1) {
+      EXPECT_EQ(num_different(behind->cache, whole->cache, kShared, 1200), 0);
+      EXPECT_EQ(behind->cache.page_scores(), whole->cache.page_scores());
+    }
+    // As above.
+    EXPECT_LT(largest_difference(behind->cache, whole->cache, kShared, 1200, DType::kFloat32),
+              1e-3);
+    expect_same_answer(*behind->result, *whole->result, grid.cp == 1 ? 0 : 1e-3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(PurePlans, WindowPrefixTest,
+                         testing::Values("dense", "adaptive:0.05,0.3,4"), [](const auto& pattern) {
+                           return pattern.param.substr(0, pattern.param.find(':'));
+                         });
+
 INSTANTIATE_TEST_SUITE_P(PurePlans, PrefixTest,
                          testing::Values("dense", "a-shape:64,128", "block-sparse:4",
                                          "elastic:200,0", "adaptive:0.05,0.3,4"),

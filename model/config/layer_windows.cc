@@ -1,0 +1,102 @@
+#include "model/config/layer_windows.h"
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <boost/json/value.hpp>
+#include <optional>
+
+#include "model/config/config_limits.h"
+
+namespace millrace::model {
+
+namespace {
+
+using Windows = Family::Windows;
+
+constexpr int32_t kDefaultWindow = 4096;         // what Transformers assumes
+constexpr int32_t kDefaultMaxWindowLayers = 28;  // the same
+constexpr std::string_view kLayerTypes =
+    "\"full_attention\" or \"sliding_attention\" for each layer";
+
+// Whether each layer has a window; none where the file does not say.
+Result<std::optional<std::vector<bool>>> read_layer_types(const JsonFields& fields,
+                                                          const ModelConfig& config) {
+  const auto* value = fields.find("layer_types");
+  if (value == nullptr) return std::optional<std::vector<bool>>();
+  const auto* types = value->if_array();
+  if (types == nullptr || types->size() != static_cast<size_t>(config.num_layers)) {
+    return fields.invalid("layer_types", fmt::format("a list of {} layers", config.num_layers));
+  }
+  std::vector<bool> slides;
+  for (const auto& type : *types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      return fields.unsupported("layer_types", kLayerTypes);
+    }
+    slides.push_back(type == "sliding_attention");
+  }
+  return std::optional(std::move(slides));
+}
+
+// The model's window; 0: none.
+Result<int32_t> read_window(const JsonFields& fields, Windows windows, bool has_field) {
+  if (windows == Windows::kNone) return 0;
+  if (windows == Windows::kQwen) {
+    MR_ASSIGN_OR_RETURN(const auto used, fields.boolean_or("use_sliding_window", false));
+    if (!used) return 0;
+  }
+  const bool is_null = !fields.find("sliding_window") && has_field;
+  if (is_null || (windows == Windows::kField && !has_field)) return 0;
+  return fields.count_or("sliding_window", kDefaultWindow, kMaxPositions);
+}
+
+// Which layers slide where no layer_types say so.
+Result<std::vector<bool>> default_layers(const JsonFields& fields, Windows windows,
+                                         const ModelConfig& config) {
+  std::vector<bool> slides(static_cast<size_t>(config.num_layers), true);
+  if (windows != Windows::kQwen) return slides;
+  int32_t full = kDefaultMaxWindowLayers;
+  const auto* zero = fields.find("max_window_layers");
+  if (zero != nullptr && *zero == 0) {
+    full = 0;
+  } else {
+    MR_ASSIGN_OR_RETURN(full, fields.count_or("max_window_layers", full, kMaxPositions));
+  }
+  std::fill_n(slides.begin(), std::min(full, config.num_layers), false);
+  return slides;
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> read_layer_windows(const JsonFields& fields, const Family& family,
+                                                const ModelConfig& config, bool has_field) {
+  for (const char* pattern : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    if (fields.find(pattern)) return fields.unsupported(pattern, "null, and layer_types");
+  }
+  MR_ASSIGN_OR_RETURN(const int32_t window, read_window(fields, family.windows, has_field));
+  MR_ASSIGN_OR_RETURN(const auto types, read_layer_types(fields, config));
+  MR_ASSIGN_OR_RETURN(auto slides, default_layers(fields, family.windows, config));
+  const bool by_layer = family.windows == Windows::kQwen || family.windows == Windows::kByLayer;
+  if (types) {
+    const bool all_slide = std::ranges::find(*types, false) == types->end();
+    const bool none_slides = std::ranges::find(*types, true) == types->end();
+    if (window == 0 && !none_slides) {
+      return fields.unsupported("layer_types",
+                                "\"full_attention\" in each layer of a model without "
+                                "sliding_window");
+    }
+    if (window != 0 && !by_layer && !all_slide) {
+      return fields.unsupported(
+          "layer_types",
+          fmt::format("\"sliding_attention\" in each layer of {} with sliding_window",
+                      family.architecture));
+    }
+    if (by_layer) slides = *types;
+  }
+  std::vector<int32_t> windows;
+  if (window == 0 || window >= config.max_position_embeddings) return windows;
+  if (std::ranges::find(slides, true) == slides.end()) return windows;
+  for (const bool sliding : slides) windows.push_back(sliding ? window : 0);
+  return windows;
+}
+
+}  // namespace millrace::model
