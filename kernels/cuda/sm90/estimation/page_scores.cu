@@ -1,5 +1,6 @@
 // Page scores in one pass over K: p under the given log-sum-exp, summed by page. A tile of keys is a
 // page.
+#include "common/check.h"
 #include "kernels/api/estimation_checks.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/tensor_map.h"
