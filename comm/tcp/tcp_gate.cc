@@ -175,12 +175,12 @@ void TcpGate::serve(uint64_t id) noexcept {
   if (verdict == Verdict::kGoes) return drop(found);
   epoll_.remove(found->second.stream.descriptor());
   TcpStream stream = std::move(found->second.stream);
+  auto admitted = std::move(found->second.admitted);
   if (--of_origin_[found->second.origin] == 0) of_origin_.erase(found->second.origin);
   strangers_.erase(found);
   try {
-    around_.take(std::move(stream));
+    around_.take(std::move(stream), std::move(admitted));
   } catch (const std::exception&) {
-    --around_.counts.clients;
     ++around_.counts.failures;
   }
 }
@@ -221,14 +221,14 @@ TcpGate::Verdict TcpGate::judge(Stranger& stranger) {
     (void)answer(stranger, errc_to_wire(Errc::kNotFound));
     return Verdict::kGoes;
   }
-  // Only the gate lets them grow.
-  if (around_.counts.clients.load() >= around_.limits.max_clients) {
-    stranger.why = "there are as many clients as there may be";
+  auto admitted = around_.quota.take(*capability);
+  if (!admitted.ok()) {
+    stranger.why = "there are as many clients, in all or of its lease, as there may be";
     (void)answer(stranger, errc_to_wire(Errc::kExhausted));
     return Verdict::kGoes;
   }
   if (!answer(stranger, 0)) return Verdict::kGoes;
-  ++around_.counts.clients;
+  stranger.admitted = *std::move(admitted);
   return Verdict::kIsAdmitted;
 }
 

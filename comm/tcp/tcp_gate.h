@@ -15,6 +15,7 @@
 
 #include "comm/api/transport.h"
 #include "comm/net/socket_address.h"
+#include "comm/tcp/connection_quota.h"
 #include "comm/tcp/epoll.h"
 #include "comm/tcp/tcp_limits.h"
 #include "comm/tcp/tcp_server_counts.h"
@@ -31,11 +32,12 @@ class TcpGate {
   struct Surroundings {
     const TransportServer::Admits& admits;  // empty: everybody
     const TcpLimits& limits;
-    TcpServerCounts& counts;  // an admitted client counts in `clients`: who takes it counts it out
+    TcpServerCounts& counts;
+    ConnectionQuota& quota;
     std::shared_ptr<TlsSource> tls;  // null: not encrypted
     std::string name;                // in the log
     // Takes an admitted client, on the gate's thread.
-    std::function<void(TcpStream)> take;
+    std::function<void(TcpStream, ConnectionQuota::Connection)> take;
   };
 
   static Result<FileDescriptor> listen_at(const SocketAddress& address);
@@ -59,6 +61,7 @@ class TcpGate {
     size_t filled = 0;
     uint32_t watched = EPOLLIN | EPOLLRDHUP;
     const char* why = "it said no hello";  // it is not let in
+    ConnectionQuota::Connection admitted;
   };
   using Strangers = std::map<uint64_t, Stranger>;  // in the order in which they came
 

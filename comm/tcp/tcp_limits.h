@@ -16,8 +16,10 @@ struct TcpLimits {
   int max_strangers_of_address = 64;
   // From being accepted to being admitted, TLS included.
   Duration hello = std::chrono::seconds(5);
-  // Admitted ones; further ones are refused with kExhausted.
+  // Admitted ones, in all and of one lease; further ones are refused with kExhausted. A decode process
+  // opens one for each of its pulling threads.
   int max_clients = 1024;
+  int max_clients_of_lease = 256;
   // Between two requests.
   Duration idle = std::chrono::minutes(10);
   // From the first byte of a request to its last.

@@ -43,9 +43,14 @@ Result<void> TcpServer::start(const std::string& host, int port, const TcpOption
       gate_, TcpGate::create({.admits = admits_,
                               .limits = limits_,
                               .counts = counts_,
+                              .quota = quota_,
                               .tls = std::move(tls),
                               .name = address_,
-                              .take = [this](TcpStream stream) { take(std::move(stream)); }},
+                              .take =
+                                  [this](TcpStream stream, ConnectionQuota::Connection admitted) {
+                                    lanes_[next_lane_++ % lanes_.size()]->adopt(
+                                        std::move(stream), std::move(admitted));
+                                  }},
                              std::move(listener)));
   for (const auto& lane : lanes_) lane->start();
   gate_->start();
@@ -55,10 +60,6 @@ Result<void> TcpServer::start(const std::string& host, int port, const TcpOption
 TcpServer::~TcpServer() {
   gate_.reset();    // nobody comes any more
   readers_.stop();  // before the lanes, to which it gives what it has made
-}
-
-void TcpServer::take(TcpStream stream) {
-  lanes_[next_lane_++ % lanes_.size()]->adopt(std::move(stream));
 }
 
 TransportStats TcpServer::stats() const {

@@ -30,14 +30,15 @@ class TcpServer final : public TransportServer {
       : handler_(std::move(handler)),
         admits_(std::move(admits)),
         limits_(options.limits),
+        quota_(options.limits.max_clients, options.limits.max_clients_of_lease),
         readers_(options.reader_threads) {}
   Result<void> start(const std::string& host, int port, const TcpOptions& options);
-  void take(TcpStream stream);
 
   const Handler handler_;
   const Admits admits_;
   const TcpLimits limits_;
   TcpServerCounts counts_;
+  ConnectionQuota quota_;
   ReaderThreads readers_;
   std::string address_;
   std::vector<std::unique_ptr<TcpServerLane>> lanes_;

@@ -9,7 +9,6 @@ namespace millrace::comm {
 struct TcpServerCounts {
   std::atomic<int64_t> requests = 0, bytes_sent = 0, bytes_received = 0, failures = 0;
   std::atomic<int64_t> refused = 0;      // not let in
-  std::atomic<int> clients = 0;          // admitted ones, now
   std::atomic<int64_t> reply_bytes = 0;  // of replies that are under way
 };
 

@@ -32,17 +32,17 @@ TcpServerLane::~TcpServerLane() {
   epoll_.wake();
   if (thread_.joinable()) thread_.join();
   for (auto& [id, client] : clients_) let_go_of_reply(*client);
-  around_.counts.clients -= static_cast<int>(clients_.size() + arrivals_.size());
 }
 
 void TcpServerLane::start() {
   thread_ = std::thread([this] { run(); });
 }
 
-void TcpServerLane::adopt(TcpStream stream) {
+void TcpServerLane::adopt(TcpStream stream, ConnectionQuota::Connection admitted) {
+  auto client = std::make_unique<Client>(std::move(stream), std::move(admitted));
   {
     const std::lock_guard lock(mutex_);
-    arrivals_.push_back(std::move(stream));
+    arrivals_.push_back(std::move(client));
   }
   epoll_.wake();
 }
@@ -65,14 +65,13 @@ int TcpServerLane::patience_ms() const {
 }
 
 void TcpServerLane::take_arrivals() {
-  std::vector<TcpStream> arrivals;
+  std::vector<std::unique_ptr<Client>> arrivals;
   {
     const std::lock_guard lock(mutex_);
     arrivals.swap(arrivals_);
   }
-  for (auto& stream : arrivals) {
+  for (auto& client : arrivals) {
     const uint64_t id = next_id_++;
-    auto client = std::make_unique<Client>(std::move(stream));
     enter(*client, Phase::kRequest);
     const bool watched = epoll_.add(client->stream.descriptor(), id, client->watched).ok();
     clients_.emplace(id, std::move(client));
@@ -249,7 +248,6 @@ void TcpServerLane::drop(uint64_t id, const char* why) {
   let_go_of_reply(*found->second);
   if (found->second->phase == Phase::kQueued) --num_queued_;
   clients_.erase(found);
-  --around_.counts.clients;
 }
 
 const char* TcpServerLane::overdue(const Client& client, TimePoint now) const {

@@ -15,6 +15,7 @@
 
 #include "comm/api/transport.h"
 #include "comm/net/reader_threads.h"
+#include "comm/tcp/connection_quota.h"
 #include "comm/tcp/epoll.h"
 #include "comm/tcp/piece_cursor.h"
 #include "comm/tcp/request_reader.h"
@@ -43,8 +44,8 @@ class TcpServerLane {
   ~TcpServerLane();
 
   void start();
-  // A client that was admitted, and counted; the lane counts it out. Any thread.
-  void adopt(TcpStream stream);
+  // Any thread.
+  void adopt(TcpStream stream, ConnectionQuota::Connection admitted);
 
  private:
   enum class Phase {
@@ -54,9 +55,11 @@ class TcpServerLane {
     kReply,    // until it has left
   };
   struct Client {
-    explicit Client(TcpStream admitted) : stream(std::move(admitted)) {}
+    Client(TcpStream of, ConnectionQuota::Connection admission)
+        : stream(std::move(of)), admitted(std::move(admission)) {}
 
     TcpStream stream;
+    ConnectionQuota::Connection admitted;
     Phase phase = Phase::kRequest;
     TimePoint phase_since, progress_at;
     uint32_t watched = EPOLLIN | EPOLLRDHUP;
@@ -106,7 +109,7 @@ class TcpServerLane {
   TimePoint next_sweep_;
 
   std::mutex mutex_;  // of what other threads bring
-  std::vector<TcpStream> arrivals_;
+  std::vector<std::unique_ptr<Client>> arrivals_;
   std::vector<Answer> answers_;
 
   std::atomic<bool> stopping_ = false;

@@ -7,14 +7,17 @@
 namespace millrace::kvstore {
 
 ReadMemory::~ReadMemory() {
-  if (budget_ != nullptr) budget_->give_back(buffer_.bytes());
+  if (budget_ == nullptr) return;
+  const int64_t bytes = memory_.bytes();
+  { const FreshMemory freed = std::move(memory_); }
+  budget_->give_back(bytes);
 }
 
 Result<ReadMemory> ReadBudget::take(int64_t num_bytes) {
   if (num_bytes == 0) return ReadMemory();
   MR_RETURN_IF_ERROR(reserve(num_bytes));
   try {
-    return ReadMemory(*this, AlignedBuffer(num_bytes));
+    return ReadMemory(*this, FreshMemory(num_bytes));
   } catch (const std::bad_alloc&) {
     give_back(num_bytes);
     return error(Errc::kExhausted, "cannot allocate memory to read {} of pages",

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <mutex>
 
-#include "common/aligned_buffer.h"
 #include "common/result.h"
+#include "common/system/fresh_memory.h"
 
 namespace millrace::kvstore {
 
@@ -19,20 +19,20 @@ class ReadMemory {
   ReadMemory(ReadMemory&& other) noexcept { *this = std::move(other); }
   ReadMemory& operator=(ReadMemory&& other) noexcept {
     std::swap(budget_, other.budget_);
-    std::swap(buffer_, other.buffer_);
+    std::swap(memory_, other.memory_);
     return *this;
   }
   ~ReadMemory();
 
-  std::byte* data() { return buffer_.as<std::byte>(); }
+  std::byte* data() { return memory_.data(); }
 
  private:
   friend class ReadBudget;
-  ReadMemory(ReadBudget& budget, AlignedBuffer buffer)
-      : budget_(&budget), buffer_(std::move(buffer)) {}
+  ReadMemory(ReadBudget& budget, FreshMemory memory)
+      : budget_(&budget), memory_(std::move(memory)) {}
 
   ReadBudget* budget_ = nullptr;
-  AlignedBuffer buffer_;
+  FreshMemory memory_;
 };
 
 // Thread-safe.

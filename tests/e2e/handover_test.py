@@ -35,6 +35,11 @@ class StreamingTest(ServiceTestCase):
     def streamed(self, prompt, **fields):
         return self.service.prefill_events(prompt, handover="streaming", **fields)
 
+    def assert_told_of_the_end(self, request_id, message):
+        """By the end of the request, or, where the node was not connected yet, by that of its lease."""
+        self.assertIn(f"request '{request_id}'", message)
+        self.assertRegex(message, "is gone: aborted|the server knows no such lease: it is over")
+
     def test_events_are_the_manifest_then_every_layer_then_the_result(self):
         events = list(self.streamed(SHORT))
         self.assertEqual(names(events), ["queued", "started", "manifest"] + ["layer"] * NUM_LAYERS + ["done"])
@@ -114,8 +119,7 @@ class StreamingTest(ServiceTestCase):
             node.pass_on("layer", {"request_id": "unheard", "layer": 0})
             code, message = node.result()
         self.assertEqual(code, 1, message)
-        # By the request's end, or, where the node was not connected yet, by the lease's.
-        self.assertRegex(message, "request 'unheard' is gone: aborted|the server knows no such lease: it is over")
+        self.assert_told_of_the_end("unheard", message)
 
     def test_a_client_that_leaves_takes_the_cache_along(self):
         with StreamingDecode() as node:
@@ -130,7 +134,7 @@ class StreamingTest(ServiceTestCase):
                 node.pass_on("layer", {"request_id": "left", "layer": layer})
             code, message = node.result()
         self.assertEqual(code, 1, message)
-        self.assertIn("request 'left' is gone: aborted", message)
+        self.assert_told_of_the_end("left", message)
 
     def test_streaming_without_a_stream_and_other_words_are_refused(self):
         status, _, body = self.service.prefill(SHORT, handover="streaming")

@@ -141,6 +141,9 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
               sum(ranks, [](const auto& r) { return r.transport.requests; }));
   samples.add(true, "millrace_kv_failures_total", "Page requests that failed in transport",
               sum(ranks, [](const auto& r) { return r.transport.failures; }));
+  samples.add(true, "millrace_kv_connections_refused_total",
+              "Connections to KV ports that were not let in",
+              sum(ranks, [](const auto& r) { return r.transport.refused; }));
   // Leases are the same on all ranks; rank 0's count stands for the group.
   samples.add(false, "millrace_leases", "Leases on finished caches",
               static_cast<double>(ranks.front().store.leases_active));

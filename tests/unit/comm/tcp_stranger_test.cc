@@ -33,6 +33,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 constexpr std::string_view kLease = "0123456789abcdef0123456789abcdef";
+constexpr std::string_view kAnotherLease = "fedcba9876543210fedcba9876543210";
 
 // Only a bug reaches it.
 Deadline ample() {
@@ -86,7 +87,9 @@ class TcpStrangers : public testing::Test {
         TcpOptions{.server_threads = 2, .reader_threads = 1, .limits = limits});
     auto server = transport_->listen(
         "127.0.0.1", 0, [this](std::string_view request) { return answer_(request); },
-        [](std::string_view capability) { return capability == kLease; });
+        [](std::string_view capability) {
+          return capability == kLease || capability == kAnotherLease;
+        });
     ASSERT_TRUE(server.ok()) << server.error().to_string();
     server_ = std::move(*server);
   }
@@ -232,6 +235,17 @@ TEST_F(TcpStrangers, MoreClientsThanAllowedAreToldToComeAgain) {
   const auto second = connect();
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(connect().error().code, Errc::kExhausted);
+  first->reset();
+  while (!connect().ok()) std::this_thread::yield();  // once the server has noticed
+}
+
+TEST_F(TcpStrangers, OneLeaseDoesNotTakeTheConnectionsOfAnother) {
+  serve({.max_clients_of_lease = 2});
+  auto first = connect();
+  const auto second = connect();
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(connect().error().code, Errc::kExhausted);
+  EXPECT_TRUE(connect(kAnotherLease).ok());
   first->reset();
   while (!connect().ok()) std::this_thread::yield();  // once the server has noticed
 }

@@ -258,8 +258,9 @@ int64_t growth_under_64_pulls(const RankProcess& rank, bool same_host) {
 }
 
 // What 64 connections take of the transport is the same for pages in memory; beside it there is the
-// budget for pages that are read, and what the allocator keeps of it for each of the threads that
-// read. Without a budget the rank grew by 100 MB more, for 64 requests of 1 MiB at once.
+// budget for pages that are read, of which nothing stays with an allocator, and small change: 0.2 MB
+// seen, a quarter of the budget allowed. Without a budget the rank grew by 100 MB, for 64 requests of
+// 1 MiB at once.
 TEST(SameHostProcess, ManyPullsFromDiskTakeNoMoreThanTheirBudget) {
   constexpr int64_t kBudget = 4 << 20;
   RankSettings settings{.num_layers = 1, .num_tokens = 4096, .head_dim = 32};
@@ -270,7 +271,7 @@ TEST(SameHostProcess, ManyPullsFromDiskTakeNoMoreThanTheirBudget) {
   const int64_t transport = growth_under_64_pulls(in_memory, /*same_host=*/false);
   const int64_t same_host = growth_under_64_pulls(in_memory, /*same_host=*/true);
   const int64_t disk = growth_under_64_pulls(on_disk, /*same_host=*/false);
-  EXPECT_LE(disk, transport + 8 * kBudget);
+  EXPECT_LE(disk, transport + kBudget + kBudget / 4);
   EXPECT_LE(same_host, transport + kBudget);
 }
 
