@@ -28,6 +28,11 @@ std::string facts_of(const ModelConfig& config) {
                          fmt::join(rope_inv_freq(config, /*long_prompt=*/true), " "));
   }
   if (config.rotary_dim != 0) facts += fmt::format(" rotary_dim {}", config.rotary_dim);
+  if (const auto& experts = config.experts; experts.num_experts > 0) {
+    facts += fmt::format(" experts {} {} {} {} {} dense {}", experts.num_experts,
+                         experts.experts_per_token, experts.ffn_size, experts.weights_sum_to_one,
+                         experts.shared_ffn_size, fmt::join(experts.dense_layers, " "));
+  }
   return facts;
 }
 

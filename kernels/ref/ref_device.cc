@@ -8,7 +8,9 @@ namespace {
 
 class RefDevice final : public HostMemoryDevice {
  public:
-  DeviceInfo info() const override { return {.name = "reference", .num_threads = 1}; }
+  DeviceInfo info() const override {
+    return {.name = "reference", .num_threads = 1, .computes_experts = true};
+  }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
   void rms_norm(const RmsNormParams& params) override { ref::rms_norm(params); }
@@ -16,6 +18,8 @@ class RefDevice final : public HostMemoryDevice {
   void add(const AddParams& params) override { ref::add(params); }
   void gemm(const GemmParams& params) override { ref::gemm(params); }
   void swiglu(const SwigluParams& params) override { ref::swiglu(params); }
+  void route(const RouteParams& params) override { ref::route(params); }
+  void experts(const ExpertsParams& params) override { ref::experts(params); }
 
   void attention(const AttentionParams& params) override { ref::attention(params); }
   void decode_attention(const DecodeAttentionParams& params) override {

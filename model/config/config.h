@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "model/config/experts_config.h"
 #include "model/config/rope_scaling.h"
 
 namespace millrace::model {
@@ -30,11 +31,24 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool qk_norm = false;            // each head of Q and K is RMS-normalised before it turns
   bool fused_projections = false;  // of Q, K and V, and of gate and up, in the checkpoint
+  ExpertsConfig experts;
   // What ends a text: eos_token_id of config.json and of generation_config.json, which chat models
   // have more in.
   std::set<int32_t> eos_token_ids;
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
+  bool has_experts(int32_t layer) const {
+    return experts.num_experts > 0 && !experts.dense_layers.contains(layer);
+  }
+  bool has_dense_layers() const {
+    return experts.num_experts == 0 || !experts.dense_layers.empty();
+  }
+  // Of the MLPs that a token goes through in a layer.
+  int32_t active_ffn_size() const {
+    return experts.num_experts == 0
+               ? ffn_size
+               : experts.experts_per_token * experts.ffn_size + experts.shared_ffn_size;
+  }
   int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 

@@ -19,7 +19,10 @@ class MemoryDevice final : public kernels::Device {
   int64_t allocated_bytes() const { return allocated_bytes_; }
 
   kernels::DeviceInfo info() const override {
-    return {.name = "memory", .num_threads = num_threads_, .host_memory = num_threads_ > 0};
+    return {.name = "memory",
+            .num_threads = num_threads_,
+            .host_memory = num_threads_ > 0,
+            .computes_experts = true};
   }
   int64_t free_bytes() const override { return capacity_bytes_ - allocated_bytes_; }
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override {
