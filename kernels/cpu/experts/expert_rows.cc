@@ -1,11 +1,9 @@
 #include "kernels/cpu/experts/expert_rows.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "common/check.h"
-#include "common/units.h"
 
 namespace millrace::kernels::cpu {
 
@@ -32,12 +30,6 @@ std::span<const int64_t> ExpertRows::choices_of(int32_t expert) const {
   const auto begin = static_cast<size_t>(begin_[static_cast<size_t>(expert)]);
   const auto end = static_cast<size_t>(begin_[static_cast<size_t>(expert) + 1]);
   return std::span(choices_).subspan(begin, end - begin);
-}
-
-int64_t expert_product_rows(int64_t num_rows, int64_t max_rows) {
-  const int num_digits = std::bit_width(static_cast<uint64_t>(num_rows));
-  const int64_t step = int64_t{1} << std::max(num_digits - 3, 0);
-  return std::min(round_up(num_rows, step), max_rows);
 }
 
 }  // namespace millrace::kernels::cpu

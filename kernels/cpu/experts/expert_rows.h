@@ -22,10 +22,4 @@ class ExpertRows {
   std::vector<int64_t> choices_;
 };
 
-// The height of the product for `num_rows` >= 1 rows: the next number whose binary digits behind
-// the first three are zeros, at most `max_rows`. Up to a fourth more work, a tenth on average, for
-// 36 heights up to 1024 instead of 1024: every height is a program that oneDNN compiles for a
-// millisecond (kernels/cpu/runtime/matmul_cache.h).
-int64_t expert_product_rows(int64_t num_rows, int64_t max_rows);
-
 }  // namespace millrace::kernels::cpu

@@ -369,14 +369,14 @@ TEST(ExpertRows, AreSortedByExpertAndRow) {
 TEST(ExpertRows, HeightsOfProductsAreFewAndNotMuchMoreThanTheRows) {
   int64_t num_heights = 0, last = 0;
   for (int64_t rows = 1; rows <= 1024; ++rows) {
-    const int64_t height = cpu::expert_product_rows(rows, 1024);
+    const int64_t height = expert_product_rows(rows, 1024);
     EXPECT_GE(height, rows);
     EXPECT_LE(height * 4, rows * 5);
     if (height != last) ++num_heights;
     last = height;
   }
   EXPECT_EQ(num_heights, 36);
-  EXPECT_EQ(cpu::expert_product_rows(701, 701), 701);
+  EXPECT_EQ(expert_product_rows(701, 701), 701);
 }
 
 }  // namespace
