@@ -34,6 +34,11 @@ std::string facts_of(const ModelConfig& config) {
   if (config.float8) {
     facts += fmt::format(" float8 {} {}", config.float8->block_rows, config.float8->block_cols);
   }
+  if (const auto& experts = config.experts; experts.num_experts > 0) {
+    facts += fmt::format(" experts {} {} {} {} {} dense {}", experts.num_experts,
+                         experts.experts_per_token, experts.ffn_size, experts.weights_sum_to_one,
+                         experts.shared_ffn_size, fmt::join(experts.dense_layers, " "));
+  }
   return facts;
 }
 

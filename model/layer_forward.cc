@@ -17,14 +17,30 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
       int64_t{shard.num_query_heads + 2 * shard.num_kv_heads} * weights.config.head_dim;
   // What a product leaves for an operation to read: Q, K and V, then gate and up if need be.
   int64_t projected_row = qkv_width * dtype_bytes(forward.projection_dtype_);
-  if (!device.info().fuses_swiglu) {
-    projected_row = std::max(projected_row, 2 * shard.ffn_size * int64_t{sizeof(float)});
-  }
+  const int64_t expert_ffn = std::max<int64_t>(shard.expert_ffn_size, shard.shared_ffn_size);
+  const int64_t mlp_products = device.info().fuses_swiglu ? 0 : shard.ffn_size;
+  const int64_t products = std::max(mlp_products, expert_ffn);
+  projected_row = std::max(projected_row, 2 * products * int64_t{sizeof(float)});
   MR_ASSIGN_OR_RETURN(forward.normed_,
                       device.allocate(max_rows * weights.config.hidden_size * element));
   MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_row));
-  MR_ASSIGN_OR_RETURN(forward.activated_, device.allocate(max_rows * shard.ffn_size * element));
+  const int64_t widest = std::max<int64_t>(shard.ffn_size, expert_ffn);
+  MR_ASSIGN_OR_RETURN(forward.activated_, device.allocate(max_rows * widest * element));
+  MR_RETURN_IF_ERROR(forward.allocate_experts());
   return forward;
+}
+
+Result<void> LayerForward::allocate_experts() {
+  const auto& experts = weights_->config.experts;
+  if (experts.num_experts == 0) return {};
+  const int64_t num_choices = max_rows_ * experts.experts_per_token;
+  const int64_t num_elements = max_rows_ * weights_->config.hidden_size;
+  MR_ASSIGN_OR_RETURN(chosen_, device_->allocate(num_choices * int64_t{sizeof(int32_t)}));
+  MR_ASSIGN_OR_RETURN(chosen_weights_, device_->allocate(num_choices * int64_t{sizeof(float)}));
+  MR_ASSIGN_OR_RETURN(gathered_,
+                      device_->allocate(num_elements * dtype_bytes(weights_->compute_dtype)));
+  MR_ASSIGN_OR_RETURN(outputs_, device_->allocate(num_elements * int64_t{sizeof(float)}));
+  return {};
 }
 
 kernels::Matrix LayerForward::normed(int64_t num_rows) const {
@@ -84,6 +100,13 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
                        bool accumulate) {
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
   rms_norm(hidden, w.mlp_norm, num_rows);
+  if (w.experts.num_experts > 0) {
+    run_experts(w.experts, num_rows, out, accumulate);
+    if (w.shared_expert.num_experts > 0) {
+      run_experts(w.shared_expert, num_rows, out, /*accumulate=*/true);
+    }
+    return;
+  }
   const auto activated =
       dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, weights_->shard.ffn_size);
   device_->swiglu({.a = normed(num_rows),
@@ -94,6 +117,30 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
                  .b = w.down,
                  .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
                  .accumulate = accumulate});
+}
+
+void LayerForward::run_experts(const ExpertWeights& experts, int64_t num_rows, float* out,
+                               bool accumulate) {
+  device_->route({.a = normed(num_rows),
+                  .router = experts.router,
+                  .num_experts = experts.num_experts,
+                  .experts_per_row = experts.experts_per_token,
+                  .weighting = experts.weighting,
+                  .experts = chosen_.as<int32_t>(),
+                  .weights = chosen_weights_.as<float>()});
+  device_->experts({.a = normed(num_rows),
+                    .num_experts = experts.num_experts,
+                    .experts_per_row = experts.experts_per_token,
+                    .experts = chosen_.as<int32_t>(),
+                    .weights = chosen_weights_.as<float>(),
+                    .gate_up = experts.gate_up,
+                    .down = experts.down,
+                    .gathered = gathered_.data(),
+                    .products = projected_.as<float>(),
+                    .activated = activated_.data(),
+                    .outputs = outputs_.as<float>(),
+                    .out = out,
+                    .accumulate = accumulate});
 }
 
 void LayerForward::logits(const float* hidden, int64_t num_rows, float* out) {

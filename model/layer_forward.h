@@ -37,6 +37,7 @@ class LayerForward {
   // tensor-parallel ranks to `out` [num_rows, hidden] when `accumulate`, else overwrites it.
   void attention_output(int32_t layer, const void* attention, int64_t num_rows, float* out,
                         bool accumulate);
+  // The MLP, or the layer's mixture of experts.
   void mlp(int32_t layer, const float* hidden, int64_t num_rows, float* out, bool accumulate);
 
   // Final norm and this rank's slice of the vocabulary: [num_rows, vocab_end - vocab_begin].
@@ -50,6 +51,9 @@ class LayerForward {
         projection_dtype_(device.info().projection_dtype(weights.compute_dtype)) {}
 
   kernels::Matrix normed(int64_t num_rows) const;
+  Result<void> allocate_experts();
+  // Of the rows in `normed_`.
+  void run_experts(const ExpertWeights& experts, int64_t num_rows, float* out, bool accumulate);
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
 
   kernels::Device* device_;
@@ -57,9 +61,15 @@ class LayerForward {
   int64_t max_rows_;
   DType projection_dtype_;
   kernels::DeviceBuffer normed_;  // [max_rows, hidden], compute dtype
-  // [max_rows, qkv width], projection dtype; then gate and up where the device does not fuse them
+  // [max_rows, qkv width], projection dtype; then gate and up where the device does not fuse them,
+  // and of experts
   kernels::DeviceBuffer projected_;
   kernels::DeviceBuffer activated_;  // [max_rows, ffn], compute dtype
+  // Where the model has experts: whom each row chose, then the rows of one of them.
+  kernels::DeviceBuffer chosen_;          // [max_rows, experts a token] int32
+  kernels::DeviceBuffer chosen_weights_;  // the same, float32
+  kernels::DeviceBuffer gathered_;        // [max_rows, hidden], compute dtype
+  kernels::DeviceBuffer outputs_;         // [max_rows, hidden] float32
 };
 
 }  // namespace millrace::model

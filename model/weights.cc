@@ -35,7 +35,10 @@ class WeightLoader {
       const auto prefix = fmt::format("model.layers.{}.", i);
       LayerWeights layer;
       MR_RETURN_IF_ERROR(load_attention(prefix, layer));
-      MR_RETURN_IF_ERROR(load_mlp(prefix, layer));
+      MR_ASSIGN_OR_RETURN(layer.mlp_norm,
+                          norm(prefix + "post_attention_layernorm.weight", hidden()));
+      MR_RETURN_IF_ERROR(config_->has_experts(i) ? load_experts(prefix, layer)
+                                                 : load_mlp(prefix, layer));
       weights_->layers.push_back(layer);
     }
     MR_ASSIGN_OR_RETURN(weights_->final_norm, norm("model.norm.weight", hidden()));
@@ -164,7 +167,6 @@ class WeightLoader {
   }
 
   Result<void> load_mlp(const std::string& prefix, LayerWeights& layer) {
-    MR_ASSIGN_OR_RETURN(layer.mlp_norm, norm(prefix + "post_attention_layernorm.weight", hidden()));
     const std::string mlp = prefix + "mlp.";
     const int64_t all = config_->ffn_size;
     const int64_t count = shard_->ffn_size;
@@ -184,12 +186,72 @@ class WeightLoader {
     return {};
   }
 
+  Result<void> load_experts(const std::string& prefix, LayerWeights& layer) {
+    using kernels::ExpertWeighting;
+    const auto& config = config_->experts;
+    const bool mixtral = config.names == ExpertsConfig::Names::kMixtral;
+    const std::string mixture = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
+    ExpertNames names{.router = mixture + "gate.weight",
+                      .gate = mixtral ? "w1" : "gate_proj",
+                      .up = mixtral ? "w3" : "up_proj",
+                      .down = mixtral ? "w2" : "down_proj"};
+    for (int32_t i = 0; i < config.num_experts; ++i) {
+      names.experts.push_back(fmt::format("{}experts.{}.", mixture, i));
+    }
+    layer.experts = {.experts_per_token = config.experts_per_token,
+                     .weighting = config.weights_sum_to_one ? ExpertWeighting::kChosenSoftmax
+                                                            : ExpertWeighting::kSoftmax};
+    MR_RETURN_IF_ERROR(stack_experts(names, config.ffn_size, layer.experts));
+    if (config.shared_ffn_size == 0) return {};
+    names.router = mixture + "shared_expert_gate.weight";
+    names.experts = {mixture + "shared_expert."};
+    layer.shared_expert = {.experts_per_token = 1, .weighting = ExpertWeighting::kSigmoid};
+    return stack_experts(names, config.shared_ffn_size, layer.shared_expert);
+  }
+
+  struct ExpertNames {
+    std::string router;
+    std::vector<std::string> experts;
+    const char *gate, *up, *down;
+  };
+
+  // `all`: the width of an expert on all ranks together.
+  Result<void> stack_experts(const ExpertNames& names, int64_t all, ExpertWeights& experts) {
+    const int64_t count = all / weights_->tp.size;
+    const int64_t first = weights_->tp.rank * count;
+    std::vector<TensorSlice> gate_up, down;
+    for (const auto& expert : names.experts) {
+      for (const char* name : {names.gate, names.up}) {
+        MR_ASSIGN_OR_RETURN(const auto rows,
+                            matrix(fmt::format("{}{}.weight", expert, name), all, hidden()));
+        gate_up.push_back(rows.rows(first, count));
+      }
+      MR_ASSIGN_OR_RETURN(const auto columns,
+                          matrix(fmt::format("{}{}.weight", expert, names.down), hidden(), all));
+      down.push_back(columns.cols(first, count));
+    }
+    experts.num_experts = static_cast<int32_t>(std::ssize(names.experts));
+    MR_ASSIGN_OR_RETURN(const auto router, matrix(names.router, experts.num_experts, hidden()));
+    MR_ASSIGN_OR_RETURN(experts.router, uploader_.stacked_vector(std::array{router}));
+    MR_ASSIGN_OR_RETURN(experts.gate_up, uploader_.stack(gate_up, weights_->compute_dtype));
+    MR_ASSIGN_OR_RETURN(experts.down, uploader_.stack(down, weights_->compute_dtype));
+    return {};
+  }
+
   const TensorSource* tensors_;
   ModelWeights* weights_;
   const ModelConfig* config_;
   const ShardShape* shard_;
   WeightUploader uploader_;
 };
+
+// Said before the weights, which may be many, are read.
+Result<void> check_experts(const ModelConfig& config, const kernels::DeviceInfo& device) {
+  if (config.experts.num_experts == 0 || device.computes_experts) return {};
+  return error(Errc::kUnsupported,
+               "{} has {} experts in a layer, which {} does not compute; supported: --device cpu",
+               config.name, config.experts.num_experts, device.name);
+}
 
 Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
                                                    const ModelConfig& config) {
@@ -205,6 +267,7 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
                                                          kernels::Device& device, int num_threads) {
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
+  MR_RETURN_IF_ERROR(check_experts(weights->config, device.info()));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
   weights->compute_dtype = compute_dtype;

@@ -4,6 +4,11 @@
 // row-parallel: o, down (columns are split; the products of the ranks sum). When tp exceeds the kv
 // heads, kv heads are replicated: rank r holds kv head r * num_kv_heads / tp. A rank reads only its
 // slices from the mapped files.
+//
+// Experts are split by width as an MLP is: every rank has a part of all of them. Split by number,
+// ranks would wait for the one whose experts most tokens chose, and a token's sum would need an
+// exchange of rows before and after; so the sum over tp that an MLP needs is all there is. What it
+// costs: products of an expert are narrower, and each rank computes the whole router.
 #pragma once
 
 #include <memory>
@@ -27,16 +32,28 @@ struct ShardShape {
   int32_t first_query_head = 0;
   int32_t num_kv_heads = 0;
   int32_t first_kv_head = 0;
-  int32_t kv_replicas = 1;  // ranks that hold the same kv head
-  int32_t kv_replica = 0;   // which of them this is; 0 stores it
-  int32_t ffn_size = 0;
+  int32_t kv_replicas = 1;      // ranks that hold the same kv head
+  int32_t kv_replica = 0;       // which of them this is; 0 stores it
+  int32_t ffn_size = 0;         // 0 where no layer has an MLP
+  int32_t expert_ffn_size = 0;  // of every expert
+  int32_t shared_ffn_size = 0;
   int32_t vocab_begin = 0;
   int32_t vocab_end = 0;
 };
 
-// kUnsupported when heads, ffn or vocabulary do not divide: names the field and the sizes that
+// kUnsupported when heads or widths do not divide: names the field and the sizes that
 // work. (Vocabulary: any; the last rank holds fewer rows.)
 Result<ShardShape> shard_shape(const ModelConfig& config, TensorParallel tp);
+
+// Experts that lie one below the other, in device memory.
+struct ExpertWeights {
+  int32_t num_experts = 0;  // 0: the layer has none
+  int32_t experts_per_token = 0;
+  kernels::ExpertWeighting weighting = kernels::ExpertWeighting::kSoftmax;
+  const float* router = nullptr;  // [num_experts, hidden]
+  kernels::ConstMatrix gate_up;   // [num_experts * 2 * ffn of this rank, hidden]
+  kernels::ConstMatrix down;      // [num_experts * hidden, ffn of this rank]
+};
 
 // Views; the memory is in ModelWeights::storage or host_memory.
 struct LayerWeights {
@@ -49,6 +66,9 @@ struct LayerWeights {
   const float* mlp_norm = nullptr;  // [hidden]
   kernels::ConstMatrix gate_up;     // [2 * ffn of this rank, hidden]: gate rows, then up rows
   kernels::ConstMatrix down;        // [hidden, ffn of this rank]
+  // In place of gate, up and down; shared: one expert that all tokens choose.
+  ExpertWeights experts;
+  ExpertWeights shared_expert;
 };
 
 struct ModelWeights {
@@ -71,7 +91,7 @@ struct ModelWeights {
 
 // `model`: a directory, or the name of a synthetic model (model/synthetic/synthetic_model.h).
 // `compute_dtype`: weights are converted to it (norms and biases to float32). kUnsupported: float16
-// does not hold them. `num_threads`: that convert what the file has in another form.
+// does not hold them, or the device does not compute the model's experts. `num_threads`: that convert what the file has in another form.
 // `device` outlives the result. kNotFound: a missing tensor, by name; kCorrupt: a file that lies
 // about offsets or shapes; kInvalidArgument: a shape that differs from config.json.
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,

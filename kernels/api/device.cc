@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/check.h"
+
 namespace millrace::kernels {
 
 bool DeviceInfo::computes_in(DType dtype) const {
@@ -19,6 +21,14 @@ bool DeviceInfo::computes_in(DType dtype) const {
 DType DeviceInfo::projection_dtype(DType compute_dtype) const {
   const bool narrow = narrow_projections && compute_dtype == DType::kBFloat16;
   return narrow ? DType::kBFloat16 : DType::kFloat32;
+}
+
+void Device::route(const RouteParams&) {
+  MR_CHECK(false, "{} computes no mixtures of experts", info().name);
+}
+
+void Device::experts(const ExpertsParams&) {
+  MR_CHECK(false, "{} computes no mixtures of experts", info().name);
 }
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept

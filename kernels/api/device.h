@@ -24,6 +24,7 @@
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
+#include "kernels/api/experts.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/index/closed_form.h"
@@ -56,8 +57,9 @@ struct DeviceInfo {
   // Products that an element-wise operation reads are bfloat16 where that is the compute dtype:
   // half the bytes for an operation that memory bounds.
   bool narrow_projections = false;
-  bool sliding_windows = false;  // AttentionParams::window, PageScoresParams::window
-  bool fuses_swiglu = false;     // needs no room for the products
+  bool sliding_windows = false;   // AttentionParams::window, PageScoresParams::window
+  bool fuses_swiglu = false;      // needs no room for the products
+  bool computes_experts = false;  // route() and experts()
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of the
   // MLP, tokens of a prompt under any index.
   int32_t head_dim_step = 16;
@@ -177,6 +179,9 @@ class Device {
   virtual void add(const AddParams& params) = 0;
   virtual void gemm(const GemmParams& params) = 0;
   virtual void swiglu(const SwigluParams& params) = 0;
+  // Where info().computes_experts.
+  virtual void route(const RouteParams& params);
+  virtual void experts(const ExpertsParams& params);
 
   virtual void attention(const AttentionParams& params) = 0;
   virtual void decode_attention(const DecodeAttentionParams& params) = 0;

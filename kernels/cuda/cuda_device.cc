@@ -15,6 +15,7 @@
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/cuda/runtime/upload_ring.h"
 #include "kernels/cuda/sm90/estimation/adaptive/adaptive.h"
+#include "kernels/cuda/sm90/experts/experts.h"
 #include "kernels/cuda/sm90/gemm/gemm.h"
 #include "kernels/cuda/sm90/operations.h"
 
@@ -67,6 +68,7 @@ class CudaDevice final : public Device {
             .host_memory = false,
             .narrow_projections = true,
             .fuses_swiglu = true,
+            .computes_experts = true,
             .head_dim_step = 64,
             .max_head_dim = 128,
             .rotary_dim_step = 16,
@@ -155,6 +157,10 @@ class CudaDevice final : public Device {
     run([&](const GemmParams& p, cuda::Context& context) { gemm_.run(p, context); }, params);
   }
   void swiglu(const SwigluParams& params) override { run(cuda::swiglu, params); }
+  void route(const RouteParams& params) override { run(cuda::route, params); }
+  void experts(const ExpertsParams& params) override {
+    run([&](const ExpertsParams& p, cuda::Context& context) { experts_.run(p, context); }, params);
+  }
 
   void attention(const AttentionParams& params) override { run(cuda::attention, params); }
   void decode_attention(const DecodeAttentionParams& params) override {
@@ -223,6 +229,7 @@ class CudaDevice final : public Device {
   cuda::UploadRing uploads_;
   cuda::EventRing marks_{kMarksKept};
   cuda::Gemm gemm_;
+  cuda::Experts experts_{gemm_};
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
+#include "kernels/api/experts.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/swiglu.h"
 
@@ -18,6 +19,8 @@ void silu_mul(const SiluMulParams& params);
 void add(const AddParams& params);
 void gemm(const GemmParams& params);
 void swiglu(const SwigluParams& params);  // does not touch `products`
+void route(const RouteParams& params);
+void experts(const ExpertsParams& params);  // does not touch scratch
 
 void attention(const AttentionParams& params);
 void decode_attention(const DecodeAttentionParams& params);

@@ -9,7 +9,8 @@ namespace {
 class RefDevice final : public HostMemoryDevice {
  public:
   DeviceInfo info() const override {
-    return {.name = "reference", .num_threads = 1, .sliding_windows = true};
+    return {
+        .name = "reference", .num_threads = 1, .sliding_windows = true, .computes_experts = true};
   }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
@@ -18,6 +19,8 @@ class RefDevice final : public HostMemoryDevice {
   void add(const AddParams& params) override { ref::add(params); }
   void gemm(const GemmParams& params) override { ref::gemm(params); }
   void swiglu(const SwigluParams& params) override { ref::swiglu(params); }
+  void route(const RouteParams& params) override { ref::route(params); }
+  void experts(const ExpertsParams& params) override { ref::experts(params); }
 
   void attention(const AttentionParams& params) override { ref::attention(params); }
   void decode_attention(const DecodeAttentionParams& params) override {

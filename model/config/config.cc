@@ -8,6 +8,7 @@
 
 #include "common/system/mapped_file.h"
 #include "model/config/config_limits.h"
+#include "model/config/expert_fields.h"
 #include "model/config/family.h"
 #include "model/config/json_fields.h"
 #include "model/config/json_text.h"
@@ -31,6 +32,8 @@ Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   if (attention_bias && !family.qkv_bias && !family.qkv_bias_field) {
     return fields.unsupported("attention_bias", "false");
   }
+  MR_ASSIGN_OR_RETURN(const auto qkv_bias, fields.boolean_or("qkv_bias", family.qkv_bias));
+  if (family.shared_expert && !qkv_bias) return fields.unsupported("qkv_bias", "true");
   for (const char* softcap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (fields.find(softcap)) return fields.unsupported(softcap, "null");
   }
@@ -90,6 +93,7 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   config.architecture = family->architecture;
   MR_RETURN_IF_ERROR(refuse_variants(fields, *family));
   MR_RETURN_IF_ERROR(read_dimensions(fields, config));
+  MR_RETURN_IF_ERROR(read_experts(fields, *family, config));
   MR_RETURN_IF_ERROR(read_rope(fields, family->partial_rotary, config));
   MR_ASSIGN_OR_RETURN(config.layer_windows,
                       read_layer_windows(fields, *family, config, has_sliding_window));

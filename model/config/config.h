@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/result.h"
+#include "model/config/experts_config.h"
 #include "model/config/quantization.h"
 #include "model/config/rope_scaling.h"
 
@@ -36,6 +37,7 @@ struct ModelConfig {
   std::optional<Float8Format> float8;  // of weights that the checkpoint has in 8 bits
   // Of each layer the keys that a row sees, itself and those before it; 0: all. Empty: all layers.
   std::vector<int32_t> layer_windows;
+  ExpertsConfig experts;
   // What ends a text: eos_token_id of config.json and of generation_config.json, which chat models
   // have more in.
   std::set<int32_t> eos_token_ids;
@@ -43,6 +45,18 @@ struct ModelConfig {
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int32_t window(int32_t layer) const {
     return layer_windows.empty() ? 0 : layer_windows[static_cast<size_t>(layer)];
+  }
+  bool has_experts(int32_t layer) const {
+    return experts.num_experts > 0 && !experts.dense_layers.contains(layer);
+  }
+  bool has_dense_layers() const {
+    return experts.num_experts == 0 || !experts.dense_layers.empty();
+  }
+  // Of the MLPs that a token goes through in a layer.
+  int32_t active_ffn_size() const {
+    return experts.num_experts == 0
+               ? ffn_size
+               : experts.experts_per_token * experts.ffn_size + experts.shared_ffn_size;
   }
   int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };

@@ -12,6 +12,7 @@ inline constexpr int32_t kMaxHiddenSize = 1 << 17;
 inline constexpr int32_t kMaxHeads = 1024;
 inline constexpr int32_t kMaxHeadDim = 512;
 inline constexpr int32_t kMaxFfnSize = 1 << 20;
+inline constexpr int32_t kMaxExperts = 1024;
 inline constexpr int32_t kMaxVocabSize = 1 << 22;
 inline constexpr int32_t kMaxPositions = 1 << 30;  // positions are int32 in the kernels
 

@@ -9,6 +9,7 @@ namespace millrace::model {
 
 namespace {
 
+using Experts = Family::Experts;
 using Windows = Family::Windows;
 
 constexpr std::array kFamilies = {
@@ -24,6 +25,20 @@ constexpr std::array kFamilies = {
     Family{.architecture = "Qwen3ForCausalLM",
            .qkv_bias_field = true,
            .qk_norm = true,
+           .windows = Windows::kQwen},
+    Family{.architecture = "MixtralForCausalLM",
+           .experts = Experts::kMixtral,
+           .windows = Windows::kField,
+           .rms_norm_eps = 1e-5},
+    Family{.architecture = "Qwen2MoeForCausalLM",
+           .qkv_bias = true,
+           .experts = Experts::kQwen,
+           .shared_expert = true,
+           .windows = Windows::kQwen},
+    Family{.architecture = "Qwen3MoeForCausalLM",
+           .qkv_bias_field = true,
+           .qk_norm = true,
+           .experts = Experts::kQwen,
            .windows = Windows::kQwen},
 };
 

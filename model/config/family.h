@@ -20,12 +20,17 @@ struct Family {
     kQwen,     // use_sliding_window, from layer max_window_layers on, or as layer_types says
   };
 
+  // Whose fields and tensor names a mixture of experts in place of the MLP has.
+  enum class Experts { kNone, kQwen, kMixtral };
+
   std::string_view architecture;
   bool qkv_bias = false;           // always
   bool qkv_bias_field = false;     // as attention_bias says; where neither, it must be false
   bool qk_norm = false;            // an RMS norm of each head of Q and K
   bool fused_projections = false;  // qkv_proj and gate_up_proj are a tensor each
   bool partial_rotary = false;     // partial_rotary_factor
+  Experts experts = Experts::kNone;
+  bool shared_expert = false;  // and an MLP beside them that all tokens go through
   Windows windows = Windows::kNone;
   double rms_norm_eps = 1e-6;  // what Transformers assumes when the file does not say
 };

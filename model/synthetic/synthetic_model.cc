@@ -28,13 +28,34 @@ struct Shape {
   int32_t ffn_size;
   int32_t vocab_size;
   double rope_theta;
+  ExpertsConfig experts = {};
 };
 
-constexpr std::array<Shape, 4> kShapes = {{
+const std::array<Shape, 6> kShapes = {{
     {"llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256, kLlamaRopeTheta},
     {"llama-3-70b", 80, 8192, 64, 8, 128, 28672, 128256, kLlamaRopeTheta},
     {"qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, kQwenRopeTheta},
     {"tiny", 2, 256, 4, 2, 64, 512, 4096, kLlamaRopeTheta},
+    {"qwen3-30b-a3b",
+     48,
+     2048,
+     32,
+     4,
+     128,
+     6144,
+     151936,
+     kQwenRopeTheta,
+     {.num_experts = 128, .experts_per_token = 8, .ffn_size = 768, .weights_sum_to_one = true}},
+    {"tiny-experts",
+     2,
+     256,
+     4,
+     2,
+     64,
+     512,
+     4096,
+     kQwenRopeTheta,
+     {.num_experts = 16, .experts_per_token = 4, .ffn_size = 128, .weights_sum_to_one = true}},
 }};
 
 ModelConfig config_of(const Shape& shape, std::string_view model) {
@@ -51,6 +72,7 @@ ModelConfig config_of(const Shape& shape, std::string_view model) {
   config.max_position_embeddings = kMaxPositions;
   config.rope_theta = shape.rope_theta;
   config.qkv_bias = true;
+  config.experts = shape.experts;
   return config;
 }
 
@@ -78,7 +100,8 @@ Result<Parsed> parse(std::string_view model) {
     return parsed;
   }
   return error(Errc::kInvalidArgument,
-               "{}: unknown synthetic model; expected llama-3-8b, llama-3-70b, qwen2.5-7b or tiny",
+               "{}: unknown synthetic model; expected llama-3-8b, llama-3-70b, qwen2.5-7b, "
+               "qwen3-30b-a3b, tiny or tiny-experts",
                model);
 }
 

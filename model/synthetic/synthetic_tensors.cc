@@ -49,6 +49,29 @@ constexpr std::array<std::string_view, 12> kLayerTensors = {
     "self_attn.v_proj.bias",   "mlp.gate_proj.weight",
     "mlp.up_proj.weight",      "mlp.down_proj.weight"};
 
+// Of "mlp.experts.7.down_proj.weight", "down_proj.weight"; empty where `part` is of no expert below
+// `num_experts`.
+std::string_view expert_part(std::string_view part, int32_t num_experts) {
+  constexpr std::string_view kPrefix = "mlp.experts.";
+  if (!part.starts_with(kPrefix)) return {};
+  part.remove_prefix(kPrefix.size());
+  int32_t expert = -1;
+  const auto [end, problem] = std::from_chars(part.data(), part.data() + part.size(), expert);
+  if (problem != std::errc() || expert < 0 || expert >= num_experts) return {};
+  if (end == part.data() + part.size() || *end != '.') return {};
+  return part.substr(static_cast<size_t>(end - part.data()) + 1);
+}
+
+bool is_layer_tensor(std::string_view part, int32_t num_experts) {
+  if (part == "mlp.gate.weight") return num_experts > 0;
+  const auto of_expert = expert_part(part, num_experts);
+  const auto name = of_expert.empty() ? std::string(part) : fmt::format("mlp.{}", of_expert);
+  // Where layers have experts, none has an MLP.
+  if (name.starts_with("mlp.") && of_expert.empty() && num_experts > 0) return false;
+  if (!of_expert.empty() && !name.ends_with("_proj.weight")) return false;
+  return std::ranges::find(kLayerTensors, name) != kLayerTensors.end();
+}
+
 // About normal, variance 1: the sum of twelve uniforms. Sums of integers are the same everywhere.
 float mixed_normal(uint64_t seed, uint64_t index) {
   uint64_t sum = 0;
@@ -87,8 +110,7 @@ SyntheticTensors::SyntheticTensors(const ModelConfig& config, uint64_t seed)
 bool SyntheticTensors::contains(std::string_view name) const {
   const auto [layer, part] = parse_name(name);
   if (layer < 0) return std::ranges::find(kOuterTensors, part) != kOuterTensors.end();
-  return layer < config_.num_layers &&
-         std::ranges::find(kLayerTensors, part) != kLayerTensors.end();
+  return layer < config_.num_layers && is_layer_tensor(part, config_.experts.num_experts);
 }
 
 Result<Tensor> SyntheticTensors::find(std::string_view name, std::span<const int64_t> shape) const {
@@ -118,7 +140,8 @@ const std::vector<BFloat16>& SyntheticTensors::table(double scale) const {
   auto& values = tables_[scale];
   if (!values.empty()) return values;
   const int64_t longest_row =
-      std::max({config_.hidden_size, config_.ffn_size, config_.num_query_heads * config_.head_dim});
+      std::max({config_.hidden_size, config_.ffn_size, config_.experts.ffn_size,
+                config_.num_query_heads * config_.head_dim});
   const uint64_t normals = named_seed(seed_, "normals");
   values.resize(static_cast<size_t>(kWindows + longest_row));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -182,7 +205,7 @@ SyntheticTensors::Values SyntheticTensors::make(std::string_view name,
     return rounded(std::vector(static_cast<size_t>(shape[0]), 0.0F));
   }
   if (part == "self_attn.q_proj.weight") return reader(name, shape, kContentScale);
-  if (part == "self_attn.o_proj.weight" || part == "mlp.down_proj.weight") {
+  if (part == "self_attn.o_proj.weight" || part.ends_with("down_proj.weight")) {
     return writer(name, shape);
   }
   if (part.starts_with("self_attn.q_") || part.starts_with("self_attn.k_")) {

@@ -99,6 +99,56 @@ void write_file(const std::string& path, const std::string& content) {
   MR_CHECK(file.good(), "cannot write {}", path);
 }
 
+void make_experts(const ModelConfig& config, const std::string& layer, TensorMaker& make) {
+  const auto& experts = config.experts;
+  const bool mixtral = experts.names == model::ExpertsConfig::Names::kMixtral;
+  const auto mixture = layer + (mixtral ? "block_sparse_moe." : "mlp.");
+  make.matrix(mixture + "gate.weight", experts.num_experts, config.hidden_size);
+  const auto mlp = [&](const std::string& name, int64_t width) {
+    make.matrix(name + (mixtral ? "w1.weight" : "gate_proj.weight"), width, config.hidden_size);
+    make.matrix(name + (mixtral ? "w3.weight" : "up_proj.weight"), width, config.hidden_size);
+    make.matrix(name + (mixtral ? "w2.weight" : "down_proj.weight"), config.hidden_size, width);
+  };
+  for (int32_t i = 0; i < experts.num_experts; ++i) {
+    mlp(fmt::format("{}experts.{}.", mixture, i), experts.ffn_size);
+  }
+  if (experts.shared_ffn_size == 0) return;
+  make.matrix(mixture + "shared_expert_gate.weight", 1, config.hidden_size);
+  mlp(mixture + "shared_expert.", experts.shared_ffn_size);
+}
+
+void put_expert_fields(const ModelConfig& config, json::object& fields) {
+  const auto& experts = config.experts;
+  if (experts.num_experts == 0) return;
+  fields["num_experts_per_tok"] = experts.experts_per_token;
+  if (experts.names == model::ExpertsConfig::Names::kMixtral) {
+    fields["num_local_experts"] = experts.num_experts;
+    return;
+  }
+  fields["num_experts"] = experts.num_experts;
+  fields["moe_intermediate_size"] = experts.ffn_size;
+  fields["norm_topk_prob"] = experts.weights_sum_to_one;
+  fields["mlp_only_layers"] = json::value_from(experts.dense_layers);
+  if (experts.shared_ffn_size > 0) {
+    fields["shared_expert_intermediate_size"] = experts.shared_ffn_size;
+  }
+}
+
+model::ExpertsConfig tiny_experts(const std::string& architecture, int32_t ffn_size) {
+  using Names = model::ExpertsConfig::Names;
+  model::ExpertsConfig experts{.num_experts = 4, .experts_per_token = 2};
+  if (architecture == "MixtralForCausalLM") {
+    experts.ffn_size = ffn_size;
+    experts.weights_sum_to_one = true;
+    experts.names = Names::kMixtral;
+    return experts;
+  }
+  experts.ffn_size = 32;
+  experts.dense_layers = {0};
+  if (architecture == "Qwen2MoeForCausalLM") experts.shared_ffn_size = 48;
+  return experts;
+}
+
 }  // namespace
 
 ModelConfig tiny_model_config(const std::string& architecture) {
@@ -113,9 +163,12 @@ ModelConfig tiny_model_config(const std::string& architecture) {
   config.ffn_size = 96;
   config.vocab_size = 101;
   config.max_position_embeddings = 32768;
-  config.qkv_bias = architecture == "Qwen2ForCausalLM";
-  config.qk_norm = architecture == "Qwen3ForCausalLM";
+  config.qkv_bias = architecture.starts_with("Qwen2");
+  config.qk_norm = architecture.starts_with("Qwen3");
   config.fused_projections = architecture == "Phi3ForCausalLM";
+  if (architecture == "MixtralForCausalLM" || architecture.ends_with("MoeForCausalLM")) {
+    config.experts = tiny_experts(architecture, config.ffn_size);
+  }
   return config;
 }
 
@@ -146,6 +199,10 @@ CheckpointTensors random_tensors(const ModelConfig& config, uint64_t seed) {
     }
     make.matrix(prefix + "self_attn.o_proj.weight", hidden, query_rows);
     make.norm(prefix + "post_attention_layernorm.weight", hidden);
+    if (config.has_experts(layer)) {
+      make_experts(config, prefix, make);
+      continue;
+    }
     if (config.fused_projections) {
       make.matrix(prefix + "mlp.gate_up_proj.weight", 2 * config.ffn_size, hidden);
     } else {
@@ -200,6 +257,7 @@ std::string config_json(const ModelConfig& config) {
     }
     fields["layer_types"] = std::move(types);
   }
+  put_expert_fields(config, fields);
   if (config.architecture == "LlamaForCausalLM") fields["attention_bias"] = config.qkv_bias;
   return json::serialize(fields);
 }

@@ -18,7 +18,9 @@ struct CheckpointTensor {
 using CheckpointTensors = std::map<std::string, CheckpointTensor, std::less<>>;
 
 // 2 layers, hidden 64, 8 query heads on 4 kv heads of 16, ffn 96, vocabulary 101, and what the
-// family always has: Qwen2's bias, Qwen3's norms of heads, Phi-3's fused tensors.
+// family always has: Qwen2's bias, Qwen3's norms of heads, Phi-3's fused tensors. Mixtures have four
+// experts of which a token gets two; Qwen's are of 32 and leave the first layer its MLP, and Qwen2's
+// have a shared one of 48.
 model::ModelConfig tiny_model_config(const std::string& architecture = "LlamaForCausalLM");
 
 // All tensors of a model of this shape by their Hugging Face names, lm_head unless tied. Matrices

@@ -68,6 +68,8 @@ class FarDevice final : public kernels::Device {
   void add(const kernels::AddParams& params) override { run(&Device::add, params); }
   void gemm(const kernels::GemmParams& params) override { run(&Device::gemm, params); }
   void swiglu(const kernels::SwigluParams& params) override { run(&Device::swiglu, params); }
+  void route(const kernels::RouteParams& params) override { run(&Device::route, params); }
+  void experts(const kernels::ExpertsParams& params) override { run(&Device::experts, params); }
   void attention(const kernels::AttentionParams& params) override {
     run(&Device::attention, params);
   }

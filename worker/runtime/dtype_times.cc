@@ -48,7 +48,7 @@ class Product {
   static Result<Product> create(kernels::Device& device, const model::ModelConfig& config,
                                 DType dtype) {
     Product product(device, dtype);
-    product.columns_ = std::min<int64_t>(2 * int64_t{config.ffn_size}, kProductColumns);
+    product.columns_ = std::min<int64_t>(2 * int64_t{config.active_ffn_size()}, kProductColumns);
     product.depth_ = std::min<int64_t>(config.hidden_size, kProductDepth);
     MR_ASSIGN_OR_RETURN(product.a_, random_buffer(device, kProductRows * product.depth_, dtype));
     MR_ASSIGN_OR_RETURN(product.b_,
@@ -183,7 +183,7 @@ Result<DTypeTimes> measure_dtypes(kernels::Device& device, const model::ModelCon
   const auto hidden = static_cast<double>(config.hidden_size);
   const double q_width = double{1} * config.num_query_heads * config.head_dim;
   const double kv_width = double{1} * config.num_kv_heads * config.head_dim;
-  const double weights = hidden * (2 * q_width + 2 * kv_width + 3.0 * config.ffn_size);
+  const double weights = hidden * (2 * q_width + 2 * kv_width + 3.0 * config.active_ffn_size());
   // A query sees half of the keys, on average.
   const double attended = 2 * q_width * static_cast<double>(kTimedTokens);
   return DTypeTimes{

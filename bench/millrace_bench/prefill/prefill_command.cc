@@ -34,7 +34,7 @@ void add_prefill_command(CLI::App& app, PrefillCommand& command) {
   worker::add_rank_options(app, command.rank);
   app.get_option("--model")->description(
       "a directory, or synthetic:llama-3-8b, synthetic:llama-3-70b, synthetic:qwen2.5-7b, "
-      "synthetic:tiny");
+      "synthetic:qwen3-30b-a3b, synthetic:tiny, synthetic:tiny-experts");
   // Measuring where auto changes its mind takes longer than many benchmarks.
   command.rank.crossover_tokens = 0;
   app.add_option("--tokens", command.tokens, "prompt lengths")

@@ -12,8 +12,9 @@ namespace millrace::kernels::cpu {
 namespace {
 
 // A layer has four shapes, a vocabulary one; each again for the last, shorter row tile, and for
-// accumulate. Room for several of those, because prompts differ in their last tile.
-constexpr int kMaxPrimitives = 64;
+// accumulate. Room for several of those, because prompts differ in their last tile, and for two
+// shapes of each of the 36 heights that an expert's rows are rounded up to.
+constexpr int kMaxPrimitives = 160;
 
 // Float32 tiles of 1024 x 2048 of a and 512 x 2048 of b are 12 MiB of scratch at any shape, and
 // weights are widened once for the rows that a prefill multiplies at a time

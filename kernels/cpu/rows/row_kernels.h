@@ -18,6 +18,9 @@ struct RowKernels {
 
   // x[i] += y[i]
   void (*add)(const float* y, int64_t count, float* x);
+  // x[i] += factor * y[i]
+  void (*add_scaled)(const float* y, float factor, int64_t count, float* x);
+  float (*dot)(const float* x, const float* y, int64_t count);
 
   // out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]
   void (*rms_norm_f32)(const float* x, const float* weight, float eps, int64_t count, float* out);

@@ -51,6 +51,10 @@ void add_row(const float* y, int64_t count, float* x) {
   for (int64_t i = 0; i < count; ++i) x[i] += y[i];
 }
 
+void add_scaled_row(const float* y, float factor, int64_t count, float* x) {
+  for (int64_t i = 0; i < count; ++i) x[i] += factor * y[i];
+}
+
 // Sixteen partial sums: the width of the widest vector, and the same order of addition for every
 // instruction set.
 float sum_of_squares(const float* x, int64_t count) {
@@ -61,6 +65,19 @@ float sum_of_squares(const float* x, int64_t count) {
     for (int64_t l = 0; l < kLanes; ++l) lanes[l] += x[i + l] * x[i + l];
   }
   for (; i < count; ++i) lanes[i % kLanes] += x[i] * x[i];
+  float sum = 0;
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+float dot_of_rows(const float* x, const float* y, int64_t count) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) lanes[l] += x[i + l] * y[i + l];
+  }
+  for (; i < count; ++i) lanes[i % kLanes] += x[i] * y[i];
   float sum = 0;
   for (float lane : lanes) sum += lane;
   return sum;
@@ -186,6 +203,8 @@ constexpr RowKernels kRowKernelsOfThisInstructionSet = {
     .widen_f16 = widen<Float16>,
     .narrow_bf16 = narrow,
     .add = add_row,
+    .add_scaled = add_scaled_row,
+    .dot = dot_of_rows,
     .rms_norm_f32 = rms_norm_row<float>,
     .rms_norm_bf16 = rms_norm_row<BFloat16>,
     .silu_mul_f32 = silu_mul_row<float>,

@@ -1,6 +1,7 @@
 // The CPU operations, one function each, with the contracts of kernels/api. CpuDevice forwards to
 // them; tests call them with a Context of their own. The matrix product keeps compiled primitives
-// between calls and is therefore an object: kernels/cpu/gemm/gemm.h.
+// between calls and is therefore an object (kernels/cpu/gemm/gemm.h), and so are the experts, which
+// use it (kernels/cpu/experts/experts.h).
 //
 // All of them give bitwise the same result for any num_threads.
 #pragma once
@@ -9,6 +10,7 @@
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
+#include "kernels/api/experts.h"
 #include "kernels/cpu/runtime/context.h"
 
 namespace millrace::kernels::cpu {
@@ -18,6 +20,7 @@ void rms_norm(const RmsNormParams& params, const Context& context);
 void rope_qkv(const RopeQkvParams& params, const Context& context);
 void silu_mul(const SiluMulParams& params, const Context& context);
 void add(const AddParams& params, const Context& context);
+void route(const RouteParams& params, const Context& context);
 
 void attention(const AttentionParams& params, const Context& context);
 void decode_attention(const DecodeAttentionParams& params, const Context& context);

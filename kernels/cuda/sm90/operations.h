@@ -12,6 +12,7 @@
 #include "kernels/api/digest.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
+#include "kernels/api/experts.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/index/closed_form.h"
@@ -25,6 +26,7 @@ void rms_norm(const RmsNormParams& params, Context& context);
 void rope_qkv(const RopeQkvParams& params, Context& context);
 void add(const AddParams& params, Context& context);
 void swiglu(const SwigluParams& params, Context& context);
+void route(const RouteParams& params, Context& context);
 
 void attention(const AttentionParams& params, Context& context);
 void decode_attention(const DecodeAttentionParams& params, Context& context);

@@ -58,6 +58,8 @@ QUANTISED = {
     "float8_fbgemm": (1, 0, "_scale", torch.float32, 2, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
                                                          "modules_to_not_convert": ["lm_head", "model.layers.0.self_attn"]}),
 }
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "num_key_value_heads": 2}
+MIXTRAL = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 4}
 
 MODELS = {
     "float8_row": ("Llama", FLOAT8),
@@ -74,7 +76,20 @@ MODELS = {
     "window_qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 150, "max_window_layers": 1, "attention_dropout": 0.0}),
     "window_ministral": ("Ministral", {"sliding_window": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "longrope": ("Phi3", {**PHI3, "original_max_position_embeddings": 256, **rope(**LONGROPE)}),
+    # Layer 1 has an MLP; the others' weights are of a softmax over the chosen two.
+    "qwen3moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1]}),
+    # One expert a token, times its share of the softmax over all; layers 1 and 3 have experts.
+    "qwen3moe-one": ("Qwen3Moe", {**EXPERTS, "num_experts_per_tok": 1, "norm_topk_prob": False, "num_hidden_layers": 4,
+                                  "decoder_sparse_step": 2}),
+    # An expert that nearly all tokens choose and one that none does, and a shared one.
+    "qwen2moe-skewed": ("Qwen2Moe", {**EXPERTS, "norm_topk_prob": False, "num_hidden_layers": 2, "shared_expert_intermediate_size": 24}),
+    "mixtral": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 2}),
+    "mixtral-all": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 4}),
 }
+SKEWED = {"qwen2moe-skewed"}
+# Where rounding alone decides whether an expert is chosen, the reference says nothing: between the last chosen logit and the next lie at
+# least so many. float32's errors are some 1e-5.
+MIN_MARGIN = 2e-4
 
 
 def randomise(model, seed):
@@ -146,6 +161,36 @@ def write_quantised(folder, tensors, config):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(fields, file, indent=2)
         file.write("\n")
+def skew(model):
+    """All tokens have a component in common, for which the first expert's router stands and against which the last one's does."""
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] = 8
+        for layer in model.model.layers:
+            layer.post_attention_layernorm.weight[0] = 1
+            layer.mlp.gate.weight[:, 0] = 0
+            layer.mlp.gate.weight[0, 0], layer.mlp.gate.weight[-1, 0] = 2, -4
+
+
+def watch_routers(model):
+    """[layer] of (logits [rows, experts], chosen [rows, k]) of the last forward pass."""
+    routers = [module for name, module in model.named_modules() if name.endswith(".gate")]
+    seen = [None] * len(routers)
+
+    def watch(i):
+        routers[i].register_forward_hook(lambda module, inputs, output: seen.__setitem__(i, (output[0].detach(), output[2])))
+    for i in range(len(routers)):
+        watch(i)
+    return seen
+
+
+def check_routers(name, seen):
+    for logits, chosen in seen:
+        k, counts = chosen.shape[1], torch.bincount(chosen.flatten(), minlength=logits.shape[1]).tolist()
+        ordered = logits.sort(descending=True).values
+        margin = float((ordered[:, k - 1] - ordered[:, k]).min()) if k < logits.shape[1] else float("inf")
+        print(f"{name}: rows of each expert {counts}, smallest margin {margin:.5f}")
+        assert margin >= MIN_MARGIN, "another seed"
+        assert name not in SKEWED or (counts[0] > 0.9 * len(logits) and counts[-1] == 0)
 
 
 def top_logits(row):
@@ -153,11 +198,13 @@ def top_logits(row):
     return [[int(i), round(float(row[i]), 5)] for i in ids]
 
 
-def golden(model, ids, rng, max_tokens):
+def golden(name, model, ids, rng, max_tokens):
     config = model.config
+    routers = watch_routers(model)
     with torch.no_grad():
         out = model(torch.tensor([ids]), use_cache=True, past_key_values=transformers.DynamicCache())
         logits = out.logits[0]
+        check_routers(name, routers)
         layers = out.past_key_values.layers
         generated = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
                                    max_new_tokens=max_tokens, do_sample=False, eos_token_id=EOS)[0, len(ids):].tolist()
@@ -185,11 +232,13 @@ def make(name):
     config = getattr(transformers, family + "Config")(**{field: value for field, value in shape.items() if value != "none"})
     model = getattr(transformers, family + "ForCausalLM")(config).float().eval()
     randomise(model, seed)
+    if name in SKEWED:
+        skew(model)
     with torch.no_grad():
         tensors = quantise(model, name) if name in QUANTISED else None
     rng = random.Random(seed)
     prompts = [[rng.randrange(80) for _ in range(length)] for length in LENGTHS]
-    entries = [golden(model, ids, rng, MORE_TOKENS.get(name, MAX_TOKENS)) for ids in prompts]
+    entries = [golden(name, model, ids, rng, MORE_TOKENS.get(name, MAX_TOKENS)) for ids in prompts]
     folder = os.path.join(HERE, name)
     model.generation_config = transformers.GenerationConfig(eos_token_id=EOS)
     model.to(torch.bfloat16).save_pretrained(folder)

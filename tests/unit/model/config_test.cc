@@ -68,6 +68,37 @@ constexpr std::string_view kPhi3 = R"({
   "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1.5], "long_factor": [1, 2, 4.5]},
   "sliding_window": 262144, "tie_word_embeddings": true, "vocab_size": 100})";
 
+// Qwen3 30B A3B, with fewer layers.
+constexpr std::string_view kQwen3Moe = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1,
+  "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+  "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 4,
+  "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+  "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
+  "num_hidden_layers": 4, "num_key_value_heads": 4, "output_router_logits": false,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000.0,
+  "router_aux_loss_coef": 0.001, "sliding_window": null, "tie_word_embeddings": false,
+  "use_sliding_window": false, "vocab_size": 151936})";
+
+// Qwen1.5 MoE A2.7B, with fewer layers.
+constexpr std::string_view kQwen2Moe = R"({
+  "architectures": ["Qwen2MoeForCausalLM"], "decoder_sparse_step": 1, "eos_token_id": 151643,
+  "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 5632,
+  "max_position_embeddings": 8192, "max_window_layers": 21, "moe_intermediate_size": 1408,
+  "norm_topk_prob": false, "num_attention_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+  "num_hidden_layers": 4, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "shared_expert_intermediate_size": 5632, "sliding_window": 32768,
+  "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936})";
+
+constexpr std::string_view kMixtral = R"({
+  "architectures": ["MixtralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+  "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32,
+  "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
+  "num_local_experts": 8, "output_router_logits": false, "rms_norm_eps": 1e-05,
+  "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": null,
+  "tie_word_embeddings": false, "vocab_size": 32000})";
+
 Result<ModelConfig> load(std::string_view text) {
   TempDirectory directory;
   directory.write("config.json", text);
@@ -284,6 +315,52 @@ TEST(ModelConfig, LlamaWithAttentionBiasHasQkvBias) {
   EXPECT_TRUE(load(changed(kLlama31, R"({"attention_bias": true})"))->qkv_bias);
 }
 
+TEST(ModelConfig, ReadsQwen3MoeWithItsExperts) {
+  const auto config = load(kQwen3Moe);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_EQ(config->experts, (ExpertsConfig{.num_experts = 128,
+                                            .experts_per_token = 8,
+                                            .ffn_size = 768,
+                                            .weights_sum_to_one = true}));
+  EXPECT_FALSE(config->has_dense_layers());
+  EXPECT_EQ(config->active_ffn_size(), 8 * 768);
+  // As Transformers 5 writes it.
+  EXPECT_EQ(
+      load(changed(kQwen3Moe, R"({"num_experts": "absent", "num_local_experts": 128})"))->experts,
+      config->experts);
+}
+
+TEST(ModelConfig, ReadsWhichLayersHaveExperts) {
+  const auto config = load(changed(kQwen3Moe, R"({"num_hidden_layers": 6, "decoder_sparse_step": 2,
+                             "mlp_only_layers": [3, 4]})"));
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_THAT(config->experts.dense_layers, ElementsAre(0, 2, 3, 4));
+  EXPECT_TRUE(config->has_dense_layers());
+  EXPECT_TRUE(config->has_experts(1));
+  EXPECT_FALSE(config->has_experts(3));
+}
+
+TEST(ModelConfig, ReadsQwen2MoeWithItsSharedExpert) {
+  const auto config = load(kQwen2Moe);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_EQ(
+      config->experts,
+      (ExpertsConfig{
+          .num_experts = 60, .experts_per_token = 4, .ffn_size = 1408, .shared_ffn_size = 5632}));
+}
+
+TEST(ModelConfig, ReadsMixtral) {
+  const auto config = load(kMixtral);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->experts, (ExpertsConfig{.num_experts = 8,
+                                            .experts_per_token = 2,
+                                            .ffn_size = 14336,
+                                            .weights_sum_to_one = true,
+                                            .names = ExpertsConfig::Names::kMixtral}));
+}
+
 TEST(ModelConfig, AcceptsASlidingWindowThatNeverSlides) {
   EXPECT_TRUE(load(changed(kMistral, R"({"sliding_window": 1024000})")).ok());
 }
@@ -336,6 +413,19 @@ TEST(ModelConfig, RefusesWhatIsNotComputedHereByFieldAndValue) {
           {kLlama31,
            R"({"rope_scaling": null, "rope_parameters": {"partial_rotary_factor": 0.25}})",
            "rope_parameters.partial_rotary_factor", "1"},
+          {kQwen3, R"({"num_experts": 128})", "num_experts = 128", "0 in a Qwen3ForCausalLM"},
+          {kMistral, R"({"num_local_experts": 8})", "num_local_experts = 8", "0 in a Mistral"},
+          {kQwen3Moe, R"({"shared_expert_intermediate_size": 512})",
+           "shared_expert_intermediate_size = 512", "0 in a Qwen3Moe"},
+          {kQwen3Moe, R"({"n_group": 8})", "n_group = 8", "1"},
+          {kQwen3Moe, R"({"topk_group": 4})", "topk_group = 4", "1"},
+          {kQwen3Moe, R"({"n_shared_experts": 1})", "n_shared_experts = 1", "0"},
+          {kQwen3Moe, R"({"routed_scaling_factor": 2.5})", "routed_scaling_factor = 2.5E0", "1"},
+          {kQwen3Moe, R"({"scoring_func": "sigmoid"})", "scoring_func = \"sigmoid\"", "softmax"},
+          {kQwen3Moe, R"({"topk_method": "noaux_tc"})", "topk_method = \"noaux_tc\"", "greedy"},
+          {kLlama31, R"({"n_routed_experts": 256})", "n_routed_experts = 256", "0"},
+          {kQwen2Moe, R"({"qkv_bias": false})", "qkv_bias = false", "true"},
+          {kMixtral, R"({"sliding_window": 4096})", "sliding_window = 4096", "32768"},
       },
       Errc::kUnsupported);
 }
@@ -387,6 +477,23 @@ TEST(ModelConfig, RefusesNumbersOutOfRangeAndWrongTypes) {
       {
           {kLlama31, R"({"architectures": "absent"})", "architectures is missing", "list"},
           {kLlama31, R"({"architectures": []})", "architectures", "list"},
+          {kQwen3Moe, R"({"num_experts": 0})", "num_experts = 0", "1 to 1024"},
+          {kQwen3Moe, R"({"num_experts": "absent"})", "num_experts is missing", "1 to 1024"},
+          {kQwen3Moe, R"({"num_experts": 4096})", "num_experts = 4096", "1 to 1024"},
+          {kQwen3Moe, R"({"num_experts_per_tok": 129})", "num_experts_per_tok = 129",
+           "num_experts (128)"},
+          {kQwen3Moe, R"({"num_experts_per_tok": 0})", "num_experts_per_tok = 0", "1 to"},
+          {kQwen3Moe, R"({"moe_intermediate_size": "absent"})", "moe_intermediate_size is missing",
+           "1 to"},
+          {kQwen3Moe, R"({"norm_topk_prob": 1})", "norm_topk_prob = 1", "true or false"},
+          {kQwen3Moe, R"({"decoder_sparse_step": 0})", "decoder_sparse_step = 0", "1 to"},
+          {kQwen3Moe, R"({"mlp_only_layers": [4]})", "mlp_only_layers = [4]", "0 to 3"},
+          {kQwen3Moe, R"({"mlp_only_layers": 1})", "mlp_only_layers = 1", "0 to 3"},
+          {kMixtral, R"({"num_local_experts": 0})", "num_local_experts = 0", "1 to 1024"},
+          {kMixtral, R"({"num_experts_per_tok": 9})", "num_experts_per_tok = 9",
+           "num_local_experts (8)"},
+          {kQwen2Moe, R"({"shared_expert_intermediate_size": 0})",
+           "shared_expert_intermediate_size = 0", "1 to"},
           {kLlama31, R"({"architectures": [7]})", "architectures", "list"},
           {kLlama31, R"({"hidden_size": "absent"})", "hidden_size is missing", "integer"},
           {kLlama31, R"({"hidden_size": 0})", "hidden_size = 0", "1 to"},

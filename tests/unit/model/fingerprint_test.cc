@@ -49,6 +49,17 @@ TEST(Fingerprint, TellsOtherWeightsDtypesAndConfigsApart) {
   expect_another([](ModelConfig& other) { other.rope_scaling = LinearRopeScaling{.factor = 2}; });
 }
 
+TEST(Fingerprint, TellsWaysToMixExpertsApart) {
+  auto config = test::tiny_model_config("Qwen3MoeForCausalLM");
+  const auto tensors = test::random_tensors(config, 1);
+  const auto one = fingerprint_of(config, tensors);
+  config.experts.experts_per_token = 1;
+  const auto other = fingerprint_of(config, tensors);
+  EXPECT_NE(other, one);
+  config.experts.weights_sum_to_one = true;
+  EXPECT_NE(fingerprint_of(config, tensors), other);
+}
+
 TEST(Fingerprint, TellsScalingsOfTheRotaryEmbeddingApart) {
   auto config = test::tiny_model_config();
   const auto tensors = test::random_tensors(config, 1);

@@ -17,9 +17,13 @@ class MemoryDevice final : public kernels::Device {
   ~MemoryDevice() override { MR_CHECK(allocated_bytes_ == 0, "leak of {}", allocated_bytes_); }
 
   int64_t allocated_bytes() const { return allocated_bytes_; }
+  void set_computes_experts(bool computes) { computes_experts_ = computes; }
 
   kernels::DeviceInfo info() const override {
-    return {.name = "memory", .num_threads = num_threads_, .host_memory = num_threads_ > 0};
+    return {.name = "memory",
+            .num_threads = num_threads_,
+            .host_memory = num_threads_ > 0,
+            .computes_experts = computes_experts_};
   }
   int64_t free_bytes() const override { return capacity_bytes_ - allocated_bytes_; }
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override {
@@ -73,6 +77,7 @@ class MemoryDevice final : public kernels::Device {
   void free_host(void* data) noexcept override { std::free(data); }
 
   int num_threads_;
+  bool computes_experts_ = true;
   int64_t capacity_bytes_;
   int64_t allocated_bytes_ = 0;
 };

@@ -77,6 +77,27 @@ TEST(ShardShape, NamesTheFieldThatDoesNotSplitAndTheSizesThatWork) {
   }
 }
 
+TEST(ShardShape, WidthsOfExpertsAreDividedAndThatOfMlpsWhereThereAreSome) {
+  auto config = test::tiny_model_config("Qwen2MoeForCausalLM");
+  const auto shard = *shard_shape(config, {1, 4});
+  EXPECT_EQ(shard.ffn_size, 24);
+  EXPECT_EQ(shard.expert_ffn_size, 8);
+  EXPECT_EQ(shard.shared_ffn_size, 12);
+
+  config.experts.ffn_size = 30;
+  EXPECT_THAT(shard_shape(config, {0, 4}).error().message, HasSubstr("moe_intermediate_size = 30"));
+  config.experts.ffn_size = 32;
+  config.experts.shared_ffn_size = 50;
+  EXPECT_THAT(shard_shape(config, {0, 4}).error().message,
+              HasSubstr("shared_expert_intermediate_size = 50"));
+  config.experts.shared_ffn_size = 0;
+  config.ffn_size = 98;
+  EXPECT_THAT(shard_shape(config, {0, 4}).error().message, HasSubstr("intermediate_size = 98"));
+  config.experts.dense_layers.clear();  // nothing has that width
+  EXPECT_TRUE(shard_shape(config, {0, 4}).ok());
+  EXPECT_EQ(shard_shape(config, {0, 4})->ffn_size, 0);
+}
+
 TEST(ShardShape, RefusesRanksThatDoNotExist) {
   for (const auto tp : {TensorParallel{0, 0}, TensorParallel{2, 2}, TensorParallel{-1, 2}}) {
     const auto shard = shard_shape(test::tiny_model_config(), tp);

@@ -69,6 +69,25 @@ TEST(SyntheticModel, ShapesAreThoseOfThePublicModels) {
   const auto qwen = *load_model_config("synthetic:qwen2.5-7b");
   EXPECT_EQ(qwen.hidden_size, qwen.num_query_heads * qwen.head_dim);
   EXPECT_EQ(load_model_config("synthetic:llama-3-70b")->group_size(), 8);
+  const auto experts = *load_model_config("synthetic:qwen3-30b-a3b");
+  EXPECT_EQ(experts.active_ffn_size(), 6144);  // of 128 x 768
+}
+
+TEST(SyntheticModel, ExpertsAreSlicedOverRanksAndDiffer) {
+  MemoryDevice device(/*num_threads=*/0, kCapacityBytes);
+  const auto whole = load("synthetic:tiny-experts", {0, 1}, DType::kBFloat16, device);
+  const auto part = load("synthetic:tiny-experts", {1, 2}, DType::kBFloat16, device);
+  const auto& all = whole->layers[1].experts;
+  const auto& own = part->layers[1].experts;
+  ASSERT_EQ(all.num_experts, 16);
+  EXPECT_EQ(all.experts_per_token, 4);
+  ASSERT_EQ(all.gate_up.rows, 16 * 2 * 128);
+  ASSERT_EQ(own.gate_up.rows, 16 * 2 * 64);
+  expect_slice(all.gate_up, 3 * 256 + 64, 0, own.gate_up, 3 * 128, 64);             // gate
+  expect_slice(all.gate_up, 3 * 256 + 128 + 64, 0, own.gate_up, 3 * 128 + 64, 64);  // up
+  expect_slice(all.down, 3 * 256, 64, own.down, 3 * 256, 256);
+  EXPECT_NE(element(all.gate_up, 0, 1), element(all.gate_up, 256, 1));
+  EXPECT_NE(all.router[1], all.router[256 + 1]);
 }
 
 TEST(SyntheticModel, SeedsMakeTheWeights) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -25,6 +26,10 @@ using test::MemoryDevice;
 using test::TempDirectory;
 using testing::AllOf;
 using testing::HasSubstr;
+
+constexpr auto kF32 = DType::kFloat32;
+constexpr auto kBF16 = DType::kBFloat16;
+constexpr auto kF16 = DType::kFloat16;
 
 // Elements of a matrix as floats.
 float element(const kernels::ConstMatrix& matrix, int64_t row, int64_t col) {
@@ -72,6 +77,22 @@ class Assembly {
 
 kernels::ConstMatrix column(const float* values, int64_t count) {
   return kernels::dense_matrix(static_cast<const void*>(values), DType::kFloat32, count, 1);
+}
+
+// Experts from `part` and of their shard back into the tensors of `layer`: `names` of gate, up and
+// down, with "{}" for the expert's number.
+void put_experts(const ExpertWeights& part, int64_t ffn, int32_t rank,
+                 const std::array<std::string, 3>& names,
+                 const std::function<Assembly&(const std::string&)>& of) {
+  const int64_t hidden = part.gate_up.cols;
+  ASSERT_EQ(part.gate_up.rows, part.num_experts * 2 * ffn);
+  ASSERT_EQ(part.down.rows, part.num_experts * hidden);
+  for (int32_t e = 0; e < part.num_experts; ++e) {
+    const auto name = [&](size_t i) { return fmt::format(fmt::runtime(names[i]), e); };
+    of(name(0)).put(part.gate_up, e * 2 * ffn, ffn, rank * ffn);
+    of(name(1)).put(part.gate_up, e * 2 * ffn + ffn, ffn, rank * ffn);
+    of(name(2)).put(part.down, e * hidden, hidden, 0, rank * ffn);
+  }
 }
 
 // Family, file type, compute type, tensor-parallel size, device threads (0: as a GPU).
@@ -123,12 +144,39 @@ TEST_P(LoadedWeights, SlicesOfAllRanksAreTheWholeMatricesBitByBit) {
       of(fused ? qkv : "self_attn.v_proj.weight")
           .put(layer.qkv, q_rows + kv_rows, kv_rows, all_q + all_kv + kv_first);
       of("self_attn.o_proj.weight").put(layer.o, 0, config.hidden_size, 0, q_first);
-      EXPECT_EQ(layer.gate_up.rows, 2 * ffn);
-      const std::string gate_up = "mlp.gate_up_proj.weight";
-      of(fused ? gate_up : "mlp.gate_proj.weight").put(layer.gate_up, 0, ffn, rank * ffn);
-      of(fused ? gate_up : "mlp.up_proj.weight")
-          .put(layer.gate_up, ffn, ffn, (fused ? config.ffn_size : 0) + rank * ffn);
-      of("mlp.down_proj.weight").put(layer.down, 0, config.hidden_size, 0, rank * ffn);
+      ASSERT_EQ(layer.experts.num_experts > 0, config.has_experts(i));
+      if (config.has_experts(i)) {
+        const bool mixtral = config.experts.names == ExpertsConfig::Names::kMixtral;
+        const std::string mixture = mixtral ? "block_sparse_moe." : "mlp.";
+        const std::array<std::string, 3> names =
+            mixtral ? std::array<std::string, 3>{"w1", "w3", "w2"}
+                    : std::array<std::string, 3>{"gate_proj", "up_proj", "down_proj"};
+        const auto named = [&](const std::string& expert) {
+          auto full = names;
+          for (auto& name : full) name = mixture + expert + name + ".weight";
+          return full;
+        };
+        const int64_t hidden = config.hidden_size;
+        const auto router = [hidden](const ExpertWeights& experts) {
+          return kernels::dense_matrix(static_cast<const void*>(experts.router), kF32,
+                                       experts.num_experts, hidden);
+        };
+        of(mixture + "gate.weight").put(router(layer.experts), 0, 4, 0);
+        put_experts(layer.experts, shard.expert_ffn_size, rank, named("experts.{}."), of);
+        ASSERT_EQ(layer.shared_expert.num_experts > 0, config.experts.shared_ffn_size > 0);
+        if (layer.shared_expert.num_experts > 0) {
+          of(mixture + "shared_expert_gate.weight").put(router(layer.shared_expert), 0, 1, 0);
+          put_experts(layer.shared_expert, shard.shared_ffn_size, rank, named("shared_expert."),
+                      of);
+        }
+      } else {
+        EXPECT_EQ(layer.gate_up.rows, 2 * ffn);
+        const std::string gate_up = "mlp.gate_up_proj.weight";
+        of(fused ? gate_up : "mlp.gate_proj.weight").put(layer.gate_up, 0, ffn, rank * ffn);
+        of(fused ? gate_up : "mlp.up_proj.weight")
+            .put(layer.gate_up, ffn, ffn, (fused ? config.ffn_size : 0) + rank * ffn);
+        of("mlp.down_proj.weight").put(layer.down, 0, config.hidden_size, 0, rank * ffn);
+      }
       of("input_layernorm.weight").put(column(layer.attention_norm, 64), 0, 64, 0);
       of("post_attention_layernorm.weight").put(column(layer.mlp_norm, 64), 0, 64, 0);
       ASSERT_EQ(layer.q_norm != nullptr, config.qk_norm);
@@ -147,9 +195,6 @@ TEST_P(LoadedWeights, SlicesOfAllRanksAreTheWholeMatricesBitByBit) {
   for (const auto& [name, assembly] : whole) assembly.expect_whole(name);
 }
 
-constexpr auto kF32 = DType::kFloat32;
-constexpr auto kBF16 = DType::kBFloat16;
-constexpr auto kF16 = DType::kFloat16;
 // 8 query heads, 4 kv heads: at 8 ranks every kv head is on two.
 INSTANTIATE_TEST_SUITE_P(Model, LoadedWeights,
                          testing::Values(Combination{"LlamaForCausalLM", kF32, kF32, 1, 1},
@@ -166,6 +211,9 @@ INSTANTIATE_TEST_SUITE_P(Model, LoadedWeights,
                                          Combination{"Qwen3ForCausalLM", kF32, kBF16, 8, 0},
                                          Combination{"Phi3ForCausalLM", kBF16, kF32, 1, 1},
                                          Combination{"Phi3ForCausalLM", kBF16, kBF16, 4, 0},
+                                         Combination{"MixtralForCausalLM", kBF16, kF32, 2, 1},
+                                         Combination{"Qwen3MoeForCausalLM", kBF16, kBF16, 4, 1},
+                                         Combination{"Qwen2MoeForCausalLM", kF32, kBF16, 2, 0},
                                          Combination{"LlamaForCausalLM", kF16, kF16, 2, 0},
                                          Combination{"Qwen2ForCausalLM", kBF16, kF16, 1, 1}));
 
@@ -256,9 +304,22 @@ TEST(ModelWeights, ARankBeyondASmallVocabularyHoldsNoRowsOfIt) {
   }
 }
 
-TEST(ModelWeights, NamesWhicheverTensorIsMissing) {
-  auto config = test::tiny_model_config("Qwen2ForCausalLM");
-  config.num_layers = 1;
+class ModelWeightsOf : public testing::TestWithParam<const char*> {
+ protected:
+  static ModelConfig one_layer() {
+    auto config = test::tiny_model_config(GetParam());
+    config.num_layers = 1;
+    config.experts.dense_layers.clear();
+    return config;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, ModelWeightsOf,
+                         testing::Values("Qwen2ForCausalLM", "Qwen2MoeForCausalLM",
+                                         "MixtralForCausalLM"));
+
+TEST_P(ModelWeightsOf, NamesWhicheverTensorIsMissing) {
+  const auto config = one_layer();
   const auto tensors = test::random_tensors(config, 5);
   for (const auto& [name, tensor] : tensors) {
     auto incomplete = tensors;
@@ -273,9 +334,8 @@ TEST(ModelWeights, NamesWhicheverTensorIsMissing) {
   }
 }
 
-TEST(ModelWeights, NamesWhicheverTensorHasAnotherShapeThanTheConfig) {
-  auto config = test::tiny_model_config("Qwen2ForCausalLM");
-  config.num_layers = 1;
+TEST_P(ModelWeightsOf, NamesWhicheverTensorHasAnotherShapeThanTheConfig) {
+  const auto config = one_layer();
   const auto tensors = test::random_tensors(config, 5);
   for (const auto& [name, tensor] : tensors) {
     auto changed = tensors;
@@ -290,6 +350,18 @@ TEST(ModelWeights, NamesWhicheverTensorHasAnotherShapeThanTheConfig) {
     EXPECT_THAT(loaded.error().message,
                 AllOf(HasSubstr("\"" + name + "\""), HasSubstr("shape [1, ")));
   }
+}
+
+TEST(ModelWeights, RefusesExpertsOnADeviceThatDoesNotComputeThem) {
+  TempDirectory directory;
+  test::write_random_checkpoint(test::tiny_model_config("MixtralForCausalLM"), kBF16, 3,
+                                directory.path());
+  MemoryDevice device(0);
+  device.set_computes_experts(false);
+  const auto loaded = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
+  EXPECT_THAT(loaded.error().message, AllOf(HasSubstr("4 experts"), HasSubstr("memory")));
 }
 
 TEST(ModelWeights, RefusesAnOutputBiasUnlessItIsZero) {

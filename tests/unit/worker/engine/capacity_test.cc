@@ -73,16 +73,29 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
   return use;
 }
 
-TEST_P(CapacityTest, APromptTakesNoMoreThanForetoldAndNotMuchLess) {
-  const auto& [plan, tp, cp] = GetParam();
-  test::TempDirectory model;
-  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
-  const Use use = use_of_prompt(model.path(), plan, {tp, cp});
+void expect_foretold(const Use& use) {
   // Most of what does not grow with the prompt (statistics of the last rows, one row tile to sum)
   // is not in the figure: 100 KB at this size.
   EXPECT_LE(use.peak_bytes, use.foretold_bytes + 100'000);
   // Probe sums and block lists are foretold for any plan; no plan needs both.
   EXPECT_GE(use.peak_bytes, use.foretold_bytes / 2);
+}
+
+TEST_P(CapacityTest, APromptTakesNoMoreThanForetoldAndNotMuchLess) {
+  const auto& [plan, tp, cp] = GetParam();
+  test::TempDirectory model;
+  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  expect_foretold(use_of_prompt(model.path(), plan, {tp, cp}));
+}
+
+TEST(Capacity, APromptTakesNoMoreForExperts) {
+  test::TempDirectory model;
+  test::write_random_checkpoint(test::tiny_model_config("MixtralForCausalLM"), DType::kFloat32, 3,
+                                model.path());
+  for (const GridShape grid : {GridShape{1, 1}, {2, 2}}) {
+    SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
+    expect_foretold(use_of_prompt(model.path(), "adaptive:0.6", grid));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, CapacityTest,

@@ -1,0 +1,63 @@
+// Mixtures of experts (Shazeer et al. 2017, "Outrageously Large Neural Networks"): a row goes through
+// the few of many small MLPs that a router chooses for it. What a row gets follows from that row
+// alone, but for the rounding of products.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "common/units.h"
+#include "kernels/api/matrix.h"
+
+namespace millrace::kernels {
+
+// How much each of a row's experts counts, from the router's logits.
+enum class ExpertWeighting {
+  kSoftmax,        // softmax over all experts
+  kChosenSoftmax,  // softmax over the chosen ones, whose weights sum to 1
+  kSigmoid,        // 1 / (1 + exp(-logit)) of each
+};
+
+// logits = a router^T. A row's experts are those of the largest logits; of equal ones, the lower
+// index. The same row gives the same bits, whatever rows are beside it and however many threads
+// there are: tensor-parallel ranks choose alike. (Instruction sets may differ in the last bit.)
+struct RouteParams {
+  ConstMatrix a;                  // [rows, k], float32 or bfloat16
+  const float* router = nullptr;  // [num_experts, k]
+  int32_t num_experts = 0;
+  int32_t experts_per_row = 0;  // 1 to num_experts
+  ExpertWeighting weighting = ExpertWeighting::kSoftmax;
+  int32_t* experts = nullptr;  // [rows, experts_per_row], the largest logit first
+  float* weights = nullptr;    // the same
+};
+
+// out[r] = sum of weight * down_e(silu(gate_e a[r]) * (up_e a[r])) over the row's experts e, in the
+// order of their numbers. Scratch is for one expert at a time, which may be every row's.
+struct ExpertsParams {
+  ConstMatrix a;  // [rows, k]
+  int32_t num_experts = 0;
+  int32_t experts_per_row = 0;
+  const int32_t* experts = nullptr;  // [rows, experts_per_row], no expert twice in a row
+  const float* weights = nullptr;    // the same
+  ConstMatrix gate_up;               // [num_experts * 2 n, k]: of each, gate's rows, then up's
+  ConstMatrix down;                  // [num_experts * k, n]
+  void* gathered = nullptr;          // scratch [rows, k], the dtype of a
+  float* products = nullptr;         // scratch [rows, 2 n]
+  void* activated = nullptr;         // scratch [rows, n], the dtype of a
+  float* outputs = nullptr;          // scratch [rows, k]
+  float* out = nullptr;              // [rows, k]
+  bool accumulate = false;           // adds to `out`
+};
+
+// The height of the product for `num_rows` >= 1 rows: the next number whose binary digits behind
+// the first three are zeros, at most `max_rows`. Up to a fourth more work, a tenth on average, for
+// 36 heights up to 1024 instead of 1024: every height is a program that oneDNN compiles for a
+// millisecond (kernels/cpu/runtime/matmul_cache.h), and a plan that cuBLASLt has to be asked for.
+inline int64_t expert_product_rows(int64_t num_rows, int64_t max_rows) {
+  const int num_digits = std::bit_width(static_cast<uint64_t>(num_rows));
+  const int64_t step = int64_t{1} << std::max(num_digits - 3, 0);
+  return std::min(round_up(num_rows, step), max_rows);
+}
+
+}  // namespace millrace::kernels

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "kernels/ref/element.h"
+#include "kernels/ref/operations.h"
+
+namespace millrace::kernels::ref {
+
+namespace {
+
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+// Row i of a with row j of b.
+double dot(const ConstMatrix& a, int64_t i, const ConstMatrix& b, int64_t j) {
+  double sum = 0;
+  for (int64_t l = 0; l < a.cols; ++l) {
+    sum +=
+        load(a.data, a.dtype, i * a.row_stride + l) * load(b.data, b.dtype, j * b.row_stride + l);
+  }
+  return sum;
+}
+
+// What the chosen ones' exponentials are divided by.
+double denominator(const std::vector<double>& exponentials, const std::vector<int32_t>& order,
+                   const RouteParams& p) {
+  if (p.weighting == ExpertWeighting::kSoftmax) {
+    return std::accumulate(exponentials.begin(), exponentials.end(), 0.0);
+  }
+  double sum = 0;
+  for (int32_t n = 0; n < p.experts_per_row; ++n) {
+    sum += exponentials[static_cast<size_t>(order[static_cast<size_t>(n)])];
+  }
+  return sum;
+}
+
+}  // namespace
+
+void route(const RouteParams& p) {
+  const auto router =
+      dense_matrix(static_cast<const void*>(p.router), DType::kFloat32, p.num_experts, p.a.cols);
+  std::vector<double> logits(static_cast<size_t>(p.num_experts));
+  std::vector<double> exponentials(logits.size());
+  std::vector<int32_t> order(logits.size());
+  for (int64_t row = 0; row < p.a.rows; ++row) {
+    for (size_t e = 0; e < logits.size(); ++e) {
+      logits[e] = dot(p.a, row, router, static_cast<int64_t>(e));
+    }
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater(),
+                             [&](int32_t e) { return logits[static_cast<size_t>(e)]; });
+    std::ranges::transform(logits, exponentials.begin(), [](double x) { return std::exp(x); });
+    const double sum = denominator(exponentials, order, p);
+    for (int32_t n = 0; n < p.experts_per_row; ++n) {
+      const int32_t expert = order[static_cast<size_t>(n)];
+      const auto e = static_cast<size_t>(expert);
+      const double weight =
+          p.weighting == ExpertWeighting::kSigmoid ? sigmoid(logits[e]) : exponentials[e] / sum;
+      p.experts[row * p.experts_per_row + n] = expert;
+      p.weights[row * p.experts_per_row + n] = static_cast<float>(weight);
+    }
+  }
+}
+
+void experts(const ExpertsParams& p) {
+  const int64_t width = p.down.cols;
+  const int64_t hidden = p.a.cols;
+  std::vector<double> activated(static_cast<size_t>(width));
+  std::vector<double> sums(static_cast<size_t>(hidden));
+  for (int64_t row = 0; row < p.a.rows; ++row) {
+    std::ranges::fill(sums, 0);
+    for (int64_t n = row * p.experts_per_row; n < (row + 1) * p.experts_per_row; ++n) {
+      const int64_t expert = p.experts[n];
+      for (int64_t j = 0; j < width; ++j) {
+        const double gate = dot(p.a, row, p.gate_up, expert * 2 * width + j);
+        const double up = dot(p.a, row, p.gate_up, expert * 2 * width + width + j);
+        activated[static_cast<size_t>(j)] = gate * sigmoid(gate) * up;
+      }
+      for (int64_t i = 0; i < hidden; ++i) {
+        double sum = 0;
+        for (int64_t j = 0; j < width; ++j) {
+          sum += activated[static_cast<size_t>(j)] *
+                 load(p.down.data, p.down.dtype, (expert * hidden + i) * p.down.row_stride + j);
+        }
+        sums[static_cast<size_t>(i)] += p.weights[n] * sum;
+      }
+    }
+    for (int64_t i = 0; i < hidden; ++i) {
+      float& out = p.out[row * hidden + i];
+      out = static_cast<float>(sums[static_cast<size_t>(i)] + (p.accumulate ? double{out} : 0));
+    }
+  }
+}
+
+}  // namespace millrace::kernels::ref

@@ -1,0 +1,113 @@
+#include "model/config/expert_fields.h"
+
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/value.hpp>
+#include <string_view>
+
+#include "model/config/config_limits.h"
+
+namespace millrace::model {
+
+namespace {
+
+using Experts = Family::Experts;
+
+// Of both names that files have, the one that this file has.
+std::string_view count_field(const JsonFields& fields) {
+  return fields.find("num_experts") == nullptr && fields.find("num_local_experts") != nullptr
+             ? "num_local_experts"
+             : "num_experts";
+}
+
+bool is_number(const boost::json::value& value, double number) {
+  return value.is_number() && value.to_number<double>() == number;
+}
+
+// Fields of DeepSeek and its kin, and the values with which they do nothing.
+Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
+  struct Variant {
+    std::string_view field;
+    double harmless;
+  };
+  constexpr std::array<Variant, 7> kVariants{{{"n_routed_experts", 0},
+                                              {"n_shared_experts", 0},
+                                              {"n_group", 1},
+                                              {"topk_group", 1},
+                                              {"routed_scaling_factor", 1},
+                                              {"first_k_dense_replace", 0},
+                                              {"moe_layer_freq", 1}}};
+  for (const auto& [field, harmless] : kVariants) {
+    const auto* value = fields.find(field);
+    if (value != nullptr && !is_number(*value, harmless)) {
+      return fields.unsupported(field, fmt::format("{}, or no such field", harmless));
+    }
+  }
+  MR_ASSIGN_OR_RETURN(const auto scoring, fields.string_or("scoring_func", "softmax"));
+  if (scoring != "softmax") return fields.unsupported("scoring_func", "\"softmax\"");
+  MR_ASSIGN_OR_RETURN(const auto method, fields.string_or("topk_method", "greedy"));
+  if (method != "greedy") return fields.unsupported("topk_method", "\"greedy\"");
+  const auto* shared = fields.find("shared_expert_intermediate_size");
+  if (!family.shared_expert && shared != nullptr && !is_number(*shared, 0)) {
+    return fields.unsupported("shared_expert_intermediate_size",
+                              fmt::format("0 in a {}", family.architecture));
+  }
+  return {};
+}
+
+Result<void> refuse_experts(const JsonFields& fields, const Family& family) {
+  const auto field = count_field(fields);
+  const auto* count = fields.find(field);
+  if (count == nullptr || is_number(*count, 0)) return {};
+  return fields.unsupported(field, fmt::format("0 in a {}", family.architecture));
+}
+
+// Layer l has a mixture if decoder_sparse_step divides l + 1 and mlp_only_layers does not name it.
+Result<void> read_layers(const JsonFields& fields, ModelConfig& config) {
+  auto& dense = config.experts.dense_layers;
+  MR_ASSIGN_OR_RETURN(const int32_t step, fields.count_or("decoder_sparse_step", 1, kMaxLayers));
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if ((layer + 1) % step != 0) dense.insert(layer);
+  }
+  const auto* named = fields.find("mlp_only_layers");
+  if (named == nullptr) return {};
+  const auto expected = fmt::format("a list of layers from 0 to {}", config.num_layers - 1);
+  if (!named->is_array()) return fields.invalid("mlp_only_layers", expected);
+  for (const auto& value : named->get_array()) {
+    const auto* layer = value.if_int64();
+    if (layer == nullptr || *layer < 0 || *layer >= config.num_layers) {
+      return fields.invalid("mlp_only_layers", expected);
+    }
+    dense.insert(static_cast<int32_t>(*layer));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> read_experts(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  MR_RETURN_IF_ERROR(refuse_variants(fields, family));
+  if (family.experts == Experts::kNone) return refuse_experts(fields, family);
+  auto& experts = config.experts;
+  MR_ASSIGN_OR_RETURN(experts.num_experts, fields.count(count_field(fields), kMaxExperts));
+  MR_ASSIGN_OR_RETURN(experts.experts_per_token, fields.count("num_experts_per_tok", kMaxExperts));
+  if (experts.experts_per_token > experts.num_experts) {
+    return fields.invalid("num_experts_per_tok",
+                          fmt::format("at most {} ({})", count_field(fields), experts.num_experts));
+  }
+  if (family.experts == Experts::kMixtral) {
+    experts.names = ExpertsConfig::Names::kMixtral;
+    experts.ffn_size = config.ffn_size;
+    experts.weights_sum_to_one = true;
+    return {};
+  }
+  MR_ASSIGN_OR_RETURN(experts.ffn_size, fields.count("moe_intermediate_size", kMaxFfnSize));
+  MR_ASSIGN_OR_RETURN(experts.weights_sum_to_one, fields.boolean_or("norm_topk_prob", false));
+  if (family.shared_expert) {
+    MR_ASSIGN_OR_RETURN(experts.shared_ffn_size,
+                        fields.count("shared_expert_intermediate_size", kMaxFfnSize));
+  }
+  return read_layers(fields, config);
+}
+
+}  // namespace millrace::model

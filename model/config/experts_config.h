@@ -1,0 +1,27 @@
+// The mixture of experts of a model: which layers have one in place of an MLP, and its shape.
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+namespace millrace::model {
+
+struct ExpertsConfig {
+  // What the tensors of a layer are called.
+  enum class Names {
+    kQwen,     // mlp.gate, mlp.experts.N.{gate,up,down}_proj
+    kMixtral,  // block_sparse_moe.gate, block_sparse_moe.experts.N.{w1,w3,w2}
+  };
+
+  int32_t num_experts = 0;  // 0: all layers have an MLP
+  int32_t experts_per_token = 0;
+  int32_t ffn_size = 0;             // of each expert
+  bool weights_sum_to_one = false;  // of a token's experts; else they are of a softmax over all
+  int32_t shared_ffn_size = 0;     // of an MLP that all tokens go through, times a sigmoid; 0: none
+  std::set<int32_t> dense_layers;  // those that have an MLP all the same
+  Names names = Names::kQwen;
+
+  bool operator==(const ExpertsConfig&) const = default;
+};
+
+}  // namespace millrace::model
