@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/content/prefix_keys.h"
 #include "common/log.h"
 #include "kernels/index/tiling.h"
 #include "model/config/rope.h"
@@ -26,12 +27,6 @@ bool reads_cache(const protocol::RunPrompt& prompt) {
 
 bool writes_cache(const protocol::RunPrompt& prompt) {
   return (prompt.options().cache() & protocol::CACHE_WRITE) != 0;
-}
-
-// No owner and salt give another's: the owner's length says where the salt begins.
-std::string tenant_salt(const protocol::RunPrompt& prompt) {
-  return fmt::format("{}:{}{}", prompt.owner().size(), prompt.owner(),
-                     prompt.options().cache_salt());
 }
 
 // The request has been checked and let in. What is still wrong with values in the middle of it, as
@@ -146,17 +141,34 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   attention_imbalance_ = finished.prefill.imbalance.mean;
   MR_RETURN_IF_ERROR(seal(finished));
   if (pages_) pages_->keep();
-  remember();
+  remember(token_ids);
   if (reads_cache(prompt_)) cache_queried_tokens_ = num_tokens_;
   cache_hit_tokens_ = finished.cached_tokens;
   return finished;
 }
 
 // The lease may be over: then there is nothing to remember.
-void PromptRun::remember() {
+void PromptRun::remember(std::span<const int32_t> token_ids) {
   if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
   const auto remembered = pages_->remember(keys_);
-  if (!remembered.ok()) spdlog::debug("{}", remembered.error().to_string());
+  if (!remembered.ok()) {
+    spdlog::debug("{}", remembered.error().to_string());
+    return;
+  }
+  if (r_.ledger == nullptr) return;
+  const auto& options = prompt_.options();
+  auto change = r_.ledger->add({.prefix_keys = prefix_keys(token_ids),
+                                .page_keys = keys_,
+                                .own_pages = pages_->numbers(),
+                                .origin = origin_,
+                                .tenant = tenant_key(prompt_.owner(), options.cache_salt())});
+  auto& origin = *change.add_origins();
+  origin.set_head_plan(options.head_plan());
+  origin.set_min_recall(options.min_recall());
+  origin.set_num_tokens(static_cast<uint64_t>(num_tokens_));
+  origin.set_impure(impure_);
+  origin.set_origin(origin_);
+  r_.reporter.cache_changed(std::move(change));
 }
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
@@ -184,19 +196,21 @@ Result<model::HeadPlan> PromptRun::plan() const {
 
 // Ranks that hold another's kv heads store none, and would have to be sent those of a prefix.
 std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> token_ids,
-                                                     const model::HeadPlan& plan) const {
+                                                     const model::HeadPlan& plan) {
   const auto& weights = r_.runtime.weights();
   const bool replicated = r_.runtime.grid().shape().tp > weights.config.num_kv_heads;
-  const bool pure = model::is_prefix_pure(plan) || prompt_.options().cache_impure();
-  if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !pure) return {};
+  impure_ = !model::is_prefix_pure(plan);
+  const bool shared = !impure_ || prompt_.options().cache_impure();
+  if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !shared) return {};
   const bool long_rope = weights.long_inv_freq != nullptr &&
                          num_tokens_ > model::max_short_rope_tokens(weights.config);
-  return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_),
-                   {.model = weights.fingerprint,
-                    .dtype = std::string(dtype_name(weights.compute_dtype)),
-                    .long_rope = long_rope,
-                    .plan = model::plan_identity(plan),
-                    .salt = tenant_salt(prompt_)});
+  const PageOrigin origin{.model = weights.fingerprint,
+                          .dtype = std::string(dtype_name(weights.compute_dtype)),
+                          .long_rope = long_rope,
+                          .plan = model::plan_identity(plan),
+                          .salt = tenant_salt(prompt_.owner(), prompt_.options().cache_salt())};
+  origin_ = origin_key(origin);
+  return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_), origin);
 }
 
 // Without its prefix a prompt may fit where it does not behind it: the prefix need not lie evenly on
