@@ -114,7 +114,6 @@ Result<void> PromptRun::run() {
 }
 
 Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
-  auto& engine = r_.runtime.engine();
   MR_ASSIGN_OR_RETURN(const auto token_ids, checked_tokens());
   const auto head_plan = plan();
   MR_RETURN_IF_ERROR(r_.sync.all_agree(head_plan.ok() ? Result<void>() : head_plan.error()));
@@ -124,16 +123,18 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
     MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
     r_.reporter.opened(prompt_.request_id(), std::move(known));
   }
-  auto computed = engine.prefill(
-      {.token_ids = token_ids,
-       .plan = &*head_plan,
-       .recall_by_head = prompt_.options().recall_by_head(),
-       .sink = pages_ ? &pages_->sink() : nullptr,
-       .prefix = cached_.prefix,
-       .prefix_source = cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr,
-       .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
-       .stages = &stages},
-      r_.options.layer_timeout);
+  auto computed = compute(token_ids, *head_plan, stages);
+  if (!computed.ok() && may_start_again(computed.error())) {
+    // Once: the check finds the page now, forgets it and ends the prefix before it. All ranks have had
+    // the same error.
+    spdlog::warn("request {}: {}; computing it again from there", prompt_.request_id(),
+                 computed.error().message);
+    pages_.reset();
+    cached_ = {};
+    progress_.restart();
+    MR_RETURN_IF_ERROR(find_prefix_and_room());
+    computed = compute(token_ids, *head_plan, stages);
+  }
   if (!computed.ok()) return not_the_clients(computed.error());
   FinishedPrompt finished{.prefill = *std::move(computed),
                           .cached_tokens = cached_.prefix.num_tokens()};
@@ -145,6 +146,25 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   if (reads_cache(prompt_)) cache_queried_tokens_ = num_tokens_;
   cache_hit_tokens_ = finished.cached_tokens;
   return finished;
+}
+
+// Of a streaming request the client knows where the pages of the prefix are, and may have pulled some.
+bool PromptRun::may_start_again(const Error& failure) const {
+  return failure.code == Errc::kCorrupt && cached_.prefix.num_pages() > 0 && !streams(prompt_);
+}
+
+Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
+                                         const model::HeadPlan& plan, StageClock& stages) {
+  return r_.runtime.engine().prefill(
+      {.token_ids = token_ids,
+       .plan = &plan,
+       .recall_by_head = prompt_.options().recall_by_head(),
+       .sink = pages_ ? &pages_->sink() : nullptr,
+       .prefix = cached_.prefix,
+       .prefix_source = cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr,
+       .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
+       .stages = &stages},
+      r_.options.layer_timeout);
 }
 
 // The lease may be over: then there is nothing to remember.
@@ -221,7 +241,8 @@ Result<void> PromptRun::find_prefix_and_room() {
   const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
   if (reads_cache(prompt_) && !wanted.empty()) {
     MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
-                                                 Deadline::after(r_.options.layer_timeout)));
+                                                 Deadline::after(r_.options.layer_timeout),
+                                                 r_.runtime.cores().num_threads));
   }
   auto made = make_room();
   if (made.ok() || cached_.prefix.num_pages() == 0 ||

@@ -63,6 +63,9 @@ class PromptRun {
 
  private:
   Result<FinishedPrompt> prefill(StageClock& stages);
+  bool may_start_again(const Error& failure) const;
+  Result<PrefillResult> compute(std::span<const int32_t> token_ids, const model::HeadPlan& plan,
+                                StageClock& stages);
   // On all ranks or none, as all that follows.
   Result<std::vector<int32_t>> checked_tokens() const;
   Result<model::HeadPlan> plan() const;
