@@ -28,10 +28,11 @@ double wait_s(const Group& group, const Request& request, const Forecast& foreca
 
 }  // namespace
 
-// From now on, to its end.
-double PrefixChoice::end_s(const Group& group, const Request& request) const {
+// Seconds from now to its end, and those that others lose.
+double PrefixChoice::cost_s(const Group& group, const Request& request) const {
   const auto claimed = claimed_s_.find(&group);
-  return wait_s(group, request, forecast_, now_) + seconds(forecast_.expect(group, request)) +
+  return wait_s(group, request, forecast_, now_) +
+         price_ * seconds(forecast_.expect(group, request)) +
          (claimed == claimed_s_.end() ? 0 : claimed->second);
 }
 
@@ -39,11 +40,11 @@ Group* PrefixChoice::choose(Request& request) {
   Group* const plain = choose_group(groups_, request, now_);
   if (request.prefix_keys.empty()) return plain;
   Group* best = plain;
-  double best_s = plain == nullptr ? 0 : end_s(*plain, request);
+  double best_s = plain == nullptr ? 0 : cost_s(*plain, request);
   for (Group* group : groups_) {
     const int64_t cached = group->prefixes.tokens_of(request);
     if (cached == 0 || group == plain || !may_take(*group, request, cached, now_)) continue;
-    const double one_s = end_s(*group, request);
+    const double one_s = cost_s(*group, request);
     if (best != nullptr && one_s >= best_s) continue;
     best = group;
     best_s = one_s;
@@ -57,7 +58,7 @@ Group* PrefixChoice::choose(Request& request) {
 bool PrefixChoice::is_patient(Request& request, const Group& idle, const Group& busy) const {
   if (!request.waits_for_prefix_since) request.waits_for_prefix_since = now_;
   const Duration saved = forecast_.expect(idle, request) - forecast_.expect(busy, request);
-  return now_ - *request.waits_for_prefix_since <= saved;
+  return seconds(now_ - *request.waits_for_prefix_since) <= price_ * seconds(saved);
 }
 
 }  // namespace millrace::coordinator

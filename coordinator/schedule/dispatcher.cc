@@ -36,7 +36,9 @@ void Dispatcher::dispatch() {
 
 bool Dispatcher::start_next() {
   const auto all = groups_.all();
-  PrefixChoice choice(all, turns_.forecast(), clock_.now());
+  // But for the one that is looked at.
+  PrefixChoice choice(all, std::max<int64_t>(0, requests_.queue().size() - 1), turns_.forecast(),
+                      clock_.now());
   for (const auto& request : turns_.arrange(requests_.queue().waiting(), all, clock_.now())) {
     Group* group = choice.choose(*request);
     if (group == nullptr || expired(request)) continue;

@@ -60,13 +60,14 @@ class PrefixChoiceTest : public SchedulePartsTest {
   }
   Group* choose(Request& request) {
     const auto all = groups_.all();
-    return PrefixChoice(all, forecast_, clock_.now()).choose(request);
+    return PrefixChoice(all, num_waiting_, forecast_, clock_.now()).choose(request);
   }
   Group* choose(Request&& request) { return choose(request); }
 
   std::array<RecordingLink, 3> links_;
   std::vector<Group*> groups_of_;
   Forecast forecast_;
+  int64_t num_waiting_ = 0;
 };
 
 TEST_F(PrefixChoiceTest, WithoutAPrefixTheGroupWithTheMostRoomIsChosen) {
@@ -125,6 +126,18 @@ TEST_F(PrefixChoiceTest, ARequestWaitsNoLongerThanItSaves) {
   EXPECT_NE(choose(request), nullptr);
 }
 
+// Of three groups: each second that one of them computes delays two others.
+TEST_F(PrefixChoiceTest, WhileOthersWaitTheirTimeCountsToo) {
+  caches(*groups_of_[2], 8);
+  keep_busy(*groups_of_[2], 12);  // saves 4.1 s, three times
+  EXPECT_NE(choose(asked(5000)), nullptr);
+  num_waiting_ = 6;
+  auto request = asked(5000);
+  EXPECT_EQ(choose(request), nullptr);
+  groups_of_[2]->running->expected_s = 13;
+  EXPECT_NE(choose(request), nullptr);
+}
+
 TEST_F(PrefixChoiceTest, AGroupThatIsLateIsExpectedToTakeAsLongAgain) {
   caches(*groups_of_[2], 8);
   keep_busy(*groups_of_[2], 1);
@@ -140,7 +153,7 @@ TEST_F(PrefixChoiceTest, ThoseWhoWaitForAGroupCountForThoseAfterThem) {
   keep_busy(*groups_of_[2], 2);
   std::vector<Request> requests(4, asked(5000));
   const auto all = groups_.all();
-  PrefixChoice choice(all, forecast_, clock_.now());
+  PrefixChoice choice(all, num_waiting_, forecast_, clock_.now());
   // It ends them after 2.9, 3.8 and 4.7 s; another group after 5.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(choice.choose(requests[static_cast<size_t>(i)]), nullptr);
   EXPECT_NE(choice.choose(requests[3]), nullptr);
