@@ -82,7 +82,7 @@ MAY_INCLUDE = {
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
-    "worker/control": "common/net protocol",
+    "worker/control": "common/content common/net protocol",
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"
     " worker/timing worker/ranks worker/watch worker/index",
@@ -99,14 +99,14 @@ MAY_INCLUDE = {
     "coordinator/access": "common/content common/system",
     "coordinator/net": "",
     "coordinator/requests": "common/metrics protocol",
-    "coordinator/groups": "protocol coordinator/requests",
+    "coordinator/groups": "common/content protocol coordinator/requests",
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
-    "coordinator/schedule": "protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
+    "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
     "coordinator/api": "common/content plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
     "coordinator/http": "common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api",
-    "coordinator/exchange": "common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
+    "coordinator/exchange": "common/content common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api coordinator/http",
     "coordinator/server": "common/cli common/net protocol coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/http coordinator/exchange",

@@ -1,7 +1,8 @@
 // What a fleet of groups does with a trace of prompts: the coordinator's scheduler, with groups that
 // take as long as measured ones.
 //   fleet_bench --groups h200-cp4:8 --groups h200:32 --load 0.8 --requests 20000
-// Prints a table of waiting times for each order of the queue.
+// Prints a table of waiting times for each order of the queue; of prompts that begin alike (--documents,
+// or a trace with hash_ids), without caches, with them, and with routing by what they hold.
 // Exit status: 0; 2 the command line, the times or the trace are wrong.
 #include <fmt/format.h>
 
@@ -32,6 +33,15 @@ struct Arguments {
   FleetOptions fleet;
 };
 
+// What one run has and another has not.
+struct Setup {
+  const char* name;
+  QueueOrder order = QueueOrder::kFair;
+  int64_t preempt_tokens = 0;
+  bool caches = false;
+  bool routes_by_prefix = false;
+};
+
 CLI::App& describe(CLI::App& app, Arguments& arguments) {
   app.formatter(std::make_shared<cli::HelpFormatter>());
   app.add_option("--groups", arguments.groups, "groups of a kind, for example h200-cp4:8")
@@ -50,6 +60,14 @@ CLI::App& describe(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--owners", arguments.shape.num_owners, "names that the prompts drawn come from")
       ->check(cli::number_range(1, 10'000))
+      ->capture_default_str();
+  app.add_option("--documents", arguments.shape.num_documents,
+                 "documents that the prompts drawn begin with; 0: they share nothing")
+      ->check(cli::number_range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--shared", arguments.shape.shared,
+                 "share of such a prompt that is its document's")
+      ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--seed", arguments.shape.seed, "of the prompts drawn")->capture_default_str();
   app.add_option("--pool-tokens", arguments.pool_tokens, "tokens that a group's KV pools hold")
@@ -117,21 +135,32 @@ Result<Trace> trace_of(const Arguments& arguments, const std::map<std::string, G
 }
 
 void play(FleetOptions fleet, const std::map<std::string, GroupTimes>& times, const Trace& trace,
-          QueueOrder order, const char* name) {
-  fleet.scheduler.queue_order = order;
+          const Setup& setup) {
+  fleet.scheduler.queue_order = setup.order;
+  fleet.scheduler.routes_by_prefix = setup.routes_by_prefix;
+  for (auto& group : fleet.groups) {
+    group.max_preempting_tokens = setup.preempt_tokens;
+    group.caches = setup.caches;
+  }
   Simulation simulation(fleet, times);
   const std::vector<Outcome> outcomes = simulation.run(trace);
   double last_s = 0;
   int64_t tokens = 0;
+  int64_t cached = 0;
   for (const Outcome& outcome : outcomes) {
     last_s = std::max(last_s, outcome.answered_s);
-    if (!outcome.failure) tokens += outcome.arrival.num_tokens;
+    if (outcome.failure) continue;
+    tokens += outcome.arrival.num_tokens;
+    cached += outcome.cached_tokens;
   }
   fmt::print(
       "queue order {}: {} groups, {} GPUs, {} prompts in {:.0f} s, {:.0f} tokens a second, groups "
-      "busy {:.0f} %\n{}\n",
-      name, fleet.groups.size(), simulation.num_gpus(), outcomes.size(), last_s,
+      "busy {:.0f} %{}\n{}\n",
+      setup.name, fleet.groups.size(), simulation.num_gpus(), outcomes.size(), last_s,
       static_cast<double>(tokens) / last_s, 100 * simulation.utilisation(),
+      setup.caches ? fmt::format(", {:.1f} % of the tokens cached",
+                                 100 * static_cast<double>(cached) / static_cast<double>(tokens))
+                   : "",
       wait_table(wait_rows(outcomes)));
 }
 
@@ -141,13 +170,23 @@ Result<void> run(Arguments& arguments) {
     MR_RETURN_IF_ERROR(add_groups(text, times, arguments));
   }
   MR_ASSIGN_OR_RETURN(const Trace trace, trace_of(arguments, times));
-  play(arguments.fleet, times, trace, QueueOrder::kArrival, "arrival");
-  play(arguments.fleet, times, trace, QueueOrder::kFair, "fair");
-  if (arguments.preempt_tokens == 0) return {};
-  for (auto& group : arguments.fleet.groups) {
-    group.max_preempting_tokens = arguments.preempt_tokens;
+  std::vector<Setup> setups;
+  if (const double seen = share_seen_before(trace); seen > 0) {
+    fmt::print("{:.1f} % of the tokens seen before\n\n", 100 * seen);
+    setups = {{.name = "fair, no cache"},
+              {.name = "fair, with caches", .caches = true},
+              {.name = "fair, with caches and routing by prefix",
+               .caches = true,
+               .routes_by_prefix = true}};
+    for (Setup& setup : setups) setup.preempt_tokens = arguments.preempt_tokens;
+  } else {
+    setups = {{.name = "arrival", .order = QueueOrder::kArrival}, {.name = "fair"}};
+    if (arguments.preempt_tokens > 0) {
+      setups.push_back(
+          {.name = "fair, preempted between layers", .preempt_tokens = arguments.preempt_tokens});
+    }
   }
-  play(arguments.fleet, times, trace, QueueOrder::kFair, "fair, preempted between layers");
+  for (const Setup& setup : setups) play(arguments.fleet, times, trace, setup);
   return {};
 }
 

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/content/prefix_keys.h"
 #include "common/errc_wire.h"
+#include "common/page_tokens.h"
 #include "protocol/codec.h"
 
 namespace millrace::bench {
@@ -23,11 +25,12 @@ protocol::Envelope started(const std::string& request_id) {
 }  // namespace
 
 SimulatedGroup::SimulatedGroup(SimulatedGroupOptions options, const GroupTimes& times,
-                               EventQueue& events, Answer answer)
+                               EventQueue& events, Answer answer, PrefixKeys prefix_keys)
     : options_(std::move(options)),
       times_(times),
       events_(events),
       answer_(std::move(answer)),
+      prefix_keys_(std::move(prefix_keys)),
       free_tokens_(options_.pool_tokens) {}
 
 protocol::Register SimulatedGroup::description() const {
@@ -69,17 +72,61 @@ void SimulatedGroup::prefill(const protocol::PrefillRequest& request) {
   free_tokens_ -= num_tokens;
   const std::string lease = "lease of " + request.request_id();
   tokens_of_lease_[lease] = num_tokens;
-  const double took_s = options_.overhead_s + times_.seconds_of(num_tokens);
+  std::vector<uint64_t> keys = stored_keys(request);
+  const int64_t cached =
+      std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0, num_tokens - kPageTokens);
+  const double took_s = options_.overhead_s + seconds_of(num_tokens, cached);
   busy_s_ += took_s;
   auto& done = *envelope.mutable_prefill_done();
   done.set_request_id(request.request_id());
+  done.set_cached_tokens(static_cast<uint64_t>(cached));
   done.mutable_manifest()->set_request_id(request.request_id());
   done.mutable_manifest()->set_model("simulated");
   done.mutable_manifest()->set_lease_id(lease);
   done.mutable_manifest()->set_lease_ms(request.options().lease_ms());
   const double now_s = events_.now_s();
-  Run run{.done = std::move(envelope), .began_s = now_s, .ends_s = now_s + took_s};
+  Run run{.done = std::move(envelope),
+          .keys = std::move(keys),
+          .began_s = now_s,
+          .ends_s = now_s + took_s};
   running_ ? preempt(std::move(run)) : this->run(std::move(run));
+}
+
+// Rows behind a prefix take what they take in a whole prompt, and no less than as many alone; what is
+// cached has to be brought.
+double SimulatedGroup::seconds_of(int64_t num_tokens, int64_t cached_tokens) const {
+  if (cached_tokens == 0) return times_.seconds_of(num_tokens);
+  const double rows_s = std::max(times_.seconds_of(num_tokens - cached_tokens),
+                                 times_.seconds_of(num_tokens) - times_.seconds_of(cached_tokens));
+  return rows_s + static_cast<double>(cached_tokens) / options_.load_tokens_per_s;
+}
+
+std::vector<uint64_t> SimulatedGroup::stored_keys(const protocol::PrefillRequest& request) const {
+  std::vector<uint64_t> stored;
+  if (!options_.caches) return stored;
+  const uint64_t tenant = tenant_key(request.owner(), "");
+  for (const uint64_t key : prefix_keys_(request.request_id())) {
+    stored.push_back(stored_prefix_key(key, 0, tenant));
+  }
+  return stored;
+}
+
+void SimulatedGroup::finish(const Run& run) {
+  if (!run.keys.empty()) {
+    protocol::Envelope envelope;
+    auto& change = *envelope.mutable_cached_prefixes();
+    change.set_sequence(++cache_sequence_);
+    const auto added = cache_.add(run.keys);
+    const auto gone = cache_.shrink(options_.pool_tokens / kPrefixKeyTokens);
+    change.mutable_added()->Add(added.begin(), added.end());
+    change.add_origins()->set_num_tokens(1);
+    answer_(options_.name, std::move(envelope));
+    protocol::Envelope lost;
+    lost.mutable_cached_prefixes()->set_sequence(++cache_sequence_);
+    lost.mutable_cached_prefixes()->mutable_gone()->Add(gone.begin(), gone.end());
+    answer_(options_.name, std::move(lost));
+  }
+  answer_(options_.name, run.done);
 }
 
 void SimulatedGroup::run(Run run) {
@@ -96,7 +143,7 @@ void SimulatedGroup::preempt(Run run) {
   const double done_s = std::max(0.0, run.began_s - running_->began_s - running_->set_aside_s);
   const double until_boundary_s = layer_s - std::fmod(done_s, layer_s);
   answer_after(until_boundary_s, started(run.done.prefill_done().request_id()));
-  answer_after(until_boundary_s + took_s, std::move(run.done));
+  events_.after(until_boundary_s + took_s, [this, run] { finish(run); });
   running_->ends_s += took_s;
   running_->set_aside_s += took_s;
 }
@@ -109,9 +156,8 @@ void SimulatedGroup::end_when_due() {
       end_when_due();
       return;
     }
-    const protocol::Envelope done = std::move(running_->done);
-    running_.reset();
-    answer_(options_.name, done);
+    const Run run = *std::exchange(running_, std::nullopt);
+    finish(run);
     report_room();
   });
 }

@@ -4,10 +4,13 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "bench/fleet/event_queue.h"
 #include "bench/fleet/group_times.h"
+#include "bench/fleet/simulated_cache.h"
 #include "coordinator/groups/group_link.h"
 
 namespace millrace::bench {
@@ -17,16 +20,22 @@ struct SimulatedGroupOptions {
   std::string kind;
   int64_t pool_tokens = 4 << 20;      // its KV pools
   int64_t max_preempting_tokens = 0;  // between two of its layers
+  bool caches = false;                // what prompts begin with; the pools hold the latest
+  // At which cached pages come to where they are used. From the host's memory over PCIe 5.0, 50 GB/s,
+  // for an 8B model's 131 KB a token: assumed, not measured.
+  double load_tokens_per_s = 380'000;
   double overhead_s = 0.02;  // from the request to the first layer, and from the last to the answer
 };
 
 class SimulatedGroup final : public coordinator::GroupLink {
  public:
   using Answer = std::function<void(const std::string& group, protocol::Envelope)>;
+  // Of a request, as its Arrival has them.
+  using PrefixKeys = std::function<std::span<const uint64_t>(const std::string& request_id)>;
 
   // `answer` is called by events, never from within send().
   SimulatedGroup(SimulatedGroupOptions options, const GroupTimes& times, EventQueue& events,
-                 Answer answer);
+                 Answer answer, PrefixKeys prefix_keys);
 
   protocol::Register description() const;
   const SimulatedGroupOptions& options() const { return options_; }
@@ -39,12 +48,16 @@ class SimulatedGroup final : public coordinator::GroupLink {
  private:
   struct Run {
     protocol::Envelope done;
+    std::vector<uint64_t> keys;  // of its beginnings, as they are cached
     double began_s = 0;
     double ends_s = 0;
     double set_aside_s = 0;
   };
 
   void prefill(const protocol::PrefillRequest& request);
+  double seconds_of(int64_t num_tokens, int64_t cached_tokens) const;
+  std::vector<uint64_t> stored_keys(const protocol::PrefillRequest& request) const;
+  void finish(const Run& run);
   void run(Run run);
   // Between two layers of what runs.
   void preempt(Run run);
@@ -57,6 +70,9 @@ class SimulatedGroup final : public coordinator::GroupLink {
   const GroupTimes& times_;
   EventQueue& events_;
   Answer answer_;
+  PrefixKeys prefix_keys_;
+  SimulatedCache cache_;
+  uint64_t cache_sequence_ = 0;
   double busy_s_ = 0;
   std::optional<Run> running_;
   int64_t free_tokens_;

@@ -25,7 +25,10 @@ Simulation::Simulation(const FleetOptions& options, const std::map<std::string, 
   for (const SimulatedGroupOptions& group : options.groups) {
     const GroupTimes& kind = times.at(group.kind);
     num_gpus_ += kind.num_gpus;
-    groups_.push_back(std::make_unique<SimulatedGroup>(group, kind, events_, answer));
+    groups_.push_back(std::make_unique<SimulatedGroup>(
+        group, kind, events_, answer, [this](const std::string& id) {
+          return std::span<const uint64_t>(outcomes_[std::stoull(id)].arrival.prefix_keys);
+        }));
     const auto added = scheduler_->add_group(groups_.back()->description(), *groups_.back());
     MR_CHECK(added.ok(), "{}", added.error().to_string());
   }
@@ -56,6 +59,8 @@ void Simulation::submit(size_t index) {
   body.model = "simulated";
   body.request_id = std::to_string(index);
   body.prompt_token_ids.resize(static_cast<size_t>(arrival.num_tokens));
+  body.prefix_keys = arrival.prefix_keys;
+  if (!body.prefix_keys.empty()) body.options.set_cache(protocol::CACHE_BOTH);
   coordinator::Caller caller = coordinator::Caller::anybody();
   caller.name = arrival.owner;
   if (const auto refusal = scheduler_->submit(std::move(body), caller)) {
@@ -70,6 +75,7 @@ void Simulation::on_change(const coordinator::Request& request) {
     answered(index, request.failure->error.code);
     return;
   }
+  outcomes_[index].cached_tokens = static_cast<int64_t>(request.result->cached_tokens());
   answered(index, std::nullopt);
   const double pull_s = static_cast<double>(request.num_tokens) / pull_tokens_per_s_;
   const std::string& lease = request.result->manifest().lease_id();

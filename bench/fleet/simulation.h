@@ -1,7 +1,7 @@
 // The coordinator's own Scheduler over simulated groups, clients and time. One thread.
 //
 // Clients send their prompts by a trace, pull each cache at a given rate as soon as it is done, and
-// release it. What is left out: the network, parsing, faults, prefixes that were seen before.
+// release it. What is left out: the network, parsing, faults, tiers of the cache.
 #pragma once
 
 #include <map>
@@ -29,6 +29,7 @@ struct Outcome {
 
   Arrival arrival;
   double answered_s = 0;
+  int64_t cached_tokens = 0;
   std::optional<Errc> failure;
 };
 

@@ -8,6 +8,9 @@
 #include <cmath>
 #include <fstream>
 #include <random>
+#include <set>
+
+#include "common/content/prefix_keys.h"
 
 namespace millrace::bench {
 
@@ -38,6 +41,31 @@ const json::value* find_number(const json::object& object, std::string_view name
   return value != nullptr && value->is_number() ? value : nullptr;
 }
 
+Result<void> read_hash_ids(const json::object& object, Arrival& arrival) {
+  const json::value* ids = object.if_contains("hash_ids");
+  if (ids == nullptr) return {};
+  if (!ids->is_array()) return error(Errc::kInvalidArgument, "hash_ids must be an array");
+  for (const json::value& id : ids->as_array()) {
+    if (!id.is_int64()) return error(Errc::kInvalidArgument, "hash_ids must be integers");
+    // Mooncake numbers the last, partial run as well.
+    if (std::ssize(arrival.prefix_keys) == arrival.num_tokens / kPrefixKeyTokens) break;
+    arrival.prefix_keys.push_back(static_cast<uint64_t>(id.as_int64()));
+  }
+  return {};
+}
+
+// Of a prompt whose first `shared_tokens` are a document's.
+std::vector<uint64_t> keys_of(int64_t num_tokens, int64_t shared_tokens, uint64_t document,
+                              uint64_t prompt) {
+  std::vector<uint64_t> keys;
+  for (int64_t end = kPrefixKeyTokens; end <= num_tokens; end += kPrefixKeyTokens) {
+    const bool is_shared = end <= shared_tokens;
+    keys.push_back(stored_prefix_key(static_cast<uint64_t>(end), is_shared ? 1 : 2,
+                                     is_shared ? document : prompt));
+  }
+  return keys;
+}
+
 Result<Arrival> parse_arrival(const std::string& line) {
   boost::system::error_code failure;
   const json::value parsed = json::parse(line, failure);
@@ -60,7 +88,8 @@ Result<Arrival> parse_arrival(const std::string& line) {
     return error(Errc::kInvalidArgument, "a prompt of {} tokens; must be 1 to {}", length,
                  kMaxTokens);
   }
-  Arrival out{.at_s = at_s, .num_tokens = std::llround(length), .owner = ""};
+  Arrival out{.at_s = at_s, .num_tokens = std::llround(length), .owner = "", .prefix_keys = {}};
+  MR_RETURN_IF_ERROR(read_hash_ids(object, out));
   if (const json::value* owner = object.if_contains("owner"); owner != nullptr) {
     if (!owner->is_string()) return error(Errc::kInvalidArgument, "owner must be a string");
     out.owner = std::string(owner->as_string());
@@ -99,12 +128,34 @@ Trace draw_trace(const TraceShape& shape) {
   double at_s = 0;
   for (int64_t i = 0; i < shape.num_requests; ++i) {
     const int owner = static_cast<int>(uniform() * shape.num_owners);
-    trace.push_back({.at_s = at_s,
-                     .num_tokens = length_at(uniform()),
-                     .owner = fmt::format("owner-{}", owner)});
+    Arrival arrival{.at_s = at_s,
+                    .num_tokens = length_at(uniform()),
+                    .owner = fmt::format("owner-{}", owner),
+                    .prefix_keys = {}};
+    if (shape.num_documents > 0) {
+      const auto document = static_cast<uint64_t>(uniform() * shape.num_documents);
+      const auto shared = std::llround(shape.shared * static_cast<double>(arrival.num_tokens));
+      arrival.prefix_keys = keys_of(arrival.num_tokens, shared, document, static_cast<uint64_t>(i));
+    }
+    trace.push_back(std::move(arrival));
     at_s += -std::log(1 - uniform()) / shape.requests_per_s;
   }
   return trace;
+}
+
+double share_seen_before(const Trace& trace) {
+  std::set<std::pair<std::string, uint64_t>> seen;
+  int64_t tokens = 0;
+  int64_t seen_tokens = 0;
+  for (const Arrival& arrival : trace) {
+    tokens += arrival.num_tokens;
+    bool all_seen = true;
+    for (const uint64_t key : arrival.prefix_keys) {
+      all_seen = !seen.emplace(arrival.owner, key).second && all_seen;
+      if (all_seen) seen_tokens += kPrefixKeyTokens;
+    }
+  }
+  return tokens == 0 ? 0 : static_cast<double>(seen_tokens) / static_cast<double>(tokens);
 }
 
 }  // namespace millrace::bench

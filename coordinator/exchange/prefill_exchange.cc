@@ -3,6 +3,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <utility>
 
+#include "common/content/prefix_keys.h"
 #include "coordinator/exchange/event_stream.h"
 #include "coordinator/http/disconnect_watch.h"
 #include "coordinator/requests/request_log.h"
@@ -40,7 +41,12 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
 awaitable<ParsedPrefillBody> PrefillExchange::parse(const RequestReader::Request& request,
                                                     const Route& route) {
   auto work = [this, &request, &route]() -> awaitable<ParsedPrefillBody> {
-    co_return form_.parse(request, route);
+    ParsedPrefillBody parsed = form_.parse(request, route);
+    if (auto* body = std::get_if<PrefillBody>(&parsed);
+        body != nullptr && (body->options.cache() & protocol::CACHE_READ) != 0) {
+      body->prefix_keys = prefix_keys(body->prompt_token_ids);
+    }
+    co_return parsed;
   };
   co_return co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
 }

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "coordinator/groups/group_health.h"
 #include "coordinator/groups/group_link.h"
+#include "coordinator/groups/known_prefixes.h"
 #include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
@@ -43,6 +44,7 @@ struct Group {
   Duration last_heard{};               // in attended time
   std::optional<int64_t> free_tokens;  // the longest prompt its pools have room for
   GroupHealth health;
+  KnownPrefixes prefixes;
   int64_t leases_told = 0;  // since it registered
   // Until the group answers, even if they were cancelled. The second runs between two layers of the
   // first.

@@ -47,6 +47,11 @@ Group* choose_group(std::span<Group* const> groups, const Request& request, Time
   return busy_one_will_do ? nullptr : last_resort;
 }
 
+bool may_take(const Group& group, const Request& request, int64_t cached_tokens, TimePoint now) {
+  return refusals(group, request).has_value() && !group.health.rests(now) &&
+         group.has_room(request.num_tokens - cached_tokens);
+}
+
 bool has_untried_group(std::span<Group* const> groups, const Request& request) {
   return std::any_of(groups.begin(), groups.end(), [&](const Group* group) {
     const auto refused = refusals(*group, request);

@@ -11,6 +11,9 @@ namespace millrace::coordinator {
 // have room, one that is worth asking all the same. Null if the request should wait.
 Group* choose_group(std::span<Group* const> groups, const Request& request, TimePoint now);
 
+// Whether the group, idle or busy, is one to send the request to, of whose tokens it has cached so many.
+bool may_take(const Group& group, const Request& request, int64_t cached_tokens, TimePoint now);
+
 // Whether there is a group, idle or busy, that a request may still be sent to after others have
 // given it back.
 bool has_untried_group(std::span<Group* const> groups, const Request& request);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace millrace::coordinator {
 
@@ -12,6 +13,16 @@ namespace {
 constexpr size_t kMaxPlans = 64;
 constexpr size_t kMaxKinds = 256;
 
+// Of the latest prompt behind a prefix, once there were some; as PrefillCurve.
+constexpr double kLatestWeight = 0.1;
+// Reading may be slower than computing: so much, and no more, since what one prompt met, as a disk that
+// others kept busy, the next one need not meet.
+constexpr double kMostOfComputing = 2;
+
+Duration at(const PrefillCurve* curve, int64_t num_tokens) {
+  return curve == nullptr ? PrefillCurve::guess(num_tokens) : curve->at(num_tokens);
+}
+
 std::string kind_of(const Group& group) {
   const protocol::Register& of = group.description;
   return fmt::format("{}\n{}\n{}x{}", of.model().name(), of.device(), of.tp(), of.cp());
@@ -19,10 +30,20 @@ std::string kind_of(const Group& group) {
 
 }  // namespace
 
-void Forecast::finished(const Group& group, const Request& request, Duration took) {
+void Forecast::finished(const Group& group, const Request& request, Duration took,
+                        int64_t cached_tokens) {
   const std::string name = kind_of(group);
   if (kinds_.size() >= kMaxKinds && kinds_.count(name) == 0) return;
   Kind& kind = kinds_[name];
+  if (cached_tokens > 0) {
+    const double most_s = kMostOfComputing * seconds(at(curve_of(group, request), cached_tokens));
+    const double read_s =
+        std::clamp(seconds(took) - rows_behind(group, request, cached_tokens), 0.0, most_s);
+    const double weight = std::max(kLatestWeight, 1.0 / ++kind.num_behind);
+    kind.read_s_per_token +=
+        weight * (read_s / static_cast<double>(cached_tokens) - kind.read_s_per_token);
+    return;
+  }
   kind.all.observe(request.num_tokens, took);
   const std::string& plan = request.options.head_plan();
   if (kind.by_plan.size() < kMaxPlans || kind.by_plan.count(plan) != 0) {
@@ -37,9 +58,30 @@ const PrefillCurve* Forecast::curve_of(const Group& group, const Request& reques
   return plan == kind->second.by_plan.end() ? &kind->second.all : &plan->second;
 }
 
+Duration Forecast::expect_whole(const Group& group, const Request& request) const {
+  return at(curve_of(group, request), request.num_tokens);
+}
+
 Duration Forecast::expect(const Group& group, const Request& request) const {
+  const int64_t cached = group.prefixes.tokens_of(request);
+  if (cached == 0) return expect_whole(group, request);
+  const auto kind = kinds_.find(kind_of(group));
+  const double read_s =
+      kind == kinds_.end() ? 0 : kind->second.read_s_per_token * static_cast<double>(cached);
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(rows_behind(group, request, cached) + read_s));
+}
+
+// Rows of a whole prompt take what it takes less what the prompt up to them takes. No less than as
+// many rows alone: the curve is learnt, and two of its points may lie wrong to each other.
+double Forecast::rows_behind(const Group& group, const Request& request,
+                             int64_t cached_tokens) const {
   const PrefillCurve* curve = curve_of(group, request);
-  return curve == nullptr ? PrefillCurve::guess(request.num_tokens) : curve->at(request.num_tokens);
+  const int64_t new_tokens = std::max<int64_t>(1, request.num_tokens - cached_tokens);
+  const double alone_s = seconds(at(curve, new_tokens));
+  const double of_whole_s =
+      seconds(at(curve, request.num_tokens)) - seconds(at(curve, cached_tokens));
+  return std::max({1e-3, alone_s, of_whole_s});
 }
 
 std::optional<Duration> Forecast::expect(std::span<const Group* const> groups,

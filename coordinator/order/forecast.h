@@ -14,9 +14,13 @@ namespace millrace::coordinator {
 
 class Forecast {
  public:
-  // `group` has prefilled `request` in `took`.
-  void finished(const Group& group, const Request& request, Duration took);
+  // `group` has prefilled `request`, of which it had cached so many tokens, in `took`.
+  void finished(const Group& group, const Request& request, Duration took,
+                int64_t cached_tokens = 0);
+  // Behind what the group is known to have cached of it (Group::prefixes).
   Duration expect(const Group& group, const Request& request) const;
+  // The whole prompt.
+  Duration expect_whole(const Group& group, const Request& request) const;
   // On the fastest of the groups that take it; nothing if none does.
   std::optional<Duration> expect(std::span<const Group* const> groups,
                                  const Request& request) const;
@@ -28,8 +32,14 @@ class Forecast {
   struct Kind {
     PrefillCurve all;
     std::map<std::string, PrefillCurve> by_plan;  // clients choose the text: bounded
+    // Of cached tokens: what prompts behind a prefix took longer than rows_behind, the mean of the
+    // latest.
+    double read_s_per_token = 0;
+    int num_behind = 0;
   };
 
+  // Seconds for the rows behind the cached ones, were they to take what they take in a whole prompt.
+  double rows_behind(const Group& group, const Request& request, int64_t cached_tokens) const;
   const PrefillCurve* curve_of(const Group& group, const Request& request) const;
 
   std::map<std::string, Kind> kinds_;

@@ -7,7 +7,17 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Of the prompt that runs: by its layers where it has reported some.
+bool takes_between_layers(const Group& group, const Request& request) {
+  const auto limit = static_cast<int64_t>(group.description.max_preempting_tokens());
+  return request.preempts && request.num_tokens <= limit &&
+         group.takes(request.model, request.num_tokens) &&
+         group.has_room(request.num_tokens - group.prefixes.tokens_of(request)) &&
+         request.failed_on.count(group.description.group_id()) == 0;
+}
+
+}  // namespace
+
+// By its layers where it has reported some.
 double seconds_left(const Request& running, TimePoint now) {
   const double spent_s = seconds(now - running.started_at.value_or(running.dispatched_at));
   const double by_time = running.expected_s - (spent_s - running.set_aside_s);
@@ -16,46 +26,44 @@ double seconds_left(const Request& running, TimePoint now) {
   return running.expected_s * std::max(0.0, 1 - done / static_cast<double>(running.num_layers));
 }
 
-bool takes_between_layers(const Group& group, const Request& request) {
-  const auto limit = static_cast<int64_t>(group.description.max_preempting_tokens());
-  return request.preempts && request.num_tokens <= limit &&
-         group.takes(request.model, request.num_tokens) && group.has_room(request.num_tokens) &&
-         request.failed_on.count(group.description.group_id()) == 0;
-}
-
-}  // namespace
-
 bool is_preemptible(const Group* group) {
   return group->running != nullptr && group->preempting == nullptr && !group->draining &&
          !group->running->cancel_sent_at && group->description.max_preempting_tokens() > 0;
 }
 
+std::optional<double> seconds_to_preempt(const Group& group, const Request& request,
+                                         const Forecast& forecast, TimePoint now) {
+  if (!is_preemptible(&group) || !takes_between_layers(group, request)) return std::nullopt;
+  if (group.health.rests(now)) return std::nullopt;
+  const Request& running = *group.running;
+  const double left_s = seconds_left(running, now);
+  const double expected_s = seconds(forecast.expect(group, request));
+  const double until_deadline_s = seconds(running.queued_at + running.deadline_after() - now);
+  if (expected_s > kPreemptingShareOfRest * left_s ||
+      running.set_aside_s + expected_s > kSetAsideShare * running.expected_s ||
+      left_s + expected_s > until_deadline_s) {
+    return std::nullopt;
+  }
+  return running.expected_s / std::max(1u, running.num_layers);
+}
+
 Group* choose_group_to_preempt(std::span<Group* const> groups, const Request& request,
                                const Forecast& forecast, TimePoint now) {
   Group* best = nullptr;
-  double least_wait_s = std::numeric_limits<double>::infinity();
-  double free_in_s = least_wait_s;
+  double best_end_s = std::numeric_limits<double>::infinity();
+  double free_end_s = best_end_s;
   for (Group* group : groups) {
     if (group->running == nullptr || !group->takes(request.model, request.num_tokens)) continue;
-    const Request& running = *group->running;
-    const double left_s = seconds_left(running, now);
-    if (!group->draining) free_in_s = std::min(free_in_s, left_s);
-    if (!is_preemptible(group) || !takes_between_layers(*group, request)) continue;
-    if (group->health.rests(now)) continue;
     const double expected_s = seconds(forecast.expect(*group, request));
-    const double until_deadline_s = seconds(running.queued_at + running.deadline_after() - now);
-    if (expected_s > kPreemptingShareOfRest * left_s ||
-        running.set_aside_s + expected_s > kSetAsideShare * running.expected_s ||
-        left_s + expected_s > until_deadline_s) {
-      continue;
+    if (!group->draining) {
+      free_end_s = std::min(free_end_s, seconds_left(*group->running, now) + expected_s);
     }
-    const double layer_s = running.expected_s / std::max(1u, running.num_layers);
-    if (layer_s < least_wait_s) {
-      best = group;
-      least_wait_s = layer_s;
-    }
+    const auto wait_s = seconds_to_preempt(*group, request, forecast, now);
+    if (!wait_s || *wait_s + expected_s >= best_end_s) continue;
+    best = group;
+    best_end_s = *wait_s + expected_s;
   }
-  return least_wait_s <= free_in_s ? best : nullptr;
+  return best_end_s <= free_end_s ? best : nullptr;
 }
 
 }  // namespace millrace::coordinator

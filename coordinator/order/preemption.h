@@ -3,6 +3,7 @@
 // prompt are computed, and goes on. Pure.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "coordinator/groups/group.h"
@@ -16,11 +17,20 @@ namespace millrace::coordinator {
 inline constexpr double kPreemptingShareOfRest = 0.25;
 inline constexpr double kSetAsideShare = 0.5;
 
+// Seconds until what the group has to do for this prompt of its own is done, as far as is known.
+double seconds_left(const Request& running, TimePoint now);
+
 // Runs a prompt, nothing preempts it, and the group takes prompts between its layers.
 bool is_preemptible(const Group* group);
 
-// Of the groups that the request should preempt, the one with the shortest layers; null if it should wait,
-// as where a group will be free before a layer has ended.
+// Seconds until the request runs on the group if it preempts what runs there: a layer. Nothing where it
+// should not.
+std::optional<double> seconds_to_preempt(const Group& group, const Request& request,
+                                         const Forecast& forecast, TimePoint now);
+
+// Of the groups that the request should preempt, the one that will have ended it first: among equal ones
+// that with the shortest layers. Null if it should wait, as where a group that will be free ends it
+// earlier.
 Group* choose_group_to_preempt(std::span<Group* const> groups, const Request& request,
                                const Forecast& forecast, TimePoint now);
 

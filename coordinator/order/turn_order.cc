@@ -42,11 +42,13 @@ TurnOrder::Requests TurnOrder::arrange(const std::deque<std::shared_ptr<Request>
 void TurnOrder::started(const Group& group, Request& request, TimePoint now) {
   request.dispatched_at = now;
   request.set_aside_s = 0;
+  request.foreseen_tokens = group.prefixes.tokens_of(request);
   request.expected_s = seconds(forecast_.expect(group, request));
   ledger_.take(request.owner, request.expected_s);
 }
 
-void TurnOrder::stopped(const Group& group, const Request& request, TimePoint now, bool whole) {
+void TurnOrder::stopped(const Group& group, const Request& request, TimePoint now, bool whole,
+                        int64_t cached_tokens) {
   // One that preempts has waited for the end of a layer.
   const double took_s = seconds(now - request.started_at.value_or(request.dispatched_at));
   const double own_s = std::max(0.0, took_s - request.set_aside_s);
@@ -56,7 +58,8 @@ void TurnOrder::stopped(const Group& group, const Request& request, TimePoint no
   ledger_.correct(request.owner, own_s - request.expected_s);
   if (!whole) return;
   forecast_.finished(group, request,
-                     std::chrono::duration_cast<Duration>(std::chrono::duration<double>(own_s)));
+                     std::chrono::duration_cast<Duration>(std::chrono::duration<double>(own_s)),
+                     cached_tokens);
 }
 
 }  // namespace millrace::coordinator

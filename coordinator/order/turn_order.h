@@ -32,8 +32,9 @@ class TurnOrder {
   // It is given to a group.
   void started(const Group& group, Request& request, TimePoint now);
   // The group has ended it, or is gone; it is no longer among the group's. Only a prompt that was
-  // computed from its first token to its last teaches something about times.
-  void stopped(const Group& group, const Request& request, TimePoint now, bool whole);
+  // computed to its last token, all but so many that were cached, teaches something about times.
+  void stopped(const Group& group, const Request& request, TimePoint now, bool whole,
+               int64_t cached_tokens = 0);
 
   const Forecast& forecast() const { return forecast_; }
 

@@ -17,7 +17,8 @@ struct PrefillBody {
   std::vector<int32_t> prompt_token_ids;              // not empty
   std::string_view prompt_name = "prompt_token_ids";  // what the client calls it; a literal
   bool stream = false;
-  protocol::PrefillOptions options;  // a streaming handover only with `stream`
+  protocol::PrefillOptions options;   // a streaming handover only with `stream`
+  std::vector<uint64_t> prefix_keys;  // common/content/prefix_keys.h; none if it reads no cache
 };
 
 }  // namespace millrace::coordinator

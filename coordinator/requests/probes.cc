@@ -83,6 +83,14 @@ Probes::Probes(metrics::Registry& registry)
           "millrace_prefill_low_recall_ratio",
           "Share of attention mass that measured rows attended to, first percentile of a prompt",
           ratio_buckets())),
+      foreseen_tokens_(registry.counter(
+          "millrace_prefix_foreseen_tokens_total",
+          "Tokens of finished prompts that their groups were expected to have cached")),
+      unfound_tokens_(registry.counter("millrace_prefix_unfound_tokens_total",
+                                       "Of these, tokens that had to be computed after all")),
+      prefix_waits_(registry.counter(
+          "millrace_prefix_waits_total",
+          "Finished prompts that waited for a busy group with their prefix beside an idle one")),
       samples_refused_(
           registry.counter("millrace_group_samples_refused_total",
                            "Metric samples of groups refused for breaking the naming rules")) {}
@@ -116,6 +124,10 @@ void Probes::ended(const Request& request) {
   }
   count_outcome("done", "ok");
   if (request.between_layers) preemptions_.add();
+  if (request.waits_for_prefix_since) prefix_waits_.add();
+  const auto cached = static_cast<int64_t>(request.result->cached_tokens());
+  foreseen_tokens_.add(static_cast<double>(request.foreseen_tokens));
+  unfound_tokens_.add(static_cast<double>(std::max<int64_t>(0, request.foreseen_tokens - cached)));
   times_of_done_.observe(request);
   density_ratio_.observe(request.result->manifest().density());
   recall_ratio_.observe(request.result->manifest().recall());

@@ -58,6 +58,9 @@ class Probes {
   metrics::Histogram density_ratio_;
   metrics::Histogram recall_ratio_;
   metrics::Histogram recall_p01_ratio_;
+  metrics::Counter foreseen_tokens_;
+  metrics::Counter unfound_tokens_;
+  metrics::Counter prefix_waits_;
   metrics::Counter samples_refused_;
 };
 

@@ -40,7 +40,9 @@ struct Request {
   std::string model;
   int64_t num_tokens = 0;
   std::string prompt;  // little-endian int32; kept while it may have to go to another group
-  protocol::PrefillOptions options;  // deadline and lease are set, from the defaults if need be
+  protocol::PrefillOptions options;   // deadline and lease are set, from the defaults if need be
+  std::vector<uint64_t> prefix_keys;  // common/content/prefix_keys.h; none if it reads no cache
+  uint64_t tenant = 0;                // the same, tenant_key
 
   RequestState state = RequestState::kQueued;
   std::string group_id;  // "" until dispatched
@@ -49,6 +51,7 @@ struct Request {
   // Of the last time it was given to a group, and what it was expected to take there.
   TimePoint dispatched_at;
   double expected_s = 0;
+  int64_t foreseen_tokens = 0;              // of the prompt, that the group should have cached
   std::optional<TimePoint> cancel_sent_at;  // to that group
   double set_aside_s = 0;                   // there, for other requests
   bool between_layers = false;              // of one that the group runs
@@ -63,6 +66,8 @@ struct Request {
   std::set<std::string> failed_on;
   std::optional<Error> given_back;  // the reason, the last time
   bool preempts = true;             // until a group had no room for it beside another's
+  // It could have run, and waits for a group that has cached what it begins with.
+  std::optional<TimePoint> waits_for_prefix_since;
 
   // Set while a streaming request runs.
   std::shared_ptr<const protocol::Manifest> opened;

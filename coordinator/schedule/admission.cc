@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/content/prefix_keys.h"
 #include "coordinator/requests/wire_duration.h"
 #include "coordinator/text/request_id.h"
 
@@ -45,6 +46,7 @@ std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) 
   if (auto refusal = check(body, caller)) return refusal;
   const auto request = make_request(std::move(body));
   request->owner = caller.name;
+  request->tenant = tenant_key(request->owner, request->options.cache_salt());
   if (auto refusal = check_deadline(*request)) return refusal;
   const Result<void> queued = requests_.admit(request);
   if (queued.ok()) {
@@ -122,6 +124,7 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
   request->num_tokens = std::ssize(body.prompt_token_ids);
   request->prompt = to_bytes(body.prompt_token_ids);
   request->options = std::move(body.options);
+  if (settings_.routes_by_prefix) request->prefix_keys = std::move(body.prefix_keys);
   auto& options = request->options;
   if (options.deadline_ms() == 0) options.set_deadline_ms(to_wire_ms(settings_.default_deadline));
   if (options.lease_ms() == 0) options.set_lease_ms(to_wire_ms(settings_.default_lease));

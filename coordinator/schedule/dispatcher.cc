@@ -5,6 +5,7 @@
 #include "coordinator/groups/group_choice.h"
 #include "coordinator/groups/room_forecast.h"
 #include "coordinator/order/preemption.h"
+#include "coordinator/order/prefix_choice.h"
 #include "coordinator/requests/wire_duration.h"
 
 namespace millrace::coordinator {
@@ -35,8 +36,11 @@ void Dispatcher::dispatch() {
 
 bool Dispatcher::start_next() {
   const auto all = groups_.all();
+  // But for the one that is looked at.
+  PrefixChoice choice(all, std::max<int64_t>(0, requests_.queue().size() - 1), turns_.forecast(),
+                      clock_.now());
   for (const auto& request : turns_.arrange(requests_.queue().waiting(), all, clock_.now())) {
-    Group* group = choose_group(all, *request, clock_.now());
+    Group* group = choice.choose(*request);
     if (group == nullptr || expired(request)) continue;
     start(*group, group->running, request);
     return true;

@@ -34,6 +34,7 @@ void GroupMembership::greet(GroupLink& link) const {
   protocol::Envelope envelope;
   auto& reply = *envelope.mutable_register_reply();
   reply.set_heartbeat_interval_ms(static_cast<uint32_t>(to_wire_ms(settings_.heartbeat_interval)));
+  reply.set_takes_cached_prefixes(settings_.routes_by_prefix);
   reply.set_patience_ms(to_wire_ms(settings_.group_patience));
   link.send(envelope);
 }

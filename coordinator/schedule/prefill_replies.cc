@@ -1,5 +1,7 @@
 #include "coordinator/schedule/prefill_replies.h"
 
+#include <algorithm>
+
 #include "common/log.h"
 #include "coordinator/schedule/reply_checks.h"
 
@@ -36,7 +38,8 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
                       checked_lease(group, message.request_id(), message.manifest().lease_ms()));
   const std::shared_ptr<Request> request = group.take(message.request_id());
   requests_.begin(*request);
-  turns_.stopped(group, *request, clock_.now(), /*whole=*/message.cached_tokens() == 0);
+  turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
+                 std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens));
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.

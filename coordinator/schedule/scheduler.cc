@@ -76,6 +76,7 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
       const protocol::Heartbeat& message = envelope.heartbeat();
       probes_.heartbeat(group->description.group_name(), message);
       if (message.has_room()) group->report_room(message.room().free_prompt_tokens());
+      if (group->prefixes.missed(message.cached_prefixes())) ask_for_prefixes(*group);
       return {};
     }
     case protocol::Envelope::kPrefillStarted:
@@ -92,6 +93,9 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
     case protocol::Envelope::kPrefillFailed:
       replies_.failed(*group, envelope.prefill_failed());
       return {};
+    case protocol::Envelope::kCachedPrefixes:
+      if (group->prefixes.missed(envelope.cached_prefixes())) ask_for_prefixes(*group);
+      return {};
     case protocol::Envelope::kLeaseHeld:
       return leases_.reported(*group, std::move(*envelope.mutable_lease_held()));
     case protocol::Envelope::kLeaseReply:
@@ -103,6 +107,12 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
       return error(Errc::kInvalidArgument, "group '{}' sent message {}, which groups do not send",
                    group->description.group_name(), static_cast<int>(envelope.body_case()));
   }
+}
+
+void Scheduler::ask_for_prefixes(Group& group) {
+  protocol::Envelope envelope;
+  envelope.mutable_resend_cached_prefixes();
+  group.link->send(envelope);
 }
 
 void Scheduler::tick() {

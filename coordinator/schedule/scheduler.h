@@ -68,6 +68,8 @@ class Scheduler {
   bool ready() const { return admission_.ready(); }
 
  private:
+  static void ask_for_prefixes(Group& group);
+
   // Each uses only those above it.
   const SchedulerSettings settings_;
   const Clock& clock_;

@@ -12,6 +12,8 @@ namespace millrace::coordinator {
 
 struct SchedulerSettings {
   QueueOrder queue_order = QueueOrder::kFair;
+  // Whether requests go to groups that have cached what they begin with.
+  bool routes_by_prefix = true;
   int64_t max_queued_requests = 256;
   int64_t max_queued_bytes = 1ll << 30;
   int64_t max_ended_records = 4096;

@@ -54,6 +54,9 @@ void add_limits(CLI::App& app, Arguments& arguments) {
       {{"fair", coordinator::QueueOrder::kFair}, {"arrival", coordinator::QueueOrder::kArrival}},
       "which waiting request a free group gets: fair to owners and to short prompts, or the "
       "oldest");
+  app.add_flag(
+      "!--no-prefix-routing", server.scheduler.routes_by_prefix,
+      "do not look at which group has cached what a prompt begins with when a group is chosen");
   app.add_option("--queue-limit", server.scheduler.max_queued_requests,
                  "requests that may wait for a group")
       ->check(cli::number_range(0, 1'000'000))

@@ -3,7 +3,7 @@
 import re
 import unittest
 
-from service import Service, ServiceTestCase, StreamingDecode, make_prompt, tokens_for, wait_until
+from service import InBackground, Service, ServiceTestCase, StreamingDecode, make_prompt, tokens_for, wait_until
 
 # The records that the queries ask for lie in the first third.
 PROMPTS = [make_prompt(tokens_for(3072), seed=seed) for seed in (2, 3)]
@@ -78,6 +78,54 @@ class PrefixTest(ServiceTestCase):
         self.assertGreater(hit, 0)
         wait_until("the metric", lambda: self.metric("millrace_prefix_cache_hit_tokens_total") >= before + hit, 20)
         self.assertGreater(self.metric("millrace_prefix_cache_bytes"), 0)
+
+
+class RoutingTest(ServiceTestCase):
+    """Two groups of one rank each, alike. Which one would have a prompt that it has nothing of is told by their room."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.service = Service()
+        cls.addClassCleanup(cls.service.close)
+        for name in "left", "right":
+            # One dtype, which else each chooses by what it measures. And otherwise the last turn would run between two layers of the long prompt.
+            cls.service.start_group("--group-name", name, "--preempt-tokens", 0, "--dtype", "float32", tp=1)
+        wait_until("both groups", cls.num_groups_is_two, 60)
+
+    @classmethod
+    def num_groups_is_two(cls):
+        return "millrace_connected_groups 2" in cls.service.get("/metrics")[2]
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def run_turn(self, tokens, **fields):
+        status, _, response = self.service.prefill({"prompt_token_ids": tokens}, cache="both", **fields)
+        self.assertEqual(status, 200, response)
+        return response
+
+    def test_a_conversation_stays_with_its_group_unless_that_is_busy_for_long(self):
+        first, other = (prompt["prompt_token_ids"][:2560] for prompt in PROMPTS)
+        turn = first + other[:600]
+        home = self.run_turn(first)
+        self.assertEqual(home["cached_tokens"], 0)
+        # That group has less room now, so what it has nothing of goes to the other one.
+        elsewhere = self.run_turn(other[:512])
+        self.assertNotEqual(elsewhere["group"], home["group"])
+        second = self.run_turn(turn)
+        self.assertEqual(second["group"], home["group"])
+        self.assertGreater(second["cached_tokens"], len(first) - 192)
+        # This one begins the same, and takes many times what the next turn takes as a whole.
+        long = {"request_id": "long", "deadline_ms": 600000}
+        background = InBackground(lambda: self.service.prefill(
+            {"prompt_token_ids": turn + other * tokens_for(6)}, cache="both", **long))
+        self.service.wait_for_layers("long")
+        self.assertEqual(self.service.get("/v1/prefill/long")[2]["group"], home["group"])
+        third = self.run_turn(turn + other[600:1200])
+        self.assertEqual(third["group"], elsewhere["group"])
+        self.assertGreaterEqual(self.service.layers_done("long"), 1)
+        self.service.request("DELETE", "/v1/prefill/long")
+        background.wait(60)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,13 @@
 
 namespace millrace::worker {
 
+namespace {
+
+// What a coordinator learns anew about names of pages: the latest prompts' plans and lengths.
+constexpr size_t kMaxPlanOrigins = 64;
+
+}  // namespace
+
 void ControlBoard::post(std::vector<protocol::Metric> metrics, int64_t free_prompt_tokens) {
   const std::lock_guard lock(mutex_);
   metrics_ = std::move(metrics);
@@ -20,7 +27,34 @@ protocol::Heartbeat ControlBoard::heartbeat() const {
   if (free_prompt_tokens_) {
     out.mutable_room()->set_free_prompt_tokens(static_cast<uint64_t>(*free_prompt_tokens_));
   }
+  out.set_cached_prefixes(cache_sequence_);
   return out;
+}
+
+void ControlBoard::cache_changed(protocol::CachedPrefixes& change) {
+  const std::lock_guard lock(mutex_);
+  change.set_sequence(++cache_sequence_);
+  for (const uint64_t key : change.gone()) prefix_keys_.erase(key);
+  prefix_keys_.insert(change.added().begin(), change.added().end());
+  for (const auto& seen : change.origins()) {
+    const auto same = [&seen](const protocol::PlanOrigin& known) {
+      return known.head_plan() == seen.head_plan() && known.min_recall() == seen.min_recall() &&
+             known.origin() == seen.origin() && known.num_tokens() == seen.num_tokens();
+    };
+    std::erase_if(plan_origins_, same);
+    if (plan_origins_.size() == kMaxPlanOrigins) plan_origins_.erase(plan_origins_.begin());
+    plan_origins_.push_back(seen);
+  }
+}
+
+protocol::CachedPrefixes ControlBoard::cached_prefixes() const {
+  const std::lock_guard lock(mutex_);
+  protocol::CachedPrefixes all;
+  all.set_sequence(cache_sequence_);
+  all.set_whole(true);
+  all.mutable_added()->Add(prefix_keys_.begin(), prefix_keys_.end());
+  all.mutable_origins()->Add(plan_origins_.begin(), plan_origins_.end());
+  return all;
 }
 
 void ControlBoard::hold(const protocol::PrefillDone& done) {

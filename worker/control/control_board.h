@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "common/clock.h"
@@ -30,6 +31,12 @@ class ControlBoard {
   // Both do nothing without such a lease.
   void renew(const std::string& request_id, const std::string& lease_id, Duration lease);
   void end(const std::string& request_id, const std::string& lease_id);
+  // Prefixes that the group has cached (protocol::CachedPrefixes). `change` has what was added and what
+  // is gone since the last; gets its sequence number.
+  void cache_changed(protocol::CachedPrefixes& change);
+  // All of it.
+  protocol::CachedPrefixes cached_prefixes() const;
+
   // Those that have not ended.
   std::vector<protocol::LeaseHeld> held();
 
@@ -48,6 +55,9 @@ class ControlBoard {
   std::vector<protocol::Metric> metrics_;
   std::optional<int64_t> free_prompt_tokens_;
   std::map<std::string, Lease> leases_;  // by request
+  uint64_t cache_sequence_ = 0;
+  std::unordered_set<uint64_t> prefix_keys_;
+  std::vector<protocol::PlanOrigin> plan_origins_;  // the latest last
 };
 
 }  // namespace millrace::worker

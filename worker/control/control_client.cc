@@ -65,6 +65,7 @@ class ControlClient::Connection {
 
   Result<void> send(const protocol::Envelope& envelope) {
     if (!inbox.connected()) return Error(Errc::kPeerLost, "not connected to the coordinator");
+    if (envelope.has_cached_prefixes() && !takes_prefixes_) return {};  // an older one
     MR_ASSIGN_OR_RETURN(std::string frame, protocol::encode_frame(envelope));
     if (unsent_bytes_ > kMaxUnsentBytes) {
       return error(Errc::kExhausted, "the coordinator does not read: {} bytes are waiting",
@@ -88,6 +89,7 @@ class ControlClient::Connection {
   awaitable<Result<void>> open();
   awaitable<Result<void>> connect(NetStream& stream);
   awaitable<Result<void>> tell_leases();
+  std::string cached_prefixes() const;
   awaitable<Result<protocol::Envelope>> read();
   awaitable<void> serve();
   awaitable<void> beat(uint64_t session);
@@ -108,6 +110,7 @@ class ControlClient::Connection {
   std::string dropped_because_;
   Duration interval_{};
   Duration patience_{};
+  std::atomic<bool> takes_prefixes_{false};  // the coordinator does
   std::optional<protocol::AttendedTime> attended_;
   Duration last_heard_{};  // by attended_
   std::deque<std::string> outbox_;
@@ -179,6 +182,7 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   interval_ = std::chrono::milliseconds(std::max(1u, reply.heartbeat_interval_ms()));
   patience_ = reply.patience_ms() > 0 ? Duration(std::chrono::milliseconds(reply.patience_ms()))
                                       : interval_ * options_.missed_heartbeats;
+  takes_prefixes_ = reply.takes_cached_prefixes();
   // What takes longer than this between two looks is time that this process lost.
   attended_.emplace(Clock::steady().now(), 2 * interval_);
   last_heard_ = {};
@@ -211,7 +215,21 @@ awaitable<Result<void>> ControlClient::Connection::tell_leases() {
     const auto [ec, written] = co_await asio::async_write(*stream, asio::buffer(*frame), kAwait);
     if (ec) co_return error(Errc::kPeerLost, "reporting leases: {}", ec.message());
   }
+  if (!takes_prefixes_) co_return Result<void>();
+  const std::string prefixes = cached_prefixes();
+  const auto [ec, written] = co_await asio::async_write(*stream, asio::buffer(prefixes), kAwait);
+  if (ec) co_return error(Errc::kPeerLost, "reporting cached prefixes: {}", ec.message());
   co_return Result<void>();
+}
+
+// A frame. What changes later has a higher number; what had changed before and lies in the outbox, one
+// that the coordinator passes over.
+std::string ControlClient::Connection::cached_prefixes() const {
+  protocol::Envelope envelope;
+  *envelope.mutable_cached_prefixes() = board_.cached_prefixes();
+  Result<std::string> frame = protocol::encode_frame(envelope);
+  MR_CHECK(frame.ok(), "{}", frame.error().message);
+  return *std::move(frame);
 }
 
 awaitable<Result<protocol::Envelope>> ControlClient::Connection::read() {
@@ -237,6 +255,12 @@ awaitable<void> ControlClient::Connection::serve() {
     }
     last_heard_ = attended_->passed();
     if (envelope->has_heartbeat()) continue;
+    if (envelope->has_resend_cached_prefixes()) {
+      std::string frame = cached_prefixes();
+      unsent_bytes_ += static_cast<int64_t>(frame.size());
+      enqueue(std::move(frame));
+      continue;
+    }
     inbox.push({Kind::kMessage, {}, *std::move(envelope)});
   }
 }

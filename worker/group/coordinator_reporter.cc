@@ -77,6 +77,15 @@ void CoordinatorReporter::lease_changed(const protocol::LeaseChange& change, Dur
   send(envelope);
 }
 
+// Lost with a connection, it is on the board for the next.
+void CoordinatorReporter::cache_changed(protocol::CachedPrefixes change) {
+  if (link_ == nullptr || (change.added().empty() && change.gone().empty())) return;
+  board_.cache_changed(change);
+  protocol::Envelope envelope;
+  *envelope.mutable_cached_prefixes() = std::move(change);
+  [[maybe_unused]] const auto sent = link_->send(envelope);
+}
+
 void CoordinatorReporter::metrics(const std::vector<RankStats>& ranks) {
   if (link_ != nullptr) board_.post(group_metrics(ranks), free_prompt_tokens(ranks));
 }

@@ -30,6 +30,8 @@ class CoordinatorReporter {
   // `lease`: what a renewal is granted.
   void lease_changed(const protocol::LeaseChange& change, Duration lease,
                      const Result<void>& outcome);
+  // Which beginnings of prompts are cached from now on, and which no more. Nothing where none changed.
+  void cache_changed(protocol::CachedPrefixes change);
   void metrics(const std::vector<RankStats>& ranks);
 
  private:

@@ -86,6 +86,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                  .server = r_.server,
                  .sync = sync_,
                  .reporter = reporter_,
+                 .ledger = r_.link == nullptr ? nullptr : &ledger_,
                  .options = options_},
                 prompt, [this, commands](const LayerReport& report) {
                   return meet_after_layer(report, commands);
@@ -121,6 +122,9 @@ Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSo
 
 Result<void> GroupService::post_metrics() {
   const auto store = r_.store.stats();
+  reporter_.cache_changed(ledger_.sweep(
+      store.cache_evictions + store.cache_corruptions,
+      [this](std::span<const PageContentKey> pages) { return r_.store.find_cached(pages); }));
   const auto& groups = r_.runtime.engine().groups();
   const RankStats own{.store = store,
                       .free_prompt_tokens = r_.runtime.storable_tokens(store.pages_available),

@@ -11,6 +11,7 @@
 #include "kvstore/kv_store.h"
 #include "worker/control/control_board.h"
 #include "worker/control/control_link.h"
+#include "worker/control/prefix_ledger.h"
 #include "worker/group/command_source.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
@@ -59,6 +60,7 @@ class GroupService {
   RankSync sync_;
   CoordinatorReporter reporter_;
   LeaseCommands leases_;
+  PrefixLedger ledger_;  // rank 0's
   // From run() on; the second is of prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   size_t num_running_ = 0;

@@ -18,6 +18,8 @@ class LayerProgress {
 
   // The next layer.
   void computed(double density) { density_.push_back(density); }
+  // Those so far are computed again; they are not reported again.
+  void restart() { density_.clear(); }
   int32_t num_computed() const { return static_cast<int32_t>(density_.size()); }
   // Those computed before `end_layer` that were not reported yet.
   void report_until(int32_t end_layer);

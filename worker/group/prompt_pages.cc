@@ -44,6 +44,12 @@ Result<kvstore::Placement> PromptPages::seal(const std::string& lease_id, Durati
   return store_.seal(request_id_, lease_id, lease);
 }
 
+std::vector<int64_t> PromptPages::numbers() const {
+  auto numbers = numbers_of(prefix_);
+  numbers.insert(numbers.end(), pages_.begin(), pages_.end());
+  return numbers;
+}
+
 Result<void> PromptPages::remember(std::span<const PageContentKey> keys) {
   std::vector<kvstore::CachedPage> named;
   for (const int64_t page : pages_) {

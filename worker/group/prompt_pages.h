@@ -39,6 +39,8 @@ class PromptPages {
   // rank may fail here.
   Result<kvstore::Placement> seal(const std::string& lease_id, Duration lease);
   void keep() { forgets_ = false; }
+  // Of the prompt, that are on this rank: ascending.
+  std::vector<int64_t> numbers() const;
   // Of sealed ones: those of the first `keys.size()` pages of the prompt that this rank computed, for
   // later prompts.
   Result<void> remember(std::span<const PageContentKey> keys);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/content/prefix_keys.h"
 #include "common/log.h"
 #include "kernels/index/tiling.h"
 #include "model/config/rope.h"
@@ -26,12 +27,6 @@ bool reads_cache(const protocol::RunPrompt& prompt) {
 
 bool writes_cache(const protocol::RunPrompt& prompt) {
   return (prompt.options().cache() & protocol::CACHE_WRITE) != 0;
-}
-
-// No owner and salt give another's: the owner's length says where the salt begins.
-std::string tenant_salt(const protocol::RunPrompt& prompt) {
-  return fmt::format("{}:{}{}", prompt.owner().size(), prompt.owner(),
-                     prompt.options().cache_salt());
 }
 
 // The request has been checked and let in. What is still wrong with values in the middle of it, as
@@ -119,7 +114,6 @@ Result<void> PromptRun::run() {
 }
 
 Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
-  auto& engine = r_.runtime.engine();
   MR_ASSIGN_OR_RETURN(const auto token_ids, checked_tokens());
   const auto head_plan = plan();
   MR_RETURN_IF_ERROR(r_.sync.all_agree(head_plan.ok() ? Result<void>() : head_plan.error()));
@@ -129,16 +123,18 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
     MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
     r_.reporter.opened(prompt_.request_id(), std::move(known));
   }
-  auto computed = engine.prefill(
-      {.token_ids = token_ids,
-       .plan = &*head_plan,
-       .recall_by_head = prompt_.options().recall_by_head(),
-       .sink = pages_ ? &pages_->sink() : nullptr,
-       .prefix = cached_.prefix,
-       .prefix_source = cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr,
-       .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
-       .stages = &stages},
-      r_.options.layer_timeout);
+  auto computed = compute(token_ids, *head_plan, stages);
+  if (!computed.ok() && may_start_again(computed.error())) {
+    // Once: the check finds the page now, forgets it and ends the prefix before it. All ranks have had
+    // the same error.
+    spdlog::warn("request {}: {}; computing it again from there", prompt_.request_id(),
+                 computed.error().message);
+    pages_.reset();
+    cached_ = {};
+    progress_.restart();
+    MR_RETURN_IF_ERROR(find_prefix_and_room());
+    computed = compute(token_ids, *head_plan, stages);
+  }
   if (!computed.ok()) return not_the_clients(computed.error());
   FinishedPrompt finished{.prefill = *std::move(computed),
                           .cached_tokens = cached_.prefix.num_tokens()};
@@ -146,17 +142,53 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   attention_imbalance_ = finished.prefill.imbalance.mean;
   MR_RETURN_IF_ERROR(seal(finished));
   if (pages_) pages_->keep();
-  remember();
+  remember(token_ids);
   if (reads_cache(prompt_)) cache_queried_tokens_ = num_tokens_;
   cache_hit_tokens_ = finished.cached_tokens;
   return finished;
 }
 
+// Of a streaming request the client knows where the pages of the prefix are, and may have pulled some.
+bool PromptRun::may_start_again(const Error& failure) const {
+  return failure.code == Errc::kCorrupt && cached_.prefix.num_pages() > 0 && !streams(prompt_);
+}
+
+Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
+                                         const model::HeadPlan& plan, StageClock& stages) {
+  return r_.runtime.engine().prefill(
+      {.token_ids = token_ids,
+       .plan = &plan,
+       .recall_by_head = prompt_.options().recall_by_head(),
+       .sink = pages_ ? &pages_->sink() : nullptr,
+       .prefix = cached_.prefix,
+       .prefix_source = cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr,
+       .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
+       .stages = &stages},
+      r_.options.layer_timeout);
+}
+
 // The lease may be over: then there is nothing to remember.
-void PromptRun::remember() {
+void PromptRun::remember(std::span<const int32_t> token_ids) {
   if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
   const auto remembered = pages_->remember(keys_);
-  if (!remembered.ok()) spdlog::debug("{}", remembered.error().to_string());
+  if (!remembered.ok()) {
+    spdlog::debug("{}", remembered.error().to_string());
+    return;
+  }
+  if (r_.ledger == nullptr) return;
+  const auto& options = prompt_.options();
+  auto change = r_.ledger->add({.prefix_keys = prefix_keys(token_ids),
+                                .page_keys = keys_,
+                                .own_pages = pages_->numbers(),
+                                .origin = origin_,
+                                .tenant = tenant_key(prompt_.owner(), options.cache_salt())});
+  auto& origin = *change.add_origins();
+  origin.set_head_plan(options.head_plan());
+  origin.set_min_recall(options.min_recall());
+  origin.set_num_tokens(static_cast<uint64_t>(num_tokens_));
+  origin.set_impure(impure_);
+  origin.set_origin(origin_);
+  r_.reporter.cache_changed(std::move(change));
 }
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
@@ -184,19 +216,21 @@ Result<model::HeadPlan> PromptRun::plan() const {
 
 // Ranks that hold another's kv heads store none, and would have to be sent those of a prefix.
 std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> token_ids,
-                                                     const model::HeadPlan& plan) const {
+                                                     const model::HeadPlan& plan) {
   const auto& weights = r_.runtime.weights();
   const bool replicated = r_.runtime.grid().shape().tp > weights.config.num_kv_heads;
-  const bool pure = model::is_prefix_pure(plan) || prompt_.options().cache_impure();
-  if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !pure) return {};
+  impure_ = !model::is_prefix_pure(plan);
+  const bool shared = !impure_ || prompt_.options().cache_impure();
+  if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !shared) return {};
   const bool long_rope = weights.long_inv_freq != nullptr &&
                          num_tokens_ > model::max_short_rope_tokens(weights.config);
-  return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_),
-                   {.model = weights.fingerprint,
-                    .dtype = std::string(dtype_name(weights.compute_dtype)),
-                    .long_rope = long_rope,
-                    .plan = model::plan_identity(plan),
-                    .salt = tenant_salt(prompt_)});
+  const PageOrigin origin{.model = weights.fingerprint,
+                          .dtype = std::string(dtype_name(weights.compute_dtype)),
+                          .long_rope = long_rope,
+                          .plan = model::plan_identity(plan),
+                          .salt = tenant_salt(prompt_.owner(), prompt_.options().cache_salt())};
+  origin_ = origin_key(origin);
+  return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_), origin);
 }
 
 // Without its prefix a prompt may fit where it does not behind it: the prefix need not lie evenly on
@@ -207,7 +241,8 @@ Result<void> PromptRun::find_prefix_and_room() {
   const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
   if (reads_cache(prompt_) && !wanted.empty()) {
     MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
-                                                 Deadline::after(r_.options.layer_timeout)));
+                                                 Deadline::after(r_.options.layer_timeout),
+                                                 r_.runtime.cores().num_threads));
   }
   auto made = make_room();
   if (made.ok() || cached_.prefix.num_pages() == 0 ||

@@ -11,6 +11,7 @@
 #include "common/content/page_keys.h"
 #include "kvstore/kv_store.h"
 #include "plan/head_plan.h"
+#include "worker/control/prefix_ledger.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
 #include "worker/group/layer_progress.h"
@@ -31,6 +32,7 @@ struct PromptResources {
   const KvServer& server;
   RankSync& sync;
   CoordinatorReporter& reporter;
+  PrefixLedger* ledger = nullptr;  // rank 0's
   const GroupOptions& options;
 };
 
@@ -61,19 +63,22 @@ class PromptRun {
 
  private:
   Result<FinishedPrompt> prefill(StageClock& stages);
+  bool may_start_again(const Error& failure) const;
+  Result<PrefillResult> compute(std::span<const int32_t> token_ids, const model::HeadPlan& plan,
+                                StageClock& stages);
   // On all ranks or none, as all that follows.
   Result<std::vector<int32_t>> checked_tokens() const;
   Result<model::HeadPlan> plan() const;
   // Keys of the pages that prompts like this one may share; none where it does not.
   std::vector<PageContentKey> reusable_keys(std::span<const int32_t> token_ids,
-                                            const model::HeadPlan& plan) const;
+                                            const model::HeadPlan& plan);
   // What of the prompt need not be computed, and room for the rest.
   Result<void> find_prefix_and_room();
   Result<void> make_room();
   Result<void> after_layer(const LayerReport& report);
   Result<int32_t> num_reportable();
   Result<void> seal(FinishedPrompt& finished);
-  void remember();
+  void remember(std::span<const int32_t> token_ids);
   // `finished`: null before the first layer.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
   void log_end(const Result<FinishedPrompt>& finished, const Result<void>& outcome,
@@ -84,6 +89,8 @@ class PromptRun {
   const Boundary at_boundary_;
   const int64_t num_tokens_;
   std::vector<PageContentKey> keys_;
+  uint64_t origin_ = 0;  // of the keys, but for the salt
+  bool impure_ = false;
   CachedPrefix cached_;
   std::optional<PromptPages> pages_;  // none on a rank whose kv heads another stores
   LayerProgress progress_;

@@ -25,9 +25,10 @@ struct CachedPrefix {
 // Collective over the world. The longest run of `keys`, from the first on, that the stores hold
 // whole and intact: each page on one context-parallel rank, with the heads of all its
 // tensor-parallel ranks. `keys` are the same on all ranks; every rank stores its heads. What turns out
-// damaged is forgotten (KvStore::check_cached), and the prefix ends before it. Nothing is held: who
-// begins a request with it does that.
+// damaged is forgotten (KvStore::check_cached, on so many threads), and the prefix ends before it.
+// Nothing is held: who begins a request with it does that.
 Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
-                                     std::span<const PageContentKey> keys, Deadline deadline);
+                                     std::span<const PageContentKey> keys, Deadline deadline,
+                                     int num_threads = 1);
 
 }  // namespace millrace::worker

@@ -126,5 +126,45 @@ TEST(Simulation, ARunIsTheSameAgain) {
   EXPECT_EQ(waits(), waits());
 }
 
+// Two groups, two conversations whose turns come one after the other, the next when the last one has
+// long ended: each turn is computed behind the one before, if it comes to the same group.
+TEST(Simulation, TurnsBehindTheOneBeforeTakeWhatIsNew) {
+  FleetOptions options = fleet(2, QueueOrder::kFair);
+  for (auto& group : options.groups) {
+    group.caches = true;
+    group.load_tokens_per_s = 1e12;
+  }
+  Trace trace;
+  for (int turn = 0; turn < 6; ++turn) {
+    for (const uint64_t conversation : {1000, 2000}) {
+      Arrival arrival{.at_s = 100.0 * turn, .num_tokens = 5120 + 1024 * turn};
+      for (int i = 0; i < arrival.num_tokens / 512; ++i) {
+        arrival.prefix_keys.push_back(conversation + static_cast<uint64_t>(i));
+      }
+      trace.push_back(arrival);
+    }
+  }
+  // All of a turn but its last 1,024 tokens.
+  EXPECT_NEAR(share_seen_before(trace), 2.0 * (5 * 5120 + 10 * 1024) / (2 * (6 * 5120 + 15 * 1024)),
+              1e-9);
+  const auto outcomes = play(options, trace);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_NEAR(outcomes[i].waited_s(), i < 2 ? 5.12 : 1.024, 1e-6) << "arrival " << i;
+    EXPECT_EQ(outcomes[i].cached_tokens, i < 2 ? 0 : trace[i].num_tokens - 1024);
+  }
+}
+
+TEST(SimulatedCache, GivesUpWhatWasUsedLeastLatelyTheDeepestFirst) {
+  SimulatedCache cache;
+  EXPECT_EQ(cache.use(std::vector<uint64_t>{1, 2, 3}), 0);
+  EXPECT_EQ(cache.add(std::vector<uint64_t>{1, 2, 3}), (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(cache.use(std::vector<uint64_t>{7, 8}), 0);
+  EXPECT_EQ(cache.add(std::vector<uint64_t>{7, 8}), (std::vector<uint64_t>{7, 8}));
+  EXPECT_EQ(cache.use(std::vector<uint64_t>{1, 2, 9}), 2);
+  EXPECT_EQ(cache.shrink(5), std::vector<uint64_t>{});
+  EXPECT_EQ(cache.shrink(3), (std::vector<uint64_t>{3, 8}));
+  EXPECT_EQ(cache.shrink(0), (std::vector<uint64_t>{7, 2, 1}));
+}
+
 }  // namespace
 }  // namespace millrace::bench

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/content/prefix_keys.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 
 namespace millrace::coordinator {
@@ -60,6 +61,27 @@ TEST_F(ForecastTest, TheLeastIsKnownOnceAllGroupsAre) {
   EXPECT_FALSE(forecast_.least(groups, request(100)));
   for (int i = 0; i < 4; ++i) forecast_.finished(four_, request(100), seconds(2));
   EXPECT_NEAR(s(*forecast_.least(groups, request(100))), 1, 1e-3);
+}
+
+// 8 s for 1,024 tokens, 2 s for 512: squares.
+TEST_F(ForecastTest, RowsBehindAPrefixTakeWhatTheyTakeInTheWhole) {
+  Group group = this->group(1, 10'000);
+  forecast_.finished(group, request(512), seconds(2));
+  forecast_.finished(group, request(1024), seconds(8));
+  Request asked = request(1024);
+  asked.prefix_keys = {7, 8};
+  asked.options.set_cache(protocol::CACHE_BOTH);
+  protocol::CachedPrefixes said;
+  said.set_sequence(1);
+  said.add_origins()->set_num_tokens(1024);
+  said.add_added(stored_prefix_key(7, 0, 0));
+  ASSERT_FALSE(group.prefixes.missed(said));
+  EXPECT_NEAR(s(forecast_.expect(group, asked)), 6, 1e-2);
+  EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
+  // Reading it took another 3 s: as it will the next time.
+  forecast_.finished(group, asked, seconds(9), /*cached_tokens=*/512);
+  EXPECT_NEAR(s(forecast_.expect(group, asked)), 9, 1e-2);
+  EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
 }
 
 TEST_F(ForecastTest, PlansThatClientsMakeUpTakeBoundedMemory) {

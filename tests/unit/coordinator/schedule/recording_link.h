@@ -9,7 +9,8 @@
 
 namespace millrace::coordinator {
 
-// The log: "prefill r1", "cancel r1", "release lease-1", "renew lease-1", "closed: ...".
+// The log: "prefill r1", "cancel r1", "release lease-1", "renew lease-1", "resend",
+// "closed: ...".
 class RecordingLink final : public GroupLink {
  public:
   void send(const protocol::Envelope& envelope) override {
@@ -22,6 +23,8 @@ class RecordingLink final : public GroupLink {
       log.push_back("release " + envelope.lease_release().lease_id());
     } else if (envelope.has_lease_renew()) {
       log.push_back("renew " + envelope.lease_renew().lease_id());
+    } else if (envelope.has_resend_cached_prefixes()) {
+      log.push_back("resend");
     } else if (envelope.has_heartbeat()) {
       ++heartbeats;
     } else if (envelope.has_register_reply()) {

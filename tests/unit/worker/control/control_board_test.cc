@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/support/fake_clock.h"
 
 namespace millrace::worker {
@@ -60,6 +62,41 @@ TEST_F(ControlBoardTest, AHeartbeatSaysRoomOnceItIsKnown) {
   EXPECT_FALSE(board_.heartbeat().has_room());
   board_.post({}, 640);
   EXPECT_EQ(board_.heartbeat().room().free_prompt_tokens(), 640u);
+}
+
+protocol::CachedPrefixes change(const std::vector<uint64_t>& added,
+                                const std::vector<uint64_t>& gone = {}) {
+  protocol::CachedPrefixes out;
+  out.mutable_added()->Add(added.begin(), added.end());
+  out.mutable_gone()->Add(gone.begin(), gone.end());
+  out.add_origins()->set_num_tokens(added.empty() ? 1 : added.front());
+  return out;
+}
+
+TEST_F(ControlBoardTest, HasAllThatIsCachedUnderTheNumberOfTheLastChange) {
+  auto first = change({1, 2, 3});
+  board_.cache_changed(first);
+  auto second = change({4}, {2, 3});
+  board_.cache_changed(second);
+  EXPECT_EQ(first.sequence(), 1u);
+  EXPECT_EQ(second.sequence(), 2u);
+  const auto all = board_.cached_prefixes();
+  EXPECT_TRUE(all.whole());
+  EXPECT_EQ(all.sequence(), 2u);
+  EXPECT_EQ(std::set<uint64_t>(all.added().begin(), all.added().end()), (std::set<uint64_t>{1, 4}));
+  EXPECT_EQ(all.origins_size(), 2);
+  EXPECT_EQ(board_.heartbeat().cached_prefixes(), 2u);
+}
+
+TEST_F(ControlBoardTest, KeepsTheLatestNamesOfPlans) {
+  for (uint64_t i = 0; i < 100; ++i) {
+    auto one = change({i});
+    board_.cache_changed(one);
+    board_.cache_changed(one);
+  }
+  const auto all = board_.cached_prefixes();
+  ASSERT_EQ(all.origins_size(), 64);
+  EXPECT_EQ(all.origins(63).num_tokens(), 99u);
 }
 
 }  // namespace

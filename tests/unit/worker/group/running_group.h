@@ -49,6 +49,8 @@ class RunningGroup {
     worker::GridShape grid{1, 2};
     int64_t device_pages = 16;
     int64_t host_pages = 48;
+    int64_t disk_pages = 0;
+    std::string disk_directory;  // of the one rank of a group with a disk
     int64_t max_preempting_tokens = 0;
     Duration layer_timeout = std::chrono::seconds(60);
     Duration drain_timeout = std::chrono::minutes(10);
@@ -113,7 +115,7 @@ class RunningGroup {
   worker::GroupRankOptions rank_options() const {
     // Of one kv head: pages are of the tiny model's, in float32.
     const kvstore::KvGeometry page{.num_layers = 1, .num_kv_heads = 1, .head_dim = 16};
-    const int64_t num_pages = options_.device_pages + options_.host_pages;
+    const int64_t num_pages = options_.device_pages + options_.host_pages + options_.disk_pages;
     worker::GroupRankOptions made{
         .rank = test::rank_options(options_.model_directory, options_.grid),
         .group = {.epoch = "epoch-1",
@@ -121,8 +123,10 @@ class RunningGroup {
                   .max_preempting_tokens = options_.max_preempting_tokens,
                   .layer_timeout = options_.layer_timeout,
                   .drain_timeout = options_.drain_timeout},
-        .pools = {.host_bytes =
-                      options_.host_pages * page.page_bytes() + num_pages * page.record_bytes()}};
+        .pools = {
+            .host_bytes = options_.host_pages * page.page_bytes() + num_pages * page.record_bytes(),
+            .disk_bytes = options_.disk_pages * page.page_bytes(),
+            .disk_directory = options_.disk_directory}};
     made.rank.device_pool_bytes = options_.device_pages * page.page_bytes();
     return made;
   }

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <functional>
+#include <mutex>
+#include <numeric>
 #include <set>
 
 #include "kvstore/kv_store.h"
@@ -18,10 +20,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr auto kTimeout = std::chrono::seconds(60);
 constexpr GridShape kGrid{2, 2};
-constexpr int64_t kNumPages = 5;
+constexpr int64_t kNumPages = 20;
 
 std::vector<PageContentKey> keys() {
   std::vector<PageContentKey> all(kNumPages);
@@ -76,7 +79,8 @@ class CachedPrefixTest : public ::testing::Test {
       auto& store = *stores_[static_cast<size_t>(world->rank())];
       const auto grid = RankGrid::create(std::move(world), kGrid, Deadline::after(kTimeout));
       MR_CHECK(grid.ok(), "{}", grid.error().to_string());
-      const auto found = agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout));
+      const auto found =
+          agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout), num_threads_);
       MR_CHECK(found.ok(), "{}", found.error().to_string());
       for (const auto& own : found->own) {
         MR_CHECK(found->prefix.owners[static_cast<size_t>(own.page)] == grid->cp().rank() &&
@@ -95,6 +99,7 @@ class CachedPrefixTest : public ::testing::Test {
   }
 
   ::millrace::testing::FakeClock clock_;
+  int num_threads_ = 1;
   std::array<std::unique_ptr<kvstore::KvStore>, 4>
       stores_;  // by world rank: cp_rank * tp + tp_rank
 };
@@ -131,6 +136,22 @@ TEST_F(CachedPrefixTest, ADamagedPageOfOneRankEndsItForAll) {
   damage(0, 2);
   EXPECT_THAT(agreed(), ElementsAre(0, 1));
   EXPECT_EQ(stores_[3]->stats().cache_corruptions, 1);
+}
+
+// Two threads a rank, of eight and more pages each.
+TEST_F(CachedPrefixTest, ThreadsFindTheFirstDamagedPageTogether) {
+  num_threads_ = 2;
+  std::vector<int64_t> all(kNumPages);
+  std::iota(all.begin(), all.end(), 0);
+  for (const int rank : {0, 1}) remember(rank, all);
+  const std::vector<int> owners(kNumPages, 0);
+  EXPECT_EQ(agreed(), owners);
+  damage(1, 16);
+  damage(1, 13);
+  damage(0, 14);
+  EXPECT_THAT(agreed(), SizeIs(13));
+  EXPECT_EQ(stores_[1]->stats().cache_corruptions, 2);
+  EXPECT_EQ(stores_[0]->stats().cache_corruptions, 1);
 }
 
 }  // namespace

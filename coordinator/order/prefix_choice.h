@@ -1,0 +1,48 @@
+// Which idle group gets a request that may begin with what groups have cached: the one that is expected to
+// end it first. That is its wait, by what it runs, by requests that wait for it and come before, and
+// the prefill of what it has not cached (Forecast). Where no group has cached any of it, choose_group()
+// decides alone. One thread; lives for one pass over the requests that wait, in the order of their turns.
+//
+// While others wait, a second of a group's time delays them too: all that wait by group. So what a group
+// has to compute counts once more for each of these.
+//
+// A request may wait for a busy group that has its prefix while another is idle, but no longer than
+// that saves, to it and to those who wait: so it ends at most as much later as was to be saved, whatever the
+// forecast is worth (the rule of renting before buying: Karlin, Manasse, Rudolph, Sleator,
+// Algorithmica 1988).
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "coordinator/groups/group.h"
+#include "coordinator/order/forecast.h"
+
+namespace millrace::coordinator {
+
+class PrefixChoice {
+ public:
+  PrefixChoice(std::span<Group* const> groups, int64_t num_waiting, const Forecast& forecast,
+               TimePoint now)
+      : groups_(groups),
+        price_(1 + static_cast<double>(num_waiting) /
+                       static_cast<double>(std::max<size_t>(1, groups.size()))),
+        forecast_(forecast),
+        now_(now) {}
+
+  // Null if the request should wait.
+  Group* choose(Request& request);
+
+ private:
+  double cost_s(const Group& group, const Request& request) const;
+  bool is_patient(Request& request, const Group& idle, const Group& busy) const;
+
+  const std::span<Group* const> groups_;
+  const double price_;  // of a second of a group's time
+  const Forecast& forecast_;
+  const TimePoint now_;
+  std::map<const Group*, double> claimed_s_;  // by requests that wait for it, of this pass
+};
+
+}  // namespace millrace::coordinator
