@@ -1,9 +1,8 @@
 #include "coordinator/order/forecast.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace millrace::coordinator {
 
@@ -23,18 +22,22 @@ Duration at(const PrefillCurve* curve, int64_t num_tokens) {
   return curve == nullptr ? PrefillCurve::guess(num_tokens) : curve->at(num_tokens);
 }
 
-std::string kind_of(const Group& group) {
+// Asked for each waiting request and group: without a copy.
+std::tuple<std::string_view, std::string_view, uint32_t, uint32_t> kind_of(const Group& group) {
   const protocol::Register& of = group.description;
-  return fmt::format("{}\n{}\n{}x{}", of.model().name(), of.device(), of.tp(), of.cp());
+  return {of.model().name(), of.device(), of.tp(), of.cp()};
 }
 
 }  // namespace
 
 void Forecast::finished(const Group& group, const Request& request, Duration took,
                         int64_t cached_tokens) {
-  const std::string name = kind_of(group);
-  if (kinds_.size() >= kMaxKinds && kinds_.count(name) == 0) return;
-  Kind& kind = kinds_[name];
+  auto known = kinds_.find(kind_of(group));
+  if (known == kinds_.end()) {
+    if (kinds_.size() >= kMaxKinds) return;
+    known = kinds_.emplace(kind_of(group), Kind()).first;
+  }
+  Kind& kind = known->second;
   if (cached_tokens > 0) {
     const double most_s = kMostOfComputing * seconds(at(curve_of(group, request), cached_tokens));
     const double read_s =

@@ -2,10 +2,13 @@
 // (model, device, grid) and for each head plan on it. One thread.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 
 #include "coordinator/groups/group.h"
 #include "coordinator/order/prefill_curve.h"
@@ -42,7 +45,9 @@ class Forecast {
   double rows_behind(const Group& group, const Request& request, int64_t cached_tokens) const;
   const PrefillCurve* curve_of(const Group& group, const Request& request) const;
 
-  std::map<std::string, Kind> kinds_;
+  // Model, device, tensor- and context-parallel ranks.
+  using KindKey = std::tuple<std::string, std::string, uint32_t, uint32_t>;
+  std::map<KindKey, Kind, std::less<>> kinds_;
 };
 
 }  // namespace millrace::coordinator

@@ -36,7 +36,6 @@ void PrefillCurve::observe(int64_t num_tokens, Duration took) {
   MR_CHECK(num_tokens >= 1, "a prefill of {} tokens", num_tokens);
   Octave& octave = octaves_[octave_of(num_tokens)];
   ++octave.count;
-  ++num_observed_;
   const double weight = std::max(kLatestWeight, 1.0 / octave.count);
   const double time = std::log(std::max(1e-3, seconds(took)));
   octave.length += weight * (std::log(static_cast<double>(num_tokens)) - octave.length);

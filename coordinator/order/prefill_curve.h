@@ -18,7 +18,6 @@ class PrefillCurve {
  public:
   // `num_tokens` >= 1; times below a millisecond count as one.
   void observe(int64_t num_tokens, Duration took);
-  bool empty() const { return num_observed_ == 0; }
   // Without observations: guess().
   Duration at(int64_t num_tokens) const;
   // What a prefill of this length hardly ever falls below; nothing while too few of about this length
@@ -38,7 +37,6 @@ class PrefillCurve {
   };
 
   std::array<Octave, 32> octaves_;  // [log2(num_tokens)]
-  int64_t num_observed_ = 0;
 };
 
 }  // namespace millrace::coordinator
