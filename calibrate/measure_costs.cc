@@ -17,7 +17,7 @@ using kernels::Device;
 constexpr int kRepetitions = 5;
 constexpr int64_t kMostTokensOnHost = 4096;
 constexpr int64_t kMostTokensOnGpu = 32'768;
-constexpr int64_t kFewestTokens = 1024;
+constexpr int64_t kFewestTokens = 2048;
 constexpr std::chrono::minutes kTimeout{10};
 // Of what noise would make nothing or less.
 constexpr double kLeastShare = 1e-3;
