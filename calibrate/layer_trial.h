@@ -1,8 +1,9 @@
 // Tries patterns on one layer's Q, K and V: finds each head's index as a prefill would, counts what
 // it computes, attends by it, and compares the head's output with dense attention's.
 //
-// Of a device with one rank. Takes once, for all layers of a prompt: two outputs of a layer on the
-// host, one on the device, and an index with room for any candidate. One thread.
+// Of a device with one rank. Takes once, for all layers of a prompt: a layer's output on the device,
+// twice on the host (of 16-bit dtypes once as it is and twice as float32), and an index with room for any
+// candidate. One thread.
 #pragma once
 
 #include <cstdint>

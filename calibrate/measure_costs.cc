@@ -14,7 +14,7 @@ namespace {
 
 using kernels::Device;
 
-constexpr int kRepetitions = 5;
+constexpr int kRepetitions = 9;
 constexpr int64_t kMostTokensOnHost = 4096;
 constexpr int64_t kMostTokensOnGpu = 32'768;
 constexpr int64_t kFewestTokens = 2048;

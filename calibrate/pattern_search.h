@@ -3,7 +3,8 @@
 //
 // In two looks at each layer of each prompt, because a budget holds for all prompts:
 //   fit      of each ladder, the highest rung whose time is within the budget, by bisection over real
-//            indices. Afterwards the rung of a head is the mean over the prompts, rounded down.
+//            indices. Afterwards the rung of a head is the mean over the prompts, rounded down; on
+//            prompts that differ much its time may come out somewhat beside the budget.
 //   compare  at that rung: time, density, error.
 // A ladder whose lowest rung is too slow on some prompt is no candidate for that head. Equal errors:
 // the faster one, then the ladder that comes first. No clocks and no random numbers: the same

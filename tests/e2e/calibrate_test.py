@@ -21,7 +21,7 @@ class CalibrateTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
-        self.input = self.write("prompts.jsonl", "".join(json.dumps({**make_prompt(TOKENS, seed=i), "id": f"p{i}"}) + "\n" for i in range(2)))
+        self.input = self.write_prompts(1)
         self.costs = self.write("costs.json", json.dumps(COSTS))
         self.plan = self.path("plan.json")
 
@@ -32,6 +32,9 @@ class CalibrateTest(unittest.TestCase):
         with open(self.path(name), "w") as file:
             file.write(text)
         return self.path(name)
+
+    def write_prompts(self, count):
+        return self.write("prompts.jsonl", "".join(json.dumps({**make_prompt(TOKENS, seed=i), "id": f"p{i}"}) + "\n" for i in range(count)))
 
     def command(self, *options, output=None, input_path=None, costs=None):
         return [os.path.join(BIN_DIR, "millrace-calibrate"), "patterns", "--model", MODEL_DIR, "--device", "cpu", "--dtype", "float32",
@@ -57,6 +60,7 @@ class CalibrateTest(unittest.TestCase):
             return file.read()
 
     def test_a_plan_runs_with_the_density_that_was_told_and_comes_out_again(self):
+        self.write_prompts(2)
         status, said = self.calibrate()
         self.assertEqual(status, 0, said)
         # The row of all layers: "all", heads of five patterns, time, density, mean and worst error.
