@@ -95,6 +95,8 @@ MAY_INCLUDE = {
     "worker/batch": "kernels/api model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
     " worker/runtime",
     "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
+    "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"
+    " worker/batch worker/cli worker/index worker/engine worker/runtime",
     "coordinator/text": "",
     "coordinator/access": "common/content common/system",
     "coordinator/net": "",
@@ -141,7 +143,7 @@ VENDOR_HOMES = {
     r"openssl/": ("common/content", "common/net", "coordinator/access"),
     r"prometheus/": ("common/metrics",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu",),
-    r"CLI/": ("common/cli", "coordinator/server", "client", "decode", "worker/cli"),
+    r"CLI/": ("common/cli", "calibrate", "coordinator/server", "client", "decode", "worker/cli"),
     r"(cuda|cublas)": ("kernels/cuda", "comm/nccl"),
     r"nccl": ("comm/nccl",),
 }

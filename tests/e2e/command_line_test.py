@@ -153,7 +153,7 @@ class ServiceProgramsTest(unittest.TestCase):
                 self.assertIn(words, said)
 
     def test_help_and_version_are_0_and_failures_1(self):
-        for program in "coordinator", "client", "decode":
+        for program in "coordinator", "client", "decode", "calibrate":
             for option in "--help", "--version":
                 self.assertEqual(self.run_program(program, option)[0], 0)
         self.assertEqual(self.run_program("coordinator", "--host", "nowhere")[0], 1)

@@ -12,20 +12,11 @@ constexpr int kMaxThreads = 4096;
 
 }  // namespace
 
-void add_rank_options(CLI::App& app, RankOptions& options) {
-  app.footer(
-      "PLAN is auto, dense, a-shape:S,W, elastic:ALPHA,BETA, vertical-slash:V,S, block-sparse:K,\n"
-      "adaptive[:GAMMA[,ENOUGH[,ROWS]]] or a JSON file: see docs/head-plans.md.");
+void add_model_options(CLI::App& app, RankOptions& options) {
   app.add_option("--model", options.model_directory,
                  "Hugging Face directory: config.json and safetensors")
       ->type_name("DIR")
       ->required();
-  app.add_option("--tp", options.grid.tp, "tensor-parallel ranks")
-      ->check(cli::number_range(1, kMaxRanks))
-      ->capture_default_str();
-  app.add_option("--cp", options.grid.cp, "context-parallel ranks; mpirun starts tp * cp ranks")
-      ->check(cli::number_range(1, kMaxRanks))
-      ->capture_default_str();
   options.device.kind = DeviceChoice::Kind::kAuto;
   app.add_option_function<std::string>(
          "--device",
@@ -48,12 +39,25 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
                  "threads of this rank; 0: its share of the machine's cores")
       ->check(cli::number_range(0, kMaxThreads))
       ->capture_default_str();
-  app.add_option("--stripe-tokens", options.engine.stripe_tokens,
-                 "approximate length of context-parallel stripes; 0: by prompt length")
-      ->check(cli::number_range(int64_t{0}))
-      ->capture_default_str();
   app.add_option("--max-prompt-tokens", options.max_prompt_tokens,
                  "longest prompt to accept; 0: what model and memory allow")
+      ->check(cli::number_range(int64_t{0}))
+      ->capture_default_str();
+}
+
+void add_rank_options(CLI::App& app, RankOptions& options) {
+  app.footer(
+      "PLAN is auto, dense, a-shape:S,W, elastic:ALPHA,BETA, vertical-slash:V,S, block-sparse:K,\n"
+      "adaptive[:GAMMA[,ENOUGH[,ROWS]]] or a JSON file: see docs/head-plans.md.");
+  add_model_options(app, options);
+  app.add_option("--tp", options.grid.tp, "tensor-parallel ranks")
+      ->check(cli::number_range(1, kMaxRanks))
+      ->capture_default_str();
+  app.add_option("--cp", options.grid.cp, "context-parallel ranks; mpirun starts tp * cp ranks")
+      ->check(cli::number_range(1, kMaxRanks))
+      ->capture_default_str();
+  app.add_option("--stripe-tokens", options.engine.stripe_tokens,
+                 "approximate length of context-parallel stripes; 0: by prompt length")
       ->check(cli::number_range(int64_t{0}))
       ->capture_default_str();
   app.add_option(

@@ -1,0 +1,54 @@
+// The pattern search over a user's prompts: two passes of dense prefill through the engine, each
+// layer's Q, K and V looked at on the way.
+//
+// A prompt's time is that of two dense prefills and, for each ladder, some seven indices and one
+// attention a layer. Memory besides that of a prefill: LayerTrial's, for the longest prompt.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibrate/pattern_search.h"
+#include "common/result.h"
+#include "plan/head_plan.h"
+#include "worker/runtime/rank_runtime.h"
+
+namespace millrace::calibrate {
+
+struct CalibrationOptions {
+  SearchOptions search;
+  std::vector<Pattern> patterns{std::begin(kSearchedPatterns), std::end(kSearchedPatterns)};
+  std::optional<KernelCosts> costs;  // none: measured
+  // Told now and then how far it is, of 1. May be empty.
+  std::function<void(double done)> progress;
+};
+
+struct Calibration {
+  KernelCosts costs;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  std::vector<HeadChoice> heads;  // [layers, query heads]
+
+  const HeadChoice& at(int32_t layer, int32_t head) const {
+    return heads[static_cast<size_t>(layer * num_heads + head)];
+  }
+  model::HeadPlan plan() const;
+};
+
+// A file of prompts as millrace-batch takes them; ids and what else a line has are not looked at.
+// Errors name the file and the line: kInvalidArgument where it is no prompt for this model, has no
+// row that a plan could make sparse, or the file has no prompt; kTooLarge where it is longer than
+// `limits` say.
+Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
+                                                       const worker::PromptLimits& limits);
+
+// On one rank. `prompts`: read_prompts'. kInvalidArgument where `options.costs` are of layers of
+// another shape.
+Result<Calibration> calibrate(worker::RankRuntime& runtime,
+                              const std::vector<std::vector<int32_t>>& prompts,
+                              const CalibrationOptions& options);
+
+}  // namespace millrace::calibrate

@@ -1,0 +1,37 @@
+// What one query head computes under its real index, and what that costs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "calibrate/kernel_costs.h"
+#include "kernels/index/index.h"
+#include "kernels/index/tiling.h"
+#include "plan/pattern/head_pattern.h"
+
+namespace millrace::calibrate {
+
+// Blocks are of 64 rows x 64 keys; a part of one counts as a whole one, as kernels compute it
+// (MInference's "kernel-aware": a diagonal alone costs a block's width).
+struct HeadWork {
+  int64_t dense_blocks = 0;     // of row tiles that run densely
+  int64_t listed_blocks = 0;    // of bands and lists
+  int64_t gathered_blocks = 0;  // of 64 columns
+  int64_t pairs = 0;            // (query, key) pairs with key <= query
+
+  bool operator==(const HeadWork&) const = default;
+};
+
+// `tiles`: all of the prompt, in order; tile i has local number i. Lists in host memory.
+HeadWork count_work(const kernels::HeadIndex& head, std::span<const kernels::RowTile> tiles,
+                    int64_t num_tokens);
+
+// Of a head that runs densely.
+HeadWork dense_work(std::span<const kernels::RowTile> tiles);
+
+// Finding the lists and attending by them, as a share of dense attention's time for the same head.
+// `dense`: dense_work of the same tiles.
+double time_share(const KernelCosts& costs, const HeadPattern& pattern, const HeadWork& work,
+                  const HeadWork& dense);
+
+}  // namespace millrace::calibrate

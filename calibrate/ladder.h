@@ -1,0 +1,35 @@
+// Candidates of the pattern search: a ladder is one kind of pattern at growing budgets.
+//
+// MInference's search takes a handful of candidates and changes each one's budget, in steps, until
+// its cost in the kernel is the target's ("ChangeSpace", Jiang et al. 2024, algorithm 1). Here the
+// steps are the rungs, eight to an octave (9 %), so that a candidate comes within about a tenth of
+// the budget from below.
+//   a-shape         64 sinks and a window; a quarter as many sinks as window (MInference: 1024, 4096)
+//   vertical-slash  columns to slashes as in MInference's table 7: 30 : any, 1 : 18, 1 : 3, 15 : 1;
+//                   and 1 : 1
+//   block-sparse    pages a row tile
+//   adaptive        GAMMA and ENOUGH together, through the default and 0.1,0.7
+//                   (ENOUGH = 0.8 + 0.1 log2(GAMMA / 0.2)); GAMMA alone with ENOUGH 1; ENOUGH alone
+//                   with GAMMA 1
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/pattern/head_pattern.h"
+
+namespace millrace::calibrate {
+
+// Not empty; from the cheapest rung on, each costing about as much as the one before or more, no two
+// equal.
+using Ladder = std::vector<HeadPattern>;
+
+// What a search may choose from.
+inline constexpr Pattern kSearchedPatterns[] = {Pattern::kAShape, Pattern::kVerticalSlash,
+                                                Pattern::kBlockSparse, Pattern::kAdaptive};
+
+// Ladders of these patterns, up to what a prompt of num_tokens has.
+std::vector<Ladder> make_ladders(std::span<const Pattern> patterns, int64_t num_tokens);
+
+}  // namespace millrace::calibrate

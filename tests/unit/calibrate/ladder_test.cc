@@ -1,0 +1,59 @@
+#include "calibrate/ladder.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace::calibrate {
+namespace {
+
+// What a rung asks for, in keys or shares: grows along a ladder.
+double budget(const HeadPattern& pattern) {
+  switch (pattern.pattern) {
+    case Pattern::kAShape:
+      return pattern.sink + pattern.window;
+    case Pattern::kVerticalSlash:
+      return pattern.verticals + pattern.slashes;
+    case Pattern::kBlockSparse:
+      return pattern.top_k;
+    case Pattern::kAdaptive:
+      return double{pattern.gamma} + double{pattern.enough};
+    case Pattern::kDense:
+    case Pattern::kElastic:
+      break;
+  }
+  return 0;
+}
+
+TEST(Ladder, RisesFromRungToRung) {
+  for (const int64_t num_tokens : {65, 4096, 1'000'000}) {
+    for (const auto& ladder : make_ladders(kSearchedPatterns, num_tokens)) {
+      for (size_t rung = 1; rung < ladder.size(); ++rung) {
+        EXPECT_LT(budget(ladder[rung - 1]), budget(ladder[rung]))
+            << format_head_pattern(ladder[rung]) << " of " << num_tokens;
+      }
+    }
+  }
+}
+
+// A plan file holds them as text, which must mean the same pattern.
+TEST(Ladder, HasPatternsThatAPlanMayHave) {
+  for (const int64_t num_tokens : {65, 4096, 1'000'000}) {
+    for (const auto& ladder : make_ladders(kSearchedPatterns, num_tokens)) {
+      for (const auto& pattern : ladder) {
+        const auto read = parse_head_pattern(format_head_pattern(pattern));
+        ASSERT_TRUE(read.ok()) << read.error().to_string();
+        EXPECT_EQ(*read, pattern);
+      }
+    }
+  }
+}
+
+TEST(Ladder, HasOnlyWhatMayBeChosen) {
+  const Pattern only[] = {Pattern::kBlockSparse};
+  const auto ladders = make_ladders(only, 4096);
+  ASSERT_EQ(ladders.size(), 1);
+  EXPECT_EQ(ladders[0].front().top_k, 1);
+  EXPECT_EQ(ladders[0].back().top_k, 64);
+}
+
+}  // namespace
+}  // namespace millrace::calibrate

@@ -1,0 +1,114 @@
+#include "calibrate/layer_trial.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/support/far_device.h"
+#include "tests/unit/calibrate/planted_layer.h"
+
+namespace millrace::calibrate {
+namespace {
+
+constexpr int32_t kSink = 70;
+constexpr int32_t kWindow = 200;
+constexpr HeadPattern kAShape{.pattern = Pattern::kAShape, .sink = kSink, .window = kWindow};
+constexpr HeadPattern kSlashes{
+    .pattern = Pattern::kVerticalSlash, .verticals = 100, .slashes = 100};
+constexpr HeadPattern kBlocks{.pattern = Pattern::kBlockSparse, .top_k = 4};
+constexpr HeadPattern kPages11{.pattern = Pattern::kAdaptive};
+constexpr HeadPattern kWidest[] = {kAShape, kSlashes, kBlocks, kPages11};
+
+// Naive attention in double: of one row, over the keys that `sees` admits.
+template <typename Sees>
+std::vector<double> reference_row(const PlantedLayer& layer, int32_t head, int64_t row,
+                                  Sees&& sees) {
+  const float* q = layer.q.data() + (row * kHeads + head) * kHeadDim;
+  std::vector<double> scores, out(kHeadDim, 0);
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; key <= row; ++key) {
+    if (!sees(key)) continue;
+    const float* k = layer.k.data() + (head * kTokens + key) * kHeadDim;
+    double score = 0;
+    for (int i = 0; i < kHeadDim; ++i) score += double{q[i]} * double{k[i]};
+    scores.push_back(score * kScale);
+    keys.push_back(key);
+  }
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  double total = 0;
+  for (double& score : scores) total += score = std::exp(score - largest);
+  for (size_t j = 0; j < keys.size(); ++j) {
+    const float* v = layer.v.data() + (head * kTokens + keys[j]) * kHeadDim;
+    for (int i = 0; i < kHeadDim; ++i) out[static_cast<size_t>(i)] += scores[j] / total * v[i];
+  }
+  return out;
+}
+
+// Of a-shape as the index says: a row tile computes the keys of its first row's window, up to its
+// last row, and the sinks.
+double reference_error(const PlantedLayer& layer, int32_t head) {
+  double sum = 0;
+  const int64_t num_rows = kTokens - kernels::kTileRows;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t first_row = row / kernels::kTileRows * kernels::kTileRows;
+    const auto dense = reference_row(layer, head, row, [](int64_t) { return true; });
+    const auto out = reference_row(
+        layer, head, row, [&](int64_t key) { return key < kSink || key > first_row - kWindow; });
+    double difference = 0, whole = 0;
+    for (size_t i = 0; i < out.size(); ++i) {
+      difference += (out[i] - dense[i]) * (out[i] - dense[i]);
+      whole += dense[i] * dense[i];
+    }
+    sum += std::sqrt(difference / whole);
+  }
+  return sum / static_cast<double>(num_rows);
+}
+
+TEST(LayerTrial, HasTheErrorOfAReferenceInDouble) {
+  const auto layer = planted_layer();
+  const auto device = kernels::make_cpu_device({.num_threads = 2});
+  TrialOfLayer trial(*device, layer, kWidest);
+  const std::vector<HeadPattern> patterns(kHeads, kAShape);
+  ASSERT_TRUE(trial->build(patterns).ok());
+  trial->attend();
+  const auto errors = trial->errors();
+  ASSERT_TRUE(errors.ok()) << errors.error().to_string();
+  for (const int32_t head : {kLocal, kColumns, kClustered}) {
+    const double expected = reference_error(layer, head);
+    // float32 outputs of sums over up to 2,048 keys are right to some 1e-6 of their size.
+    EXPECT_NEAR((*errors)[static_cast<size_t>(head)], expected, 1e-4) << head;
+  }
+}
+
+TEST(LayerTrial, IsWithoutErrorWhereHeadsAreDense) {
+  const auto layer = planted_layer();
+  const auto device = kernels::make_cpu_device({.num_threads = 2});
+  TrialOfLayer trial(*device, layer, kWidest);
+  ASSERT_TRUE(trial->build(std::vector<HeadPattern>(kHeads)).ok());
+  trial->attend();
+  EXPECT_EQ(*trial->errors(), std::vector<double>(kHeads, 0));
+  const auto dense = dense_work(trial->tiles());
+  EXPECT_EQ(*trial->count(), std::vector<HeadWork>(kHeads, dense));
+}
+
+TEST(LayerTrial, IsTheSameOnADeviceWithMemoryOfItsOwn) {
+  const auto layer = planted_layer();
+  const auto near = kernels::make_cpu_device({.num_threads = 2});
+  test::FarDevice far(kernels::make_cpu_device({.num_threads = 2}));
+  TrialOfLayer here(*near, layer, kWidest);
+  TrialOfLayer there(far, layer, kWidest);
+  // Blocks and no blocks: what the device has of an index differs.
+  for (const auto& patterns : {std::vector<HeadPattern>{kAShape, kSlashes, kSlashes},
+                               std::vector<HeadPattern>{kPages11, kSlashes, kBlocks}}) {
+    for (auto* trial : {&here, &there}) {
+      ASSERT_TRUE((*trial)->build(patterns).ok());
+      (*trial)->attend();
+    }
+    EXPECT_EQ(*here->count(), *there->count());
+    EXPECT_EQ(*here->errors(), *there->errors());
+  }
+}
+
+}  // namespace
+}  // namespace millrace::calibrate

@@ -1,0 +1,107 @@
+// Planted heads: what each is best given is known from how it was made.
+#include "calibrate/pattern_search.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/calibrate/planted_layer.h"
+
+namespace millrace::calibrate {
+namespace {
+
+// Of no machine: what is found by looking at queries costs, closed forms do not, and columns take
+// half again as long as blocks.
+constexpr KernelCosts kCosts{.shape = kShape,
+                             .num_tokens = kTokens,
+                             .listed_block = 1,
+                             .gathered_block = 1.5,
+                             .probed_page = 0.5,
+                             .pooled_block = 0.1,
+                             .sampled_block = 0.005};
+constexpr kernels::SparseCost kFreeLists{.speed = 1, .launch_tokens = 0, .rows = 0};
+constexpr Pattern kMInference[] = {Pattern::kAShape, Pattern::kVerticalSlash,
+                                   Pattern::kBlockSparse};
+
+std::vector<HeadPattern> widest_of(const std::vector<Ladder>& ladders) {
+  std::vector<HeadPattern> widest;
+  for (const auto& ladder : ladders) widest.push_back(ladder.back());
+  return widest;
+}
+
+std::vector<HeadChoice> search(const SearchOptions& options, std::span<const Pattern> patterns,
+                               int num_threads = 2) {
+  const auto device = kernels::make_cpu_device({.num_threads = num_threads});
+  PatternSearch search(options, make_ladders(patterns, kTokens), kCosts, kFreeLists,
+                       /*num_layers=*/1, kHeads);
+  TrialOfLayer trial(*device, planted_layer(), widest_of(search.ladders()));
+  auto done = search.fit(0, *trial);
+  search.settle();
+  if (done.ok()) done = search.compare(0, *trial);
+  MR_CHECK(done.ok(), "{}", done.error().to_string());
+  std::vector<HeadChoice> choices;
+  for (int32_t head = 0; head < kHeads; ++head) choices.push_back(search.choose(0, head));
+  return choices;
+}
+
+TEST(PatternSearch, FindsThePatternThatEachHeadWasMadeFor) {
+  const auto choices = search({.time = 0.45}, kMInference);
+  EXPECT_EQ(pattern_name(choices[kLocal].pattern.pattern), "a-shape")
+      << format_head_pattern(choices[kLocal].pattern);
+  EXPECT_EQ(pattern_name(choices[kColumns].pattern.pattern), "vertical-slash")
+      << format_head_pattern(choices[kColumns].pattern);
+  EXPECT_EQ(pattern_name(choices[kClustered].pattern.pattern), "block-sparse")
+      << format_head_pattern(choices[kClustered].pattern);
+}
+
+TEST(PatternSearch, KeepsWithinTheBudget) {
+  for (const double time : {0.35, 0.5, 0.7}) {
+    for (const auto& choice : search({.time = time}, kSearchedPatterns)) {
+      EXPECT_LE(choice.time, time) << format_head_pattern(choice.pattern);
+      EXPECT_GT(choice.density, 0);
+    }
+  }
+}
+
+TEST(PatternSearch, ErrsLessWithMoreTime) {
+  const auto little = search({.time = 0.35}, kMInference);
+  const auto much = search({.time = 0.7}, kMInference);
+  for (size_t head = 0; head < kHeads; ++head) {
+    EXPECT_LE(much[head].error, little[head].error) << head;
+  }
+}
+
+// Bit for bit: an index and attention by it do not depend on the number of threads.
+TEST(PatternSearch, ChoosesTheSameAgainWhateverTheThreads) {
+  const auto first = search({.time = 0.4}, kSearchedPatterns, /*num_threads=*/1);
+  const auto again = search({.time = 0.4}, kSearchedPatterns, /*num_threads=*/3);
+  for (size_t head = 0; head < kHeads; ++head) {
+    EXPECT_EQ(first[head].pattern, again[head].pattern) << head;
+    EXPECT_EQ(first[head].error, again[head].error) << head;
+    EXPECT_EQ(first[head].time, again[head].time) << head;
+  }
+}
+
+TEST(PatternSearch, RunsHeadsDenselyWhereNothingIsWithinTheBudget) {
+  for (const auto& choice : search({.time = 0.01}, kSearchedPatterns)) {
+    EXPECT_EQ(choice.pattern, HeadPattern{});
+    EXPECT_EQ(choice.time, 1);
+  }
+}
+
+TEST(PatternSearch, RunsHeadsDenselyThatErrMoreThanTheyMay) {
+  const auto free = search({.time = 0.4}, kMInference);
+  const double least = std::min(free[kColumns].error, free[kClustered].error);
+  const double most = std::max(free[kColumns].error, free[kClustered].error);
+  ASSERT_LT(least, most);
+  const auto strict = search({.time = 0.4, .max_error = least}, kMInference);
+  int num_dense = 0;
+  for (size_t head = 0; head < kHeads; ++head) {
+    const bool is_dense = strict[head].pattern == HeadPattern{};
+    EXPECT_EQ(is_dense, free[head].error > least) << head;
+    num_dense += is_dense ? 1 : 0;
+  }
+  EXPECT_GT(num_dense, 0);
+  EXPECT_LT(num_dense, kHeads);
+}
+
+}  // namespace
+}  // namespace millrace::calibrate
