@@ -39,6 +39,7 @@ MAY_INCLUDE = {
     "kernels/cpu/runtime": "kernels/api kernels/index",
     "kernels/cpu/rows": "kernels/api kernels/index kernels/cpu/runtime",
     "kernels/cpu/gemm": "kernels/api kernels/cpu/runtime kernels/cpu/rows",
+    "kernels/cpu/experts": "kernels/api kernels/cpu/runtime kernels/cpu/rows kernels/cpu/gemm",
     "kernels/cpu/attention": "kernels/api kernels/index kernels/cpu/runtime",
     "kernels/cpu/estimation": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows",
     "kernels/cpu/estimation/adaptive": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows"
@@ -50,6 +51,8 @@ MAY_INCLUDE = {
     "kernels/cuda/sm90/rows": "kernels/api kernels/cuda/runtime kernels/cuda/sm90 kernels/cuda/sm90/ptx",
     "kernels/cuda/sm90/gemm": "kernels/api kernels/cuda/runtime kernels/cuda/sm90 kernels/cuda/sm90/ptx"
     " kernels/cuda/sm90/rows",
+    "kernels/cuda/sm90/experts": "kernels/api kernels/cuda/runtime kernels/cuda/sm90 kernels/cuda/sm90/ptx"
+    " kernels/cuda/sm90/rows kernels/cuda/sm90/gemm",
     "kernels/cuda/sm90/attention": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows",
     "kernels/cuda/sm90/estimation": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
