@@ -98,6 +98,10 @@ void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
   message.mutable_options()->set_deadline_ms(
       std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none
   requests_.assign(request);
+  // Those who left a group alone for their prefix have cost nobody anything: it has another prompt.
+  for (const auto& other : requests_.queue().waiting()) {
+    if (other->waits_for_prefix_since) other->waits_for_prefix_since = clock_.now();
+  }
   turns_.started(group, *request, clock_.now());
   request->group_id = group.description.group_id();
   request->group_name = group.description.group_name();
