@@ -3,7 +3,8 @@
 // "synthetic:NAME" or "synthetic:NAME:SEED" does as well.
 //
 //   llama-3-8b, llama-3-70b, qwen2.5-7b    the rotary base is that of the variants for long prompts
-//   tiny                                   for tests
+//   qwen3-30b-a3b                          128 experts of which a token gets 8; no norms of heads
+//   tiny, tiny-experts                     for tests
 //
 // What they say means nothing; how their heads attend is like trained ones do
 // (model/synthetic/synthetic_heads.h). All have biases on Q, K and V.

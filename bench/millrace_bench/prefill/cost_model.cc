@@ -12,7 +12,7 @@ struct Widths {
       : hidden(config.hidden_size),
         query(double{1} * config.num_query_heads * config.head_dim),
         kv(double{1} * config.num_kv_heads * config.head_dim),
-        ffn(config.ffn_size) {}
+        ffn(config.active_ffn_size()) {}
   double hidden, query, kv, ffn;
 };
 
