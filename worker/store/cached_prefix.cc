@@ -29,7 +29,8 @@ std::vector<int> find_owners(const std::vector<std::byte>& flags, GridShape grid
                              size_t num_pages) {
   const auto has = [&](int cp_rank, size_t page) {
     for (int tp_rank = 0; tp_rank < grid.tp; ++tp_rank) {
-      const auto rank = static_cast<size_t>(cp_rank * grid.tp + tp_rank);
+      const auto rank = static_cast<size_t>(cp_rank) * static_cast<size_t>(grid.tp) +
+                        static_cast<size_t>(tp_rank);
       if (flags[rank * num_pages + page] == std::byte{0}) return false;
     }
     return true;
