@@ -425,7 +425,6 @@ TEST(ModelConfig, RefusesWhatIsNotComputedHereByFieldAndValue) {
           {kQwen3Moe, R"({"topk_method": "noaux_tc"})", "topk_method = \"noaux_tc\"", "greedy"},
           {kLlama31, R"({"n_routed_experts": 256})", "n_routed_experts = 256", "0"},
           {kQwen2Moe, R"({"qkv_bias": false})", "qkv_bias = false", "true"},
-          {kMixtral, R"({"sliding_window": 4096})", "sliding_window = 4096", "32768"},
       },
       Errc::kUnsupported);
 }
@@ -447,6 +446,9 @@ TEST(ModelConfig, KnowsTheWindowOfEachLayer) {
   EXPECT_EQ(windows(kPhi3, R"({"sliding_window": 2047, "num_hidden_layers": 1,
                               "max_position_embeddings": 4096})"),
             std::vector<int32_t>{2047});
+  EXPECT_EQ(windows(kMixtral, R"({"sliding_window": 4096, "num_hidden_layers": 1})"),
+            std::vector<int32_t>{4096});
+  EXPECT_THAT(windows(kMixtral, R"({"sliding_window": "absent"})"), IsEmpty());
   // Llama has no such field, as Transformers reads it.
   EXPECT_THAT(windows(kLlama31, R"({"sliding_window": 4096})"), IsEmpty());
 
