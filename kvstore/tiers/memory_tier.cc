@@ -40,7 +40,12 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::allocate_shared(int64_t num_slot
 }
 
 MemoryTier::~MemoryTier() {
+  prefault_.reset();
   if (base_ != nullptr && !shared_) munmap(base_, static_cast<size_t>(num_slots_ * slot_bytes_));
+}
+
+void MemoryTier::prefault(int num_threads) {
+  prefault_.emplace(std::span(base_, static_cast<size_t>(num_slots_ * slot_bytes_)), num_threads);
 }
 
 Result<void> MemoryTier::resize(int64_t num_slots) {

@@ -1,10 +1,11 @@
 // Slots in one region of host memory, mapped once. Pages of the region become resident when first
-// written, so an unused budget costs address space only.
+// written, so an unused budget costs address space only, unless prefault() is called.
 #pragma once
 
 #include <memory>
 #include <optional>
 
+#include "common/system/prefault.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
@@ -19,6 +20,9 @@ class MemoryTier final : public SlotMemory {
   ~MemoryTier() override;
   MemoryTier(const MemoryTier&) = delete;
   MemoryTier& operator=(const MemoryTier&) = delete;
+
+  // Makes the region resident on so many threads, meanwhile and in the order of the slots.
+  void prefault(int num_threads);
 
   // The region is of fixed size: only growth up to it succeeds.
   Result<void> resize(int64_t num_slots) override;
@@ -41,6 +45,7 @@ class MemoryTier final : public SlotMemory {
   std::byte* base_;
   int64_t num_slots_;
   int64_t slot_bytes_;
+  std::optional<Prefault> prefault_;  // of what base_ points to
 };
 
 }  // namespace millrace::kvstore

@@ -1,5 +1,6 @@
 #include "worker/store/rank_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/system/available_memory.h"
@@ -10,6 +11,11 @@
 namespace millrace::worker {
 
 namespace {
+
+// A GPU computes a prompt in less than twice the time in which the system clears memory for its pages:
+// the first 131,072 tokens in fresh memory took 6.1 s on an H200, the next 3.5
+// (docs/notebook/prefix-on-gpus.md).
+constexpr int kMaxPrefaultThreads = 4;
 
 bool stores(const RankRuntime& runtime) {
   return runtime.weights().shard.kv_replica == 0;
@@ -47,9 +53,10 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRunt
 Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
                                                      RankRuntime& runtime, const MachineRoom& room,
                                                      const Clock& clock) {
-  MR_ASSIGN_OR_RETURN(const auto config, store_config(options, runtime, room));
+  MR_ASSIGN_OR_RETURN(auto config, store_config(options, runtime, room));
   std::unique_ptr<kvstore::SlotMemory> device_memory;
   if (!runtime.device().info().host_memory) {
+    config.prefault_threads = std::min(runtime.cores().num_threads, kMaxPrefaultThreads);
     const int64_t page_bytes = config.geometry.page_bytes();
     MR_ASSIGN_OR_RETURN(
         device_memory,
