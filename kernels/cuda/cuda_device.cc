@@ -68,7 +68,7 @@ class CudaDevice final : public Device {
             .host_memory = false,
             .narrow_projections = true,
             .fuses_swiglu = true,
-            .computes_experts = false,  // until its kernels have run on a GPU
+            .computes_experts = true,
             .head_dim_step = 64,
             .max_head_dim = 128,
             .rotary_dim_step = 16,
