@@ -138,7 +138,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
   app.add_option("--preempt-tokens", options.preempt_tokens,
                  "longest prompt that runs between two layers of a longer one; 0: none does")
       ->check(cli::number_range(0, 1 << 30))
-      ->default_str("8192; with a GPU 0");
+      ->capture_default_str();
   app.add_option("--drain-timeout-s", options.drain_timeout_s,
                  "seconds that a draining group waits for its leases to end")
       ->check(cli::number_range(0.0, cli::kMaxSeconds))
@@ -180,7 +180,7 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
     MR_ASSIGN_OR_RETURN(made.pools.host_bytes, parse_bytes(options.host_pool));
   }
   MR_ASSIGN_OR_RETURN(made.pools.disk_bytes, parse_bytes(options.disk_pool));
-  made.group.max_preempting_tokens = options.preempt_tokens.value_or(-1);
+  made.group.max_preempting_tokens = options.preempt_tokens;
   made.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   made.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
   return made;

@@ -30,7 +30,7 @@ struct WorkerOptions {
   KvTransport kv_transport = KvTransport::kTcp;
   TlsFiles kv_tls;  // without a certificate: not encrypted
   bool kv_same_host = true;
-  std::optional<int64_t> preempt_tokens;
+  int64_t preempt_tokens = 8192;
   std::string device_pool, host_pool;
   std::string disk_pool = "0";
   std::string disk_directory;

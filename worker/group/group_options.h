@@ -13,8 +13,7 @@ struct GroupOptions {
   std::string epoch;  // the group's id
   std::string head_plan = "auto";
   double min_recall = 0;  // of requests that name none
-  // The longest prompt that runs between two layers of another; 0: one prompt after the other; -1, until
-  // the device is known: its default.
+  // The longest prompt that runs between two layers of another; 0: one prompt after the other.
   int64_t max_preempting_tokens = 0;
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);

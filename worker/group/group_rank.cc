@@ -11,13 +11,6 @@
 
 namespace millrace::worker {
 
-namespace {
-
-// On GPUs a prompt between two layers of another has not been measured.
-constexpr int64_t kCpuPreemptingTokens = 8192;
-
-}  // namespace
-
 Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Communicator> world,
                                                     const GroupRankOptions& options,
                                                     const RankSurroundings& surroundings) {
@@ -32,10 +25,6 @@ Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Commun
 Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_ASSIGN_OR_RETURN(runtime_, RankRuntime::create(std::move(world), options_.rank));
   const auto deadline = Deadline::after(options_.rank.startup_timeout);
-  if (options_.group.max_preempting_tokens < 0) {
-    options_.group.max_preempting_tokens =
-        runtime_->device().info().host_memory ? kCpuPreemptingTokens : 0;
-  }
   MR_RETURN_IF_ERROR(
       runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
   MR_ASSIGN_OR_RETURN(store_,
