@@ -94,6 +94,9 @@ struct KvStoreConfig {
   // Whether the pools in host memory can be mapped by other processes that are given leave
   // (shared_pools).
   bool shares_memory = false;
+  // So many threads make the host pool resident while it is already used. 0: each page of the system
+  // becomes so when it is first written.
+  int prefault_threads = 0;
   // Host memory beside the pools, for pinned pages that had to be read: those on disk, and
   // those of a device whose memory is not the host's.
   int64_t read_bytes = kDefaultReadBytes;
@@ -200,6 +203,12 @@ struct Placement {
   PerTier<int64_t> pages;
 };
 
+// Which copies of cached pages are compared with their checksums.
+enum class CacheCheck {
+  kAll,
+  kDisk,  // of pages that lie on disk alone
+};
+
 class KvStore {
  public:
   virtual ~KvStore() = default;
@@ -239,8 +248,9 @@ class KvStore {
   // Which of these pages this rank remembers.
   virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
   // The same, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
-  // them all.
-  virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys) = 0;
+  // all that `check` says.
+  virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys,
+                                         CacheCheck check = CacheCheck::kAll) = 0;
   // Pages that a request which is being written began with, for who computes the rest: no lease, and
   // no pull that counts. Otherwise as pin_in_place.
   virtual Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id,

@@ -336,7 +336,8 @@ std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> key
 }
 
 // The lock is held for one column at a time, and not while it is read.
-std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys) {
+std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys,
+                                              CacheCheck check) {
   std::vector<bool> intact(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
     std::shared_ptr<PageColumn> column;
@@ -345,6 +346,11 @@ std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> ke
       std::lock_guard lock(mutex_);
       PageColumn* const found = cache_.find(keys[i]);
       if (found == nullptr) continue;
+      const auto on_disk = [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; };
+      if (check == CacheCheck::kDisk && std::ranges::none_of(found->entries(), on_disk)) {
+        intact[i] = true;
+        continue;
+      }
       column = found->shared_from_this();
       for (PageEntry& page : column->entries()) {
         residency_.pin(page);
@@ -352,7 +358,7 @@ std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> ke
       }
       pinned_pages_ += std::ssize(entries);
     }
-    const auto checked = check_column(*column);
+    const auto checked = check_column(*column, check);
     unpin(entries);
     intact[i] = checked.ok();
     if (checked.ok()) continue;
@@ -367,7 +373,7 @@ std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> ke
   return intact;
 }
 
-Result<void> TieredKvStore::check_column(PageColumn& column) const {
+Result<void> TieredKvStore::check_column(PageColumn& column, CacheCheck check) const {
   AlignedBuffer memory;
   const auto page_bytes = static_cast<size_t>(io_.page_bytes());
   for (const PageEntry& page : column.entries()) {
@@ -378,6 +384,7 @@ Result<void> TieredKvStore::check_column(PageColumn& column) const {
       tier = page.slots.best();
       slot = page.slots[tier];
     }
+    if (check == CacheCheck::kDisk && tier != Tier::kDisk) continue;
     if (const auto bytes = io_.address(tier, slot); !bytes.empty()) {
       if (checksum(bytes) == page.checksum) continue;
       const PageKey key = column.key_of(page);

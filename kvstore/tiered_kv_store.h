@@ -53,7 +53,7 @@ class TieredKvStore final : public KvStore {
   Result<int64_t> remember(const std::string& request_id,
                            std::span<const CachedPage> pages) override;
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
-  std::vector<bool> check_cached(std::span<const PageContentKey> keys) override;
+  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override;
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head,
                                                   std::span<const int64_t> pages) override;
@@ -115,7 +115,7 @@ class TieredKvStore final : public KvStore {
   Result<void> begin_after(const std::string& request_id, int64_t num_tokens,
                            std::span<const int64_t> pages, int64_t sequence, Columns prefix);
   // Whether all pages of the column, which are pinned, have their checksum.
-  Result<void> check_column(PageColumn& column) const;
+  Result<void> check_column(PageColumn& column, CacheCheck check) const;
   Result<std::shared_ptr<PageTable>> make_table(const std::string& request_id, int64_t num_tokens,
                                                 std::span<const int64_t> pages, int64_t sequence,
                                                 Columns prefix) const;

@@ -93,8 +93,9 @@ MAY_INCLUDE = {
     " plan protocol worker/ranks worker/watch worker/index worker/engine",
     "worker/store": "common/content common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
     " worker/ranks worker/engine worker/runtime",
+    "worker/staging": "common/system kernels/api kvstore worker/engine",
     "worker/group": "common/content comm/api kernels/index kvstore model/config plan protocol"
-    " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store",
+    " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store worker/staging",
     "worker/batch": "kernels/api model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
     " worker/runtime",
     "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",

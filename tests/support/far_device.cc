@@ -17,24 +17,49 @@ using kernels::CopyRowsParams;
 // Device memory may be touched while one of these lives.
 class FarDevice::Access {
  public:
-  explicit Access(const FarDevice& device) : device_(device) { device_.protect(false); }
-  ~Access() { device_.protect(true); }
+  explicit Access(FarDevice& device) : device_(device) { device_.set_accessible(true); }
+  ~Access() { device_.set_accessible(false); }
 
  private:
-  const FarDevice& device_;
+  FarDevice& device_;
+};
+
+// Has the turn, once the thread before is through, or the operations before `count` are done.
+class FarDevice::Turn {
+ public:
+  explicit Turn(FarDevice& device, int64_t count = std::numeric_limits<int64_t>::max())
+      : device_(device), nested_(device.turn_ == std::this_thread::get_id()) {
+    if (nested_) return;
+    std::unique_lock lock(device_.mutex_);
+    const auto is_done = [&] { return device_.num_done_ >= count; };
+    device_.changed_.wait(lock, [&] { return is_done() || device_.turn_ == std::thread::id(); });
+    if (!is_done()) device_.turn_ = std::this_thread::get_id();
+  }
+  ~Turn() {
+    if (nested_ || device_.turn_ != std::this_thread::get_id()) return;
+    const std::lock_guard lock(device_.mutex_);
+    device_.turn_ = std::thread::id();
+    device_.changed_.notify_all();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  FarDevice& device_;
+  const bool nested_;
 };
 
 // Has the device catch up with what it follows, which a GPU does by itself, and copies at once.
 class FarDevice::Lane final : public kernels::CopyLane {
  public:
   explicit Lane(FarDevice& device) : device_(device) {}
-  void follow() override {
-    const std::lock_guard lock(device_.mutex_);
-    followed_ = device_.num_called();
-  }
+  void follow() override { followed_ = device_.num_called(); }
   void copy_rows(const CopyRowsParams& params) override {
-    const std::lock_guard lock(device_.mutex_);
-    if (device_.lanes_held_) return device_.held_copies_.push_back(params);
+    {
+      const std::lock_guard lock(device_.mutex_);
+      if (device_.lanes_held_) return device_.held_copies_.push_back(params);
+    }
+    const Turn turn(device_);
     device_.catch_up(followed_);
     const Access access(device_);
     kernels::copy_host_rows(params);
@@ -84,6 +109,7 @@ Result<kernels::DeviceBuffer> FarDevice::allocate(int64_t bytes) {
   MR_CHECK(mapped <= kReservedBytes - used_bytes_, "{} bytes after {}", mapped, used_bytes_);
   std::byte* data = memory_ + used_bytes_;
   used_bytes_ += mapped;
+  if (accessible_) set_accessible(true);
   buffers_.emplace(data, mapped);
   allocated_bytes_ += bytes;
   peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
@@ -91,12 +117,14 @@ Result<kernels::DeviceBuffer> FarDevice::allocate(int64_t bytes) {
 }
 
 void FarDevice::free(void* data, int64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   try {
     catch_up(num_called());          // as cudaFree does
   } catch (const std::exception&) {  // broken, which cudaFree does not mind
+    const std::lock_guard lock(mutex_);
     queue_.clear();
   }
+  const std::lock_guard lock(mutex_);
   const auto known = buffers_.find(static_cast<std::byte*>(data));
   madvise(data, static_cast<size_t>(known->second), MADV_DONTNEED);
   buffers_.erase(known);
@@ -112,8 +140,10 @@ void FarDevice::free_host(void* data) noexcept {
   std::free(data);
 }
 
-void FarDevice::protect(bool on) const {
-  const int protection = on ? PROT_NONE : PROT_READ | PROT_WRITE;
+void FarDevice::set_accessible(bool accessible) {
+  const std::lock_guard lock(mutex_);
+  accessible_ = accessible;
+  const int protection = accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
   MR_CHECK(mprotect(memory_, static_cast<size_t>(used_bytes_), protection) == 0,
            "mprotect of {} bytes", used_bytes_);
 }
@@ -128,17 +158,17 @@ void FarDevice::copy_rows(const CopyRowsParams& params) {
 }
 
 void FarDevice::enqueue(std::function<void()> operation) {
+  MR_CHECK(!inside(), "an operation of others inside of one");
   const std::lock_guard lock(mutex_);
-  MR_CHECK(!inside_, "an operation of others inside of one");
   queue_.push_back({.run = std::move(operation), .is_own = false});
 }
 
 void FarDevice::enqueue_own(std::function<void()> operation) {
-  const std::lock_guard lock(mutex_);
-  if (inside_) {
+  if (inside()) {
     const Access access(*this);
     return operation();
   }
+  const std::lock_guard lock(mutex_);
   queue_.push_back({.run = std::move(operation), .is_own = true});
 }
 
@@ -147,26 +177,39 @@ void FarDevice::break_after(int64_t num_operations) {
   first_broken_ = num_called() + num_operations;
 }
 
-void FarDevice::catch_up(int64_t count) {
+int64_t FarDevice::num_called() const {
   const std::lock_guard lock(mutex_);
-  if (inside_) return;
+  return num_done_ + std::ssize(queue_);
+}
+
+void FarDevice::catch_up(int64_t count) {
+  if (inside()) return;
+  const Turn turn(*this, count);
   // Over operations that follow each other: the system takes longer for it than they do.
   std::unique_ptr<Access> access;
-  while (num_done_ < count) {
-    if (num_done_ == first_broken_) {
-      throw std::runtime_error(fmt::format("failure {}", ++num_failures_));
-    }
-    if (!queue_.front().is_own) {
+  while (const Operation* operation = next_operation(count)) {
+    if (!operation->is_own) {
       access.reset();
     } else if (!access) {
       access = std::make_unique<Access>(*this);
     }
-    inside_ = true;
-    queue_.front().run();
-    inside_ = false;
+    worker_ = std::this_thread::get_id();
+    operation->run();
+    worker_ = std::thread::id();
+    const std::lock_guard lock(mutex_);
     queue_.pop_front();
     ++num_done_;
+    changed_.notify_all();
   }
+}
+
+const FarDevice::Operation* FarDevice::next_operation(int64_t count) {
+  const std::lock_guard lock(mutex_);
+  if (num_done_ >= count) return nullptr;
+  if (num_done_ == first_broken_) {
+    throw std::runtime_error(fmt::format("failure {}", ++num_failures_));
+  }
+  return &queue_.front();
 }
 
 void FarDevice::hold_lanes() {
@@ -175,9 +218,10 @@ void FarDevice::hold_lanes() {
 }
 
 void FarDevice::release_lanes() {
+  const Turn turn(*this);
+  catch_up(num_called());
   const std::lock_guard lock(mutex_);
   lanes_held_ = false;
-  catch_up(num_called());
   const Access access(*this);
   for (const auto& copy : std::exchange(held_copies_, {})) kernels::copy_host_rows(copy);
 }
@@ -186,6 +230,7 @@ kernels::TimeMark FarDevice::mark() {
   const std::lock_guard lock(mutex_);
   const kernels::TimeMark mark{num_called() + 1};
   enqueue_own([this, mark] {
+    const std::lock_guard marks(mutex_);
     passed_[mark] = kernels::host_time_mark();
     kept_.push_back(mark);
     if (std::ssize(kept_) <= kernels::kMarksKept) return;
@@ -197,9 +242,10 @@ kernels::TimeMark FarDevice::mark() {
 
 Result<void> FarDevice::wait_for(kernels::TimeMark mark, Deadline deadline) {
   if (hangs_) return error(Errc::kDeadlineExceeded, "the device hangs");
-  const std::lock_guard lock(mutex_);
   const auto count = static_cast<int64_t>(mark);
-  if (num_done_ < count && deadline.passed()) {
+  if (deadline.passed()) {
+    const std::lock_guard lock(mutex_);
+    if (num_done_ >= count) return {};
     return error(Errc::kDeadlineExceeded, "{} operations are done, not {}", num_done_, count);
   }
   catch_up(count);
@@ -215,7 +261,6 @@ double FarDevice::elapsed_s(kernels::TimeMark from, kernels::TimeMark to) const 
 
 Result<void> FarDevice::synchronize(Deadline) {
   if (hangs_) return error(Errc::kDeadlineExceeded, "the device hangs");
-  const std::lock_guard lock(mutex_);
   catch_up(num_called());
   return {};
 }

@@ -5,12 +5,14 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -102,6 +104,7 @@ class FarDevice final : public kernels::Device {
  private:
   class Access;
   class Lane;
+  class Turn;
   struct Operation {
     std::function<void()> run;
     bool is_own = false;  // touches device memory, or a mark
@@ -114,21 +117,31 @@ class FarDevice final : public kernels::Device {
     });
   }
   // Operations called so far, done or not.
-  int64_t num_called() const { return num_done_ + std::ssize(queue_); }
+  int64_t num_called() const;
+  // Whether the caller is an operation.
+  bool inside() const { return worker_ == std::this_thread::get_id(); }
+  // Of the first `count` operations, the next to be done, or none.
+  const Operation* next_operation(int64_t count);
   // Does the first `count` operations, as far as they are not done.
   void catch_up(int64_t count);
   void enqueue_own(std::function<void()> operation);
-  void protect(bool on) const;
+  void set_accessible(bool accessible);
   void free(void* data, int64_t bytes) noexcept override;
   void free_host(void* data) noexcept override;
 
   std::unique_ptr<kernels::Device> device_;
-  // Lanes do what they follow on threads of their own. An operation may call the device.
-  mutable std::recursive_mutex mutex_;
+  // One thread at a time has the turn: does operations, or a lane's copies. Lanes do what they follow
+  // on threads of their own, and an operation may call the device. Who enqueues needs no turn, nor who
+  // waits for what is done: an operation may be waiting for a peer that waits for the caller.
+  std::atomic<std::thread::id> turn_;
+  std::atomic<std::thread::id> worker_;  // does an operation now
+  mutable std::recursive_mutex mutex_;   // for all below
+  std::condition_variable_any changed_;  // turn_ or num_done_
   // Buffers follow each other and no address is used again, so that one call protects them all.
   static constexpr int64_t kReservedBytes = int64_t{16} << 30;
   std::byte* memory_ = nullptr;
   int64_t used_bytes_ = 0;
+  bool accessible_ = false;
   std::unordered_map<std::byte*, int64_t> buffers_;  // start -> bytes of whole pages
   int64_t allocated_bytes_ = 0;
   int64_t peak_bytes_ = 0;
@@ -136,7 +149,6 @@ class FarDevice final : public kernels::Device {
 
   std::deque<Operation> queue_;  // called and not done
   int64_t num_done_ = 0;
-  bool inside_ = false;                                              // an operation
   std::unordered_map<kernels::TimeMark, kernels::TimeMark> passed_;  // mark -> when
   std::deque<kernels::TimeMark> kept_;                               // those of passed_, in order
   int64_t first_broken_ = std::numeric_limits<int64_t>::max();

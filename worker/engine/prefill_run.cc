@@ -363,7 +363,6 @@ void PrefillRun::stage_layer(int32_t layer) {
 Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(wait_for_device(layer, deadline));
   clock_.settle(in_flight(layer).end);
-  if (task_.prefix_source != nullptr) task_.prefix_source->done_with(layer);
   MR_RETURN_IF_ERROR(loaded_);
   MR_RETURN_IF_ERROR(staged_);
   const auto& head_pairs = in_flight(layer).head_pairs;

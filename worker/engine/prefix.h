@@ -43,8 +43,6 @@ class PrefixSource {
   // the first rows of `to`, in the order of its operations. Called for the layers in order. An error
   // (kCorrupt, kIo) leaves anything there.
   virtual Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) = 0;
-  // The device is through with the layer: what it was given to copy from may go.
-  virtual void done_with(int32_t layer) = 0;
 };
 
 }  // namespace millrace::worker

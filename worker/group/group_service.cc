@@ -34,7 +34,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(
-      all_agree(sync_.world(), make_writers(), Deadline::after(sync_.timeouts().command)));
+      all_agree(sync_.world(), make_page_movers(), Deadline::after(sync_.timeouts().command)));
   if (r_.link == nullptr) return serve(nullptr);
   Drain drain(r_.store, reporter_, options_, clock_);
   CommandSource commands(*r_.link, reporter_, drain, options_, stop, clock_);
@@ -43,12 +43,18 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
   return error(Errc::kUnsupported, "the coordinator refused this group: {}", commands.refusal());
 }
 
-Result<void> GroupService::make_writers() {
-  const int num_threads = std::min(r_.runtime.cores().num_threads, kMaxPageWriters);
-  for (auto& writer : writers_) {
-    MR_ASSIGN_OR_RETURN(writer, PageWriter::create(r_.runtime.device(), r_.store,
-                                                   r_.store.geometry(), num_threads));
-    if (options_.max_preempting_tokens == 0) break;  // one prompt at a time
+Result<void> GroupService::make_page_movers() {
+  const int num_threads = r_.runtime.cores().num_threads;
+  auto& device = r_.runtime.device();
+  const int num_prompts = options_.max_preempting_tokens == 0 ? 1 : 2;  // at a time
+  for (int i = 0; i < num_prompts; ++i) {
+    const auto place = static_cast<size_t>(i);
+    MR_ASSIGN_OR_RETURN(writers_[place],
+                        PageWriter::create(device, r_.store, r_.store.geometry(),
+                                           std::min(num_threads, kMaxPageWriters)));
+    MR_ASSIGN_OR_RETURN(
+        readers_[place],
+        PageReader::create(device, r_.store, std::min(num_threads, kMaxPageReaders)));
   }
   return {};
 }
@@ -83,6 +89,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
   PromptRun run({.runtime = r_.runtime,
                  .store = r_.store,
                  .writer = *writers_[num_running_],
+                 .reader = *readers_[num_running_],
                  .server = r_.server,
                  .sync = sync_,
                  .reporter = reporter_,

@@ -18,8 +18,9 @@
 #include "worker/group/lease_commands.h"
 #include "worker/runtime/rank_runtime.h"
 #include "worker/runtime/rank_sync.h"
+#include "worker/staging/page_reader.h"
+#include "worker/staging/page_writer.h"
 #include "worker/store/kv_server.h"
-#include "worker/store/page_writer.h"
 #include "worker/watch/group_watch.h"
 
 namespace millrace::worker {
@@ -46,7 +47,7 @@ class GroupService {
   Result<void> run(const std::atomic<bool>& stop);
 
  private:
-  Result<void> make_writers();
+  Result<void> make_page_movers();
   Result<void> serve(CommandSource* commands);
   Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
@@ -63,6 +64,7 @@ class GroupService {
   PrefixLedger ledger_;  // rank 0's
   // From run() on; the second is of prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
+  std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
   double attention_imbalance_ = 1;  // of the last prompt
   int64_t cache_queried_tokens_ = 0;

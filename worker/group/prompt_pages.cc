@@ -15,13 +15,13 @@ std::vector<int64_t> numbers_of(std::span<const kvstore::CachedPage> pages) {
 }  // namespace
 
 PromptPages::PromptPages(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
-                         std::string request_id, std::vector<int64_t> pages,
+                         PageReader& reader, std::string request_id, std::vector<int64_t> pages,
                          std::vector<kvstore::CachedPage> prefix)
     : store_(store),
       request_id_(std::move(request_id)),
       pages_(std::move(pages)),
       prefix_(std::move(prefix)),
-      prefix_source_(device, store, request_id_, numbers_of(prefix_)) {
+      prefix_source_(device, reader, request_id_, numbers_of(prefix_)) {
   sink_.emplace(device, store, writer, request_id_, pages_, numbers_of(prefix_));
 }
 

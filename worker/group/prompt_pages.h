@@ -9,18 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "worker/store/page_writer.h"
-#include "worker/store/store_prefix.h"
-#include "worker/store/store_sink.h"
+#include "worker/staging/page_reader.h"
+#include "worker/staging/page_writer.h"
+#include "worker/staging/store_prefix.h"
+#include "worker/staging/store_sink.h"
 
 namespace millrace::worker {
 
 class PromptPages {
  public:
-  // Device, store and writer outlive it. `pages`: those of the prompt that this rank computes;
+  // Device, store, writer and reader outlive it. `pages`: those of the prompt that this rank computes;
   // `prefix`: those before them that it has cached.
   PromptPages(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
-              std::string request_id, std::vector<int64_t> pages,
+              PageReader& reader, std::string request_id, std::vector<int64_t> pages,
               std::vector<kvstore::CachedPage> prefix = {});
   PromptPages(const PromptPages&) = delete;
   PromptPages& operator=(const PromptPages&) = delete;

@@ -118,21 +118,23 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   const auto head_plan = plan();
   MR_RETURN_IF_ERROR(r_.sync.all_agree(head_plan.ok() ? Result<void>() : head_plan.error()));
   keys_ = reusable_keys(token_ids, *head_plan);
-  MR_RETURN_IF_ERROR(find_prefix_and_room());
+  // What a streaming prompt begins with is known to its client before it is loaded.
+  MR_RETURN_IF_ERROR(find_prefix_and_room(streams(prompt_) ? kvstore::CacheCheck::kAll
+                                                           : kvstore::CacheCheck::kDisk));
   if (streams(prompt_)) {
     MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
     r_.reporter.opened(prompt_.request_id(), std::move(known));
   }
   auto computed = compute(token_ids, *head_plan, stages);
   if (!computed.ok() && may_start_again(computed.error())) {
-    // Once: the check finds the page now, forgets it and ends the prefix before it. All ranks have had
-    // the same error.
+    // Once: a check of all pages finds this one, forgets it and ends the prefix before it. All ranks have
+    // had the same error.
     spdlog::warn("request {}: {}; computing it again from there", prompt_.request_id(),
                  computed.error().message);
     pages_.reset();
     cached_ = {};
     progress_.restart();
-    MR_RETURN_IF_ERROR(find_prefix_and_room());
+    MR_RETURN_IF_ERROR(find_prefix_and_room(kvstore::CacheCheck::kAll));
     computed = compute(token_ids, *head_plan, stages);
   }
   if (!computed.ok()) return not_the_clients(computed.error());
@@ -236,13 +238,14 @@ std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> to
 // Without its prefix a prompt may fit where it does not behind it: the prefix need not lie evenly on
 // the ranks. And a page may go between the two, though not while the ranks have one prompt at a
 // time.
-Result<void> PromptRun::find_prefix_and_room() {
+Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   const int64_t most = kernels::first_dense_position(num_tokens_) / kernels::kPageTokens;
   const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
   if (reads_cache(prompt_) && !wanted.empty()) {
-    MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
-                                                 Deadline::after(r_.options.layer_timeout),
-                                                 r_.runtime.cores().num_threads));
+    MR_ASSIGN_OR_RETURN(
+        cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
+                                 Deadline::after(r_.options.layer_timeout),
+                                 {.pages = check, .num_threads = r_.runtime.cores().num_threads}));
   }
   auto made = make_room();
   if (made.ok() || cached_.prefix.num_pages() == 0 ||
@@ -257,7 +260,7 @@ Result<void> PromptRun::find_prefix_and_room() {
 Result<void> PromptRun::make_room() {
   Result<void> own;
   if (r_.runtime.weights().shard.kv_replica == 0) {
-    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, prompt_.request_id(),
+    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
                    r_.runtime.engine()
                        .partition(num_tokens_, cached_.prefix.num_tokens())
                        .pages(r_.runtime.grid().cp().rank()),

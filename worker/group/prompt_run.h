@@ -18,9 +18,10 @@
 #include "worker/group/prompt_pages.h"
 #include "worker/runtime/rank_runtime.h"
 #include "worker/runtime/rank_sync.h"
+#include "worker/staging/page_reader.h"
+#include "worker/staging/page_writer.h"
 #include "worker/store/cached_prefix.h"
 #include "worker/store/kv_server.h"
-#include "worker/store/page_writer.h"
 
 namespace millrace::worker {
 
@@ -29,6 +30,7 @@ struct PromptResources {
   RankRuntime& runtime;
   kvstore::KvStore& store;
   PageWriter& writer;
+  PageReader& reader;
   const KvServer& server;
   RankSync& sync;
   CoordinatorReporter& reporter;
@@ -73,7 +75,7 @@ class PromptRun {
   std::vector<PageContentKey> reusable_keys(std::span<const int32_t> token_ids,
                                             const model::HeadPlan& plan);
   // What of the prompt need not be computed, and room for the rest.
-  Result<void> find_prefix_and_room();
+  Result<void> find_prefix_and_room(kvstore::CacheCheck check);
   Result<void> make_room();
   Result<void> after_layer(const LayerReport& report);
   Result<int32_t> num_reportable();

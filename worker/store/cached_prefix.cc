@@ -48,21 +48,22 @@ std::vector<int> find_owners(const std::vector<std::byte>& flags, GridShape grid
 // Of `keys`, those before the first damaged one. Each thread has every num_threads-th page: pages that
 // lie together, on disk or in one tier, are shared out evenly. The store takes its lock for a page at a
 // time and none while it reads.
-int64_t num_intact(kvstore::KvStore& store, std::span<const PageContentKey> keys, int num_threads) {
+int64_t num_intact(kvstore::KvStore& store, std::span<const PageContentKey> keys,
+                   const PrefixCheck& check) {
   const auto stride = static_cast<size_t>(
-      std::clamp<int64_t>(std::ssize(keys) / kLeastPages, 1, std::max(1, num_threads)));
+      std::clamp<int64_t>(std::ssize(keys) / kLeastPages, 1, std::max(1, check.num_threads)));
   std::vector<size_t> first_damaged(stride, keys.size());
-  const auto check = [&](size_t thread) {
+  const auto check_some = [&](size_t thread) {
     std::vector<PageContentKey> own;
     for (size_t i = thread; i < keys.size(); i += stride) own.push_back(keys[i]);
-    const auto intact = store.check_cached(own);
+    const auto intact = store.check_cached(own, check.pages);
     const auto damaged = static_cast<size_t>(std::ranges::find(intact, false) - intact.begin());
     if (damaged < own.size()) first_damaged[thread] = thread + damaged * stride;
   };
   {
     std::vector<std::jthread> others;
-    for (size_t thread = 1; thread < stride; ++thread) others.emplace_back(check, thread);
-    check(0);
+    for (size_t thread = 1; thread < stride; ++thread) others.emplace_back(check_some, thread);
+    check_some(0);
   }
   return static_cast<int64_t>(*std::ranges::min_element(first_damaged));
 }
@@ -80,7 +81,7 @@ CachedPrefix CachedPrefix::of(std::vector<int> owners, std::span<const PageConte
 
 Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
-                                     int num_threads) {
+                                     const PrefixCheck& check) {
   MR_ASSIGN_OR_RETURN(const auto flags,
                       gather_flags(grid.world(), store.find_cached(keys), deadline));
   auto owners = find_owners(flags, grid.shape(), keys.size());
@@ -88,7 +89,7 @@ Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& gr
   const auto found = CachedPrefix::of(owners, keys, rank);
   std::vector<PageContentKey> own_keys;
   for (const auto& cached : found.own) own_keys.push_back(cached.key);
-  const int64_t damaged = num_intact(store, own_keys, num_threads);
+  const int64_t damaged = num_intact(store, own_keys, check);
   const int64_t own_end = damaged == std::ssize(found.own)
                               ? found.prefix.num_pages()
                               : found.own[static_cast<size_t>(damaged)].page;

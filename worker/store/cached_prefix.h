@@ -22,13 +22,20 @@ struct CachedPrefix {
   static CachedPrefix of(std::vector<int> owners, std::span<const PageContentKey> keys, int rank);
 };
 
+struct PrefixCheck {
+  // kDisk leaves pages in memory to who loads them (PageReader): to read 16 GiB once more took 0.64 s of
+  // 1.43 on an H200 (docs/notebook/prefix-on-gpus.md).
+  kvstore::CacheCheck pages = kvstore::CacheCheck::kAll;
+  int num_threads = 1;
+};
+
 // Collective over the world. The longest run of `keys`, from the first on, that the stores hold
 // whole and intact: each page on one context-parallel rank, with the heads of all its
 // tensor-parallel ranks. `keys` are the same on all ranks; every rank stores its heads. What turns out
-// damaged is forgotten (KvStore::check_cached, on so many threads), and the prefix ends before it.
-// Nothing is held: who begins a request with it does that.
+// damaged is forgotten (KvStore::check_cached), and the prefix ends before it. Nothing is held: who
+// begins a request with it does that.
 Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
-                                     int num_threads = 1);
+                                     const PrefixCheck& check = {});
 
 }  // namespace millrace::worker

@@ -6,8 +6,8 @@
 
 #include "kvstore/kv_store.h"
 #include "worker/runtime/rank_runtime.h"
-#include "worker/store/page_writer.h"
-#include "worker/store/store_sink.h"
+#include "worker/staging/page_writer.h"
+#include "worker/staging/store_sink.h"
 
 namespace millrace::bench {
 

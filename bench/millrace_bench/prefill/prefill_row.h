@@ -10,7 +10,7 @@
 #include "bench/millrace_bench/prefill/group_traffic.h"
 #include "bench/millrace_bench/prefill/machine_rates.h"
 #include "worker/engine/engine.h"
-#include "worker/store/store_sink.h"
+#include "worker/staging/store_sink.h"
 
 namespace millrace::bench {
 

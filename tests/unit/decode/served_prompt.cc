@@ -7,7 +7,7 @@
 #include "tests/support/random_data.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
 #include "worker/store/manifest.h"
-#include "worker/store/store_sink.h"
+#include "worker/staging/store_sink.h"
 
 namespace millrace::test {
 

@@ -39,10 +39,10 @@ class KvStorePrefixTest : public KvStoreTest {
     const auto flags = found(chain, num_pages);
     return std::count(flags.begin(), flags.end(), true);
   }
-  std::vector<bool> check(char chain, int64_t num_pages) {
+  std::vector<bool> check(char chain, int64_t num_pages, CacheCheck what = CacheCheck::kAll) {
     std::vector<PageContentKey> keys;
     for (const auto& cached : chain_of(chain, num_pages)) keys.push_back(cached.key);
-    return store_->check_cached(keys);
+    return store_->check_cached(keys, what);
   }
   // A request of `num_pages`, the first `num_cached` of them from the chain, that remembers its own.
   Result<void> begin_behind(const std::string& id, int64_t num_pages, char chain,
@@ -293,6 +293,7 @@ TEST_F(KvStorePrefixTest, ADamagedPageInMemoryIsFoundWhereItLies) {
     auto bytes = (*pins)->pages()[0].bytes;
     const_cast<std::byte&>(bytes[17]) ^= std::byte{1};
   }
+  EXPECT_THAT(check('a', 2, CacheCheck::kDisk), ElementsAre(true, true)) << "not on disk";
   EXPECT_THAT(check('a', 2), ElementsAre(true, false));
   EXPECT_EQ(used(Tier::kHost), 2 * kRows) << "its request still holds it";
   store_->abort("a");

@@ -8,7 +8,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
 #include "worker/engine/engine.h"
-#include "worker/store/store_sink.h"
+#include "worker/staging/store_sink.h"
 
 namespace millrace::worker {
 namespace {

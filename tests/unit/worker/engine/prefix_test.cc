@@ -50,10 +50,8 @@ class CacheSource final : public PrefixSource {
     }
     return {};
   }
-  void done_with(int32_t layer) override { done_.push_back(layer); }
 
   void fail_at(int32_t layer) { fails_at_ = layer; }
-  const std::vector<int32_t>& done() const { return done_; }
 
  private:
   void put(void* rows, int64_t row, std::span<const std::byte> bytes) const {
@@ -65,7 +63,6 @@ class CacheSource final : public PrefixSource {
   model::ShardShape shard_;
   std::vector<int64_t> pages_;
   int32_t fails_at_ = -1;
-  std::vector<int32_t> done_;
 };
 
 struct Prefilled {

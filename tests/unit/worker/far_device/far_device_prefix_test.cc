@@ -1,5 +1,5 @@
-// A prompt behind a prefix that a rank's store has cached, on a far device: pages of both tiers go to
-// it in the order of its operations, and stay where they are until it has them.
+// A prompt behind a prefix that a rank's store has cached, on a far device: pages of both tiers come to
+// it a layer ahead, and what they overwrite is through before.
 
 #include <map>
 #include <mutex>
@@ -7,11 +7,11 @@
 
 #include "common/clock.h"
 #include "tests/unit/worker/far_device/far_device_case.h"
+#include "worker/staging/page_writer.h"
+#include "worker/staging/store_prefix.h"
+#include "worker/staging/store_sink.h"
 #include "worker/store/cached_prefix.h"
 #include "worker/store/device_tier.h"
-#include "worker/store/page_writer.h"
-#include "worker/store/store_prefix.h"
-#include "worker/store/store_sink.h"
 
 namespace millrace::worker {
 namespace {
@@ -48,6 +48,7 @@ class CachingRank {
          .geometry = geometry_},
         Clock::steady(), std::move(device_memory)));
     writer_ = must(PageWriter::create(*rank.device, *store_, geometry_, /*num_threads=*/2));
+    reader_ = must(PageReader::create(*rank_.device, *store_, /*num_threads=*/2));
   }
 
   // Computed behind what is cached of it; its own pages are cached if `remembers`.
@@ -58,7 +59,7 @@ class CachingRank {
     const auto own = partition.pages(rank_.grid.cp().rank());
     const auto before = cached.prefix.pages(rank_.grid.cp().rank());
     MR_CHECK(store_->begin_request(id, kPromptTokens, own, cached.own).ok(), "no room");
-    StorePrefix prefix(*rank_.device, *store_, id, before);
+    StorePrefix prefix(*rank_.device, *reader_, id, before);
     StoreSink sink(*rank_.device, *store_, *writer_, id, own, before);
     const auto tokens = token_ids();
     const auto result = must(
@@ -105,6 +106,7 @@ class CachingRank {
   kvstore::KvGeometry geometry_;
   std::unique_ptr<kvstore::KvStore> store_;
   std::unique_ptr<PageWriter> writer_;
+  std::unique_ptr<PageReader> reader_;
   std::vector<int64_t> held_;
   int64_t cached_pages_ = 0;
   int32_t first_token_ = 0;

@@ -6,8 +6,8 @@
 #include "common/clock.h"
 #include "tests/unit/worker/far_device/far_device_case.h"
 #include "worker/store/device_tier.h"
-#include "worker/store/page_writer.h"
-#include "worker/store/store_sink.h"
+#include "worker/staging/page_writer.h"
+#include "worker/staging/store_sink.h"
 
 namespace millrace::worker {
 namespace {

@@ -20,7 +20,7 @@ class PromptPagesTest : public ::testing::Test {
   PromptPages pages(const std::string& request_id, int64_t num_pages) {
     std::vector<int64_t> numbers;
     for (int64_t page = 0; page < num_pages; ++page) numbers.push_back(page);
-    return {*device_, *store_, *writer_, request_id, numbers};
+    return {*device_, *store_, *writer_, *reader_, request_id, numbers};
   }
   // The prompt's one layer, of zeros.
   static Result<void> write(PromptPages& of, int64_t num_pages) {
@@ -46,6 +46,7 @@ class PromptPagesTest : public ::testing::Test {
   std::unique_ptr<kernels::Device> device_ = kernels::make_cpu_device({.num_threads = 1});
   std::unique_ptr<PageWriter> writer_ =
       *PageWriter::create(*device_, *store_, store_->geometry(), /*num_threads=*/0);
+  std::unique_ptr<PageReader> reader_ = *PageReader::create(*device_, *store_, /*num_threads=*/0);
 };
 
 TEST_F(PromptPagesTest, StayWhenTheyAreSealedAndKept) {

@@ -79,8 +79,7 @@ class CachedPrefixTest : public ::testing::Test {
       auto& store = *stores_[static_cast<size_t>(world->rank())];
       const auto grid = RankGrid::create(std::move(world), kGrid, Deadline::after(kTimeout));
       MR_CHECK(grid.ok(), "{}", grid.error().to_string());
-      const auto found =
-          agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout), num_threads_);
+      const auto found = agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout), check_);
       MR_CHECK(found.ok(), "{}", found.error().to_string());
       for (const auto& own : found->own) {
         MR_CHECK(found->prefix.owners[static_cast<size_t>(own.page)] == grid->cp().rank() &&
@@ -99,7 +98,7 @@ class CachedPrefixTest : public ::testing::Test {
   }
 
   ::millrace::testing::FakeClock clock_;
-  int num_threads_ = 1;
+  PrefixCheck check_;
   std::array<std::unique_ptr<kvstore::KvStore>, 4>
       stores_;  // by world rank: cp_rank * tp + tp_rank
 };
@@ -138,9 +137,18 @@ TEST_F(CachedPrefixTest, ADamagedPageOfOneRankEndsItForAll) {
   EXPECT_EQ(stores_[3]->stats().cache_corruptions, 1);
 }
 
+TEST_F(CachedPrefixTest, PagesInMemoryCanBeLeftToWhoLoadsThem) {
+  for (const int rank : {0, 1}) remember(rank, {0, 1});
+  damage(1, 1);
+  check_.pages = kvstore::CacheCheck::kDisk;
+  EXPECT_THAT(agreed(), ElementsAre(0, 0));
+  check_.pages = kvstore::CacheCheck::kAll;
+  EXPECT_THAT(agreed(), ElementsAre(0));
+}
+
 // Two threads a rank, of eight and more pages each.
 TEST_F(CachedPrefixTest, ThreadsFindTheFirstDamagedPageTogether) {
-  num_threads_ = 2;
+  check_.num_threads = 2;
   std::vector<int64_t> all(kNumPages);
   std::iota(all.begin(), all.end(), 0);
   for (const int rank : {0, 1}) remember(rank, all);

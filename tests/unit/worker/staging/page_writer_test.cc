@@ -1,6 +1,6 @@
 // One writer for one request after another, whatever became of those before, on a device that
 // faults when it is read where nothing is allocated any more.
-#include "worker/store/page_writer.h"
+#include "worker/staging/page_writer.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "tests/support/far_device.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kvstore/faulty_memory.h"
-#include "worker/store/store_sink.h"
+#include "worker/staging/store_sink.h"
 
 namespace millrace::worker {
 namespace {

@@ -1,6 +1,6 @@
 // What the store holds after a layer went through the sink: bytes, digests and scores page by page.
 
-#include "worker/store/store_sink.h"
+#include "worker/staging/store_sink.h"
 
 #include <gtest/gtest.h>
 

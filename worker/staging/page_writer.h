@@ -5,18 +5,17 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
 #include "worker/engine/kv_exchange.h"
+#include "worker/staging/chunk_threads.h"
+#include "worker/staging/page_chunks.h"
 
 namespace millrace::worker {
 
@@ -42,11 +41,9 @@ class PageWriter {
                                                     kvstore::KvStore& store,
                                                     const kvstore::KvGeometry& geometry,
                                                     int num_threads);
-  ~PageWriter();
-
   const kvstore::KvGeometry& geometry() const { return geometry_; }
   // Whether pages leave after begin() returned.
-  bool runs_beside() const { return !threads_.empty(); }
+  bool runs_beside() const { return threads_.any(); }
 
   // On the device's thread: begins with what the device's operations called so far leave in
   // `layer`, once they are done; it stays until wait() or give_up() returns. The layer before must
@@ -55,7 +52,7 @@ class PageWriter {
   // Until every page of the layer begun last is in the store, or one failed.
   Result<void> wait(Deadline deadline);
   // Nothing more of that layer is worth writing: returns once nobody reads it.
-  void give_up();
+  void give_up() { threads_.give_up(); }
   // Of the layer begun last, in the store by now.
   int64_t bytes_written() const { return bytes_written_; }
 
@@ -66,26 +63,15 @@ class PageWriter {
     kernels::HostBuffer pages;    // [kChunkPages, page bytes]
     kernels::HostBuffer digests;  // [3, kChunkPages, head_dim]
   };
-  // Consecutive pages of one head.
-  struct Chunk {
-    int32_t head = 0;
-    int64_t first = 0;  // into layer_.pages
-    int64_t count = 0;
-  };
-
-  PageWriter(kvstore::KvStore& store, const kvstore::KvGeometry& geometry)
-      : store_(store), geometry_(geometry) {}
+  PageWriter(kvstore::KvStore& store, const kvstore::KvGeometry& geometry, int num_threads)
+      : store_(store), geometry_(geometry), threads_(num_threads) {}
 
   // Until the device's operations have left the layer, the `number`-th that was begun.
   Result<void> wait_for_layer(int64_t number, Workspace& workspace);
-  std::optional<Chunk> take_chunk();
-  void work(int64_t number, Workspace& workspace);
-  void run(const std::stop_token& stop, Workspace& workspace);
-  Result<void> read_chunk(const Chunk& chunk, Workspace& workspace);
-  void read_half(const Chunk& chunk, const void* rows, std::byte* pages,
+  Result<void> read_chunk(const PageChunk& chunk, Workspace& workspace);
+  void read_half(const PageChunk& chunk, const void* rows, std::byte* pages,
                  Workspace& workspace) const;
-  Result<void> write_chunk(const Chunk& chunk, const Workspace& workspace);
-  void fail(Error error);
+  Result<void> write_chunk(const PageChunk& chunk, const Workspace& workspace);
 
   kvstore::KvStore& store_;
   kvstore::KvGeometry geometry_;
@@ -93,15 +79,10 @@ class PageWriter {
 
   StagedLayer layer_;
   std::mutex arrival_mutex_;
+  int64_t num_begun_ = 0;    // layers
   int64_t num_arrived_ = 0;  // layers
-  std::atomic<int64_t> next_chunk_ = 0;
   std::atomic<int64_t> bytes_written_ = 0;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  int64_t num_begun_ = 0;  // layers
-  int num_working_ = 0;    // threads
-  std::optional<Error> failure_;
-  std::vector<std::jthread> threads_;  // last: they use all of the above
+  ChunkThreads threads_;  // last: they use all of the above
 };
 
 }  // namespace millrace::worker

@@ -13,7 +13,7 @@
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
 #include "worker/engine/kv_sink.h"
-#include "worker/store/page_writer.h"
+#include "worker/staging/page_writer.h"
 
 namespace millrace::worker {
 

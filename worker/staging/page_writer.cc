@@ -1,18 +1,11 @@
-#include "worker/store/page_writer.h"
+#include "worker/staging/page_writer.h"
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
-
-#include "common/units.h"
 
 namespace millrace::worker {
 
 namespace {
-
-// 4 MiB at 32 KiB a page: a copy of that size runs at the full speed of the bus, and a layer of
-// 32,768 tokens and 8 heads still keeps eight threads busy.
-constexpr int64_t kChunkPages = 128;
 
 // For a layer to be computed, and for one chunk's copy: more than any working device needs.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
@@ -26,8 +19,8 @@ Result<std::unique_ptr<PageWriter>> PageWriter::create(kernels::Device& device,
                                                        kvstore::KvStore& store,
                                                        const kvstore::KvGeometry& geometry,
                                                        int num_threads) {
-  std::unique_ptr<PageWriter> writer(new PageWriter(store, geometry));
   if (device.info().host_memory) num_threads = 0;
+  std::unique_ptr<PageWriter> writer(new PageWriter(store, geometry, num_threads));
   for (int i = 0; i < std::max(num_threads, 1); ++i) {
     Workspace workspace{.lane = device.make_copy_lane()};
     MR_ASSIGN_OR_RETURN(workspace.pages, device.allocate_host(kChunkPages * geometry.page_bytes()));
@@ -35,77 +28,29 @@ Result<std::unique_ptr<PageWriter>> PageWriter::create(kernels::Device& device,
                         device.allocate_host(3 * kChunkPages * geometry.head_dim * kFloatBytes));
     writer->workspaces_.push_back(std::move(workspace));
   }
-  for (int i = 0; i < num_threads; ++i) {
-    Workspace& workspace = writer->workspaces_[static_cast<size_t>(i)];
-    writer->threads_.emplace_back(
-        [w = writer.get(), &workspace](const std::stop_token& stop) { w->run(stop, workspace); });
-  }
   return writer;
-}
-
-PageWriter::~PageWriter() {
-  give_up();
 }
 
 void PageWriter::begin(const StagedLayer& layer) {
   layer_ = layer;
   bytes_written_ = 0;
-  next_chunk_ = 0;
-  failure_.reset();
   for (Workspace& workspace : workspaces_) workspace.lane->follow();
-  if (threads_.empty()) return work(++num_begun_, workspaces_.front());
-  const std::lock_guard lock(mutex_);
-  ++num_begun_;
-  num_working_ = static_cast<int>(threads_.size());
-  changed_.notify_all();
-}
-
-// Threads look up at every chunk, and what they wait for meanwhile has a deadline.
-void PageWriter::give_up() {
-  next_chunk_ = std::numeric_limits<int32_t>::max();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return num_working_ == 0; });
+  const int64_t num_pages = std::ssize(layer.pages);
+  threads_.begin(num_page_chunks(layer.kv.num_kv_heads, num_pages),
+                 [this, number = ++num_begun_, num_pages](int thread, int64_t i) -> Result<void> {
+                   Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
+                   const auto chunk = page_chunk(i, num_pages);
+                   MR_RETURN_IF_ERROR(wait_for_layer(number, workspace));
+                   MR_RETURN_IF_ERROR(read_chunk(chunk, workspace));
+                   return write_chunk(chunk, workspace);
+                 });
 }
 
 Result<void> PageWriter::wait(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_until(lock, deadline.when(), [&] { return num_working_ == 0; })) {
-    return error(
-        Errc::kDeadlineExceeded,
-        "request '{}': layer {} was not stored in time; {} of {} threads are still writing",
-        layer_.request_id, layer_.layer, num_working_, threads_.size());
-  }
-  if (failure_) return *failure_;
-  return {};
-}
-
-void PageWriter::run(const std::stop_token& stop, Workspace& workspace) {
-  int64_t num_done = 0;
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      if (!changed_.wait(lock, stop, [&] { return num_begun_ > num_done; })) return;
-      num_done = num_begun_;
-    }
-    work(num_done, workspace);
-    const std::lock_guard lock(mutex_);
-    --num_working_;
-    changed_.notify_all();
-  }
-}
-
-void PageWriter::work(int64_t number, Workspace& workspace) {
-  try {
-    const auto arrived = wait_for_layer(number, workspace);
-    if (!arrived.ok()) return fail(arrived.error());
-    while (const auto chunk = take_chunk()) {
-      auto done = read_chunk(*chunk, workspace);
-      if (done.ok()) done = write_chunk(*chunk, workspace);
-      if (!done.ok()) return fail(done.error());
-    }
-  } catch (const std::exception& e) {  // a GPU that failed; the engine's thread will see it too
-    fail(Error(Errc::kInternal, e.what()));
-  }
+  auto done = threads_.wait(deadline);
+  if (done.ok() || done.error().code != Errc::kDeadlineExceeded) return done;
+  return error(Errc::kDeadlineExceeded, "request '{}': layer {} was not stored in time: {}",
+               layer_.request_id, layer_.layer, done.error().message);
 }
 
 // One thread asks the device and the others wait for that one: most of a layer goes by, and the
@@ -118,25 +63,9 @@ Result<void> PageWriter::wait_for_layer(int64_t number, Workspace& workspace) {
   return {};
 }
 
-void PageWriter::fail(Error error) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = std::move(error);
-}
-
-std::optional<PageWriter::Chunk> PageWriter::take_chunk() {
-  const int64_t num_pages = std::ssize(layer_.pages);
-  const int64_t chunks_per_head = ceil_div(num_pages, kChunkPages);
-  const int64_t i = next_chunk_.fetch_add(1);
-  if (i >= layer_.kv.num_kv_heads * chunks_per_head) return std::nullopt;
-  const int64_t first = i % chunks_per_head * kChunkPages;
-  return Chunk{.head = static_cast<int32_t>(i / chunks_per_head),
-               .first = first,
-               .count = std::min(kChunkPages, num_pages - first)};
-}
-
 // Stripes are whole pages but for the prompt's end, so the rank's i-th page is its rows [64 i, 64 i
 // + 64), and only its last page may be short: zeros follow.
-void PageWriter::read_half(const Chunk& chunk, const void* rows, std::byte* pages,
+void PageWriter::read_half(const PageChunk& chunk, const void* rows, std::byte* pages,
                            Workspace& workspace) const {
   const int64_t page_bytes = geometry_.page_bytes();
   const int64_t half_bytes = page_bytes / 2;
@@ -162,7 +91,7 @@ void PageWriter::read_half(const Chunk& chunk, const void* rows, std::byte* page
   std::memset(last + rest_bytes, 0, static_cast<size_t>(half_bytes - rest_bytes));
 }
 
-Result<void> PageWriter::read_chunk(const Chunk& chunk, Workspace& workspace) {
+Result<void> PageWriter::read_chunk(const PageChunk& chunk, Workspace& workspace) {
   auto* pages = workspace.pages.as<std::byte>();
   read_half(chunk, layer_.kv.k, pages, workspace);
   read_half(chunk, layer_.kv.v, pages + geometry_.page_bytes() / 2, workspace);
@@ -178,7 +107,7 @@ Result<void> PageWriter::read_chunk(const Chunk& chunk, Workspace& workspace) {
   return workspace.lane->synchronize(Deadline::after(kCopyTimeout));
 }
 
-Result<void> PageWriter::write_chunk(const Chunk& chunk, const Workspace& workspace) {
+Result<void> PageWriter::write_chunk(const PageChunk& chunk, const Workspace& workspace) {
   const auto page_bytes = static_cast<size_t>(geometry_.page_bytes());
   const auto head_dim = static_cast<size_t>(geometry_.head_dim);
   const auto digest = [&](int64_t kind, int64_t page) {

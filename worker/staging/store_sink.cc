@@ -1,4 +1,4 @@
-#include "worker/store/store_sink.h"
+#include "worker/staging/store_sink.h"
 
 #include <utility>
 

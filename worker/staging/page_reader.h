@@ -1,0 +1,78 @@
+// Brings cached pages of a layer from the KV store into device memory, on threads of its own, beside
+// the device's operations: PageWriter's way back. Each thread takes a few pages at a time: copies
+// them into page-locked memory, and from there to the device, K and V each to rows of their own.
+// Asking the device for a copy a page costs more than the copies: 131,072 tokens of 32 layers and 8
+// heads are a million, and took 5.3 s on an H200 (docs/notebook/prefix-on-gpus.md).
+#pragma once
+
+#include <memory>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/api/device.h"
+#include "kvstore/kv_store.h"
+#include "worker/engine/prefix.h"
+#include "worker/staging/chunk_threads.h"
+#include "worker/staging/page_chunks.h"
+
+namespace millrace::worker {
+
+// Threads that keep up with the bus of a GPU (docs/notebook/prefix-on-gpus.md).
+inline constexpr int kMaxPageReaders = 8;
+
+// Pages of a request's prefix, and where they go: page i of each head to rows [64 i, 64 i + 64).
+struct CachedLayer {
+  std::string request_id;
+  std::span<const int64_t> pages;  // of the prompt, ascending
+  int32_t layer = 0;
+  KvPlace to;
+};
+
+class PageReader {
+ public:
+  // Both outlive the reader. `num_threads` is for a device with memory of its own; for another there
+  // are none, begin() does all the work, and copies from where the pages lie.
+  static Result<std::unique_ptr<PageReader>> create(kernels::Device& device,
+                                                    kvstore::KvStore& store, int num_threads);
+
+  const kvstore::KvGeometry& geometry() const { return store_.geometry(); }
+  // Whether pages come after begin() returned.
+  bool runs_beside() const { return threads_.any(); }
+
+  // On the device's thread. What is at `layer.to` is overwritten once the device's operations called
+  // so far are done, and until wait() or give_up() returns. The layer before must be through, or
+  // given up.
+  void begin(const CachedLayer& layer);
+  // Until every page of the layer begun last is in device memory, or one failed: kCorrupt where one
+  // does not match its checksum, wherever it lay.
+  Result<void> wait(Deadline deadline);
+  // Nothing more of that layer is wanted: returns once nobody writes to it.
+  void give_up() { threads_.give_up(); }
+
+ private:
+  // What one thread works with.
+  struct Workspace {
+    std::unique_ptr<kernels::CopyLane> lane;
+    kernels::HostBuffer
+        pages;  // [2 (K, V), pages of a chunk, page bytes / 2]; empty without threads
+  };
+
+  PageReader(kvstore::KvStore& store, int num_threads) : store_(store), threads_(num_threads) {}
+
+  Result<void> bring(const PageChunk& chunk, Workspace& workspace);
+  // Calls `use` with the bytes of the chunk's pages, wherever they lie.
+  template <typename Use>
+  Result<void> with_pages(const PageChunk& chunk, const Use& use);
+  template <typename Use>
+  Result<void> pin_and_use(const PageChunk& chunk, const Use& use);
+
+  kvstore::KvStore& store_;
+  std::vector<Workspace> workspaces_;
+  CachedLayer layer_;
+  std::shared_mutex pins_;  // exclusive: one thread alone has pages pinned
+  ChunkThreads threads_;    // last: they use all of the above
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,56 @@
+// The pages of a prompt's cached prefix that this rank's store holds, as the engine takes them. On a
+// GPU a layer's pages come to a stage in device memory while the layer before is computed:
+//   device    | stage of l to the engine | layer l ...            | stage of l + 1 to the engine | ...
+//   readers                              | pages of l + 1 to the stage |
+// The device waits for the host only where pages take longer than a layer. Where memory for the
+// stage is short, they come when the engine asks for them. The engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/api/device.h"
+#include "worker/engine/prefix.h"
+#include "worker/staging/page_reader.h"
+
+namespace millrace::worker {
+
+class StorePrefix final : public PrefixSource {
+ public:
+  // `pages`: of the prefix, those that this rank holds, as given to KvStore::begin_request for
+  // `request_id`. `reader`: of that device and the store, for this prefix alone while it lives. Both
+  // outlive it; it ends before the request does.
+  StorePrefix(kernels::Device& device, PageReader& reader, std::string request_id,
+              std::vector<int64_t> pages);
+  // Gives up the layer that is on its way.
+  ~StorePrefix() override;
+  StorePrefix(const StorePrefix&) = delete;
+  StorePrefix& operator=(const StorePrefix&) = delete;
+
+  Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) override;
+
+ private:
+  int64_t num_pages() const { return std::ssize(pages_); }
+  // Takes memory for the stage, or none.
+  Result<void> make_stage();
+  Result<void> bring(int32_t layer, int64_t first, int64_t count, const KvPlace& to);
+  void begin_stage(int32_t layer);
+  Result<void> wait_for_stage(int32_t layer);
+  // Of the layer staged, pages [first, first + count).
+  void copy_from_stage(int64_t first, int64_t count, const KvPlace& to);
+
+  kernels::Device& device_;
+  PageReader& reader_;
+  const std::string request_id_;
+  const std::vector<int64_t> pages_;
+  bool began_ = false;
+
+  // Of all heads, one page after the other, [kv heads, pages * page tokens, head_dim] each; empty
+  // where pages are brought when they are asked for.
+  kernels::DeviceBuffer k_, v_;
+  int32_t begun_ = -1;    // the layer that the readers bring to the stage, or have brought
+  int32_t arrived_ = -1;  // the layer that the stage has
+};
+
+}  // namespace millrace::worker
