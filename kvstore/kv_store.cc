@@ -53,11 +53,9 @@ Result<int64_t> host_slots_of(const KvStoreConfig& config, int64_t other_slots) 
   return slots_of(config.host_bytes - others_bytes, config.geometry.page_bytes() + record_bytes);
 }
 
-Result<TierStorage> make_memory_tier(int64_t slots, int64_t page_bytes, bool shared,
-                                     int prefault_threads) {
+Result<TierStorage> make_memory_tier(int64_t slots, int64_t page_bytes, bool shared) {
   MR_ASSIGN_OR_RETURN(auto memory, shared ? MemoryTier::allocate_shared(slots, page_bytes)
                                           : MemoryTier::allocate(slots, page_bytes));
-  if (prefault_threads > 0) memory->prefault(prefault_threads);
   return TierStorage{.memory = std::move(memory), .max_slots = slots};
 }
 
@@ -80,11 +78,10 @@ Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, cons
   MR_ASSIGN_OR_RETURN(disk, make_disk_tier(config, page_bytes));
   MR_ASSIGN_OR_RETURN(const int64_t host_slots,
                       host_slots_of(config, device.max_slots + disk.max_slots));
-  MR_ASSIGN_OR_RETURN(host, make_memory_tier(host_slots, page_bytes, config.shares_memory,
-                                             config.prefault_threads));
+  MR_ASSIGN_OR_RETURN(host, make_memory_tier(host_slots, page_bytes, config.shares_memory));
   if (device_memory == nullptr) {
-    MR_ASSIGN_OR_RETURN(device, make_memory_tier(device.max_slots, page_bytes, config.shares_memory,
-                                                 config.prefault_threads));
+    MR_ASSIGN_OR_RETURN(device,
+                        make_memory_tier(device.max_slots, page_bytes, config.shares_memory));
   } else {
     device.memory = std::move(device_memory);
   }

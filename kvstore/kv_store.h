@@ -94,9 +94,6 @@ struct KvStoreConfig {
   // Whether the pools in host memory can be mapped by other processes that are given leave
   // (shared_pools).
   bool shares_memory = false;
-  // So many threads make the host pool resident while it is already used. 0: each page of the system
-  // becomes so when it is first written.
-  int prefault_threads = 0;
   // Host memory beside the pools, for pinned pages that had to be read: those on disk, and
   // those of a device whose memory is not the host's.
   int64_t read_bytes = kDefaultReadBytes;
@@ -300,6 +297,10 @@ class KvStore {
   virtual bool tend(Deadline deadline) = 0;
 
   virtual KvStoreStats stats() const = 0;
+
+  // Makes pools in host memory resident on so many threads, while they are used; otherwise each page of
+  // the system becomes so when it is first written. Once, before the store is shared by threads.
+  virtual void prefault(int num_threads) = 0;
 
   // The pools that other processes can map, as long as the store lives: none without
   // shares_memory. Bytes that pin_in_place finds lie in one of them.

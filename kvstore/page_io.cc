@@ -25,6 +25,12 @@ std::span<const std::byte> PageIo::address(Tier tier, int32_t slot) const {
   return whole_slot.first(std::min(whole_slot.size(), static_cast<size_t>(page_bytes_)));
 }
 
+void PageIo::prefault(int num_threads) {
+  for (auto& tier : tiers_) {
+    if (tier.memory) tier.memory->prefault(num_threads);
+  }
+}
+
 std::vector<const SharedMemory*> PageIo::shared() const {
   std::vector<const SharedMemory*> all;
   for (const TierStorage& tier : tiers_) {

@@ -79,6 +79,7 @@ class TieredKvStore final : public KvStore {
   int64_t expire_leases() override;
   bool tend(Deadline deadline) override;
   KvStoreStats stats() const override;
+  void prefault(int num_threads) override { io_.prefault(num_threads); }
   std::vector<const SharedMemory*> shared_pools() const override { return io_.shared(); }
 
  private:

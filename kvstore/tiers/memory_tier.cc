@@ -44,10 +44,6 @@ MemoryTier::~MemoryTier() {
   if (base_ != nullptr && !shared_) munmap(base_, static_cast<size_t>(num_slots_ * slot_bytes_));
 }
 
-void MemoryTier::prefault(int num_threads) {
-  prefault_.emplace(std::span(base_, static_cast<size_t>(num_slots_ * slot_bytes_)), num_threads);
-}
-
 Result<void> MemoryTier::resize(int64_t num_slots) {
   if (num_slots <= num_slots_) return {};
   return error(Errc::kExhausted, "{} KV slots requested, the region has {}", num_slots, num_slots_);
@@ -65,6 +61,10 @@ Result<void> MemoryTier::read(int64_t slot, std::span<std::byte> bytes) const {
 
 std::span<const std::byte> MemoryTier::address(int64_t slot) const {
   return {at(slot), static_cast<size_t>(slot_bytes_)};
+}
+
+void MemoryTier::prefault(int num_threads) {
+  prefault_.emplace(std::span(base_, static_cast<size_t>(num_slots_ * slot_bytes_)), num_threads);
 }
 
 std::byte* MemoryTier::at(int64_t slot) const {

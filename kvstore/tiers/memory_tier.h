@@ -21,14 +21,13 @@ class MemoryTier final : public SlotMemory {
   MemoryTier(const MemoryTier&) = delete;
   MemoryTier& operator=(const MemoryTier&) = delete;
 
-  // Makes the region resident on so many threads, meanwhile and in the order of the slots.
-  void prefault(int num_threads);
-
   // The region is of fixed size: only growth up to it succeeds.
   Result<void> resize(int64_t num_slots) override;
   Result<void> write(int64_t slot, std::span<const std::byte> bytes) override;
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override;
   std::span<const std::byte> address(int64_t slot) const override;
+  // In the order of the slots.
+  void prefault(int num_threads) override;
   const SharedMemory* shared() const override { return shared_ ? &*shared_ : nullptr; }
 
  private:

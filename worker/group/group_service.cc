@@ -99,7 +99,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                   return meet_after_layer(report, commands);
                 });
   ++num_running_;
-  const auto outcome = run.run();
+  auto outcome = run.run();
   --num_running_;
   if (commands != nullptr) commands->finish_running();
   attention_imbalance_ = run.attention_imbalance().value_or(attention_imbalance_);

@@ -53,10 +53,9 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRunt
 Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
                                                      RankRuntime& runtime, const MachineRoom& room,
                                                      const Clock& clock) {
-  MR_ASSIGN_OR_RETURN(auto config, store_config(options, runtime, room));
+  MR_ASSIGN_OR_RETURN(const auto config, store_config(options, runtime, room));
   std::unique_ptr<kvstore::SlotMemory> device_memory;
   if (!runtime.device().info().host_memory) {
-    config.prefault_threads = std::min(runtime.cores().num_threads, kMaxPrefaultThreads);
     const int64_t page_bytes = config.geometry.page_bytes();
     MR_ASSIGN_OR_RETURN(
         device_memory,
@@ -90,6 +89,10 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
   auto store = make_store(pools, runtime, room, clock);
   MR_RETURN_IF_ERROR(all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
   MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
+  // Not before all ranks have seen how much memory is free.
+  if (!runtime.device().info().host_memory) {
+    (*store)->prefault(std::min(runtime.cores().num_threads, kMaxPrefaultThreads));
+  }
   return store;
 }
 

@@ -47,7 +47,7 @@ Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<Sto
                                      Deadline deadline);
 
 // Budgets of a rank's store. kInvalidArgument, with the numbers, where the ranks together would
-// take more than is free: pools are not touched before pages come, and a process that then takes
+// take more than is free: on a CPU pools are not touched before pages come, and a process that then takes
 // more than there is is ended in the middle of a request.
 Result<kvstore::KvStoreConfig> pool_sizes(const PoolOptions& options, const MachineRoom& room);
 

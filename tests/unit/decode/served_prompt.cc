@@ -6,8 +6,8 @@
 #include "model/load_model_config.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/store/manifest.h"
 #include "worker/staging/store_sink.h"
+#include "worker/store/manifest.h"
 
 namespace millrace::test {
 

@@ -1,9 +1,13 @@
 // What the store does when memory beside its pools is short.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <thread>
 
 #include "kvstore/kv_store.h"
 #include "tests/support/temp_directory.h"
@@ -42,6 +46,36 @@ TEST(KvStoreMemory, PagesReadFromDiskAreHeldWithinABudget) {
   EXPECT_TRUE(store->pin_digests("r", "lease", 0, 4, consecutive_pages(0, kPages)).ok());
   first = pin(1);  // beside the two, and these go
   EXPECT_TRUE(pin(2).ok());
+}
+
+int64_t num_resident(std::span<std::byte> memory) {
+  std::vector<unsigned char> pages(memory.size() / static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+  EXPECT_EQ(mincore(memory.data(), memory.size(), pages.data()), 0);
+  return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; });
+}
+
+TEST(KvStoreMemory, PrefaultMakesTheHostPoolResidentWhileItIsUsed) {
+  const auto geometry = small_geometry();
+  constexpr int64_t kSlots = 4096;
+  const auto store = *make_kv_store({.host_bytes = host_bytes_for(0, kSlots, 0, geometry),
+                                     .shares_memory = true,
+                                     .geometry = geometry},
+                                    Clock::steady());
+  ASSERT_EQ(store->shared_pools().size(), 1u);
+  // Whole pages of the system.
+  const auto pool = store->shared_pools()[0]->bytes().first(
+      static_cast<size_t>(kSlots * geometry.page_bytes() >> 12 << 12));
+  const int64_t all = std::ssize(pool) / sysconf(_SC_PAGESIZE);
+  EXPECT_LT(num_resident(pool), all);
+  store->prefault(2);
+  const auto pages = iota_pages(4);
+  ASSERT_TRUE(store->begin_request("r", 4 * 64, pages).ok());
+  ASSERT_TRUE(write_all_pages(*store, "r", pages, geometry).ok());
+  while (num_resident(pool) < all) std::this_thread::yield();
+  ASSERT_TRUE(store->seal("r", "lease", std::chrono::hours(1)).ok());
+  const auto pinned = store->pin_pages("r", "lease", 4, 5, consecutive_pages(3, 1));
+  ASSERT_TRUE(pinned.ok()) << pinned.error().to_string();
+  EXPECT_TRUE(holds_generated_data((*pinned)->pages()[0], "r", {4, 5, 3}, geometry));
 }
 
 // malloc of a sanitizer ends the process where it finds no memory.

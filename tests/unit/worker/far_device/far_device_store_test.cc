@@ -5,9 +5,9 @@
 
 #include "common/clock.h"
 #include "tests/unit/worker/far_device/far_device_case.h"
-#include "worker/store/device_tier.h"
 #include "worker/staging/page_writer.h"
 #include "worker/staging/store_sink.h"
+#include "worker/store/device_tier.h"
 
 namespace millrace::worker {
 namespace {
