@@ -20,13 +20,15 @@ PromptPages::PromptPages(kernels::Device& device, kvstore::KvStore& store, PageW
     : store_(store),
       request_id_(std::move(request_id)),
       pages_(std::move(pages)),
-      prefix_(std::move(prefix)),
-      prefix_source_(device, reader, request_id_, numbers_of(prefix_)) {
+      prefix_(std::move(prefix)) {
+  prefix_source_.emplace(device, reader, request_id_, numbers_of(prefix_));
   sink_.emplace(device, store, writer, request_id_, pages_, numbers_of(prefix_));
 }
 
 PromptPages::~PromptPages() {
-  sink_.reset();  // nobody writes to them any more
+  // Nobody reads or writes them any more.
+  prefix_source_.reset();
+  sink_.reset();
   if (forgets_) store_.abort(request_id_);
 }
 

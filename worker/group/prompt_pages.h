@@ -35,7 +35,7 @@ class PromptPages {
   // Where the layers go, once there is room.
   StoreSink& sink() { return *sink_; }
   // Where those of the prefix come from.
-  StorePrefix& prefix() { return prefix_source_; }
+  StorePrefix& prefix() { return *prefix_source_; }
   // Places them for good, readable until the lease ends. They stay only if keep() follows: another
   // rank may fail here.
   Result<kvstore::Placement> seal(const std::string& lease_id, Duration lease);
@@ -51,7 +51,7 @@ class PromptPages {
   const std::string request_id_;
   const std::vector<int64_t> pages_;
   const std::vector<kvstore::CachedPage> prefix_;
-  StorePrefix prefix_source_;
+  std::optional<StorePrefix> prefix_source_;
   bool forgets_ = false;  // from begin() on
   std::optional<StoreSink> sink_;
 };
