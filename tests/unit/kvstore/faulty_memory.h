@@ -2,6 +2,7 @@
 // does, or calls the test back in the middle of a copy, which makes races repeatable.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -15,7 +16,7 @@ struct Faults {
   bool flip_read = false;
   bool addressable = true;
   int64_t num_slots = -1;  // as of the last resize
-  int64_t num_reads = 0;
+  std::atomic<int64_t> num_reads = 0;
   std::function<void()> while_writing;  // called once, by the next write
   std::function<void()> while_reading;  // called once, by the next read
 };
