@@ -17,7 +17,7 @@ namespace millrace {
 
 namespace {
 
-// What a thread makes resident between two looks at whether it should stop: some 20 ms.
+// What a thread makes resident between two looks at whether it should stop.
 constexpr size_t kStepBytes = size_t{64} << 20;
 
 }  // namespace

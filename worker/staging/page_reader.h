@@ -1,8 +1,8 @@
 // Brings cached pages of a layer from the KV store into device memory, on threads of its own, beside
 // the device's operations: PageWriter's way back. Each thread takes a few pages at a time: copies
 // them into page-locked memory, and from there to the device, K and V each to rows of their own.
-// Asking the device for a copy a page costs more than the copies: 131,072 tokens of 32 layers and 8
-// heads are a million, and took 5.3 s on an H200 (docs/notebook/prefix-on-gpus.md).
+// Not a copy a page: 131,072 tokens of 32 layers and 8 heads would be a million
+// (docs/notebook/prefix-on-gpus.md).
 #pragma once
 
 #include <memory>

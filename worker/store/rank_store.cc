@@ -12,9 +12,9 @@ namespace millrace::worker {
 
 namespace {
 
-// A GPU computes a prompt in less than twice the time in which the system clears memory for its pages:
-// the first 131,072 tokens in fresh memory took 6.1 s on an H200, the next 3.5
-// (docs/notebook/prefix-on-gpus.md).
+// The system clears a page of memory when it is first written, and a GPU waits for that: the first
+// 131,072 tokens in fresh memory took 6.1 s on an H200, the next 3.5; with four threads ahead of them
+// 3.6 (docs/notebook/prefix-on-gpus.md).
 constexpr int kMaxPrefaultThreads = 4;
 
 bool stores(const RankRuntime& runtime) {
