@@ -117,14 +117,13 @@ Result<void> PullWorker::fetch_in_place(const Work& work, const PageRun& run,
   for (int64_t i = 0; i < run.num_pages; ++i) {
     places.append(run.layer, run.kv_head, run.page(i), pieces_);
   }
-  MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, pieces_, outcome));
-  for (int64_t i = 0; i < run.num_pages; ++i) {
+  const auto place = [&](int64_t index) -> comm::Destination {
     page_pieces_.clear();
-    places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
-    MR_RETURN_IF_ERROR(
-        make_good(work, run, i, page_pieces_, pulled[static_cast<size_t>(i)], outcome));
-  }
-  return {};
+    places.append(run.layer, run.kv_head, run.page(index), page_pieces_);
+    return page_pieces_;
+  };
+  return fetch_checked(
+      work, run, pieces_, place, [](int64_t) {}, outcome);
 }
 
 Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
@@ -133,14 +132,38 @@ Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
   const size_t bytes = static_cast<size_t>(run.num_pages) * page_bytes;
   staging_.resize(std::max(staging_.size(), bytes));
   const auto staged = std::span(staging_).first(bytes);
-  MR_ASSIGN_OR_RETURN(auto pulled, call(work, run, comm::Destination(&staged, 1), outcome));
-  for (int64_t i = 0; i < run.num_pages; ++i) {
-    const auto page = staged.subspan(static_cast<size_t>(i) * page_bytes, page_bytes);
-    MR_RETURN_IF_ERROR(make_good(work, run, i, comm::Destination(&page, 1),
-                                 pulled[static_cast<size_t>(i)], outcome));
+  std::span<std::byte> page;
+  const auto place = [&](int64_t index) {
+    page = staged.subspan(static_cast<size_t>(index) * page_bytes, page_bytes);
+    return comm::Destination(&page, 1);
+  };
+  const auto keep = [&](int64_t index) {
     page_pieces_.clear();
-    places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
-    comm::DestinationWriter(page_pieces_).write(page);
+    places.append(run.layer, run.kv_head, run.page(index), page_pieces_);
+    comm::DestinationWriter(page_pieces_).write(place(index).front());
+  };
+  return fetch_checked(work, run, comm::Destination(&staged, 1), place, keep, outcome);
+}
+
+Result<void> PullWorker::fetch_checked(const Work& work, const PageRun& run,
+                                       comm::Destination destination, const Place& place,
+                                       const Keep& keep, PullOutcome& outcome) {
+  landing_.begin(run, work.task->manifest->page_bytes(),
+                 [&](int64_t index, const PulledPage& page) {
+                   if (checksum(place(index)) != page.checksum) return false;
+                   keep(index);
+                   return true;
+                 });
+  auto pulled = call(work, run, destination, outcome);
+  landing_.end();
+  if (!pulled.ok()) return pulled.error();
+  for (int64_t i = 0; i < run.num_pages; ++i) {
+    PulledPage& page = (*pulled)[static_cast<size_t>(i)];
+    if (!landing_.taken(i)) {
+      MR_RETURN_IF_ERROR(make_good(work, run, i, place(i), page, outcome));
+      keep(i);
+    }
+    ++outcome.pages_by_tier[page.tier];
   }
   return {};
 }
@@ -165,7 +188,6 @@ Result<void> PullWorker::make_good(const Work& work, const PageRun& run, int64_t
     MR_ASSIGN_OR_RETURN(const auto again, call(work, single, page, outcome));
     pulled = again.front();
   }
-  ++outcome.pages_by_tier[pulled.tier];
   return {};
 }
 
@@ -194,6 +216,7 @@ Result<comm::TransportConnection::Reply> PullWorker::exchange(const Work& work,
     if (!queue_.begin_call(thread_, *connection->to)) {
       return Error(Errc::kCancelled, "the pull has ended");
     }
+    landing_.restart();
     const auto called = connection->to->call_into(request, destination, task.deadline);
     const bool undisturbed = queue_.end_call(thread_);
     const std::string transport_name = connection->transport_name;
@@ -224,6 +247,7 @@ Result<PullWorker::Connection*> PullWorker::connection(const Work& work, bool& i
     }
     Connection made{.to = std::move(*connected), .transport_name = {}};
     made.transport_name = made.to->transport_name();
+    made.to->observe(&landing_);
     known = connections_.emplace(address, std::move(made)).first;
   }
   known->second.used = ++num_calls_;

@@ -2,6 +2,7 @@
 // to it that it lies where it belongs.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "comm/api/transport.h"
 #include "common/result.h"
 #include "kvclient/device/device_copier.h"
+#include "kvclient/landing_pages.h"
 #include "kvclient/page_call.h"
 #include "kvclient/page_places.h"
 #include "kvclient/pull_queue.h"
@@ -50,6 +52,12 @@ class PullWorker {
                               PullOutcome& outcome);
   Result<void> fetch_and_copy(const Work& work, const PageRun& run, const PagePlaces& places,
                               PullOutcome& outcome);
+  // The run to `destination`, where page i lies at `place(i)` and is right, as it lands or in the end,
+  // when `keep(i)` is told.
+  using Place = std::function<comm::Destination(int64_t index)>;
+  using Keep = std::function<void(int64_t index)>;
+  Result<void> fetch_checked(const Work& work, const PageRun& run, comm::Destination destination,
+                             const Place& place, const Keep& keep, PullOutcome& outcome);
   // Fetches page `index` of the run into `page` until it is what its rank wrote.
   Result<void> make_good(const Work& work, const PageRun& run, int64_t index,
                          comm::Destination page, PulledPage& pulled, PullOutcome& outcome);
@@ -69,6 +77,7 @@ class PullWorker {
   const int thread_;
   const int32_t max_refetches_;
   std::optional<SameHostReader> reader_;                  // where there is same_host_
+  LandingPages landing_;                                  // observes all connections
   std::map<std::string, Connection> connections_;         // by address
   std::map<int32_t, std::unique_ptr<DeviceLane>> lanes_;  // by device
   uint64_t num_calls_ = 0;

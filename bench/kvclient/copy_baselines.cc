@@ -42,11 +42,18 @@ void for_pieces(int64_t bytes, int thread, int threads,
 }
 
 void send_pieces(int64_t bytes, int connections, int listener) {
-  std::vector<int> sockets;
-  for (int i = 0; i < connections; ++i) sockets.push_back(::accept(listener, nullptr, nullptr));
   AlignedBuffer from(bytes);
-  std::memset(from.as<std::byte>(), 1, static_cast<size_t>(bytes));
-  // One byte from each receiver begins it.
+  for_pieces(bytes, 0, 1, [&](int64_t at, int64_t size) {
+    std::memset(from.as<std::byte>() + at, 1, static_cast<size_t>(size));
+  });
+  std::vector<int> sockets;
+  for (int i = 0; i < connections; ++i) {
+    sockets.push_back(::accept(listener, nullptr, nullptr));
+    const int on = 1;
+    (void)::setsockopt(sockets.back(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  // It is ready when each receiver has got a byte, and begins when each has sent one.
+  for (const int s : sockets) (void)!::send(s, "r", 1, MSG_NOSIGNAL);
   timed(connections, [&](int t) {
     char go = 0;
     (void)!::read(sockets[static_cast<size_t>(t)], &go, 1);
@@ -112,6 +119,9 @@ double tcp_s(int64_t bytes, int connections, std::byte* to) {
       ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return 0;
   }
+  // Else each first write to a page of `to` after the fork would copy it.
+  MR_CHECK(::madvise(to, static_cast<size_t>(bytes), MADV_DONTFORK) == 0, "madvise of {} bytes",
+           bytes);
   const int sender = ::fork();
   if (sender == 0) {
     send_pieces(bytes, connections, listener);
@@ -122,6 +132,10 @@ double tcp_s(int64_t bytes, int connections, std::byte* to) {
     const int s = ::socket(AF_INET, SOCK_STREAM, 0);
     (void)!::connect(s, reinterpret_cast<sockaddr*>(&address), sizeof(address));
     sockets.push_back(s);
+  }
+  for (const int s : sockets) {
+    char ready = 0;
+    (void)!::read(s, &ready, 1);
   }
   const double elapsed = timed(connections, [&](int t) {
     const int s = sockets[static_cast<size_t>(t)];
@@ -138,6 +152,7 @@ double tcp_s(int64_t bytes, int connections, std::byte* to) {
   for (const int s : sockets) ::close(s);
   ::close(listener);
   ::waitpid(sender, nullptr, 0);
+  (void)::madvise(to, static_cast<size_t>(bytes), MADV_DOFORK);
   return elapsed;
 }
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "bench/kvclient/recording_transport.h"
+#include "bench/kvclient/whole_cache.h"
 #include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
-#include "common/dtype.h"
 #include "common/log.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/pull_client.h"
@@ -55,31 +55,6 @@ comm::UcxTransports transports_of(const std::string& name) {
     if (known == name) return value;
   }
   return comm::UcxTransports::kAuto;
-}
-
-// Blocks of a page, as pages travel.
-kvclient::PullRequest request_of(const kvclient::Manifest& manifest, AlignedBuffer& memory) {
-  const auto& layout = manifest.layout;
-  const int64_t row = layout.head_dim * manifest.element_bytes();
-  const int64_t page = manifest.page_bytes();
-  kvclient::PullRequest request{.num_kv_heads = layout.num_kv_heads,
-                                .dtype = find_dtype(layout.dtype).value(),
-                                .head_dim = layout.head_dim,
-                                .num_tokens = manifest.num_tokens,
-                                .block_ids = {},
-                                .layers = {}};
-  for (int64_t block = 0; block < manifest.num_pages(); ++block) {
-    request.block_ids.push_back(static_cast<int32_t>(block));
-  }
-  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
-    auto* k = memory.as<std::byte>() + layer * manifest.num_pages() * layout.num_kv_heads * page;
-    request.layers.push_back({.k = k,
-                              .v = k + page / 2,
-                              .block_stride = layout.num_kv_heads * page,
-                              .head_stride = page,
-                              .token_stride = row});
-  }
-  return request;
 }
 
 std::vector<int64_t> pages_of(const protocol::PageRequest& request) {
@@ -163,8 +138,7 @@ void run(const Options& options) {
   const auto& layout = manifest.layout;
   const auto scores = must(kvclient::KvClient(any, manifest, {})
                                .pull_scores(0, layout.num_layers, 0, layout.num_kv_heads, ample()));
-  const int64_t bytes =
-      manifest.num_pages() * manifest.page_bytes() * layout.num_layers * layout.num_kv_heads;
+  const int64_t bytes = cache_bytes(manifest);
   AlignedBuffer memory(bytes);
   std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
   std::map<kvclient::PullOrder, std::vector<Timeline>> lines;
@@ -173,7 +147,7 @@ void run(const Options& options) {
     // The first pull makes the connections.
     for (int repeat = -1; repeat < options.repeats; ++repeat) {
       for (const auto order : {kvclient::PullOrder::kPosition, kvclient::PullOrder::kCriticality}) {
-        auto request = request_of(manifest, memory);
+        auto request = whole_cache(manifest, memory.as<std::byte>());
         request.order = order;
         request.hot_share = options.share;
         transport.take();

@@ -36,7 +36,7 @@ struct Options {
   std::vector<std::string> paths = {"tcp", "ucx-tcp", "ucx-shm", "same-host"};
   int ranks = 2;
   int threads = 0;
-  int server_threads = 0;
+  int server_threads = 4;  // as a worker
   int connections_per_rank = 0;
   int pages_per_request = 0;
   int32_t layers = 16;
@@ -327,7 +327,7 @@ int main(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--ranks", options.ranks, "rank processes; they share the kv heads");
   app.add_option("--threads", options.threads, "of the client; 0: its default");
-  app.add_option("--server-threads", options.server_threads, "of each rank; 0: its default");
+  app.add_option("--server-threads", options.server_threads, "of each rank");
   app.add_option("--connections-per-rank", options.connections_per_rank, "0: no limit");
   app.add_option("--pages-per-request", options.pages_per_request, "0: the client's default");
   app.add_option("--layers", options.layers, "of the cache");

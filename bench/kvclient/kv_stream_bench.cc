@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "bench/kvclient/device_memory.h"
+#include "bench/kvclient/whole_cache.h"
 #include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
@@ -41,30 +42,6 @@ double system_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Blocks of a page, as pages travel.
-kvclient::PullRequest request_of(const kvclient::Manifest& manifest, std::byte* memory) {
-  const auto& layout = manifest.layout;
-  const int64_t page = manifest.page_bytes();
-  kvclient::PullRequest request{.num_kv_heads = layout.num_kv_heads,
-                                .dtype = find_dtype(layout.dtype).value(),
-                                .head_dim = layout.head_dim,
-                                .num_tokens = manifest.num_tokens,
-                                .block_ids = {},
-                                .layers = {}};
-  for (int64_t block = 0; block < manifest.num_pages(); ++block) {
-    request.block_ids.push_back(static_cast<int32_t>(block));
-  }
-  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
-    auto* k = memory + layer * manifest.num_pages() * layout.num_kv_heads * page;
-    request.layers.push_back({.k = k,
-                              .v = k + page / 2,
-                              .block_stride = layout.num_kv_heads * page,
-                              .head_stride = page,
-                              .token_stride = layout.head_dim * manifest.element_bytes()});
-  }
-  return request;
-}
-
 int run(const Options& options) {
   std::optional<DeviceMemory> device;
   std::optional<AlignedBuffer> host;
@@ -82,11 +59,9 @@ int run(const Options& options) {
   std::fflush(stdout);
   const auto reader = must(kvclient::EventReader::start(STDIN_FILENO, *feed));
   const auto manifest = must(feed->wait_for_manifest(Deadline::after(kLimit)));
-  const auto& layout = manifest.layout;
-  const int64_t needed =
-      manifest.num_pages() * manifest.page_bytes() * layout.num_layers * layout.num_kv_heads;
+  const int64_t needed = cache_bytes(manifest);
   MR_CHECK(needed <= options.bytes, "--bytes must be {} or more", needed);
-  auto request = request_of(manifest, device ? device->data() : host->as<std::byte>());
+  auto request = whole_cache(manifest, device ? device->data() : host->as<std::byte>());
   request.device = options.to_device;
   request.timeout = kLimit;
   request.feed = feed;

@@ -115,14 +115,25 @@ class Interruptible {
   virtual void interrupt() = 0;
 };
 
+// A reply without its payload, which lands in memory that the caller chose.
+struct ReplyHead {
+  std::string header;
+  int64_t payload_bytes = 0;
+};
+
+// Told, within the call and on its thread, how much of a reply's payload has landed: so many bytes
+// from its start, which will not change any more. The last time may be missing.
+class PayloadObserver {
+ public:
+  virtual ~PayloadObserver() = default;
+  virtual void landed(const ReplyHead& reply, int64_t num_bytes) = 0;
+};
+
 // One connection to one server. One thread at a time, but for interrupt(). After an error the
 // connection is broken: connect again.
 class TransportConnection : public Interruptible {
  public:
-  struct Reply {
-    std::string header;
-    int64_t payload_bytes = 0;
-  };
+  using Reply = ReplyHead;
   // The payload lands in `destination`; a payload larger than it is kTooLarge and the connection
   // stays usable. When the deadline passes, `destination` may be reused only after the connection
   // is destroyed: destruction waits (at most 2 s) until the transport is known to be quiet.
@@ -133,6 +144,10 @@ class TransportConnection : public Interruptible {
                      Deadline deadline) {
     return call_into(request_header, Destination(&destination, 1), deadline);
   }
+
+  // `observer`, from the next call on; null: nobody. It must outlive the connection or be taken back.
+  // Transports that do not write in order tell it nothing: who uses it looks at the rest afterwards.
+  virtual void observe(PayloadObserver* /*observer*/) {}
 
   // The transport that carries this connection's bytes as the library reports it: "shm", "tcp",
   // "local".

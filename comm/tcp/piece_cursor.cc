@@ -22,8 +22,12 @@ void PieceCursor::add(std::span<std::byte> piece) {
   bytes_left_ += piece.size();
 }
 
-std::span<iovec> PieceCursor::next() {
-  return std::span(pieces_).subspan(next_, std::min<size_t>(pieces_.size() - next_, IOV_MAX));
+std::span<iovec> PieceCursor::next(size_t enough_bytes) {
+  const auto all = std::span(pieces_).subspan(next_);
+  const size_t most = std::min<size_t>(all.size(), IOV_MAX);
+  size_t count = 0;
+  for (size_t bytes = 0; count < most && bytes < enough_bytes; ++count) bytes += all[count].iov_len;
+  return all.first(count);
 }
 
 void PieceCursor::advance(size_t num_bytes) {

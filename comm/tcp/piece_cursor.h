@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -17,8 +18,9 @@ class PieceCursor {
 
   bool done() const { return next_ == pieces_.size(); }
   size_t bytes_left() const { return bytes_left_; }
-  // The next pieces, as many as one call of the system takes. Valid until advance().
-  std::span<iovec> next();
+  // The next pieces, as many as one call of the system takes, and no more of them than reach
+  // `enough_bytes`. Valid until advance().
+  std::span<iovec> next(size_t enough_bytes = std::numeric_limits<size_t>::max());
   void advance(size_t num_bytes);
 
  private:

@@ -19,6 +19,10 @@ using State = TcpStream::State;
 
 // As long as a server without an answer is believed in, whatever time a call has: its host is gone.
 constexpr int kSilenceS = 20;
+// What is read before who observes looks at it: it is then still in a core's own cache. 8.6 GB from one
+// rank over 8 connections of a Xeon's loopback: 19.8 GB/s with 2 MiB, 24.7 with this (plain sockets, read
+// without a look at it: 20.5).
+constexpr size_t kReadAtOnce = 256 << 10;
 
 std::string host_of(const std::string& where) {
   std::string host = where.substr(0, where.rfind(':'));
@@ -188,13 +192,29 @@ Result<TransportConnection::Reply> TcpConnection::receive(Destination destinatio
   auto left = static_cast<size_t>(frame->payload_bytes);
   for (const auto piece : destination) {
     if (left == 0) break;
-    const auto part = piece.first(std::min(left, piece.size()));
-    cursor_.add(part);
+    auto part = piece.first(std::min(left, piece.size()));
     left -= part.size();
+    while (!part.empty()) {
+      const auto at_once = part.first(std::min(kReadAtOnce, part.size()));
+      cursor_.add(at_once);
+      part = part.subspan(at_once.size());
+    }
   }
-  MR_RETURN_IF_ERROR(fill_all(deadline, "got a part of a reply but not all of it"));
+  MR_RETURN_IF_ERROR(fill_reply(reply, deadline));
   stats_.bytes_received += static_cast<int64_t>(reply.header.size()) + reply.payload_bytes;
   return reply;
+}
+
+Result<void> TcpConnection::fill_reply(const Reply& reply, Deadline deadline) {
+  int64_t landed = 0;
+  while (!cursor_.done()) {
+    MR_RETURN_IF_ERROR(fill_more(deadline, "got a part of a reply but not all of it"));
+    const int64_t now = reply.payload_bytes - static_cast<int64_t>(cursor_.bytes_left());
+    if (observer_ == nullptr || now <= landed) continue;
+    landed = now;
+    observer_->landed(reply, landed);
+  }
+  return {};
 }
 
 Result<void> TcpConnection::send_all(Deadline deadline) {
@@ -221,23 +241,27 @@ Result<void> TcpConnection::fill(std::span<std::byte> into, Deadline deadline, c
 }
 
 Result<void> TcpConnection::fill_all(Deadline deadline, const char* what) {
-  while (!cursor_.done()) {
-    // Before each read: bytes that go on to come do not put a deadline off.
-    if (interrupted_.load(std::memory_order_acquire)) {
-      return Error(Errc::kCancelled, "the call was interrupted");
-    }
-    if (deadline.passed()) return error(Errc::kDeadlineExceeded, "{} in time", what);
-    const auto io = stream_.read(cursor_.next());
-    if (io.state == State::kDone) {
-      cursor_.advance(io.bytes);
-    } else if (io.state == State::kEnded) {
-      return Error(Errc::kPeerLost, "the server ended the connection");
-    } else if (io.state == State::kFailed) {
-      return error(Errc::kPeerLost, "receiving: {}", stream_.reason());
-    } else {
-      MR_RETURN_IF_ERROR(wait(io.state, deadline, what));
-    }
+  while (!cursor_.done()) MR_RETURN_IF_ERROR(fill_more(deadline, what));
+  return {};
+}
+
+Result<void> TcpConnection::fill_more(Deadline deadline, const char* what) {
+  // Before each read: bytes that go on to come do not put a deadline off.
+  if (interrupted_.load(std::memory_order_acquire)) {
+    return Error(Errc::kCancelled, "the call was interrupted");
   }
+  if (deadline.passed()) return error(Errc::kDeadlineExceeded, "{} in time", what);
+  const auto io = stream_.read(cursor_.next(kReadAtOnce));
+  if (io.state == State::kWantsRead || io.state == State::kWantsWrite) {
+    return wait(io.state, deadline, what);
+  }
+  if (io.state == State::kEnded) {
+    return Error(Errc::kPeerLost, "the server ended the connection");
+  }
+  if (io.state == State::kFailed) {
+    return error(Errc::kPeerLost, "receiving: {}", stream_.reason());
+  }
+  cursor_.advance(io.bytes);
   return {};
 }
 

@@ -27,6 +27,7 @@ class TcpConnection final : public TransportConnection {
   Result<Reply> call_into(std::string_view request_header, Destination destination,
                           Deadline deadline) override;
   void interrupt() override;
+  void observe(PayloadObserver* observer) override { observer_ = observer; }
   std::string transport_name() const override { return "tcp"; }
   TransportStats stats() const override { return stats_; }
 
@@ -42,9 +43,13 @@ class TcpConnection final : public TransportConnection {
   Result<Reply> exchange(std::string_view request_header, Destination destination,
                          Deadline deadline);
   Result<Reply> receive(Destination destination, Deadline deadline);
+  // The cursor has the reply's header and then its payload.
+  Result<void> fill_reply(const Reply& reply, Deadline deadline);
   // Until all pieces of the cursor are sent or filled.
   Result<void> send_all(Deadline deadline);
   Result<void> fill_all(Deadline deadline, const char* what);
+  // Some of what the cursor has left, once there is something to read.
+  Result<void> fill_more(Deadline deadline, const char* what);
   Result<void> fill(std::span<std::byte> into, Deadline deadline, const char* what);
   // Until `state` can go on.
   Result<void> wait(TcpStream::State state, Deadline deadline, const char* what);
@@ -60,6 +65,7 @@ class TcpConnection final : public TransportConnection {
   // A refused call leaves the connection as it was.
   std::optional<Error> refused_;
   TransportStats stats_;
+  PayloadObserver* observer_ = nullptr;
 };
 
 }  // namespace millrace::comm

@@ -124,6 +124,39 @@ TEST_P(TransportContract, APayloadFillsTheDestinationsPiecesInOrder) {
   }
 }
 
+TEST_P(TransportContract, WhatHasLandedDoesNotChangeAnyMore) {
+  struct Observer : PayloadObserver {
+    void landed(const ReplyHead& reply, int64_t num_bytes) override {
+      EXPECT_EQ(reply.header, "reply to " + request);
+      EXPECT_EQ(reply.payload_bytes, std::ssize(pattern));
+      EXPECT_GT(num_bytes, seen);
+      EXPECT_LE(num_bytes, reply.payload_bytes);
+      EXPECT_EQ(std::memcmp(memory.data(), pattern.data(), static_cast<size_t>(num_bytes)), 0);
+      seen = num_bytes;
+      ++num_calls;
+    }
+    std::string request;
+    std::vector<std::byte> pattern, memory;
+    int64_t seen = 0;
+    int num_calls = 0;
+  } observer;
+  const auto connection = connect();
+  connection->observe(&observer);
+  for (const int64_t num_bytes : {1, 8192, 5 << 20}) {
+    observer.request = pattern_request(num_bytes, 3);
+    observer.pattern = pattern_payload(num_bytes);
+    observer.memory.assign(static_cast<size_t>(num_bytes), std::byte{0});
+    observer.seen = 0;
+    ASSERT_TRUE(connection->call(observer.request, observer.memory, ample()).ok());
+    EXPECT_TRUE(observer.seen == num_bytes || observer.num_calls == 0);
+  }
+  const int num_calls = observer.num_calls;
+  EXPECT_TRUE(num_calls == 0 || num_calls > 3) << "nothing is read before all of it is there";
+  connection->observe(nullptr);
+  expect_pattern(*connection, 100000, 1);
+  EXPECT_EQ(observer.num_calls, num_calls);
+}
+
 TEST_P(TransportContract, AnInterruptedCallEndsAtOnceAndBreaksItsConnection) {
   std::promise<void> asked, go_on;
   serve([&](std::string_view request) {

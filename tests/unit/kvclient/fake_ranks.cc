@@ -138,6 +138,9 @@ comm::TransportReply FakeRanks::answer(int rank, std::string_view header) {
     auto& info = *reply.add_pages();
     info.set_checksum(checksum(std::span<const std::byte>(pages->back())));
     info.set_tier(1);
+    if (number == numbers.back() && options_.spoiled && options_.spoiled(request)) {
+      pages->back().back() ^= std::byte{1};
+    }
     out.payload.pieces.emplace_back(pages->back());
   }
   reply.set_same_host_socket(options_.same_host_socket);

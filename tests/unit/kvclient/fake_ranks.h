@@ -29,6 +29,8 @@ class FakeRanks {
     int cp = 2;                             // stripes of two pages, in turn
     std::optional<float> first_score = {};  // of page 0 of every head, instead of its own
     std::string same_host_socket = {};      // that replies name
+    // A byte of whose last page is wrong, unlike its checksum. On ranks' threads.
+    std::function<bool(const protocol::PageRequest& request)> spoiled = {};
   };
   // Called with each request on its rank's thread; an error is the reply.
   using Hook = std::function<Result<void>(const protocol::PageRequest& request)>;

@@ -11,6 +11,7 @@
 
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "tests/unit/kvclient/fake_ranks.h"
 #include "tests/unit/kvclient/paged_cache.h"
 
@@ -76,6 +77,39 @@ TEST_P(PullLayoutTest, EveryRowLiesWhereTheStridesSayAndNothingBesideIt) {
     expect_pulled(client, ranks, part);
   }
 }
+
+// Whose pages are checked, and copied where they must be, while the later ones are on their way.
+class PullOverTcpTest : public testing::TestWithParam<Layout> {
+ protected:
+  comm::TcpTransport transport_{comm::TcpOptions{}};
+};
+
+TEST_P(PullOverTcpTest, PagesLandWhereTheyBelong) {
+  // Rows and pages as of real models: replies of 2 MiB are read in parts.
+  const FakeRanks ranks(transport_, {.head_dim = 128, .num_tokens = 9000, .tp = 1});
+  PullClient client(transport_, {.num_threads = 2});
+  expect_pulled(client, ranks, whole(ranks, GetParam(), 16));
+}
+
+TEST_P(PullOverTcpTest, PagesThatLandWrongAreFetchedAgain) {
+  std::atomic<int> num_spoiled = 0;
+  const FakeRanks ranks(
+      transport_,
+      {.head_dim = 128, .num_tokens = 3000, .spoiled = [&](const protocol::PageRequest& request) {
+         return request.num_pages() > 1 && num_spoiled++ < 5;
+       }});
+  PullClient client(transport_, {.num_threads = 2, .pages_per_request = 5});
+  PagedCache cache(ranks, whole(ranks, GetParam(), 16));
+  const auto pull = *client.start(ranks.manifest(), cache.request());
+  const auto end = pull->wait(ample());
+  ASSERT_TRUE(end->ok()) << end->error().to_string();
+  EXPECT_EQ(cache.difference(), "");
+  EXPECT_EQ(pull->stats().corrupt_pages, 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PullOverTcpTest,
+                         testing::Values(Layout::kHndKvPages, Layout::kHndTwoTensors,
+                                         Layout::kNhdTwoTensors));
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, PullLayoutTest,

@@ -1,0 +1,16 @@
+// A pull of a whole cache into blocks of a page, as pages travel: what benchmarks pull.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvclient/manifest/manifest.h"
+#include "kvclient/pull_request.h"
+
+namespace millrace::bench {
+
+int64_t cache_bytes(const kvclient::Manifest& manifest);
+// `memory`: [layers, pages, kv heads] pages, cache_bytes() of a host or of one device.
+kvclient::PullRequest whole_cache(const kvclient::Manifest& manifest, std::byte* memory);
+
+}  // namespace millrace::bench
