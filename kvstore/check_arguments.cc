@@ -45,18 +45,20 @@ Result<void> check_prefix(const std::string& request_id, int64_t num_tokens,
   return {};
 }
 
-Result<void> check_page(const std::string& request_id, std::span<const std::byte> kv,
-                        const PageDigest& digest, const KvGeometry& geometry) {
-  const auto head_dim = static_cast<size_t>(geometry.head_dim);
-  if (static_cast<int64_t>(kv.size()) == geometry.page_bytes() && digest.min.size() == head_dim &&
-      digest.max.size() == head_dim && digest.radius.size() == head_dim) {
+Result<void> check_pages(const std::string& request_id, int64_t num_pages,
+                         std::span<const std::byte> kv, const PageDigest& digests,
+                         const KvGeometry& geometry) {
+  const int64_t num_values = num_pages * geometry.head_dim;
+  if (std::ssize(kv) == num_pages * geometry.page_bytes() &&
+      std::ssize(digests.min) == num_values && std::ssize(digests.max) == num_values &&
+      std::ssize(digests.radius) == num_values) {
     return {};
   }
   return error(Errc::kInvalidArgument,
-               "request '{}': page of {} bytes with a digest of {}, {}, {} values; must be {} and "
-               "{}",
-               request_id, kv.size(), digest.min.size(), digest.max.size(), digest.radius.size(),
-               geometry.page_bytes(), head_dim);
+               "request '{}': {} pages of {} bytes with digests of {}, {}, {} values; must be {} "
+               "and {}",
+               request_id, num_pages, kv.size(), digests.min.size(), digests.max.size(),
+               digests.radius.size(), num_pages * geometry.page_bytes(), num_values);
 }
 
 Result<void> check_scores(const std::string& request_id, int32_t layer, int32_t kv_head,

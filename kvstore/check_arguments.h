@@ -20,8 +20,9 @@ Result<void> check_request(const std::string& request_id, int64_t num_tokens,
 Result<void> check_prefix(const std::string& request_id, int64_t num_tokens,
                           std::span<const int64_t> pages, std::span<const CachedPage> prefix,
                           const KvGeometry& geometry);
-Result<void> check_page(const std::string& request_id, std::span<const std::byte> kv,
-                        const PageDigest& digest, const KvGeometry& geometry);
+Result<void> check_pages(const std::string& request_id, int64_t num_pages,
+                         std::span<const std::byte> kv, const PageDigest& digests,
+                         const KvGeometry& geometry);
 // A finite score, not below 0, of each of num_pages pages.
 Result<void> check_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                           std::span<const float> scores, int64_t num_pages);

@@ -9,7 +9,7 @@
 //   begin_request   reserves room for every page over all tiers, or refuses with the numbers
 //   open            where a reader is not to wait for the end: each layer may be pinned as soon
 //                   as it is complete, written and scored
-//   write_page      as each layer finishes: into a device slot, and written through to host as far
+//   write_pages     as each layer finishes: into a device slot, and written through to host as far
 //                   as its budget goes, so that those device copies are clean and evicting them is
 //                   a rebind
 //   set_scores      of that layer's pages; decides what stays when the device pool is short
@@ -139,7 +139,7 @@ struct HeadBlock {
   int32_t num_kv_heads = 0;
 };
 
-// Bounds of a page's keys, [head_dim] each (kernels/api/digest.h).
+// Bounds of a page's keys, [head_dim] each (kernels/api/digest.h); of several pages, [pages, head_dim].
 struct PageDigest {
   std::span<const float> min;
   std::span<const float> max;
@@ -226,9 +226,16 @@ class KvStore {
   // Opens a request that is being written: whoever names `lease_id` may read its complete pages
   // from now on. That lease has no end of its own until seal() gives it one; abort() ends it.
   virtual Result<void> open(const std::string& request_id, const std::string& lease_id) = 0;
-  // `kv`: geometry.page_bytes() bytes; copied. Each page of the request exactly once.
-  virtual Result<void> write_page(const std::string& request_id, const PageKey& key,
-                                  std::span<const std::byte> kv, const PageDigest& digest) = 0;
+  // Pages of one layer and kv head, by ascending number. `kv`: geometry.page_bytes() each, one after the
+  // other; copied. Each page of the request exactly once. On an error those that could not be copied,
+  // or all of them, are still to be written.
+  virtual Result<void> write_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
+                                   std::span<const int64_t> pages, std::span<const std::byte> kv,
+                                   const PageDigest& digests) = 0;
+  Result<void> write_page(const std::string& request_id, const PageKey& key,
+                          std::span<const std::byte> kv, const PageDigest& digest) {
+    return write_pages(request_id, key.layer, key.kv_head, std::span(&key.page, 1), kv, digest);
+  }
   // Scores of the rank's pages of one layer and kv head, those of the prefix first, in the order
   // given to begin_request. Those that are written are complete with it.
   virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,

@@ -88,21 +88,25 @@ void Residency::give_back(const PageSlots& slots) {
   }
 }
 
+// A page with one copy stays in its queue: readers pin many pages, and few are ever looked at there.
 void Residency::pin(PageEntry& page) {
-  dequeue(page);
+  const bool changes_queue = page.pins == 0 && has_two_copies(page);
+  if (changes_queue) dequeue(page);
   ++page.pins;
   ++page.column->num_pins;
-  enqueue(page);
+  if (changes_queue) enqueue(page);
 }
 
 void Residency::unpin(PageEntry& page) {
   MR_CHECK(page.pins > 0, "unpin of a page without pins");
-  dequeue(page);
+  const bool is_last = page.pins == 1;
+  if (is_last && has_two_copies(page)) dequeue(page);
   --page.pins;
   --page.column->num_pins;
-  if (page.pins == 0 && page.column->dead) {
+  if (!is_last) return;
+  if (page.column->dead) {
     free_unpinned(page);
-  } else {
+  } else if (page.queue_index < 0) {
     enqueue(page);
   }
 }
@@ -118,8 +122,9 @@ void Residency::free_unpinned(PageEntry& page) {
 }
 
 void Residency::set_priority(PageEntry& page, PagePriority priority) {
+  if (priority == page.priority) return;
   page.priority = priority;
-  if (page.queue_index >= 0) queue_of(page)->restore_order(page);
+  if (page.queue_index >= 0) queue_of(page).restore_order(page);
 }
 
 std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
@@ -128,9 +133,8 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
   }
   if (pool(Tier::kDevice).free() == 0) {
     PageEntry* lowest = clean_.empty() ? nullptr : &clean_.front();
-    if (!dirty_.empty() && (lowest == nullptr || worth_less(dirty_.front(), *lowest))) {
-      lowest = &dirty_.front();
-    }
+    PageEntry* const dirty = first_unpinned(dirty_);
+    if (dirty != nullptr && (lowest == nullptr || worth_less(*dirty, *lowest))) lowest = dirty;
     if (lowest == nullptr || !worth_less(*lowest, page)) return std::nullopt;
     if (!lowest->slots.has(Tier::kHost)) return plan_demotion(*lowest);
     evict_clean(*lowest);
@@ -144,7 +148,8 @@ std::optional<PageMove> Residency::plan_warming(PageEntry& page, Takes takes) {
   }
   int32_t slot = take_host_slot(page);
   if (slot == kNoSlot && takes == Takes::kPlaces) {
-    PageEntry* const least = least_on_host();
+    // Those with a copy on disk give their place before (take_host_slot).
+    PageEntry* const least = first_unpinned(host_);
     // The scores of a page that is being written come a moment later.
     if (least == nullptr || !(least->scored || least->column->sealed) ||
         !displaces(page.priority, least->priority)) {
@@ -159,12 +164,8 @@ std::optional<PageMove> Residency::plan_warming(PageEntry& page, Takes takes) {
 }
 
 std::optional<PageMove> Residency::plan_rise() {
-  return disk_.empty() ? std::nullopt : plan_warming(disk_.front(), Takes::kPlaces);
-}
-
-// Those with a copy on disk give their place before (take_host_slot).
-PageEntry* Residency::least_on_host() const {
-  return host_.empty() ? nullptr : &host_.front();
+  PageEntry* const best = first_unpinned(disk_);
+  return best == nullptr ? std::nullopt : plan_warming(*best, Takes::kPlaces);
 }
 
 std::optional<PageMove> Residency::plan_demotion(PageEntry& page) {
@@ -231,25 +232,35 @@ void Residency::drop(PageEntry& page, Tier tier) {
   page.slots[tier] = kNoSlot;
 }
 
-EvictionQueue* Residency::queue_of(const PageEntry& page) {
-  const bool pinned = page.pins > 0;
-  if (page.slots.has(Tier::kDevice)) {
-    if (page.slots.has(Tier::kHost)) return pinned ? &pinned_clean_ : &clean_;
-    return pinned ? nullptr : &dirty_;
-  }
-  if (page.slots.has(Tier::kHost)) {
-    if (page.slots.has(Tier::kDisk)) return pinned ? &pinned_backed_ : &backed_;
-    return pinned ? nullptr : &host_;
-  }
-  return page.slots.has(Tier::kDisk) && !pinned ? &disk_ : nullptr;
+bool Residency::has_two_copies(const PageEntry& page) {
+  return page.slots.has(Tier::kHost) &&
+         (page.slots.has(Tier::kDevice) || page.slots.has(Tier::kDisk));
 }
 
+EvictionQueue& Residency::queue_of(const PageEntry& page) {
+  const bool pinned = page.pins > 0;
+  if (page.slots.has(Tier::kDevice)) {
+    if (!page.slots.has(Tier::kHost)) return dirty_;
+    return pinned ? pinned_clean_ : clean_;
+  }
+  if (!page.slots.has(Tier::kHost)) return disk_;
+  if (!page.slots.has(Tier::kDisk)) return host_;
+  return pinned ? pinned_backed_ : backed_;
+}
+
+// With a single tier no page ever gives way to another.
 void Residency::enqueue(PageEntry& page) {
-  if (EvictionQueue* queue = queue_of(page)) queue->insert(page);
+  if (transit_slots_ == 0 || (page.pins > 0 && !has_two_copies(page))) return;
+  queue_of(page).insert(page);
 }
 
 void Residency::dequeue(PageEntry& page) {
-  if (page.queue_index >= 0) queue_of(page)->remove(page);
+  if (page.queue_index >= 0) queue_of(page).remove(page);
+}
+
+PageEntry* Residency::first_unpinned(EvictionQueue& queue) {
+  while (!queue.empty() && queue.front().pins > 0) queue.remove(queue.front());
+  return queue.empty() ? nullptr : &queue.front();
 }
 
 void Residency::evict_clean(PageEntry& page) {

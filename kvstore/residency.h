@@ -95,7 +95,10 @@ class Residency {
   void give(Tier tier, int32_t slot);
   void drop(PageEntry& page, Tier tier);
 
-  EvictionQueue* queue_of(const PageEntry& page);
+  static bool has_two_copies(const PageEntry& page);
+  // Of a page that has a copy.
+  EvictionQueue& queue_of(const PageEntry& page);
+  // Pinned, a page with one copy waits for its last unpin.
   void enqueue(PageEntry& page);
   void dequeue(PageEntry& page);
 
@@ -104,14 +107,16 @@ class Residency {
   // For `page`: a free slot, or that of a copy which can be dropped for it.
   int32_t take_host_slot(const PageEntry& page);
   int32_t take_disk_slot();
-  PageEntry* least_on_host() const;
+  // Null for none. Pinned pages that come before it leave the queue until they are unpinned.
+  static PageEntry* first_unpinned(EvictionQueue& queue);
   PageMove start_move(PageEntry& page, Tier to, int32_t to_slot);
   std::optional<PageMove> plan_demotion(PageEntry& page);
 
   std::array<int64_t, kNumTiers> max_slots_;
   std::array<SlotPool, kNumTiers> pools_;
   // Pages on the device: with a host copy too, which makes eviction a rebind, and without. Pinned
-  // pages are not evicted, but those that are clean still have a host copy to give.
+  // pages are not evicted, but those that are clean still have a host copy to give. The queues of pages
+  // with one copy hold pinned ones too, until first_unpinned() comes upon them.
   EvictionQueue clean_;
   EvictionQueue pinned_clean_;
   EvictionQueue dirty_;
@@ -119,7 +124,7 @@ class Residency {
   EvictionQueue host_;
   EvictionQueue backed_;
   EvictionQueue pinned_backed_;
-  EvictionQueue disk_;  // on disk alone, not pinned, the best first
+  EvictionQueue disk_;  // on disk alone, the best first
   int64_t unwritten_ = 0;
   int64_t moving_ = 0;  // copies in flight: each holds a slot that comes back
   int64_t transit_slots_;

@@ -196,54 +196,71 @@ Result<void> TieredKvStore::open(const std::string& request_id, const std::strin
   return {};
 }
 
-Result<void> TieredKvStore::write_page(const std::string& request_id, const PageKey& key,
-                                       std::span<const std::byte> kv, const PageDigest& digest) {
-  MR_RETURN_IF_ERROR(check_page(request_id, kv, digest, geometry_));
-  const uint64_t sum = checksum(kv);
-  MR_ASSIGN_OR_RETURN(const PageWrite write, start_write(request_id, key));
-  const auto stored_digest = write.page->column->digest_of(*write.page);
-  auto next = stored_digest.begin();
-  for (const auto& values : {digest.min, digest.max, digest.radius}) {
-    next = std::copy(values.begin(), values.end(), next);
+// The lock is taken twice, however many pages there are: readers take it for each of their requests.
+Result<void> TieredKvStore::write_pages(const std::string& request_id, int32_t layer,
+                                        int32_t kv_head, std::span<const int64_t> pages,
+                                        std::span<const std::byte> kv, const PageDigest& digests) {
+  MR_RETURN_IF_ERROR(check_pages(request_id, std::ssize(pages), kv, digests, geometry_));
+  MR_ASSIGN_OR_RETURN(auto writes, start_writes(request_id, layer, kv_head, pages));
+  Result<void> all_copied;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    auto& page = writes.pages[i];
+    const auto page_bytes = static_cast<size_t>(geometry_.page_bytes());
+    const auto bytes = kv.subspan(i * page_bytes, page_bytes);
+    page.checksum = checksum(bytes);
+    const auto head_dim = static_cast<size_t>(geometry_.head_dim);
+    auto next = page.entry->column->digest_of(*page.entry).begin();
+    for (const auto& values : {digests.min, digests.max, digests.radius}) {
+      next = std::ranges::copy(values.subspan(i * head_dim, head_dim), next).out;
+    }
+    auto copied = io_.write(page.slots, bytes);
+    page.copied = copied.ok();
+    if (all_copied.ok()) all_copied = std::move(copied);
   }
-  auto copied = io_.write(write.slots, kv);
-  finish_write(write, sum, copied.ok());
-  return copied;
+  finish_writes(writes);
+  return all_copied;
 }
 
-Result<TieredKvStore::PageWrite> TieredKvStore::start_write(const std::string& request_id,
-                                                            const PageKey& key) {
+Result<TieredKvStore::PageWrites> TieredKvStore::start_writes(const std::string& request_id,
+                                                              int32_t layer, int32_t kv_head,
+                                                              std::span<const int64_t> pages) {
   std::lock_guard lock(mutex_);
   MR_ASSIGN_OR_RETURN(auto table, find_running(request_id));
-  MR_ASSIGN_OR_RETURN(const auto entries,
-                      table->select(key.layer, key.kv_head, std::span(&key.page, 1)));
-  PageEntry& page = *entries.front();
-  if (page.state != PageState::kUnwritten) {
+  MR_ASSIGN_OR_RETURN(const auto entries, table->select(layer, kv_head, pages));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i]->state == PageState::kUnwritten) continue;
     return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} page {} written twice",
-                 request_id, key.layer, key.kv_head, key.page);
+                 request_id, layer, kv_head, pages[i]);
   }
-  page.state = PageState::kWriting;
-  --table->num_unwritten;
-  const PageSlots slots = residency_.take_for_write(page);
-  return PageWrite{.table = std::move(table), .page = &page, .slots = slots};
+  PageWrites writes{.table = std::move(table), .pages = {}};
+  writes.pages.reserve(entries.size());
+  for (PageEntry* entry : entries) {
+    entry->state = PageState::kWriting;
+    --writes.table->num_unwritten;
+    writes.pages.push_back({.entry = entry, .slots = residency_.take_for_write(*entry)});
+  }
+  return writes;
 }
 
-void TieredKvStore::finish_write(const PageWrite& write, uint64_t sum, bool copied) {
+void TieredKvStore::finish_writes(const PageWrites& writes) {
   std::lock_guard lock(mutex_);
-  PageEntry& page = *write.page;
-  if (copied && !write.table->dead) {
-    page.checksum = sum;
-    page.state = PageState::kWritten;
-    residency_.settle(page, write.slots);
-    ++write.table->num_written;
-    ++pages_written_;
-    return;
+  PageTable& table = *writes.table;
+  for (const auto& page : writes.pages) {
+    PageEntry& entry = *page.entry;
+    if (page.copied && !table.dead) {
+      entry.checksum = page.checksum;
+      entry.state = PageState::kWritten;
+      residency_.settle(entry, page.slots);
+      ++table.num_written;
+      ++pages_written_;
+      continue;
+    }
+    entry.state = PageState::kUnwritten;
+    residency_.give_back(page.slots);
+    if (table.dead) continue;
+    ++table.num_unwritten;
+    residency_.reserve(1);
   }
-  page.state = PageState::kUnwritten;
-  residency_.give_back(write.slots);
-  if (write.table->dead) return;
-  ++write.table->num_unwritten;
-  residency_.reserve(1);
 }
 
 // A page that other requests hold too is worth what it is worth to the one that needs it most.

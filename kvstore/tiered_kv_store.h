@@ -44,8 +44,9 @@ class TieredKvStore final : public KvStore {
                              std::span<const int64_t> pages,
                              std::span<const CachedPage> prefix) override;
   Result<void> open(const std::string& request_id, const std::string& lease_id) override;
-  Result<void> write_page(const std::string& request_id, const PageKey& key,
-                          std::span<const std::byte> kv, const PageDigest& digest) override;
+  Result<void> write_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
+                           std::span<const int64_t> pages, std::span<const std::byte> kv,
+                           const PageDigest& digests) override;
   Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                           std::span<const float> scores) override;
   Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
@@ -83,10 +84,16 @@ class TieredKvStore final : public KvStore {
   std::vector<const SharedMemory*> shared_pools() const override { return io_.shared(); }
 
  private:
-  struct PageWrite {
+  // Pages that nobody else writes, and what becomes of each.
+  struct PageWrites {
+    struct Page {
+      PageEntry* entry = nullptr;
+      PageSlots slots;
+      uint64_t checksum = 0;
+      bool copied = false;
+    };
     std::shared_ptr<PageTable> table;
-    PageEntry* page = nullptr;
-    PageSlots slots;
+    std::vector<Page> pages;
   };
 
   // These are called with mutex_ held.
@@ -123,8 +130,9 @@ class TieredKvStore final : public KvStore {
   Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
   void shrink_disk();
 
-  Result<PageWrite> start_write(const std::string& request_id, const PageKey& key);
-  void finish_write(const PageWrite& write, uint64_t sum, bool copied);
+  Result<PageWrites> start_writes(const std::string& request_id, int32_t layer, int32_t kv_head,
+                                  std::span<const int64_t> pages);
+  void finish_writes(const PageWrites& writes);
 
   Result<std::unique_ptr<Pins>> hold(const std::string& request_id, const std::string& lease_id,
                                      int32_t layer, int32_t kv_head,

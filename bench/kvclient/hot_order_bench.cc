@@ -143,7 +143,8 @@ void run(const Options& options) {
   std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
   std::map<kvclient::PullOrder, std::vector<Timeline>> lines;
   {
-    kvclient::PullClient client(transport, {.num_threads = options.threads});
+    // Pages that are copied from a rank's memory pass no transport.
+    kvclient::PullClient client(transport, {.num_threads = options.threads, .same_host = false});
     // The first pull makes the connections.
     for (int repeat = -1; repeat < options.repeats; ++repeat) {
       for (const auto order : {kvclient::PullOrder::kPosition, kvclient::PullOrder::kCriticality}) {

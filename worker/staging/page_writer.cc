@@ -108,23 +108,20 @@ Result<void> PageWriter::read_chunk(const PageChunk& chunk, Workspace& workspace
 }
 
 Result<void> PageWriter::write_chunk(const PageChunk& chunk, const Workspace& workspace) {
-  const auto page_bytes = static_cast<size_t>(geometry_.page_bytes());
-  const auto head_dim = static_cast<size_t>(geometry_.head_dim);
-  const auto digest = [&](int64_t kind, int64_t page) {
-    return std::span(
-        workspace.digests.as<const float>() + (kind * chunk.count + page) * geometry_.head_dim,
-        head_dim);
+  const auto num_bytes = static_cast<size_t>(chunk.count * geometry_.page_bytes());
+  const auto digests = [&](int64_t kind) {
+    const int64_t count = chunk.count * geometry_.head_dim;
+    return std::span(workspace.digests.as<const float>() + kind * count,
+                     static_cast<size_t>(count));
   };
-  for (int64_t i = 0; i < chunk.count; ++i) {
-    const kvstore::PageKey key{.layer = layer_.layer,
-                               .kv_head = geometry_.first_kv_head + chunk.head,
-                               .page = layer_.pages[static_cast<size_t>(chunk.first + i)]};
-    const auto* page = workspace.pages.as<const std::byte>() + static_cast<size_t>(i) * page_bytes;
-    MR_RETURN_IF_ERROR(
-        store_.write_page(layer_.request_id, key, {page, page_bytes},
-                          {.min = digest(0, i), .max = digest(1, i), .radius = digest(2, i)}));
-    bytes_written_ += geometry_.page_bytes();
-  }
+  const auto pages =
+      std::span(layer_.pages)
+          .subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
+  MR_RETURN_IF_ERROR(
+      store_.write_pages(layer_.request_id, layer_.layer, geometry_.first_kv_head + chunk.head,
+                         pages, {workspace.pages.as<const std::byte>(), num_bytes},
+                         {.min = digests(0), .max = digests(1), .radius = digests(2)}));
+  bytes_written_ += static_cast<int64_t>(num_bytes);
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "common/system/vector_registers.h"
 #include "kernels/cuda/runtime/check.h"
 
 namespace millrace::kernels::cuda {
@@ -12,9 +13,7 @@ namespace {
 constexpr auto kSpin = std::chrono::milliseconds(1);
 constexpr auto kPause = std::chrono::microseconds(50);
 
-}  // namespace
-
-Result<void> wait_for_event(cudaEvent_t event, Deadline deadline) {
+Result<void> poll(cudaEvent_t event, Deadline deadline) {
   const Stopwatch watch;
   while (true) {
     const cudaError_t state = cudaEventQuery(event);
@@ -26,6 +25,15 @@ Result<void> wait_for_event(cudaEvent_t event, Deadline deadline) {
     }
     if (watch.elapsed_s() > seconds(kSpin)) std::this_thread::sleep_for(kPause);
   }
+}
+
+}  // namespace
+
+// Who has waited works on what came, and may be slow at it as the driver leaves a thread.
+Result<void> wait_for_event(cudaEvent_t event, Deadline deadline) {
+  auto waited = poll(event, deadline);
+  empty_upper_halves();
+  return waited;
 }
 
 }  // namespace millrace::kernels::cuda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
+#include "tests/support/vector_state.h"
 #include "tests/unit/kernels/api/copy_pieces_case.h"
 
 namespace millrace::kernels {
@@ -45,6 +46,18 @@ TEST_F(CudaDeviceTest, CopiesThereAndBackInStreamOrder) {
   device_->copy(back.data(), second->data(), bytes);
   ASSERT_TRUE(device_->synchronize(soon()).ok());
   EXPECT_EQ(back, values);
+}
+
+// Else what the host computes next takes many times as long (common/system/vector_registers.h).
+TEST_F(CudaDeviceTest, AWaitLeavesVectorRegistersAsOrdinaryCodeExpectsThem) {
+  if (!test::upper_halves_in_use()) GTEST_SKIP() << "this processor does not say";
+  std::vector<int> values(1 << 20);
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(int));
+  auto memory = device_->allocate(bytes);
+  ASSERT_TRUE(memory.ok());
+  device_->copy(values.data(), memory->data(), bytes);
+  ASSERT_TRUE(device_->synchronize(soon()).ok());
+  EXPECT_FALSE(*test::upper_halves_in_use());
 }
 
 TEST_F(CudaDeviceTest, CopiesRowsBetweenPitchesInEveryDirection) {

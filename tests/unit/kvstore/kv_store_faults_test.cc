@@ -77,6 +77,29 @@ class KvStoreFaultsTest : public ::testing::Test {
   std::unique_ptr<TieredKvStore> store_;
 };
 
+TEST_F(KvStoreFaultsTest, OfPagesWrittenTogetherThoseThatFailAreStillToBeWritten) {
+  make_store({0, 100, 0});
+  ASSERT_TRUE(begin("r", 4).ok());
+  // The first of them is copied.
+  faults(Tier::kHost).while_writing = [&] {
+    faults(Tier::kHost).while_writing = [&] { faults(Tier::kHost).fail_write = true; };
+  };
+  EXPECT_EQ(write_generated_pages(*store_, "r", {0, 4, 0}, 3, geometry_).error().code, Errc::kIo);
+  faults(Tier::kHost).fail_write = false;
+  EXPECT_EQ(store_->stats().pages_written, 1);
+  const auto again = write_generated_pages(*store_, "r", {0, 4, 0}, 4, geometry_);
+  EXPECT_THAT(again.error().message, HasSubstr("page 0 written twice"));
+  EXPECT_EQ(store_->stats().pages_written, 1) << "of a call that is refused no page is written";
+  ASSERT_TRUE(write_generated_pages(*store_, "r", {0, 4, 1}, 3, geometry_).ok());
+  for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+    for (int32_t head = layer == 0 ? 5 : 4; head < 6; ++head) {
+      ASSERT_TRUE(write_generated_pages(*store_, "r", {layer, head, 0}, 4, geometry_).ok());
+    }
+  }
+  ASSERT_TRUE(seal("r").ok());
+  expect_intact("r", 4);
+}
+
 TEST_F(KvStoreFaultsTest, ReportsAFullDiskWhenTheRequestBegins) {
   make_store({20, 0, 1000});
   faults(Tier::kDisk).fail_resize = true;

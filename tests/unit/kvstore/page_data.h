@@ -89,6 +89,26 @@ inline Result<void> write_generated_page(KvStore& store, const std::string& requ
   return store.write_page(request_id, key, bytes, as_page_digest(digest));
 }
 
+// Several of a layer and kv head in one call.
+inline Result<void> write_generated_pages(KvStore& store, const std::string& request_id,
+                                          const PageKey& first, int64_t num_pages,
+                                          const KvGeometry& geometry) {
+  std::vector<std::byte> bytes;
+  std::vector<float> min, max, radius;
+  for (PageKey key = first; key.page < first.page + num_pages; ++key.page) {
+    const auto page = page_bytes_of(request_id, key, geometry);
+    bytes.insert(bytes.end(), page.begin(), page.end());
+    const auto digest = digest_of(request_id, key, geometry);
+    const auto parts = as_page_digest(digest);
+    min.insert(min.end(), parts.min.begin(), parts.min.end());
+    max.insert(max.end(), parts.max.begin(), parts.max.end());
+    radius.insert(radius.end(), parts.radius.begin(), parts.radius.end());
+  }
+  return store.write_pages(request_id, first.layer, first.kv_head,
+                           consecutive_pages(first.page, num_pages), bytes,
+                           {.min = min, .max = max, .radius = radius});
+}
+
 // Every page of the request, layer by layer.
 inline Result<void> write_all_pages(KvStore& store, const std::string& request_id,
                                     std::span<const int64_t> pages, const KvGeometry& geometry) {

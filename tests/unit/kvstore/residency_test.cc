@@ -79,6 +79,39 @@ TEST_F(ResidencyTest, NeverEvictsAPinnedPage) {
   residency.unpin(page(1));
 }
 
+// The least on the host gives its place to the best on disk, unless somebody reads it.
+TEST_F(ResidencyTest, APinnedPageStaysWhereItIsAndCountsAgainOnceItIsFree) {
+  Residency residency({0, 2, 4});
+  residency.grow_disk(4);
+  residency.reserve(3);
+  write(residency, scored(1, 0.1f));
+  write(residency, scored(2, 0.2f));
+  write(residency, scored(3, 0.9f));
+  for (PageEntry* entry : {&page(1), &page(2), &page(3)}) entry->scored = true;
+  ASSERT_EQ(page(3).slots.best(), Tier::kDisk);
+  for (int pins = 0; pins < 2; ++pins) residency.pin(page(1));
+  const auto other = residency.plan_rise();
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->page, &page(2));
+  residency.finish(*other, /*copied=*/false);
+  residency.pin(page(2));
+  EXPECT_FALSE(residency.plan_rise()) << "all on the host are read";
+  residency.unpin(page(1));
+  EXPECT_FALSE(residency.plan_rise()) << "pinned twice";
+  residency.unpin(page(1));
+  const auto least = residency.plan_rise();
+  ASSERT_TRUE(least);
+  EXPECT_EQ(least->page, &page(1));
+  residency.finish(*least, /*copied=*/true);
+  residency.unpin(page(2));
+  const auto rise = residency.plan_rise();
+  ASSERT_TRUE(rise);
+  EXPECT_EQ(rise->page, &page(3));
+  residency.finish(*rise, /*copied=*/true);
+  EXPECT_EQ(page(1).slots.best(), Tier::kDisk);
+  EXPECT_EQ(page(3).slots.best(), Tier::kHost);
+}
+
 TEST_F(ResidencyTest, GoesFromDeviceToHostToDisk) {
   Residency residency({1, 1, 5});
   EXPECT_EQ(residency.available(), 6);
