@@ -45,7 +45,7 @@ MAY_INCLUDE = {
     "kernels/cpu/estimation/adaptive": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows"
     " kernels/cpu/estimation",
     "kernels/cpu": "kernels/api kernels/index kernels/cpu/*",
-    "kernels/cuda/runtime": "kernels/api kernels/index",
+    "kernels/cuda/runtime": "common/system kernels/api kernels/index",
     "kernels/cuda/sm90": "kernels/api kernels/index kernels/cuda/runtime",
     "kernels/cuda/sm90/ptx": "",
     "kernels/cuda/sm90/rows": "kernels/api kernels/cuda/runtime kernels/cuda/sm90 kernels/cuda/sm90/ptx",
