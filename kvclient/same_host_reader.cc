@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kTransportName = "same-host";
 // A rank on this host that does not take a connection for so long is left to the transport.
-constexpr std::chrono::seconds kConnectLimit{1};
+constexpr std::chrono::seconds kConnectLimit{5};
 // Of one thread: those to groups that are gone go in the end.
 constexpr size_t kMaxConnections = 256;
 
