@@ -46,36 +46,12 @@
 
 #include "common/clock.h"
 #include "common/content/page_keys.h"
-#include "common/dtype.h"
-#include "common/page_tokens.h"
 #include "common/result.h"
 #include "common/system/shared_memory.h"
-#include "common/tier.h"
+#include "kvstore/pages/page.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
-
-using millrace::kNumTiers;
-using millrace::PerTier;
-using millrace::Tier;
-
-// What the store itself notes of a page, PageEntry: a bound.
-inline constexpr int64_t kPageEntryBytes = 64;
-
-struct KvGeometry {
-  int32_t num_layers = 0;
-  int32_t num_kv_heads = 0;   // held by this rank
-  int32_t first_kv_head = 0;  // of the model
-  int32_t head_dim = 0;
-  DType dtype = DType::kFloat32;
-  int32_t page_tokens = kPageTokens;
-
-  int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
-  int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }
-  // Host memory that a page takes besides its bytes, whatever tier they are in.
-  int64_t record_bytes() const { return digest_bytes() + kPageEntryBytes; }
-  bool operator==(const KvGeometry&) const = default;
-};
 
 // Eight of the largest replies of a KV server.
 inline constexpr int64_t kDefaultReadBytes = int64_t{512} << 20;
@@ -106,15 +82,6 @@ struct KvStoreConfig {
   KvGeometry geometry;  // of the one model this rank serves
 };
 
-// kv_head counts in the model, not in the rank.
-struct PageKey {
-  int32_t layer = 0;
-  int32_t kv_head = 0;
-  int64_t page = 0;  // of the prompt: tokens [64 page, 64 page + 64)
-
-  bool operator==(const PageKey&) const = default;
-};
-
 // A page of a prompt by what is in it.
 struct CachedPage {
   int64_t page = 0;
@@ -129,22 +96,6 @@ inline std::vector<int64_t> consecutive_pages(int64_t first_page, int64_t num_pa
   for (int64_t& page : pages) page = static_cast<int64_t>(next++);
   return pages;
 }
-
-// Layers [first_layer, first_layer + num_layers) of kv heads [first_kv_head, ...). Heads count in the
-// model.
-struct HeadBlock {
-  int32_t first_layer = 0;
-  int32_t num_layers = 0;
-  int32_t first_kv_head = 0;
-  int32_t num_kv_heads = 0;
-};
-
-// Bounds of a page's keys, [head_dim] each (kernels/api/digest.h); of several pages, [pages, head_dim].
-struct PageDigest {
-  std::span<const float> min;
-  std::span<const float> max;
-  std::span<const float> radius;
-};
 
 // A page held in place for reading. `bytes` is valid while the PinnedPages lives.
 struct PinnedPage {

@@ -7,9 +7,9 @@
 #include <mutex>
 
 #include "common/aligned_buffer.h"
-#include "kvstore/page_io.h"
-#include "kvstore/page_table.h"
-#include "kvstore/residency.h"
+#include "kvstore/pages/page_io.h"
+#include "kvstore/pages/page_table.h"
+#include "kvstore/pages/residency.h"
 
 namespace millrace::kvstore {
 

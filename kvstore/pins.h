@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kvstore/kv_store.h"
-#include "kvstore/page_io.h"
-#include "kvstore/page_table.h"
+#include "kvstore/pages/page_io.h"
+#include "kvstore/pages/page_table.h"
 #include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {

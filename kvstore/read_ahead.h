@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "kvstore/page_io.h"
-#include "kvstore/page_table.h"
-#include "kvstore/residency.h"
+#include "kvstore/pages/page_io.h"
+#include "kvstore/pages/page_table.h"
+#include "kvstore/pages/residency.h"
 #include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {

@@ -28,12 +28,13 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
       read_ahead_(io_, residency_, mutex_, clock, read_ahead_bytes),
+      cache_check_(io_, residency_, cache_, mutex_),
       leases_(clock),
       cooled_at_(clock.now()) {}
 
 TieredKvStore::~TieredKvStore() {
-  MR_CHECK(pinned_pages_ == 0, "{} pages are pinned in a store that is being destroyed",
-           pinned_pages_);
+  MR_CHECK(residency_.reader_pins() == 0, "{} pages are pinned in a store that is being destroyed",
+           residency_.reader_pins());
 }
 
 Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t num_tokens,
@@ -113,18 +114,13 @@ bool TieredKvStore::make_room(int64_t num_pages, Columns& gone) {
     residency_.count_cached(*column, -1);
     gone.push_back(cache_.remove(*column));
     cache_evictions_ += column->num_entries();
-    free(*column);
+    residency_.free(*column);
   }
   return true;
 }
 
 void TieredKvStore::let_go(PageColumn& column) {
-  if (cache_.let_go(column)) free(column);
-}
-
-void TieredKvStore::free(PageColumn& column) {
-  column.dead = true;
-  for (PageEntry& page : column.entries()) residency_.free_unpinned(page);
+  if (cache_.let_go(column)) residency_.free(column);
 }
 
 // Records of a long prompt are gigabytes.
@@ -352,70 +348,6 @@ std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> key
   return found;
 }
 
-// The lock is held for one column at a time, and not while it is read.
-std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys,
-                                              CacheCheck check) {
-  std::vector<bool> intact(keys.size());
-  for (size_t i = 0; i < keys.size(); ++i) {
-    std::shared_ptr<PageColumn> column;
-    std::vector<PageEntry*> entries;
-    {
-      std::lock_guard lock(mutex_);
-      PageColumn* const found = cache_.find(keys[i]);
-      if (found == nullptr) continue;
-      const auto on_disk = [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; };
-      if (check == CacheCheck::kDisk && std::ranges::none_of(found->entries(), on_disk)) {
-        intact[i] = true;
-        continue;
-      }
-      column = found->shared_from_this();
-      for (PageEntry& page : column->entries()) {
-        residency_.pin(page);
-        entries.push_back(&page);
-      }
-      pinned_pages_ += std::ssize(entries);
-    }
-    const auto checked = check_column(*column, check);
-    unpin(entries);
-    intact[i] = checked.ok();
-    if (checked.ok()) continue;
-    spdlog::warn("kvstore: a cached page is forgotten: {}", checked.error().to_string());
-    std::lock_guard lock(mutex_);
-    ++cache_corruptions_;
-    if (cache_.find(keys[i]) != column.get()) continue;
-    residency_.count_cached(*column, -1);
-    cache_.remove(*column);
-    if (column->num_requests == 0) free(*column);
-  }
-  return intact;
-}
-
-Result<void> TieredKvStore::check_column(PageColumn& column, CacheCheck check) const {
-  AlignedBuffer memory;
-  const auto page_bytes = static_cast<size_t>(io_.page_bytes());
-  for (const PageEntry& page : column.entries()) {
-    Tier tier{};
-    int32_t slot = 0;
-    {
-      std::lock_guard lock(mutex_);
-      tier = page.slots.best();
-      slot = page.slots[tier];
-    }
-    if (check == CacheCheck::kDisk && tier != Tier::kDisk) continue;
-    if (const auto bytes = io_.address(tier, slot); !bytes.empty()) {
-      if (checksum(bytes) == page.checksum) continue;
-      const PageKey key = column.key_of(page);
-      return error(Errc::kCorrupt,
-                   "layer {} kv head {} page {} of request '{}' has not the checksum it was "
-                   "written with",
-                   key.layer, key.kv_head, key.page, column.request_id());
-    }
-    if (memory.bytes() == 0) memory = AlignedBuffer(io_.page_bytes());
-    MR_RETURN_IF_ERROR(io_.read(tier, slot, page, {memory.as<std::byte>(), page_bytes}));
-  }
-  return {};
-}
-
 Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_prefix(const std::string& request_id,
                                                                int32_t layer, int32_t kv_head,
                                                                std::span<const int64_t> pages) {
@@ -489,8 +421,7 @@ Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
 
 std::unique_ptr<Pins> TieredKvStore::hold_pages(std::shared_ptr<PageTable> table,
                                                 std::vector<PageEntry*> entries) {
-  for (PageEntry* page : entries) residency_.pin(*page);
-  pinned_pages_ += std::ssize(entries);
+  residency_.pin_for_reader(entries);
   return std::make_unique<Pins>(
       Pins::Source{.io = io_,
                    .budget = read_budget_,
@@ -593,8 +524,7 @@ void TieredKvStore::cool_pages() {
 
 void TieredKvStore::unpin(std::span<PageEntry* const> pages) {
   std::lock_guard lock(mutex_);
-  for (PageEntry* page : pages) residency_.unpin(*page);
-  pinned_pages_ -= static_cast<int64_t>(pages.size());
+  residency_.unpin_for_reader(pages);
 }
 
 Result<void> TieredKvStore::check_sealed_lease(const std::string& request_id,
@@ -664,7 +594,7 @@ KvStoreStats TieredKvStore::stats() const {
   stats.cached_pages = cache_.num_columns() * rows();
   stats.idle_cached_pages = idle_pages();
   stats.cache_evictions = cache_evictions_;
-  stats.cache_corruptions = cache_corruptions_;
+  stats.cache_corruptions = cache_check_.num_damaged();
   stats.requests = static_cast<int64_t>(tables_.size());
   stats.leases_active = leases_.active();
   stats.leases_expired = leases_.expired();
@@ -673,7 +603,7 @@ KvStoreStats TieredKvStore::stats() const {
   stats.moves = residency_.moves();
   stats.read_ahead_pages = read_ahead_.pages_read();
   stats.read_ahead_hits = read_ahead_.pages_taken();
-  stats.pinned_pages = pinned_pages_;
+  stats.pinned_pages = residency_.reader_pins();
   return stats;
 }
 

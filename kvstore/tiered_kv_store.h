@@ -13,14 +13,15 @@
 #include <string>
 #include <unordered_map>
 
+#include "kvstore/cached_page_check.h"
 #include "kvstore/kv_store.h"
-#include "kvstore/page_io.h"
 #include "kvstore/page_mover.h"
-#include "kvstore/page_table.h"
+#include "kvstore/pages/page_io.h"
+#include "kvstore/pages/page_table.h"
+#include "kvstore/pages/prefix_cache.h"
+#include "kvstore/pages/residency.h"
 #include "kvstore/pins.h"
-#include "kvstore/prefix_cache.h"
 #include "kvstore/read_ahead.h"
-#include "kvstore/residency.h"
 #include "kvstore/rules/lease_table.h"
 #include "kvstore/tiers/read_budget.h"
 
@@ -54,7 +55,9 @@ class TieredKvStore final : public KvStore {
   Result<int64_t> remember(const std::string& request_id,
                            std::span<const CachedPage> pages) override;
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
-  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override;
+  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override {
+    return cache_check_.check(keys, check);
+  }
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head,
                                                   std::span<const int64_t> pages) override;
@@ -114,16 +117,12 @@ class TieredKvStore final : public KvStore {
   bool make_room(int64_t num_pages, Columns& gone);
   int64_t idle_pages() const { return cache_.num_idle() * rows(); }
   void let_go(PageColumn& column);
-  // Of a column that nobody holds.
-  void free(PageColumn& column);
   std::unique_ptr<Pins> hold_pages(std::shared_ptr<PageTable> table,
                                    std::vector<PageEntry*> entries);
 
   int64_t rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
   Result<void> begin_after(const std::string& request_id, int64_t num_tokens,
                            std::span<const int64_t> pages, int64_t sequence, Columns prefix);
-  // Whether all pages of the column, which are pinned, have their checksum.
-  Result<void> check_column(PageColumn& column, CacheCheck check) const;
   Result<std::shared_ptr<PageTable>> make_table(const std::string& request_id, int64_t num_tokens,
                                                 std::span<const int64_t> pages, int64_t sequence,
                                                 Columns prefix) const;
@@ -158,15 +157,14 @@ class TieredKvStore final : public KvStore {
   Residency residency_;
   PageMover mover_;
   ReadAhead read_ahead_;
+  PrefixCache cache_;
+  CachedPageCheck cache_check_;
   std::condition_variable reader_came_;
   LeaseTable leases_;
   std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;
-  PrefixCache cache_;
   int64_t cache_evictions_ = 0;
-  int64_t cache_corruptions_ = 0;
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
-  int64_t pinned_pages_ = 0;
   PerTier<int64_t> page_hits_;
   TimePoint cooled_at_;
 };

@@ -1,11 +1,11 @@
-#include "kvstore/eviction_queue.h"
+#include "kvstore/pages/eviction_queue.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "kvstore/page_table.h"
+#include "kvstore/pages/page_table.h"
 #include "tests/unit/kvstore/page_data.h"
 
 namespace millrace::kvstore {

@@ -1,9 +1,9 @@
-#include "kvstore/residency.h"
+#include "kvstore/pages/residency.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kvstore/page_table.h"
+#include "kvstore/pages/page_table.h"
 #include "tests/unit/kvstore/page_data.h"
 
 namespace millrace::kvstore {

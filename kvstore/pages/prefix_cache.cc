@@ -1,4 +1,4 @@
-#include "kvstore/prefix_cache.h"
+#include "kvstore/pages/prefix_cache.h"
 
 #include <algorithm>
 #include <functional>

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/result.h"
-#include "kvstore/kv_store.h"
-#include "kvstore/page_column.h"
+#include "kvstore/pages/page.h"
+#include "kvstore/pages/page_column.h"
 
 namespace millrace::kvstore {
 

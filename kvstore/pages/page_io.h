@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kvstore/page_column.h"
+#include "kvstore/pages/page_column.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {

@@ -1,4 +1,6 @@
-#include "kvstore/page_column.h"
+#include "kvstore/pages/page_column.h"
+
+#include "common/check.h"
 
 namespace millrace::kvstore {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kvstore/page_column.h"
+#include "kvstore/pages/page_column.h"
 
 namespace millrace::kvstore {
 

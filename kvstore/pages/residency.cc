@@ -1,6 +1,8 @@
-#include "kvstore/residency.h"
+#include "kvstore/pages/residency.h"
 
 #include <algorithm>
+
+#include "common/check.h"
 
 namespace millrace::kvstore {
 namespace {
@@ -109,6 +111,21 @@ void Residency::unpin(PageEntry& page) {
   } else if (page.queue_index < 0) {
     enqueue(page);
   }
+}
+
+void Residency::pin_for_reader(std::span<PageEntry* const> pages) {
+  for (PageEntry* page : pages) pin(*page);
+  reader_pins_ += std::ssize(pages);
+}
+
+void Residency::unpin_for_reader(std::span<PageEntry* const> pages) {
+  for (PageEntry* page : pages) unpin(*page);
+  reader_pins_ -= std::ssize(pages);
+}
+
+void Residency::free(PageColumn& column) {
+  column.dead = true;
+  for (PageEntry& page : column.entries()) free_unpinned(page);
 }
 
 void Residency::free_unpinned(PageEntry& page) {

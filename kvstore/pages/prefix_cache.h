@@ -11,7 +11,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "kvstore/page_column.h"
+#include "kvstore/pages/page_column.h"
 
 namespace millrace::kvstore {
 

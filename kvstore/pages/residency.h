@@ -16,10 +16,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
-#include "kvstore/eviction_queue.h"
-#include "kvstore/kv_store.h"
-#include "kvstore/page_column.h"
+#include "kvstore/pages/eviction_queue.h"
+#include "kvstore/pages/page.h"
+#include "kvstore/pages/page_column.h"
 #include "kvstore/tiers/slot_pool.h"
 
 namespace millrace::kvstore {
@@ -56,7 +57,13 @@ class Residency {
 
   void pin(PageEntry& page);
   void unpin(PageEntry& page);  // the last unpin of a page of a dead column frees it
+  // Of a reader; counted until they are unpinned.
+  void pin_for_reader(std::span<PageEntry* const> pages);
+  void unpin_for_reader(std::span<PageEntry* const> pages);
+  int64_t reader_pins() const { return reader_pins_; }
   void free_unpinned(PageEntry& page);
+  // A column that nobody holds: its pages go, those that are pinned with their last unpin.
+  void free(PageColumn& column);
   // Of a column that comes into the prefix cache, or leaves it: before its key is taken away, after it
   // is given.
   void count_cached(PageColumn& column, int64_t sign);
@@ -129,6 +136,7 @@ class Residency {
   int64_t moving_ = 0;  // copies in flight: each holds a slot that comes back
   int64_t transit_slots_;
   int64_t evictions_ = 0;
+  int64_t reader_pins_ = 0;
   PerTier<PerTier<int64_t>> moves_;
   PerTier<int64_t> cached_slots_;
 };

@@ -1,4 +1,4 @@
-#include "kvstore/page_table.h"
+#include "kvstore/pages/page_table.h"
 
 #include <algorithm>
 

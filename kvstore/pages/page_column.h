@@ -13,7 +13,7 @@
 
 #include "common/aligned_buffer.h"
 #include "common/content/page_keys.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/pages/page.h"
 #include "kvstore/rules/placement.h"
 #include "kvstore/tiers/slot_pool.h"
 

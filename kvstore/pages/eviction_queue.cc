@@ -1,4 +1,6 @@
-#include "kvstore/eviction_queue.h"
+#include "kvstore/pages/eviction_queue.h"
+
+#include "common/check.h"
 
 namespace millrace::kvstore {
 

@@ -1,4 +1,4 @@
-#include "kvstore/page_io.h"
+#include "kvstore/pages/page_io.h"
 
 #include <algorithm>
 

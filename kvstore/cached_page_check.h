@@ -1,0 +1,42 @@
+// Whether pages that stay for later prompts still have the checksum they were written with. Reads them
+// outside the store's lock, pinned, and forgets a page that is damaged in any layer or kv head.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "kvstore/kv_store.h"
+#include "kvstore/pages/page_column.h"
+#include "kvstore/pages/page_io.h"
+#include "kvstore/pages/prefix_cache.h"
+#include "kvstore/pages/residency.h"
+
+namespace millrace::kvstore {
+
+class CachedPageCheck {
+ public:
+  // All outlive the check; `mutex` guards `residency`, `cache` and the columns.
+  CachedPageCheck(const PageIo& io, Residency& residency, PrefixCache& cache, std::mutex& mutex)
+      : io_(io), residency_(residency), cache_(cache), mutex_(mutex) {}
+
+  // Of each key, whether its page is remembered and intact. Any thread, several at once.
+  std::vector<bool> check(std::span<const PageContentKey> keys, CacheCheck what);
+  // Pages that were forgotten. Under the lock.
+  int64_t num_damaged() const { return num_damaged_; }
+
+ private:
+  bool is_intact(const PageContentKey& key, CacheCheck what);
+  // The column is pinned.
+  Result<void> read(PageColumn& column, CacheCheck what) const;
+  void forget(const PageContentKey& key, PageColumn& column);
+
+  const PageIo& io_;
+  Residency& residency_;
+  PrefixCache& cache_;
+  std::mutex& mutex_;
+  int64_t num_damaged_ = 0;
+};
+
+}  // namespace millrace::kvstore

@@ -1,0 +1,60 @@
+// A page by its place, its size and its digest.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/dtype.h"
+#include "common/page_tokens.h"
+#include "common/tier.h"
+
+namespace millrace::kvstore {
+
+using millrace::kNumTiers;
+using millrace::PerTier;
+using millrace::Tier;
+
+// What the store itself notes of a page, PageEntry: a bound.
+inline constexpr int64_t kPageEntryBytes = 64;
+
+struct KvGeometry {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;   // held by this rank
+  int32_t first_kv_head = 0;  // of the model
+  int32_t head_dim = 0;
+  DType dtype = DType::kFloat32;
+  int32_t page_tokens = kPageTokens;
+
+  int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
+  int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }
+  // Host memory that a page takes besides its bytes, whatever tier they are in.
+  int64_t record_bytes() const { return digest_bytes() + kPageEntryBytes; }
+  bool operator==(const KvGeometry&) const = default;
+};
+
+// kv_head counts in the model, not in the rank.
+struct PageKey {
+  int32_t layer = 0;
+  int32_t kv_head = 0;
+  int64_t page = 0;  // of the prompt: tokens [64 page, 64 page + 64)
+
+  bool operator==(const PageKey&) const = default;
+};
+
+// Layers [first_layer, first_layer + num_layers) of kv heads [first_kv_head, ...). Heads count in the
+// model.
+struct HeadBlock {
+  int32_t first_layer = 0;
+  int32_t num_layers = 0;
+  int32_t first_kv_head = 0;
+  int32_t num_kv_heads = 0;
+};
+
+// Bounds of a page's keys, [head_dim] each (kernels/api/digest.h); of several pages, [pages, head_dim].
+struct PageDigest {
+  std::span<const float> min;
+  std::span<const float> max;
+  std::span<const float> radius;
+};
+
+}  // namespace millrace::kvstore
