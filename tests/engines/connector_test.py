@@ -10,6 +10,7 @@ from millrace_kv.connector import MillraceConnector, check_vllm_version
 from millrace_kv.messages import LoadFailures
 from millrace_kv.model_shape import ModelShape
 from millrace_kv.options import Options
+from millrace_kv.scheduler_side import SchedulerSide, _Remote
 
 GIVEN = {"coordinator": "host:8000"}
 SHAPE = ModelShape(num_layers=5, num_kv_heads=2, head_dim=128, dtype="bfloat16", vocab_size=2048)
@@ -67,6 +68,60 @@ class FailuresTest(unittest.TestCase):
 
     def test_errors_say_their_code(self):
         self.assertEqual(str(MillraceError("peer_lost", "rank 0")), "peer_lost: rank 0")
+
+
+class FakePrefill:
+    """Events and coordinator of one prefill: what was done with them, in order. It ends when somebody waits for that."""
+
+    def __init__(self):
+        self.error, self.ended, self.calls = None, self, []
+
+    def wait(self, timeout_s):
+        self.calls.append("wait")
+        return True
+
+    def end(self, request_id):
+        self.calls.append(f"end {request_id}")
+
+    def release(self, request_id, lease_id):
+        self.calls.append(f"release {request_id} {lease_id}")
+
+    def close(self):
+        self.calls.append("close")
+
+
+class EndingsTest(unittest.TestCase):
+    def calls_after(self, how, lease_id="", failure=None):
+        shape = {"get_total_num_hidden_layers": 5, "get_total_num_kv_heads": 2, "get_head_size": 128, "get_vocab_size": 2048}
+        model = types.SimpleNamespace(dtype="torch.bfloat16", served_model_name="fixture",
+                                      **{name: lambda value=value: value for name, value in shape.items()})
+        side = SchedulerSide(Options.parse(GIVEN), types.SimpleNamespace(model_config=model), 16)
+        prefill = side._coordinator = FakePrefill()
+        request = types.SimpleNamespace(request_id="vllms", num_prompt_tokens=2048, cache_salt=None)
+        side._remotes["vllms"] = _Remote(prefill, 0.0, "ours", lease_id, request=request)
+        if failure:
+            side.failed({"vllms": failure})
+        how(side, request)
+        side.close()
+        return prefill.calls
+
+    @staticmethod
+    def received(side, request):
+        side.received([request.request_id])
+
+    @staticmethod
+    def finished(side, request):
+        side.finished(request)
+
+    def test_what_was_pulled_before_the_prefill_ended_is_released_and_not_cancelled(self):
+        self.assertEqual(self.calls_after(self.received), ["wait", "end ours", "close"])
+
+    def test_a_routers_lease_is_released_once_it_can_be(self):
+        self.assertEqual(self.calls_after(self.received, "lease"), ["wait", "release ours lease", "close"])
+
+    def test_what_nobody_waits_for_is_cancelled_at_once(self):
+        self.assertEqual(self.calls_after(self.finished), ["end ours", "close"])
+        self.assertEqual(self.calls_after(self.received, failure=("corrupt", "rank 0")), ["end ours", "close"])
 
 
 if __name__ == "__main__":

@@ -163,6 +163,11 @@ class VllmTest(ServiceTestCase):
         text = self.service.get("/metrics")[2]
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
 
+    def done_prefills(self):
+        text = self.service.get("/metrics")[2]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+                   if line.startswith("millrace_prefill_requests_total") and 'outcome="done"' in line)
+
     def own(self, tokens):
         """vLLM's answer by its own prefill."""
         answer, computed = self.vllm.answer(tokens, params=False)
@@ -227,9 +232,12 @@ class VllmTest(ServiceTestCase):
     def test_prompts_at_once_get_their_own_answers(self):
         records = [make_prompt(1200 + 333 * n, seed=20 + n) for n in range(6)]
         before = self.vllm.total_scheduled()
+        done = self.done_prefills()
         expected = {self.vllm.add(record["prompt_token_ids"]): record["answer_token_ids"] for record in records}
         answers = self.vllm.finish()
         self.assertEqual(self.vllm.total_scheduled() - before, len(records) * NEW_TOKENS)
+        # Pulled while they were computed, and not cancelled for that.
+        wait_until("the end of all prefills", lambda: self.done_prefills() - done == len(records), 30)
         self.assertEqual({request_id: answer[:4] for request_id, answer in answers.items()}, expected)
 
     @once
@@ -268,6 +276,20 @@ class VllmTest(ServiceTestCase):
         answer, computed = self.vllm.answer(tokens, params)
         self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 1))
         self.assertEqual(self.metric("millrace_prefill_requests_total"), requests)
+
+    @once
+    def test_a_routers_prefill_is_pulled_while_it_runs(self):
+        from millrace_kv import Coordinator
+        from millrace_kv.coordinator import prompt_digest
+        record = make_prompt(LONG, seed=44)
+        tokens = record["prompt_token_ids"]
+        posted = Coordinator(f"127.0.0.1:{self.service.http_port}").prefill("fixture", tokens)
+        params = {"request_id": posted.request_id, "lease_id": posted.manifest(60).lease_id, "prompt_sha256": prompt_digest(tokens)}
+        answer, computed = self.vllm.answer(tokens, params)
+        self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 1))
+        self.assertTrue(posted.ended.wait(60))
+        posted.check()
+        # That no lease is left is asked for after each test.
 
     @once
     def test_a_router_that_knows_openai_only_gets_one_computed_token(self):

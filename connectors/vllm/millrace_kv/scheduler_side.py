@@ -64,7 +64,8 @@ class SchedulerSide:
         self._cancelled = []
         self._failures = {}  # of loads: (code, why)
         self._news = threading.Event()
-        self._endings = ThreadPoolExecutor(4, "millrace-end")
+        # A group computes one prompt at a time: no more than groups wait for the end of a prefill.
+        self._endings = ThreadPoolExecutor(16, "millrace-end")
         self._complaints = _Complaints()
         self._model_lock = threading.Lock()
         self._model = None
@@ -142,7 +143,7 @@ class SchedulerSide:
                 self._say(remote.request, *failure)
                 # What vLLM computes now is as good for others as any.
                 self._set_cache_salt(remote.request, remote.cache_salt)
-            self._end(request_id)
+            self._end(request_id, pulled=not failure)
 
     def finished(self, request):
         """Also when aborted, at any point."""
@@ -248,13 +249,18 @@ class SchedulerSide:
         remote.cancelled = True
         self._cancelled.append(request_id)
 
-    def _end(self, request_id):
+    def _end(self, request_id, pulled=False):
         """Cancels the prefill, or releases its lease, behind vLLM's back."""
         remote = self._remotes.pop(request_id, None)
-        if remote is not None and not (remote.events.error and remote.events.error.code in ("peer_lost", "not_found")):
-            self._endings.submit(self._end_remote, remote)
+        if remote is not None:
+            self._endings.submit(self._end_remote, remote, pulled)
 
-    def _end_remote(self, remote):
+    def _end_remote(self, remote, pulled):
+        if pulled:
+            # The last page comes before the prefill's end. Until then a lease cannot be released, and a prefill would count as cancelled.
+            remote.events.ended.wait(self._options.pull_timeout_s)
+        if remote.events.error and remote.events.error.code in ("peer_lost", "not_found"):
+            return
         try:
             if remote.lease_id:  # a router's: no more than what it gave
                 self._coordinator.release(remote.millrace_id, remote.lease_id)
