@@ -38,6 +38,14 @@ std::optional<ApiError> RequestReader::take() {
   buffer_.bytes().consume(taken);
   starved_ = ec == http::error::need_more || buffer_.bytes().size() == 0;
   if (ec && ec != http::error::need_more) return unreadable(ec);
+  if (!in_body) {
+    header_bytes_ += taken;
+    // The parser's own limit is one of what it has not taken yet, and it takes line by line.
+    const uint64_t unfinished_bytes = has_header() ? 0 : buffer_.bytes().size();
+    if (header_bytes_ + unfinished_bytes > max_header_bytes_) {
+      return unreadable(http::error::header_limit);
+    }
+  }
   if (!in_body && has_header() && !parser_.chunked() &&
       header().count(http::field::transfer_encoding) > 0) {
     // Where its body ends is anybody's guess (RFC 9112, 6.3), and the next request might begin in it.
@@ -53,11 +61,11 @@ std::optional<ApiError> RequestReader::take() {
 }
 
 std::optional<ApiError> RequestReader::check_framing() const {
-  // An unfinished piece is a line or a trailer, never content.
+  // An unfinished piece is a line or a trailer, never content; so much of it may be what a chunk needs.
   const uint64_t unfinished_bytes = starved_ ? buffer_.bytes().size() : 0;
-  if (excess_bytes_ + unfinished_bytes <= max_header_bytes_ + kChunkFramingBytes) {
-    return std::nullopt;
-  }
+  const uint64_t unfinished_excess =
+      unfinished_bytes > kChunkFramingBytes ? unfinished_bytes - kChunkFramingBytes : 0;
+  if (excess_bytes_ + unfinished_excess <= max_header_bytes_) return std::nullopt;
   return ApiError(error(Errc::kInvalidArgument,
                         "chunk extensions and trailers exceed the limit of {} bytes",
                         max_header_bytes_));

@@ -72,6 +72,7 @@ class RequestReader {
   ReadBuffer& buffer_;
   http::request_parser<http::string_body> parser_;
   std::function<void(uint64_t, beast::string_view, boost::system::error_code&)> on_chunk_;
+  uint64_t header_bytes_ = 0;
   uint64_t num_chunks_ = 0;
   uint64_t excess_bytes_ = 0;  // of framing, beyond what the chunks need
   bool starved_ = true;
