@@ -14,6 +14,7 @@ void LandingPages::begin(const PageRun& run, int64_t page_bytes, Take take) {
 }
 
 void LandingPages::restart() {
+  if (run_ == nullptr) return;
   pages_.clear();
   taken_.clear();
 }

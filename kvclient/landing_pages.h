@@ -20,7 +20,7 @@ class LandingPages final : public comm::PayloadObserver {
   // Of the replies from here to end(); `run` outlives them.
   void begin(const PageRun& run, int64_t page_bytes, Take take);
   void end() { run_ = nullptr; }
-  // The same pages will come once more, from the first on.
+  // The same pages will come once more, from the first on. After end(): nothing.
   void restart();
   void landed(const comm::ReplyHead& reply, int64_t num_bytes) override;
 

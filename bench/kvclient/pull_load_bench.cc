@@ -1,5 +1,5 @@
 // Pulls caches over and over, all of them at a time, as a busy decode node would: what a prefill meets.
-//   pull_load_bench --response r1.json r2.json ... [--transport tcp] [--no-same-host]
+//   pull_load_bench --response r1.json r2.json ... [--threads 8] [--no-same-host]
 // Prints "ready" after the first round; once its standard input ends, it pulls no more, and prints a JSON
 // object. Exit status 1: a pull failed.
 #include <fmt/format.h>

@@ -29,7 +29,7 @@ Result<void> poll(cudaEvent_t event, Deadline deadline) {
 
 }  // namespace
 
-// Who has waited works on what came, and may be slow at it as the driver leaves a thread.
+// Code that runs after a wait would be slow with the registers as the driver may leave them.
 Result<void> wait_for_event(cudaEvent_t event, Deadline deadline) {
   auto waited = poll(event, deadline);
   empty_upper_halves();

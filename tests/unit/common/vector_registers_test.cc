@@ -9,7 +9,7 @@ namespace {
 
 TEST(VectorRegisters, UpperHalvesAreEmptyAfterwards) {
   empty_upper_halves();
-  if (!test::upper_halves_in_use()) GTEST_SKIP() << "this processor does not say";
+  if (!test::upper_halves_in_use().has_value()) GTEST_SKIP() << "this processor does not say";
   EXPECT_FALSE(*test::upper_halves_in_use());
 #ifdef __x86_64__
   asm volatile("vpcmpeqb %%xmm0, %%xmm0, %%xmm0\n\tvinsertf128 $1, %%xmm0, %%ymm0, %%ymm0" ::

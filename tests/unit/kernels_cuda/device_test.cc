@@ -50,7 +50,7 @@ TEST_F(CudaDeviceTest, CopiesThereAndBackInStreamOrder) {
 
 // Else what the host computes next takes many times as long (common/system/vector_registers.h).
 TEST_F(CudaDeviceTest, AWaitLeavesVectorRegistersAsOrdinaryCodeExpectsThem) {
-  if (!test::upper_halves_in_use()) GTEST_SKIP() << "this processor does not say";
+  if (!test::upper_halves_in_use().has_value()) GTEST_SKIP() << "this processor does not say";
   std::vector<int> values(1 << 20);
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(int));
   auto memory = device_->allocate(bytes);
