@@ -51,6 +51,7 @@ struct Arguments {
   std::string cache;
   std::string cache_salt;
   bool cache_impure = false;
+  double kv_budget = 1;
   bool events = false;  // for whoever pulls while the prefill goes on
   std::string lease_id;
   double timeout_s = 60;
@@ -111,6 +112,7 @@ std::string prefill_target(const Arguments& arguments) {
     target += "&cache_salt=" + percent_encode(arguments.cache_salt);
   }
   if (arguments.cache_impure) target += "&cache_impure=true";
+  if (arguments.kv_budget != 1) target += fmt::format("&kv_budget={}", arguments.kv_budget);
   return target;
 }
 
@@ -227,6 +229,14 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
       ->type_name("SALT");
   command->add_flag("--cache-impure", arguments.cache_impure,
                     "share pages under a head plan whose choice depends on what follows, too");
+  command
+      ->add_option(
+          "--kv-budget", arguments.kv_budget,
+          "share of its pages that each kv head of each layer keeps, above 0; the pages with "
+          "most attention mass stay")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str();
   command->add_flag("--events", arguments.events,
                     "write all events as they arrive, for millrace-decode --events -");
   command->callback([&] { action = [&] { return prefill(arguments); }; });

@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <iostream>
 
-#include "common/text_bar.h"
+#include "common/cli/text_bar.h"
 
 namespace millrace::client {
 

@@ -91,8 +91,9 @@ class RankRun {
                         .tail_s = tail_s(timeline, node_.feed->done_at()),
                         .hot_s = timeline.hot_s,
                         .cache_checksums = {cache.checksum()}};
-    MR_RETURN_IF_ERROR(generate({.prompt = cache.slabs(), .first_token = result.first_token_id},
-                                timeline.began, report));
+    MR_RETURN_IF_ERROR(generate(
+        {.prompt = cache.slabs(), .heads = cache.heads(), .first_token = result.first_token_id},
+        timeline.began, report));
     return report;
   }
 

@@ -124,8 +124,8 @@ Result<void> PageIntake::take_layer(int32_t layer) {
 }
 
 Result<void> PageIntake::take_scores(int32_t layer) {
-  MR_ASSIGN_OR_RETURN(const auto scores, client_.pull_scores(layer, 1, shape_.first_kv_head,
-                                                             shape_.num_kv_heads, deadline_));
+  MR_ASSIGN_OR_RETURN(auto scores, client_.pull_scores(layer, 1, shape_.first_kv_head,
+                                                       shape_.num_kv_heads, deadline_));
   struct Scored {
     float score;
     PageName name;
@@ -133,9 +133,13 @@ Result<void> PageIntake::take_scores(int32_t layer) {
   std::vector<Scored> hot, rest;
   const auto num_pages = static_cast<size_t>(shape_.num_pages());
   for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
-    const auto row = std::span(scores).subspan(static_cast<size_t>(h) * num_pages, num_pages);
+    auto row = std::span(scores).subspan(static_cast<size_t>(h) * num_pages, num_pages);
+    for (size_t page = 0; page < num_pages; ++page) {
+      if (!shape_.has_page(layer, h, static_cast<int64_t>(page))) row[page] = 0;
+    }
     const auto is_hot = kvclient::hot_list(row, hot_share_);
     for (size_t page = 0; page < num_pages; ++page) {
+      if (!shape_.has_page(layer, h, static_cast<int64_t>(page))) continue;
       const PageName name{layer, shape_.first_kv_head + h, static_cast<int64_t>(page)};
       parts_.pool->set_score(name, row[page]);
       (is_hot[page] ? hot : rest).push_back({row[page], name});

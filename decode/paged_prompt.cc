@@ -64,7 +64,8 @@ Result<std::unique_ptr<PagedPrompt>> PagedPrompt::open(const Parts& parts,
                          .num_query_heads = shard.num_query_heads,
                          .head_dim = manifest.layout.head_dim,
                          .num_tokens = manifest.num_tokens,
-                         .dtype = find_dtype(manifest.layout.dtype).value()};
+                         .dtype = find_dtype(manifest.layout.dtype).value(),
+                         .kept = manifest.kept_pages ? &*manifest.kept_pages : nullptr};
   const int64_t all = shape.num_layers * shape.num_kv_heads * shape.num_pages();
   const int64_t least = std::min(all, kLeastPages * shape.num_kv_heads);
   const int64_t room =

@@ -1,5 +1,7 @@
 #include "decode/pulled_cache.h"
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -18,9 +20,12 @@ constexpr int32_t kBlockTokens = 64;
 // Notes how much of a pull is here when its feed enters a stage.
 class StageNotes {
  public:
-  StageNotes(HandoverFeed& feed, const kvclient::Pull& pull)
+  // `before_start`: the feed's stage when nothing was asked for yet.
+  StageNotes(HandoverFeed& feed, const kvclient::Pull& pull, HandoverFeed::Stage before_start)
       : listener_(std::make_shared<const std::function<void()>>(
             [notes = notes_, &feed, &pull] { note(*notes, feed, pull); })) {
+    if (before_start != HandoverFeed::Stage::kComputing) notes_->while_computing = 0;
+    if (before_start == HandoverFeed::Stage::kDone) notes_->before_done = 0;
     feed.listen(listener_);
     (*listener_)();
   }
@@ -73,8 +78,9 @@ Result<PulledCache> PulledCache::pull(kvclient::PullClient& client,
   request.hot_share = order.hot_share;
   request.timeout = deadline.left();
   cache.timeline_.began = Clock::steady().now();
+  const auto before_start = feed->stage();
   MR_ASSIGN_OR_RETURN(const auto pull, client.start(manifest, std::move(request)));
-  StageNotes notes(*feed, *pull);
+  StageNotes notes(*feed, *pull, before_start);
   if (const auto end = pull->wait(deadline)) {
     MR_RETURN_IF_ERROR(*end);
   } else {
@@ -86,6 +92,7 @@ Result<PulledCache> PulledCache::pull(kvclient::PullClient& client,
   cache.stats_ = progress.stats;
   cache.timeline_.hot_s = progress.hot_s.value_or(0);
   notes.write(cache.timeline_, cache.stats_.bytes);
+  if (manifest.kept_pages) cache.close_holes(manifest, shard);
   return cache;
 }
 
@@ -119,7 +126,8 @@ kvclient::PullRequest PulledCache::request(const kvclient::Manifest& manifest,
                                 .block_tokens = kBlockTokens,
                                 .num_tokens = manifest.num_tokens,
                                 .block_ids = {},
-                                .layers = {}};
+                                .layers = {},
+                                .takes_part = manifest.kept_pages.has_value()};
   for (int64_t block = 0; block * kBlockTokens < manifest.num_tokens; ++block) {
     request.block_ids.push_back(static_cast<int32_t>(block));
   }
@@ -131,6 +139,48 @@ kvclient::PullRequest PulledCache::request(const kvclient::Manifest& manifest,
                               .token_stride = row_bytes});
   }
   return request;
+}
+
+void PulledCache::close_holes(const kvclient::Manifest& manifest, const model::ShardShape& shard) {
+  const int64_t row_bytes = manifest.layout.head_dim * manifest.element_bytes();
+  const int64_t page_tokens = manifest.layout.page_tokens;
+  for (size_t layer = 0; layer < slabs_.size(); ++layer) {
+    auto& slab = slabs_[layer];
+    for (int32_t h = 0; h < slab.num_kv_heads; ++h) {
+      const auto pages =
+          manifest.kept_pages->pages(static_cast<int32_t>(layer), shard.first_kv_head + h);
+      auto& positions = positions_.emplace_back();
+      for (const int64_t page : pages) {
+        const int64_t end = std::min((page + 1) * page_tokens, manifest.num_tokens);
+        for (int64_t token = page * page_tokens; token < end; ++token) {
+          positions.push_back(static_cast<int32_t>(token));
+        }
+      }
+      const auto close = [&](kernels::DeviceBuffer& plane) {
+        std::byte* const rows = plane.as<std::byte>() + h * manifest.num_tokens * row_bytes;
+        for (size_t i = 0; i < positions.size(); ++i) {
+          std::memmove(rows + static_cast<int64_t>(i) * row_bytes, rows + positions[i] * row_bytes,
+                       static_cast<size_t>(row_bytes));
+        }
+        const int64_t used = std::ssize(positions) * row_bytes;
+        std::memset(rows + used, 0, static_cast<size_t>(manifest.num_tokens * row_bytes - used));
+        return rows;
+      };
+      const auto* const k = close(storage_[2 * layer]);
+      const auto* const v = close(storage_[2 * layer + 1]);
+      heads_.push_back({.kv = {.k = k,
+                               .v = v,
+                               .dtype = slab.dtype,
+                               .num_kv_heads = 1,
+                               .head_dim = slab.head_dim,
+                               .num_tokens = std::ssize(positions),
+                               .token_stride = manifest.num_tokens},
+                        .positions = {}});
+    }
+  }
+  // Where the positions are does not change any more.
+  for (size_t i = 0; i < heads_.size(); ++i) heads_[i].positions = positions_[i];
+  slabs_.clear();
 }
 
 uint64_t PulledCache::checksum() const {

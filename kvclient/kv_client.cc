@@ -43,6 +43,16 @@ Result<void> KvClient::check_range(int32_t layer, int32_t kv_head, int64_t first
   return {};
 }
 
+Result<void> KvClient::check_kept(int32_t layer, int32_t kv_head, int64_t first_page,
+                                  int64_t count) const {
+  for (int64_t page = first_page; page < first_page + count; ++page) {
+    if (manifest_.has_page(layer, kv_head, page)) continue;
+    return error(Errc::kNotFound, "request '{}': layer {}, kv head {}, page {} was dropped",
+                 manifest_.request_id, layer, kv_head, page);
+  }
+  return {};
+}
+
 const ShardSpans& KvClient::spans(int32_t kv_head) {
   const auto known = spans_.find(kv_head);
   if (known != spans_.end()) return known->second;
@@ -146,6 +156,7 @@ Result<std::vector<PulledPage>> KvClient::pull(int32_t layer, int32_t kv_head, i
                                                int64_t count, std::span<std::byte> destination,
                                                Deadline deadline) {
   MR_RETURN_IF_ERROR(check_range(layer, kv_head, first_page, count));
+  MR_RETURN_IF_ERROR(check_kept(layer, kv_head, first_page, count));
   MR_CHECK(static_cast<int64_t>(destination.size()) == count * page_bytes(),
            "{} bytes for {} pages of {}", destination.size(), count, page_bytes());
   Stopwatch watch;
@@ -171,6 +182,7 @@ Result<std::vector<float>> KvClient::pull_digests(int32_t layer, int32_t kv_head
   std::map<int, std::vector<int64_t>> pages_of_shard;
   const ShardSpans& spans = this->spans(kv_head);
   for (int64_t page = first_page; page < first_page + count; ++page) {
+    if (!manifest_.has_page(layer, kv_head, page)) continue;
     const ShardSpan* span = spans.find(page);
     if (span == nullptr) {
       return error(Errc::kInvalidArgument, "no shard of the manifest holds kv head {}, page {}",

@@ -51,16 +51,17 @@ class KvClient {
 
   // Pages [first_page, first_page + num_pages) of one layer and kv head, in order, into
   // `destination` (num_pages * page_bytes()). Errors: kInvalidArgument (outside the manifest),
-  // kNotFound (lease over or foreign), kUnavailable (not there yet), kCorrupt, kPeerLost,
+  // kNotFound (lease over or foreign; a page that is not kept), kUnavailable (not there yet), kCorrupt, kPeerLost,
   // kExhausted (to the end), kDeadlineExceeded.
   Result<std::vector<PulledPage>> pull(int32_t layer, int32_t kv_head, int64_t first_page,
                                        int64_t num_pages, std::span<std::byte> destination,
                                        Deadline deadline);
-  // The pages' digests instead: [num_pages, 3, head_dim] float32 (min, max, radius).
+  // The pages' digests instead: [num_pages, 3, head_dim] float32 (min, max, radius); 0 of pages that are
+  // not kept.
   Result<std::vector<float>> pull_digests(int32_t layer, int32_t kv_head, int64_t first_page,
                                           int64_t num_pages, Deadline deadline);
 
-  // Scores of all pages of these layers and kv heads: [num_layers, num_kv_heads, num_pages()]. The
+  // Scores of all pages of these layers and kv heads, kept or not: [num_layers, num_kv_heads, num_pages()]. The
   // hot list follows from them (order/hot_list.h).
   Result<std::vector<float>> pull_scores(int32_t first_layer, int32_t num_layers,
                                          int32_t first_kv_head, int32_t num_kv_heads,
@@ -92,6 +93,8 @@ class KvClient {
                           Deadline deadline);
   Result<std::vector<float>> fetch_scores(const Shard& shard, const HeadBlock& heads,
                                           Deadline deadline);
+  Result<void> check_kept(int32_t layer, int32_t kv_head, int64_t first_page,
+                          int64_t num_pages) const;
   Result<void> check_range(int32_t layer, int32_t kv_head, int64_t first_page,
                            int64_t num_pages) const;
 

@@ -290,7 +290,8 @@ typedef struct mkv_pull_request {
   double hot_share; /* at most 1; 0: 0.95 */
 } mkv_pull_request;
 
-/* Starts a pull and returns at once. MKV_INVALID_ARGUMENT, MKV_UNSUPPORTED: nothing was started. */
+/* Starts a pull and returns at once. MKV_INVALID_ARGUMENT, MKV_UNSUPPORTED: nothing was started. A
+ * cache that is kept in part (kv_budget) is MKV_UNSUPPORTED: its blocks would have holes. */
 MKV_API mkv_status mkv_pull_start(mkv_client* client, const mkv_manifest* manifest,
                                   const mkv_pull_request* request, mkv_pull** out);
 /* Until all of it is there and checked. MKV_PENDING after `timeout_s` seconds, at once for 0. An

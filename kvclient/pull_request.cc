@@ -65,6 +65,10 @@ Result<void> check_named(const PullRequest& request, const Manifest& manifest) {
                    name.layer, name.kv_head, name.page, layout.num_layers, layout.num_kv_heads,
                    manifest.num_pages());
     }
+    if (!manifest.has_page(name.layer, name.kv_head, name.page)) {
+      return error(Errc::kNotFound, "layer {}, kv head {}, page {} was dropped", name.layer,
+                   name.kv_head, name.page);
+    }
     if (to == nullptr) {
       return error(Errc::kInvalidArgument, "layer {}, kv head {}, page {} has no destination",
                    name.layer, name.kv_head, name.page);
@@ -93,7 +97,16 @@ Result<void> check_transfer(const PullRequest& request) {
 Result<void> check_request(const PullRequest& request, const Manifest& manifest) {
   MR_RETURN_IF_ERROR(check_transfer(request));
   if (!request.pages.empty()) return check_named(request, manifest);
+  if (manifest.kept_pages && !request.takes_part) {
+    return error(Errc::kUnsupported,
+                 "request '{}': its cache is kept in part (kv_budget), and is asked for as a whole",
+                 manifest.request_id);
+  }
   MR_RETURN_IF_ERROR(check_part(request, manifest));
+  if (manifest.kept_pages && request.num_tokens != manifest.num_tokens) {
+    return error(Errc::kInvalidArgument, "tokens {} + {} of {} of a cache that is kept in part",
+                 request.first_token, request.num_tokens, manifest.num_tokens);
+  }
   if (find_dtype(manifest.layout.dtype) != request.dtype) {
     return error(Errc::kUnsupported, "the cache is {}, its destination {}: nothing is converted",
                  manifest.layout.dtype, dtype_name(request.dtype));

@@ -64,12 +64,16 @@ struct PullRequest {
   // layer and kv head; each rank is asked for its scores before.
   PullOrder order = PullOrder::kPosition;
   double hot_share = kDefaultHotShare;
+  // Of a cache that is kept in part (Manifest::kept_pages): the places of pages that are not there are
+  // left as they are, and the engine must not attend to them; all tokens are pulled. Without it such a cache is refused.
+  bool takes_part = false;
   // Layers are pulled once it says that they are there; without one, at once.
   std::shared_ptr<HandoverFeed> feed = {};
 };
 
 // kInvalidArgument: outside the manifest, or not a shape that this client writes; kUnsupported:
-// another dtype.
+// another dtype, a cache that is kept in part where the request does not take that. kNotFound: a page
+// by name that is not kept.
 Result<void> check_request(const PullRequest& request, const Manifest& manifest);
 
 }  // namespace millrace::kvclient

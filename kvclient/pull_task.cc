@@ -47,12 +47,10 @@ PullTask::PullTask(std::shared_ptr<const Manifest> from, PullRequest what,
                           .pages_per_request = pages_per_request,
                           .scores_by_layer = request.ask_again && !request.feed},
                          part_of(request), *manifest, lanes_);
-  int64_t layer_pages = 0;
-  for (const auto& lane : lanes_) {
-    for (const auto& span : lane.spans) layer_pages += span.num_pages;
+  for (int64_t layer = 0; layer < std::ssize(request.layers); ++layer) {
+    pages_left_[static_cast<size_t>(layer)] = plan_->num_pages(layer);
+    num_pages_ += plan_->num_pages(layer);
   }
-  std::fill(pages_left_.begin(), pages_left_.end(), layer_pages);
-  num_pages_ = layer_pages * std::ssize(request.layers);
 }
 
 int64_t PullTask::num_hot_pages() const {

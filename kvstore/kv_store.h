@@ -13,6 +13,7 @@
 //                   as its budget goes, so that those device copies are clean and evicting them is
 //                   a rebind
 //   set_scores      of that layer's pages; decides what stays when the device pool is short
+//   drop_pages      where a smaller cache is asked for: pages that nobody is to read
 //   seal            placement of the whole; from now on only pin_pages and pin_digests, until the
 //                   lease ends
 //   remember        where later prompts may begin with the same pages: these stay under the key of
@@ -26,7 +27,7 @@
 // window, the first layers, then pages by score until the head's mass or the byte budget is
 // reached; a page that is pulled often counts more. All requests compete by the same rule. At seal
 // and in tend(), a page on disk takes the place of one on the host that is worth much less, never of
-// a pinned one. Nothing is dropped: cold means slower.
+// a pinned one. The store drops nothing of its own accord: cold means slower.
 //
 // Threads: every method may be called from any thread. pin_pages may read the disk or a GPU;
 // pin_in_place, pin_digests and scores read nothing.
@@ -136,6 +137,7 @@ struct KvStoreStats {
   int64_t leases_active = 0;
   int64_t leases_expired = 0;  // since start
   int64_t pages_written = 0;
+  int64_t pages_dropped = 0;   // by drop_pages
   PerTier<int64_t> page_hits;  // pins served from each tier
   int64_t evictions = 0;       // device slots given up
   // Copies of pages from tier to tier: [from][to]. Those that need none, since there is another copy,
@@ -146,7 +148,7 @@ struct KvStoreStats {
   int64_t pinned_pages = 0;      // now
 };
 
-// Pages of one request per tier, as placed by seal().
+// Pages of one request per tier, as placed by seal(); without those that it dropped.
 struct Placement {
   PerTier<int64_t> pages;
 };
@@ -191,13 +193,18 @@ class KvStore {
   // given to begin_request. Those that are written are complete with it.
   virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const float> scores) = 0;
+  // Of a request that is written and not open: these pages of one layer and kv head, which ascend, are
+  // no part of it any more, and their slots are free, but for those of pages that others hold too. Readers
+  // get kNotFound for them; scores() still says what they were worth. Such a request is not remembered.
+  virtual Result<void> drop_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
+                                  std::span<const int64_t> pages) = 0;
   // All pages must be written. The request may be read from now on by who names `lease_id`, the one
   // it was opened with if it was, until the lease ends.
   virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                                  Duration lease) = 0;
   // Keeps pages of a sealed request under these keys when it is gone; where one is known already,
   // the page that has it stays. Returns how many pages of the prompt are new. kNotFound: the request
-  // is gone, or a page is not its.
+  // is gone, or a page is not its. kInvalidArgument: it has dropped pages.
   virtual Result<int64_t> remember(const std::string& request_id,
                                    std::span<const CachedPage> pages) = 0;
   // Which of these pages this rank remembers.

@@ -41,6 +41,7 @@ std::vector<PageMover::Candidate> PageMover::candidates_of(PageTable& table, boo
     const bool to_device = promotes && residency_.slots_total(Tier::kDevice) > 0;
     for (const auto& column : table.columns()) {
       for (PageEntry& page : column->entries()) {
+        if (page.state != PageState::kWritten) continue;  // dropped
         const Tier tier = page.slots.best();
         if (tier == Tier::kDisk || (tier == Tier::kHost && to_device)) {
           candidates.push_back({&page, page.priority});

@@ -288,6 +288,30 @@ Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t la
   return {};
 }
 
+// A column that another request or the cache holds too keeps the page for them.
+Result<void> TieredKvStore::drop_pages(const std::string& request_id, int32_t layer,
+                                       int32_t kv_head, std::span<const int64_t> pages) {
+  if (pages.empty()) return {};
+  std::lock_guard lock(mutex_);
+  MR_ASSIGN_OR_RETURN(const auto table, find_running(request_id));
+  if (leases_.holds(request_id)) {
+    return error(Errc::kInvalidArgument, "request '{}' is open: its pages may have been read",
+                 request_id);
+  }
+  MR_ASSIGN_OR_RETURN(const auto entries, table->select(layer, kv_head, pages));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i]->state == PageState::kWritten) continue;
+    return error(Errc::kInvalidArgument, "request '{}': layer {} kv head {} page {} is not written",
+                 request_id, layer, kv_head, pages[i]);
+  }
+  for (PageEntry* page : entries) {
+    table->drop(*page);
+    if (page->column->num_requests == 1 && !page->column->content_key) residency_.free(*page);
+  }
+  pages_dropped_ += std::ssize(entries);
+  return {};
+}
+
 Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::string& lease_id,
                                       Duration lease) {
   MR_RETURN_IF_ERROR(LeaseTable::check_length(lease));
@@ -308,9 +332,12 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
   table->sealed = true;
   leases_.grant(request_id, lease_id, lease);
   Placement placement;
-  for (const auto& column : table->columns()) {
-    column->sealed = true;
-    for (const PageEntry& page : column->entries()) ++placement.pages[page.slots.best()];
+  for (int64_t place = 0; place < std::ssize(table->columns()); ++place) {
+    PageColumn& column = *table->columns()[static_cast<size_t>(place)];
+    column.sealed = true;
+    for (int64_t row = 0; row < rows(); ++row) {
+      if (!table->is_dropped(row, place)) ++placement.pages[column.entry(row).slots.best()];
+    }
   }
   return placement;
 }
@@ -323,6 +350,10 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
     return error(Errc::kNotFound, "request '{}' is not sealed", request_id);
   }
   const PageTable& table = *found->second;
+  if (table.num_dropped() > 0) {
+    return error(Errc::kInvalidArgument, "request '{}' has dropped {} pages", request_id,
+                 table.num_dropped());
+  }
   int64_t num_new = 0;
   for (const CachedPage& cached : pages) {
     const auto place = std::ranges::lower_bound(table.pages(), cached.page);
@@ -599,6 +630,7 @@ KvStoreStats TieredKvStore::stats() const {
   stats.leases_active = leases_.active();
   stats.leases_expired = leases_.expired();
   stats.pages_written = pages_written_;
+  stats.pages_dropped = pages_dropped_;
   stats.evictions = residency_.evictions();
   stats.moves = residency_.moves();
   stats.read_ahead_pages = read_ahead_.pages_read();

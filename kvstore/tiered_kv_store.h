@@ -50,6 +50,8 @@ class TieredKvStore final : public KvStore {
                            const PageDigest& digests) override;
   Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                           std::span<const float> scores) override;
+  Result<void> drop_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
+                          std::span<const int64_t> pages) override;
   Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                          Duration lease) override;
   Result<int64_t> remember(const std::string& request_id,
@@ -165,6 +167,7 @@ class TieredKvStore final : public KvStore {
   int64_t cache_evictions_ = 0;
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
+  int64_t pages_dropped_ = 0;
   PerTier<int64_t> page_hits_;
   TimePoint cooled_at_;
 };

@@ -158,6 +158,10 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
                                                   .out = of_prompt,
                                                   .lse = of_prompt + int64_t{heads} * head_dim},
                                                  deadline));
+  } else if (!request.heads.empty()) {
+    const auto kv_heads = static_cast<size_t>(weights_->shard.num_kv_heads);
+    attend_heads(request.heads.subspan(static_cast<size_t>(layer) * kv_heads, kv_heads), first_seen,
+                 of_prompt, of_prompt + int64_t{heads} * head_dim);
   } else {
     const auto& positions = request.prompt_positions;
     const int64_t first_row =
@@ -178,6 +182,24 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
                    rounded_.data(), weights_->compute_dtype);
   device_->copy(attended_.data(), rounded_.data(), std::ssize(rounded_));
   return {};
+}
+
+void Generator::attend_heads(std::span<const PromptHead> heads, int64_t first_seen, float* out,
+                             float* lse) {
+  const int32_t head_dim = weights_->config.head_dim;
+  const auto group =
+      static_cast<int32_t>(weights_->shard.num_query_heads / weights_->shard.num_kv_heads);
+  int64_t query_head = 0;
+  for (const PromptHead& head : heads) {
+    const auto first = std::ranges::lower_bound(head.positions, first_seen);
+    device_->decode_attention({.q = q_.as<float>() + query_head * head_dim,
+                               .num_query_heads = group,
+                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                               .kv = from_token(head.kv, first - head.positions.begin()),
+                               .out = out + query_head * head_dim,
+                               .lse = lse + query_head});
+    query_head += group;
+  }
 }
 
 Result<void> Generator::add_over_tp(Deadline deadline) {

@@ -39,11 +39,20 @@ class PromptAttention {
   virtual Result<void> attend(const Step& step, Deadline deadline) = 0;
 };
 
+// What a rank holds of one kv head of a layer, where heads hold different tokens. Other tokens are as
+// if they were not there.
+struct PromptHead {
+  kernels::KvSlab kv;                  // of one kv head
+  std::span<const int32_t> positions;  // of its tokens, ascending
+};
+
 struct GenerateRequest {
   std::span<const kernels::KvSlab>
       prompt;  // [num_layers], the tokens this rank holds, by position; or
   // Of these, ascending; empty: from 0 on.
   std::span<const int32_t> prompt_positions = {};
+  std::span<const PromptHead> heads =
+      {};                                // [num_layers, kv heads of this rank], instead of `prompt`
   PromptAttention* attention = nullptr;  // all of them, where cp is one rank
   int64_t num_prompt_tokens = 0;         // of the whole prompt
   int32_t first_token = 0;               // already known from prefill
@@ -81,6 +90,7 @@ class Generator {
                        Deadline deadline);
   Result<void> attend(const GenerateRequest& request, int32_t layer, int32_t num_new,
                       Deadline deadline);
+  void attend_heads(std::span<const PromptHead> heads, int64_t first_seen, float* out, float* lse);
   Result<void> add_over_tp(Deadline deadline);
   int64_t tail_offset(int32_t layer) const;  // elements
   kernels::KvSlab tail(int32_t layer, int32_t num_new) const;

@@ -26,8 +26,21 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
   MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_row));
   const int64_t widest = std::max<int64_t>(shard.ffn_size, expert_ffn);
   MR_ASSIGN_OR_RETURN(forward.activated_, device.allocate(max_rows * widest * element));
+  MR_RETURN_IF_ERROR(forward.allocate_quantized());
   MR_RETURN_IF_ERROR(forward.allocate_experts());
   return forward;
+}
+
+Result<void> LayerForward::allocate_quantized() {
+  if (!float8()) return {};
+  const auto& config = weights_->config;
+  const auto& shard = weights_->shard;
+  const int64_t query_width = int64_t{shard.num_query_heads} * config.head_dim;
+  const int64_t widest =
+      std::max({int64_t{config.hidden_size}, query_width, int64_t{shard.ffn_size}});
+  MR_ASSIGN_OR_RETURN(quantized_, device_->allocate(max_rows_ * widest));
+  MR_ASSIGN_OR_RETURN(row_scales_, device_->allocate(max_rows_ * int64_t{sizeof(float)}));
+  return {};
 }
 
 Result<void> LayerForward::allocate_experts() {
@@ -48,6 +61,29 @@ kernels::Matrix LayerForward::normed(int64_t num_rows) const {
                       weights_->config.hidden_size);
 }
 
+kernels::Float8Matrix LayerForward::quantized(int64_t num_rows, int64_t cols) const {
+  return {.data = quantized_.as<Float8>(),
+          .scales = row_scales_.as<float>(),
+          .rows = num_rows,
+          .cols = cols,
+          .row_stride = cols};
+}
+
+kernels::ConstFloat8Matrix LayerForward::float8_rms_norm(const float* hidden, const float* weight,
+                                                         int64_t num_rows) {
+  MR_CHECK(num_rows <= max_rows_, "{} rows, scratch for {}", num_rows, max_rows_);
+  const auto out = quantized(num_rows, weights_->config.hidden_size);
+  device_->float8_rms_norm(
+      {.x = hidden, .weight = weight, .eps = weights_->config.rms_norm_eps, .out = out});
+  return out;
+}
+
+kernels::ConstFloat8Matrix LayerForward::quantize(const kernels::ConstMatrix& rows) {
+  const auto out = quantized(rows.rows, rows.cols);
+  device_->float8_quantize({.a = rows, .out = out});
+  return out;
+}
+
 void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t num_rows) {
   MR_CHECK(num_rows <= max_rows_, "{} rows, scratch for {}", num_rows, max_rows_);
   device_->rms_norm({.x = hidden,
@@ -62,11 +98,18 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
   const bool long_prompt =
       weights_->long_inv_freq != nullptr && prompt_tokens > max_short_rope_tokens(config);
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
-  rms_norm(hidden, w.attention_norm, num_rows);
-  device_->gemm({.a = normed(num_rows),
-                 .b = w.qkv,
-                 .bias = w.qkv_bias,
-                 .c = dense_matrix(projected_.data(), projection_dtype_, num_rows, w.qkv.rows)});
+  const int64_t width =
+      int64_t{weights_->shard.num_query_heads + 2 * weights_->shard.num_kv_heads} * config.head_dim;
+  const auto projected = dense_matrix(projected_.data(), projection_dtype_, num_rows, width);
+  if (float8()) {
+    device_->float8_gemm({.a = float8_rms_norm(hidden, w.attention_norm, num_rows),
+                          .b = w.float8.qkv,
+                          .bias = w.qkv_bias,
+                          .c = projected});
+  } else {
+    rms_norm(hidden, w.attention_norm, num_rows);
+    device_->gemm({.a = normed(num_rows), .b = w.qkv, .bias = w.qkv_bias, .c = projected});
+  }
   device_->rope_qkv({.qkv = projected_.data(),
                      .qkv_dtype = projection_dtype_,
                      .num_rows = num_rows,
@@ -90,17 +133,22 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
 void LayerForward::attention_output(int32_t layer, const void* attention, int64_t num_rows,
                                     float* out, bool accumulate) {
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
-  device_->gemm({.a = dense_matrix(attention, weights_->compute_dtype, num_rows, w.o.cols),
-                 .b = w.o,
-                 .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
-                 .accumulate = accumulate});
+  const int64_t width = int64_t{weights_->shard.num_query_heads} * weights_->config.head_dim;
+  const auto rows = dense_matrix(attention, weights_->compute_dtype, num_rows, width);
+  const auto sum = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size);
+  if (float8()) {
+    device_->float8_gemm(
+        {.a = quantize(rows), .b = w.float8.o, .c = sum, .accumulate = accumulate});
+  } else {
+    device_->gemm({.a = rows, .b = w.o, .c = sum, .accumulate = accumulate});
+  }
 }
 
 void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, float* out,
                        bool accumulate) {
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
-  rms_norm(hidden, w.mlp_norm, num_rows);
   if (w.experts.num_experts > 0) {
+    rms_norm(hidden, w.mlp_norm, num_rows);
     run_experts(w.experts, num_rows, out, accumulate);
     if (w.shared_expert.num_experts > 0) {
       run_experts(w.shared_expert, num_rows, out, /*accumulate=*/true);
@@ -109,14 +157,21 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
   }
   const auto activated =
       dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, weights_->shard.ffn_size);
-  device_->swiglu({.a = normed(num_rows),
-                   .gate_up = w.gate_up,
-                   .products = projected_.as<float>(),
-                   .out = activated});
-  device_->gemm({.a = activated,
-                 .b = w.down,
-                 .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
-                 .accumulate = accumulate});
+  const auto sum = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size);
+  auto* products = projected_.as<float>();
+  if (float8()) {
+    device_->float8_swiglu({.a = float8_rms_norm(hidden, w.mlp_norm, num_rows),
+                            .gate_up = w.float8.gate_up,
+                            .products = products,
+                            .out = activated});
+    device_->float8_gemm(
+        {.a = quantize(activated), .b = w.float8.down, .c = sum, .accumulate = accumulate});
+  } else {
+    rms_norm(hidden, w.mlp_norm, num_rows);
+    device_->swiglu(
+        {.a = normed(num_rows), .gate_up = w.gate_up, .products = products, .out = activated});
+    device_->gemm({.a = activated, .b = w.down, .c = sum, .accumulate = accumulate});
+  }
 }
 
 void LayerForward::run_experts(const ExpertWeights& experts, int64_t num_rows, float* out,

@@ -50,11 +50,18 @@ class LayerForward {
         max_rows_(max_rows),
         projection_dtype_(device.info().projection_dtype(weights.compute_dtype)) {}
 
+  bool float8() const { return weights_->quantization == Quantization::kFloat8; }
   kernels::Matrix normed(int64_t num_rows) const;
+  kernels::Float8Matrix quantized(int64_t num_rows, int64_t cols) const;
+  Result<void> allocate_quantized();
   Result<void> allocate_experts();
   // Of the rows in `normed_`.
   void run_experts(const ExpertWeights& experts, int64_t num_rows, float* out, bool accumulate);
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
+  // Where the model is quantised; the result lies in `quantized_`.
+  kernels::ConstFloat8Matrix float8_rms_norm(const float* hidden, const float* weight,
+                                             int64_t num_rows);
+  kernels::ConstFloat8Matrix quantize(const kernels::ConstMatrix& rows);
 
   kernels::Device* device_;
   const ModelWeights* weights_;
@@ -65,6 +72,9 @@ class LayerForward {
   // and of experts
   kernels::DeviceBuffer projected_;
   kernels::DeviceBuffer activated_;  // [max_rows, ffn], compute dtype
+  // Where the model is quantised: what its next product reads.
+  kernels::DeviceBuffer quantized_;   // [max_rows, the widest of what products read] 8-bit floats
+  kernels::DeviceBuffer row_scales_;  // [max_rows] float32
   // Where the model has experts: whom each row chose, then the rows of one of them.
   kernels::DeviceBuffer chosen_;          // [max_rows, experts a token] int32
   kernels::DeviceBuffer chosen_weights_;  // the same, float32

@@ -104,6 +104,17 @@ class WeightLoader {
     return view;
   }
 
+  // Into `wide` or `float8`, as the model is quantised.
+  Result<void> stack_linear(std::span<const TensorSlice> slices, kernels::ConstMatrix& wide,
+                            kernels::ConstFloat8Matrix& float8) {
+    if (weights_->quantization == Quantization::kNone) {
+      MR_ASSIGN_OR_RETURN(wide, uploader_.stack(slices, weights_->compute_dtype));
+    } else {
+      MR_ASSIGN_OR_RETURN(float8, uploader_.stack_float8(slices));
+    }
+    return {};
+  }
+
   Result<void> load_attention(const std::string& prefix, LayerWeights& layer) {
     const std::string attention = prefix + "self_attn.";
     MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight", hidden()));
@@ -113,7 +124,7 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(const auto o, matrix(attention + "o_proj.weight", hidden(), query_cols));
     const auto columns =
         o.cols(shard_->first_query_head * head_dim(), shard_->num_query_heads * head_dim());
-    MR_ASSIGN_OR_RETURN(layer.o, uploader_.stack(std::array{columns}, weights_->compute_dtype));
+    MR_RETURN_IF_ERROR(stack_linear(std::array{columns}, layer.o, layer.float8.o));
     return refuse_output_bias(attention + "o_proj.bias");
   }
 
@@ -146,7 +157,7 @@ class WeightLoader {
       MR_ASSIGN_OR_RETURN(const auto bias, vector(tensor + "bias", all_rows));
       biases.push_back(bias.rows(first, count));
     }
-    MR_ASSIGN_OR_RETURN(layer.qkv, uploader_.stack(weights, weights_->compute_dtype));
+    MR_RETURN_IF_ERROR(stack_linear(weights, layer.qkv, layer.float8.qkv));
     if (config_->qkv_bias) {
       MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
     }
@@ -178,12 +189,9 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(const auto up, fused ? rows_of(both, 2 * all, all, all, hidden())
                                              : matrix(mlp + "up_proj.weight", all, hidden()));
     MR_ASSIGN_OR_RETURN(const auto down, matrix(mlp + "down_proj.weight", hidden(), all));
-    MR_ASSIGN_OR_RETURN(layer.gate_up,
-                        uploader_.stack(std::array{gate.rows(first, count), up.rows(first, count)},
-                                        weights_->compute_dtype));
-    MR_ASSIGN_OR_RETURN(
-        layer.down, uploader_.stack(std::array{down.cols(first, count)}, weights_->compute_dtype));
-    return {};
+    MR_RETURN_IF_ERROR(stack_linear(std::array{gate.rows(first, count), up.rows(first, count)},
+                                    layer.gate_up, layer.float8.gate_up));
+    return stack_linear(std::array{down.cols(first, count)}, layer.down, layer.float8.down);
   }
 
   Result<void> load_experts(const std::string& prefix, LayerWeights& layer) {
@@ -253,6 +261,28 @@ Result<void> check_experts(const ModelConfig& config, const kernels::DeviceInfo&
                config.name, config.experts.num_experts, device.name);
 }
 
+// Said before the weights are read.
+Result<void> check_quantization(const ModelWeights& weights, const kernels::DeviceInfo& device) {
+  if (weights.quantization == Quantization::kNone) return {};
+  if (!device.float8_products || weights.compute_dtype == DType::kFloat16) {
+    return error(Errc::kUnsupported, "{} computes no products of 8-bit floats beside {}",
+                 device.name, dtype_name(weights.compute_dtype));
+  }
+  const auto& config = weights.config;
+  const int64_t query_width = int64_t{weights.shard.num_query_heads} * config.head_dim;
+  const std::array<std::pair<const char*, int64_t>, 3> widths{
+      {{"hidden_size", config.hidden_size},
+       {"heads times head_dim of a rank", query_width},
+       {"intermediate_size of a rank", weights.shard.ffn_size}}};
+  for (const auto& [name, width] : widths) {
+    if (width % kernels::kFloat8WidthStep == 0) continue;
+    return error(Errc::kUnsupported,
+                 "{} is {}: products of 8-bit floats take multiples of {}, others any width", name,
+                 width, kernels::kFloat8WidthStep);
+  }
+  return {};
+}
+
 Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
                                                    const ModelConfig& config) {
   if (is_synthetic_model(model)) return synthetic_tensors(model);
@@ -262,15 +292,23 @@ Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
 
 }  // namespace
 
+std::string arithmetic_name(const Arithmetic& arithmetic) {
+  std::string name(dtype_name(arithmetic.dtype));
+  if (arithmetic.quantization == Quantization::kFloat8) name += " fp8";
+  return name;
+}
+
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
-                                                         TensorParallel tp, DType compute_dtype,
+                                                         TensorParallel tp, Arithmetic arithmetic,
                                                          kernels::Device& device, int num_threads) {
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
   MR_RETURN_IF_ERROR(check_experts(weights->config, device.info()));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
-  weights->compute_dtype = compute_dtype;
+  weights->compute_dtype = arithmetic.dtype;
+  weights->quantization = arithmetic.quantization;
+  MR_RETURN_IF_ERROR(check_quantization(*weights, device.info()));
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model, weights->config));
   weights->fingerprint = fingerprint(weights->config, *tensors);
   MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights, num_threads).load());

@@ -55,6 +55,30 @@ struct ExpertWeights {
   kernels::ConstMatrix down;      // [num_experts * hidden, ffn of this rank]
 };
 
+// What products of linear layers are computed in.
+enum class Quantization {
+  kNone,    // the compute dtype
+  kFloat8,  // 8-bit floats, weights scaled by output channel and activations by token
+};
+
+// How a model computes: what its KV cache, experts, embedding and lm_head are in, and its other
+// linear layers.
+struct Arithmetic {
+  DType dtype = DType::kFloat32;
+  Quantization quantization = Quantization::kNone;
+
+  Arithmetic(DType dtype_in, Quantization quantization_in = Quantization::kNone)  // NOLINT
+      : dtype(dtype_in), quantization(quantization_in) {}
+};
+
+// "bfloat16", "bfloat16 fp8": two caches are equal only if it is.
+std::string arithmetic_name(const Arithmetic& arithmetic);
+
+// The linear layers of a quantised model, of the shapes that LayerWeights says.
+struct Float8Weights {
+  kernels::ConstFloat8Matrix qkv, o, gate_up, down;
+};
+
 // Views; the memory is in ModelWeights::storage or host_memory.
 struct LayerWeights {
   const float* attention_norm = nullptr;  // [hidden]
@@ -66,6 +90,7 @@ struct LayerWeights {
   const float* mlp_norm = nullptr;  // [hidden]
   kernels::ConstMatrix gate_up;     // [2 * ffn of this rank, hidden]: gate rows, then up rows
   kernels::ConstMatrix down;        // [hidden, ffn of this rank]
+  Float8Weights float8;             // in place of the four where the model is quantised
   // In place of gate, up and down; shared: one expert that all tokens choose.
   ExpertWeights experts;
   ExpertWeights shared_expert;
@@ -76,6 +101,7 @@ struct ModelWeights {
   ShardShape shard;
   TensorParallel tp;
   DType compute_dtype = DType::kFloat32;
+  Quantization quantization = Quantization::kNone;
   std::string fingerprint;  // of the model, the same on all ranks (model/fingerprint.h)
 
   kernels::ConstMatrix embedding;  // [vocab, hidden], whole, dtype as in the file
@@ -90,12 +116,15 @@ struct ModelWeights {
 };
 
 // `model`: a directory, or the name of a synthetic model (model/synthetic/synthetic_model.h).
-// `compute_dtype`: weights are converted to it (norms and biases to float32). kUnsupported: float16
-// does not hold them, or the device does not compute the model's experts. `num_threads`: that convert what the file has in another form.
+// Weights are converted to what `arithmetic` says (norms and biases to float32). Those of 8-bit
+// floats that have one scale for a row, or for all of them, are taken as they are where that is
+// asked for; others are quantised by row (common/float8.h). kUnsupported: float16 does not hold
+// them, or the device does not compute the model's experts or in 8 bits. `num_threads`: that convert
+// what the file has in another form.
 // `device` outlives the result. kNotFound: a missing tensor, by name; kCorrupt: a file that lies
 // about offsets or shapes; kInvalidArgument: a shape that differs from config.json.
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
-                                                         TensorParallel tp, DType compute_dtype,
+                                                         TensorParallel tp, Arithmetic arithmetic,
                                                          kernels::Device& device,
                                                          int num_threads = 1);
 // The dtype of the checkpoint's matrices, told by the embedding table.

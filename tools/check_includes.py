@@ -32,6 +32,7 @@ MAY_INCLUDE = {
     "common/cli": "",
     "common/net": "common/system",
     "common/content": "",
+    "common/pages": "",
     "protocol": "",
     "kernels/index": "",
     "kernels/api": "common/system kernels/index",
@@ -40,6 +41,7 @@ MAY_INCLUDE = {
     "kernels/cpu/rows": "kernels/api kernels/index kernels/cpu/runtime",
     "kernels/cpu/gemm": "kernels/api kernels/cpu/runtime kernels/cpu/rows",
     "kernels/cpu/experts": "kernels/api kernels/cpu/runtime kernels/cpu/rows kernels/cpu/gemm",
+    "kernels/cpu/float8": "kernels/api kernels/cpu/runtime kernels/cpu/rows kernels/cpu/gemm",
     "kernels/cpu/attention": "kernels/api kernels/index kernels/cpu/runtime",
     "kernels/cpu/estimation": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows",
     "kernels/cpu/estimation/adaptive": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows"
@@ -92,13 +94,14 @@ MAY_INCLUDE = {
     " worker/timing worker/ranks worker/watch worker/index",
     "worker/runtime": "comm/api kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
     " plan protocol worker/ranks worker/watch worker/index worker/engine",
-    "worker/store": "common/content common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
+    "worker/store": "common/content common/pages common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
     " worker/ranks worker/engine worker/runtime",
+    "worker/budget": "common/pages comm/api kvstore/rules model worker/engine",
     "worker/staging": "common/system kernels/api kvstore worker/engine",
-    "worker/group": "common/content comm/api kernels/index kvstore model/config plan protocol"
-    " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store worker/staging",
-    "worker/batch": "kernels/api model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
-    " worker/runtime",
+    "worker/group": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
+    " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store worker/budget worker/staging",
+    "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
+    " worker/budget worker/runtime",
     "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
     "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"
     " worker/batch worker/cli worker/index worker/engine worker/runtime",
@@ -118,7 +121,7 @@ MAY_INCLUDE = {
     "coordinator/server": "common/cli common/net protocol coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/http coordinator/exchange",
     "client": "common/cli common/net common/system protocol coordinator/text coordinator/net",
-    "kvclient/manifest": "common/system protocol",
+    "kvclient/manifest": "common/pages common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
     "kvclient/device": "",
@@ -126,7 +129,7 @@ MAY_INCLUDE = {
     " kvclient/device",
     "kvclient/c": "comm/any comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode/pool": "kvclient kvclient/manifest",
-    "decode/attention": "kernels/cpu/runtime decode/pool",
+    "decode/attention": "common/pages kernels/cpu/runtime decode/pool",
     "decode/predict": "kernels/api kernels/cpu model decode/attention decode/pool",
     "decode": "common/cli common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
     " kvclient/handover kvclient/order model decode/*",

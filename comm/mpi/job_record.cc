@@ -47,6 +47,35 @@ std::optional<std::string> start_of(int pid) {
   return words[kStart];
 }
 
+// As a start time: of no process.
+constexpr const char* kGone = "gone";
+
+std::string name_of_process(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/comm", pid));
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+std::optional<int> parse_pid(std::string_view digits) {
+  int pid = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return pid;
+}
+
+// The parent is whoever adopts orphans if mpirun was killed before this process got here. So: on
+// mpirun's host the process that the session directory is named after, elsewhere mpirun's daemon.
+int owner_of(const JobFiles& files) {
+  constexpr std::string_view kOfMpirun = "pid.";
+  const auto name = fs::path(files.session_directory).filename().string();
+  if (name.starts_with(kOfMpirun)) {
+    if (const auto pid = parse_pid(std::string_view(name).substr(kOfMpirun.size()))) return *pid;
+  }
+  const int parent = ::getppid();
+  return name_of_process(parent) == "orted" ? parent : ::getpid();
+}
+
 std::string file_prefix() {
   return fmt::format("millrace-job.{}.", ::geteuid());
 }
@@ -133,16 +162,14 @@ JobRecord JobRecord::of_this_process(const std::string& job_name) {
     return {};
   }
   files.job_id = fmt::format("{:x}", number);
-  return create(kSharedMemory, files, ::getppid());
+  return create(kSharedMemory, files, owner_of(files));
 }
 
 JobRecord JobRecord::create(const std::string& directory, const JobFiles& files, int owner) {
   const auto text = to_text(files);
-  const auto started = start_of(owner);
-  if (!started || std::ssize(text) > kMaxRecordBytes || parse(text)->job_id != files.job_id) {
-    return {};
-  }
-  auto path = fmt::format("{}/{}{}.{}", directory, file_prefix(), owner, *started);
+  if (std::ssize(text) > kMaxRecordBytes || parse(text)->job_id != files.job_id) return {};
+  auto path =
+      fmt::format("{}/{}{}.{}", directory, file_prefix(), owner, start_of(owner).value_or(kGone));
   FileDescriptor record(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   // All ranks of the host write the same, whoever is first.
@@ -175,11 +202,9 @@ int JobRecord::remove_dead_predecessors() const {
     const auto name = entry.path().filename().string();
     const auto dot = name.rfind('.');
     if (!name.starts_with(prefix) || dot < prefix.size() || entry.path() == path_) continue;
-    int pid = 0;
-    const auto number = std::string_view(name).substr(prefix.size(), dot - prefix.size());
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
-    if (error != std::errc() || end != number.data() + number.size()) continue;
-    removed += static_cast<int>(remove_if_dead(entry.path(), pid, name.substr(dot + 1)));
+    const auto pid = parse_pid(std::string_view(name).substr(prefix.size(), dot - prefix.size()));
+    if (!pid) continue;
+    removed += static_cast<int>(remove_if_dead(entry.path(), *pid, name.substr(dot + 1)));
   }
   return removed;
 }

@@ -2,10 +2,11 @@
 // later job of the same name can remove it: the session directory and the shared-memory segments
 // (btl vader), some 12 MB for four ranks.
 //
-// The record is a file `millrace-job.<uid>.<pid of mpirun>.<its start time>` in /dev/shm. Every rank
-// holds a lock on it for as long as it lives. A job is dead when mpirun is gone and nobody holds the
-// lock. The last rank of an orderly end takes the record away; one that remains is a few hundred
-// bytes, and the next job of its name removes it.
+// The record is a file `millrace-job.<uid>.<pid of mpirun>.<its start time>` in /dev/shm; on hosts
+// without the mpirun its daemon takes mpirun's place. Every rank holds a lock on it for as long as it
+// lives. A job is dead when mpirun is gone and nobody holds the lock. Ranks that mpirun's end overtook
+// have a record of their own, with a start time that is none. The last rank of an orderly end takes
+// the record away; one that remains is a few hundred bytes, and the next job of its name removes it.
 //
 // Only ranks that Open MPI 4's mpirun started have one. Others have an empty JobRecord, whose
 // functions do nothing. No failure here ends a job: it is logged.
@@ -32,7 +33,7 @@ class JobRecord {
  public:
   // Call before MPI_Init: a job can be killed in it.
   static JobRecord of_this_process(const std::string& job_name);
-  // `owner`: the process whose end is the job's, if no rank is left.
+  // `owner`: the process whose end is the job's, if no rank is left. It may be gone.
   static JobRecord create(const std::string& directory, const JobFiles& files, int owner);
 
   JobRecord() = default;

@@ -8,7 +8,8 @@
 //            whose parent has it
 //     version  an integer, kPageKeyVersion
 //     model    the fingerprint of config and weights, 16 hex digits (model/fingerprint.h)
-//     dtype    of K and V: "float32", "bfloat16", "float16"
+//     dtype    of K and V: "float32", "bfloat16", "float16"; with " fp8" where the linear layers
+//              computed in 8-bit floats
 //     rope     1 where the model turns K of prompts of this length by a set of frequencies for long
 //              ones (LongRoPE), else 0
 //     plan     what each head attends to, as text (plan/prefix_pure.h, plan_identity)

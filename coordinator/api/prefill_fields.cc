@@ -30,7 +30,7 @@ constexpr std::array<CacheName, 4> kCacheNames = {{{"off", protocol::CACHE_OFF},
 }  // namespace
 
 std::span<const PrefillFields::Field> PrefillFields::fields() {
-  static constexpr std::array<Field, 13> kFields = {{{"model", Kind::kString},
+  static constexpr std::array<Field, 14> kFields = {{{"model", Kind::kString},
                                                      {"request_id", Kind::kString},
                                                      {"prompt_token_ids", Kind::kTokens},
                                                      {"head_plan", Kind::kString},
@@ -42,7 +42,8 @@ std::span<const PrefillFields::Field> PrefillFields::fields() {
                                                      {"handover", Kind::kString},
                                                      {"cache", Kind::kString},
                                                      {"cache_salt", Kind::kString},
-                                                     {"cache_impure", Kind::kBool}}};
+                                                     {"cache_impure", Kind::kBool},
+                                                     {"kv_budget", Kind::kNumber}}};
   return kFields;
 }
 
@@ -56,6 +57,10 @@ PrefillFields::PrefillFields(const PrefillBodyLimits& limits, std::string_view p
     : limits_(limits) {
   body_.prompt_name = prompt_name;
   body_.options.set_cache(protocol::CACHE_BOTH);
+}
+
+bool PrefillFields::was_given(std::string_view name) const {
+  return (seen_ >> (find(name) - fields().data()) & 1u) != 0;
 }
 
 Result<void> PrefillFields::begin(std::string_view name, std::string_view shown) {
@@ -95,8 +100,8 @@ Result<void> PrefillFields::set(const JsonScalar& value) {
       if (integer != nullptr) return set_duration(*integer);
       break;
     case Kind::kNumber:
-      if (integer != nullptr) return set_min_recall(static_cast<double>(*integer));
-      if (fraction != nullptr) return set_min_recall(*fraction);
+      if (integer != nullptr) return set_number(static_cast<double>(*integer));
+      if (fraction != nullptr) return set_number(*fraction);
       break;
     case Kind::kBool:
       if (boolean == nullptr) break;
@@ -182,6 +187,19 @@ Result<void> PrefillFields::set_duration(int64_t value) {
   return {};
 }
 
+Result<void> PrefillFields::set_number(double value) {
+  return field_->name == "kv_budget" ? set_kv_budget(value) : set_min_recall(value);
+}
+
+Result<void> PrefillFields::set_kv_budget(double value) {
+  if (!(value > 0 && value <= 1)) {
+    return error(Errc::kInvalidArgument, "'{}' is {:g}; must be above 0, at most 1", current_,
+                 value);
+  }
+  body_.options.set_kv_budget(value);
+  return {};
+}
+
 Result<void> PrefillFields::set_min_recall(double value) {
   if (!(value >= 0 && value <= 1)) {
     return error(Errc::kInvalidArgument, "'{}' is {:g}; must be 0 to 1", current_, value);
@@ -258,6 +276,23 @@ ParsedPrefillBody PrefillFields::finish() {
         "'handover' streaming requires 'stream' true: the events tell a decode node which layers "
         "it can pull",
         "handover");
+  }
+  if (body_.options.kv_budget() > 0 && body_.options.kv_budget() < 1) {
+    if (body_.options.handover() == protocol::HANDOVER_STREAMING) {
+      return invalid(
+          "'kv_budget' below 1 requires 'handover' at-end: which pages are kept is known at the "
+          "end",
+          "kv_budget");
+    }
+    if ((body_.options.cache() & protocol::CACHE_WRITE) != 0) {
+      if (was_given("cache")) {
+        return invalid(
+            "'kv_budget' below 1 requires 'cache' off or read: later prompts cannot begin with a "
+            "cache that is kept in part",
+            "cache");
+      }
+      body_.options.set_cache(protocol::CACHE_READ);
+    }
   }
   return std::move(body_);
 }

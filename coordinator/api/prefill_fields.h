@@ -51,12 +51,15 @@ class PrefillFields {
 
  private:
   static const Field* find(std::string_view name);  // null: there is none
+  bool was_given(std::string_view name) const;
   Result<void> set_string(std::string_view value);
   Result<void> set_handover(std::string_view value);
   Result<void> set_cache(std::string_view value);
   Result<void> set_cache_salt(std::string_view value);
   Result<void> set_duration(int64_t value);
+  Result<void> set_number(double value);
   Result<void> set_min_recall(double value);
+  Result<void> set_kv_budget(double value);
   void set_bool(bool value);
 
   PrefillBodyLimits limits_;

@@ -128,6 +128,12 @@ json::object done_json(const Request& request, TimePoint now) {
   out["stages"] = std::move(stages);
   out["stored"] = {{"bytes", request.result->stored().bytes()},
                    {"while_computing", request.result->stored().while_computing()}};
+  if (request.result->has_dropped()) {
+    const auto& dropped = request.result->dropped();
+    out["dropped"] = {{"pages", dropped.pages()},
+                      {"bytes", dropped.bytes()},
+                      {"mass", number_or_null(dropped.mass())}};
+  }
   const protocol::HeadRecalls& recalls = request.result->head_recalls();
   if (recalls.num_heads() > 0) out["recall_by_head"] = head_recalls_json(recalls);
   return out;

@@ -58,7 +58,10 @@ awaitable<RequestIntake::Step> RequestIntake::read_body() {
     co_return refuse(*std::move(wrong));
   }
   reader_.limit_body(gate_.max_body_bytes(route_));  // of a body in chunks
-  if (beast::iequals(reader_.header()[http::field::expect], "100-continue")) {
+  // To a client of HTTP/1.0 it would be the answer.
+  constexpr unsigned kHttp11 = 11;
+  if (reader_.header().version() >= kHttp11 &&
+      beast::iequals(reader_.header()[http::field::expect], "100-continue")) {
     co_await send_continue();
   }
   const BodyPace pace{.piece = limits_.progress,

@@ -1,5 +1,9 @@
 #include "coordinator/http/request_reader.h"
 
+#include <utility>
+
+#include "coordinator/http/framing_rules.h"
+
 namespace millrace::coordinator {
 
 namespace {
@@ -14,7 +18,12 @@ constexpr uint64_t kChunkFramingBytes = 16 + 4;
 RequestReader::RequestReader(uint32_t max_header_bytes, ReadBuffer& buffer)
     : max_header_bytes_(max_header_bytes),
       buffer_(buffer),
-      on_chunk_([this](uint64_t, beast::string_view, error_code&) { ++num_chunks_; }),
+      on_chunk_([this](uint64_t, beast::string_view extensions, error_code& ec) {
+        ++num_chunks_;
+        if (has_control_character({extensions.data(), extensions.size()})) {
+          ec = http::error::bad_chunk_extension;
+        }
+      }),
       starved_(buffer.bytes().size() == 0) {
   MR_CHECK(max_header_bytes < ReadBuffer::kMaxBytes / 2, "a header limit of {} bytes",
            max_header_bytes);
@@ -34,10 +43,18 @@ std::optional<ApiError> RequestReader::take() {
   const uint64_t content_before = body_bytes();
   const uint64_t chunks_before = num_chunks_;
   error_code ec;
-  const size_t taken = parser_.put(buffer_.bytes().cdata(), ec);
+  const auto bytes = buffer_.bytes().cdata();
+  const size_t taken = parser_.put(bytes, ec);
+  // Of a body's pieces only the last one has fields; it comes as a whole.
+  const bool is_folded = (!in_body || (parser_.chunked() && done())) &&
+                         has_folded_line({static_cast<const char*>(bytes.data()), taken});
   buffer_.bytes().consume(taken);
   starved_ = ec == http::error::need_more || buffer_.bytes().size() == 0;
   if (ec && ec != http::error::need_more) return unreadable(ec);
+  if (is_folded) {
+    return ApiError(
+        error(Errc::kInvalidArgument, "cannot read the request: a field goes on in a second line"));
+  }
   if (!in_body) {
     header_bytes_ += taken;
     // The parser's own limit is one of what it has not taken yet, and it takes line by line.
@@ -46,18 +63,24 @@ std::optional<ApiError> RequestReader::take() {
       return unreadable(http::error::header_limit);
     }
   }
-  if (!in_body && has_header() && !parser_.chunked() &&
-      header().count(http::field::transfer_encoding) > 0) {
-    // Where its body ends is anybody's guess (RFC 9112, 6.3), and the next request might begin in it.
-    return ApiError(
-        error(Errc::kInvalidArgument,
-              "cannot read the request: its Transfer-Encoding does not end in chunked"));
-  }
+  if (!in_body && has_header()) return end_header();
   if (!in_body || !parser_.chunked()) return std::nullopt;
   const uint64_t framing_bytes = taken - (body_bytes() - content_before);
   const uint64_t needed_bytes = (num_chunks_ - chunks_before) * kChunkFramingBytes;
   excess_bytes_ += framing_bytes > needed_bytes ? framing_bytes - needed_bytes : 0;
   return check_framing();
+}
+
+std::optional<ApiError> RequestReader::end_header() {
+  if (auto wrong = check_header(header())) return ApiError(*std::move(wrong));
+  if (parser_.chunked()) header_ = parser_.get().base();
+  return std::nullopt;
+}
+
+RequestReader::Request RequestReader::release() {
+  Request request = parser_.release();
+  if (header_) request.base() = *std::exchange(header_, std::nullopt);
+  return request;
 }
 
 std::optional<ApiError> RequestReader::check_framing() const {

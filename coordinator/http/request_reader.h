@@ -1,6 +1,7 @@
 // Parses one HTTP request from the bytes of a connection, with limits on the header, on the body, and
-// on the framing of a body in chunks. Pure: bytes in, a request or an error out; the owner of the
-// connection reads and waits.
+// on the framing of a body in chunks, and refuses what others might read otherwise (framing_rules.h).
+// Fields behind a body in chunks are dropped: they come when the request has been let in and routed.
+// Pure: bytes in, a request or an error out; the owner of the connection reads and waits.
 //
 //   RequestReader reader(16 << 10, buffer);
 //   while (!reader.has_header()) {
@@ -54,16 +55,17 @@ class RequestReader {
   bool starved() const { return starved_; }
   bool has_header() const { return parser_.is_header_done(); }
   bool done() const { return parser_.is_done(); }
-  const Header& header() const { return parser_.get(); }
+  const Header& header() const { return header_ ? *header_ : parser_.get().base(); }
   // By the header; 0 for a body in chunks.
   uint64_t announced_bytes() const { return parser_.content_length().value_or(0); }
   void limit_body(uint64_t max_body_bytes);
   uint64_t body_bytes() const { return parser_.get().body().size(); }
   // Memory that the body takes.
   uint64_t held_bytes() const { return parser_.get().body().capacity(); }
-  Request release() { return parser_.release(); }
+  Request release();
 
  private:
+  std::optional<ApiError> end_header();
   ApiError unreadable(boost::system::error_code why) const;
   std::optional<ApiError> check_framing() const;
 
@@ -72,6 +74,8 @@ class RequestReader {
   ReadBuffer& buffer_;
   http::request_parser<http::string_body> parser_;
   std::function<void(uint64_t, beast::string_view, boost::system::error_code&)> on_chunk_;
+  std::optional<Header>
+      header_;  // of a body in chunks: the parser adds the fields behind it to its own
   uint64_t header_bytes_ = 0;
   uint64_t num_chunks_ = 0;
   uint64_t excess_bytes_ = 0;  // of framing, beyond what the chunks need

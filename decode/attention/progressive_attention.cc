@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "common/page_tokens.h"
 #include "common/units.h"
@@ -26,28 +25,24 @@ float log_add(float a, float b) {
 }
 
 // Those that lead, then by the greatest share of a query head's mass, as far as digests tell; of equal
-// ones the first.
+// ones the first. `ranking.order` has the pages there are, ascending.
 void order_pages(const PageRule& rule, int32_t group, const float* tail_lse, PageRanking& ranking) {
-  const auto num_pages = ranking.order.size();
+  const auto num_pages = ranking.estimates.size() / static_cast<size_t>(group);
   std::vector<float> keys(num_pages, kNothing);
   for (int32_t head = 0; head < group; ++head) {
     const PageEstimate* const estimates =
         ranking.estimates.data() + static_cast<size_t>(head) * num_pages;
     float total = tail_lse == nullptr ? kNothing : tail_lse[head];
     float most = total;
-    for (size_t page = 0; page < num_pages; ++page) {
-      most = std::max(most, rule.rank(estimates[page]));
-    }
+    for (const int32_t page : ranking.order) most = std::max(most, rule.rank(estimates[page]));
     double sum = std::exp(double{total} - most);
-    for (size_t page = 0; page < num_pages; ++page) {
-      sum += std::exp(rule.rank(estimates[page]) - most);
-    }
+    for (const int32_t page : ranking.order) sum += std::exp(rule.rank(estimates[page]) - most);
     total = most + static_cast<float>(std::log(sum));
-    for (size_t page = 0; page < num_pages; ++page) {
-      keys[page] = std::max(keys[page], rule.rank(estimates[page]) - total);
+    for (const int32_t page : ranking.order) {
+      auto& key = keys[static_cast<size_t>(page)];
+      key = std::max(key, rule.rank(estimates[page]) - total);
     }
   }
-  std::iota(ranking.order.begin(), ranking.order.end(), 0);
   const auto led = std::stable_partition(
       ranking.order.begin(), ranking.order.end(),
       [&](int32_t page) { return rule.leads(page, static_cast<int64_t>(num_pages)); });
@@ -63,6 +58,14 @@ int64_t CacheShape::num_pages() const {
   return ceil_div(num_tokens, kPageTokens);
 }
 
+std::vector<int32_t> CacheShape::pages(int32_t layer, int32_t kv_head) const {
+  std::vector<int32_t> pages;
+  for (int64_t page = 0; page < num_pages(); ++page) {
+    if (has_page(layer, kv_head, page)) pages.push_back(static_cast<int32_t>(page));
+  }
+  return pages;
+}
+
 float CacheShape::scale() const {
   return 1.0F / std::sqrt(static_cast<float>(head_dim));
 }
@@ -76,7 +79,7 @@ void rank_pages(PageKernel& kernel, const PageRule& rule, const CacheShape& shap
   for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
     auto& ranking = rankings[static_cast<size_t>(h)];
     ranking.estimates.resize(num_pages * static_cast<size_t>(shape.group()));
-    ranking.order.resize(num_pages);
+    ranking.order = shape.pages(layer, h);
     items.push_back({.q = q + int64_t{h} * shape.group() * shape.head_dim,
                      .num_heads = shape.group(),
                      .head_dim = shape.head_dim,
@@ -113,7 +116,7 @@ Result<void> ProgressiveAttention::attend(const Step& step, Deadline deadline) {
   if (step.first_token == 0) {
     rank_pages(kernel_, rule_, shape_, digests_, step.layer, step.q, step.tail_lse, rankings_);
   } else {
-    take_pages_from(step.first_token);
+    take_pages_from(step.layer, step.first_token);
   }
   std::fill(attended_.begin(), attended_.end(), 0);
   std::fill(max_.begin(), max_.end(), kNothing);
@@ -121,20 +124,20 @@ Result<void> ProgressiveAttention::attend(const Step& step, Deadline deadline) {
   std::fill_n(step.out, int64_t{shape_.num_query_heads} * shape_.head_dim, 0.0F);
   MR_RETURN_IF_ERROR(bring_expected(step.layer, deadline));
 
-  const auto num_pages = std::ssize(rankings_.front().order);
+  const auto num_pages = [this](size_t h) { return std::ssize(rankings_[h].order); };
   std::vector<int64_t> until(attended_.size());
   std::vector<bool> done(attended_.size());
   for (bool all_done = false; !all_done;) {
     all_done = true;
     for (size_t h = 0; h < until.size(); ++h) {
-      until[h] =
-          done[h] ? attended_[h] : std::min(num_pages, attended_[h] + rule_.portion(attended_[h]));
+      until[h] = done[h] ? attended_[h]
+                         : std::min(num_pages(h), attended_[h] + rule_.portion(attended_[h]));
     }
     MR_RETURN_IF_ERROR(attend_portions(step, until, deadline));
     for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
       const auto at = static_cast<size_t>(h);
       if (!done[at])
-        done[at] = attended_[at] == num_pages || (step.first_token == 0 && enough(step, h));
+        done[at] = attended_[at] == num_pages(at) || (step.first_token == 0 && enough(step, h));
       all_done &= done[at];
     }
   }
@@ -142,12 +145,13 @@ Result<void> ProgressiveAttention::attend(const Step& step, Deadline deadline) {
   return {};
 }
 
-void ProgressiveAttention::take_pages_from(int64_t first_token) {
+void ProgressiveAttention::take_pages_from(int32_t layer, int64_t first_token) {
   const int64_t first_page = std::min(first_token / kPageTokens, shape_.num_pages());
   rankings_.resize(static_cast<size_t>(shape_.num_kv_heads));
-  for (auto& ranking : rankings_) {
-    ranking.order.resize(static_cast<size_t>(shape_.num_pages() - first_page));
-    std::iota(ranking.order.begin(), ranking.order.end(), static_cast<int32_t>(first_page));
+  for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
+    auto& ranking = rankings_[static_cast<size_t>(h)];
+    ranking.order = shape_.pages(layer, h);
+    std::erase_if(ranking.order, [first_page](int32_t page) { return page < first_page; });
     ranking.num_leading = 0;
   }
 }
@@ -158,13 +162,12 @@ Result<void> ProgressiveAttention::bring_expected(int32_t layer, Deadline deadli
   // Of all heads by turns, the first pages first, as many as half the pool holds: the other half is
   // what other layers keep.
   const auto most = static_cast<size_t>(std::max<int64_t>(1, pool_.num_slots() / 2));
-  const auto num_pages = std::ssize(rankings_.front().order);
-  for (int64_t i = 0; i < num_pages && names.size() < most; ++i) {
+  for (int64_t i = 0; i < shape_.num_pages() && names.size() < most; ++i) {
     const size_t before = names.size();
     for (int32_t h = 0; h < shape_.num_kv_heads && names.size() < most; ++h) {
-      if (i >= expected(layer, h)) continue;
-      names.push_back({layer, shape_.first_kv_head + h,
-                       rankings_[static_cast<size_t>(h)].order[static_cast<size_t>(i)]});
+      const auto& order = rankings_[static_cast<size_t>(h)].order;
+      if (i >= std::min<int64_t>(expected(layer, h), std::ssize(order))) continue;
+      names.push_back({layer, shape_.first_kv_head + h, order[static_cast<size_t>(i)]});
     }
     if (names.size() == before) break;
   }
@@ -250,7 +253,7 @@ bool ProgressiveAttention::enough(const Step& step, int32_t kv_head) {
   const auto& ranking = rankings_[static_cast<size_t>(kv_head)];
   const auto num_pages = static_cast<size_t>(shape_.num_pages());
   for (int32_t g = 0; g < shape_.group(); ++g) {
-    const auto head = static_cast<size_t>(kv_head * shape_.group() + g);
+    const auto head = static_cast<size_t>(int64_t{kv_head} * shape_.group() + g);
     const float prompt = max_[head] + std::log(sum_[head]);
     const float tail = step.tail_lse == nullptr ? kNothing : step.tail_lse[head];
     const RuleView view{
@@ -271,7 +274,7 @@ void ProgressiveAttention::finish(const Step& step, int32_t kv_head) {
   stats_.pages_touched[static_cast<size_t>(step.layer)] += attended;
   expect(step.layer, kv_head, attended);
   for (int32_t g = 0; g < shape_.group(); ++g) {
-    const auto head = static_cast<size_t>(kv_head * shape_.group() + g);
+    const auto head = static_cast<size_t>(int64_t{kv_head} * shape_.group() + g);
     step.lse[head] = max_[head] + std::log(sum_[head]);
     float* const out = step.out + static_cast<int64_t>(head) * shape_.head_dim;
     if (sum_[head] == 0) continue;  // the window has no token of the prompt

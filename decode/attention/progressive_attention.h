@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/dtype.h"
+#include "common/pages/kept_pages.h"
 #include "common/result.h"
 #include "decode/attention/page_digests.h"
 #include "decode/attention/page_kernel.h"
@@ -30,8 +31,15 @@ struct CacheShape {
   int32_t head_dim = 0;
   int64_t num_tokens = 0;  // of the prompt
   DType dtype = DType::kFloat32;
+  // The pages there are; null: all. Outlives whatever has the shape.
+  const KeptPages* kept = nullptr;
 
-  int64_t num_pages() const;  // of a layer and kv head
+  int64_t num_pages() const;  // of a layer and kv head, whether there or not
+  // `kv_head`: of this rank.
+  bool has_page(int32_t layer, int32_t kv_head, int64_t page) const {
+    return kept == nullptr || kept->has(layer, first_kv_head + kv_head, page);
+  }
+  std::vector<int32_t> pages(int32_t layer, int32_t kv_head) const;  // ascending
   int32_t group() const { return num_query_heads / num_kv_heads; }
   float scale() const;
 };
@@ -44,7 +52,7 @@ struct ProgressiveStats {
 // The ranking of one kv head's pages for one query.
 struct PageRanking {
   std::vector<PageEstimate> estimates;  // [group, num_pages]
-  std::vector<int32_t> order;           // [num_pages]
+  std::vector<int32_t> order;           // of the pages there are
   int64_t num_leading = 0;
 };
 
@@ -89,12 +97,12 @@ class ProgressiveAttention {
  private:
   struct Head;
   std::atomic<int32_t>& expected(int32_t layer, int32_t kv_head) {
-    return expected_[static_cast<size_t>(layer * shape_.num_kv_heads + kv_head)];
+    return expected_[static_cast<size_t>(int64_t{layer} * shape_.num_kv_heads + kv_head)];
   }
   const std::atomic<int32_t>& expected(int32_t layer, int32_t kv_head) const {
-    return expected_[static_cast<size_t>(layer * shape_.num_kv_heads + kv_head)];
+    return expected_[static_cast<size_t>(int64_t{layer} * shape_.num_kv_heads + kv_head)];
   }
-  void take_pages_from(int64_t first_token);
+  void take_pages_from(int32_t layer, int64_t first_token);
   Result<void> bring_expected(int32_t layer, Deadline deadline);
   Result<void> attend_portions(const Step& step, std::span<const int64_t> until, Deadline deadline);
   void attend_pinned(const Step& step, std::span<const kvclient::PageName> names,

@@ -136,9 +136,9 @@ std::vector<std::vector<int32_t>> LayerLookahead::predict(const Task& task) {
   std::vector<std::vector<int32_t>> pages;
   for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
     const int64_t expected = parts_.attention->expected_pages(layer, h);
-    const int64_t count =
-        std::min(shape_.num_pages(), expected + std::max(kSpare, expected / kSpareShare));
     const auto& order = rankings_[static_cast<size_t>(h)].order;
+    const int64_t count =
+        std::min<int64_t>(std::ssize(order), expected + std::max(kSpare, expected / kSpareShare));
     pages.emplace_back(order.begin(), order.begin() + count);
   }
   return pages;

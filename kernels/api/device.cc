@@ -23,12 +23,34 @@ DType DeviceInfo::projection_dtype(DType compute_dtype) const {
   return narrow ? DType::kBFloat16 : DType::kFloat32;
 }
 
-void Device::route(const RouteParams&) {
-  MR_CHECK(false, "{} computes no mixtures of experts", info().name);
+namespace {
+
+void refuse(const Device& device, const char* what) {
+  MR_CHECK(false, "{} computes no {}", device.info().name, what);
 }
 
+constexpr const char* kExperts = "mixtures of experts";
+constexpr const char* kFloat8 = "products of 8-bit floats";
+
+}  // namespace
+
+void Device::route(const RouteParams&) {
+  refuse(*this, kExperts);
+}
 void Device::experts(const ExpertsParams&) {
-  MR_CHECK(false, "{} computes no mixtures of experts", info().name);
+  refuse(*this, kExperts);
+}
+void Device::float8_quantize(const Float8QuantizeParams&) {
+  refuse(*this, kFloat8);
+}
+void Device::float8_rms_norm(const Float8RmsNormParams&) {
+  refuse(*this, kFloat8);
+}
+void Device::float8_gemm(const Float8GemmParams&) {
+  refuse(*this, kFloat8);
+}
+void Device::float8_swiglu(const Float8SwigluParams&) {
+  refuse(*this, kFloat8);
 }
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept

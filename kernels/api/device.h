@@ -25,6 +25,7 @@
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/api/experts.h"
+#include "kernels/api/float8.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/index/closed_form.h"
@@ -60,6 +61,7 @@ struct DeviceInfo {
   bool sliding_windows = false;   // AttentionParams::window, PageScoresParams::window
   bool fuses_swiglu = false;      // needs no room for the products
   bool computes_experts = false;  // route() and experts()
+  bool float8_products = false;   // kernels/api/float8.h
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of the
   // MLP, tokens of a prompt under any index.
   int32_t head_dim_step = 16;
@@ -182,6 +184,11 @@ class Device {
   // Where info().computes_experts.
   virtual void route(const RouteParams& params);
   virtual void experts(const ExpertsParams& params);
+  // Where info().float8_products.
+  virtual void float8_quantize(const Float8QuantizeParams& params);
+  virtual void float8_rms_norm(const Float8RmsNormParams& params);
+  virtual void float8_gemm(const Float8GemmParams& params);
+  virtual void float8_swiglu(const Float8SwigluParams& params);
 
   virtual void attention(const AttentionParams& params) = 0;
   virtual void decode_attention(const DecodeAttentionParams& params) = 0;

@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
             .narrow_projections = true,
             .fuses_swiglu = true,
             .computes_experts = true,
+            .float8_products = true,
             .head_dim_step = 64,
             .max_head_dim = 128,
             .rotary_dim_step = 16,
@@ -160,6 +161,19 @@ class CudaDevice final : public Device {
   void route(const RouteParams& params) override { run(cuda::route, params); }
   void experts(const ExpertsParams& params) override {
     run([&](const ExpertsParams& p, cuda::Context& context) { experts_.run(p, context); }, params);
+  }
+
+  void float8_quantize(const Float8QuantizeParams& params) override {
+    run(cuda::float8_quantize, params);
+  }
+  void float8_rms_norm(const Float8RmsNormParams& params) override {
+    run(cuda::float8_rms_norm, params);
+  }
+  void float8_gemm(const Float8GemmParams& params) override {
+    run([&](const Float8GemmParams& p, cuda::Context& context) { gemm_.run(p, context); }, params);
+  }
+  void float8_swiglu(const Float8SwigluParams& params) override {
+    run(cuda::float8_swiglu, params);
   }
 
   void attention(const AttentionParams& params) override { run(cuda::attention, params); }

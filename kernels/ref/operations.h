@@ -7,6 +7,7 @@
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/api/experts.h"
+#include "kernels/api/float8.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/swiglu.h"
 
@@ -21,6 +22,10 @@ void gemm(const GemmParams& params);
 void swiglu(const SwigluParams& params);  // does not touch `products`
 void route(const RouteParams& params);
 void experts(const ExpertsParams& params);  // does not touch scratch
+void float8_quantize(const Float8QuantizeParams& params);
+void float8_rms_norm(const Float8RmsNormParams& params);
+void float8_gemm(const Float8GemmParams& params);
+void float8_swiglu(const Float8SwigluParams& params);  // does not touch `products`
 
 void attention(const AttentionParams& params);
 void decode_attention(const DecodeAttentionParams& params);

@@ -9,8 +9,11 @@ namespace {
 class RefDevice final : public HostMemoryDevice {
  public:
   DeviceInfo info() const override {
-    return {
-        .name = "reference", .num_threads = 1, .sliding_windows = true, .computes_experts = true};
+    return {.name = "reference",
+            .num_threads = 1,
+            .sliding_windows = true,
+            .computes_experts = true,
+            .float8_products = true};
   }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
@@ -21,6 +24,12 @@ class RefDevice final : public HostMemoryDevice {
   void swiglu(const SwigluParams& params) override { ref::swiglu(params); }
   void route(const RouteParams& params) override { ref::route(params); }
   void experts(const ExpertsParams& params) override { ref::experts(params); }
+  void float8_quantize(const Float8QuantizeParams& params) override {
+    ref::float8_quantize(params);
+  }
+  void float8_rms_norm(const Float8RmsNormParams& params) override { ref::float8_rms_norm(params); }
+  void float8_gemm(const Float8GemmParams& params) override { ref::float8_gemm(params); }
+  void float8_swiglu(const Float8SwigluParams& params) override { ref::float8_swiglu(params); }
 
   void attention(const AttentionParams& params) override { ref::attention(params); }
   void decode_attention(const DecodeAttentionParams& params) override {

@@ -17,9 +17,17 @@ double dot(const ConstMatrix& a, int64_t i, const ConstMatrix& b, int64_t j) {
   return sum;
 }
 
-}  // namespace
+double dot(const ConstFloat8Matrix& a, int64_t i, const ConstFloat8Matrix& b, int64_t j) {
+  double sum = 0;
+  for (int64_t l = 0; l < a.cols; ++l) {
+    sum += double{to_float(a.data[i * a.row_stride + l])} * to_float(b.data[j * b.row_stride + l]);
+  }
+  return sum * a.scales[i] * b.scales[j];
+}
 
-void gemm(const GemmParams& params) {
+// GemmParams or Float8GemmParams.
+template <typename Params>
+void multiply(const Params& params) {
   const auto& [a, b, bias, c, accumulate] = params;
   for (int64_t i = 0; i < a.rows; ++i) {
     for (int64_t j = 0; j < b.rows; ++j) {
@@ -32,7 +40,9 @@ void gemm(const GemmParams& params) {
   }
 }
 
-void swiglu(const SwigluParams& params) {
+// SwigluParams or Float8SwigluParams.
+template <typename Params>
+void activate(const Params& params) {
   const Matrix& out = params.out;
   for (int64_t i = 0; i < out.rows; ++i) {
     for (int64_t j = 0; j < out.cols; ++j) {
@@ -41,6 +51,21 @@ void swiglu(const SwigluParams& params) {
       store(out.data, out.dtype, i * out.row_stride + j, gate / (1 + std::exp(-gate)) * up);
     }
   }
+}
+
+}  // namespace
+
+void gemm(const GemmParams& params) {
+  multiply(params);
+}
+void swiglu(const SwigluParams& params) {
+  activate(params);
+}
+void float8_gemm(const Float8GemmParams& params) {
+  multiply(params);
+}
+void float8_swiglu(const Float8SwigluParams& params) {
+  activate(params);
 }
 
 }  // namespace millrace::kernels::ref

@@ -11,6 +11,8 @@ namespace millrace::kvclient {
 namespace {
 
 constexpr int32_t kManifestVersion = 1;
+// Of a cache that is kept in part.
+constexpr int32_t kPartialVersion = 2;
 constexpr int32_t kPageTokens = 64;
 // Bounds of what a manifest may claim, far above any model, far below what would overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 32;
@@ -77,6 +79,29 @@ Result<void> check_covered(int32_t kv_head, const Manifest& manifest) {
                covered, manifest.num_tokens);
 }
 
+Result<void> check_kept(const Manifest& manifest) {
+  const auto& kept = manifest.kept_pages;
+  if (kept.has_value() != (manifest.version == kPartialVersion)) {
+    return error(Errc::kInvalidArgument, "a manifest of version {} {} kept pages", manifest.version,
+                 kept ? "names" : "does not name");
+  }
+  if (!kept) return {};
+  const auto& layout = manifest.layout;
+  if (kept->num_layers() != layout.num_layers || kept->num_kv_heads() != layout.num_kv_heads ||
+      kept->num_pages() != manifest.num_pages()) {
+    return error(Errc::kInvalidArgument,
+                 "kept pages are not those of {} layers, {} kv heads, {} pages", layout.num_layers,
+                 layout.num_kv_heads, manifest.num_pages());
+  }
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
+      if (!kept->pages(layer, head).empty()) continue;
+      return error(Errc::kInvalidArgument, "layer {}, kv head {}: no page is kept", layer, head);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 int64_t Manifest::num_pages() const {
@@ -93,11 +118,12 @@ int64_t Manifest::page_bytes() const {
 }
 
 Result<void> check_manifest(const Manifest& manifest) {
-  if (manifest.version != kManifestVersion) {
-    return error(Errc::kUnsupported, "manifest version is {}; this client reads {}",
-                 manifest.version, kManifestVersion);
+  if (manifest.version != kManifestVersion && manifest.version != kPartialVersion) {
+    return error(Errc::kUnsupported, "manifest version is {}; this client reads {} and {}",
+                 manifest.version, kManifestVersion, kPartialVersion);
   }
   MR_RETURN_IF_ERROR(check_layout(manifest.layout, manifest.num_tokens));
+  MR_RETURN_IF_ERROR(check_kept(manifest));
   for (const auto& shard : manifest.shards) MR_RETURN_IF_ERROR(check_shard(shard, manifest));
   for (int32_t head = 0; head < manifest.layout.num_kv_heads; ++head) {
     MR_RETURN_IF_ERROR(check_covered(head, manifest));

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/pages/kept_pages.h"
 #include "common/result.h"
 
 namespace millrace::kvclient {
@@ -66,11 +68,16 @@ struct Manifest {
   std::vector<TierCount> tiers;
   int32_t tp = 0;
   int32_t cp = 0;
+  // Of a cache that was made smaller on request: the pages there are. Unset: all.
+  std::optional<KeptPages> kept_pages;
 
   // Of a finished prefill: the first token and what follows from all layers are known.
   bool is_result() const { return !tiers.empty(); }
-  // Of one layer and kv head.
+  // Of one layer and kv head of the prompt, whether kept or not.
   int64_t num_pages() const;
+  bool has_page(int32_t layer, int32_t kv_head, int64_t page) const {
+    return !kept_pages || kept_pages->has(layer, kv_head, page);
+  }
   // 0 where the dtype is unknown.
   int64_t element_bytes() const;
   // K and V.

@@ -4,6 +4,22 @@ namespace millrace::kvclient {
 
 namespace {
 
+// Far above any prompt, far below what would overflow.
+constexpr int64_t kMaxTokens = int64_t{1} << 32;
+
+// Of no layers where the bytes do not fit the layout: check_manifest refuses them.
+KeptPages kept_pages_of(const Manifest& manifest, const std::string& bytes) {
+  const auto& layout = manifest.layout;
+  KeptPages none(0, 0, 0);
+  if (layout.num_layers <= 0 || layout.num_kv_heads <= 0 || layout.page_tokens <= 0 ||
+      manifest.num_tokens <= 0 || manifest.num_tokens > kMaxTokens) {
+    return none;
+  }
+  auto kept =
+      KeptPages::from_bytes(layout.num_layers, layout.num_kv_heads, manifest.num_pages(), bytes);
+  return kept.ok() ? *std::move(kept) : none;
+}
+
 KvLayout from_protocol(const protocol::KvLayout& from) {
   return {.num_layers = static_cast<int32_t>(from.num_layers()),
           .num_kv_heads = static_cast<int32_t>(from.num_kv_heads()),
@@ -89,7 +105,8 @@ Manifest from_protocol(const protocol::Manifest& from) {
                     .dense_for_length = static_cast<int32_t>(from.dense_for_length()),
                     .tiers = {},
                     .tp = static_cast<int32_t>(from.tp()),
-                    .cp = static_cast<int32_t>(from.cp())};
+                    .cp = static_cast<int32_t>(from.cp()),
+                    .kept_pages = {}};
   for (const auto& shard : from.shards()) manifest.shards.push_back(from_protocol(shard));
   for (const auto& token : from.top_logprobs()) {
     manifest.top_logprobs.push_back({token.token_id(), token.logprob(), token.logit()});
@@ -97,6 +114,9 @@ Manifest from_protocol(const protocol::Manifest& from) {
   for (const auto& tier : from.tiers()) {
     manifest.tiers.push_back(
         {tier.tier(), static_cast<int64_t>(tier.pages()), static_cast<int64_t>(tier.bytes())});
+  }
+  if (from.has_kept_pages()) {
+    manifest.kept_pages = kept_pages_of(manifest, from.kept_pages().pages());
   }
   return manifest;
 }
@@ -115,6 +135,7 @@ protocol::Manifest to_protocol(const Manifest& from) {
   manifest.set_lease_ms(static_cast<uint64_t>(from.lease_ms));
   manifest.set_tp(static_cast<uint32_t>(from.tp));
   manifest.set_cp(static_cast<uint32_t>(from.cp));
+  if (from.kept_pages) manifest.mutable_kept_pages()->set_pages(from.kept_pages->bytes());
   set_result(manifest, from);
   return manifest;
 }

@@ -1,6 +1,7 @@
 #include "kvclient/order/criticality_plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "comm/api/transport.h"
 #include "common/check.h"
@@ -12,6 +13,7 @@ CriticalityPlan::CriticalityPlan(const PullPlanOptions& options, const PullPart&
                                  const Manifest& manifest, const std::vector<PullLane>& lanes)
     : options_(options),
       first_layer_(part.first_layer),
+      manifest_(manifest),
       lanes_(lanes.size()),
       layers_(static_cast<size_t>(part.num_layers)) {
   for (size_t l = 0; l < lanes.size(); ++l) {
@@ -33,6 +35,17 @@ CriticalityPlan::CriticalityPlan(const PullPlanOptions& options, const PullPart&
     std::sort(places.begin(), places.end(),
               [](const Place& a, const Place& b) { return a.page < b.page; });
   }
+}
+
+int64_t CriticalityPlan::num_pages(int64_t layer) const {
+  const int32_t of_model = first_layer_ + static_cast<int32_t>(layer);
+  int64_t count = 0;
+  for (const auto& [head, places] : places_) {
+    count += std::ranges::count_if(places, [&, head = head](const Place& place) {
+      return manifest_.has_page(of_model, head, place.page);
+    });
+  }
+  return count;
 }
 
 std::optional<PullTurn> CriticalityPlan::next(size_t l, int64_t ready) const {
@@ -114,8 +127,13 @@ void CriticalityPlan::decide(int64_t number) {
 void CriticalityPlan::decide_head(int64_t number, int32_t kv_head,
                                   const std::vector<Place>& places) {
   Layer& layer = layers_[static_cast<size_t>(number)];
+  const int32_t of_model = first_layer_ + static_cast<int32_t>(number);
+  std::vector<Place> there;
+  std::ranges::copy_if(places, std::back_inserter(there), [&](const Place& place) {
+    return manifest_.has_page(of_model, kv_head, place.page);
+  });
   std::vector<float> scores;
-  for (const Place& place : places) {
+  for (const Place& place : there) {
     const Lane& lane = lanes_[place.lane];
     const int64_t at = (kv_head - lane.first_kv_head) * lane.num_held + place.at;
     scores.push_back(layer.scores[place.lane][static_cast<size_t>(at)]);
@@ -123,8 +141,8 @@ void CriticalityPlan::decide_head(int64_t number, int32_t kv_head,
   const auto hot = hot_list(scores, options_.hot_share);
   layer.num_hot_pages = *layer.num_hot_pages + std::count(hot.begin(), hot.end(), true);
   std::vector<std::vector<int64_t>> hot_pages(lanes_.size()), other_pages(lanes_.size());
-  for (size_t i = 0; i < places.size(); ++i) {
-    (hot[i] ? hot_pages : other_pages)[places[i].lane].push_back(places[i].page);
+  for (size_t i = 0; i < there.size(); ++i) {
+    (hot[i] ? hot_pages : other_pages)[there[i].lane].push_back(there[i].page);
   }
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (!hot_pages[lane].empty()) {

@@ -14,12 +14,14 @@ namespace millrace::kvclient {
 
 class CriticalityPlan final : public PullPlan {
  public:
+  // `manifest` outlives the plan.
   CriticalityPlan(const PullPlanOptions& options, const PullPart& part, const Manifest& manifest,
                   const std::vector<PullLane>& lanes);
 
   std::optional<PullTurn> next(size_t lane, int64_t ready) const override;
   PullJob take(size_t lane, int64_t ready) override;
   void add_scores(const PullJob& job, const std::vector<float>& scores) override;
+  int64_t num_pages(int64_t layer) const override;
   std::optional<int64_t> num_hot_pages(int64_t layer) const override {
     return layers_[static_cast<size_t>(layer)].num_hot_pages;
   }
@@ -56,6 +58,7 @@ class CriticalityPlan final : public PullPlan {
 
   const PullPlanOptions options_;
   const int32_t first_layer_;  // of the model
+  const Manifest& manifest_;
   std::vector<Lane> lanes_;
   std::vector<Layer> layers_;
   std::map<int32_t, std::vector<Place>> places_;  // by kv head, all pages of the pull

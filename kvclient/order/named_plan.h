@@ -19,7 +19,8 @@ class NamedPlan final : public PullPlan {
   std::optional<PullTurn> next(size_t lane, int64_t ready) const override;
   PullJob take(size_t lane, int64_t ready) override;
   void add_scores(const PullJob& job, const std::vector<float>& scores) override;
-  // There are no lists.
+  // There are no layers and no lists.
+  int64_t num_pages(int64_t) const override { return 0; }
   std::optional<int64_t> num_hot_pages(int64_t) const override { return 0; }
 
  private:

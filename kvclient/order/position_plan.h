@@ -7,24 +7,35 @@ namespace millrace::kvclient {
 
 class PositionPlan final : public PullPlan {
  public:
-  PositionPlan(int32_t first_layer, const std::vector<PullLane>& lanes, int64_t pages_per_request);
+  // `manifest` outlives the plan.
+  PositionPlan(const PullPart& part, const Manifest& manifest, const std::vector<PullLane>& lanes,
+               int64_t pages_per_request);
 
   std::optional<PullTurn> next(size_t lane, int64_t ready) const override;
   PullJob take(size_t lane, int64_t ready) override;
   void add_scores(const PullJob& job, const std::vector<float>& scores) override;
+  int64_t num_pages(int64_t layer) const override { return num_pages_[static_cast<size_t>(layer)]; }
   // There is no list: all of them.
-  std::optional<int64_t> num_hot_pages(int64_t) const override { return num_pages_; }
+  std::optional<int64_t> num_hot_pages(int64_t layer) const override { return num_pages(layer); }
 
  private:
   struct Lane {
-    std::vector<PageRun> runs;  // the same for each layer
+    std::vector<PageSpan> spans;
+    std::vector<PageRun>
+        runs;  // of the layer; without it the same for each, unless pages are missing
     int64_t layer = 0;
     size_t run = 0;
   };
+  // Of a layer of which the manifest may not have all pages.
+  std::vector<PageRun> runs_of(const std::vector<PageSpan>& spans, int64_t layer) const;
+  // To the first layer from there on of which the lane has a page.
+  void enter(Lane& lane, int64_t layer);
 
   const int32_t first_layer_;
+  const Manifest& manifest_;
+  const int64_t pages_per_request_;
   std::vector<Lane> lanes_;
-  int64_t num_pages_ = 0;  // of a layer
+  std::vector<int64_t> num_pages_;  // by layer
 };
 
 }  // namespace millrace::kvclient

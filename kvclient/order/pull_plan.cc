@@ -11,7 +11,7 @@ std::unique_ptr<PullPlan> make_pull_plan(const PullPlanOptions& options, const P
   if (options.order == PullOrder::kCriticality) {
     return std::make_unique<CriticalityPlan>(options, part, manifest, lanes);
   }
-  return std::make_unique<PositionPlan>(part.first_layer, lanes, options.pages_per_request);
+  return std::make_unique<PositionPlan>(part, manifest, lanes, options.pages_per_request);
 }
 
 }  // namespace millrace::kvclient

@@ -32,8 +32,9 @@ class PullPlan {
   virtual PullJob take(size_t lane, int64_t ready) = 0;
   // What a job for scores brought: finite and not negative, as many as it asked for.
   virtual void add_scores(const PullJob& job, const std::vector<float>& scores) = 0;
-  // Pages of a layer, counted from the first asked for, that are on the hot list; none while that is
-  // not known.
+  // Of a layer, counted from the first asked for.
+  virtual int64_t num_pages(int64_t layer) const = 0;
+  // Those of a layer that are on the hot list; none while that is not known.
   virtual std::optional<int64_t> num_hot_pages(int64_t layer) const = 0;
 };
 
@@ -46,7 +47,7 @@ struct PullPlanOptions {
   bool scores_by_layer = false;
 };
 
-// `lanes`: pull_lanes() of this part and manifest.
+// `lanes`: pull_lanes() of this part and manifest. Pages that are not kept are in no job.
 std::unique_ptr<PullPlan> make_pull_plan(const PullPlanOptions& options, const PullPart& part,
                                          const Manifest& manifest,
                                          const std::vector<PullLane>& lanes);

@@ -28,11 +28,13 @@ struct PageSlots {
   int32_t& operator[](Tier tier) { return in[static_cast<int>(tier)]; }
   int32_t operator[](Tier tier) const { return in[static_cast<int>(tier)]; }
   bool has(Tier tier) const { return (*this)[tier] != kNoSlot; }
+  bool any() const { return has(Tier::kDevice) || has(Tier::kHost) || has(Tier::kDisk); }
   // The fastest tier with a copy; there must be one.
   Tier best() const;
 };
 
-enum class PageState : uint8_t { kUnwritten, kWriting, kWritten };
+// kDropped: written, and given up by the only request that held it.
+enum class PageState : uint8_t { kUnwritten, kWriting, kWritten, kDropped };
 
 struct PageEntry {
   PageColumn* column = nullptr;

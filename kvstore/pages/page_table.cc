@@ -74,6 +74,12 @@ Result<std::vector<PageEntry*>> PageTable::select(int32_t layer, int32_t kv_head
                    "request '{}': page {} is not among the {} of {} prompt pages this rank holds",
                    request_id_, pages[i], pages_.size(), num_prompt_pages_);
     }
+    if (is_dropped(row, next - pages_.begin())) {
+      return error(
+          Errc::kNotFound,
+          "request '{}': layer {} kv head {} page {} was dropped, its cache is kept in part",
+          request_id_, layer, kv_head, pages[i]);
+    }
     entries.push_back(&columns_[static_cast<size_t>(next - pages_.begin())]->entry(row));
     ++next;
   }
@@ -90,8 +96,18 @@ std::span<const float> PageTable::scores(int64_t row) const {
 }
 
 float PageTable::score_of(const PageEntry& entry) const {
-  const auto place = std::ranges::lower_bound(pages_, entry.column->page()) - pages_.begin();
-  return scores(entry.column->row_of(entry))[static_cast<size_t>(place)];
+  return scores(entry.column->row_of(entry))[static_cast<size_t>(place_of(entry))];
+}
+
+int64_t PageTable::place_of(const PageEntry& entry) const {
+  return std::ranges::lower_bound(pages_, entry.column->page()) - pages_.begin();
+}
+
+void PageTable::drop(const PageEntry& entry) {
+  if (dropped_.empty()) dropped_.resize(static_cast<size_t>(num_entries()));
+  const auto at = entry.column->row_of(entry) * std::ssize(pages_) + place_of(entry);
+  dropped_[static_cast<size_t>(at)] = true;
+  ++num_dropped_;
 }
 
 Result<void> PageTable::check_readable(std::span<PageEntry* const> entries) const {

@@ -41,13 +41,19 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   // The row's pages, in the order of pages(); as row_of().
   Result<std::vector<PageEntry*>> head(int32_t layer, int32_t kv_head);
   // The pages with these numbers, which ascend: kInvalidArgument where they do not or there is none.
-  // kNotFound names the first that this rank does not hold.
+  // kNotFound names the first that this rank does not hold, or has dropped.
   Result<std::vector<PageEntry*>> select(int32_t layer, int32_t kv_head,
                                          std::span<const int64_t> pages);
   // Of all pages of a row, in the order of pages().
   void set_scores(int64_t row, std::span<const float> scores);
   std::span<const float> scores(int64_t row) const;
   float score_of(const PageEntry& entry) const;
+  // Of a row's pages, that the request gives up: select() does not find them any more.
+  void drop(const PageEntry& entry);
+  bool is_dropped(int64_t row, int64_t place) const {
+    return !dropped_.empty() && dropped_[static_cast<size_t>(row * std::ssize(pages_) + place)];
+  }
+  int64_t num_dropped() const { return num_dropped_; }
   // Of entries of one row. kUnavailable names the first that may not be read yet.
   Result<void> check_readable(std::span<PageEntry* const> entries) const;
 
@@ -58,6 +64,7 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   bool dead = false;  // forgotten
 
  private:
+  int64_t place_of(const PageEntry& entry) const;
   int64_t num_rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
 
   std::string request_id_;
@@ -69,6 +76,8 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   size_t num_prefix_columns_;
   std::vector<float> scores_;  // [rows, pages]
   std::vector<bool> scored_;   // [rows]
+  std::vector<bool> dropped_;  // [rows, pages]; empty: none
+  int64_t num_dropped_ = 0;
 };
 
 }  // namespace millrace::kvstore

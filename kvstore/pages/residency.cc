@@ -10,6 +10,11 @@ namespace {
 // Room for the one move that is under way at a time. With a single tier nothing moves.
 constexpr int64_t kTransitSlots = 1;
 
+// Not where its column, or it alone, is being given up.
+bool may_move(const PageEntry& page) {
+  return !page.column->dead && page.state == PageState::kWritten && page.pins == 0;
+}
+
 int64_t count_tiers(const std::array<int64_t, kNumTiers>& max_slots) {
   return std::count_if(max_slots.begin(), max_slots.end(), [](int64_t n) { return n > 0; });
 }
@@ -106,7 +111,7 @@ void Residency::unpin(PageEntry& page) {
   --page.pins;
   --page.column->num_pins;
   if (!is_last) return;
-  if (page.column->dead) {
+  if (page.column->dead || page.state == PageState::kDropped) {
     free_unpinned(page);
   } else if (page.queue_index < 0) {
     enqueue(page);
@@ -128,8 +133,13 @@ void Residency::free(PageColumn& column) {
   for (PageEntry& page : column.entries()) free_unpinned(page);
 }
 
+void Residency::free(PageEntry& page) {
+  page.state = PageState::kDropped;
+  free_unpinned(page);
+}
+
 void Residency::free_unpinned(PageEntry& page) {
-  if (page.state != PageState::kWritten) return;
+  if (!page.slots.any()) return;
   dequeue(page);
   const Tier pinned = page.slots.best();
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
@@ -145,7 +155,7 @@ void Residency::set_priority(PageEntry& page, PagePriority priority) {
 }
 
 std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
-  if (page.column->dead || page.pins > 0 || page.slots.has(Tier::kDevice) || slack() < 1) {
+  if (!may_move(page) || page.slots.has(Tier::kDevice) || slack() < 1) {
     return std::nullopt;
   }
   if (pool(Tier::kDevice).free() == 0) {
@@ -160,7 +170,7 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
 }
 
 std::optional<PageMove> Residency::plan_warming(PageEntry& page, Takes takes) {
-  if (page.column->dead || page.pins > 0 || page.slots.best() != Tier::kDisk || slack() < 1) {
+  if (!may_move(page) || page.slots.best() != Tier::kDisk || slack() < 1) {
     return std::nullopt;
   }
   int32_t slot = take_host_slot(page);
@@ -212,7 +222,7 @@ PageMove Residency::start_move(PageEntry& page, Tier to, int32_t to_slot) {
 void Residency::finish(const PageMove& move, bool copied) {
   PageEntry& page = *move.page;
   --moving_;
-  if (!copied || page.column->dead || page.pins > 1) {
+  if (!copied || page.column->dead || page.state == PageState::kDropped || page.pins > 1) {
     give(move.to, move.to_slot);
     unpin(page);
     return;

@@ -62,6 +62,8 @@ class Residency {
   void unpin_for_reader(std::span<PageEntry* const> pages);
   int64_t reader_pins() const { return reader_pins_; }
   void free_unpinned(PageEntry& page);
+  // Of a column that lives on: its slots go, where it is pinned with the last unpin.
+  void free(PageEntry& page);
   // A column that nobody holds: its pages go, those that are pinned with their last unpin.
   void free(PageColumn& column);
   // Of a column that comes into the prefix cache, or leaves it: before its key is taken away, after it

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "common/float8.h"
+
 namespace millrace::model {
 
 namespace {
@@ -22,15 +24,6 @@ float widen(float x) {
 }
 float widen(BFloat16 x) {
   return to_float(x);
-}
-
-// As of Float16: exponent and mantissa moved into place are the number times 2^-120.
-float widen_float8(uint8_t bits) {
-  const uint32_t magnitude = uint32_t{bits & 0x7fu} << 20;
-  const uint32_t sign = uint32_t{bits & 0x80u} << 24;
-  const uint32_t scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p120f);
-  const uint32_t is_nan = (bits & 0x7fu) == 0x7fu;
-  return std::bit_cast<float>(scaled | ((0u - is_nan) & 0x7fc00000u) | sign);
 }
 
 void narrow(float x, float& out) {
@@ -56,7 +49,7 @@ void convert_run(const std::byte* source, int64_t count, To* destination) {
 template <typename To>
 void convert_float8_run(const std::byte* source, int64_t count, float scale, To* destination) {
   for (int64_t i = 0; i < count; ++i) {
-    narrow(widen_float8(std::to_integer<uint8_t>(source[i])) * scale, destination[i]);
+    narrow(to_float(Float8{std::to_integer<uint8_t>(source[i])}) * scale, destination[i]);
   }
 }
 

@@ -13,9 +13,7 @@ namespace millrace::model {
 void convert_elements(const std::byte* source, DType source_type, int64_t count, void* destination,
                       DType destination_type);
 
-// The same for floats of 8 bits (e4m3 without infinities, as in the OCP 8-bit floating point
-// specification, revision 1.0: bias 7, subnormals, 0x7f and 0xff no number), each times `scale` in
-// float32.
+// The same for 8-bit floats (common/float8.h), each times `scale` in float32.
 void convert_float8(const std::byte* source, int64_t count, float scale, void* destination,
                     DType destination_type);
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 
 #include "common/aligned_buffer.h"
 #include "common/check.h"
+#include "common/float8.h"
 #include "model/checkpoint/element_conversion.h"
 
 namespace millrace::model {
@@ -70,6 +72,31 @@ Result<void> convert_rows(const TensorSlice& slice, int64_t first, int64_t count
     out += slice.num_cols * dtype_bytes(dtype);
   }
   return {};
+}
+
+// Row `row` of the slice as 8-bit floats, of which the result is the scale.
+float quantize_row(const TensorSlice& slice, int64_t row, Float8* out) {
+  if (slice.tensor.float8) {
+    const auto [scale, num_cols] = slice.tensor.scales->run(slice.first_row + row, slice.first_col);
+    if (num_cols >= slice.num_cols) {
+      std::memcpy(out, slice.row_data(row), static_cast<size_t>(slice.num_cols));
+      return scale;
+    }
+  }
+  std::vector<float> values(static_cast<size_t>(slice.num_cols));
+  convert_row(slice, row, DType::kFloat32, reinterpret_cast<std::byte*>(values.data()));
+  return quantize_float8(values.data(), slice.num_cols, out);
+}
+
+// All as wide as the first.
+int64_t num_rows_of(std::span<const TensorSlice> slices) {
+  int64_t num_rows = 0;
+  for (const auto& slice : slices) {
+    MR_CHECK(slice.num_cols == slices.front().num_cols, "{} columns below {}", slice.num_cols,
+             slices.front().num_cols);
+    num_rows += slice.num_rows;
+  }
+  return num_rows;
 }
 
 // Calls use(first row, number of rows) for blocks of rows in ascending order, on `num_threads`
@@ -151,11 +178,7 @@ const std::byte* TensorSlice::row_data(int64_t row) const {
 Result<kernels::ConstMatrix> WeightUploader::stack(std::span<const TensorSlice> slices,
                                                    DType dtype) {
   const int64_t num_cols = slices.front().num_cols;
-  int64_t num_rows = 0;
-  for (const auto& slice : slices) {
-    MR_CHECK(slice.num_cols == num_cols, "{} columns below {}", slice.num_cols, num_cols);
-    num_rows += slice.num_rows;
-  }
+  const int64_t num_rows = num_rows_of(slices);
   MR_ASSIGN_OR_RETURN(auto buffer, device_->allocate(num_rows * num_cols * dtype_bytes(dtype)));
   const auto matrix =
       kernels::dense_matrix(std::as_const(buffer).data(), dtype, num_rows, num_cols);
@@ -198,27 +221,66 @@ Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::
     device_->copy(destination, slice.row_data(0), slice.num_rows * row_bytes);
     return device_->synchronize(Deadline::after(kCopyTimeout));
   }
+  return upload_rows(slice.num_rows, row_bytes, destination,
+                     [&](int64_t row, int64_t count, std::byte* out) {
+                       return convert_rows(slice, row, count, dtype, out);
+                     });
+}
+
+template <typename Convert>
+Result<void> WeightUploader::upload_rows(int64_t num_rows, int64_t row_bytes,
+                                         std::byte* destination, const Convert& convert) {
   const int64_t rows_a_time =
-      std::clamp<int64_t>(kStagingBytes / std::max<int64_t>(row_bytes, 1), 1, slice.num_rows + 1);
-  const int num_threads = slice.num_rows > rows_a_time ? num_threads_ : 1;
+      std::clamp<int64_t>(kStagingBytes / std::max<int64_t>(row_bytes, 1), 1, num_rows + 1);
+  const int num_threads = num_rows > rows_a_time ? num_threads_ : 1;
   if (device_->info().host_memory) {
-    return for_row_blocks(slice.num_rows, rows_a_time, num_threads, [&] {
+    return for_row_blocks(num_rows, rows_a_time, num_threads, [&] {
       return [&](int64_t row, int64_t count) {
-        return convert_rows(slice, row, count, dtype, destination + row * row_bytes);
+        return convert(row, count, destination + row * row_bytes);
       };
     });
   }
   std::mutex device_mutex;
-  return for_row_blocks(slice.num_rows, rows_a_time, num_threads, [&] {
+  return for_row_blocks(num_rows, rows_a_time, num_threads, [&] {
     return [&, staging = AlignedBuffer(rows_a_time * row_bytes)](
                int64_t row, int64_t count) mutable -> Result<void> {
       auto* converted = staging.as<std::byte>();
-      MR_RETURN_IF_ERROR(convert_rows(slice, row, count, dtype, converted));
+      MR_RETURN_IF_ERROR(convert(row, count, converted));
       const std::lock_guard lock(device_mutex);
       device_->copy(destination + row * row_bytes, converted, count * row_bytes);
       return device_->synchronize(Deadline::after(kCopyTimeout));
     };
   });
+}
+
+Result<kernels::ConstFloat8Matrix> WeightUploader::stack_float8(
+    std::span<const TensorSlice> slices) {
+  const int64_t num_cols = slices.front().num_cols;
+  const int64_t num_rows = num_rows_of(slices);
+  MR_ASSIGN_OR_RETURN(auto codes, device_->allocate(num_rows * num_cols));
+  std::vector<float> scales(static_cast<size_t>(num_rows));
+  int64_t first = 0;
+  for (const auto& slice : slices) {
+    const auto quantize = [&](int64_t row, int64_t count, std::byte* out) -> Result<void> {
+      auto* to = reinterpret_cast<Float8*>(out);
+      for (int64_t i = 0; i < count; ++i) {
+        scales[static_cast<size_t>(first + row + i)] =
+            quantize_row(slice, row + i, to + i * num_cols);
+      }
+      return {};
+    };
+    MR_RETURN_IF_ERROR(
+        upload_rows(slice.num_rows, num_cols, codes.as<std::byte>() + first * num_cols, quantize));
+    first += slice.num_rows;
+  }
+  MR_ASSIGN_OR_RETURN(const float* device_scales, vector(scales));
+  const kernels::ConstFloat8Matrix matrix{.data = codes.as<Float8>(),
+                                          .scales = device_scales,
+                                          .rows = num_rows,
+                                          .cols = num_cols,
+                                          .row_stride = num_cols};
+  storage_->push_back(std::move(codes));
+  return matrix;
 }
 
 }  // namespace millrace::model

@@ -7,6 +7,7 @@
 
 #include "common/result.h"
 #include "kernels/api/device.h"
+#include "kernels/api/float8.h"
 #include "kernels/api/matrix.h"
 #include "model/checkpoint/safetensors.h"
 
@@ -41,6 +42,9 @@ class WeightUploader {
 
   // One dense matrix of the slices one below the other, all of the same width.
   Result<kernels::ConstMatrix> stack(std::span<const TensorSlice> slices, DType dtype);
+  // The same in 8-bit floats scaled by row. Rows that are so in the file, under one scale, are taken
+  // as they are; others are quantised from float32.
+  Result<kernels::ConstFloat8Matrix> stack_float8(std::span<const TensorSlice> slices);
   // A float32 vector in device memory.
   Result<const float*> vector(std::span<const float> values);
   Result<const float*> stacked_vector(std::span<const TensorSlice> slices);
@@ -51,6 +55,11 @@ class WeightUploader {
 
  private:
   Result<void> upload(const TensorSlice& slice, DType dtype, std::byte* destination);
+  // Blocks of rows, one behind the other at `destination`: converted there where the host can write
+  // it, else copied. convert(row, count, to) is called by several threads, for other rows each.
+  template <typename Convert>
+  Result<void> upload_rows(int64_t num_rows, int64_t row_bytes, std::byte* destination,
+                           const Convert& convert);
 
   kernels::Device* device_;
   std::vector<kernels::DeviceBuffer>* storage_;

@@ -97,6 +97,15 @@ class PythonClientTest(ServiceTestCase):
             self.assertEqual(sum(shard.num_tokens * shard.num_kv_heads for shard in one.shards()), len(SHORT) * NUM_KV_HEADS)
             self.assertEqual(one.logprobs()[0][0], one.first_token_id)
 
+    def test_a_cache_that_is_kept_in_part_is_refused(self):
+        status, _, response = self.service.prefill({"prompt_token_ids": SHORT}, kv_budget=0.5)
+        self.assertEqual(status, 200, response)
+        manifest = millrace_kv.Manifest(response)
+        self.assertTrue(manifest.is_partial)
+        self.assertFalse(self.prefilled(SHORT).result().is_partial)
+        with self.assertRaisesRegex(millrace_kv.MillraceError, r"unsupported: .* kept in part \(kv_budget\)"):
+            self.pulled(manifest)
+
     def test_layouts_tables_and_parts_bring_the_same_numbers(self):
         manifest = self.prefilled(SHORT).result()
         whole = self.pulled(manifest)

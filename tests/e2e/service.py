@@ -24,6 +24,9 @@ MODEL_DIR = os.path.join(SOURCE_DIR, "tests/models/fixture")
 SLOWDOWN = float(os.environ.get("MILLRACE_SLOWDOWN", "1"))
 # For what ends by itself: a hang is told from a slow and busy machine.
 PATIENCE_S = 240
+# For the loss of a rank, which is promised to be noticed within 1 s. A busy machine may need longer; what must not have
+# happened is that it was found by one of the deadlines that would end the group anyway, the shortest being 30 s.
+NOTICED_S = 15
 
 POLL_S = 0.01
 

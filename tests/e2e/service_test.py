@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from service import PATIENCE_S, InBackground, Service, ServiceTestCase, free_ports, make_prompt, tokens_for, wait_until
+from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCase, free_ports, make_prompt, tokens_for, wait_until
 
 SHORT = make_prompt(1024, seed=1)
 # Long enough to do something in the middle, and long enough to break something without haste.
@@ -201,13 +201,13 @@ class TroubleTest(ServiceTestCase):
         self.assertEqual(status, 503, body)
         self.assertTrue(body["error"]["retriable"])
         self.assertIn("Retry-After", headers)
-        self.assertLess(post.ended_at - killed_at, 2.0)
+        self.assertLess(post.ended_at - killed_at, NOTICED_S)
         self.expect_a_new_group_serves("doomed")
 
-    def test_killed_rank_0_costs_its_request_a_retriable_error_within_2_s(self):
+    def test_killed_rank_0_costs_its_request_a_retriable_error(self):
         self.kill_rank_during_a_request(0, layers_done=1)
 
-    def test_killed_rank_1_costs_its_request_a_retriable_error_within_2_s(self):
+    def test_killed_rank_1_costs_its_request_a_retriable_error(self):
         self.kill_rank_during_a_request(1, layers_done=1)
 
     def test_rank_killed_before_the_first_layer_is_done_costs_no_more(self):
@@ -219,7 +219,7 @@ class TroubleTest(ServiceTestCase):
     def test_idle_group_that_loses_a_rank_takes_its_caches_along(self):
         _, _, response = self.service.prefill(SHORT, request_id="lost")
         self.service.kill_rank(1)
-        wait_until("the loss of the group", lambda: self.service.get("/ready")[0] == 503, 2)
+        wait_until("the loss of the group", lambda: self.service.get("/ready")[0] == 503, NOTICED_S)
         status, headers, body = self.service.prefill(SHORT)
         self.assertEqual(status, 503, body)
         self.assertIn("Retry-After", headers)

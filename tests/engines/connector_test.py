@@ -90,12 +90,30 @@ class FakePrefill:
         self.calls.append("close")
 
 
+def scheduler_side():
+    shape = {"get_total_num_hidden_layers": 5, "get_total_num_kv_heads": 2, "get_head_size": 128, "get_vocab_size": 2048}
+    model = types.SimpleNamespace(dtype="torch.bfloat16", served_model_name="fixture",
+                                  **{name: lambda value=value: value for name, value in shape.items()})
+    return SchedulerSide(Options.parse(GIVEN), types.SimpleNamespace(model_config=model), 16)
+
+
+class ManifestTest(unittest.TestCase):
+    def test_a_cache_that_is_kept_in_part_is_refused(self):
+        side = scheduler_side()
+        self.addCleanup(side.close)
+        manifest = types.SimpleNamespace(num_layers=5, num_kv_heads=2, head_dim=128, dtype="bfloat16", request_id="ours", lease_id="lease", num_tokens=2048,
+                                         is_partial=False)
+        remote = _Remote(types.SimpleNamespace(manifest=lambda: manifest), 0.0, "ours", "lease")
+        request = types.SimpleNamespace(num_prompt_tokens=2048)
+        self.assertIs(side._take_manifest(remote, request), manifest)
+        manifest.is_partial = True
+        with self.assertRaisesRegex(MillraceError, r"unsupported: the cache of request 'ours' is kept in part \(kv_budget\)"):
+            side._take_manifest(remote, request)
+
+
 class EndingsTest(unittest.TestCase):
     def calls_after(self, how, lease_id="", failure=None):
-        shape = {"get_total_num_hidden_layers": 5, "get_total_num_kv_heads": 2, "get_head_size": 128, "get_vocab_size": 2048}
-        model = types.SimpleNamespace(dtype="torch.bfloat16", served_model_name="fixture",
-                                      **{name: lambda value=value: value for name, value in shape.items()})
-        side = SchedulerSide(Options.parse(GIVEN), types.SimpleNamespace(model_config=model), 16)
+        side = scheduler_side()
         prefill = side._coordinator = FakePrefill()
         request = types.SimpleNamespace(request_id="vllms", num_prompt_tokens=2048, cache_salt=None)
         side._remotes["vllms"] = _Remote(prefill, 0.0, "ours", lease_id, request=request)

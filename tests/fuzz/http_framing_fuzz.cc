@@ -22,7 +22,8 @@ constexpr uint32_t kMaxHeaderBytes = 96;
 constexpr uint64_t kMaxBodyBytes = 64;
 // Of a line that has not ended.
 constexpr size_t kMaxUnfinishedBytes = kMaxHeaderBytes + 32;
-constexpr std::string_view kChunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+constexpr std::string_view kChunked =
+    "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 std::string text_of(const RequestReader::Request& request) {
   std::string out(request.method_string());

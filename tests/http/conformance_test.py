@@ -83,7 +83,9 @@ def of_form(document, media_type, model):
     else:
         document["paths"] = {"/v1/prefill": document["paths"]["/v1/prefill"]}
         del prefill["responses"]["200"]["links"]
-        schemas["Handover"] = {"type": "string", "enum": ["at-end"]}  # streaming depends on another parameter
+        # These depend on other parameters.
+        schemas["Handover"] = {"type": "string", "enum": ["at-end"]}
+        schemas["Cache"] = {"type": "string", "enum": ["off", "read"]}
         for entry in prefill["parameters"]:
             entry["required"] = entry.get("name") == "model"
     return document

@@ -8,17 +8,22 @@ import subprocess
 import sys
 
 SKIPPED = 77  # an exit status
+# Of pip, where .ci/run says that PyPI can be reached: its own retries do not go on with a download that broke off.
+_ATTEMPTS = 3
 
 
 class Unavailable(Exception):
     """What a test needs cannot be fetched, and that is nobody's mistake."""
 
 
+def _is_required():
+    return os.environ.get("MILLRACE_REAL_MODEL") == "required"
+
+
 def exit_unavailable(why):
     """Ends a test as skipped, or as failed where .ci/run says that PyPI can be reached."""
-    required = os.environ.get("MILLRACE_REAL_MODEL") == "required"
-    print(f"{'unavailable' if required else 'skipped'}: {why}")
-    sys.exit(1 if required else SKIPPED)
+    print(f"{'unavailable' if _is_required() else 'skipped'}: {why}")
+    sys.exit(1 if _is_required() else SKIPPED)
 
 
 def fingerprint(*paths):
@@ -50,13 +55,16 @@ def _install(requirements, directory):
     pip = [sys.executable, "-m", "pip"]
     if subprocess.run([*pip, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
         raise Unavailable(f"{sys.executable} has no pip")
-    done = subprocess.run([*pip, "install", "--quiet", "--disable-pip-version-check", "--retries", "2", "--no-deps", "--require-hashes",
-                           "--only-binary", ":all:", "--target", directory, "--requirement", requirements],
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode == 0:
-        return
-    if "DO NOT MATCH THE HASHES" in done.stdout:
-        raise RuntimeError(done.stdout)
+    command = [*pip, "install", "--quiet", "--disable-pip-version-check", "--retries", "2", "--no-deps", "--require-hashes",
+               "--only-binary", ":all:", "--target", directory, "--requirement", requirements]
+    for _ in range(_ATTEMPTS if _is_required() else 1):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode == 0:
+            return
+        if "DO NOT MATCH THE HASHES" in done.stdout:
+            raise RuntimeError(done.stdout)
+        shutil.rmtree(directory, ignore_errors=True)  # pip does not replace what is there
+        os.makedirs(directory)
     raise Unavailable(f"pip could not fetch {requirements}:\n{done.stdout.strip()}")
 
 

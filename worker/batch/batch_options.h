@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/api/device.h"
+#include "kvstore/rules/page_budget.h"
 #include "model/weights.h"
 #include "worker/batch/batch_prompt.h"
 #include "worker/engine/engine.h"
@@ -24,7 +25,9 @@ struct BatchOptions {
   double min_recall = 0;
   bool resume = false;  // an earlier job's results stay, and what they have is not computed again
   bool save_kv = false;
-  bool recall_by_head = false;  // in the result lines
+  double kv_budget = 1;             // share of its pages that each kv head keeps for generation
+  kvstore::PageChoice page_choice;  // for studies: BudgetSink
+  bool recall_by_head = false;      // in the result lines
   int64_t crossover_tokens = 0;
   int64_t max_line_bytes = kMaxBatchLineBytes;
   Duration layer_timeout = std::chrono::minutes(30);

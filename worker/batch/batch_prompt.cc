@@ -169,6 +169,11 @@ std::string batch_result_line(const std::string& id, const BatchResult& result) 
   if (!result.recall_by_head.empty()) {
     line["recall_by_head"] = by_layer_and_head(result.recall_by_head);
   }
+  if (result.dropped) {
+    line["dropped"] = {{"pages", result.dropped->pages},
+                       {"bytes", result.dropped->bytes},
+                       {"mass", result.dropped->mass}};
+  }
   return json::serialize(line) + "\n";
 }
 

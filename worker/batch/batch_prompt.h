@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,13 @@ Result<BatchPrompt> parse_batch_prompt(std::string_view line);
 // The id of a line that could not be parsed otherwise; empty when there is none.
 std::string batch_prompt_id(std::string_view line);
 
+// Of a prompt's cache, what a budget left out.
+struct DroppedPages {
+  int64_t pages = 0;  // of one layer and kv head each
+  int64_t bytes = 0;
+  double mass = 0;  // BudgetChoice::dropped_mass
+};
+
 struct BatchResult {
   int64_t num_tokens = 0;
   std::vector<int32_t> generated_token_ids;
@@ -45,7 +53,8 @@ struct BatchResult {
   double recall = 0;           // mean share of their attention mass that measured rows attended to
   double recall_p01 = 0;       // what all but one in a hundred of them reach
   HeadRecalls recall_by_head;  // where the job's options ask for it
-  int64_t dense_for_length = 0;  // heads that ran densely because the prompt is short
+  int64_t dense_for_length = 0;         // heads that ran densely because the prompt is short
+  std::optional<DroppedPages> dropped;  // where there is a budget
   double total_s = 0;
   PhaseTimes phases;
 };

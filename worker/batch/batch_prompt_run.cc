@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/page_tokens.h"
 #include "model/generator.h"
 #include "plan/plan_for_length.h"
 
@@ -54,6 +55,11 @@ void BatchPromptRun::expect(const std::string& step) {
   sync_.expect(step, 2 * sync_.timeouts().layer);
 }
 
+KvSink* BatchPromptRun::Sinks::first() {
+  if (budget) return budget.get();
+  return all.empty() ? nullptr : &all;
+}
+
 Result<BatchPromptRun::Sinks> BatchPromptRun::make_sinks() const {
   const int64_t num_rows = partition_.num_tokens(r_.grid.cp().rank());
   Sinks sinks;
@@ -76,6 +82,10 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
   if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
   auto sinks = make_sinks();
   MR_RETURN_IF_ERROR(sync_.all_agree(sinks.ok() ? Result<void>() : sinks.error()));
+  if (drops_pages(options_.kv_budget)) {
+    sinks->budget = std::make_unique<BudgetSink>(
+        options_.kv_budget, r_.weights, partition_.num_tokens(), &sinks->all, options_.page_choice);
+  }
   MR_ASSIGN_OR_RETURN(const auto prefilled, prefill(plan, *sinks));
   MR_RETURN_IF_ERROR(finish_files(prefilled, *sinks));
   BatchResult result{.num_tokens = partition_.num_tokens(),
@@ -89,6 +99,9 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
                      .recall_by_head = prefilled.recall_by_head,
                      .dense_for_length = plan.dense_for_length(),
                      .phases = prefilled.phases};
+  if (sinks->budget) {
+    MR_ASSIGN_OR_RETURN(result.dropped, drop_pages(*sinks));
+  }
   if (prompt_.max_tokens > 1) {
     PhaseTimes::Span span(result.phases, Phase::kGenerate);
     MR_ASSIGN_OR_RETURN(result.generated_token_ids,
@@ -110,7 +123,7 @@ Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks
                             .probe_positions = prompt_.probe_positions,
                             .probe_target_ids = prompt_.probe_target_ids,
                             .recall_by_head = options_.recall_by_head,
-                            .sink = sinks.all.empty() ? nullptr : &sinks.all,
+                            .sink = sinks.first(),
                             .index_tap = options_.index_tap,
                             .at_boundary = at_boundary},
                            options_.layer_timeout);
@@ -124,6 +137,23 @@ Result<void> BatchPromptRun::finish_files(const PrefillResult& result, Sinks& si
   return sync_.all_agree(sync_.is_root() ? save_manifest(result) : Result<void>());
 }
 
+// The cache in memory is what there is to be smaller.
+Result<DroppedPages> BatchPromptRun::drop_pages(Sinks& sinks) {
+  expect("dropping pages");
+  const Deadline deadline = Deadline::after(options_.layer_timeout);
+  MR_ASSIGN_OR_RETURN(const auto chosen, sinks.budget->choose(r_.grid.tp(), deadline));
+  Result<void> own;
+  if (sinks.retained) {
+    own = sinks.retained->keep(chosen.kept, partition_.pages(r_.grid.cp().rank()),
+                               r_.weights.shard.first_kv_head, deadline);
+  }
+  MR_RETURN_IF_ERROR(sync_.all_agree(own));
+  const int64_t page_bytes =
+      2 * kPageTokens * r_.weights.config.head_dim * dtype_bytes(r_.weights.compute_dtype);
+  const int64_t pages = chosen.kept.count_dropped();
+  return DroppedPages{.pages = pages, .bytes = pages * page_bytes, .mass = chosen.dropped_mass};
+}
+
 Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
                                                       const RetainSink& retained) {
   auto generator = model::Generator::create(r_.device, r_.weights, r_.grid.tp(), r_.grid.cp(),
@@ -132,6 +162,7 @@ Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
   const auto positions = partition_.positions(r_.grid.cp().rank());
   return generator->generate({.prompt = retained.slabs(),
                               .prompt_positions = positions,
+                              .heads = retained.heads(),
                               .num_prompt_tokens = std::ssize(prompt_.token_ids),
                               .first_token = first_token,
                               .max_tokens = prompt_.max_tokens,

@@ -12,6 +12,7 @@
 #include "worker/batch/kv_directory.h"
 #include "worker/batch/kv_files.h"
 #include "worker/batch/retain_sink.h"
+#include "worker/budget/budget_sink.h"
 #include "worker/runtime/rank_sync.h"
 
 namespace millrace::worker {
@@ -31,6 +32,9 @@ class BatchPromptRun {
     std::unique_ptr<KvFileSink> file;      // where KV is saved, by one of the ranks that have it
     std::unique_ptr<RetainSink> retained;  // where more tokens are generated
     FanOutSink all;
+    std::unique_ptr<BudgetSink> budget;  // where not all pages are kept: passes layers on to `all`
+
+    KvSink* first();
   };
 
   Result<model::HeadPlan> plan() const;
@@ -38,6 +42,7 @@ class BatchPromptRun {
   Result<Sinks> make_sinks() const;
   Result<PrefillResult> prefill(const model::HeadPlan& plan, Sinks& sinks);
   Result<void> finish_files(const PrefillResult& result, Sinks& sinks);
+  Result<DroppedPages> drop_pages(Sinks& sinks);
   Result<void> save_manifest(const PrefillResult& result) const;
   Result<std::vector<int32_t>> generate(int32_t first_token, const RetainSink& retained);
   void expect(const std::string& step);

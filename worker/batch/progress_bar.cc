@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <iostream>
 
-#include "common/text_bar.h"
+#include "common/cli/text_bar.h"
 
 namespace millrace::worker {
 

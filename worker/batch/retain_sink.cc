@@ -1,5 +1,10 @@
 #include "worker/batch/retain_sink.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "common/page_tokens.h"
+
 namespace millrace::worker {
 
 Result<RetainSink> RetainSink::create(kernels::Device& device, const model::ModelWeights& weights,
@@ -27,6 +32,71 @@ Result<void> RetainSink::stage_layer(int32_t number, const LocalKv& local) {
                     .head_dim = local.head_dim,
                     .num_tokens = local.num_rows,
                     .token_stride = local.num_rows});
+  return {};
+}
+
+Result<void> RetainSink::keep(const KeptPages& kept, std::span<const int64_t> pages,
+                              int32_t first_kv_head, Deadline deadline) {
+  for (size_t layer = 0; layer < slabs_.size(); ++layer) {
+    const auto& slab = slabs_[layer];
+    std::vector<std::vector<Rows>> rows(static_cast<size_t>(slab.num_kv_heads));
+    for (int32_t head = 0; head < slab.num_kv_heads; ++head) {
+      auto& positions = positions_.emplace_back();
+      for (size_t i = 0; i < pages.size(); ++i) {
+        if (!kept.has(static_cast<int32_t>(layer), first_kv_head + head, pages[i])) continue;
+        const int64_t row = static_cast<int64_t>(i) * kPageTokens;
+        const int64_t count = std::min(kPageTokens, slab.num_tokens - row);
+        rows[static_cast<size_t>(head)].push_back({.first = row, .count = count});
+        for (int64_t t = 0; t < count; ++t) {
+          positions.push_back(static_cast<int32_t>(pages[i] * kPageTokens + t));
+        }
+      }
+    }
+    MR_RETURN_IF_ERROR(keep_rows(layer, rows, deadline));
+  }
+  // Where the positions are does not change any more.
+  for (size_t i = 0; i < heads_.size(); ++i) heads_[i].positions = positions_[i];
+  slabs_.clear();
+  return {};
+}
+
+Result<void> RetainSink::keep_rows(size_t layer, std::span<const std::vector<Rows>> rows,
+                                   Deadline deadline) {
+  const auto& slab = slabs_[layer];
+  const int64_t row_bytes = int64_t{slab.head_dim} * dtype_bytes(slab.dtype);
+  int64_t num_rows = 0;
+  for (const auto& of_head : rows) {
+    for (const Rows& run : of_head) num_rows += run.count;
+  }
+  Layer kept;
+  // A rank may be left with none.
+  MR_ASSIGN_OR_RETURN(kept.k, device_->allocate(std::max<int64_t>(1, num_rows) * row_bytes));
+  MR_ASSIGN_OR_RETURN(kept.v, device_->allocate(std::max<int64_t>(1, num_rows) * row_bytes));
+  int64_t next = 0;
+  for (size_t head = 0; head < rows.size(); ++head) {
+    const int64_t first = next;
+    for (const Rows& run : rows[head]) {
+      const int64_t from = static_cast<int64_t>(head) * slab.token_stride + run.first;
+      const auto copy = [&](kernels::DeviceBuffer& to, const void* all) {
+        device_->copy(to.as<std::byte>() + next * row_bytes,
+                      static_cast<const std::byte*>(all) + from * row_bytes, run.count * row_bytes);
+      };
+      copy(kept.k, slab.k);
+      copy(kept.v, slab.v);
+      next += run.count;
+    }
+    heads_.push_back({.kv = {.k = kept.k.as<std::byte>() + first * row_bytes,
+                             .v = kept.v.as<std::byte>() + first * row_bytes,
+                             .dtype = slab.dtype,
+                             .num_kv_heads = 1,
+                             .head_dim = slab.head_dim,
+                             .num_tokens = next - first,
+                             .token_stride = next - first},
+                      .positions = {}});
+  }
+  // The copies are made before what they are made from goes.
+  MR_RETURN_IF_ERROR(device_->synchronize(deadline));
+  layers_[layer] = std::move(kept);
   return {};
 }
 

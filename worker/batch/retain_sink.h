@@ -4,7 +4,9 @@
 
 #include <vector>
 
+#include "common/pages/kept_pages.h"
 #include "kernels/api/device.h"
+#include "model/generator.h"
 #include "model/weights.h"
 #include "worker/engine/kv_sink.h"
 
@@ -19,6 +21,12 @@ class RetainSink final : public KvSink {
   bool stages_layers() const override { return true; }
   Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv&) override { return {}; }
+  // Gives up the pages that are not kept. `pages`: those of the prompt that this rank holds, ascending.
+  // From here on there are heads(), and no slabs().
+  Result<void> keep(const KeptPages& kept, std::span<const int64_t> pages, int32_t first_kv_head,
+                    Deadline deadline);
+  // [layers, kv heads]; valid while the sink lives.
+  const std::vector<model::PromptHead>& heads() const { return heads_; }
   // One a layer, this rank's tokens; valid while the sink lives.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }
 
@@ -26,12 +34,20 @@ class RetainSink final : public KvSink {
   struct Layer {
     kernels::DeviceBuffer k, v;
   };
+  struct Rows {  // that follow each other, of those this rank holds
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+  // `rows`: by kv head.
+  Result<void> keep_rows(size_t layer, std::span<const std::vector<Rows>> rows, Deadline deadline);
 
   explicit RetainSink(kernels::Device& device) : device_(&device) {}
 
   kernels::Device* device_;
   std::vector<Layer> layers_;
   std::vector<kernels::KvSlab> slabs_;
+  std::vector<model::PromptHead> heads_;
+  std::vector<std::vector<int32_t>> positions_;  // of heads_
 };
 
 }  // namespace millrace::worker

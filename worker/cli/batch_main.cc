@@ -49,6 +49,13 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
                         "what to do with KV caches; save: write them to kv/<id>/");
+  app.add_option(
+         "--kv-budget", options.batch.kv_budget,
+         "share of its pages that each kv head of each layer keeps for the tokens behind the "
+         "first, above 0; the pages with most attention mass stay")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str();
   app.add_flag("--recall-by-head", options.batch.recall_by_head,
                "write each layer's and head's recall to the results");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
@@ -71,8 +78,19 @@ int report(const Result<BatchSummary>& summary) {
   return summary->num_failed == 0 ? 0 : 1;
 }
 
+Result<void> check_budget(const BatchOptions& options) {
+  if (!(options.kv_budget > 0)) {
+    return error(Errc::kInvalidArgument, "--kv-budget {} keeps nothing; must be above 0, at most 1",
+                 options.kv_budget);
+  }
+  if (options.kv_budget == 1 || !options.save_kv) return {};
+  return error(Errc::kInvalidArgument, "--kv-budget {} with --kv save: files hold whole caches",
+               options.kv_budget);
+}
+
 Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) {
   MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan, options.min_recall));
+  MR_RETURN_IF_ERROR(check_budget(options));
   const auto watch = GroupWatch::alone(end_rank);
   if (!watch.ok()) end_rank(watch.error());
   BatchJob job(batch_resources(runtime, watch->get()), options);

@@ -35,6 +35,11 @@ void add_model_options(CLI::App& app, RankOptions& options) {
                                          {"float16", DType::kFloat16}},
                                         "type of arithmetic and KV cache; auto: the faster one on "
                                         "a CPU, 16 bits as in the checkpoint on a GPU");
+  cli::add_choice<model::Quantization>(
+      app, "--quantization", options.quantization,
+      {{"none", model::Quantization::kNone}, {"fp8", model::Quantization::kFloat8}},
+      "fp8: linear layers multiply 8-bit floats (e4m3), weights scaled by output channel, "
+      "activations by token");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
       ->check(cli::number_range(0, kMaxThreads))

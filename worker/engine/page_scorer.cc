@@ -80,12 +80,11 @@ void PageScorer::fetch(int32_t layer) {
 
 void PageScorer::collect(int32_t layer) {
   std::fill(page_scores_.begin(), page_scores_.end(), 0.0f);
-  for (int rank = 0; rank < cp_->size(); ++rank) {
-    const float* scores = on_host(layer).as<float>() + rank * max_heads_ * num_pages_;
-    for (const int32_t h : heads_of(rank)) {
-      add_scores(h, scores);
-      scores += num_pages_;
-    }
+  // In the order of the heads, so that the sums are the same whatever ranks computed the scores.
+  const int32_t size = cp_->size();
+  for (int32_t h = 0; h < shard_->num_query_heads; ++h) {
+    const int64_t place = (h % size) * max_heads_ + h / size;
+    add_scores(h, on_host(layer).as<float>() + place * num_pages_);
   }
 }
 

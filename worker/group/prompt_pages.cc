@@ -1,5 +1,7 @@
 #include "worker/group/prompt_pages.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace millrace::worker {
@@ -40,6 +42,22 @@ Result<void> PromptPages::begin(int64_t num_tokens) {
 
 Result<void> PromptPages::open(const std::string& lease_id) {
   return store_.open(request_id_, lease_id);
+}
+
+Result<void> PromptPages::drop_all_but(const KeptPages& kept) {
+  const auto& geometry = store_.geometry();
+  const auto held = numbers();
+  std::vector<int64_t> dropped;
+  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    for (int32_t h = 0; h < geometry.num_kv_heads; ++h) {
+      const int32_t head = geometry.first_kv_head + h;
+      dropped.clear();
+      std::ranges::copy_if(held, std::back_inserter(dropped),
+                           [&](int64_t page) { return !kept.has(layer, head, page); });
+      MR_RETURN_IF_ERROR(store_.drop_pages(request_id_, layer, head, dropped));
+    }
+  }
+  return {};
 }
 
 Result<kvstore::Placement> PromptPages::seal(const std::string& lease_id, Duration lease) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/pages/kept_pages.h"
 #include "worker/staging/page_reader.h"
 #include "worker/staging/page_writer.h"
 #include "worker/staging/store_prefix.h"
@@ -36,6 +37,8 @@ class PromptPages {
   StoreSink& sink() { return *sink_; }
   // Where those of the prefix come from.
   StorePrefix& prefix() { return *prefix_source_; }
+  // Of written ones, those that are not kept are no part of the prompt's cache any more.
+  Result<void> drop_all_but(const KeptPages& kept);
   // Places them for good, readable until the lease ends. They stay only if keep() follows: another
   // rank may fail here.
   Result<kvstore::Placement> seal(const std::string& lease_id, Duration lease);

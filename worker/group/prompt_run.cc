@@ -25,8 +25,13 @@ bool reads_cache(const protocol::RunPrompt& prompt) {
   return (prompt.options().cache() & protocol::CACHE_READ) != 0;
 }
 
+bool has_budget(const protocol::RunPrompt& prompt) {
+  return drops_pages(prompt.options().kv_budget());
+}
+
+// A cache that is kept in part is nothing for other prompts to begin with.
 bool writes_cache(const protocol::RunPrompt& prompt) {
-  return (prompt.options().cache() & protocol::CACHE_WRITE) != 0;
+  return !has_budget(prompt) && (prompt.options().cache() & protocol::CACHE_WRITE) != 0;
 }
 
 // The request has been checked and let in. What is still wrong with values in the middle of it, as
@@ -54,6 +59,16 @@ void set_head_recalls(protocol::HeadRecalls& message, const HeadRecalls& recalls
   }
 }
 
+void set_dropped(protocol::DroppedPages& message, const BudgetChoice& budget,
+                 const protocol::KvLayout& layout) {
+  const int64_t page_bytes = int64_t{2} * layout.page_tokens() * layout.head_dim() *
+                             dtype_bytes(find_dtype(layout.dtype()).value());
+  const int64_t pages = budget.kept.count_dropped();
+  message.set_pages(static_cast<uint64_t>(pages));
+  message.set_bytes(static_cast<uint64_t>(pages * page_bytes));
+  message.set_mass(budget.dropped_mass);
+}
+
 protocol::PrefillDone done_message(const FinishedPrompt& finished,
                                    const protocol::RunPrompt& prompt, protocol::Manifest manifest,
                                    StageClock& stages) {
@@ -61,6 +76,9 @@ protocol::PrefillDone done_message(const FinishedPrompt& finished,
   done.set_owner(prompt.owner());
   done.set_request_id(manifest.request_id());
   done.set_cached_tokens(static_cast<uint64_t>(finished.cached_tokens));
+  if (finished.budget) {
+    set_dropped(*done.mutable_dropped(), *finished.budget, manifest.layout());
+  }
   *done.mutable_manifest() = std::move(manifest);
   for (size_t i = 0; i < kPhaseNames.size(); ++i) {
     if (finished.prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
@@ -142,6 +160,7 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
                           .cached_tokens = cached_.prefix.num_tokens()};
   progress_.report_until(r_.runtime.weights().config.num_layers);
   attention_imbalance_ = finished.prefill.imbalance.mean;
+  if (budget_) MR_RETURN_IF_ERROR(drop_pages(finished));
   MR_RETURN_IF_ERROR(seal(finished));
   if (pages_) pages_->keep();
   remember(token_ids);
@@ -157,11 +176,16 @@ bool PromptRun::may_start_again(const Error& failure) const {
 
 Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
                                          const model::HeadPlan& plan, StageClock& stages) {
+  KvSink* sink = pages_ ? &pages_->sink() : nullptr;
+  budget_.reset();
+  if (has_budget(prompt_)) {
+    sink = &budget_.emplace(prompt_.options().kv_budget(), r_.runtime.weights(), num_tokens_, sink);
+  }
   return r_.runtime.engine().prefill(
       {.token_ids = token_ids,
        .plan = &plan,
        .recall_by_head = prompt_.options().recall_by_head(),
-       .sink = pages_ ? &pages_->sink() : nullptr,
+       .sink = sink,
        .prefix = cached_.prefix,
        .prefix_source = cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr,
        .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
@@ -226,11 +250,12 @@ std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> to
   if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !shared) return {};
   const bool long_rope = weights.long_inv_freq != nullptr &&
                          num_tokens_ > model::max_short_rope_tokens(weights.config);
-  const PageOrigin origin{.model = weights.fingerprint,
-                          .dtype = std::string(dtype_name(weights.compute_dtype)),
-                          .long_rope = long_rope,
-                          .plan = model::plan_identity(plan),
-                          .salt = tenant_salt(prompt_.owner(), prompt_.options().cache_salt())};
+  const PageOrigin origin{
+      .model = weights.fingerprint,
+      .dtype = model::arithmetic_name({weights.compute_dtype, weights.quantization}),
+      .long_rope = long_rope,
+      .plan = model::plan_identity(plan),
+      .salt = tenant_salt(prompt_.owner(), prompt_.options().cache_salt())};
   origin_ = origin_key(origin);
   return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_), origin);
 }
@@ -291,6 +316,13 @@ Result<int32_t> PromptRun::num_reportable() {
   return *std::min_element(complete.begin(), complete.end());
 }
 
+Result<void> PromptRun::drop_pages(FinishedPrompt& finished) {
+  r_.sync.expect("dropping pages", 2 * r_.options.layer_timeout);
+  MR_ASSIGN_OR_RETURN(finished.budget, budget_->choose(r_.runtime.grid().tp(),
+                                                       Deadline::after(r_.options.layer_timeout)));
+  return r_.sync.all_agree(pages_ ? pages_->drop_all_but(finished.budget->kept) : Result<void>());
+}
+
 Result<void> PromptRun::seal(FinishedPrompt& finished) {
   r_.sync.expect("sealing the cache", 2 * r_.options.layer_timeout);  // and gathering the manifest
   Result<StoredBytes> own = StoredBytes();
@@ -317,6 +349,7 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
                         .lease = granted_lease(r_.options, prompt_.options().lease_ms()),
                         .epoch = r_.options.epoch,
                         .result = finished == nullptr ? nullptr : &finished->prefill,
+                        .kept = finished == nullptr ? nullptr : finished->kept_in_part(),
                         .ranks = ranks},
                        r_.runtime.weights(),
                        r_.runtime.engine().partition(num_tokens_, cached_.prefix.num_tokens()),

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "common/content/page_keys.h"
+#include "common/pages/kept_pages.h"
 #include "kvstore/kv_store.h"
 #include "plan/head_plan.h"
+#include "worker/budget/budget_sink.h"
 #include "worker/control/prefix_ledger.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
@@ -42,7 +44,13 @@ struct FinishedPrompt {
   PrefillResult prefill;
   int64_t cached_tokens = 0;  // of the prompt, that were not computed
   kvstore::Placement placement;
-  StoredBytes stored;  // by all ranks
+  StoredBytes stored;                  // by all ranks
+  std::optional<BudgetChoice> budget;  // where not all pages are to be kept
+
+  // Null where all are: a short prompt may have no more than always stay.
+  const KeptPages* kept_in_part() const {
+    return budget && budget->kept.count_dropped() > 0 ? &budget->kept : nullptr;
+  }
 };
 
 class PromptRun {
@@ -80,6 +88,7 @@ class PromptRun {
   Result<void> after_layer(const LayerReport& report);
   Result<int32_t> num_reportable();
   Result<void> seal(FinishedPrompt& finished);
+  Result<void> drop_pages(FinishedPrompt& finished);
   void remember(std::span<const int32_t> token_ids);
   // `finished`: null before the first layer.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
@@ -94,6 +103,7 @@ class PromptRun {
   uint64_t origin_ = 0;  // of the keys, but for the salt
   bool impure_ = false;
   CachedPrefix cached_;
+  std::optional<BudgetSink> budget_;  // where not all pages are to be kept
   std::optional<PromptPages> pages_;  // none on a rank whose kv heads another stores
   LayerProgress progress_;
   std::optional<double> attention_imbalance_;

@@ -30,6 +30,7 @@ std::vector<NamedValue> options_of(const RankOptions& options) {
   return {{"--tp", std::to_string(options.grid.tp)},
           {"--cp", std::to_string(options.grid.cp)},
           {"--dtype", dtype},
+          {"--quantization", options.quantization == model::Quantization::kNone ? "none" : "fp8"},
           {"--stripe-tokens", std::to_string(options.engine.stripe_tokens)},
           {"--crossover-tokens", std::to_string(options.crossover_tokens)}};
 }
@@ -93,7 +94,8 @@ Result<DType> RankRuntime::open_device(const RankOptions& options) {
 Result<void> RankRuntime::load(const RankOptions& options, DType compute_dtype) {
   MR_ASSIGN_OR_RETURN(weights_,
                       model::load_model_weights(options.model_directory, grid_->tensor_parallel(),
-                                                compute_dtype, *device_, cores_.num_threads));
+                                                {compute_dtype, options.quantization}, *device_,
+                                                cores_.num_threads));
   return {};
 }
 

@@ -23,6 +23,7 @@ struct RankOptions {
   GridShape grid;
   DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
   std::optional<DType> compute_dtype;  // none: what the device is best at
+  model::Quantization quantization = model::Quantization::kNone;
   EngineOptions engine;
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow

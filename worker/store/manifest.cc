@@ -119,6 +119,10 @@ Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
       tokens.set_end(static_cast<uint64_t>(range.end));
     }
   }
+  if (request.kept != nullptr) {
+    manifest.set_version(2);
+    manifest.mutable_kept_pages()->set_pages(request.kept->bytes());
+  }
   if (request.result == nullptr) return manifest;
   set_result(manifest, *request.result);
   add_tiers(

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/pages/kept_pages.h"
 #include "kvstore/kv_store.h"
 #include "protocol/manifest.pb.h"
 #include "worker/engine/engine.h"
@@ -28,6 +29,7 @@ struct ManifestFacts {
   Duration lease;
   std::string epoch;
   const PrefillResult* result = nullptr;  // null: not finished
+  const KeptPages* kept = nullptr;        // null: all pages
   std::span<const RankShard> ranks;
 };
 

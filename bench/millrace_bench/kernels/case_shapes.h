@@ -1,6 +1,8 @@
 // What the cases of `millrace-bench kernels` have in common: rows, heads, room for indexes.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,17 @@
 #include "bench/millrace_bench/kernels/sample_layer.h"
 
 namespace millrace::bench {
+
+// The linear layers of an 8B model.
+inline constexpr int64_t kHidden = 4096, kFfn = 14336;
+struct LinearShape {
+  const char* name;
+  int64_t num_outputs, num_inputs;
+};
+inline constexpr std::array<LinearShape, 4> kLinearLayers{{{"qkv", 6144, kHidden},
+                                                           {"o", kHidden, kHidden},
+                                                           {"gate+up", 2 * kFfn, kHidden},
+                                                           {"down", kHidden, kFfn}}};
 
 KernelRow empty_row(const char* name, std::string setting, const LayerShape& shape);
 std::vector<int32_t> all_heads(const LayerShape& shape);

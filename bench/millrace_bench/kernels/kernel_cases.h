@@ -21,6 +21,8 @@ class KernelCases {
 
   // The linear layers of Llama 3 8B for `num_rows` rows, and a copy within the device's memory.
   Result<std::vector<KernelRow>> products(int64_t num_rows, DType dtype);
+  // The same in 8-bit floats, and quantising what each multiplies.
+  Result<std::vector<KernelRow>> float8_products(int64_t num_rows);
   Result<KernelRow> memory_copy(int64_t bytes);
 
   Result<KernelRow> dense(const SampleLayer& layer);
@@ -48,6 +50,8 @@ class KernelCases {
   };
 
   Result<KernelRow> swiglu(int64_t num_rows, DType dtype);
+  Result<KernelRow> float8_swiglu(int64_t num_rows);
+  Result<CheckResult> check_float8(const kernels::Float8GemmParams& params);
   Result<KernelRow> blocks(const SampleLayer& layer, const BlockPattern& pattern, KernelRow row);
   Result<BenchIndex> dense_index(const LayerShape& shape);
   Result<BenchIndex> given_index(const LayerShape& shape, kernels::VerticalSlashBudget budget);

@@ -25,8 +25,9 @@ constexpr kernels::VerticalSlashBudget kLargeBudget{1000, 6096};
 constexpr kernels::VerticalSlashBudget kSmallBudget{500, 700};
 constexpr int64_t kCopyBytes = 1 << 30;
 
-const std::vector<std::string> kCases = {"products",       "dense",    "given-sets", "block-sparse",
-                                         "vertical-slash", "adaptive", "shares"};
+const std::vector<std::string> kCases = {"products",   "float8-products", "dense",
+                                         "given-sets", "block-sparse",    "vertical-slash",
+                                         "adaptive",   "shares"};
 // One rank's share is the whole, without the dense last rows as in the others.
 const std::vector<int> kShareRanks = {1, 2, 4, 8};
 
@@ -39,6 +40,10 @@ class Run {
   Result<void> all() {
     fmt::print("{}", table_header());
     if (wants("products")) MR_RETURN_IF_ERROR(products());
+    if (wants("float8-products")) {
+      MR_ASSIGN_OR_RETURN(auto rows, cases_.float8_products(command_.product_rows));
+      for (auto& row : rows) take(std::move(row));
+    }
     for (const int64_t tokens : command_.tokens) MR_RETURN_IF_ERROR(at_length(tokens));
     return {};
   }

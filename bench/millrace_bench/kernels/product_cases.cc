@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 
+#include "bench/millrace_bench/kernels/case_shapes.h"
 #include "bench/millrace_bench/kernels/kernel_cases.h"
 #include "bench/millrace_bench/kernels/random_fill.h"
 #include "common/units.h"
@@ -102,22 +102,11 @@ Result<CheckResult> check_samples(kernels::Device& device, const Params& params,
   return result;
 }
 
-// An 8B model's.
-constexpr int64_t kHidden = 4096, kFfn = 14336;
-
 }  // namespace
 
 Result<std::vector<KernelRow>> KernelCases::products(int64_t num_rows, DType dtype) {
-  struct Linear {
-    const char* name;
-    int64_t num_outputs, num_inputs;
-  };
-  constexpr std::array<Linear, 4> kLayers{{{"qkv", 6144, kHidden},
-                                           {"o", kHidden, kHidden},
-                                           {"gate+up", 2 * kFfn, kHidden},
-                                           {"down", kHidden, kFfn}}};
   std::vector<KernelRow> rows;
-  for (const auto& linear : kLayers) {
+  for (const auto& linear : kLinearLayers) {
     const auto count = num_rows * linear.num_inputs + linear.num_outputs * linear.num_inputs;
     MR_ASSIGN_OR_RETURN(const auto operands, device_->allocate(count * dtype_bytes(dtype)));
     MR_ASSIGN_OR_RETURN(const auto result, device_->allocate(num_rows * linear.num_outputs * 4));

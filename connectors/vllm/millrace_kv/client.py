@@ -72,6 +72,11 @@ class Manifest(_Owner):
         self.dtype = DTYPES.get(info.dtype, f"dtype {info.dtype}")
         self.is_result = bool(info.is_result)
 
+    @property
+    def is_partial(self):
+        """Whether pages were dropped on request (kv_budget): a pull of it is refused."""
+        return "kept_pages" in json.loads(self.json())
+
     def json(self):
         size = self._lib.mkv_manifest_json(self._handle, None, 0)
         text = ctypes.create_string_buffer(size + 1)

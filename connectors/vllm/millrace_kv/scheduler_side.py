@@ -223,6 +223,9 @@ class SchedulerSide:
         difference = self._shape.difference_to_manifest(manifest)
         if difference:
             raise MillraceError("unsupported", f"the cache of request {manifest.request_id!r} is another model's than vLLM's: {difference}")
+        if manifest.is_partial:
+            raise MillraceError("unsupported", f"the cache of request {manifest.request_id!r} is kept in part (kv_budget); vLLM's blocks have all kv heads "
+                                "of a layer, and take whole caches")
         wrong = manifest.request_id != remote.millrace_id or (remote.lease_id and manifest.lease_id != remote.lease_id)
         if wrong or manifest.num_tokens != request.num_prompt_tokens:
             raise MillraceError("corrupt", f"asked for {request.num_prompt_tokens} tokens of {remote.millrace_id!r}, lease {remote.lease_id!r}; "

@@ -90,4 +90,15 @@ CUtensorMap matrix_tensor_map(const ConstMatrix& stacked, int num_matrices, int 
       {row_bytes, row_bytes * rows}, box_rows);
 }
 
+CUtensorMap matrix_tensor_map(const ConstFloat8Matrix& stacked, int num_matrices, int box_rows) {
+  const auto rows = static_cast<cuuint64_t>(stacked.rows / num_matrices);
+  const auto row_bytes = static_cast<cuuint64_t>(stacked.row_stride);
+  return encode_map(stacked.data, {.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                                   .sizes = {static_cast<cuuint64_t>(stacked.cols), rows,
+                                             static_cast<cuuint64_t>(num_matrices)},
+                                   .strides = {row_bytes, row_bytes * rows},
+                                   .box = {128, static_cast<cuuint32_t>(box_rows)},
+                                   .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
+}
+
 }  // namespace millrace::kernels::cuda

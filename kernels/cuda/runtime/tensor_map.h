@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/api/attention.h"
+#include "kernels/api/float8.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels::cuda {
@@ -24,5 +25,7 @@ CUtensorMap int8_key_tensor_map(const int8_t* keys, int32_t num_kv_heads, int64_
 // boxes of 64 columns by `box_rows` rows of one of them, swizzled as above. What a box has outside
 // of its matrix reads as zeros and is not written.
 CUtensorMap matrix_tensor_map(const ConstMatrix& stacked, int num_matrices, int box_rows);
+// The same of 8-bit floats: boxes of 128 columns.
+CUtensorMap matrix_tensor_map(const ConstFloat8Matrix& stacked, int num_matrices, int box_rows);
 
 }  // namespace millrace::kernels::cuda

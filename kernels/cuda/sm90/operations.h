@@ -13,6 +13,7 @@
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/api/experts.h"
+#include "kernels/api/float8.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/index/closed_form.h"
@@ -27,6 +28,9 @@ void rope_qkv(const RopeQkvParams& params, Context& context);
 void add(const AddParams& params, Context& context);
 void swiglu(const SwigluParams& params, Context& context);
 void route(const RouteParams& params, Context& context);
+void float8_quantize(const Float8QuantizeParams& params, Context& context);
+void float8_rms_norm(const Float8RmsNormParams& params, Context& context);
+void float8_swiglu(const Float8SwigluParams& params, Context& context);
 
 void attention(const AttentionParams& params, Context& context);
 void decode_attention(const DecodeAttentionParams& params, Context& context);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -129,6 +130,35 @@ TEST_F(JobRecordTest, AJobWithARankThatLivesKeepsItsFilesUntilThatEnds) {
   kill(dead, rank);
   EXPECT_EQ(record.remove_dead_predecessors(), 1);
   EXPECT_TRUE(has_none(dead));
+}
+
+TEST_F(JobRecordTest, ARankThatMpirunsEndOvertookLeavesNoMoreThanOthers) {
+  auto dead = start("a", "64cb0001");
+  dead.mpirun->kill();
+  std::optional<JobRecord> rank = record_of(dead);
+  const auto next = start("a", "64cc0001");
+  const auto record = record_of(next);
+  EXPECT_EQ(record.remove_dead_predecessors(), 0);
+  kill(dead, rank);
+  EXPECT_EQ(record.remove_dead_predecessors(), 1);
+  EXPECT_TRUE(has_none(dead));
+  EXPECT_TRUE(has_all(next));
+}
+
+// Whoever adopted it goes on living.
+TEST_F(JobRecordTest, AnOrphansRecordIsNamedAfterItsMpirun) {
+  const auto dead = start("a", "64cb0001");
+  dead.mpirun->kill();
+  ::setenv("OMPI_MCA_orte_jobfam_session_dir", dead.files.session_directory.c_str(), 1);
+  ::setenv("PMIX_NAMESPACE", "1690959873", 1);
+  const auto path = fmt::format("/dev/shm/millrace-job.{}.{}.gone", ::geteuid(), dead.pid);
+  {
+    const auto record = JobRecord::of_this_process("a");
+    EXPECT_TRUE(fs::exists(path));
+  }
+  EXPECT_FALSE(fs::exists(path));
+  ::unsetenv("PMIX_NAMESPACE");
+  ::unsetenv("OMPI_MCA_orte_jobfam_session_dir");
 }
 
 // Names of segments come from mpirun's process number, which a restarted container gives again.

@@ -331,7 +331,7 @@ TEST_F(ServerTrouble, ASilentGroupIsLost) {
 
 TEST_F(ServerTrouble, AGroupThatStopsReadingAndSendingIsCutOff) {
   ServerOptions options = patient_options();
-  options.http.group_handshake = std::chrono::milliseconds(200);
+  options.http.group_handshake = std::chrono::seconds(1);  // of which joining may need some
   start(options);
   FakeModel model;
   model.max_prompt_tokens = 16'000'000;
@@ -358,6 +358,10 @@ TEST_F(ServerTrouble, AGroupThatTalksNonsenseIsRefused) {
   FakeGroup garbage(server_->group_port());
   garbage.send_bytes(std::string("\4\0\0\0\xff\xff\xff\xff", 8));
   EXPECT_TRUE(garbage.closed_by_peer());
+}
+
+TEST_F(ServerTrouble, AGroupThatTalksNonsenseOnceItIsInIsDropped) {
+  start();
   auto registered = join();
   registered->send_bytes(std::string("\4\0\0\0\xff\xff\xff\xff", 8));
   EXPECT_TRUE(registered->closed_by_peer());

@@ -180,19 +180,19 @@ TEST_F(GemmTest, EveryAlgorithmOfAShapeGivesTheSameBits) {
     const auto params =
         problem.params(a.data(), b.data(), bias.data(), out.data(), DType::kFloat32);
     const GemmPlan plan(GemmShape::of(params));
-    const auto algorithms = plan.algorithms(handle, kWorkspaceBytes, 8);
+    const GemmOperands operands{.a = a.data(),
+                                .b = b.data(),
+                                .bias = params.bias,
+                                .c = c.data(),
+                                .out = out.data(),
+                                .accumulate = true};
+    const auto algorithms = plan.algorithms(handle, operands, kWorkspaceBytes, 8);
     EXPECT_GT(algorithms.size(), 1U);
     std::vector<float> first;
     for (const GemmAlgorithm& algorithm : algorithms) {
       run([&](Context& context) {
-        plan.run(handle, algorithm,
-                 {.a = a.data(),
-                  .b = b.data(),
-                  .bias = params.bias,
-                  .c = c.data(),
-                  .out = out.data(),
-                  .accumulate = true},
-                 context.scratch.allocate<std::byte>(kWorkspaceBytes), context.stream);
+        plan.run(handle, algorithm, operands, context.scratch.allocate<std::byte>(kWorkspaceBytes),
+                 context.stream);
       });
       if (first.empty()) first = out.values();
       EXPECT_TRUE(test::bitwise_equal(out.values(), first));

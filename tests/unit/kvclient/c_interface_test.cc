@@ -149,6 +149,24 @@ TEST_F(CInterfaceTest, PullsIntoBlocksAndCounts) {
   mkv_pull_destroy(pull);
 }
 
+TEST_F(CInterfaceTest, ACacheThatIsKeptInPartIsRefused) {
+  serve();
+  auto part = ranks_->manifest();
+  part.version = 2;
+  part.kept_pages = KeptPages(2, 4, 11);
+  for (int32_t head = 0; head < 8; ++head) part.kept_pages->keep(head / 4, head % 4, 10);
+  const auto json = to_json(part);
+  mkv_manifest* manifest = nullptr;
+  ASSERT_EQ(mkv_manifest_parse(json.data(), json.size(), &manifest), MKV_OK) << mkv_last_error();
+  const auto cache = make_cache();
+  const auto request = request_for(*cache);
+  mkv_pull* pull = nullptr;
+  EXPECT_EQ(mkv_pull_start(client_, manifest, &request, &pull), MKV_UNSUPPORTED);
+  EXPECT_NE(std::string(mkv_last_error()).find("kept in part (kv_budget)"), std::string::npos);
+  EXPECT_TRUE(cache->untouched());
+  mkv_manifest_destroy(manifest);
+}
+
 TEST_F(CInterfaceTest, EventsFeedAPullLayerByLayer) {
   std::atomic<int> num_layers = 0;
   serve({}, [&](const protocol::PageRequest& request) -> Result<void> {
@@ -304,10 +322,10 @@ TEST_F(CInterfaceTest, CallsThatAreWrongSayWhatIsWrong) {
   EXPECT_EQ(mkv_manifest_parse("{", 1, &none), MKV_INVALID_ARGUMENT);
   EXPECT_EQ(mkv_manifest_parse(nullptr, 0, &none), MKV_INVALID_ARGUMENT);
   auto manifest = ranks_->manifest();
-  manifest.version = 2;
+  manifest.version = 3;
   const auto newer = to_json(manifest);
   EXPECT_EQ(mkv_manifest_parse(newer.data(), newer.size(), &none), MKV_UNSUPPORTED);
-  EXPECT_THAT(mkv_last_error(), HasSubstr("version is 2"));
+  EXPECT_THAT(mkv_last_error(), HasSubstr("version is 3"));
   EXPECT_EQ(none, nullptr);
   mkv_manifest_info info{};
   EXPECT_EQ(mkv_manifest_get(manifest_, &info), MKV_INVALID_ARGUMENT);

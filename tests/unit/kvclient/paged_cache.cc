@@ -87,8 +87,10 @@ std::vector<std::byte> PagedCache::expected(int32_t layer) const {
     std::vector<std::byte> page;
     for (int64_t i = 0; i < shape_.num_tokens; ++i) {
       const int64_t token = shape_.first_token + i;
+      const int32_t head = shape_.first_kv_head + h;
+      if (manifest_ != nullptr && !manifest_->has_page(layer, head, token / kPageTokens)) continue;
       if (i == 0 || token % kPageTokens == 0) {
-        page = ranks_.page(layer, shape_.first_kv_head + h, token / kPageTokens);
+        page = ranks_.page(layer, head, token / kPageTokens);
       }
       const auto* k = page.data() + token % kPageTokens * row_bytes_;
       const auto* v = k + kPageTokens * row_bytes_;

@@ -46,6 +46,8 @@ class PagedCache {
  public:
   PagedCache(const FakeRanks& ranks, const PagedShape& shape);
 
+  // Pages that this manifest does not have stay untouched. It outlives the cache.
+  void expect_pages_of(const kvclient::Manifest& manifest) { manifest_ = &manifest; }
   // Into this cache's memory.
   kvclient::PullRequest request();
   // "" if the memory is what a pull must leave, with every byte beside it untouched; else where not.
@@ -62,6 +64,7 @@ class PagedCache {
 
   const FakeRanks& ranks_;
   const PagedShape shape_;
+  const kvclient::Manifest* manifest_ = nullptr;
   const int64_t row_bytes_;
   int64_t num_blocks_ = 0;
   std::vector<int32_t> block_ids_;

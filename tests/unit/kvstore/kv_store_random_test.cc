@@ -1,7 +1,7 @@
 // Random workloads against a model that knows only what was promised: who holds how many pages, and
 // that every byte follows from its key (page_data.h). Nothing is ever lost, no write fails for lack
-// of room, a reservation is refused exactly when the model says so, and a page of an open request
-// is read exactly when it is there.
+// of room, a reservation is refused exactly when the model says so, a page of an open request is read
+// exactly when it is there, and one that was dropped never again.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -90,18 +90,26 @@ class Workload {
   int64_t refusals() const { return refusals_; }
   int64_t seals() const { return seals_; }
   int64_t early_reads() const { return early_reads_; }
+  int64_t drops() const { return drops_; }
 
  private:
   struct Request {
     std::vector<int64_t> pages;
     std::vector<PageKey> unwritten;                // in the order they will be written
     std::set<std::pair<int32_t, int32_t>> scored;  // layer, kv head
+    std::set<std::tuple<int32_t, int32_t, int64_t>> dropped;
     bool open = false;
     bool sealed = false;
     TimePoint lease_ends;
 
     int64_t reserved(const KvGeometry& geometry) const {
-      return static_cast<int64_t>(pages.size()) * geometry.num_layers * geometry.num_kv_heads;
+      return static_cast<int64_t>(pages.size()) * geometry.num_layers * geometry.num_kv_heads -
+             static_cast<int64_t>(dropped.size());
+    }
+    bool is_whole(const PageKey& first, int64_t num_pages) const {
+      const auto from = dropped.lower_bound({first.layer, first.kv_head, first.page});
+      const auto to = dropped.lower_bound({first.layer, first.kv_head, first.page + num_pages});
+      return from == to;
     }
     bool is_there(const PageKey& first, int64_t num_pages) const {
       if (!open || !scored.contains({first.layer, first.kv_head})) return false;
@@ -166,6 +174,7 @@ class Workload {
       if (request.open && random_() % 4 == 0) score_row(id, request, key.layer, key.kv_head);
     }
     if (!request.unwritten.empty()) return;
+    if (!request.open && random_() % 2 == 0) drop_pages(id, request);
     const auto lease = seconds(1 + random_() % 20);
     const auto placement = store_->seal(id, "lease " + id, lease);
     ASSERT_TRUE(placement.ok()) << placement.error().to_string();
@@ -175,6 +184,21 @@ class Workload {
     request.sealed = true;
     request.lease_ends = clock_.now() + lease;
     ++seals_;
+  }
+
+  // Of some rows.
+  void drop_pages(const std::string& id, Request& request) {
+    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      const int32_t head = geometry_.first_kv_head + static_cast<int32_t>(random_() % 2);
+      std::vector<int64_t> pages;
+      for (const int64_t page : request.pages) {
+        if (random_() % 2 == 0) pages.push_back(page);
+      }
+      ASSERT_TRUE(store_->drop_pages(id, layer, head, pages).ok());
+      for (const int64_t page : pages) request.dropped.emplace(layer, head, page);
+      if (random_() % 4 == 0) tend();
+    }
+    ++drops_;
   }
 
   void tend() {
@@ -215,8 +239,9 @@ class Workload {
     }
     auto pages = store_->pin_pages(id, "lease " + id, key.layer, key.kv_head,
                                    consecutive_pages(key.page, count));
-    const bool there =
-        request.sealed ? clock_.now() < request.lease_ends : request.is_there(key, count);
+    const bool there = request.sealed
+                           ? clock_.now() < request.lease_ends && request.is_whole(key, count)
+                           : request.is_there(key, count);
     ASSERT_EQ(pages.ok(), there);
     early_reads_ += there && !request.sealed;
     if (!there) {
@@ -277,7 +302,8 @@ class Workload {
           const PageKey key = {layer, geometry_.first_kv_head + head, page};
           const auto pinned = store_->pin_pages(id, "lease " + id, key.layer, key.kv_head,
                                                 consecutive_pages(page, 1));
-          ASSERT_TRUE(pinned.ok()) << pinned.error().to_string();
+          ASSERT_EQ(pinned.ok(), request.is_whole(key, 1));
+          if (!pinned.ok()) continue;
           ASSERT_TRUE(holds_generated_data((*pinned)->pages()[0], id, key, geometry_));
         }
       }
@@ -325,6 +351,7 @@ class Workload {
   int64_t refusals_ = 0;
   int64_t seals_ = 0;
   int64_t early_reads_ = 0;
+  int64_t drops_ = 0;
 };
 
 class KvStoreRandom : public ::testing::TestWithParam<Budgets> {};
@@ -333,6 +360,7 @@ TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
   int64_t refusals = 0;
   int64_t seals = 0;
   int64_t early_reads = 0;
+  int64_t drops = 0;
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     Workload workload(GetParam(), seed);
     for (int step = 0; step < 1500; ++step) {
@@ -345,11 +373,13 @@ TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
     refusals += workload.refusals();
     seals += workload.seals();
     early_reads += workload.early_reads();
+    drops += workload.drops();
   }
-  // The workload is worth something: it filled the store, got work done and was read early.
+  // The workload is worth something: it filled the store, got work done, was read early and dropped pages.
   EXPECT_GT(refusals, 10);
   EXPECT_GT(seals, 100);
   EXPECT_GT(early_reads, 10);
+  EXPECT_GT(drops, 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, KvStoreRandom,

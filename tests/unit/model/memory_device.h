@@ -18,12 +18,14 @@ class MemoryDevice final : public kernels::Device {
 
   int64_t allocated_bytes() const { return allocated_bytes_; }
   void set_computes_experts(bool computes) { computes_experts_ = computes; }
+  void set_float8_products(bool computes) { float8_products_ = computes; }
 
   kernels::DeviceInfo info() const override {
     return {.name = "memory",
             .num_threads = num_threads_,
             .host_memory = num_threads_ > 0,
-            .computes_experts = computes_experts_};
+            .computes_experts = computes_experts_,
+            .float8_products = float8_products_};
   }
   int64_t free_bytes() const override { return capacity_bytes_ - allocated_bytes_; }
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override {
@@ -78,6 +80,7 @@ class MemoryDevice final : public kernels::Device {
 
   int num_threads_;
   bool computes_experts_ = true;
+  bool float8_products_ = true;
   int64_t capacity_bytes_;
   int64_t allocated_bytes_ = 0;
 };

@@ -30,11 +30,29 @@ constexpr int kTimedRounds = 2;
 // A product alone runs at clocks that the power limit does not let a layer of them have.
 constexpr double kBurstSeconds = 0.003;
 
-void check_shapes(const GemmParams& p) {
+template <typename Params>
+void check_sizes(const Params& p) {
   MR_CHECK(p.a.cols == p.b.cols && p.a.cols > 0, "gemm: a has {} columns, b {}", p.a.cols,
            p.b.cols);
   MR_CHECK(p.c.rows == p.a.rows && p.c.cols == p.b.rows, "gemm: c is {} x {}, a b^T is {} x {}",
            p.c.rows, p.c.cols, p.a.rows, p.b.rows);
+}
+
+void check_shapes(const Float8GemmParams& p) {
+  check_sizes(p);
+  for (const ConstFloat8Matrix& m : {p.a, p.b}) {
+    MR_CHECK(m.cols % kFloat8WidthStep == 0 && m.row_stride % kFloat8WidthStep == 0,
+             "gemm of 8-bit floats: rows of {}, {} apart; both must be multiples of {}", m.cols,
+             m.row_stride, kFloat8WidthStep);
+  }
+  MR_CHECK(p.c.dtype == DType::kFloat32 || (p.c.dtype == DType::kBFloat16 && !p.accumulate),
+           "gemm of 8-bit floats: c is {}, accumulate {}", dtype_name(p.c.dtype), p.accumulate);
+  MR_CHECK(p.bias == nullptr || p.c.dtype == DType::kBFloat16,
+           "gemm of 8-bit floats: a bias into {}", dtype_name(p.c.dtype));
+}
+
+void check_shapes(const GemmParams& p) {
+  check_sizes(p);
   MR_CHECK(p.a.dtype == p.b.dtype && p.a.dtype != DType::kFloat32, "gemm: a is {}, b {}",
            dtype_name(p.a.dtype), dtype_name(p.b.dtype));
   const bool all_bfloat16 = p.c.dtype == DType::kBFloat16 && p.a.dtype == DType::kBFloat16;
@@ -73,17 +91,18 @@ GemmAlgorithm Gemm::choose(const GemmPlan& plan, const GemmOperands& operands, C
   GemmShape kind = plan.shape();
   const double flops = 2.0 * static_cast<double>(kind.m) * static_cast<double>(kind.n * kind.k);
   if (kind.m < kTunedRows || flops < min_tuned_flops_) {
-    return plan.algorithms(handle_, kWorkspaceBytes, 1).front();
+    return plan.algorithms(handle_, operands, kWorkspaceBytes, 1).front();
   }
   kind.m = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kind.m)));
   for (const Tuned& tuned : tuned_) {
-    if (tuned.kind == kind && plan.accepts(handle_, tuned.algorithm)) return tuned.algorithm;
+    if (tuned.kind == kind && plan.accepts(handle_, operands, tuned.algorithm))
+      return tuned.algorithm;
   }
   return tuned_.emplace_back(kind, fastest(plan, operands, context)).algorithm;
 }
 
 GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context) {
-  const auto algorithms = plan.algorithms(handle_, kWorkspaceBytes, kTimedAlgorithms);
+  const auto algorithms = plan.algorithms(handle_, operands, kWorkspaceBytes, kTimedAlgorithms);
   if (algorithms.size() == 1) return algorithms.front();
   // Not into the output: a product that accumulates would do so more than once.
   GemmOperands trial = operands;
@@ -116,24 +135,44 @@ GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, 
   return algorithms[static_cast<size_t>(std::ranges::min_element(best_s) - best_s.begin())];
 }
 
+void Gemm::run(const GemmShape& shape, const GemmOperands& operands, Context& context) {
+  GemmOperands given = operands;
+  if (shape.has_bias && shape.c_dtype == DType::kBFloat16) {
+    // cuBLASLt wants the bias in the dtype of c. A bfloat16 checkpoint's bias is exact in it.
+    auto* rounded = context.scratch.allocate<BFloat16>(shape.n);
+    round_to_bf16(static_cast<const float*>(operands.bias), shape.n, rounded, context.stream);
+    given.bias = rounded;
+  }
+  const Planned& planned = this->planned(shape, given, context);
+  planned.plan.run(handle_, planned.algorithm, given, workspace_, context.stream);
+}
+
 void Gemm::run(const GemmParams& params, Context& context) {
   check_shapes(params);
   if (params.c.rows == 0 || params.c.cols == 0) return;
-  const void* bias = params.bias;
-  if (bias != nullptr && params.c.dtype == DType::kBFloat16) {
-    // cuBLASLt wants the bias in the dtype of c. A bfloat16 checkpoint's bias is exact in it.
-    auto* rounded = context.scratch.allocate<BFloat16>(params.c.cols);
-    round_to_bf16(params.bias, params.c.cols, rounded, context.stream);
-    bias = rounded;
-  }
-  const GemmOperands operands{.a = params.a.data,
-                              .b = params.b.data,
-                              .bias = bias,
-                              .c = params.c.data,
-                              .out = params.c.data,
-                              .accumulate = params.accumulate};
-  const Planned& planned = this->planned(GemmShape::of(params), operands, context);
-  planned.plan.run(handle_, planned.algorithm, operands, workspace_, context.stream);
+  run(GemmShape::of(params),
+      {.a = params.a.data,
+       .b = params.b.data,
+       .bias = params.bias,
+       .c = params.c.data,
+       .out = params.c.data,
+       .accumulate = params.accumulate},
+      context);
+}
+
+void Gemm::run(const Float8GemmParams& params, Context& context) {
+  check_shapes(params);
+  if (params.c.rows == 0 || params.c.cols == 0) return;
+  run(GemmShape::of(params),
+      {.a = params.a.data,
+       .b = params.b.data,
+       .a_scales = params.a.scales,
+       .b_scales = params.b.scales,
+       .bias = params.bias,
+       .c = params.c.data,
+       .out = params.c.data,
+       .accumulate = params.accumulate},
+      context);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt: bfloat16 or float16 operands, float32 accumulation. An object,
-// because plans and the algorithms chosen for them are kept between calls.
+// Matrix products by cuBLASLt: operands of 16 bits, with float32 accumulation, or of 8 bits, with that
+// of the tensor cores alone (kernels/api/float8.h). An object, because plans and the algorithms chosen for them are kept between calls.
 #pragma once
 
 #include <cublasLt.h>
@@ -31,6 +31,7 @@ class Gemm {
   ~Gemm();
 
   void run(const GemmParams& params, Context& context);
+  void run(const Float8GemmParams& params, Context& context);
 
  private:
   struct Planned {
@@ -44,6 +45,7 @@ class Gemm {
     GemmAlgorithm algorithm;
   };
 
+  void run(const GemmShape& shape, const GemmOperands& operands, Context& context);
   const Planned& planned(const GemmShape& shape, const GemmOperands& operands, Context& context);
   GemmAlgorithm choose(const GemmPlan& plan, const GemmOperands& operands, Context& context);
   GemmAlgorithm fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context);

@@ -16,6 +16,10 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
+cudaDataType_t factor_type(const GemmShape& shape) {
+  return shape.float8 ? CUDA_R_8F_E4M3 : cuda_type(shape.ab_dtype);
+}
+
 int alignment_of(const void* pointer, int64_t row_bytes) {
   constexpr uint64_t kMaxBytes = 256;  // more does not matter to cuBLASLt
   const uint64_t bits = std::bit_cast<uint64_t>(pointer) | static_cast<uint64_t>(row_bytes);
@@ -67,6 +71,23 @@ GemmShape GemmShape::of(const GemmParams& p) {
           .alignment_bytes = alignment};
 }
 
+GemmShape GemmShape::of(const Float8GemmParams& p) {
+  const int64_t c_bytes = dtype_bytes(p.c.dtype);
+  const int alignment =
+      std::min({alignment_of(p.a.data, p.a.row_stride), alignment_of(p.b.data, p.b.row_stride),
+                alignment_of(p.c.data, p.c.row_stride * c_bytes)});
+  return {.m = p.a.rows,
+          .n = p.b.rows,
+          .k = p.a.cols,
+          .a_stride = p.a.row_stride,
+          .b_stride = p.b.row_stride,
+          .c_stride = p.c.row_stride,
+          .float8 = true,
+          .c_dtype = p.c.dtype,
+          .has_bias = p.bias != nullptr,
+          .alignment_bytes = alignment};
+}
+
 GemmPlan::Layout GemmPlan::make_layout(cudaDataType_t type, int64_t rows, int64_t cols,
                                        int64_t stride) {
   cublasLtMatrixLayout_t layout = nullptr;
@@ -79,8 +100,8 @@ GemmPlan::Layout GemmPlan::make_layout(cudaDataType_t type, int64_t rows, int64_
 // c^T = b a^T is the product it is asked for. The bias then runs along its rows, as it must.
 GemmPlan::GemmPlan(const GemmShape& shape)
     : shape_(shape),
-      a_(make_layout(cuda_type(shape.ab_dtype), shape.k, shape.m, shape.a_stride)),
-      b_(make_layout(cuda_type(shape.ab_dtype), shape.k, shape.n, shape.b_stride)),
+      a_(make_layout(factor_type(shape), shape.k, shape.m, shape.a_stride)),
+      b_(make_layout(factor_type(shape), shape.k, shape.n, shape.b_stride)),
       c_(make_layout(cuda_type(shape.c_dtype), shape.n, shape.m, shape.c_stride)) {
   cublasLtMatmulDesc_t product = nullptr;
   MR_CUBLAS_CHECK(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -88,10 +109,24 @@ GemmPlan::GemmPlan(const GemmShape& shape)
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   if (shape.has_bias) set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  if (!shape.float8) return;
+  set(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+  set(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+  set(product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
 }
 
-std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle, int64_t workspace_bytes,
-                                                int max_count) const {
+// They may change from one product to the next of a shape; whether there are any is part of it.
+void GemmPlan::set_pointers(const GemmOperands& operands) const {
+  if (shape_.has_bias) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  if (!shape_.float8) return;
+  set(product_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.b_scales);
+  set(product_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.a_scales);
+}
+
+std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle,
+                                                const GemmOperands& operands,
+                                                int64_t workspace_bytes, int max_count) const {
+  set_pointers(operands);
   cublasLtMatmulPreference_t created = nullptr;
   MR_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
   const Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(created);
@@ -124,7 +159,9 @@ std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle, int64_t
   return whole;
 }
 
-bool GemmPlan::accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) const {
+bool GemmPlan::accepts(cublasLtHandle_t handle, const GemmOperands& operands,
+                       const GemmAlgorithm& algorithm) const {
+  set_pointers(operands);
   cublasLtMatmulHeuristicResult_t result{};
   return cublasLtMatmulAlgoCheck(handle, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
                                  &algorithm.choice, &result) == CUBLAS_STATUS_SUCCESS &&
@@ -133,7 +170,7 @@ bool GemmPlan::accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) 
 
 void GemmPlan::run(cublasLtHandle_t handle, const GemmAlgorithm& algorithm,
                    const GemmOperands& operands, void* workspace, cudaStream_t stream) const {
-  if (shape_.has_bias) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  set_pointers(operands);
   const float alpha = 1;
   const float beta = operands.accumulate ? 1 : 0;
   MR_CUBLAS_CHECK(cublasLtMatmul(handle, product_.get(), &alpha, operands.b, b_.get(), operands.a,

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/api/float8.h"
 #include "kernels/api/gemm.h"
 
 namespace millrace::kernels::cuda {
@@ -20,12 +21,14 @@ void check_cublas(cublasStatus_t status, const char* call,
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
-  DType ab_dtype = DType::kBFloat16;
+  bool float8 = false;                // a and b, scaled by row
+  DType ab_dtype = DType::kBFloat16;  // where they are not
   DType c_dtype = DType::kFloat32;
   bool has_bias = false;
   int alignment_bytes = 0;  // of the least aligned operand, at most 256
 
   static GemmShape of(const GemmParams& params);
+  static GemmShape of(const Float8GemmParams& params);
   bool operator==(const GemmShape&) const = default;
 };
 
@@ -38,6 +41,8 @@ struct GemmAlgorithm {
 struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
+  const float* a_scales = nullptr;  // of float8
+  const float* b_scales = nullptr;
   const void* bias = nullptr;  // in the dtype of c, or null
   const void* c = nullptr;     // read when `accumulate`
   void* out = nullptr;         // may be c
@@ -52,11 +57,13 @@ class GemmPlan {
 
   // What the heuristics name, the best first, at most `max_count`. All of them sum a product's terms in
   // the same order (none splits k), so the choice among them changes no bit of the result. A shape
-  // that only has others gets the first of those.
-  std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, int64_t workspace_bytes,
-                                        int max_count) const;
+  // that only has others gets the first of those. Only with operands does a product of float8 have
+  // algorithms: any of those it will be run with.
+  std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, const GemmOperands& operands,
+                                        int64_t workspace_bytes, int max_count) const;
   // Whether an algorithm that was found for another number of rows does for these.
-  bool accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) const;
+  bool accepts(cublasLtHandle_t handle, const GemmOperands& operands,
+               const GemmAlgorithm& algorithm) const;
 
   void run(cublasLtHandle_t handle, const GemmAlgorithm& algorithm, const GemmOperands& operands,
            void* workspace, cudaStream_t stream) const;
@@ -70,6 +77,7 @@ class GemmPlan {
   using Owner = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<Handle, kDestroy>>;
   using Layout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
+  void set_pointers(const GemmOperands& operands) const;
   static Layout make_layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride);
 
   GemmShape shape_;

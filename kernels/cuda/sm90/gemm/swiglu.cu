@@ -6,10 +6,13 @@
 // of its own. Both blocks of a cluster want the same gate and up: each brings one of them for both.
 //
 // The sums of an element's products have the same order however many rows there are.
+//
+// Of 8-bit floats a step has twice the columns, and the sums are scaled before they are activated.
 
 #include <cuda.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "common/check.h"
 #include "common/units.h"
@@ -38,12 +41,15 @@ constexpr uint16_t kBothBlocks = 0b11;
 constexpr int kMultiplierRows = 64;
 constexpr int kBlockRows = kMultipliers * kMultiplierRows;
 constexpr int kClusterRows = kClusterBlocks * kBlockRows;
-constexpr int kColumns = 128;          // of gate, and as many of up
-constexpr int kPanelColumns = 64;      // of 2 bytes: the 128 bytes of the swizzle
-constexpr int kDepth = kPanelColumns;  // of a step
+constexpr int kColumns = 128;      // of gate, and as many of up
+constexpr int kPanelColumns = 64;  // of 2 bytes: the 128 bytes of the swizzle
 constexpr int kStages = 4;
 
 constexpr uint32_t kRowBytes = kPanelColumns * 2;
+constexpr int kStepProducts = kRowBytes / 32;  // an instruction takes 32 bytes of a row
+// Columns of a step.
+template <typename Factor>
+constexpr int kDepth = kRowBytes / sizeof(Factor);
 constexpr uint32_t kStageBytes = (kBlockRows + 2 * kColumns) * kRowBytes;
 
 // A warpgroup has 168 registers a thread when three start; these deal the same number out again.
@@ -67,8 +73,12 @@ constexpr uint32_t kEmptyArrivals = kClusterBlocks * kMultipliers * kWarpgroup /
 
 struct Problem {
   int num_steps;
+  int rows;  // of the output
+  int columns;
   int num_row_tiles;  // of a cluster
   int num_column_tiles;
+  const float* row_scales;     // [rows], of float8
+  const float* weight_scales;  // [2 columns]
 };
 
 // Of a cluster: its first row and column.
@@ -97,6 +107,7 @@ __device__ void for_each_tile(const Problem& problem, F&& f) {
 }
 
 // One thread. A stage is written in both blocks, so both must have left it.
+template <typename Factor>
 __device__ void bring_tiles(Shared& shared, const Problem& problem, const CUtensorMap& a_map,
                             const CUtensorMap& gate_up_map, int rank) {
   RingCursor<kStages> at;
@@ -105,7 +116,7 @@ __device__ void bring_tiles(Shared& shared, const Problem& problem, const CUtens
       ptx::barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
       uint64_t* full = &shared.full[at.stage];
       ptx::barrier_arrive_expecting(full, kStageBytes);
-      const int x = step * kDepth;
+      const int x = step * kDepth<Factor>;
       ptx::copy_box(ptx::shared_address(shared.a[at.stage]), a_map, x, tile.row + rank * kBlockRows,
                     0, full);
       ptx::copy_box_to_all(ptx::shared_address(shared.gate_up[at.stage][rank]), gate_up_map, x,
@@ -119,8 +130,8 @@ __device__ inline float silu(float x) {
   return __fdividef(x, 1.0f + __expf(-x));
 }
 
-// One warpgroup.
-template <typename Element>
+// One warpgroup. Factor: of what is multiplied; Element: of the output.
+template <typename Factor, typename Element>
 class Multiplier {
  public:
   __device__ Multiplier(Shared& shared, const Problem& problem, int warpgroup, int rank)
@@ -132,6 +143,7 @@ class Multiplier {
   __device__ void run(const CUtensorMap& out_map) {
     for_each_tile(problem_, [&](const Tile& tile) {
       multiply();
+      if constexpr (std::is_same_v<Factor, Float8>) scale(tile);
       activate();
       store(tile, out_map);
     });
@@ -166,8 +178,8 @@ class Multiplier {
     ptx::fence_operand(sums_);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kDepth / 16; ++k) {
-      ptx::wgmma_shared_256<Element>(sums_, a + k * 2, b + k * 2, keep || k > 0);
+    for (int k = 0; k < kStepProducts; ++k) {
+      ptx::wgmma_shared_256<Factor>(sums_, a + k * 2, b + k * 2, keep || k > 0);
     }
     ptx::wgmma_commit();
     ptx::fence_operand(sums_);
@@ -177,6 +189,30 @@ class Multiplier {
   __device__ void leave(int stage) {
     const uint32_t lane = threadIdx.x % kWarp;
     if (lane < kClusterBlocks) ptx::barrier_arrive_at(&shared_.empty[stage], lane);
+  }
+
+  __device__ void scale(const Tile& tile) {
+    const int first_row = tile.row + block_row_ + thread() / kWarp * 16 + thread() % kWarp / 4;
+    float row_scales[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      row_scales[half] = problem_.row_scales[min(first_row + 8 * half, problem_.rows - 1)];
+    }
+    const int first_column = tile.column + thread() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = min(first_column + 8 * j + e, problem_.columns - 1);
+        const float gate = problem_.weight_scales[column];
+        const float up = problem_.weight_scales[problem_.columns + column];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          sums_[4 * j + 2 * half + e] *= row_scales[half] * gate;
+          sums_[kGates + 4 * j + 2 * half + e] *= row_scales[half] * up;
+        }
+      }
+    }
   }
 
   // To shared memory, where the tile before has left for memory by now.
@@ -219,7 +255,7 @@ class Multiplier {
   float sums_[2 * kGates];  // gates, then ups, as ptx/wgmma.cuh says
 };
 
-template <typename Element>
+template <typename Factor, typename Element>
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
     swiglu_kernel(const __grid_constant__ Problem problem,
                   const __grid_constant__ CUtensorMap a_map,
@@ -241,28 +277,28 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   if (warpgroup == kMultipliers) {
     ptx::warpgroup_reg_dealloc<kProducerRegisters>();
     if (threadIdx.x == kMultipliers * kWarpgroup) {
-      bring_tiles(shared, problem, a_map, gate_up_map, rank);
+      bring_tiles<Factor>(shared, problem, a_map, gate_up_map, rank);
     }
     __syncwarp();
   } else {
     ptx::warpgroup_reg_alloc<kMultiplierRegisters>();
-    Multiplier<Element>(shared, problem, warpgroup, rank).run(out_map);
+    Multiplier<Factor, Element>(shared, problem, warpgroup, rank).run(out_map);
   }
   // A block stays until the other has brought it all that it counts on, and left its barriers.
   ptx::synchronise_cluster();
 }
 
-void check_shapes(const SwigluParams& p) {
-  MR_CHECK(p.a.dtype == p.gate_up.dtype && p.a.dtype == p.out.dtype, "swiglu: {}, {} and {}",
-           dtype_name(p.a.dtype), dtype_name(p.gate_up.dtype), dtype_name(p.out.dtype));
+// a: of as many columns as its weight, both in rows whose bytes the copy engine can take.
+template <typename Params>
+void check_sizes(const Params& p, int64_t step) {
   MR_CHECK(p.a.rows == p.out.rows && p.a.cols == p.gate_up.cols && p.a.cols > 0 &&
                p.gate_up.rows == 2 * p.out.cols,
            "swiglu: a is {} x {}, gate and up {} x {}, out {} x {}", p.a.rows, p.a.cols,
            p.gate_up.rows, p.gate_up.cols, p.out.rows, p.out.cols);
-  for (const ConstMatrix& m : {p.a, p.gate_up, ConstMatrix(p.out)}) {
-    MR_CHECK(m.row_stride % 8 == 0, "swiglu: rows {} elements apart, not a multiple of 8",
-             m.row_stride);
-  }
+  MR_CHECK(
+      p.a.row_stride % step == 0 && p.gate_up.row_stride % step == 0 && p.out.row_stride % 8 == 0,
+      "swiglu: rows {}, {} and {} elements apart, not multiples of {}, {} and 8", p.a.row_stride,
+      p.gate_up.row_stride, p.out.row_stride, step, step);
 }
 
 // That this kind of GPU has room for at a time: a block takes a multiprocessor, and those of a
@@ -284,30 +320,49 @@ int max_clusters(Kernel* kernel, int num_sms) {
   return count;
 }
 
+template <typename Factor, typename Element>
+void launch(Problem problem, const CUtensorMap& a_map, const CUtensorMap& gate_up_map,
+            int64_t depth, const Matrix& out, Context& context) {
+  problem.num_steps = static_cast<int>(ceil_div(depth, int64_t{kDepth<Factor>}));
+  problem.rows = static_cast<int>(out.rows);
+  problem.columns = static_cast<int>(out.cols);
+  problem.num_row_tiles = static_cast<int>(ceil_div(out.rows, int64_t{kClusterRows}));
+  problem.num_column_tiles = static_cast<int>(ceil_div(out.cols, int64_t{kColumns}));
+  auto* kernel = swiglu_kernel<Factor, Element>;
+  constexpr int kBytes = sizeof(Shared);
+  MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  static const int kMaxClusters = max_clusters(kernel, context.num_sms);
+  const int num_clusters = std::min(kMaxClusters, problem.num_row_tiles * problem.num_column_tiles);
+  kernel<<<static_cast<unsigned>(num_clusters * kClusterBlocks), kThreads, kBytes,
+           context.stream>>>(problem, a_map, gate_up_map,
+                             matrix_tensor_map(out, 1, kMultiplierRows));
+  MR_CUDA_CHECK_LAUNCH();
+}
+
 }  // namespace
 
 void swiglu(const SwigluParams& params, Context& context) {
-  check_shapes(params);
-  const Matrix& out = params.out;
+  const auto& [a, gate_up, products, out] = params;
+  MR_CHECK(a.dtype == gate_up.dtype && a.dtype == out.dtype, "swiglu: {}, {} and {}",
+           dtype_name(a.dtype), dtype_name(gate_up.dtype), dtype_name(out.dtype));
+  check_sizes(params, 8);
   if (out.rows == 0) return;
-  const Problem problem{
-      .num_steps = static_cast<int>(ceil_div(params.a.cols, int64_t{kDepth})),
-      .num_row_tiles = static_cast<int>(ceil_div(out.rows, int64_t{kClusterRows})),
-      .num_column_tiles = static_cast<int>(ceil_div(out.cols, int64_t{kColumns}))};
+  const auto a_map = matrix_tensor_map(a, 1, kBlockRows);
+  const auto gate_up_map = matrix_tensor_map(gate_up, 2, kColumns);
   dispatch_narrow_dtype(out.dtype, [&]<typename Element>(Element) {
-    auto* kernel = swiglu_kernel<Element>;
-    constexpr int kBytes = sizeof(Shared);
-    MR_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    static const int kMaxClusters = max_clusters(kernel, context.num_sms);
-    const int num_clusters =
-        std::min(kMaxClusters, problem.num_row_tiles * problem.num_column_tiles);
-    kernel<<<static_cast<unsigned>(num_clusters * kClusterBlocks), kThreads, kBytes,
-             context.stream>>>(problem, matrix_tensor_map(params.a, 1, kBlockRows),
-                               matrix_tensor_map(params.gate_up, 2, kColumns),
-                               matrix_tensor_map(out, 1, kMultiplierRows));
+    launch<Element, Element>({}, a_map, gate_up_map, params.a.cols, params.out, context);
   });
-  MR_CUDA_CHECK_LAUNCH();
+}
+
+void float8_swiglu(const Float8SwigluParams& params, Context& context) {
+  const auto& [a, gate_up, products, out] = params;
+  MR_CHECK(out.dtype == DType::kBFloat16, "swiglu of 8-bit floats: out is {}",
+           dtype_name(out.dtype));
+  check_sizes(params, kFloat8WidthStep);
+  if (out.rows == 0) return;
+  launch<Float8, BFloat16>({.row_scales = a.scales, .weight_scales = gate_up.scales},
+                           matrix_tensor_map(a, 1, kBlockRows),
+                           matrix_tensor_map(gate_up, 2, kColumns), a.cols, out, context);
 }
 
 }  // namespace millrace::kernels::cuda

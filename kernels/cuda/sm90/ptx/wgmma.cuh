@@ -1,7 +1,7 @@
 // Warpgroup matrix products: A from registers or shared memory, B from shared memory, accumulators
-// in registers, float32 or, of int8 factors, int32 (PTX ISA 9.0, "wgmma.mma_async"). Issued by the
-// 128 threads of a warpgroup together; the registers of A and of the accumulators must not be
-// touched until wgmma_wait says so.
+// in registers: float32 of factors of 16 bits or of 8-bit floats, int32 of int8 (PTX ISA 9.0,
+// "wgmma.mma_async"). Issued by the 128 threads of a warpgroup together; the registers of A and of
+// the accumulators must not be touched until wgmma_wait says so.
 //
 // Fragments, of lane l of warp w of the warpgroup:
 //   accumulator  columns 8 j + 2 (l % 4) + {0, 1}: of row 16 w + l / 4 in elements 4 j + {0, 1},
@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "common/dtype.h"
+#include "common/float8.h"
 
 namespace millrace::kernels::cuda::ptx {
 
@@ -116,6 +117,17 @@ __device__ inline void fence_operand(uint32_t (&registers)[kCount]) {
                : MR_OPERANDS_128(c)                                                            \
                : "l"(a), "l"(b), "r"(static_cast<int>(keep)))
 
+#define MR_WGMMA_FLOAT8_256()                                                  \
+  asm volatile(                                                                \
+      "{\n"                                                                    \
+      ".reg .pred keep;\n"                                                     \
+      "setp.ne.b32 keep, %130, 0;\n"                                           \
+      "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" MR_NUMBERS_128 \
+      "}, %128, %129, keep, 1, 1;\n"                                           \
+      "}\n"                                                                    \
+      : MR_OPERANDS_128(c)                                                     \
+      : "l"(a), "l"(b), "r"(static_cast<int>(keep)))
+
 template <typename Element>
 struct IsFloat16;
 template <>
@@ -176,10 +188,12 @@ __device__ inline void wgmma_shared_64(float* c, uint64_t a, uint64_t b, bool ke
   }
 }
 
-// 64 x 256 += 64 x 16 times 16 x 256, the same.
+// 64 x 256 += 64 x 16 times 16 x 256, the same; of Float8 64 x 32 times 32 x 256, as many bytes.
 template <typename Element>
 __device__ inline void wgmma_shared_256(float* c, uint64_t a, uint64_t b, bool keep) {
-  if constexpr (kIsFloat16<Element>) {
+  if constexpr (std::is_same_v<Element, Float8>) {
+    MR_WGMMA_FLOAT8_256();
+  } else if constexpr (kIsFloat16<Element>) {
     MR_WGMMA_SHARED_256("f16.f16");
   } else {
     MR_WGMMA_SHARED_256("bf16.bf16");
@@ -204,6 +218,7 @@ __device__ inline void wgmma_int8_128(int32_t* c, const uint32_t* a, uint64_t b,
 #undef MR_INTEGERS_16
 #undef MR_INTEGERS_4
 
+#undef MR_WGMMA_FLOAT8_256
 #undef MR_WGMMA_SHARED_256
 #undef MR_WGMMA_SHARED_64
 #undef MR_WGMMA_128

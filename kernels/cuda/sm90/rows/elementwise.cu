@@ -8,13 +8,13 @@
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/dispatch_dtype.h"
 #include "kernels/cuda/sm90/operations.h"
+#include "kernels/cuda/sm90/rows/block_reduce.cuh"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kWarpThreads = 32;
-constexpr int kMaxThreads = 1024;
+constexpr int kMaxThreads = kMaxBlockThreads;
 constexpr int kVector = 8;
 
 // Threads of a block that handles `num_vectors` vectors, some a thread.
@@ -38,19 +38,6 @@ __global__ void embed_kernel(const int32_t* token_ids, const Element* table, int
   for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
     store8(load8(from + c), hidden + row * cols + c);
   }
-}
-
-// Sum over the thread block, the same on every thread and in the same order in every run.
-__device__ float block_sum(float value) {
-  __shared__ float warp_sums[kMaxThreads / kWarpThreads];
-  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, lanes);
-  }
-  if (threadIdx.x % kWarpThreads == 0) warp_sums[threadIdx.x / kWarpThreads] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int warp = 0; warp < blockDim.x / kWarpThreads; ++warp) sum += warp_sums[warp];
-  return sum;
 }
 
 // Vectors of a row that a thread keeps in registers between the sum and the output, so that the row

@@ -66,7 +66,7 @@ TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
       refusal(parse(R"({"color":"red"})")),
       "color: unknown field 'color'; known: model, request_id, prompt_token_ids, head_plan, "
       "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover, cache, cache_salt, "
-      "cache_impure");
+      "cache_impure, kv_budget");
 }
 
 TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
@@ -101,6 +101,48 @@ TEST(PrefillBody, PromptsShareCachedPagesUnlessTheySayOtherwise) {
             "cache_salt: 'cache_salt' may have printable ASCII characters, and no blanks");
   EXPECT_EQ(refusal(json(R"(,"cache_salt":")" + std::string(300, 'x') + "\"")),
             "cache_salt: 'cache_salt' of 300 characters, limit 256");
+}
+
+TEST(PrefillBody, ABudgetIsAShareAboveZeroAndAtMostOne) {
+  const auto json = [](const std::string& fields) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],)" + fields + "}");
+  };
+  EXPECT_EQ(accepted(parse(R"({"model":"m","prompt_token_ids":[1]})")).options.kv_budget(), 0);
+  EXPECT_EQ(accepted(json(R"("kv_budget":0.25)")).options.kv_budget(), 0.25);
+  EXPECT_EQ(accepted(json(R"("kv_budget":1)")).options.kv_budget(), 1);
+  for (const auto* budget : {"0", "-0.5", "1.001", "2", "1e300"}) {
+    EXPECT_TRUE(refusal(json(fmt::format(R"("kv_budget":{})", budget)))
+                    .starts_with("kv_budget: 'kv_budget' is "))
+        << budget;
+  }
+  EXPECT_EQ(refusal(json(R"("kv_budget":"0.5")")),
+            "kv_budget: 'kv_budget' must be a number, not a string");
+  // JSON has no word for it; a query has.
+  EXPECT_NE(refusal(json(R"("kv_budget":NaN)")), "accepted");
+  EXPECT_EQ(refusal(parse_prefill_binary("\1\0\0\0"sv, "model=m&kv_budget=nan", {})),
+            "kv_budget: 'kv_budget' is nan; must be above 0, at most 1");
+  EXPECT_EQ(
+      accepted(parse_prefill_binary("\1\0\0\0"sv, "model=m&kv_budget=0.5", {})).options.kv_budget(),
+      0.5);
+}
+
+TEST(PrefillBody, ABudgetBelowOneGoesWithNeitherStreamingNorAWrittenCache) {
+  const auto json = [](const std::string& fields) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],"stream":true,)" + fields + "}");
+  };
+  EXPECT_EQ(accepted(json(R"("kv_budget":0.5)")).options.cache(), protocol::CACHE_READ);
+  EXPECT_EQ(accepted(json(R"("kv_budget":0.5,"cache":"read")")).options.cache(),
+            protocol::CACHE_READ);
+  EXPECT_EQ(accepted(json(R"("kv_budget":0.5,"cache":"off")")).options.cache(),
+            protocol::CACHE_OFF);
+  EXPECT_EQ(accepted(json(R"("kv_budget":1,"handover":"streaming")")).options.cache(),
+            protocol::CACHE_BOTH);
+  for (const auto* cache : {"write", "both"}) {
+    EXPECT_TRUE(refusal(json(fmt::format(R"("kv_budget":0.5,"cache":"{}")", cache)))
+                    .starts_with("cache: 'kv_budget' below 1 requires 'cache' off or read"));
+  }
+  EXPECT_TRUE(refusal(json(R"("kv_budget":0.5,"handover":"streaming")"))
+                  .starts_with("kv_budget: 'kv_budget' below 1 requires 'handover' at-end"));
 }
 
 TEST(PrefillBody, RefusesWhatIsNoTokenId) {

@@ -48,7 +48,7 @@ void expect_however_cut(std::string_view text, int status) {
 
 // A header of this many bytes in lines of 10, without a body.
 std::string header_of(size_t num_bytes) {
-  std::string text = "GET / HTTP/1.1\r\n";
+  std::string text = "GET / HTTP/1.1\r\nHost: x\r\n";
   while (text.size() + 2 + 20 <= num_bytes) text += "Name: 78\r\n";
   text += "X: ";
   text.append(num_bytes - text.size() - 4, 'x');

@@ -125,6 +125,26 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_tp{}_cp{}", name, std::get<1>(job.param), std::get<2>(job.param));
     });
 
+// What is kept is copied together on the device, and what it is copied from goes.
+TEST_F(FarDeviceBatch, GenerationOverAPartOfTheCacheGivesTheSameTokens) {
+  for (const GridShape grid : {GridShape{1, 1}, GridShape{2, 2}}) {
+    const auto run_job = [&](Memory memory) {
+      auto job = options({{{"id", "p"},
+                           {"prompt_token_ids", prompt_tokens()},
+                           {"max_tokens", 12},
+                           {"ignore_eos", true}}});
+      job.kv_budget = 0.5;
+      job.output_directory =
+          work_.file(fmt::format("{}{}", memory == Memory::kNear ? "near" : "far", grid.tp));
+      return files_of(grid, memory, job);
+    };
+    const auto near = run_job(Memory::kNear);
+    expect_ok(near);
+    EXPECT_NE(near.at("results.jsonl").find("dropped"), std::string::npos);
+    EXPECT_EQ(near.at("results.jsonl"), run_job(Memory::kFarLate).at("results.jsonl"));
+  }
+}
+
 // Of ranks that share a kv head one writes its file, after each layer; the others have no reason
 // not to be a layer ahead.
 TEST_F(FarDeviceBatch, RanksOfDifferentSinksGoThroughTheLayersTogether) {

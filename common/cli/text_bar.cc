@@ -1,4 +1,4 @@
-#include "common/text_bar.h"
+#include "common/cli/text_bar.h"
 
 #include <algorithm>
 

@@ -1,0 +1,227 @@
+// What a cache that is kept in part loses: prompts are prefilled densely once, then decoded over the
+// whole cache and over the pages that each choice keeps, always along the right answer.
+//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1]
+// A case: {"id", "kind", "prompt_token_ids", "forced_token_ids", "num_unjudged"}: the forced tokens
+// follow the prompt, and all but the first `num_unjudged` are to be chosen. Prints a line of JSON for
+// each case and choice. On a CPU and on one rank. bench/quality/kv_budget makes cases and tables.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include "comm/local/local_group.h"
+#include "model/generator.h"
+#include "plan/head_plan.h"
+#include "worker/batch/retain_sink.h"
+#include "worker/budget/budget_sink.h"
+#include "worker/cli/rank_cli.h"
+#include "worker/cli/rank_end.h"
+
+namespace millrace::worker {
+
+namespace {
+
+namespace json = boost::json;
+
+constexpr auto kTimeout = std::chrono::minutes(30);
+
+struct Options {
+  RankOptions rank;
+  std::string input;
+  std::vector<double> budgets = {0.5, 0.25, 0.1};
+};
+
+struct Case {
+  std::string id, kind;
+  std::vector<int32_t> prompt, forced;
+  int64_t num_unjudged = 0;
+};
+
+struct Choice {
+  std::string name;
+  double budget = 1;
+  kvstore::PageChoice pages;  // empty: by score
+};
+
+template <typename T>
+T must(Result<T> result) {
+  MR_CHECK(result.ok(), "{}", result.error().to_string());
+  return std::move(result).value();
+}
+
+// Sink and window stay as with the scores.
+std::vector<bool> at_random(int32_t layer, int32_t head, double budget,
+                            std::span<const float> scores) {
+  std::mt19937 random(static_cast<uint32_t>(layer * 1000 + head));
+  std::vector<float> worth(scores.size());
+  for (float& page : worth) page = static_cast<float>(random());
+  return kvstore::choose_kept_pages(budget, worth);
+}
+
+std::vector<bool> newest(int32_t, int32_t, double budget, std::span<const float> scores) {
+  std::vector<float> worth(scores.size());
+  for (size_t page = 0; page < worth.size(); ++page) worth[page] = static_cast<float>(page);
+  return kvstore::choose_kept_pages(budget, worth);
+}
+
+std::vector<Choice> choices_of(const Options& options) {
+  std::vector<Choice> choices;
+  for (const double budget : options.budgets) {
+    choices.push_back({.name = "score", .budget = budget, .pages = {}});
+    choices.push_back({.name = "random", .budget = budget, .pages = at_random});
+    choices.push_back({.name = "window", .budget = budget, .pages = newest});
+  }
+  return choices;
+}
+
+// The rows of the pages that are kept, side by side by layer and kv head.
+class KeptRows {
+ public:
+  KeptRows(const std::vector<kernels::KvSlab>& slabs, const KeptPages& kept) {
+    for (size_t layer = 0; layer < slabs.size(); ++layer) {
+      for (int32_t head = 0; head < slabs[layer].num_kv_heads; ++head) {
+        add(slabs[layer], head, kept.pages(static_cast<int32_t>(layer), head));
+      }
+    }
+    for (size_t i = 0; i < heads_.size(); ++i) heads_[i].positions = positions_[i];
+  }
+  std::span<const model::PromptHead> heads() const { return heads_; }
+
+ private:
+  struct Rows {
+    std::vector<std::byte> k, v;
+  };
+  void add(const kernels::KvSlab& slab, int32_t head, const std::vector<int64_t>& pages) {
+    const int64_t row_bytes = slab.head_dim * dtype_bytes(slab.dtype);
+    auto& positions = positions_.emplace_back();
+    auto& [k, v] = *rows_.emplace_back(std::make_unique<Rows>());
+    for (const int64_t page : pages) {
+      const int64_t first = page * kPageTokens;
+      const int64_t count = std::min(kPageTokens, slab.num_tokens - first);
+      for (int64_t t = 0; t < count; ++t) positions.push_back(static_cast<int32_t>(first + t));
+      const int64_t from = (head * slab.token_stride + first) * row_bytes;
+      const auto append = [&](std::vector<std::byte>& to, const void* plane) {
+        const auto* const rows = static_cast<const std::byte*>(plane) + from;
+        to.insert(to.end(), rows, rows + count * row_bytes);
+      };
+      append(k, slab.k);
+      append(v, slab.v);
+    }
+    const auto num_tokens = std::ssize(positions);
+    heads_.push_back({.kv = {.k = k.data(),
+                             .v = v.data(),
+                             .dtype = slab.dtype,
+                             .num_kv_heads = 1,
+                             .head_dim = slab.head_dim,
+                             .num_tokens = num_tokens,
+                             .token_stride = num_tokens},
+                      .positions = {}});
+  }
+
+  std::vector<std::unique_ptr<Rows>> rows_;  // that heads_ point to
+  std::vector<std::vector<int32_t>> positions_;
+  std::vector<model::PromptHead> heads_;
+};
+
+class Study {
+ public:
+  Study(RankRuntime& runtime, const Options& options)
+      : runtime_(runtime), choices_(choices_of(options)) {}
+
+  void run(const Case& one) {
+    const auto& weights = runtime_.weights();
+    const auto num_tokens = std::ssize(one.prompt);
+    auto retained = must(RetainSink::create(runtime_.device(), weights, num_tokens));
+    // Each hands the layers on to the one before it.
+    std::vector<std::unique_ptr<BudgetSink>> sinks;
+    for (const Choice& choice : choices_) {
+      KvSink* const inner = sinks.empty() ? static_cast<KvSink*>(&retained) : sinks.back().get();
+      sinks.push_back(
+          std::make_unique<BudgetSink>(choice.budget, weights, num_tokens, inner, choice.pages));
+    }
+    const auto plan = must(model::make_head_plan("dense", weights.config, num_tokens, 0, {}));
+    must(runtime_.engine().prefill(
+        {.token_ids = one.prompt, .plan = &plan, .sink = sinks.back().get()}, kTimeout));
+    print(one, {.name = "full"}, 0, decode(one, {.prompt = retained.slabs()}));
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      const auto chosen = must(sinks[i]->choose(runtime_.grid().tp(), Deadline::after(kTimeout)));
+      const KeptRows rows(retained.slabs(), chosen.kept);
+      print(one, choices_[i], chosen.dropped_mass, decode(one, {.heads = rows.heads()}));
+    }
+  }
+
+ private:
+  // What it would choose, of the judged ones.
+  int64_t decode(const Case& one, model::GenerateRequest request) {
+    const auto& grid = runtime_.grid();
+    const auto num_forced = static_cast<int32_t>(one.forced.size());
+    auto generator = must(model::Generator::create(runtime_.device(), runtime_.weights(), grid.tp(),
+                                                   grid.cp(), num_forced));
+    request.num_prompt_tokens = std::ssize(one.prompt);
+    request.first_token = one.forced.front();
+    request.follow = std::span(one.forced).subspan(1);
+    request.max_tokens = num_forced;
+    request.ignore_eos = true;
+    const auto chosen = must(generator.generate(request, [] { return Deadline::after(kTimeout); }));
+    int64_t right = 0;
+    for (size_t i = static_cast<size_t>(one.num_unjudged); i < one.forced.size(); ++i) {
+      right += chosen[i] == one.forced[i];
+    }
+    return right;
+  }
+
+  static void print(const Case& one, const Choice& choice, double dropped_mass, int64_t right) {
+    const json::object line = {{"id", one.id},
+                               {"kind", one.kind},
+                               {"prompt_tokens", one.prompt.size()},
+                               {"choice", choice.name},
+                               {"budget", choice.budget},
+                               {"dropped_mass", dropped_mass},
+                               {"judged", std::ssize(one.forced) - one.num_unjudged},
+                               {"right", right}};
+    fmt::print("{}\n", json::serialize(line));
+    std::fflush(stdout);
+  }
+
+  RankRuntime& runtime_;
+  const std::vector<Choice> choices_;
+};
+
+int run(Options& options) {
+  auto world = comm::LocalGroup::create(1);
+  const auto runtime = must(RankRuntime::create(std::move(world.front()), options.rank));
+  MR_CHECK(runtime->device().info().host_memory, "rows are copied on a CPU");
+  Study study(*runtime, options);
+  std::ifstream file(options.input);
+  for (std::string text; std::getline(file, text);) {
+    const auto line = json::parse(text).as_object();
+    study.run({.id = json::value_to<std::string>(line.at("id")),
+               .kind = json::value_to<std::string>(line.at("kind")),
+               .prompt = json::value_to<std::vector<int32_t>>(line.at("prompt_token_ids")),
+               .forced = json::value_to<std::vector<int32_t>>(line.at("forced_token_ids")),
+               .num_unjudged = line.at("num_unjudged").to_number<int64_t>()});
+  }
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace millrace::worker
+
+int main(int argc, char** argv) {
+  millrace::worker::Options options;
+  options.rank.engine.end_process = millrace::worker::end_rank;
+  CLI::App app("Decodes over caches that are kept in part.", "kv_budget_quality");
+  millrace::worker::add_rank_options(app, options.rank);
+  app.add_option("--input", options.input)->required();
+  app.add_option("--budget", options.budgets)->check(CLI::Range(0.001, 1.0));
+  options.rank.device = {.kind = millrace::worker::DeviceChoice::Kind::kCpu};
+  CLI11_PARSE(app, argc, argv);
+  return millrace::worker::run(options);
+}

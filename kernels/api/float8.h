@@ -1,0 +1,72 @@
+// Products of 8-bit floats (common/float8.h) with a scale for each row of either factor: of a weight,
+// a scale for each output channel; of activations, one for each token. What goes between products is
+// as wide as elsewhere. Where DeviceInfo::float8_products.
+//
+// Scales by row need no second level of accumulation, as blocks of 128 along the sum do: that of a
+// product's tensor cores is all there is (on Hopper some 14 bits; H200, 8,192 rows of an 8B model:
+// 1,190 to 1,330 TFLOP/s, 1.75 to 1.95 times bfloat16's).
+#pragma once
+
+#include <cstdint>
+
+#include "common/float8.h"
+#include "kernels/api/matrix.h"
+
+namespace millrace::kernels {
+
+// Columns and row strides are multiples of this: what a GPU's copy engine moves at least.
+inline constexpr int64_t kFloat8WidthStep = 16;
+
+// Element (r, c) is data[r * row_stride + c] * scales[r].
+struct ConstFloat8Matrix {
+  const Float8* data = nullptr;   // [rows, cols], 16-byte aligned
+  const float* scales = nullptr;  // [rows]
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;
+};
+
+struct Float8Matrix {
+  Float8* data = nullptr;   // [rows, cols], 16-byte aligned
+  float* scales = nullptr;  // [rows]
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;
+
+  operator ConstFloat8Matrix() const {
+    return {data, scales, rows, cols, row_stride};
+  }  // NOLINT: a view of a view
+};
+
+// Each row by its largest magnitude (float8_scale). A row with a NaN keeps it where it is.
+struct Float8QuantizeParams {
+  ConstMatrix a;  // in the compute dtype
+  Float8Matrix out;
+};
+
+// RmsNormParams, quantised by row without a rounding between.
+struct Float8RmsNormParams {
+  const float* x = nullptr;       // [out.rows, out.cols]
+  const float* weight = nullptr;  // [out.cols]
+  float eps = 0;
+  Float8Matrix out;
+};
+
+// c = a * b^T (+ bias) (+ c when `accumulate`), as GemmParams
+struct Float8GemmParams {
+  ConstFloat8Matrix a;          // [m, k]
+  ConstFloat8Matrix b;          // [n, k]
+  const float* bias = nullptr;  // [n] or null; only into the projection dtype
+  Matrix c;                     // [m, n], float32, or the device's projection dtype
+  bool accumulate = false;      // only into float32
+};
+
+// out = silu(a gate^T) * (a up^T), as SwigluParams
+struct Float8SwigluParams {
+  ConstFloat8Matrix a;        // [m, k]
+  ConstFloat8Matrix gate_up;  // [2 n, k], the rows of gate, then those of up
+  float* products = nullptr;  // [m, 2 n] where the device does not fuse the operation
+  Matrix out;                 // [m, n], in the compute dtype
+};
+
+}  // namespace millrace::kernels

@@ -1,0 +1,28 @@
+// Products of 8-bit floats on a CPU: widened to float32, some rows of the weight at a time. Exact
+// but for float32's rounding; the weights take half of bfloat16's memory, and longer.
+#pragma once
+
+#include <vector>
+
+#include "kernels/api/float8.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/runtime/context.h"
+
+namespace millrace::kernels::cpu {
+
+// One thread at a time. `gemm` outlives it.
+class Float8Products {
+ public:
+  Float8Products(const Context& context, Gemm& gemm) : context_(context), gemm_(&gemm) {}
+
+  void gemm(const Float8GemmParams& params);
+
+ private:
+  Context context_;
+  Gemm* gemm_;
+  // Kept between calls: [rows of a, k] and [kWeightRows, k].
+  std::vector<float> a_;
+  std::vector<float> weight_;
+};
+
+}  // namespace millrace::kernels::cpu

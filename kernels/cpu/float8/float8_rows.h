@@ -1,0 +1,18 @@
+// Rows of 8-bit floats: quantised, and back as float32. Bitwise the same for any number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/api/float8.h"
+#include "kernels/cpu/runtime/context.h"
+
+namespace millrace::kernels::cpu {
+
+void float8_quantize(const Float8QuantizeParams& params, const Context& context);
+void float8_rms_norm(const Float8RmsNormParams& params, const Context& context);
+
+// Rows [first, first + count) times their scales into `out`, [count, matrix.cols].
+void float8_widen(const ConstFloat8Matrix& matrix, int64_t first, int64_t count, float* out,
+                  const Context& context);
+
+}  // namespace millrace::kernels::cpu

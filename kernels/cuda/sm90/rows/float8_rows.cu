@@ -1,0 +1,169 @@
+// Rows quantised to 8-bit floats: what norms, attention and SwiGLU leave for a product. Bound by
+// memory: a row is read once, held in registers until its largest magnitude is known, and written.
+
+#include <cuda_fp16.h>
+
+#include "common/check.h"
+#include "common/float8.h"
+#include "common/units.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/dispatch_dtype.h"
+#include "kernels/cuda/sm90/operations.h"
+#include "kernels/cuda/sm90/rows/block_reduce.cuh"
+#include "kernels/cuda/sm90/rows/vector8.cuh"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int kVector = 8;
+
+__device__ uint32_t pack_float8(float a, float b, float c, float d) {
+  uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return uint32_t{low} | uint32_t{high} << 16;
+}
+
+__device__ void store_codes(const Vector8& v, float inverse, Float8* to) {
+  *reinterpret_cast<uint2*>(to) =
+      make_uint2(pack_float8(v[0] * inverse, v[1] * inverse, v[2] * inverse, v[3] * inverse),
+                 pack_float8(v[4] * inverse, v[5] * inverse, v[6] * inverse, v[7] * inverse));
+}
+
+__device__ float largest_of(const Vector8& v, float largest) {
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) largest = fmaxf(largest, fabsf(v[e]));
+  return largest;
+}
+
+// Of a row of `cols` that stays in registers. All threads; thread 0 writes the scale.
+template <int kHeld>
+__device__ void quantize_held(const Vector8 (&held)[kHeld], int64_t cols, int64_t row,
+                              const Float8Matrix& out) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if ((int64_t{i} * blockDim.x + threadIdx.x) * kVector < cols) {
+      largest = largest_of(held[i], largest);
+    }
+  }
+  const Float8Scale scale = float8_scale(block_max(largest));
+  if (threadIdx.x == 0) out.scales[row] = scale.scale;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int64_t c = (int64_t{i} * blockDim.x + threadIdx.x) * kVector;
+    if (c < cols) store_codes(held[i], scale.inverse, out.data + row * out.row_stride + c);
+  }
+}
+
+// 256 threads, so that a multiprocessor has several rows in flight while one waits for its largest;
+// 16,384 columns of 56 to 64 registers.
+constexpr int kThreads = 256;
+
+template <int kHeld, typename Element>
+__global__ void __launch_bounds__(kThreads)
+    quantize_kernel(const Element* a, int64_t row_stride, Float8Matrix out) {
+  const int64_t row = blockIdx.x;
+  Vector8 held[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int64_t c = (int64_t{i} * blockDim.x + threadIdx.x) * kVector;
+    if (c < out.cols) held[i] = load8(a + row * row_stride + c);
+  }
+  quantize_held(held, out.cols, row, out);
+}
+
+// Of rows too long to hold: read twice, the second time from the L2 cache.
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    quantize_long_kernel(const Element* a, int64_t row_stride, Float8Matrix out) {
+  const int64_t row = blockIdx.x;
+  const Element* from = a + row * row_stride;
+  float largest = 0;
+  for (int64_t c = threadIdx.x * kVector; c < out.cols; c += kThreads * kVector) {
+    largest = largest_of(load8(from + c), largest);
+  }
+  const Float8Scale scale = float8_scale(block_max(largest));
+  if (threadIdx.x == 0) out.scales[row] = scale.scale;
+  for (int64_t c = threadIdx.x * kVector; c < out.cols; c += kThreads * kVector) {
+    store_codes(load8(from + c), scale.inverse, out.data + row * out.row_stride + c);
+  }
+}
+
+// As rms_norm's.
+constexpr int kNormHeld = 2;
+
+__global__ void __launch_bounds__(kMaxBlockThreads)
+    rms_norm_kernel(const float* x, const float* weight, float eps, Float8Matrix out) {
+  const int64_t row = blockIdx.x;
+  Vector8 held[kNormHeld];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) {
+    const int64_t c = (int64_t{i} * blockDim.x + threadIdx.x) * kVector;
+    if (c >= out.cols) continue;
+    held[i] = load8(x + row * out.cols + c);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) squares += held[i][e] * held[i][e];
+  }
+  const float mean = block_sum(squares) / static_cast<float>(out.cols);
+  const float scale = 1.0f / sqrtf(mean + eps);
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) {
+    const int64_t c = (int64_t{i} * blockDim.x + threadIdx.x) * kVector;
+    if (c >= out.cols) continue;
+    const Vector8 w = load8(weight + c);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) held[i][e] *= scale * w[e];
+  }
+  quantize_held(held, out.cols, row, out);
+}
+
+void check_width(int64_t cols, int64_t row_stride, const char* operation) {
+  MR_CHECK(cols % kFloat8WidthStep == 0 && row_stride % kFloat8WidthStep == 0,
+           "{}: rows of {} elements, {} apart; both must be multiples of {}", operation, cols,
+           row_stride, kFloat8WidthStep);
+}
+
+template <typename Element>
+void quantize(const Element* a, int64_t row_stride, const Float8Matrix& out, cudaStream_t stream) {
+  const auto rows = static_cast<unsigned>(out.rows);
+  const int64_t held = ceil_div(out.cols, int64_t{kThreads} * kVector);
+  if (held <= 2) {
+    quantize_kernel<2><<<rows, kThreads, 0, stream>>>(a, row_stride, out);
+  } else if (held <= 8) {
+    quantize_kernel<8><<<rows, kThreads, 0, stream>>>(a, row_stride, out);
+  } else {
+    quantize_long_kernel<<<rows, kThreads, 0, stream>>>(a, row_stride, out);
+  }
+}
+
+}  // namespace
+
+void float8_quantize(const Float8QuantizeParams& params, Context& context) {
+  const auto& [a, out] = params;
+  check_width(a.cols, a.row_stride, "float8_quantize");
+  check_width(out.cols, out.row_stride, "float8_quantize");
+  MR_CHECK(a.rows == out.rows && a.cols == out.cols, "float8_quantize: {} x {} to {} x {}", a.rows,
+           a.cols, out.rows, out.cols);
+  if (out.rows == 0) return;
+  dispatch_narrow_dtype(a.dtype, [&]<typename Element>(Element) {
+    quantize(static_cast<const Element*>(a.data), a.row_stride, out, context.stream);
+  });
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+void float8_rms_norm(const Float8RmsNormParams& params, Context& context) {
+  const Float8Matrix& out = params.out;
+  check_width(out.cols, out.row_stride, "float8_rms_norm");
+  constexpr int64_t kMaxCols = int64_t{kNormHeld} * kVector * kMaxBlockThreads;
+  MR_CHECK(out.cols <= kMaxCols, "float8_rms_norm: rows of {}, at most {}", out.cols, kMaxCols);
+  if (out.rows == 0) return;
+  const int64_t vectors = ceil_div(out.cols, int64_t{kNormHeld} * kVector);
+  const auto threads = static_cast<unsigned>(round_up(vectors, int64_t{kWarpThreads}));
+  rms_norm_kernel<<<static_cast<unsigned>(out.rows), threads, 0, context.stream>>>(
+      params.x, params.weight, params.eps, out);
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,57 @@
+// Where a request wants a smaller cache: passes its layers on, keeps what the last rows thought of all
+// pages, and in the end says which of them stay, by layer and kv head (kvstore/rules/page_budget.h).
+// Ranks of one tensor-parallel group, replicas of a kv head among them, come to the same choice, and
+// context-parallel ranks have the same scores. The engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/api/communicator.h"
+#include "common/pages/kept_pages.h"
+#include "kvstore/rules/page_budget.h"
+#include "model/weights.h"
+#include "worker/engine/kv_sink.h"
+
+namespace millrace::worker {
+
+// Whether a request with this budget keeps less than all. 0 is no budget.
+inline bool drops_pages(double budget) {
+  return budget > 0 && budget < 1;
+}
+
+struct BudgetChoice {
+  KeptPages kept;  // of the whole model
+  double dropped_mass =
+      0;  // of the last rows' attention to the prompt: mean over layers and kv heads
+};
+
+class BudgetSink final : public KvSink {
+ public:
+  // `inner` may be null: nobody wants the layers. All but the budget outlive the sink. `choice`: empty,
+  // or instead of kvstore::choose_kept_pages.
+  BudgetSink(double budget, const model::ModelWeights& weights, int64_t num_tokens, KvSink* inner,
+             kvstore::PageChoice choice = {});
+
+  bool stages_layers() const override { return inner_ == nullptr || inner_->stages_layers(); }
+  Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
+  Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> finish() override;
+
+  // After the last layer. Collective over `tp`. kInternal: scores that are no numbers.
+  Result<BudgetChoice> choose(comm::Communicator& tp, Deadline deadline) const;
+
+ private:
+  // Mean over all query heads of each kv head of the model, [kv heads, pages].
+  Result<std::vector<float>> scores_of_model(int32_t layer, comm::Communicator& tp,
+                                             Deadline deadline) const;
+
+  const double budget_;
+  const model::ModelWeights& weights_;
+  const int64_t num_pages_;
+  KvSink* const inner_;
+  const kvstore::PageChoice choice_;
+  std::vector<float> scores_;  // [layers, kv heads of this rank, pages]
+};
+
+}  // namespace millrace::worker
