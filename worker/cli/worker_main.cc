@@ -17,6 +17,7 @@
 #include "common/cli/help_formatter.h"
 #include "common/cli/parse.h"
 #include "common/log.h"
+#include "common/system/large_blocks.h"
 #include "common/system/usable_cores.h"
 #include "worker/cli/rank_end.h"
 #include "worker/cli/worker_options.h"
@@ -95,6 +96,7 @@ Result<void> serve(comm::MpiSession& session, const comm::JobRecord& record,
 
 int main(int argc, char** argv) {
   using namespace millrace;
+  map_large_blocks();
   worker::WorkerOptions options;
   CLI::App app(
       "One rank of a worker group behind a coordinator:\n"

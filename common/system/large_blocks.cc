@@ -1,0 +1,18 @@
+#include "common/system/large_blocks.h"
+
+#include <cstdlib>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+namespace millrace {
+
+void map_large_blocks() {
+#ifdef __GLIBC__
+  // Any value that is set ends its growth.
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLargeBlockBytes));
+#endif
+}
+
+}  // namespace millrace
