@@ -130,7 +130,8 @@ def variables(dashboard, prometheus, time_range, chosen):
 def legend(target, labels):
     template = target.get("legendFormat")
     if not template or template == "__auto":
-        return ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if name != "__name__") or labels.get("__name__", target["expr"])
+        text = ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if name != "__name__")
+        return text or labels.get("__name__", target["expr"])
     return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda match: labels.get(match[1], ""), template).strip()
 
 

@@ -60,9 +60,11 @@ def with_unit(value, unit, decimals=None):
     raise UnknownOption(f"unit {unit}")
 
 
-def ticks(least, most, unit, count):
-    """About `count` round values from `least` to `most`; bytes are round in powers of two."""
-    raw = (most - least) / count
+def ticks(least, most, unit, decimals=None):
+    """Up to six round values from `least` to `most`, no finer than `decimals`; bytes are round in powers of two."""
+    raw = (most - least) / 5
+    if decimals is not None and unit != "percentunit":
+        raw = max(raw, 10.0 ** -decimals)
     if unit == "bytes" and raw > 0:
         step = 2.0 ** math.ceil(math.log2(raw))
     else:
@@ -72,9 +74,9 @@ def ticks(least, most, unit, count):
     return [i * step for i in range(first, math.floor(most / step + 1e-9) + 1)]
 
 
-def _round_up(least, most, unit):
+def _round_up(least, most, unit, decimals):
     """The end of the axis: `most`, or the tick behind it."""
-    values = ticks(least, most, unit, 5)
+    values = ticks(least, most, unit, decimals)
     step = values[1] - values[0] if len(values) > 1 else most - least
     return most if values[-1] >= most - 1e-9 * step else values[-1] + step
 
@@ -157,7 +159,7 @@ def _bounds(field, edges):
     least = field.get("min", min(least, custom.get("axisSoftMin", least)))
     most = field.get("max", max(most, custom.get("axisSoftMax", most)))
     most = most if most > least else least + 1
-    return least, most if "max" in field else _round_up(least, most, field.get("unit", "short"))
+    return least, most if "max" in field else _round_up(least, most, field.get("unit", "short"), field.get("decimals"))
 
 
 def _path(points):
@@ -187,7 +189,7 @@ class _Plot:
 
     def axes(self, unit, decimals):
         least, most = self._bounds
-        values = ticks(least, most, unit, max(2, self.height / 45))
+        values = ticks(least, most, unit, decimals)
         while len({with_unit(value, unit, decimals) for value in values}) < len(values) and (decimals or 0) < 6:
             decimals = (decimals or 0) + 1
         for value in values:
@@ -258,7 +260,7 @@ def _time_series(panel, series, box, time_range):
     else:
         bounds = _bounds(field, edges)
     lines = _legend([one.name for one in series], left + 12, width - 24)
-    labels = [with_unit(value, unit, decimals) for value in ticks(*bounds, unit, 5)]
+    labels = [with_unit(value, unit, decimals) for value in ticks(*bounds, unit, decimals)]
     margin = 16 + CHARACTER * max(len(label) for label in labels)
     plot = _Plot(left + margin, top + 8, width - margin - 14, height - 8 - 22 - 17 * len(lines) - 4, time_range, bounds)
     yield from plot.axes(unit, decimals)

@@ -10,7 +10,7 @@ MONITORING = os.path.join(os.environ["MILLRACE_SOURCE_DIR"], "deploy", "monitori
 sys.path.insert(0, MONITORING)
 
 from dashboard_queries import QueryError, Series, TimeRange, as_pattern, ask, built_in_variables, fill_in, legend, step_of, variables  # noqa: E402
-from dashboard_svg import draw, layout_faults, panel_width, with_unit  # noqa: E402
+from dashboard_svg import draw, layout_faults, panel_width, ticks, with_unit  # noqa: E402
 
 HOUR = TimeRange(7200, 10800, 15)
 
@@ -112,6 +112,16 @@ class UnitsTest(unittest.TestCase):
             self.assertEqual(with_unit(value, unit), text)
 
 
+class TicksTest(unittest.TestCase):
+    def test_they_are_round_and_stay_in_their_axis(self):
+        self.assertEqual(ticks(0, 9.3, "short"), [0, 2, 4, 6, 8])
+        self.assertEqual(ticks(0, 5 * 2**20, "bytes"), [i * 2**20 for i in range(6)])
+
+    def test_counts_have_whole_ones(self):
+        self.assertEqual(ticks(0, 1, "short", 0), [0, 1])
+        self.assertEqual([round(tick, 3) for tick in ticks(1, 1.2, "none", 1)], [1, 1.1, 1.2])
+
+
 class LayoutTest(unittest.TestCase):
     def test_panels_that_overlap_or_leave_the_grid_are_named(self):
         self.assertEqual(layout_faults([panel(1, 0, 0, 12, 8), panel(2, 12, 0, 12, 8), panel(3, 0, 8, 24, 1)]), [])
@@ -158,6 +168,13 @@ class DrawingTest(unittest.TestCase):
         self.assertAlmostEqual(whole - half, height / 2, delta=0.2)
         self.assertIn("a", texts)
         self.assertIn("10", texts)
+
+    def test_a_level_stretch_is_two_points_and_its_ends_stay(self):
+        values = [1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0]
+        _, _, paths = pictured([panel(1, 0, 0, 24, 8)], {1: [Series("a", [(7200 + 450 * i, value) for i, value in enumerate(values)])]})
+        (line,) = [path for path in paths if "l" in path]
+        # Level, up by one step, level.
+        self.assertRegex(line, r"^M[\d.]+ [\d.]+l[\d.]+ 0 [\d.]+-[\d.]+ [\d.]+ 0$")
 
     def test_stacked_series_stand_on_one_another(self):
         stacked = panel(1, 0, 0, 24, 8)
