@@ -69,7 +69,8 @@ def ticks(least, most, unit, decimals=None):
         step = 2.0 ** math.ceil(math.log2(raw))
     else:
         power = 10.0 ** math.floor(math.log10(raw))
-        step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+        factors = (1, 2, 5, 10) if decimals is not None else (1, 2, 2.5, 5, 10)
+        step = next(factor * power for factor in factors if factor * power >= raw * 0.999)
     first = math.ceil(least / step - 1e-9)
     return [i * step for i in range(first, math.floor(most / step + 1e-9) + 1)]
 

@@ -119,6 +119,7 @@ class TicksTest(unittest.TestCase):
 
     def test_counts_have_whole_ones(self):
         self.assertEqual(ticks(0, 1, "short", 0), [0, 1])
+        self.assertEqual(ticks(0, 12, "short", 0), [0, 5, 10])
         self.assertEqual([round(tick, 3) for tick in ticks(1, 1.2, "none", 1)], [1, 1.1, 1.2])
 
 
