@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that the alerts and the dashboard of deploy/monitoring ask for metrics that there are.
 
-Every metric and label they name must be in the tables of docs/api.md, "Metrics". Prints each offence
-as file: expression: reason; exit status 1 if any.
+Every metric and label they name must be in the tables of docs/api.md, "Metrics", or be Prometheus' own ALERTS. Prints each
+offence as file: expression: reason; exit status 1 if any.
 """
 
 import json
@@ -17,15 +17,19 @@ HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 # Of every series: which process was scraped, and a histogram's bounds.
 COMMON_LABELS = {"instance", "job", "le"}
 
-METRIC = re.compile(r"\bmillrace_[a-z_]+")
+# What Prometheus makes of alerts.
+ALERTS = {"ALERTS": {"alertname", "alertstate", "severity"} | COMMON_LABELS}
+
+METRIC = re.compile(r"\b(?:millrace_[a-z_]+|ALERTS\b)")
 BY = re.compile(r"\bby \(([^)]*)\)")
 SELECTOR = re.compile(r"\{([^}]*)\}")
+LABEL_VALUES = re.compile(r"\blabel_values\([^,]+, *([a-z_]+)\)")
 
 
 def documented():
     """Name, with a histogram's suffixes, -> the labels of its row; groups' metrics have `group`."""
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("\n## Metrics\n")[1]
-    metrics = {}
+    metrics = dict(ALERTS)
     of_groups = False
     for line in text.split("\n## ")[0].splitlines():
         of_groups = of_groups or line.startswith("Of groups")
@@ -44,7 +48,11 @@ def documented():
 def expressions():
     """Pairs of file name and PromQL expression."""
     dashboard = MONITORING / "dashboard.json"
-    for panel in json.loads(dashboard.read_text(encoding="utf-8"))["panels"]:
+    content = json.loads(dashboard.read_text(encoding="utf-8"))
+    for variable in content["templating"]["list"]:
+        if variable["type"] == "query":
+            yield dashboard.name, variable["query"]["query"]
+    for panel in content["panels"]:
         for target in panel.get("targets", []):
             yield dashboard.name, target["expr"]
     alerts = MONITORING / "alerts.yml"
@@ -55,6 +63,7 @@ def expressions():
 
 
 def labels_in(expression):
+    yield from LABEL_VALUES.findall(expression)
     for names in BY.findall(expression):
         yield from (name.strip() for name in names.split(","))
     for selector in SELECTOR.findall(expression):

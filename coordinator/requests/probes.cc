@@ -27,6 +27,20 @@ constexpr std::array<std::string_view, 8> kPhases = {"embed",     "qkv", "exchan
                                                      "attention", "mlp", "store",    "logits"};
 constexpr std::array<std::string_view, 4> kStages = {"start", "layers", "tail", "close"};
 
+constexpr std::array kCodes = {Errc::kInvalidArgument,
+                               Errc::kUnsupported,
+                               Errc::kNotFound,
+                               Errc::kTooLarge,
+                               Errc::kExhausted,
+                               Errc::kUnavailable,
+                               Errc::kDeadlineExceeded,
+                               Errc::kCancelled,
+                               Errc::kPeerLost,
+                               Errc::kCorrupt,
+                               Errc::kIo,
+                               Errc::kInternal,
+                               Errc::kDenied};
+
 std::string one_of(std::span<const std::string_view> known, const std::string& name) {
   return std::find(known.begin(), known.end(), name) == known.end() ? "other" : name;
 }
@@ -93,24 +107,39 @@ Probes::Probes(metrics::Registry& registry)
           "Finished prompts that waited for a busy group with their prefix beside an idle one")),
       samples_refused_(
           registry.counter("millrace_group_samples_refused_total",
-                           "Metric samples of groups refused for breaking the naming rules")) {}
+                           "Metric samples of groups refused for breaking the naming rules")) {
+  // All there from the start, at 0: of a series that begins with 1 no rate shows the first event.
+  requests("done", "ok");
+  for (const Errc code : kCodes) {
+    requests("failed", errc_name(code));
+    requests("refused", errc_name(code));
+    requests_given_back(code);
+  }
+  for (const LeaseState how : {LeaseState::kReleased, LeaseState::kExpired, LeaseState::kLost}) {
+    leases_ended(how);
+  }
+}
 
-void Probes::count_outcome(const std::string& outcome, const std::string& reason) {
-  registry_
-      .counter("millrace_prefill_requests_total", "Prefill requests by outcome",
-               {{"outcome", outcome}, {"reason", reason}})
-      .add();
+metrics::Counter Probes::requests(const std::string& outcome, std::string_view reason) {
+  return registry_.counter("millrace_prefill_requests_total", "Prefill requests by outcome",
+                           {{"outcome", outcome}, {"reason", std::string(reason)}});
+}
+metrics::Counter Probes::requests_given_back(Errc why) {
+  return registry_.counter(
+      "millrace_prefill_given_back_total",
+      "Requests that a group refused or failed and that another group may take",
+      {{"reason", std::string(errc_name(why))}});
+}
+metrics::Counter Probes::leases_ended(LeaseState how) {
+  return registry_.counter("millrace_leases_ended_total", "Ended leases by reason",
+                           {{"reason", std::string(lease_state_name(how))}});
 }
 
 void Probes::refused(const Error& why) {
-  count_outcome("refused", std::string(errc_name(why.code)));
+  requests("refused", errc_name(why.code)).add();
 }
 void Probes::given_back(Errc why) {
-  registry_
-      .counter("millrace_prefill_given_back_total",
-               "Requests that a group refused or failed and that another group may take",
-               {{"reason", std::string(errc_name(why))}})
-      .add();
+  requests_given_back(why).add();
 }
 void Probes::admitted(const Request& request) {
   prompt_tokens_.observe(static_cast<double>(request.num_tokens));
@@ -118,11 +147,11 @@ void Probes::admitted(const Request& request) {
 
 void Probes::ended(const Request& request) {
   if (request.state == RequestState::kFailed) {
-    count_outcome("failed", std::string(errc_name(request.failure->error.code)));
+    requests("failed", errc_name(request.failure->error.code)).add();
     times_of_failed_.observe(request);
     return;
   }
-  count_outcome("done", "ok");
+  requests("done", "ok").add();
   if (request.between_layers) preemptions_.add();
   if (request.waits_for_prefix_since) prefix_waits_.add();
   const auto cached = static_cast<int64_t>(request.result->cached_tokens());
@@ -160,10 +189,7 @@ void Probes::active_leases(int64_t active) {
   active_leases_.set(static_cast<double>(active));
 }
 void Probes::lease_ended(LeaseState how) {
-  registry_
-      .counter("millrace_leases_ended_total", "Ended leases by reason",
-               {{"reason", std::string(lease_state_name(how))}})
-      .add();
+  leases_ended(how).add();
 }
 void Probes::http_connections(int64_t open) {
   open_connections_.set(static_cast<double>(open));

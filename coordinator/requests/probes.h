@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "common/metrics/process_metrics.h"
 #include "common/metrics/registry.h"
@@ -41,7 +42,9 @@ class Probes {
     metrics::Histogram prefill_seconds;  // of those that were started
   };
 
-  void count_outcome(const std::string& outcome, const std::string& reason);
+  metrics::Counter requests(const std::string& outcome, std::string_view reason);
+  metrics::Counter requests_given_back(Errc why);
+  metrics::Counter leases_ended(LeaseState how);
 
   metrics::Registry& registry_;
   metrics::ProcessMetrics process_;

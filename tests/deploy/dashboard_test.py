@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """deploy/monitoring in a real Prometheus that scrapes a coordinator with a group of two ranks: every query of the dashboard has an answer that
-is a number once some requests were made, no panel stays empty, and every alert can be evaluated. Exit status 77 without prometheus.
+is a number once some requests were made, no panel of its picture stays empty, and every alert can be evaluated. Exit status 77 without
+prometheus.
 
-Debian has no Grafana: what it does beyond sending these queries is not seen here."""
+Debian has no Grafana: deploy/monitoring/render asks and draws in its place."""
 import contextlib
 import http.client
 import json
@@ -16,20 +17,28 @@ import sys
 import tempfile
 import unittest
 import urllib.parse
+import xml.etree.ElementTree
 
 from service import PATIENCE_S, SOURCE_DIR, Service, ServiceTestCase, free_ports, make_prompt, wait_until
 
 MONITORING = os.path.join(SOURCE_DIR, "deploy", "monitoring")
+sys.path.insert(0, MONITORING)
+
+from dashboard_queries import fill_in  # noqa: E402
+
 SHORT = make_prompt(512, seed=1)
 
 
+def panels():
+    with open(os.path.join(MONITORING, "dashboard.json"), encoding="utf-8") as file:
+        return [panel for panel in json.load(file)["panels"] if panel["type"] != "row"]
+
+
 def queries():
-    """(panel, query) of the dashboard, with the variables that Grafana replaces."""
-    with open(os.path.join(MONITORING, "dashboard.json")) as file:
-        dashboard = json.load(file)
-    for panel in dashboard["panels"]:
-        for target in panel.get("targets", []):
-            yield panel["title"], target["expr"].replace("$__rate_interval", "2m")
+    """(panel, query) of the dashboard, of all groups and the last two minutes."""
+    for panel in panels():
+        for target in panel["targets"]:
+            yield panel["title"], fill_in(target["expr"], {"__rate_interval": "2m", "group": ".*"})
 
 
 class Prometheus:
@@ -98,8 +107,8 @@ class DashboardTest(ServiceTestCase):
         self.show_logs_of_failure(self.service)
 
     def serve(self):
-        """A request's whole life: prefill, pull, release."""
-        status, _, response = self.service.prefill(SHORT)
+        """A request's whole life: prefill, from the second on behind cached pages, pull, release."""
+        status, _, response = self.service.prefill(SHORT, cache="both")
         self.assertEqual(status, 200, response)
         code, decoded = self.service.decode(response)
         self.assertEqual(code, 0, decoded)
@@ -122,6 +131,38 @@ class DashboardTest(ServiceTestCase):
         self.assertEqual(one("sum(millrace_connected_groups)"), {frozenset(): 1})
         self.assertEqual(one("sum(millrace_prompt_tokens_sum)"), {frozenset(): self.served * len(SHORT["prompt_token_ids"])})
         self.assertEqual({dict(labels).get("group") for labels in one("millrace_attention_imbalance_ratio")}, {"g"})
+
+    def render(self, *options):
+        """What the program prints, and complains of, about the last minute."""
+        done = subprocess.run([os.path.join(MONITORING, "render"), "--prometheus", f"http://127.0.0.1:{self.prometheus.port}", "--from", "1m",
+                               "--scrape-interval", "0.5", *options], capture_output=True, timeout=PATIENCE_S, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_the_picture_has_every_panel_with_data(self):
+        for _ in range(20):
+            self.serve()
+            self.assertEqual(self.service.prefill(SHORT, model="nothing")[0], 404)
+            scraped = 'millrace_prefill_requests_total{outcome="done"}'
+            wait_until("a scrape", lambda: sum(self.prometheus.numbers(scraped).values()) == self.served, PATIENCE_S)
+            status, picture, complaints = self.render()
+            self.assertEqual(status, 0, complaints)
+            if not complaints:
+                break
+        self.assertEqual(complaints, "")
+        texts = {text.text for text in xml.etree.ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
+        self.assertLessEqual({panel["title"] for panel in panels()} | {"none fires", "done, ok", "refused, not_found", "g host"}, texts)
+        self.assertNotIn("No data", texts)
+        # Of a group that there is not, its panels have none, and the others have theirs.
+        status, _, complaints = self.render("--variable", "group=nobody")
+        self.assertEqual(status, 0, complaints)
+        self.assertIn("render: Pages read for decode nodes, by tier: no data\n", complaints)
+        self.assertNotIn("HTTP responses", complaints)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"title": "T", "panels": [dict(panels()[0], targets=[{"expr": "sum(", "legendFormat": ""}])]}, file)
+            file.flush()
+            status, _, complaints = self.render("--dashboard", file.name)
+        self.assertEqual(status, 1)
+        self.assertIn("parse error", complaints)
 
     def test_every_alert_is_evaluated_and_rests(self):
         self.serve()

@@ -32,6 +32,21 @@ TEST_F(SchedulerService, CountsOutcomesByReason) {
   }
 }
 
+// A rate over a series that begins with 1 does not show what it began with.
+TEST_F(SchedulerService, CountsFromZeroWhatHasNotHappenedYet) {
+  const std::string text = registry_.text();
+  for (const char* line :
+       {"millrace_prefill_requests_total{outcome=\"done\",reason=\"ok\"} 0",
+        "millrace_prefill_requests_total{outcome=\"failed\",reason=\"peer_lost\"} 0",
+        "millrace_prefill_requests_total{outcome=\"refused\",reason=\"denied\"} 0",
+        "millrace_prefill_given_back_total{reason=\"exhausted\"} 0",
+        "millrace_leases_ended_total{reason=\"released\"} 0",
+        "millrace_leases_ended_total{reason=\"expired\"} 0",
+        "millrace_leases_ended_total{reason=\"lost\"} 0"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST_F(SchedulerService, AMessageThatGroupsDoNotSendIsAnError) {
   RecordingLink link;
   join(link);
