@@ -1,6 +1,6 @@
 // What a cache that is kept in part loses: prompts are prefilled densely once, then decoded over the
 // whole cache and over the pages that each choice keeps, always along the right answer.
-//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1]
+//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1] [--layered]
 // A case: {"id", "kind", "prompt_token_ids", "forced_token_ids", "num_unjudged"}: the forced tokens
 // follow the prompt, and all but the first `num_unjudged` are to be chosen. Prints a line of JSON for
 // each case and choice. On a CPU and on one rank. bench/quality/kv_budget makes cases and tables.
@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <fstream>
@@ -35,6 +36,7 @@ struct Options {
   RankOptions rank;
   std::string input;
   std::vector<double> budgets = {0.5, 0.25, 0.1};
+  bool layered = false;
 };
 
 struct Case {
@@ -55,27 +57,74 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-// Sink and window stay as with the scores.
-std::vector<bool> at_random(int32_t layer, int32_t head, double budget,
-                            std::span<const float> scores) {
-  std::mt19937 random(static_cast<uint32_t>(layer * 1000 + head));
-  std::vector<float> worth(scores.size());
-  for (float& page : worth) page = static_cast<float>(random());
-  return kvstore::choose_kept_pages(budget, worth);
+// Each layer has a budget of its own, and its heads as many pages each: page 0, the last two, and those
+// worth most.
+template <typename OfLayer>
+KeptPages all_heads_alike(const kvstore::PageScores& worth, OfLayer budget_of_layer) {
+  constexpr float kAlways = 1e30F;
+  KeptPages kept(worth.num_layers, worth.num_kv_heads, worth.num_pages);
+  for (int32_t layer = 0; layer < worth.num_layers; ++layer) {
+    const double budget = std::clamp(budget_of_layer(layer), 0.001, 1.0);
+    for (int32_t head = 0; head < worth.num_kv_heads; ++head) {
+      const auto of_head = worth.of(layer, head);
+      std::vector<float> pages(of_head.begin(), of_head.end());
+      for (const int64_t page : {int64_t{0}, worth.num_pages - 2, worth.num_pages - 1}) {
+        if (page >= 0) pages[static_cast<size_t>(page)] = kAlways;
+      }
+      const int64_t count = kvstore::num_kept_pages(budget, worth.num_pages);
+      for (const int64_t page : kvstore::largest(pages, count)) kept.keep(layer, head, page);
+    }
+  }
+  return kept;
 }
 
-std::vector<bool> newest(int32_t, int32_t, double budget, std::span<const float> scores) {
-  std::vector<float> worth(scores.size());
-  for (size_t page = 0; page < worth.size(); ++page) worth[page] = static_cast<float>(page);
-  return kvstore::choose_kept_pages(budget, worth);
+KeptPages alike(double budget, const kvstore::PageScores& scores) {
+  return all_heads_alike(scores, [budget](int32_t) { return budget; });
+}
+
+KeptPages at_random(double budget, const kvstore::PageScores& scores) {
+  std::mt19937 random(1);
+  auto worth = scores;
+  for (float& page : worth.values) page = static_cast<float>(random());
+  return alike(budget, worth);
+}
+
+KeptPages newest(double budget, const kvstore::PageScores& scores) {
+  auto worth = scores;
+  for (size_t i = 0; i < worth.values.size(); ++i) {
+    worth.values[i] = static_cast<float>(i % static_cast<size_t>(scores.num_pages));
+  }
+  return alike(budget, worth);
+}
+
+// The first layers keep all, the others share out the rest (PPIO).
+KeptPages first_layers_whole(double budget, const kvstore::PageScores& scores) {
+  constexpr int32_t kWhole = 3;
+  const double rest =
+      (budget * scores.num_layers - kWhole) / std::max(1, scores.num_layers - kWhole);
+  return all_heads_alike(scores, [rest](int32_t layer) { return layer < kWhole ? 1.0 : rest; });
+}
+
+// From 1.5 times the budget in the first layer to half of it in the last (PyramidKV).
+KeptPages pyramid(double budget, const kvstore::PageScores& scores) {
+  return all_heads_alike(scores, [&](int32_t layer) {
+    return budget * (1.5 - static_cast<double>(layer) / std::max(1, scores.num_layers - 1));
+  });
 }
 
 std::vector<Choice> choices_of(const Options& options) {
   std::vector<Choice> choices;
   for (const double budget : options.budgets) {
     choices.push_back({.name = "score", .budget = budget, .pages = {}});
-    choices.push_back({.name = "random", .budget = budget, .pages = at_random});
-    choices.push_back({.name = "window", .budget = budget, .pages = newest});
+    if (options.layered) {
+      choices.push_back({.name = "alike", .budget = budget, .pages = alike});
+      choices.push_back({.name = "pyramid", .budget = budget, .pages = pyramid});
+      choices.push_back(
+          {.name = "first layers whole", .budget = budget, .pages = first_layers_whole});
+    } else {
+      choices.push_back({.name = "random", .budget = budget, .pages = at_random});
+      choices.push_back({.name = "window", .budget = budget, .pages = newest});
+    }
   }
   return choices;
 }
@@ -221,6 +270,8 @@ int main(int argc, char** argv) {
   millrace::worker::add_rank_options(app, options.rank);
   app.add_option("--input", options.input)->required();
   app.add_option("--budget", options.budgets)->check(CLI::Range(0.001, 1.0));
+  app.add_flag("--layered", options.layered,
+               "compare budgets by layer and head instead of random pages and the newest");
   options.rank.device = {.kind = millrace::worker::DeviceChoice::Kind::kCpu};
   CLI11_PARSE(app, argc, argv);
   return millrace::worker::run(options);

@@ -10,11 +10,39 @@ namespace millrace::kvstore {
 
 namespace {
 
-bool always_stays(int64_t page, int64_t num_pages) {
-  return page < kSinkPages || page >= num_pages - kWindowPages;
+constexpr double kLeastShareOfBudget = 0.5;
+
+// Of a head's pages. Larger than any share of its mass, and smaller.
+constexpr float kAlways = 2;
+constexpr float kTaken = -1;
+
+std::vector<float> shares_of(std::span<const float> scores) {
+  const double mass = std::accumulate(scores.begin(), scores.end(), 0.0);
+  std::vector<float> shares(scores.size());
+  if (mass > 0) {
+    std::ranges::transform(scores, shares.begin(),
+                           [mass](float score) { return static_cast<float>(score / mass); });
+  }
+  const auto window = static_cast<size_t>(std::min(kWindowPages, std::ssize(shares)));
+  std::ranges::fill(std::span(shares).last(window), kAlways);
+  static_assert(kSinkPages == 1);
+  shares.front() = kAlways;
+  return shares;
 }
 
 }  // namespace
+
+std::vector<int64_t> largest(std::span<const float> values, int64_t count) {
+  std::vector<int64_t> order(values.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto end = order.begin() + std::min(count, std::ssize(order));
+  std::nth_element(order.begin(), end, order.end(), [&](int64_t a, int64_t b) {
+    const float of_a = values[static_cast<size_t>(a)], of_b = values[static_cast<size_t>(b)];
+    return of_a != of_b ? of_a > of_b : a < b;
+  });
+  order.erase(end, order.end());
+  return order;
+}
 
 int64_t num_kept_pages(double budget, int64_t num_pages) {
   const int64_t least = std::min(num_pages, kSinkPages + kWindowPages);
@@ -22,20 +50,24 @@ int64_t num_kept_pages(double budget, int64_t num_pages) {
                              num_pages);
 }
 
-std::vector<bool> choose_kept_pages(double budget, std::span<const float> scores) {
-  const auto num_pages = std::ssize(scores);
-  std::vector<int64_t> by_worth(scores.size());
-  std::iota(by_worth.begin(), by_worth.end(), int64_t{0});
-  std::ranges::sort(by_worth, [&](int64_t a, int64_t b) {
-    const bool a_stays = always_stays(a, num_pages), b_stays = always_stays(b, num_pages);
-    if (a_stays != b_stays) return a_stays;
-    const float of_a = scores[static_cast<size_t>(a)], of_b = scores[static_cast<size_t>(b)];
-    return of_a != of_b ? of_a > of_b : a < b;
-  });
-  std::vector<bool> kept(scores.size());
-  const auto count = static_cast<size_t>(num_kept_pages(budget, num_pages));
-  for (const int64_t page : std::span(by_worth).first(count)) {
-    kept[static_cast<size_t>(page)] = true;
+KeptPages choose_kept_pages(double budget, const PageScores& scores) {
+  const int64_t num_pages = scores.num_pages;
+  const int64_t of_each = num_kept_pages(budget * kLeastShareOfBudget, num_pages);
+  const int64_t shared = (num_kept_pages(budget, num_pages) - of_each) * scores.num_kv_heads;
+  KeptPages kept(scores.num_layers, scores.num_kv_heads, num_pages);
+  for (int32_t layer = 0; layer < scores.num_layers; ++layer) {
+    std::vector<float> left;
+    for (int32_t head = 0; head < scores.num_kv_heads; ++head) {
+      auto shares = shares_of(scores.of(layer, head));
+      for (const int64_t page : largest(shares, of_each)) {
+        kept.keep(layer, head, page);
+        shares[static_cast<size_t>(page)] = kTaken;
+      }
+      left.insert(left.end(), shares.begin(), shares.end());
+    }
+    for (const int64_t at : largest(left, shared)) {
+      kept.keep(layer, static_cast<int32_t>(at / num_pages), at % num_pages);
+    }
   }
   return kept;
 }

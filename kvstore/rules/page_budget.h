@@ -1,13 +1,15 @@
-// Which pages of a layer and kv head stay where a request wants a smaller cache: the pure policy.
+// Which pages of each layer and kv head stay where a request wants a smaller cache: the pure policy.
 //
 //   sinks   page 0 of the prompt, which every head attends to: always
 //   window  the last 2 pages of the prompt, which the next tokens attend to: always
-//   score   of the others those with the most attention mass, up to the budget; of equal ones the
-//           earlier
+//   least   of each head its pages with most attention mass, up to half the budget
+//   mass    of what is left, the pages of the layer with the largest shares of their head's mass; of
+//           equal ones the first
 //
-// Each kv head of each layer keeps as many pages as any other, and pages of its own: what one head
-// drops another may keep. The scores are those of all pages of the prompt, so the choice is the same
-// whatever ranks hold them.
+// So each layer keeps as much as any other, and a head that looks around more than one that looks at a
+// few pages (AdaKV, arXiv 2407.11550). Measured in docs/notebook/kv-budget.md, beside heads that keep
+// alike and budgets by layer. The scores are those of all pages of the prompt, so the choice is the
+// same whatever ranks hold them.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +17,36 @@
 #include <span>
 #include <vector>
 
+#include "common/pages/kept_pages.h"
+
 namespace millrace::kvstore {
 
-// To the nearest number, and never without sinks and window. `budget`: above 0, at most 1.
+// Scores of all pages of a prompt, [layers, kv heads, pages], of the whole model: attention mass, finite
+// and not negative. Heads may differ in scale.
+struct PageScores {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int64_t num_pages = 0;
+  std::vector<float> values = {};
+
+  std::span<const float> of(int32_t layer, int32_t kv_head) const {
+    return std::span(values).subspan(
+        static_cast<size_t>((int64_t{layer} * num_kv_heads + kv_head) * num_pages),
+        static_cast<size_t>(num_pages));
+  }
+};
+
+// By kv head, on average: to the nearest number, and never without sinks and window. `budget`: above 0,
+// at most 1.
 int64_t num_kept_pages(double budget, int64_t num_pages);
 
-// By page. `scores`: of all pages of the prompt, finite and not negative.
-std::vector<bool> choose_kept_pages(double budget, std::span<const float> scores);
+// num_kept_pages for each kv head of each layer, shared out as above.
+KeptPages choose_kept_pages(double budget, const PageScores& scores);
 
 // One that takes the place of choose_kept_pages, to compare with it.
-using PageChoice = std::function<std::vector<bool>(int32_t layer, int32_t kv_head, double budget,
-                                                   std::span<const float> scores)>;
+using PageChoice = std::function<KeptPages(double budget, const PageScores& scores)>;
+
+// The positions of the `count` largest, of equal ones the first; in no order.
+std::vector<int64_t> largest(std::span<const float> values, int64_t count);
 
 }  // namespace millrace::kvstore

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -37,49 +36,49 @@ Result<void> BudgetSink::finish() {
   return inner_ == nullptr ? Result<void>() : inner_->finish();
 }
 
-Result<std::vector<float>> BudgetSink::scores_of_model(int32_t layer, comm::Communicator& tp,
-                                                       Deadline deadline) const {
+Result<kvstore::PageScores> BudgetSink::scores_of_model(comm::Communicator& tp,
+                                                        Deadline deadline) const {
   const auto& shard = weights_.shard;
-  std::vector<float> all(static_cast<size_t>(weights_.config.num_kv_heads * num_pages_));
-  const auto own =
-      std::span(scores_).subspan(static_cast<size_t>(layer * shard.num_kv_heads * num_pages_),
-                                 static_cast<size_t>(shard.num_kv_heads * num_pages_));
-  // Replicas of a kv head have as many query heads each.
-  std::ranges::transform(own, all.begin() + shard.first_kv_head * num_pages_, [&](float score) {
-    return score / static_cast<float>(shard.kv_replicas);
-  });
-  MR_RETURN_IF_ERROR(tp.all_reduce_sum(all, deadline));
+  const auto& config = weights_.config;
+  kvstore::PageScores all{.num_layers = config.num_layers,
+                          .num_kv_heads = config.num_kv_heads,
+                          .num_pages = num_pages_};
+  const auto layer_scores = static_cast<size_t>(config.num_kv_heads * num_pages_);
+  const auto own_scores = static_cast<size_t>(shard.num_kv_heads * num_pages_);
+  all.values.resize(static_cast<size_t>(config.num_layers) * layer_scores);
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const auto at = static_cast<size_t>(layer);
+    const auto of_layer = std::span(all.values).subspan(at * layer_scores, layer_scores);
+    const auto own = std::span(scores_).subspan(at * own_scores, own_scores);
+    // Replicas of a kv head have as many query heads each.
+    std::ranges::transform(
+        own, of_layer.begin() + shard.first_kv_head * num_pages_,
+        [&](float score) { return score / static_cast<float>(shard.kv_replicas); });
+    MR_RETURN_IF_ERROR(tp.all_reduce_sum(of_layer, deadline));
+    // Of weights that are no numbers; the same on all ranks.
+    if (!std::ranges::all_of(of_layer, [](float score) { return std::isfinite(score); })) {
+      return error(Errc::kInternal, "layer {}: page scores that are no numbers", layer);
+    }
+  }
   return all;
 }
 
 Result<BudgetChoice> BudgetSink::choose(comm::Communicator& tp, Deadline deadline) const {
-  const auto& config = weights_.config;
-  BudgetChoice chosen{.kept = KeptPages(config.num_layers, config.num_kv_heads, num_pages_)};
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    MR_ASSIGN_OR_RETURN(const auto all, scores_of_model(layer, tp, deadline));
-    // Of weights that are no numbers; the same on all ranks.
-    if (!std::ranges::all_of(all, [](float score) { return std::isfinite(score); })) {
-      return error(Errc::kInternal, "layer {}: page scores that are no numbers", layer);
-    }
-    for (int32_t head = 0; head < config.num_kv_heads; ++head) {
-      const auto scores = std::span(all).subspan(static_cast<size_t>(head * num_pages_),
-                                                 static_cast<size_t>(num_pages_));
-      const auto kept = choice_ ? choice_(layer, head, budget_, scores)
-                                : kvstore::choose_kept_pages(budget_, scores);
+  MR_ASSIGN_OR_RETURN(const auto scores, scores_of_model(tp, deadline));
+  BudgetChoice chosen{.kept = choice_ ? choice_(budget_, scores)
+                                      : kvstore::choose_kept_pages(budget_, scores)};
+  for (int32_t layer = 0; layer < scores.num_layers; ++layer) {
+    for (int32_t head = 0; head < scores.num_kv_heads; ++head) {
       double mass = 0, dropped = 0;
       for (int64_t page = 0; page < num_pages_; ++page) {
-        const auto at = static_cast<size_t>(page);
-        mass += double{scores[at]};
-        if (kept[at]) {
-          chosen.kept.keep(layer, head, page);
-        } else {
-          dropped += double{scores[at]};
-        }
+        const double score = scores.of(layer, head)[static_cast<size_t>(page)];
+        mass += score;
+        if (!chosen.kept.has(layer, head, page)) dropped += score;
       }
       if (mass > 0) chosen.dropped_mass += dropped / mass;
     }
   }
-  chosen.dropped_mass /= static_cast<double>(config.num_layers * config.num_kv_heads);
+  chosen.dropped_mass /= static_cast<double>(scores.num_layers * scores.num_kv_heads);
   return chosen;
 }
 

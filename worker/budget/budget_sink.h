@@ -42,9 +42,8 @@ class BudgetSink final : public KvSink {
   Result<BudgetChoice> choose(comm::Communicator& tp, Deadline deadline) const;
 
  private:
-  // Mean over all query heads of each kv head of the model, [kv heads, pages].
-  Result<std::vector<float>> scores_of_model(int32_t layer, comm::Communicator& tp,
-                                             Deadline deadline) const;
+  // Mean over all query heads of each kv head.
+  Result<kvstore::PageScores> scores_of_model(comm::Communicator& tp, Deadline deadline) const;
 
   const double budget_;
   const model::ModelWeights& weights_;

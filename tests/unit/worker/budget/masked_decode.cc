@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <tuple>
 
 #include "model/generator.h"
 #include "plan/head_plan.h"
@@ -92,30 +94,42 @@ MaskedDecode::MaskedDecode(const std::string& model_directory,
 
 MaskedDecode::~MaskedDecode() = default;
 
+// One page after the other: of each head page 0, the last two and the best up to half the budget, then
+// the best of the layer by share of its head's mass.
 KeptPages MaskedDecode::choose(double budget) const {
   const auto& config = prefilled_->runtime->weights().config;
   const int64_t num_pages = prefilled_->cache->num_pages();
-  const auto wanted =
-      static_cast<int64_t>(std::floor(budget * static_cast<double>(num_pages) + 0.5));
+  const auto wanted = [&](double share) {
+    const auto rounded =
+        static_cast<int64_t>(std::floor(share * static_cast<double>(num_pages) + 0.5));
+    return std::max(rounded, std::min<int64_t>(num_pages, 3));
+  };
   KeptPages kept(config.num_layers, config.num_kv_heads, num_pages);
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    for (int32_t head = 0; head < config.num_kv_heads; ++head) {
+    const auto share = [&](int32_t head, int64_t page) {
       const float* scores = prefilled_->cache->page_scores().data() +
                             (layer * config.num_kv_heads + head) * num_pages;
-      std::vector<int64_t> chosen = {0};
-      for (const int64_t page : {num_pages - 2, num_pages - 1}) {
-        if (page > chosen.back()) chosen.push_back(page);
-      }
-      while (std::ssize(chosen) < wanted) {
-        int64_t best = -1;
+      return static_cast<float>(scores[page] / std::accumulate(scores, scores + num_pages, 0.0));
+    };
+    const auto keep_best = [&](int32_t first_head, int32_t end_head) {
+      std::tuple<float, int32_t, int64_t> best{-1, 0, 0};
+      for (int32_t head = first_head; head < end_head; ++head) {
         for (int64_t page = 0; page < num_pages; ++page) {
-          if (std::ranges::find(chosen, page) != chosen.end()) continue;
-          if (best < 0 || scores[page] > scores[best]) best = page;
+          if (kept.has(layer, head, page) || share(head, page) <= std::get<0>(best)) continue;
+          best = {share(head, page), head, page};
         }
-        chosen.push_back(best);
       }
-      for (const int64_t page : chosen) kept.keep(layer, head, page);
+      kept.keep(layer, std::get<1>(best), std::get<2>(best));
+    };
+    int64_t left = wanted(budget) * config.num_kv_heads;
+    for (int32_t head = 0; head < config.num_kv_heads; ++head) {
+      for (const int64_t page : {int64_t{0}, num_pages - 2, num_pages - 1}) {
+        if (page >= 0) kept.keep(layer, head, page);
+      }
+      while (std::ssize(kept.pages(layer, head)) < wanted(budget / 2)) keep_best(head, head + 1);
+      left -= std::ssize(kept.pages(layer, head));
     }
+    for (; left > 0; --left) keep_best(0, config.num_kv_heads);
   }
   return kept;
 }
