@@ -89,6 +89,8 @@ MAY_INCLUDE = {
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
     "worker/control": "common/content common/net protocol",
+    "worker/events": "common/content",
+    "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"
     " worker/timing worker/ranks worker/watch worker/index",
@@ -139,6 +141,7 @@ MAY_INCLUDE = {
 VENDOR_HOMES = {
     r"mpi\.h": ("comm/mpi",),
     r"uc[pst]/": ("comm/ucx",),
+    r"zmq": ("worker/events/zmq",),
     r"boost/(asio|beast)": (
         "common/net",
         "coordinator/net",
