@@ -101,7 +101,7 @@ MAY_INCLUDE = {
     "worker/budget": "common/pages comm/api kvstore/rules model worker/engine",
     "worker/staging": "common/system kernels/api kvstore worker/engine",
     "worker/group": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
-    " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store worker/budget worker/staging",
+    " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/budget worker/staging",
     "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
     " worker/budget worker/runtime",
     "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",

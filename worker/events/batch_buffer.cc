@@ -10,8 +10,7 @@ void BatchBuffer::add(std::vector<std::byte> payload) {
   batches_.push_back(
       {.sequence = next_++,
        .payload = std::make_shared<const std::vector<std::byte>>(std::move(payload))});
-  while (!batches_.empty() &&
-         (std::ssize(batches_) > max_batches_ || num_bytes_ > max_bytes_)) {
+  while (!batches_.empty() && (std::ssize(batches_) > max_batches_ || num_bytes_ > max_bytes_)) {
     num_bytes_ -= std::ssize(*batches_.front().payload);
     batches_.pop_front();
   }

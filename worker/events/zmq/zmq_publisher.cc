@@ -51,8 +51,7 @@ Result<std::unique_ptr<ZmqPublisher>> ZmqPublisher::open(const ZmqPublisherOptio
   return made;
 }
 
-ZmqPublisher::ZmqPublisher(const ZmqPublisherOptions& options, ZmqContext context,
-                           ZmqSocket events)
+ZmqPublisher::ZmqPublisher(const ZmqPublisherOptions& options, ZmqContext context, ZmqSocket events)
     : options_(options),
       context_(std::move(context)),
       events_(std::move(events)),
@@ -73,7 +72,8 @@ Result<void> ZmqPublisher::start() {
   MR_RETURN_IF_ERROR(events_.bind(options_.endpoint));
   if (!options_.replay_endpoint.empty()) {
     // A whole replay waits for its reader; it ends where more than that would.
-    const int64_t most = std::min<int64_t>(options_.buffer_batches, std::numeric_limits<int>::max() - 1);
+    const int64_t most =
+        std::min<int64_t>(options_.buffer_batches, std::numeric_limits<int>::max() - 1);
     MR_ASSIGN_OR_RETURN(auto replays,
                         ZmqSocket::open(context_.get(), ZMQ_ROUTER, static_cast<int>(most) + 1));
     replays_ = std::make_unique<ZmqSocket>(std::move(replays));

@@ -27,7 +27,7 @@
 namespace millrace::worker {
 
 struct ZmqPublisherOptions {
-  std::string endpoint;         // "tcp://127.0.0.1:5557"; "tcp://*:5557": all interfaces; "ipc://PATH"
+  std::string endpoint;  // "tcp://127.0.0.1:5557"; "tcp://*:5557": all interfaces; "ipc://PATH"
   std::string replay_endpoint;  // empty: none
   std::string topic;
   int64_t buffer_batches = 10'000;  // kept for replays
@@ -69,7 +69,7 @@ class ZmqPublisher final : public EventPublisher {
   uint64_t next_to_send_ = 0;
 
   std::mutex mutex_;
-  BatchBuffer buffer_;         // what publish() leaves for the thread, too
+  BatchBuffer buffer_;          // what publish() leaves for the thread, too
   bool nothing_stored_ = true;  // since the start
 
   std::thread thread_;
