@@ -89,6 +89,8 @@ MAY_INCLUDE = {
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
     "worker/control": "common/content common/net protocol",
+    "worker/events": "common/content",
+    "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"
     " worker/timing worker/ranks worker/watch worker/index",
@@ -99,7 +101,7 @@ MAY_INCLUDE = {
     "worker/budget": "common/pages comm/api kvstore/rules model worker/engine",
     "worker/staging": "common/system kernels/api kvstore worker/engine",
     "worker/group": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
-    " worker/ranks worker/watch worker/control worker/engine worker/runtime worker/store worker/budget worker/staging",
+    " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/budget worker/staging",
     "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
     " worker/budget worker/runtime",
     "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
@@ -139,6 +141,7 @@ MAY_INCLUDE = {
 VENDOR_HOMES = {
     r"mpi\.h": ("comm/mpi",),
     r"uc[pst]/": ("comm/ucx",),
+    r"zmq": ("worker/events/zmq",),
     r"boost/(asio|beast)": (
         "common/net",
         "coordinator/net",

@@ -57,7 +57,8 @@ class PortsTest(ServiceTestCase):
     def setUp(self):
         self.service = Service()
         self.addCleanup(self.service.close)
-        self.kv_port = free_ports(66)  # and 64 that UCX and Open MPI may use
+        self.kv_port = free_ports(68)  # and 64 that UCX and Open MPI may use
+        self.events_port = self.kv_port + 66  # and the next
 
     def tearDown(self):
         self.show_logs_of_failure(self.service)
@@ -84,6 +85,8 @@ class PortsTest(ServiceTestCase):
             for address, port in listeners(pid):
                 if port == self.kv_port + rank:
                     found.add(("KV server of rank r", reach(address)))
+                elif rank == 0 and port - self.events_port in (0, 1):
+                    found.add((["KV cache events", "KV cache events, replays"][port - self.events_port], reach(address)))
                 else:
                     found.add(("Open MPI between ranks" if address.is_unspecified else "UCX's workers", reach(address)))
         return found
@@ -96,7 +99,8 @@ class PortsTest(ServiceTestCase):
         self.service.coordinator_options = "--admin-port", "0"
         self.service.restart_coordinator()
         rows = documented()
-        seen = self.seen(self.start(*options))
+        seen = self.seen(self.start("--kv-events-endpoint", f"tcp://127.0.0.1:{self.events_port}",
+                                    "--kv-events-replay-endpoint", f"tcp://127.0.0.1:{self.events_port + 1}", *options))
         for name, where in seen:
             self.assertIn(name, rows)
             # An address that an option sets is 127.0.0.1 here; a machine with one interface has no other.

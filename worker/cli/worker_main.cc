@@ -22,6 +22,7 @@
 #include "worker/cli/rank_end.h"
 #include "worker/cli/worker_options.h"
 #include "worker/control/control_client.h"
+#include "worker/events/zmq/zmq_publisher.h"
 #include "worker/group/group_rank.h"
 #include "worker/ranks/command_channel.h"
 #include "worker/watch/group_watch.h"
@@ -45,6 +46,14 @@ ConnectToCoordinator connect_to(const HostPort& coordinator, const TlsFiles& tls
                                                           .tls = tls,
                                                           .description = std::move(description)},
                                            board);
+  };
+}
+
+OpenEvents open_events(const ZmqPublisherOptions& options) {
+  if (options.endpoint.empty()) return nullptr;
+  return [options]() -> Result<std::unique_ptr<EventPublisher>> {
+    MR_ASSIGN_OR_RETURN(auto publisher, ZmqPublisher::open(options));
+    return std::unique_ptr<EventPublisher>(std::move(publisher));
   };
 }
 
@@ -78,7 +87,8 @@ Result<void> serve(comm::MpiSession& session, const comm::JobRecord& record,
     return GroupRank::start(std::move(world), settings,
                             {.transport = *transport,
                              .connect = connect_to(coordinator, options.group_tls),
-                             .watch = watch.get()});
+                             .watch = watch.get(),
+                             .open_events = open_events(options.kv_events)});
   });
   if (!rank.ok()) return rank.error();
   // Ranks of a killed mpirun that still lived when this one began are gone by now.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
@@ -93,6 +94,39 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
                         "ranks' host pools themselves");
 }
 
+// An endpoint to listen on. ZeroMQ itself says what is wrong with the host.
+std::string check_events_endpoint(const std::string& endpoint) {
+  if (endpoint.starts_with("ipc://") && endpoint.size() > std::strlen("ipc://")) return "";
+  if (endpoint.starts_with("tcp://") &&
+      parse_host_port(endpoint.substr(std::strlen("tcp://"))).ok())
+    return "";
+  return fmt::format("'{}' is neither tcp://HOST:PORT nor ipc://PATH", endpoint);
+}
+
+void add_events_options(CLI::App& app, WorkerOptions& options) {
+  auto* endpoint =
+      app.add_option("--kv-events-endpoint", options.kv_events.endpoint,
+                     "where rank 0 publishes which pages the group has cached, with their "
+                     "token ids, as vLLM does over ZeroMQ: tcp://127.0.0.1:5557; tcp://*:5557 "
+                     "is open to everybody");
+  endpoint->type_name("ENDPOINT")->check(check_events_endpoint)->default_str("none: not published");
+  app.add_option("--kv-events-replay-endpoint", options.kv_events.replay_endpoint,
+                 "where subscribers ask for events that they missed")
+      ->type_name("ENDPOINT")
+      ->check(check_events_endpoint)
+      ->default_str("none")
+      ->needs(endpoint);
+  app.add_option("--kv-events-topic", options.kv_events.topic, "topic of the events")
+      ->type_name("TOPIC")
+      ->default_str("empty")
+      ->needs(endpoint);
+  app.add_option("--kv-events-buffer-steps", options.kv_events.buffer_batches,
+                 "batches of events that are kept for replays, 64 MiB at most")
+      ->check(cli::number_range(1, 1 << 24))
+      ->capture_default_str()
+      ->needs(endpoint);
+}
+
 // All three or none, as on the coordinator's side.
 void add_group_tls(CLI::App& app, TlsFiles& files) {
   auto* certificate = app.add_option("--group-tls-cert", files.certificate,
@@ -130,6 +164,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
   add_kv_server_options(app, options);
+  add_events_options(app, options);
   add_pool_options(app, options);
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
                  "a rank counts as lost if a layer takes longer, in seconds")

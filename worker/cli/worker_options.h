@@ -9,6 +9,7 @@
 
 #include "common/net/tls_files.h"
 #include "common/result.h"
+#include "worker/events/zmq/zmq_publisher.h"
 #include "worker/group/group_rank.h"
 
 namespace millrace::worker {
@@ -30,6 +31,7 @@ struct WorkerOptions {
   KvTransport kv_transport = KvTransport::kTcp;
   TlsFiles kv_tls;  // without a certificate: not encrypted
   bool kv_same_host = true;
+  ZmqPublisherOptions kv_events;  // without an endpoint: none are published
   int64_t preempt_tokens = 8192;
   std::string device_pool, host_pool;
   std::string disk_pool = "0";

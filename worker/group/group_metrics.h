@@ -22,6 +22,7 @@ struct RankStats {
   // Of prompts that came to a good end, the same on all ranks too:
   int64_t cache_queried_tokens = 0;  // of those that read the prefix cache
   int64_t cache_hit_tokens = 0;      // of these, not computed
+  int64_t num_gone_pages = 0;        // that the rank goes on to name (CacheEvents)
 };
 
 // Collective: the stats of all ranks, on every rank.

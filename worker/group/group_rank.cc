@@ -32,6 +32,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
                                                 options_.group.layer_timeout));
   MR_RETURN_IF_ERROR(start_server(deadline));
+  MR_RETURN_IF_ERROR(start_events(deadline));
   tender_ = std::make_unique<StoreTender>(*store_);
   if (runtime_->grid().is_root()) {
     log_start();
@@ -42,7 +43,8 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
                                                            .server = *server_,
                                                            .link = link_.get(),
                                                            .board = board_,
-                                                           .watch = surroundings_.watch},
+                                                           .watch = surroundings_.watch,
+                                                           .events = events_ ? &*events_ : nullptr},
                                             options_.group, surroundings_.clock);
   return {};
 }
@@ -55,6 +57,22 @@ Result<void> GroupRank::start_server(Deadline deadline) {
                                 options_.kv_host, port);
   MR_RETURN_IF_ERROR(all_agree(world, server.ok() ? Result<void>() : server.error(), deadline));
   server_ = std::move(*server);
+  return {};
+}
+
+Result<void> GroupRank::start_events(Deadline deadline) {
+  if (!surroundings_.open_events) return {};
+  Result<void> own;
+  if (runtime_->grid().is_root()) {
+    auto opened = surroundings_.open_events();
+    if (opened.ok()) {
+      publisher_ = std::move(*opened);
+    } else {
+      own = opened.error();
+    }
+  }
+  MR_RETURN_IF_ERROR(all_agree(runtime_->grid().world(), own, deadline));
+  events_.emplace(runtime_->grid().shape().tp, publisher_.get());
   return {};
 }
 

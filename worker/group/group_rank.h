@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/api/transport.h"
@@ -12,6 +13,7 @@
 #include "protocol/control_messages.pb.h"
 #include "worker/control/control_board.h"
 #include "worker/control/control_link.h"
+#include "worker/events/cache_events.h"
 #include "worker/group/group_options.h"
 #include "worker/group/group_service.h"
 #include "worker/runtime/rank_runtime.h"
@@ -36,12 +38,16 @@ struct GroupRankOptions {
 using ConnectToCoordinator = std::function<std::unique_ptr<ControlLink>(
     protocol::Register description, ControlBoard& board)>;
 
+// On rank 0: where events of the KV cache go.
+using OpenEvents = std::function<Result<std::unique_ptr<EventPublisher>>()>;
+
 // Where a process differs from a thread of a test; all outlive the rank.
 struct RankSurroundings {
   comm::Transport& transport;  // that pages leave by
   ConnectToCoordinator connect;
   GroupWatch* watch = nullptr;  // null where nobody watches
   const Clock& clock = Clock::steady();
+  OpenEvents open_events = nullptr;  // null, on all ranks: none are made
 };
 
 class GroupRank {
@@ -61,6 +67,7 @@ class GroupRank {
 
   Result<void> assemble(std::unique_ptr<comm::Communicator> world);
   Result<void> start_server(Deadline deadline);
+  Result<void> start_events(Deadline deadline);
   protocol::Register description() const;
   void log_start() const;
 
@@ -71,6 +78,8 @@ class GroupRank {
   std::unique_ptr<StoreTender> tender_;
   std::unique_ptr<KvServer> server_;
   ControlBoard board_;
+  std::unique_ptr<EventPublisher> publisher_;  // rank 0's, where there are events
+  std::optional<CacheEvents> events_;
   std::unique_ptr<ControlLink> link_;  // rank 0's
   std::unique_ptr<GroupService> service_;
 };

@@ -94,6 +94,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                  .sync = sync_,
                  .reporter = reporter_,
                  .ledger = r_.link == nullptr ? nullptr : &ledger_,
+                 .events = r_.events,
                  .options = options_},
                 prompt, [this, commands](const LayerReport& report) {
                   return meet_after_layer(report, commands);
@@ -129,9 +130,13 @@ Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSo
 
 Result<void> GroupService::post_metrics() {
   const auto store = r_.store.stats();
-  reporter_.cache_changed(ledger_.sweep(
-      store.cache_evictions + store.cache_corruptions,
-      [this](std::span<const PageContentKey> pages) { return r_.store.find_cached(pages); }));
+  const int64_t num_given_up = store.cache_evictions + store.cache_corruptions;
+  const auto find = [this](std::span<const PageContentKey> pages) {
+    return r_.store.find_cached(pages);
+  };
+  reporter_.cache_changed(ledger_.sweep(num_given_up, find));
+  std::vector<BlockHash> gone;
+  if (r_.events != nullptr) gone = r_.events->take_gone(num_given_up, find);
   const auto& groups = r_.runtime.engine().groups();
   const RankStats own{.store = store,
                       .free_prompt_tokens = r_.runtime.storable_tokens(store.pages_available),
@@ -140,10 +145,36 @@ Result<void> GroupService::post_metrics() {
                       .cp = comm::sum_of(groups.cp->stats()),
                       .attention_imbalance = attention_imbalance_,
                       .cache_queried_tokens = cache_queried_tokens_,
-                      .cache_hit_tokens = cache_hit_tokens_};
+                      .cache_hit_tokens = cache_hit_tokens_,
+                      .num_gone_pages = std::ssize(gone)};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(sync_.world(), own, Deadline::after(sync_.timeouts().command)));
   reporter_.metrics(ranks);
+  return gather_gone_pages(ranks, gone);
+}
+
+// Nothing is exchanged where no rank has any.
+Result<void> GroupService::gather_gone_pages(const std::vector<RankStats>& ranks,
+                                             const std::vector<BlockHash>& own) {
+  std::vector<int64_t> counts;  // of bytes
+  size_t total = 0;
+  for (const auto& rank : ranks) {
+    counts.push_back(rank.num_gone_pages * static_cast<int64_t>(sizeof(BlockHash)));
+    total += static_cast<size_t>(rank.num_gone_pages);
+  }
+  if (total == 0) return {};
+  std::vector<BlockHash> all(total);
+  MR_RETURN_IF_ERROR(sync_.world().all_gather(std::as_bytes(std::span(own)),
+                                              std::as_writable_bytes(std::span(all)), counts,
+                                              Deadline::after(sync_.timeouts().command)));
+  if (!r_.events->publishes()) return {};
+  std::vector<std::vector<BlockHash>> by_rank;
+  auto next = all.begin();
+  for (const auto& rank : ranks) {
+    by_rank.emplace_back(next, next + rank.num_gone_pages);
+    next += rank.num_gone_pages;
+  }
+  r_.events->gone(by_rank);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "worker/control/control_board.h"
 #include "worker/control/control_link.h"
 #include "worker/control/prefix_ledger.h"
+#include "worker/events/cache_events.h"
 #include "worker/group/command_source.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
@@ -30,9 +31,10 @@ struct GroupResources {
   RankRuntime& runtime;
   kvstore::KvStore& store;
   const KvServer& server;
-  ControlLink* link = nullptr;  // rank 0's
-  ControlBoard& board;          // written on rank 0
-  GroupWatch* watch = nullptr;  // null where nobody watches
+  ControlLink* link = nullptr;    // rank 0's
+  ControlBoard& board;            // written on rank 0
+  GroupWatch* watch = nullptr;    // null where nobody watches
+  CacheEvents* events = nullptr;  // null, on all ranks, where nobody is told
 };
 
 class GroupService {
@@ -54,6 +56,8 @@ class GroupService {
   Result<void> run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands);
   Result<void> meet_after_layer(const LayerReport& report, CommandSource* commands);
   Result<void> post_metrics();
+  Result<void> gather_gone_pages(const std::vector<RankStats>& ranks,
+                                 const std::vector<BlockHash>& own);
 
   const GroupResources r_;
   const GroupOptions& options_;

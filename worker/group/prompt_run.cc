@@ -197,6 +197,7 @@ Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
 void PromptRun::remember(std::span<const int32_t> token_ids) {
   if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
   const auto remembered = pages_->remember(keys_);
+  if (r_.events != nullptr) tell_of_pages(token_ids, remembered.ok());
   if (!remembered.ok()) {
     spdlog::debug("{}", remembered.error().to_string());
     return;
@@ -215,6 +216,25 @@ void PromptRun::remember(std::span<const int32_t> token_ids) {
   origin.set_impure(impure_);
   origin.set_origin(origin_);
   r_.reporter.cache_changed(std::move(change));
+}
+
+// What another rank could not remember, it says is gone.
+void PromptRun::tell_of_pages(std::span<const int32_t> token_ids, bool remembered) {
+  std::vector<PageContentKey> own;
+  for (const int64_t page : pages_->numbers()) {
+    if (page < std::ssize(keys_)) own.push_back(keys_[static_cast<size_t>(page)]);
+  }
+  r_.events->add_own(own);
+  if (!remembered || !r_.events->publishes()) return;
+  const auto partition = r_.runtime.engine().partition(num_tokens_, cached_.prefix.num_tokens());
+  std::vector<int> owners = cached_.prefix.owners;
+  for (int64_t page = std::ssize(owners); page < std::ssize(keys_); ++page) {
+    owners.push_back(partition.owner(page * kernels::kPageTokens));
+  }
+  r_.events->stored({.keys = keys_,
+                     .token_ids = token_ids,
+                     .owners = owners,
+                     .cache_salt = prompt_.options().cache_salt()});
 }
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {

@@ -14,6 +14,7 @@
 #include "plan/head_plan.h"
 #include "worker/budget/budget_sink.h"
 #include "worker/control/prefix_ledger.h"
+#include "worker/events/cache_events.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
 #include "worker/group/layer_progress.h"
@@ -37,6 +38,7 @@ struct PromptResources {
   RankSync& sync;
   CoordinatorReporter& reporter;
   PrefixLedger* ledger = nullptr;  // rank 0's
+  CacheEvents* events = nullptr;   // null where nobody is told
   const GroupOptions& options;
 };
 
@@ -90,6 +92,7 @@ class PromptRun {
   Result<void> seal(FinishedPrompt& finished);
   Result<void> drop_pages(FinishedPrompt& finished);
   void remember(std::span<const int32_t> token_ids);
+  void tell_of_pages(std::span<const int32_t> token_ids, bool remembered);
   // `finished`: null before the first layer.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
   void log_end(const Result<FinishedPrompt>& finished, const Result<void>& outcome,

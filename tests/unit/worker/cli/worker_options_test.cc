@@ -73,6 +73,23 @@ TEST(WorkerOptions, AnAddressThatNobodyCanReachIsNoKvHost) {
   }
 }
 
+TEST(WorkerOptions, EventsGoToEndpointsOfZeroMq) {
+  const std::string endpoint = "--kv-events-endpoint";
+  for (const char* right :
+       {"tcp://*:5557", "tcp://127.0.0.1:5557", "tcp://[::1]:5557", "ipc:///run/events"}) {
+    EXPECT_EQ(complaint({endpoint, right, "--kv-events-replay-endpoint", right}), "") << right;
+  }
+  for (const char* wrong :
+       {"5557", "tcp://", "tcp://*", "tcp://*:0", "tcp://*:70000", "ipc://", "udp://a:1"}) {
+    EXPECT_EQ(complaint({endpoint, wrong}),
+              fmt::format("{}: '{}' is neither tcp://HOST:PORT nor ipc://PATH", endpoint, wrong));
+  }
+  EXPECT_THAT(complaint({"--kv-events-replay-endpoint", "tcp://*:1"}), HasSubstr(endpoint));
+  EXPECT_THAT(complaint({"--kv-events-topic", "kv"}), HasSubstr(endpoint));
+  EXPECT_THAT(complaint({endpoint, "tcp://*:1", "--kv-events-buffer-steps", "0"}),
+              HasSubstr("from 1 to"));
+}
+
 TEST(WorkerOptions, NumbersOutOfRangeAreRefusedWithWhatTheyMayBe) {
   EXPECT_EQ(complaint({"--threads", "-1"}),
             "--threads: must be a whole number from 0 to 4096; not '-1'");

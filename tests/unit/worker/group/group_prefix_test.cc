@@ -1,17 +1,14 @@
 // Prompts that begin with what the group remembers: what is computed, what is not, and that the
 // caches are those of prompts computed whole.
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest_proto.h"
+#include "tests/support/damage_files.h"
 #include "tests/unit/worker/group/group_service_case.h"
 
 namespace millrace::worker {
@@ -241,21 +238,6 @@ TEST_F(GroupPrefixTest, APromptThatIsCancelledLeavesItsPrefixAndNothingElse) {
   expect_same(again, run(request("whole", 700, 0, protocol::CACHE_OFF)));
 }
 
-// Of the files that this process has open in `directory`, unlinked as they are: all bytes.
-void damage_files_of(const std::string& directory) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    const auto target = std::filesystem::read_symlink(entry.path(), gone);
-    if (gone || target.string().find(directory) == std::string::npos) continue;
-    const int file = std::stoi(entry.path().filename().string());
-    struct stat about = {};
-    ASSERT_EQ(::fstat(file, &about), 0);
-    if (!S_ISREG(about.st_mode)) continue;
-    const std::vector<std::byte> zeros(static_cast<size_t>(about.st_size));
-    ASSERT_EQ(::pwrite(file, zeros.data(), zeros.size(), 0), std::ssize(zeros));
-  }
-}
-
 // The disk fails once the pages have been checked: between the first layer and the second.
 TEST_F(GroupPrefixTest, APrefixThatIsDamagedAfterItsCheckIsComputed) {
   const test::TempDirectory disk;
@@ -264,7 +246,7 @@ TEST_F(GroupPrefixTest, APrefixThatIsDamagedAfterItsCheckIsComputed) {
   options_.host_pages = 16;
   options_.disk_pages = 512;
   options_.disk_directory = disk.path();
-  after_first_layer_of("b", [&] { damage_files_of(disk.path()); });
+  after_first_layer_of("b", [&] { test::damage_open_files(disk.path()); });
   group().start();
   EXPECT_EQ(run(request("a", 700)).cached_tokens(), 0u);
   const auto b = run(request("b", 700));

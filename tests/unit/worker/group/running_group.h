@@ -54,6 +54,7 @@ class RunningGroup {
     int64_t max_preempting_tokens = 0;
     Duration layer_timeout = std::chrono::seconds(60);
     Duration drain_timeout = std::chrono::minutes(10);
+    worker::OpenEvents open_events = nullptr;
   };
 
   explicit RunningGroup(Options options)
@@ -105,10 +106,12 @@ class RunningGroup {
       board_ = &board;
       return std::make_unique<SharedLink>(link_);
     };
-    MR_ASSIGN_OR_RETURN(
-        const auto rank,
-        worker::GroupRank::start(std::move(world), rank_options(),
-                                 {.transport = transport_, .connect = connect, .clock = clock}));
+    MR_ASSIGN_OR_RETURN(const auto rank,
+                        worker::GroupRank::start(std::move(world), rank_options(),
+                                                 {.transport = transport_,
+                                                  .connect = connect,
+                                                  .clock = clock,
+                                                  .open_events = options_.open_events}));
     return rank->serve(stop_);
   }
 

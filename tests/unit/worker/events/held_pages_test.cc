@@ -1,0 +1,117 @@
+#include "worker/events/held_pages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace millrace::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+PageContentKey key(BlockHash hash) {
+  PageContentKey made{};
+  for (size_t i = 0; i < sizeof hash; ++i) {
+    made[made.size() - 1 - i] = static_cast<std::byte>(hash >> 8 * i);
+  }
+  return made;
+}
+
+std::vector<BlockHash> numbers(BlockHash first, size_t count) {
+  std::vector<BlockHash> all(count);
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
+// The token at a position is the position.
+std::vector<int32_t> tokens(int64_t first_page, int64_t num_pages) {
+  std::vector<int32_t> all(static_cast<size_t>(64 * num_pages));
+  std::iota(all.begin(), all.end(), static_cast<int32_t>(64 * first_page));
+  return all;
+}
+
+// Two tensor-parallel ranks in each of two context-parallel ones: world ranks 0 1 and 2 3.
+class HeldPagesTest : public ::testing::Test {
+ protected:
+  std::vector<KvEvent> add(const std::vector<BlockHash>& hashes, const std::vector<int>& owners,
+                           const std::string& salt = "") {
+    std::vector<PageContentKey> keys;
+    for (const BlockHash hash : hashes) keys.push_back(key(hash));
+    const auto all = tokens(0, std::ssize(hashes) + 1);  // the last page is not remembered
+    return held_.add({.keys = keys, .token_ids = all, .owners = owners, .cache_salt = salt});
+  }
+  std::vector<KvEvent> add(const std::vector<BlockHash>& hashes) {
+    return add(hashes, std::vector<int>(hashes.size(), 0));
+  }
+  std::vector<KvEvent> remove(const std::vector<std::vector<BlockHash>>& gone) {
+    return held_.remove(gone);
+  }
+
+  HeldPages held_{2};
+};
+
+TEST_F(HeldPagesTest, AChainIsStoredAsOneEventFromItsBeginning) {
+  EXPECT_THAT(add({11, 12, 13}, {0, 1, 1}, "salt"),
+              ElementsAre(BlocksStored{
+                  .hashes = {11, 12, 13}, .token_ids = tokens(0, 3), .cache_salt = "salt"}));
+}
+
+TEST_F(HeldPagesTest, WhatFollowsAKnownBeginningIsStoredBehindIt) {
+  add({11, 12, 13});
+  EXPECT_THAT(
+      add({11, 12, 23, 24}, {0, 0, 1, 1}, "salt"),
+      ElementsAre(BlocksStored{.hashes = {23, 24}, .parent = 12, .token_ids = tokens(2, 2)}));
+  EXPECT_THAT(add({11, 12, 23, 24}), IsEmpty());
+  EXPECT_THAT(add({11}), IsEmpty());
+}
+
+TEST_F(HeldPagesTest, AGapInWhatWasKnownIsFilledInItsPlaces) {
+  add({1, 2, 3, 4, 5});
+  remove({{1, 4}});
+  EXPECT_THAT(add({1, 2, 3, 4, 5}),
+              ElementsAre(BlocksStored{.hashes = {1}, .token_ids = tokens(0, 1)},
+                          BlocksStored{.hashes = {4}, .parent = 3, .token_ids = tokens(3, 1)}));
+}
+
+TEST_F(HeldPagesTest, ALongChainIsStoredInSeveralEvents) {
+  const auto events = add(numbers(1, 600));
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(std::get<BlocksStored>(events[0]),
+            (BlocksStored{.hashes = numbers(1, 256), .token_ids = tokens(0, 256)}));
+  EXPECT_EQ(
+      std::get<BlocksStored>(events[2]),
+      (BlocksStored{.hashes = numbers(513, 88), .parent = 512, .token_ids = tokens(512, 88)}));
+}
+
+TEST_F(HeldPagesTest, APageIsGoneOnceOneOfItsTensorParallelRanksHasItNoMore) {
+  add({1, 2, 3}, {0, 1, 1});
+  EXPECT_THAT(remove({{}, {1}, {}, {3}}), ElementsAre(BlocksRemoved{.hashes = {1, 3}}));
+  // The others of these ranks give them up later.
+  EXPECT_THAT(remove({{1}, {}, {3}, {}}), IsEmpty());
+  EXPECT_THAT(remove({{}, {}, {2}, {2}}), ElementsAre(BlocksRemoved{.hashes = {2}}));
+}
+
+TEST_F(HeldPagesTest, APageStaysWhileAnotherContextParallelRankHasIt) {
+  add({1}, {0});
+  EXPECT_THAT(add({1}, {1}), IsEmpty());
+  EXPECT_THAT(remove({{1}, {1}, {}, {}}), IsEmpty());
+  EXPECT_THAT(remove({{}, {}, {1}, {}}), ElementsAre(BlocksRemoved{.hashes = {1}}));
+  EXPECT_THAT(add({1}, {0}), ElementsAre(BlocksStored{.hashes = {1}, .token_ids = tokens(0, 1)}));
+}
+
+TEST_F(HeldPagesTest, WhatWasNeverStoredIsNotRemoved) {
+  add({1}, {0});
+  EXPECT_THAT(remove({{7}, {}, {1}, {}}), IsEmpty());
+}
+
+TEST_F(HeldPagesTest, ManyPagesAreRemovedInSeveralEvents) {
+  add(numbers(1, 5000));
+  const auto events = remove({numbers(1, 5000)});
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(std::get<BlocksRemoved>(events[1]).hashes, numbers(4097, 904));
+}
+
+}  // namespace
+}  // namespace millrace::worker

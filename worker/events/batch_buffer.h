@@ -1,0 +1,39 @@
+// The last batches of KV cache events, by sequence number, for subscribers that missed some. Bounded
+// in number and bytes: the oldest go first. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace millrace::worker {
+
+struct EventBatch {
+  uint64_t sequence = 0;
+  // Shared with messages that are on their way.
+  std::shared_ptr<const std::vector<std::byte>> payload;
+};
+
+class BatchBuffer {
+ public:
+  BatchBuffer(int64_t max_batches, int64_t max_bytes)
+      : max_batches_(max_batches), max_bytes_(max_bytes) {}
+
+  // Numbers count from 0. A batch that is larger than the buffer has a number, and is not kept.
+  void add(std::vector<std::byte> payload);
+  // Those that are kept, of this number and later, ascending.
+  std::vector<EventBatch> since(uint64_t sequence) const;
+  // The number of the next one.
+  uint64_t next_sequence() const { return next_; }
+
+ private:
+  const int64_t max_batches_;
+  const int64_t max_bytes_;
+  std::deque<EventBatch> batches_;
+  int64_t num_bytes_ = 0;
+  uint64_t next_ = 0;
+};
+
+}  // namespace millrace::worker

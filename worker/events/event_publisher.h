@@ -1,0 +1,17 @@
+// Where a group's KV cache events go. Owned by rank 0; the engine's thread calls it.
+#pragma once
+
+#include <vector>
+
+#include "worker/events/kv_event.h"
+
+namespace millrace::worker {
+
+class EventPublisher {
+ public:
+  virtual ~EventPublisher() = default;
+  // In this order. Never waits and never fails: what cannot be delivered is dropped.
+  virtual void publish(std::vector<KvEvent> events) = 0;
+};
+
+}  // namespace millrace::worker

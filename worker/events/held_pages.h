@@ -1,0 +1,46 @@
+// Which pages the group has cached, as rank 0 knows it from prompts that ended and from what the ranks
+// say is gone: made into events. The engine's thread.
+//
+// The group has a page while a context-parallel rank has it with all its tensor-parallel ranks.
+// Several may: one that went for one rank's heads is computed again, perhaps elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "worker/events/kv_event.h"
+
+namespace millrace::worker {
+
+// The first pages of a prompt, as its end leaves them.
+struct CachedChain {
+  std::span<const PageContentKey> keys;
+  std::span<const int32_t> token_ids;  // of these pages at least
+  std::span<const int> owners;         // the context-parallel rank that has each page
+  std::string cache_salt;              // the request's
+};
+
+class HeldPages {
+ public:
+  // An event has at most so many blocks: a batch is sent and kept as a whole.
+  static constexpr int64_t kMaxStored = 256;
+  static constexpr int64_t kMaxRemoved = 4096;
+
+  explicit HeldPages(int num_tp_ranks) : num_tp_ranks_(num_tp_ranks) {}
+
+  // What the group did not have before.
+  std::vector<KvEvent> add(const CachedChain& chain);
+  // `gone`: of each world rank, that it has no more. What the group has no more.
+  std::vector<KvEvent> remove(std::span<const std::vector<BlockHash>> gone);
+
+ private:
+  bool add(BlockHash hash, int owner);
+
+  const int num_tp_ranks_;
+  std::unordered_map<BlockHash, std::vector<int>> owners_;  // context-parallel ranks
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,165 @@
+#include "worker/events/zmq/zmq_publisher.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "common/log.h"
+#include "worker/events/event_batch.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// What ends a replay, where others have a number: -1.
+constexpr uint64_t kEndOfReplay = ~uint64_t{0};
+
+std::string big_endian(uint64_t number) {
+  std::string bytes(sizeof number, '\0');
+  for (size_t i = bytes.size(); i-- > 0; number >>= 8) bytes[i] = static_cast<char>(number & 0xff);
+  return bytes;
+}
+
+uint64_t from_big_endian(std::string_view bytes) {
+  uint64_t number = 0;
+  for (const char byte : bytes) number = number << 8 | static_cast<uint8_t>(byte);
+  return number;
+}
+
+double unix_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::byte> encode(const KvEvent& event) {
+  return encode_event_batch(unix_time_s(), std::span(&event, 1));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ZmqPublisher>> ZmqPublisher::open(const ZmqPublisherOptions& options) {
+  MR_ASSIGN_OR_RETURN(auto context, make_zmq_context());
+  // As PUB, but for who subscribes being heard of.
+  MR_ASSIGN_OR_RETURN(auto events, ZmqSocket::open(context.get(), ZMQ_XPUB, kMaxQueued));
+  std::unique_ptr<ZmqPublisher> made(
+      new ZmqPublisher(options, std::move(context), std::move(events)));
+  MR_RETURN_IF_ERROR(made->start());
+  return made;
+}
+
+ZmqPublisher::ZmqPublisher(const ZmqPublisherOptions& options, ZmqContext context, ZmqSocket events)
+    : options_(options),
+      context_(std::move(context)),
+      events_(std::move(events)),
+      buffer_(options.buffer_batches, options.buffer_bytes) {}
+
+ZmqPublisher::~ZmqPublisher() {
+  stop_.store(true);
+  if (thread_.joinable()) {
+    wake();
+    thread_.join();
+  }
+  if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+Result<void> ZmqPublisher::start() {
+  // Whoever subscribes, though it be to what others have subscribed to.
+  MR_RETURN_IF_ERROR(events_.set(ZMQ_XPUB_VERBOSE, 1));
+  MR_RETURN_IF_ERROR(events_.bind(options_.endpoint));
+  if (!options_.replay_endpoint.empty()) {
+    // A whole replay waits for its reader; it ends where more than that would.
+    const int64_t most =
+        std::min<int64_t>(options_.buffer_batches, std::numeric_limits<int>::max() - 1);
+    MR_ASSIGN_OR_RETURN(auto replays,
+                        ZmqSocket::open(context_.get(), ZMQ_ROUTER, static_cast<int>(most) + 1));
+    replays_ = std::make_unique<ZmqSocket>(std::move(replays));
+    MR_RETURN_IF_ERROR(replays_->set(ZMQ_ROUTER_MANDATORY, 1));
+    MR_RETURN_IF_ERROR(replays_->bind(options_.replay_endpoint));
+  }
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) return Error(Errc::kInternal, "eventfd failed");
+  publish({AllBlocksCleared()});
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+void ZmqPublisher::publish(std::vector<KvEvent> events) {
+  for (const auto& event : events) {
+    auto payload = encode(event);
+    std::lock_guard lock(mutex_);
+    buffer_.add(std::move(payload));
+    nothing_stored_ = nothing_stored_ && std::holds_alternative<AllBlocksCleared>(event);
+  }
+  if (!events.empty()) wake();
+}
+
+void ZmqPublisher::wake() {
+  // It only fails where the thread has been woken 2^64 - 2 times.
+  static_cast<void>(eventfd_write(wake_fd_, 1));
+}
+
+void ZmqPublisher::run() {
+  std::array<zmq_pollitem_t, 3> waited = {{{nullptr, wake_fd_, ZMQ_POLLIN, 0},
+                                           {events_.get(), 0, ZMQ_POLLIN, 0},
+                                           {nullptr, 0, ZMQ_POLLIN, 0}}};
+  if (replays_ != nullptr) waited[2].socket = replays_->get();
+  while (!stop_.load()) {
+    if (zmq_poll(waited.data(), replays_ != nullptr ? 3 : 2, -1) < 0) continue;  // a signal
+    eventfd_t ignored = 0;
+    if (waited[0].revents != 0) static_cast<void>(eventfd_read(wake_fd_, &ignored));
+    if (waited[1].revents != 0) read_subscriptions();
+    send_new();
+    if (replays_ != nullptr && waited[2].revents != 0) serve_replays();
+  }
+}
+
+void ZmqPublisher::send_new() {
+  std::vector<EventBatch> batches;
+  {
+    std::lock_guard lock(mutex_);
+    batches = buffer_.since(next_to_send_);
+    next_to_send_ = buffer_.next_sequence();
+  }
+  for (const auto& batch : batches) {
+    const std::string sequence = big_endian(batch.sequence);
+    events_.send(std::array<std::string_view, 2>{options_.topic, sequence}, batch.payload);
+  }
+}
+
+// A byte, 1 for a subscription and 0 for its end, and the topic.
+void ZmqPublisher::read_subscriptions() {
+  for (auto parts = events_.receive(); !parts.empty(); parts = events_.receive()) {
+    if (parts.front().empty() || parts.front().front() != 1) continue;
+    auto payload = encode(AllBlocksCleared());
+    std::lock_guard lock(mutex_);
+    if (nothing_stored_) buffer_.add(std::move(payload));
+  }
+}
+
+// A REQ client, or a DEALER that sends an empty part first.
+void ZmqPublisher::serve_replays() {
+  for (auto parts = replays_->receive(); !parts.empty(); parts = replays_->receive()) {
+    if (parts.size() != 3 || parts[2].size() != sizeof(uint64_t)) {
+      spdlog::debug("KV events: a request for a replay that is none");
+      continue;
+    }
+    std::vector<EventBatch> batches;
+    {
+      std::lock_guard lock(mutex_);
+      batches = buffer_.since(from_big_endian(parts[2]));
+    }
+    const std::string_view client = parts[0];
+    const auto sent = [&](const EventBatch& batch) {
+      const std::string sequence = big_endian(batch.sequence);
+      return replays_->send(std::array<std::string_view, 3>{client, "", sequence}, batch.payload);
+    };
+    if (!std::ranges::all_of(batches, sent)) continue;
+    replays_->send(std::array<std::string_view, 4>{client, "", big_endian(kEndOfReplay), ""});
+  }
+}
+
+}  // namespace millrace::worker
