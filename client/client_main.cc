@@ -232,8 +232,7 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
   command
       ->add_option(
           "--kv-budget", arguments.kv_budget,
-          "share of its pages that each kv head of each layer keeps, above 0; the pages with "
-          "most attention mass stay")
+          "share of its pages that each layer keeps, above 0; those with most attention mass stay")
       ->type_name("SHARE")
       ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();

@@ -25,7 +25,7 @@ struct BatchOptions {
   double min_recall = 0;
   bool resume = false;  // an earlier job's results stay, and what they have is not computed again
   bool save_kv = false;
-  double kv_budget = 1;             // share of its pages that each kv head keeps for generation
+  double kv_budget = 1;             // share of its pages that each layer keeps for generation
   kvstore::PageChoice page_choice;  // for studies: BudgetSink
   bool recall_by_head = false;      // in the result lines
   int64_t crossover_tokens = 0;

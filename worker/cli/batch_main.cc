@@ -51,8 +51,8 @@ void add_options(CLI::App& app, Options& options) {
                         "what to do with KV caches; save: write them to kv/<id>/");
   app.add_option(
          "--kv-budget", options.batch.kv_budget,
-         "share of its pages that each kv head of each layer keeps for the tokens behind the "
-         "first, above 0; the pages with most attention mass stay")
+         "share of its pages that each layer keeps for the tokens behind the first, above 0; those "
+         "with most attention mass stay")
       ->type_name("SHARE")
       ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
