@@ -75,7 +75,7 @@ MAY_INCLUDE = {
     "comm/tcp": "common/net common/system comm/api comm/net",
     "comm/any": "comm/api comm/net comm/tcp",
     "comm/ucx": "comm/any comm/api comm/net",
-    "kvstore/rules": "",
+    "kvstore/rules": "common/pages",
     "kvstore/tiers": "common/system",
     "kvstore/pages": "common/content kvstore/rules kvstore/tiers",
     "kvstore": "common/content common/system kvstore/pages kvstore/rules kvstore/tiers",

@@ -17,7 +17,7 @@ namespace millrace::test {
 
 namespace {
 
-const auto kNoLimit = Deadline::after(std::chrono::minutes(5));
+constexpr auto kPatience = std::chrono::minutes(5);
 
 // Softmax in double over the tokens of the pages that are kept, a token at a time.
 class MaskedAttention final : public model::PromptAttention {
@@ -164,7 +164,7 @@ std::vector<int32_t> MaskedDecode::generate(const KeptPages& kept, int32_t max_t
                                            .first_token = p.first_token,
                                            .max_tokens = max_tokens,
                                            .ignore_eos = true},
-                                          [] { return kNoLimit; });
+                                          [] { return Deadline::after(kPatience); });
   EXPECT_TRUE(tokens.ok()) << tokens.error().to_string();
   return *tokens;
 }
