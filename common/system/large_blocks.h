@@ -11,8 +11,8 @@ inline constexpr size_t kLargeBlockBytes = size_t{256} << 10;
 
 // By default glibc takes blocks as large as any freed before, up to 32 MiB, from its heap, where what
 // prompts of many lengths leave lies between small blocks that stay: half of a rank's heap of 64 MiB
-// after seven minutes of tests/soak, and growing. Other C libraries stay as they are. Once, before
-// threads start.
+// after seven minutes of tests/soak, and growing. Other C libraries stay as they are. First thing in
+// main: what the heap has left by then is taken before.
 void map_large_blocks();
 
 }  // namespace millrace

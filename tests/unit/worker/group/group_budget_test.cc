@@ -20,7 +20,9 @@ using ::testing::HasSubstr;
 constexpr int kTokens = 700;  // 11 pages
 constexpr int kPages = 11;
 constexpr int32_t kNew = 24;
-const auto kNoLimit = Deadline::after(std::chrono::minutes(5));
+Deadline patience() {
+  return Deadline::after(std::chrono::minutes(5));
+}
 
 class GroupBudgetTest : public GroupServiceTest {
  protected:
@@ -108,10 +110,10 @@ TEST_F(GroupBudgetTest, WhatIsKeptIsAsItWasComputedAndTheRestIsNotThere) {
   kvclient::KvClient unaware(group().transport(), unaware_manifest, {});
   std::vector<std::byte> bytes(static_cast<size_t>(client.page_bytes()));
   for (int64_t page = 0; page < kPages; ++page) {
-    const auto pulled = client.pull(1, 2, page, 1, bytes, kNoLimit);
+    const auto pulled = client.pull(1, 2, page, 1, bytes, patience());
     if (!client.manifest().has_page(1, 2, page)) {
       EXPECT_EQ(pulled.error().code, Errc::kNotFound);
-      const auto refused = unaware.pull(1, 2, page, 1, bytes, kNoLimit);
+      const auto refused = unaware.pull(1, 2, page, 1, bytes, patience());
       ASSERT_FALSE(refused.ok());
       EXPECT_EQ(refused.error().code, Errc::kNotFound);
       EXPECT_THAT(refused.error().message, HasSubstr("was dropped"));
