@@ -6,10 +6,10 @@ A_n / (1 - A_j); to first order the loss then changes by
     E_j = A_j * (sum_n A_n G_n - G_j) / (1 - A_j)
 
 which is MoA's influence with the softmax's renormalisation. The gradient of the loss by the score of j is A_j * (G_j - sum_n A_n G_n), so E is minus
-that over 1 - A_j and costs one division more than the backward pass of attention. As in MoA's program |E| is added up, so that what one row gains
+that over 1 - A_j and costs little more than the backward pass of attention. As in MoA's program |E| is added up, so that what one row gains
 does not hide what another loses. What a window leaves out of a row follows from the distance of key and row alone: sums by distance are all that is kept.
 
-Memory: one layer's activations at a time (each layer runs again in the backward pass), logits of judged rows alone, and kRows rows of one head's
+Memory: one layer's activations at a time (each layer runs again in the backward pass), logits of judged rows alone, and _ROWS rows of one head's
 attention.
 """
 
@@ -73,22 +73,26 @@ class _Attention(torch.autograd.Function):
                 d_v[kv, keys] += attention.T @ upstream
                 d_q[head, first:end] = (by_score @ k[kv, keys]) * ctx.scale
                 d_k[kv, keys] += (by_score.T @ q[head, first:end]) * ctx.scale
-                _add_influence(ctx.sums[head], by_score, attention, first, num_rows)
+                _add_influence(ctx.sums[head], by_score, attention, by_attention, first, num_rows)
         return d_q, d_k, d_v, None, None
 
 
-def influence(by_score, attention):
-    """E of each position. Where a row has one key, nothing is left to attend to, and masking it means nothing: 0."""
-    rest = 1 - attention
-    return torch.where(rest > 1e-6, -by_score / rest.clamp(min=1e-6), 0.0)
+def influence(by_score, attention, by_attention):
+    """E of each position; 0 where a row would have nothing left that float32 can hold."""
+    top, key = attention.max(dim=-1, keepdim=True)
+    # Of the only key that can be near 1 both factors are written out: 1 - A would be rounding alone.
+    others = attention.scatter(-1, key, 0.0)
+    rest = others.sum(dim=-1, keepdim=True)
+    of_top = top * ((others * by_attention).sum(dim=-1, keepdim=True) / rest - by_attention.gather(-1, key))
+    return (-by_score / (1 - others)).scatter(-1, key, torch.where(rest > 0, of_top, 0.0))
 
 
-def _add_influence(sums, by_score, attention, first_row, num_tokens):
+def _add_influence(sums, by_score, attention, by_attention, first_row, num_tokens):
     """Of rows and keys that a window can leave out: not the sink's, not those of the last rows."""
     rows = min(first_row + len(by_score), first_dense_row(num_tokens)) - first_row
     if rows <= 0:
         return
-    values = influence(by_score[:rows], attention[:rows]).abs()
+    values = influence(by_score[:rows], attention[:rows], by_attention[:rows]).abs()
     values[:, :PAGE_TOKENS] = 0
     sums[:first_row + rows] += sums_by_distance(values[:, :first_row + rows].contiguous(), first_row)
 

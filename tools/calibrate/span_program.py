@@ -49,7 +49,7 @@ class Program:
         lp.a_matrix_.index_ = index.ravel()
         lp.a_matrix_.value_ = np.concatenate([np.ones((lp.num_col_, 1)), np.stack(rows, axis=1)], axis=1).ravel()
         solver = highspy.Highs()
-        for name, value in (("log_to_console", False), ("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", _GAP)):
+        for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", _GAP)):
             solver.setOptionValue(name, value)
         solver.passModel(lp)
         solver.run()

@@ -31,10 +31,13 @@ def first_dense_row(num_tokens):
 
 
 def density(window, num_tokens):
-    """Share of the causal pairs that a head of that window computes."""
-    sparse_rows = first_dense_row(num_tokens)
-    pairs = sum(min(row + 1, window + PAGE_TOKENS) for row in range(sparse_rows))
-    pairs += sum(row + 1 for row in range(sparse_rows, num_tokens))
+    """Share of the causal pairs that are computed for a head of that window, as Millrace's responses report it: all rows of a
+    tile attend to what the first of them reaches."""
+    pairs = 0
+    for tile in range(0, num_tokens, PAGE_TOKENS):
+        dense = tile >= first_dense_row(num_tokens)
+        first_key = 0 if dense else max(tile - window + 1, 0)
+        pairs += sum(row - first_key + 1 + min(PAGE_TOKENS, first_key) for row in range(tile, min(tile + PAGE_TOKENS, num_tokens)))
     return pairs / (num_tokens * (num_tokens + 1) / 2)
 
 

@@ -82,6 +82,9 @@ def read_prompts(path, vocabulary):
 def by_length(prompts, lengths, path):
     """Each prompt belongs to the largest length that it reaches, and is cut to it."""
     groups = {length: [] for length in sorted(lengths)}
+    for length in groups:
+        if first_dense_row(length) == 0:
+            raise BadInput(f"length {length}: all rows run densely under every plan")
     for prompt in prompts:
         reached = [length for length in groups if length <= len(prompt.token_ids)]
         if not reached:
@@ -91,8 +94,6 @@ def by_length(prompts, lengths, path):
             raise BadInput(f"{path}: prompt {prompt.name}: no probe before token {reached[-1]}, to which it is cut")
         groups[reached[-1]].append(cut)
     for length, group in groups.items():
-        if first_dense_row(length) == 0:
-            raise BadInput(f"length {length}: all rows run densely under every plan")
         if not group:
             raise BadInput(f"{path}: no prompt for length {length}: it needs one of {length} tokens or more, below the next length")
     return groups
