@@ -6,10 +6,11 @@
 
 #include "common/check.h"
 #include "common/units.h"
+#include "kernels/cuda/cuda_copy_lane.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/copy_rows_async.h"
-#include "kernels/cuda/runtime/cuda_copy_lane.h"
 #include "kernels/cuda/runtime/event_ring.h"
+#include "kernels/cuda/runtime/locked_memory.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 #include "kernels/cuda/runtime/pinned_memory.h"
 #include "kernels/cuda/runtime/stream.h"
@@ -117,6 +118,11 @@ class CudaDevice final : public Device {
     return HostBuffer(this, data, bytes);
   }
 
+  Result<HostLock> lock_host(std::span<std::byte> memory) override {
+    use();
+    MR_RETURN_IF_ERROR(locked_.lock(memory));
+    return HostLock(this, memory);
+  }
   void copy(void* destination, const void* source, int64_t bytes) override {
     if (bytes == 0) return;
     use();
@@ -135,7 +141,7 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<CopyLane> make_copy_lane() override {
     use();
-    return std::make_unique<cuda::CudaCopyLane>(index_, stream_.get());
+    return std::make_unique<cuda::CudaCopyLane>(index_, stream_.get(), locked_);
   }
   std::optional<GpuStream> gpu_stream() const override {
     return GpuStream{.gpu = index_, .handle = stream_.get()};
@@ -231,6 +237,11 @@ class CudaDevice final : public Device {
     pinned_.free(data);
   }
 
+  void unlock_host(std::span<std::byte> memory) noexcept override {
+    cudaSetDevice(index_);
+    locked_.unlock(memory);
+  }
+
   int index_;
   std::string name_;
   std::string id_;
@@ -239,6 +250,7 @@ class CudaDevice final : public Device {
   int64_t total_bytes_;
   cuda::MemoryPool pool_;
   cuda::PinnedMemory pinned_;
+  cuda::LockedMemory locked_;
   cuda::Stream stream_;
   cuda::UploadRing uploads_;
   cuda::EventRing marks_{kMarksKept};

@@ -4,25 +4,31 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/api/copy_lane.h"
+#include "kernels/cuda/runtime/locked_memory.h"
 #include "kernels/cuda/runtime/stream.h"
 
 namespace millrace::kernels::cuda {
 
 class CudaCopyLane final : public CopyLane {
  public:
-  // On GPU `device`; `operations` is that of its CudaDevice and outlives the lane.
-  CudaCopyLane(int device, cudaStream_t operations);
+  // On GPU `device`; `operations` and `locked` are those of its CudaDevice and outlive the lane.
+  CudaCopyLane(int device, cudaStream_t operations, const LockedMemory& locked);
   ~CudaCopyLane() override;
 
   void follow() override;
   void copy_rows(const CopyRowsParams& params) override;
+  bool reaches(std::span<const std::byte> bytes) const override { return locked_.contains(bytes); }
+  void gather_pages(const GatherPagesParams& params) override;
   Result<void> synchronize(Deadline deadline) override;
+  std::optional<int64_t> damaged_page() const override;
 
  private:
   int device_;
   cudaStream_t operations_;
+  const LockedMemory& locked_;
   Stream stream_;
   cudaEvent_t done_ = nullptr;  // operations to follow
+  int32_t* damaged_ = nullptr;  // page-locked; a page of the last gather, or kNoPage
 };
 
 }  // namespace millrace::kernels::cuda
