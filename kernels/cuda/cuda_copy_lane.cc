@@ -14,8 +14,10 @@ constexpr int32_t kNoPage = -1;
 
 }  // namespace
 
-CudaCopyLane::CudaCopyLane(int device, cudaStream_t operations, const LockedMemory& locked)
-    : device_(device), operations_(operations), locked_(locked) {
+CudaCopyLane::CudaCopyLane(int device, cudaStream_t operations, cudaStream_t gathers,
+                           const LockedMemory& locked)
+    : device_(device), operations_(operations), gathers_(gathers), locked_(locked) {
+  MR_CUDA_CHECK(cudaEventCreateWithFlags(&reached_, cudaEventDisableTiming));
   MR_CUDA_CHECK(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
   void* damaged = nullptr;
   MR_CUDA_CHECK(cudaMallocHost(&damaged, sizeof(*damaged_)));
@@ -24,6 +26,7 @@ CudaCopyLane::CudaCopyLane(int device, cudaStream_t operations, const LockedMemo
 
 CudaCopyLane::~CudaCopyLane() {
   cudaEventDestroy(done_);
+  cudaEventDestroy(reached_);
   cudaFreeHost(damaged_);
 }
 
@@ -41,7 +44,11 @@ void CudaCopyLane::copy_rows(const CopyRowsParams& params) {
 void CudaCopyLane::gather_pages(const GatherPagesParams& params) {
   MR_CUDA_CHECK(cudaSetDevice(device_));
   *damaged_ = kNoPage;
-  cuda::gather_pages(params, damaged_, stream_.get());
+  MR_CUDA_CHECK(cudaEventRecord(reached_, stream_.get()));
+  MR_CUDA_CHECK(cudaStreamWaitEvent(gathers_, reached_, 0));
+  cuda::gather_pages(params, damaged_, gathers_);
+  MR_CUDA_CHECK(cudaEventRecord(reached_, gathers_));
+  MR_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), reached_, 0));
 }
 
 std::optional<int64_t> CudaCopyLane::damaged_page() const {

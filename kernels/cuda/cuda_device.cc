@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 
 #include "common/check.h"
 #include "common/units.h"
@@ -39,6 +40,10 @@ bool runs_our_kernels(int index) {
 // rows. Asking the driver for each and giving it back cost 2 of the 30 ms of 1,024 tokens
 // (docs/notebook/service.md).
 constexpr int64_t kPooledBytes = int64_t{16} << 20;
+
+// Gathers at once, each on one multiprocessor: four of them bring no more, and two 5 % less
+// (docs/notebook/prefix-on-gpus.md).
+constexpr size_t kNumGathers = 3;
 
 // Of the GPU, or of its instance where it is divided: what nvidia-smi shows, without the dashes.
 std::string uuid_of(const cudaDeviceProp& properties) {
@@ -141,7 +146,8 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<CopyLane> make_copy_lane() override {
     use();
-    return std::make_unique<cuda::CudaCopyLane>(index_, stream_.get(), locked_);
+    return std::make_unique<cuda::CudaCopyLane>(
+        index_, stream_.get(), gathers_[num_lanes_++ % kNumGathers].get(), locked_);
   }
   std::optional<GpuStream> gpu_stream() const override {
     return GpuStream{.gpu = index_, .handle = stream_.get()};
@@ -252,6 +258,8 @@ class CudaDevice final : public Device {
   cuda::PinnedMemory pinned_;
   cuda::LockedMemory locked_;
   cuda::Stream stream_;
+  std::array<cuda::Stream, kNumGathers> gathers_;
+  size_t num_lanes_ = 0;
   cuda::UploadRing uploads_;
   cuda::EventRing marks_{kMarksKept};
   cuda::Gemm gemm_;
