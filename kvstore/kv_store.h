@@ -48,6 +48,7 @@
 #include "common/clock.h"
 #include "common/content/page_keys.h"
 #include "common/result.h"
+#include "common/system/prefault.h"
 #include "common/system/shared_memory.h"
 #include "kvstore/pages/page.h"
 #include "kvstore/tiers/slot_memory.h"
@@ -264,8 +265,9 @@ class KvStore {
   virtual KvStoreStats stats() const = 0;
 
   // Makes pools in host memory resident on so many threads, while they are used; otherwise each page of
-  // the system becomes so when it is first written. Once, before the store is shared by threads.
-  virtual void prefault(int num_threads) = 0;
+  // the system becomes so when it is first written. `then` is told of it piece by piece, on these threads,
+  // and goes before the pools do. Once, before the store is shared by threads.
+  virtual void prefault(int num_threads, const Prefault::Then& then = {}) = 0;
 
   // The pools that other processes can map, as long as the store lives: none without
   // shares_memory. Bytes that pin_in_place finds lie in one of them.

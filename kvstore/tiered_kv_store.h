@@ -85,7 +85,9 @@ class TieredKvStore final : public KvStore {
   int64_t expire_leases() override;
   bool tend(Deadline deadline) override;
   KvStoreStats stats() const override;
-  void prefault(int num_threads) override { io_.prefault(num_threads); }
+  void prefault(int num_threads, const Prefault::Then& then) override {
+    io_.prefault(num_threads, then);
+  }
   std::vector<const SharedMemory*> shared_pools() const override { return io_.shared(); }
 
  private:

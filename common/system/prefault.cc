@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "common/log.h"
 #include "common/units.h"
@@ -22,7 +23,8 @@ constexpr size_t kStepBytes = size_t{64} << 20;
 
 }  // namespace
 
-Prefault::Prefault(std::span<std::byte> memory, int num_threads) : memory_(memory) {
+Prefault::Prefault(std::span<std::byte> memory, int num_threads, Then then)
+    : memory_(memory), then_(std::move(then)) {
   for (int i = 0; i < num_threads; ++i) {
     threads_.emplace_back([this](const std::stop_token& stop) { run(stop); });
   }
@@ -42,7 +44,11 @@ void Prefault::run(const std::stop_token& stop) {
     const size_t first = next_.fetch_add(kStepBytes);
     if (first >= memory_.size()) return;
     const size_t bytes = std::min(kStepBytes, memory_.size() - first);
-    if (madvise(memory_.data() + first, bytes, MADV_POPULATE_WRITE) == 0) continue;
+    const auto piece = memory_.subspan(first, bytes);
+    if (madvise(piece.data(), bytes, MADV_POPULATE_WRITE) == 0) {
+      if (then_) then_(piece);
+      continue;
+    }
     spdlog::info("{} of memory become resident when they are first used: {}",
                  format_bytes(static_cast<int64_t>(memory_.size() - first)),
                  std::generic_category().message(errno));

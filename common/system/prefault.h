@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -15,8 +16,12 @@ namespace millrace {
 // the log.
 class Prefault {
  public:
-  // `memory`: mapped and writable, and stays so as long as this. Whole pages of the system.
-  Prefault(std::span<std::byte> memory, int num_threads);
+  // Is told of a piece that is resident from then on, on the thread that made it so.
+  using Then = std::function<void(std::span<std::byte> piece)>;
+
+  // `memory`: mapped and writable, and stays so as long as this. Whole pages of the system. `then` goes
+  // when this does.
+  Prefault(std::span<std::byte> memory, int num_threads, Then then = {});
   // What is not resident by now stays as it is.
   ~Prefault();
   Prefault(const Prefault&) = delete;
@@ -29,6 +34,7 @@ class Prefault {
   void run(const std::stop_token& stop);
 
   std::span<std::byte> memory_;
+  Then then_;
   std::atomic<size_t> next_ = 0;  // byte
   std::vector<std::jthread> threads_;
 };

@@ -10,9 +10,14 @@
 //   ... operations that refill `pages` ...
 #pragma once
 
+#include <cstddef>
+#include <optional>
+#include <span>
+
 #include "common/clock.h"
 #include "common/result.h"
 #include "kernels/api/copy_rows.h"
+#include "kernels/api/gather_pages.h"
 
 namespace millrace::kernels {
 
@@ -26,7 +31,13 @@ class CopyLane {
   virtual void follow() = 0;
   // As Device::copy_rows, in the lane's order.
   virtual void copy_rows(const CopyRowsParams& params) = 0;
+  // Whether gather_pages() may be given what lies there: host memory that Device::lock_host has locked.
+  virtual bool reaches(std::span<const std::byte> bytes) const = 0;
+  // In the lane's order, straight from where the pages lie. What was gathered before must be through.
+  virtual void gather_pages(const GatherPagesParams& params) = 0;
   virtual Result<void> synchronize(Deadline deadline) = 0;
+  // After synchronize(): of the pages gathered last, one that does not match its checksum.
+  virtual std::optional<int64_t> damaged_page() const = 0;
 };
 
 // The lane of a device whose memory is the host's: copies are done when the call returns.
@@ -34,7 +45,15 @@ class HostCopyLane final : public CopyLane {
  public:
   void follow() override {}
   void copy_rows(const CopyRowsParams& params) override { copy_host_rows(params); }
+  bool reaches(std::span<const std::byte>) const override { return false; }
+  void gather_pages(const GatherPagesParams& params) override {
+    damaged_page_ = gather_host_pages(params);
+  }
   Result<void> synchronize(Deadline) override { return {}; }
+  std::optional<int64_t> damaged_page() const override { return damaged_page_; }
+
+ private:
+  std::optional<int64_t> damaged_page_;
 };
 
 }  // namespace millrace::kernels

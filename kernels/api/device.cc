@@ -34,6 +34,10 @@ constexpr const char* kFloat8 = "products of 8-bit floats";
 
 }  // namespace
 
+Result<HostLock> Device::lock_host(std::span<std::byte>) {
+  return error(Errc::kUnsupported, "{}: its memory is the host's", info().name);
+}
+
 void Device::route(const RouteParams&) {
   refuse(*this, kExperts);
 }
@@ -92,6 +96,19 @@ HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
 
 HostBuffer::~HostBuffer() {
   if (data_ != nullptr) device_->free_host(data_);
+}
+
+HostLock::HostLock(HostLock&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)), memory_(other.memory_) {}
+
+HostLock& HostLock::operator=(HostLock&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(memory_, other.memory_);
+  return *this;
+}
+
+HostLock::~HostLock() {
+  if (device_ != nullptr) device_->unlock_host(memory_);
 }
 
 }  // namespace millrace::kernels

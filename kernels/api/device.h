@@ -9,6 +9,7 @@
 // CudaError, which ends the rank.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -140,6 +141,21 @@ class HostBuffer {
   int64_t bytes_ = 0;
 };
 
+// Host memory of others that is page-locked, and reached by the device's lanes, as long as this lives. Ends
+// before the memory and the device; no lane gathers from it by then.
+class HostLock {
+ public:
+  HostLock() = default;
+  HostLock(Device* device, std::span<std::byte> memory) : device_(device), memory_(memory) {}
+  HostLock(HostLock&& other) noexcept;
+  HostLock& operator=(HostLock&& other) noexcept;
+  ~HostLock();
+
+ private:
+  Device* device_ = nullptr;
+  std::span<std::byte> memory_;
+};
+
 // Marks of a device whose calls return when their work is done.
 TimeMark host_time_mark();
 double host_elapsed_s(TimeMark from, TimeMark to);
@@ -155,6 +171,10 @@ class Device {
   // 64-byte aligned. kExhausted with the numbers when it does not fit.
   virtual Result<DeviceBuffer> allocate(int64_t bytes) = 0;
   virtual Result<HostBuffer> allocate_host(int64_t bytes) = 0;
+  // Whole pages of the system, on any thread, whatever others do with the device. kUnsupported: the
+  // device's memory is the host's, or the host's is not seen under the same addresses; kExhausted: the
+  // system locks no more. A single copy() or copy_rows() must stay within what was locked at once.
+  virtual Result<HostLock> lock_host(std::span<std::byte> memory);
   // Copies between host and device memory in either direction, in stream order. Host memory stays
   // as it is until synchronize(), and has what was copied to it after.
   virtual void copy(void* destination, const void* source, int64_t bytes) = 0;
@@ -205,8 +225,10 @@ class Device {
  private:
   friend class DeviceBuffer;
   friend class HostBuffer;
+  friend class HostLock;
   virtual void free(void* data, int64_t bytes) noexcept = 0;
   virtual void free_host(void* data) noexcept = 0;
+  virtual void unlock_host(std::span<std::byte> /*memory*/) noexcept {}
 };
 
 }  // namespace millrace::kernels

@@ -3,13 +3,15 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 
 #include "common/check.h"
 #include "common/units.h"
+#include "kernels/cuda/cuda_copy_lane.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/copy_rows_async.h"
-#include "kernels/cuda/runtime/cuda_copy_lane.h"
 #include "kernels/cuda/runtime/event_ring.h"
+#include "kernels/cuda/runtime/locked_memory.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 #include "kernels/cuda/runtime/pinned_memory.h"
 #include "kernels/cuda/runtime/stream.h"
@@ -38,6 +40,10 @@ bool runs_our_kernels(int index) {
 // rows. Asking the driver for each and giving it back cost 2 of the 30 ms of 1,024 tokens
 // (docs/notebook/service.md).
 constexpr int64_t kPooledBytes = int64_t{16} << 20;
+
+// Gathers at once, each on one multiprocessor: four of them bring no more, and two 5 % less
+// (docs/notebook/prefix-on-gpus.md).
+constexpr size_t kNumGathers = 3;
 
 // Of the GPU, or of its instance where it is divided: what nvidia-smi shows, without the dashes.
 std::string uuid_of(const cudaDeviceProp& properties) {
@@ -117,6 +123,11 @@ class CudaDevice final : public Device {
     return HostBuffer(this, data, bytes);
   }
 
+  Result<HostLock> lock_host(std::span<std::byte> memory) override {
+    use();
+    MR_RETURN_IF_ERROR(locked_.lock(memory));
+    return HostLock(this, memory);
+  }
   void copy(void* destination, const void* source, int64_t bytes) override {
     if (bytes == 0) return;
     use();
@@ -135,7 +146,8 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<CopyLane> make_copy_lane() override {
     use();
-    return std::make_unique<cuda::CudaCopyLane>(index_, stream_.get());
+    return std::make_unique<cuda::CudaCopyLane>(
+        index_, stream_.get(), gathers_[num_lanes_++ % kNumGathers].get(), locked_);
   }
   std::optional<GpuStream> gpu_stream() const override {
     return GpuStream{.gpu = index_, .handle = stream_.get()};
@@ -231,6 +243,11 @@ class CudaDevice final : public Device {
     pinned_.free(data);
   }
 
+  void unlock_host(std::span<std::byte> memory) noexcept override {
+    cudaSetDevice(index_);
+    locked_.unlock(memory);
+  }
+
   int index_;
   std::string name_;
   std::string id_;
@@ -239,7 +256,10 @@ class CudaDevice final : public Device {
   int64_t total_bytes_;
   cuda::MemoryPool pool_;
   cuda::PinnedMemory pinned_;
+  cuda::LockedMemory locked_;
   cuda::Stream stream_;
+  std::array<cuda::Stream, kNumGathers> gathers_;
+  size_t num_lanes_ = 0;
   cuda::UploadRing uploads_;
   cuda::EventRing marks_{kMarksKept};
   cuda::Gemm gemm_;

@@ -25,9 +25,9 @@ std::span<const std::byte> PageIo::address(Tier tier, int32_t slot) const {
   return whole_slot.first(std::min(whole_slot.size(), static_cast<size_t>(page_bytes_)));
 }
 
-void PageIo::prefault(int num_threads) {
+void PageIo::prefault(int num_threads, const Prefault::Then& then) {
   for (auto& tier : tiers_) {
-    if (tier.memory) tier.memory->prefault(num_threads);
+    if (tier.memory) tier.memory->prefault(num_threads, then);
   }
 }
 

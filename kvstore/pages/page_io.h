@@ -32,7 +32,7 @@ class PageIo {
   // The page in place; empty when its tier must be read.
   std::span<const std::byte> address(Tier tier, int32_t slot) const;
   std::vector<const SharedMemory*> shared() const;
-  void prefault(int num_threads);
+  void prefault(int num_threads, const Prefault::Then& then);
   // kCorrupt, with the page named, when the bytes do not have the checksum they were written with.
   Result<void> read(Tier tier, int32_t slot, const PageEntry& page,
                     std::span<std::byte> bytes) const;

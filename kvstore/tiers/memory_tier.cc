@@ -63,8 +63,9 @@ std::span<const std::byte> MemoryTier::address(int64_t slot) const {
   return {at(slot), static_cast<size_t>(slot_bytes_)};
 }
 
-void MemoryTier::prefault(int num_threads) {
-  prefault_.emplace(std::span(base_, static_cast<size_t>(num_slots_ * slot_bytes_)), num_threads);
+void MemoryTier::prefault(int num_threads, const Prefault::Then& then) {
+  prefault_.emplace(std::span(base_, static_cast<size_t>(num_slots_ * slot_bytes_)), num_threads,
+                    then);
 }
 
 std::byte* MemoryTier::at(int64_t slot) const {

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 
-#include "common/system/prefault.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
@@ -27,7 +26,7 @@ class MemoryTier final : public SlotMemory {
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override;
   std::span<const std::byte> address(int64_t slot) const override;
   // In the order of the slots.
-  void prefault(int num_threads) override;
+  void prefault(int num_threads, const Prefault::Then& then) override;
   const SharedMemory* shared() const override { return shared_ ? &*shared_ : nullptr; }
 
  private:

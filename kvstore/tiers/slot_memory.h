@@ -11,6 +11,7 @@
 #include <span>
 
 #include "common/result.h"
+#include "common/system/prefault.h"
 #include "common/system/shared_memory.h"
 
 namespace millrace::kvstore {
@@ -30,8 +31,9 @@ class SlotMemory {
   // The slot in place, one slot long; empty when it cannot be addressed and must be read().
   virtual std::span<const std::byte> address(int64_t slot) const = 0;
 
-  // Makes host memory behind it resident on so many threads, meanwhile. Once.
-  virtual void prefault(int /*num_threads*/) {}
+  // Makes host memory behind it resident on so many threads, meanwhile, and tells `then` of it piece by
+  // piece. Once.
+  virtual void prefault(int /*num_threads*/, const Prefault::Then& /*then*/) {}
 
   // What other processes can map of it, slot 0 first; null for what is this process' alone.
   virtual const SharedMemory* shared() const { return nullptr; }

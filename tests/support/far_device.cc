@@ -55,15 +55,24 @@ class FarDevice::Lane final : public kernels::CopyLane {
   explicit Lane(FarDevice& device) : device_(device) {}
   void follow() override { followed_ = device_.num_called(); }
   void copy_rows(const CopyRowsParams& params) override {
-    {
-      const std::lock_guard lock(device_.mutex_);
-      if (device_.lanes_held_) return device_.held_copies_.push_back(params);
-    }
-    const Turn turn(device_);
-    device_.catch_up(followed_);
-    const Access access(device_);
-    kernels::copy_host_rows(params);
+    copy([params] { kernels::copy_host_rows(params); });
   }
+  bool reaches(std::span<const std::byte> bytes) const override {
+    return device_.locked_.contain(bytes);
+  }
+  void gather_pages(const kernels::GatherPagesParams& params) override {
+    for (const auto& page : params.pages) {
+      MR_CHECK(reaches({page.bytes, static_cast<size_t>(params.page_bytes)}),
+               "a page out of reach");
+    }
+    std::vector<kernels::HostPage> pages(params.pages.begin(), params.pages.end());
+    device_.num_gathered_ += std::ssize(pages);
+    copy([this, pages = std::move(pages), to = params]() mutable {
+      to.pages = pages;
+      damaged_page_ = kernels::gather_host_pages(to);
+    });
+  }
+  std::optional<int64_t> damaged_page() const override { return damaged_page_; }
   Result<void> synchronize(Deadline) override {
     const std::lock_guard lock(device_.mutex_);
     if (!device_.lanes_held_) return {};
@@ -71,8 +80,20 @@ class FarDevice::Lane final : public kernels::CopyLane {
   }
 
  private:
+  void copy(std::function<void()> what) {
+    {
+      const std::lock_guard lock(device_.mutex_);
+      if (device_.lanes_held_) return device_.held_copies_.push_back(std::move(what));
+    }
+    const Turn turn(device_);
+    device_.catch_up(followed_);
+    const Access access(device_);
+    what();
+  }
+
   FarDevice& device_;
   int64_t followed_ = 0;
+  std::optional<int64_t> damaged_page_;
 };
 
 std::unique_ptr<kernels::CopyLane> FarDevice::make_copy_lane() {
@@ -138,6 +159,12 @@ Result<kernels::HostBuffer> FarDevice::allocate_host(int64_t bytes) {
 
 void FarDevice::free_host(void* data) noexcept {
   std::free(data);
+}
+
+Result<kernels::HostLock> FarDevice::lock_host(std::span<std::byte> memory) {
+  if (refuses_locks_) return error(Errc::kExhausted, "{} bytes are not locked", memory.size());
+  locked_.add(memory);
+  return kernels::HostLock(this, memory);
 }
 
 void FarDevice::set_accessible(bool accessible) {
@@ -223,7 +250,7 @@ void FarDevice::release_lanes() {
   const std::lock_guard lock(mutex_);
   lanes_held_ = false;
   const Access access(*this);
-  for (const auto& copy : std::exchange(held_copies_, {})) kernels::copy_host_rows(copy);
+  for (const auto& copy : std::exchange(held_copies_, {})) copy();
 }
 
 kernels::TimeMark FarDevice::mark() {

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/address_ranges.h"
 #include "kernels/api/device.h"
 #include "tests/support/kept_params.h"
 
@@ -46,6 +47,10 @@ class FarDevice final : public kernels::Device {
   // As a GPU that hangs: from now on copies of lanes do not come to an end, and who waits for them
   // is out of time.
   void hold_lanes();
+  // Whether memory can be locked: kExhausted.
+  void refuse_locks(bool refuse) { refuses_locks_ = refuse; }
+  // Pages that lanes have gathered.
+  int64_t num_gathered() const { return num_gathered_; }
   // They end after all, in their order.
   void release_lanes();
 
@@ -53,6 +58,7 @@ class FarDevice final : public kernels::Device {
   int64_t free_bytes() const override { return device_->free_bytes(); }
   Result<kernels::DeviceBuffer> allocate(int64_t bytes) override;
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override;
+  Result<kernels::HostLock> lock_host(std::span<std::byte> memory) override;
   void copy(void* destination, const void* source, int64_t bytes) override;
   void copy_rows(const kernels::CopyRowsParams& params) override;
   void copy_pieces(const kernels::CopyPiecesParams& params) override {
@@ -128,6 +134,7 @@ class FarDevice final : public kernels::Device {
   void set_accessible(bool accessible);
   void free(void* data, int64_t bytes) noexcept override;
   void free_host(void* data) noexcept override;
+  void unlock_host(std::span<std::byte> memory) noexcept override { locked_.remove(memory); }
 
   std::unique_ptr<kernels::Device> device_;
   // One thread at a time has the turn: does operations, or a lane's copies. Lanes do what they follow
@@ -155,7 +162,10 @@ class FarDevice final : public kernels::Device {
   int num_failures_ = 0;
   std::atomic<bool> hangs_ = false;
   bool lanes_held_ = false;
-  std::deque<kernels::CopyRowsParams> held_copies_;
+  std::deque<std::function<void()>> held_copies_;
+  AddressRanges locked_;
+  std::atomic<bool> refuses_locks_ = false;
+  std::atomic<int64_t> num_gathered_ = 0;
 };
 
 }  // namespace millrace::test

@@ -1,10 +1,12 @@
 #include "worker/staging/page_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <utility>
 
 #include "common/checksum.h"
+#include "common/log.h"
 #include "common/system/stream_copy.h"
 
 namespace millrace::worker {
@@ -13,6 +15,8 @@ namespace {
 
 // For the device to be through with what is overwritten: a layer's computation, at most.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
+
+static_assert(kChunkPages <= kernels::kMaxGatheredPages);
 
 }  // namespace
 
@@ -48,25 +52,83 @@ Result<void> PageReader::wait(Deadline deadline) {
                layer_.request_id, layer_.layer, done.error().message);
 }
 
-Result<void> PageReader::bring(const PageChunk& chunk, Workspace& workspace) {
+KvPlace PageReader::destination(const PageChunk& chunk) const {
   const int64_t half_bytes = geometry().page_bytes() / 2;
   const int64_t row_bytes = half_bytes / geometry().page_tokens;
   const int64_t offset = chunk.head * layer_.to.stride * row_bytes + chunk.first * half_bytes;
-  auto* to_k = static_cast<std::byte*>(layer_.to.k) + offset;
-  auto* to_v = static_cast<std::byte*>(layer_.to.v) + offset;
-  const int64_t bytes = chunk.count * half_bytes;
-  auto* k = runs_beside() ? workspace.pages.as<std::byte>() : to_k;
-  auto* v = runs_beside() ? k + bytes : to_v;
-  MR_RETURN_IF_ERROR(with_pages(chunk, [&](int64_t i, const std::byte* page) {
-    stream_copy(k + i * half_bytes, page, static_cast<size_t>(half_bytes));
-    stream_copy(v + i * half_bytes, page + half_bytes, static_cast<size_t>(half_bytes));
+  return {.k = static_cast<std::byte*>(layer_.to.k) + offset,
+          .v = static_cast<std::byte*>(layer_.to.v) + offset,
+          .stride = layer_.to.stride};
+}
+
+Result<void> PageReader::bring(const PageChunk& chunk, Workspace& workspace) {
+  auto& lane = *workspace.lane;
+  const auto to = destination(chunk);
+  const int64_t bytes = chunk.count * geometry().page_bytes() / 2;
+  const KvPlace staged{.k = workspace.pages.as<std::byte>(),
+                       .v = workspace.pages.as<std::byte>() + bytes};
+  bool gathered = false;
+  MR_RETURN_IF_ERROR(with_pages(chunk, [&](Pages pages) {
+    gathered = reached(pages, lane);
+    if (gathered) return gather(chunk, pages, lane);
+    return copy(chunk, pages, runs_beside() ? staged : to);
   }));
-  if (!runs_beside()) return {};
-  for (const auto& [from, to] : {std::pair{k, to_k}, std::pair{v, to_v}}) {
-    workspace.lane->copy_rows(
-        {.destination = to, .source = from, .row_bytes = bytes, .num_rows = 1});
+  if (gathered || !runs_beside()) return {};
+  for (const auto& [from, rows] : {std::pair{staged.k, to.k}, std::pair{staged.v, to.v}}) {
+    lane.copy_rows({.destination = rows, .source = from, .row_bytes = bytes, .num_rows = 1});
   }
-  return workspace.lane->synchronize(Deadline::after(kLayerTimeout));
+  return lane.synchronize(Deadline::after(kLayerTimeout));
+}
+
+bool PageReader::reached(Pages pages, const kernels::CopyLane& lane) {
+  if (!runs_beside()) return false;
+  const auto away =
+      std::ranges::find_if(pages, [&](const auto& page) { return !lane.reaches(page.bytes); });
+  if (away == pages.end()) return true;
+  if (away->tier == Tier::kHost && !told_.exchange(true)) {
+    spdlog::info(
+        "request '{}': cached pages take the slower way, the host pool is not page-locked, or not "
+        "yet",
+        layer_.request_id);
+  }
+  return false;
+}
+
+// The pages stay pinned until the device has read them.
+Result<void> PageReader::gather(const PageChunk& chunk, Pages pages, kernels::CopyLane& lane) {
+  std::array<kernels::HostPage, kChunkPages> table;
+  std::ranges::transform(pages, table.begin(), [](const auto& page) {
+    return kernels::HostPage{.bytes = page.bytes.data(), .checksum = page.checksum};
+  });
+  const auto to = destination(chunk);
+  lane.gather_pages({.pages = std::span(table).first(pages.size()),
+                     .page_bytes = geometry().page_bytes(),
+                     .k = to.k,
+                     .v = to.v});
+  MR_RETURN_IF_ERROR(lane.synchronize(Deadline::after(kLayerTimeout)));
+  const auto page = lane.damaged_page();
+  if (!page) return {};
+  return damaged(chunk, pages, static_cast<size_t>(*page));
+}
+
+Result<void> PageReader::copy(const PageChunk& chunk, Pages pages, const KvPlace& to) const {
+  const auto half_bytes = static_cast<size_t>(geometry().page_bytes() / 2);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const std::byte* const bytes = pages[i].bytes.data();
+    stream_copy(static_cast<std::byte*>(to.k) + i * half_bytes, bytes, half_bytes);
+    stream_copy(static_cast<std::byte*>(to.v) + i * half_bytes, bytes + half_bytes, half_bytes);
+    if (checksum(pages[i].bytes) != pages[i].checksum)
+      return damaged(chunk, pages, i);  // from the core's caches
+  }
+  return {};
+}
+
+Error PageReader::damaged(const PageChunk& chunk, Pages pages, size_t page) const {
+  return error(Errc::kCorrupt,
+               "request '{}': layer {} kv head {} page {} in {} memory has not the checksum it was "
+               "written with",
+               layer_.request_id, layer_.layer, geometry().first_kv_head + chunk.head,
+               layer_.pages[static_cast<size_t>(chunk.first) + page], tier_name(pages[page].tier));
 }
 
 // Pages on disk take memory while they are pinned. Where it does not suffice for those of all
@@ -90,18 +152,7 @@ Result<void> PageReader::pin_and_use(const PageChunk& chunk, const Use& use) {
                       store_.pin_prefix(layer_.request_id, layer_.layer,
                                         geometry().first_kv_head + chunk.head, pages));
   MR_RETURN_IF_ERROR(pinned->load());
-  for (size_t i = 0; i < pages.size(); ++i) {
-    const auto& page = pinned->pages()[i];
-    use(static_cast<int64_t>(i), page.bytes.data());
-    if (checksum(page.bytes) == page.checksum) continue;  // from the core's caches
-    return error(
-        Errc::kCorrupt,
-        "request '{}': layer {} kv head {} page {} in {} memory has not the checksum it was "
-        "written with",
-        layer_.request_id, layer_.layer, geometry().first_kv_head + chunk.head, pages[i],
-        tier_name(page.tier));
-  }
-  return {};
+  return use(pinned->pages());
 }
 
 }  // namespace millrace::worker

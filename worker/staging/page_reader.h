@@ -1,10 +1,11 @@
 // Brings cached pages of a layer from the KV store into device memory, on threads of its own, beside
-// the device's operations: PageWriter's way back. Each thread takes a few pages at a time: copies
-// them into page-locked memory, and from there to the device, K and V each to rows of their own.
-// Not a copy a page: 131,072 tokens of 32 layers and 8 heads would be a million
-// (docs/notebook/prefix-on-gpus.md).
+// the device's operations: PageWriter's way back. Each thread takes a few pages at a time. Where the device
+// reaches them (Device::lock_host), it gathers and checks them itself. Others the thread checks and
+// copies into page-locked memory, and from there to the device, K and V each to rows of their own. Not a
+// copy a page: 131,072 tokens of 32 layers and 8 heads would be a million (docs/notebook/prefix-on-gpus.md).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <shared_mutex>
 #include <span>
@@ -61,18 +62,29 @@ class PageReader {
 
   PageReader(kvstore::KvStore& store, int num_threads) : store_(store), threads_(num_threads) {}
 
+  using Pages = std::span<const kvstore::PinnedPage>;
+
   Result<void> bring(const PageChunk& chunk, Workspace& workspace);
-  // Calls `use` with the bytes of the chunk's pages, wherever they lie.
+  // Calls `use` with the chunk's pages, wherever they lie.
   template <typename Use>
   Result<void> with_pages(const PageChunk& chunk, const Use& use);
   template <typename Use>
   Result<void> pin_and_use(const PageChunk& chunk, const Use& use);
+  // Where a chunk's pages go.
+  KvPlace destination(const PageChunk& chunk) const;
+  // Whether the lane may gather them all.
+  bool reached(Pages pages, const kernels::CopyLane& lane);
+  Result<void> gather(const PageChunk& chunk, Pages pages, kernels::CopyLane& lane);
+  // To rows of the host's, checked.
+  Result<void> copy(const PageChunk& chunk, Pages pages, const KvPlace& to) const;
+  Error damaged(const PageChunk& chunk, Pages pages, size_t page) const;
 
   kvstore::KvStore& store_;
   std::vector<Workspace> workspaces_;
   CachedLayer layer_;
-  std::shared_mutex pins_;  // exclusive: one thread alone has pages pinned
-  ChunkThreads threads_;    // last: they use all of the above
+  std::shared_mutex pins_;          // exclusive: one thread alone has pages pinned
+  std::atomic<bool> told_ = false;  // that pages in host memory are not reached
+  ChunkThreads threads_;            // last: they use all of the above
 };
 
 }  // namespace millrace::worker

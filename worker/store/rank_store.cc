@@ -7,6 +7,7 @@
 #include "common/units.h"
 #include "worker/ranks/agreement.h"
 #include "worker/store/device_tier.h"
+#include "worker/store/pool_locks.h"
 
 namespace millrace::worker {
 
@@ -91,7 +92,9 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
   MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
   // Not before all ranks have seen how much memory is free.
   if (!runtime.device().info().host_memory) {
-    (*store)->prefault(std::min(runtime.cores().num_threads, kMaxPrefaultThreads));
+    (*store)->prefault(
+        std::min(runtime.cores().num_threads, kMaxPrefaultThreads),
+        [locks = std::make_shared<PoolLocks>(runtime.device())](auto piece) { locks->add(piece); });
   }
   return store;
 }

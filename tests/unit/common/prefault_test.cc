@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <vector>
 
 namespace millrace {
@@ -40,6 +41,24 @@ TEST_P(PrefaultTest, MakesAllResidentAndChangesNothing) {
   EXPECT_EQ(memory_[17], std::byte{9});
   EXPECT_EQ(memory_[kBytes - 1], std::byte{7});
   EXPECT_EQ(memory_[kBytes / 2], std::byte{0});
+}
+
+TEST_P(PrefaultTest, TellsOfEveryPieceOnceItIsResident) {
+  std::mutex mutex;
+  std::vector<bool> told(kBytes / page_bytes());
+  Prefault prefault(memory_, GetParam(), [&](std::span<std::byte> piece) {
+    const std::lock_guard lock(mutex);
+    const auto first = static_cast<size_t>(piece.data() - memory_.data()) / page_bytes();
+    std::vector<unsigned char> resident(piece.size() / page_bytes());
+    EXPECT_EQ(mincore(piece.data(), piece.size(), resident.data()), 0);
+    for (size_t i = 0; i < resident.size(); ++i) {
+      EXPECT_EQ(resident[i] & 1, 1);
+      EXPECT_FALSE(told[first + i]);
+      told[first + i] = true;
+    }
+  });
+  prefault.wait();
+  EXPECT_EQ(std::ranges::count(told, true), std::ssize(told));
 }
 
 TEST_P(PrefaultTest, EndsBeforeItIsThrough) {

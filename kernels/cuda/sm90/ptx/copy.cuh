@@ -1,5 +1,6 @@
 // Copies between global and shared memory that a thread need not wait for: 16 bytes by cp.async,
-// boxes of a tensor by the copy engine (PTX ISA 9.0, "cp.async" and "cp.async.bulk.tensor").
+// boxes of a tensor and bytes in a row by the copy engine (PTX ISA 9.0, "cp.async", "cp.async.bulk" and
+// "cp.async.bulk.tensor").
 #pragma once
 
 #include <cuda.h>
@@ -36,6 +37,21 @@ __device__ inline void store_box(const CUtensorMap& map, int32_t x, int32_t y, i
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
       "r"(x), "r"(y), "r"(z), "r"(shared)
       : "memory");
+}
+// Bytes in a row, whole 16s from an address of whole 16s: to shared memory, counted on `barrier`, and from
+// there, as store_box. `global` may be host memory that the GPU reaches. One thread.
+__device__ inline void copy_bytes(uint32_t shared, const void* global, uint32_t bytes,
+                                  uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+__device__ inline void store_bytes(void* global, uint32_t shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared), "r"(bytes)
+               : "memory");
 }
 __device__ inline void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

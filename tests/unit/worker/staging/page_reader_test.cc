@@ -1,9 +1,11 @@
-// Cached pages on their way to a device that faults where the host touches its memory: from memory
-// and from disk, one prefix after another, whatever became of those before.
+// Cached pages on their way to a device that faults where the host touches its memory: from memory, that
+// it reaches or not, and from disk, one prefix after another, whatever became of those before.
 #include "worker/staging/page_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/far_device.h"
@@ -22,11 +24,22 @@ constexpr int64_t kHeadFloats = 64 * kHeadDim;  // of K or V of a page
 constexpr int64_t kPages = 300;                 // more than two chunks of a head
 constexpr auto kLease = std::chrono::hours(1);
 
-class PageReaderTest : public testing::TestWithParam<bool> {
+constexpr int64_t kAllPages = kPages * kLayers * kHeads;
+
+enum class Reach {
+  kHosts,   // the device's memory is the host's
+  kOwn,     // it has its own, and reaches none of the host's
+  kLocked,  // and all pages that lie in the host's
+};
+
+class PageReaderTest : public testing::TestWithParam<Reach> {
  protected:
   PageReaderTest() {
     constexpr int64_t kSlots = (kPages + 8) * kLayers * kHeads;
     auto memory = must(kvstore::MemoryTier::allocate(kSlots, geometry_.page_bytes()));
+    pool_ = {const_cast<std::byte*>(memory->address(0).data()),
+             static_cast<size_t>(kSlots * geometry_.page_bytes())};
+    if (GetParam() == Reach::kLocked) lock_ = must(far_.lock_host(pool_));
     store_ = must(kvstore::make_kv_store(
         {.device_bytes = kSlots * geometry_.page_bytes(),
          .host_bytes = kSlots * geometry_.record_bytes(),
@@ -124,13 +137,16 @@ class PageReaderTest : public testing::TestWithParam<bool> {
   std::unique_ptr<kvstore::KvStore> store_;
   std::unique_ptr<kernels::Device> near_ = kernels::make_cpu_device({.num_threads = 1});
   test::FarDevice far_{kernels::make_cpu_device({.num_threads = 1})};
-  kernels::Device* device_ = GetParam() ? static_cast<kernels::Device*>(&far_) : near_.get();
+  kernels::Device* device_ =
+      GetParam() == Reach::kHosts ? near_.get() : static_cast<kernels::Device*>(&far_);
+  std::span<std::byte> pool_;
+  kernels::HostLock lock_;
   bool no_room_ = false;                // for anything but the rows
   std::unique_ptr<PageReader> reader_;  // last: ends before its device
 };
 
 TEST_P(PageReaderTest, BringsEveryPageToItsRows) {
-  EXPECT_EQ(reader_->runs_beside(), GetParam());
+  EXPECT_EQ(reader_->runs_beside(), GetParam() != Reach::kHosts);
   for (const int64_t pages_at_once : {kPages, int64_t{128}, int64_t{7}}) {
     const auto id = fmt::format("behind, by {}", pages_at_once);
     begin_behind(id);
@@ -138,6 +154,18 @@ TEST_P(PageReaderTest, BringsEveryPageToItsRows) {
     EXPECT_TRUE(loaded.ok()) << loaded.error().to_string();
     store_->abort(id);
   }
+  EXPECT_EQ(far_.num_gathered(), GetParam() == Reach::kLocked ? 3 * kAllPages : 0);
+}
+
+TEST_P(PageReaderTest, BringsPagesOfWhichTheDeviceReachesSome) {
+  if (GetParam() != Reach::kLocked) GTEST_SKIP() << "of a device that reaches pages";
+  lock_ = {};
+  lock_ = must(far_.lock_host(pool_.first(pool_.size() / 2)));
+  begin_behind("behind");
+  const auto loaded = load_all("behind", kPages);
+  EXPECT_TRUE(loaded.ok()) << loaded.error().to_string();
+  EXPECT_GT(far_.num_gathered(), 0);
+  EXPECT_LT(far_.num_gathered(), kAllPages);
 }
 
 // As behind a layer that another source could not give.
@@ -187,8 +215,20 @@ TEST_P(PageReaderTest, ARequestThatIsNotHeldHasNoPrefix) {
   EXPECT_EQ(refused.error().code, Errc::kNotFound) << refused.error().to_string();
 }
 
-INSTANTIATE_TEST_SUITE_P(Memory, PageReaderTest, testing::Bool(),
-                         [](const auto& test) { return test.param ? "OfItsOwn" : "TheHosts"; });
+std::string name_of(const testing::TestParamInfo<Reach>& test) {
+  switch (test.param) {
+    case Reach::kHosts:
+      return "TheHosts";
+    case Reach::kOwn:
+      return "OfItsOwn";
+    case Reach::kLocked:
+      return "OfItsOwnAndLocked";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, PageReaderTest,
+                         testing::Values(Reach::kHosts, Reach::kOwn, Reach::kLocked), name_of);
 
 }  // namespace
 }  // namespace millrace::worker

@@ -1,0 +1,32 @@
+// Pages that lie anywhere in host memory, brought to rows in device memory, each compared with its
+// checksum on its way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace millrace::kernels {
+
+struct HostPage {
+  const std::byte* bytes = nullptr;  // 16-byte aligned
+  uint64_t checksum = 0;             // common/checksum.h
+};
+
+// 4 MiB of 32 KiB pages. Their addresses and checksums, 2 KiB, travel with the launch of a kernel, whose
+// parameters may have 4 KiB on every driver.
+inline constexpr int64_t kMaxGatheredPages = 128;
+
+// The first half of page i (its keys) goes to k + i * page_bytes / 2, the second to v + the same.
+struct GatherPagesParams {
+  std::span<const HostPage> pages;  // kMaxGatheredPages at most; read before the call returns
+  int64_t page_bytes = 0;           // of each; on a GPU whole KiB, up to 32
+  void* k = nullptr;
+  void* v = nullptr;
+};
+
+// The same between host addresses: one of the pages that do not match their checksum, if any do not.
+std::optional<int64_t> gather_host_pages(const GatherPagesParams& params);
+
+}  // namespace millrace::kernels

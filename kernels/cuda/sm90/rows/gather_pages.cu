@@ -1,0 +1,98 @@
+// Each warp takes a page at a time through a buffer of its own in shared memory:
+//   copy engine: page, host -> buffer
+//   copy engine: halves, buffer -> device     beside it the warp: checksum of the buffer
+// One multiprocessor so reads some 26 GB/s from the host, and two what the bus has, where ordinary loads
+// take eight for it (docs/notebook/prefix-on-gpus.md).
+#include "kernels/cuda/sm90/rows/gather_pages.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/sm90/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/ptx/copy.cuh"
+#include "kernels/cuda/sm90/rows/page_checksum.cuh"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int64_t kMaxPageBytes = 32 << 10;
+// As many pages on their way as shared memory holds.
+constexpr int kWarps = 6;
+
+struct GatherArguments {
+  HostPage pages[kMaxGatheredPages];
+  std::byte* k;
+  std::byte* v;
+  int32_t num_pages;
+  int32_t page_bytes;
+  int32_t* damaged;
+};
+
+__global__ void __launch_bounds__(kWarps * 32)
+    gather_pages_kernel(const __grid_constant__ GatherArguments arguments) {
+  extern __shared__ __align__(128) std::byte buffers[];  // [kWarps, page bytes]
+  __shared__ uint64_t arrivals[kWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool leads = threadIdx.x % 32 == 0;
+  const int page_bytes = arguments.page_bytes;
+  const int half_bytes = page_bytes / 2;
+  std::byte* const buffer = buffers + warp * page_bytes;
+  uint64_t* const arrived = &arrivals[warp];
+  if (leads) {
+    ptx::barrier_init(arrived, 1);
+    ptx::fence_barrier_init();
+    ptx::fence_async_shared();
+  }
+  __syncwarp();
+
+  uint32_t parity = 0;
+  for (int i = warp; i < arguments.num_pages; i += kWarps) {
+    const HostPage& page = arguments.pages[i];
+    const uint32_t shared = ptx::shared_address(buffer);
+    if (leads) {
+      ptx::wait_for_stores_to_read();
+      ptx::barrier_arrive_expecting(arrived, static_cast<uint32_t>(page_bytes));
+      ptx::copy_bytes(shared, page.bytes, static_cast<uint32_t>(page_bytes), arrived);
+    }
+    ptx::barrier_wait(arrived, parity);
+    parity ^= 1;
+    if (leads) {
+      const int64_t row = int64_t{i} * half_bytes;
+      ptx::store_bytes(arguments.k + row, shared, static_cast<uint32_t>(half_bytes));
+      ptx::store_bytes(arguments.v + row, shared + static_cast<uint32_t>(half_bytes),
+                       static_cast<uint32_t>(half_bytes));
+      ptx::commit_stores();
+    }
+    const uint64_t checksum = page_checksum(buffer, page_bytes / kChecksumBlockBytes);
+    if (leads && checksum != page.checksum) *arguments.damaged = i;
+    __syncwarp();  // all have read the buffer
+  }
+  if (leads) ptx::wait_for_stores_to_read();
+}
+
+}  // namespace
+
+void gather_pages(const GatherPagesParams& params, int32_t* damaged, cudaStream_t stream) {
+  MR_CHECK(std::ssize(params.pages) <= kMaxGatheredPages, "{} pages at a time",
+           params.pages.size());
+  MR_CHECK(params.page_bytes > 0 && params.page_bytes <= kMaxPageBytes &&
+               params.page_bytes % kChecksumBlockBytes == 0,
+           "pages of {} bytes", params.page_bytes);
+  if (params.pages.empty()) return;
+  GatherArguments arguments{.pages = {},
+                            .k = static_cast<std::byte*>(params.k),
+                            .v = static_cast<std::byte*>(params.v),
+                            .num_pages = static_cast<int32_t>(params.pages.size()),
+                            .page_bytes = static_cast<int32_t>(params.page_bytes),
+                            .damaged = damaged};
+  std::ranges::copy(params.pages, arguments.pages);
+  const int bytes = kWarps * arguments.page_bytes;
+  MR_CUDA_CHECK(cudaFuncSetAttribute(gather_pages_kernel,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  gather_pages_kernel<<<1, kWarps * 32, static_cast<size_t>(bytes), stream>>>(arguments);
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,25 @@
+#include "worker/store/pool_locks.h"
+
+#include <utility>
+
+#include "common/log.h"
+
+namespace millrace::worker {
+
+void PoolLocks::add(std::span<std::byte> piece) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (refused_) return;
+  }
+  auto locked = device_.lock_host(piece);
+  const std::lock_guard lock(mutex_);
+  if (locked.ok()) {
+    locks_.push_back(std::move(*locked));
+    return;
+  }
+  if (!std::exchange(refused_, true)) {
+    spdlog::warn("cached prefixes come to the GPU at half the speed: {}", locked.error().message);
+  }
+}
+
+}  // namespace millrace::worker
