@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "comm/ucx/ucx_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/system/usable_cores.h"
@@ -27,12 +27,13 @@ namespace {
 namespace json = boost::json;
 
 struct Options {
-  std::string manifest, model, transport = "auto";
+  std::string manifest, model;
   int32_t tokens = 32;
   std::vector<double> masses = {0.98};
   std::vector<double> budgets;  // shares of all pages
   bool start = false;           // times to the first token
   bool skip_bound = false;
+  bool same_host = true;  // pages of ranks on this host are copied from their memory
   int repeats = 3;
 };
 
@@ -70,17 +71,10 @@ T must(Result<T> result) {
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : options_(options), manifest_(must(kvclient::read_manifest(options.manifest))) {
-    auto transports = comm::UcxTransports::kAuto;
-    for (const auto& [name, value] : comm::ucx_transport_names()) {
-      if (name == options.transport) transports = value;
-    }
-    transport_ = must(comm::UcxTransport::create({.transports = transports}));
-    same_host_ = transports == comm::UcxTransports::kAuto;
-  }
+      : options_(options), manifest_(must(kvclient::read_manifest(options.manifest))) {}
 
   void run() {
-    reference_ = must(decode::decode(*transport_, manifest_, decode_options())).token_ids;
+    reference_ = must(decode::decode(transport_, manifest_, decode_options())).token_ids;
     for (const double mass : options_.masses) {
       auto wanted = progressive();
       wanted.progressive.mass = mass;
@@ -109,7 +103,7 @@ class Bench {
             .threads_per_rank = usable_cores(),
             .max_tokens = options_.tokens,
             .ignore_eos = true,
-            .client = {.same_host = same_host_},
+            .client = {.same_host = options_.same_host},
             .follow = reference_};
   }
   decode::DecodeOptions progressive() const {
@@ -125,7 +119,7 @@ class Bench {
 
   decode::DecodeReport compare(const std::string& name, const decode::DecodeOptions& wanted,
                                json::object more = {}) {
-    const auto report = must(decode::decode(*transport_, manifest_, wanted));
+    const auto report = must(decode::decode(transport_, manifest_, wanted));
     int64_t equal = 0;
     for (size_t i = 1; i < report.token_ids.size(); ++i) {
       equal += report.token_ids[i] == reference_[i];
@@ -213,8 +207,7 @@ class Bench {
 
   const Options options_;
   const kvclient::Manifest manifest_;
-  std::unique_ptr<comm::UcxTransport> transport_;
-  bool same_host_ = true;
+  comm::TcpTransport transport_{{}};
   std::vector<int32_t> reference_;
 };
 
@@ -227,7 +220,7 @@ int main(int argc, char** argv) {
   CLI::App app("Progressive attention beside dense attention and a fixed number of pages");
   app.add_option("--manifest", options.manifest)->required();
   app.add_option("--model", options.model)->required();
-  app.add_option("--transport", options.transport);
+  app.add_flag("!--no-same-host", options.same_host);
   app.add_option("--tokens", options.tokens);
   app.add_option("--mass", options.masses);
   app.add_option("--budget", options.budgets);

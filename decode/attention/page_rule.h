@@ -55,7 +55,8 @@ class BoundRule final : public PageRule {
 // for every page that is left; here each of those has its own: the log mass of page p is centre_p +
 // k_p spread_p, and the k of the pages attended so far say how k is distributed in the rest: with
 // their mean and kSafety of their deviation, as if log masses were normal (the mean of a log-normal),
-// cut off kDeviations above the mean. Pages that lead are no sample of the rest.
+// cut off kDeviations above the mean; and a page of the rest may hold a token that the head looks for,
+// which no sample foretells (kSoughtPages, kSoughtK). Pages that lead are no sample of the rest.
 // What is missing, how often and how far: docs/notebook/progressive-decoding.md.
 class CalibratedRule final : public PageRule {
  public:

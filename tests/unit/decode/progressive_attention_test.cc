@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "decode/attention/cpu_page_kernel.h"
 #include "tests/unit/decode/paged_cache.h"
@@ -257,6 +258,30 @@ TEST(CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
   EXPECT_GE(sum / static_cast<double>(queries_asked), 0.98);
   EXPECT_GE(least, 0.95);
   EXPECT_LE(pages_read, 8 * 2 * 40 * 90 / 100);
+}
+
+// Twelve pages of a mass of e each were attended, all with a k of 1; 28 of 40 are left, of a spread of
+// 4. If those have a k of 1 as well they hold 28 e^(4 - depth), and if 1.25 of the 40 have one of 2.5,
+// 1.25 / 40 * 28 e^(10 - depth) besides: a fiftieth of the whole from a depth of 10.35 on, the former
+// alone from 7.74 on.
+TEST(CalibratedRule, HoldsAPageOfTheRestForWhatTheHeadLooksFor) {
+  const CalibratedRule rule(0.98);
+  std::vector<int32_t> order(40);
+  std::iota(order.begin(), order.end(), 0);
+  const auto enough = [&](float depth) {
+    std::vector<PageEstimate> estimates(40, {.centre = 0, .spread = 1});
+    std::fill(estimates.begin() + 12, estimates.end(), PageEstimate{.centre = -depth, .spread = 4});
+    const std::vector<float> log_mass(40, 1);
+    return rule.enough({.estimates = estimates,
+                        .log_mass = log_mass,
+                        .order = order,
+                        .num_attended = 12,
+                        .num_leading = 3,
+                        .log_attended = std::log(12.0F) + 1});
+  };
+  EXPECT_FALSE(enough(7));
+  EXPECT_FALSE(enough(10.3F));
+  EXPECT_TRUE(enough(10.4F));
 }
 
 TEST(ProgressiveAttention, WhatStandsBehindThePromptCountsAsAttended) {
