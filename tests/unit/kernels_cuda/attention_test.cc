@@ -68,13 +68,13 @@ class CudaAttention : public GpuCase, public testing::WithParamInterface<DType> 
             .covered_pairs = pairs.values()};
   }
 
-  void expect_right(AttentionCase& problem) {
+  void expect_right(AttentionCase& problem, double out_atol = kOutAtol) {
     // Both take seconds on a CPU and only read the problem.
     auto slow = std::async(std::launch::async, [&] { return problem.run_ref(); });
     const AttentionResult naive = problem.run_naive();
     const AttentionResult actual = run_cuda(problem);
     const AttentionResult reference = slow.get();
-    EXPECT_TRUE(test::as_good_as_naive(actual.out, naive.out, reference.out, kOutAtol));
+    EXPECT_TRUE(test::as_good_as_naive(actual.out, naive.out, reference.out, out_atol));
     EXPECT_TRUE(test::as_good_as_naive(actual.lse, naive.lse, reference.lse, kLseAtol));
     EXPECT_EQ(actual.covered_pairs, reference.covered_pairs);
   }
@@ -239,15 +239,17 @@ TEST_P(CudaAttention, MergesThePartsOfLongWindows) {
   }
 }
 
-// The first keys that a row sees are among the largest: a mask off by one row shows.
+// One key has most of a row's mass, and often it is one at the window's edge: a mask that is off by a
+// key shows. The naive loop's largest weight is exactly 1, ours is rounded, and with it a V below 6.
 TEST_P(CudaAttention, WindowsOfSharpHeadsEndWhereTheyShould) {
+  const double out_atol = 6.0 / (GetParam() == DType::kBFloat16 ? 1 << 8 : 1 << 11);
   for (const int64_t window : {37, 100, 256}) {
     SCOPED_TRACE(window);
     AttentionShape shape = shape_of(700, 64, 2, 1);
     shape.window = window;
     shape.key_scale = 6;
     AttentionCase problem(shape, dense_heads(shape), 14);
-    expect_right(problem);
+    expect_right(problem, out_atol);
   }
 }
 
