@@ -73,7 +73,6 @@ class CudaDevice final : public Device {
             .float16_compute = true,
             .host_memory = false,
             .narrow_projections = true,
-            .sliding_windows = true,
             .fuses_swiglu = true,
             .computes_experts = true,
             .float8_products = true,
