@@ -34,7 +34,7 @@ struct AttentionParams {
                                    // are left as they are
   IndexView index;                 // of the query heads
   // Keys that each row sees: itself and those before it, exactly. The index is not read then, and no
-  // tile runs densely. 0: no window. Where DeviceInfo::sliding_windows.
+  // tile runs densely. 0: no window.
   int64_t window = 0;
   void* out = nullptr;   // [num_rows, num_query_heads, head_dim], kv.dtype
   float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Of what the row

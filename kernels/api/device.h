@@ -59,7 +59,6 @@ struct DeviceInfo {
   // Products that an element-wise operation reads are bfloat16 where that is the compute dtype:
   // half the bytes for an operation that memory bounds.
   bool narrow_projections = false;
-  bool sliding_windows = false;   // AttentionParams::window, PageScoresParams::window
   bool fuses_swiglu = false;      // needs no room for the products
   bool computes_experts = false;  // route() and experts()
   bool float8_products = false;   // kernels/api/float8.h

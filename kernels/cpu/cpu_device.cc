@@ -24,7 +24,6 @@ class CpuDevice final : public HostMemoryDevice {
                                 context_.num_threads == 1 ? "" : "s",
                                 cpu::simd_level_name(context_.simd)),
             .num_threads = context_.num_threads,
-            .sliding_windows = true,
             .computes_experts = true,
             .float8_products = true,
             // 7,900 tokens: 2.00 s of dense attention, 0.31 at density 0.124. 32,768 tokens under

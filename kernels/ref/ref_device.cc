@@ -9,11 +9,8 @@ namespace {
 class RefDevice final : public HostMemoryDevice {
  public:
   DeviceInfo info() const override {
-    return {.name = "reference",
-            .num_threads = 1,
-            .sliding_windows = true,
-            .computes_experts = true,
-            .float8_products = true};
+    return {
+        .name = "reference", .num_threads = 1, .computes_experts = true, .float8_products = true};
   }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }

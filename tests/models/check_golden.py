@@ -6,7 +6,7 @@
 
 float32: every top-10 logit within 0.02 (--logit-tolerance) and every K and V sample within 1e-3. bfloat16: the same first token and the
 golden top-5 logits within 0.5; float16 has three bits more, 0.0625. Where the golden file has them, log probabilities of probes as logits, and in
-float32 all generated tokens. Grids are TPxCP. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
+float32, or with --all-tokens, all generated tokens. Grids are TPxCP. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def compare(args, grid, case, result, kv):
         assert len(result["probe_logprobs"]) == len(case["probe_logprobs"])
         worst_logit = max(worst_logit, max(abs(a - b) for a, b in zip(result["probe_logprobs"], case["probe_logprobs"])))
     exact = args.dtype == "float32" and args.quantization == "none"
-    count = len(case.get("generated_token_ids", [0])) if exact else 1
+    count = len(case.get("generated_token_ids", [0])) if exact or args.all_tokens else 1
     tokens = case.get("generated_token_ids", [expected[0][0]])[:count]
     same_tokens = result["generated_token_ids"][:count] == tokens
     worst_kv = largest_kv_error(case, kv)
@@ -136,6 +136,7 @@ def main():
     parser.add_argument("--dtype", choices=sorted(LOGIT_TOLERANCE), default="float32")
     parser.add_argument("--quantization", choices=["none", "fp8"], default="none")
     parser.add_argument("--logit-tolerance", type=float)
+    parser.add_argument("--all-tokens", action="store_true")
     parser.add_argument("--grids", nargs="+", default=["1x1"])
     parser.add_argument("--head-plan", default="dense")
     parser.add_argument("--device", default="cpu")

@@ -116,7 +116,6 @@ kernels::DeviceInfo FarDevice::info() const {
   auto info = device_->info();
   info.name = "far " + info.name;
   info.host_memory = false;
-  info.sliding_windows = false;  // as on a GPU
   return info;
 }
 

@@ -58,11 +58,6 @@ Result<void> check_shape(const kernels::DeviceInfo& device, const model::ModelWe
                  "hidden_size {} is not supported on {}: must be a multiple of {} up to {}",
                  config.hidden_size, device.name, device.width_step, device.max_hidden_size);
   }
-  if (!config.layer_windows.empty() && !device.sliding_windows) {
-    return error(Errc::kUnsupported,
-                 "sliding_window {} is not supported on {}: all layers must have full attention",
-                 std::ranges::max(config.layer_windows), device.name);
-  }
   if (weights.shard.ffn_size % device.width_step != 0) {
     return error(
         Errc::kUnsupported,

@@ -1,5 +1,7 @@
 #include "bench/millrace_bench/kernels/kernel_cases.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -17,13 +19,18 @@ namespace {
 
 constexpr auto kTimeout = std::chrono::minutes(30);
 
-// Pairs that attention of one head computes, counted from its lists on the host.
-int64_t counted_pairs(const SampleLayer& layer, const HostIndex& index, int32_t head) {
+// Pairs that attention of one head computes, counted from its lists, or its window, on the host.
+int64_t counted_pairs(const SampleLayer& layer, const HostIndex& index, int32_t head,
+                      int64_t window) {
   const auto& tiles = layer.tiles();
   const int64_t dense_from = kernels::first_dense_position(layer.shape().num_tokens);
   kernels::TileCoverage coverage;
   int64_t pairs = 0;
   for (size_t t = 0; t < tiles.size(); ++t) {
+    if (window > 0) {
+      pairs += kernels::window_pairs(tiles[t], window);
+      continue;
+    }
     kernels::tile_coverage(index.view().head(head), tiles[t], static_cast<int64_t>(t),
                            tiles[t].position >= dense_from, coverage);
     pairs += kernels::covered_pairs(coverage, tiles[t]);
@@ -49,9 +56,10 @@ Result<std::vector<int64_t>> KernelCases::covered_pairs(kernels::AttentionParams
 }
 
 Result<void> KernelCases::attention(const SampleLayer& layer, const BenchIndex& index,
-                                    KernelRow& row) {
+                                    KernelRow& row, int64_t window) {
   const auto& shape = layer.shape();
-  const auto params = layer.attention(index.view());
+  auto params = layer.attention(index.view());
+  params.window = window;
   MR_ASSIGN_OR_RETURN(const auto pairs, covered_pairs(params));
   const auto all_pairs =
       static_cast<double>(std::accumulate(pairs.begin(), pairs.end(), int64_t{}));
@@ -60,9 +68,9 @@ Result<void> KernelCases::attention(const SampleLayer& layer, const BenchIndex& 
   row.index_bytes = index.bytes();
   if (options_.check) {
     MR_ASSIGN_OR_RETURN(const auto host, index.download(*device_));
-    MR_ASSIGN_OR_RETURN(auto output, check_attention(*device_, layer, host));
+    MR_ASSIGN_OR_RETURN(auto output, check_attention(*device_, layer, host, window));
     row.checks.push_back(std::move(output));
-    const auto difference = std::abs(pairs.front() - counted_pairs(layer, host, 0));
+    const auto difference = std::abs(pairs.front() - counted_pairs(layer, host, 0, window));
     row.checks.push_back({.what = "pairs", .error = static_cast<double>(difference)});
   }
   MR_ASSIGN_OR_RETURN(auto part, time("attention", [&] { device_->attention(params); }));
@@ -85,6 +93,13 @@ Result<KernelRow> KernelCases::dense(const SampleLayer& layer) {
   KernelRow row = empty_row("dense", "", layer.shape());
   MR_ASSIGN_OR_RETURN(const auto index, dense_index(layer.shape()));
   MR_RETURN_IF_ERROR(attention(layer, index, row));
+  return row;
+}
+
+Result<KernelRow> KernelCases::window(const SampleLayer& layer, int64_t window) {
+  KernelRow row = empty_row("window", window == 0 ? "none" : fmt::to_string(window), layer.shape());
+  MR_ASSIGN_OR_RETURN(const auto index, dense_index(layer.shape()));
+  MR_RETURN_IF_ERROR(attention(layer, index, row, window));
   return row;
 }
 

@@ -26,6 +26,8 @@ class KernelCases {
   Result<KernelRow> memory_copy(int64_t bytes);
 
   Result<KernelRow> dense(const SampleLayer& layer);
+  // Each row sees its last `window` keys; 0: all, as it is without windows.
+  Result<KernelRow> window(const SampleLayer& layer, int64_t window);
   // Index sets given by hand (bench_index.h), another for each list.
   Result<KernelRow> given_sets(const SampleLayer& layer, kernels::VerticalSlashBudget budget);
 
@@ -60,8 +62,10 @@ class KernelCases {
   // Runs attention once; of each head.
   Result<std::vector<int64_t>> covered_pairs(kernels::AttentionParams params);
   Result<KernelRow::Part> time(const char* name, const std::function<void()>& call);
-  // Runs attention under `index` once, checks it and counts pairs, then times it.
-  Result<void> attention(const SampleLayer& layer, const BenchIndex& index, KernelRow& row);
+  // Runs attention under `index` once, checks it and counts pairs, then times it. `window`: as
+  // kernels::AttentionParams.
+  Result<void> attention(const SampleLayer& layer, const BenchIndex& index, KernelRow& row,
+                         int64_t window = 0);
 
   kernels::Device* device_;
   Options options_;

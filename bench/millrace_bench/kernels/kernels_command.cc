@@ -27,7 +27,7 @@ constexpr int64_t kCopyBytes = 1 << 30;
 
 const std::vector<std::string> kCases = {"products",   "float8-products", "dense",
                                          "given-sets", "block-sparse",    "vertical-slash",
-                                         "adaptive",   "shares"};
+                                         "adaptive",   "shares",          "window"};
 // One rank's share is the whole, without the dense last rows as in the others.
 const std::vector<int> kShareRanks = {1, 2, 4, 8};
 
@@ -92,7 +92,7 @@ class Run {
       take(std::move(row));
     }
     if (wants("given-sets") || wants("block-sparse")) MR_RETURN_IF_ERROR(sparse_heads(tokens));
-    if (wants("vertical-slash") || wants("adaptive") || wants("shares")) {
+    if (wants("vertical-slash") || wants("adaptive") || wants("shares") || wants("window")) {
       return whole_layer(tokens);
     }
     return {};
@@ -121,6 +121,12 @@ class Run {
     if (wants("shares")) {
       MR_ASSIGN_OR_RETURN(auto rows, cases_.shares(all, kLargeBudget, kShareRanks));
       for (auto& row : rows) take(std::move(row));
+    }
+    if (wants("window")) {
+      for (const int64_t window : {int64_t{0}, command_.window}) {
+        MR_ASSIGN_OR_RETURN(auto row, cases_.window(all, window));
+        take(std::move(row));
+      }
     }
     if (!wants("adaptive")) return {};
     for (const float gamma : command_.gammas) {
@@ -171,6 +177,8 @@ void add_kernels_command(CLI::App& app, KernelsCommand& command) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--dtype", command.dtype)->transform(CLI::CheckedTransformer(kDTypes));
   app.add_option("--head-dim", command.head_dim)->check(CLI::Range(16, 256));
+  app.add_option("--window", command.window, "keys that a row of the window case sees")
+      ->check(CLI::Range(int64_t{1}, int64_t{4} << 20));
   app.add_option("--gamma", command.gammas, "GAMMA of the adaptive case, which decides the density")
       ->check(CLI::Range(0.01, 1.0));
   app.add_option("--enough", command.enough, "ENOUGH of the adaptive case")

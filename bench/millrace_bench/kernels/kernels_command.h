@@ -18,6 +18,7 @@ struct KernelsCommand {
   int64_t product_rows = 0;
   DType dtype = DType::kBFloat16;
   int32_t head_dim = 128;
+  int64_t window = 4096;  // of the window case
   // What the adaptive case is run with.
   std::vector<float> gammas = {0.8F};
   float enough = AdaptiveSetting().rule.enough;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include "bench/millrace_bench/kernels/host_head.h"
@@ -36,6 +37,12 @@ std::vector<int64_t> keys_of(const kernels::TileCoverage& coverage, int64_t posi
   for (const int32_t column : coverage.columns) {
     if (column <= position) keys.push_back(column);
   }
+  return keys;
+}
+
+std::vector<int64_t> keys_of_window(int64_t window, int64_t position) {
+  std::vector<int64_t> keys(static_cast<size_t>(std::min(window, position + 1)));
+  std::iota(keys.begin(), keys.end(), position + 1 - std::ssize(keys));
   return keys;
 }
 
@@ -153,7 +160,7 @@ HostIndex room_for_blocks(const SampledHead& sampled) {
 }  // namespace
 
 Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& layer,
-                                    const HostIndex& index) {
+                                    const HostIndex& index, int64_t window) {
   const auto& shape = layer.shape();
   const int64_t dense_from = kernels::first_dense_position(shape.num_tokens);
   const auto exact = [](double x) { return x; };
@@ -168,7 +175,8 @@ Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& 
       kernels::tile_coverage(index.view().head(head), tile, static_cast<int64_t>(number),
                              tile.position >= dense_from, coverage);
       for (const int64_t r : std::set<int64_t>{0, tile.num_rows - 1}) {
-        const auto keys = keys_of(coverage, tile.position + r);
+        auto keys = keys_of(coverage, tile.position + r);
+        if (window > 0) keys = keys_of_window(window, tile.position + r);
         const int64_t row = tile.local_row + r;
         MR_ASSIGN_OR_RETURN(const auto q, read_row(device, layer, layer.q(), row, head));
         MR_ASSIGN_OR_RETURN(const auto out, read_row(device, layer, layer.out(), row, head));

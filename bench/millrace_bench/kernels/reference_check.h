@@ -19,10 +19,10 @@ struct CheckResult {
   bool ok() const { return error <= allowed; }
 };
 
-// What layer.out() has under `index`: twice the error of a naive loop of the same precision is
-// allowed.
+// What layer.out() has under `index`, or under `window` where that is not 0: twice the error of a
+// naive loop of the same precision is allowed.
 Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& layer,
-                                    const HostIndex& index);
+                                    const HostIndex& index, int64_t window);
 
 // Probe's statistics of the last rows, `head` being the i-th of those it was run for. Errors are
 // relative to the largest value.

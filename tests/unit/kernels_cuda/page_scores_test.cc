@@ -13,7 +13,7 @@ namespace {
 class PageScores : public GpuCase {
  protected:
   std::vector<float> score(EstimationCase& c, const std::vector<int32_t>& heads,
-                           const std::vector<float>& lse) {
+                           const std::vector<float>& lse, int64_t window = 0) {
     const DeviceLayer layer(c);
     const DeviceArray<float> device_lse(lse);
     DeviceArray<float> pages(std::ssize(heads) * num_pages_of(c));
@@ -21,6 +21,7 @@ class PageScores : public GpuCase {
       page_scores({.last = layer.last(),
                    .kv = layer.kv(),
                    .lse = device_lse.data(),
+                   .window = window,
                    .heads = heads,
                    .page_scores = pages.data()},
                   context);
@@ -49,6 +50,32 @@ TEST_P(PageScoresIn, FollowTheReference) {
     // 64 x 64 terms of a page, each off by at most 2^-20 of itself: the score's rounding (its
     // magnitude is below 16) and that of the power of two. Scores are at most 1.
     EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
+  }
+}
+
+// Chunks are of 1,024 keys: windows that begin in the last, at its end and in others.
+TEST_P(PageScoresIn, CountOnlyWhatTheWindowLetsARowSee) {
+  for (const int64_t num_tokens : {1, 64, 65, 130, 1100, 4099}) {
+    for (const int64_t window : {1, 40, 64, 100, 1024, 3000, 5000}) {
+      SCOPED_TRACE(testing::Message() << num_tokens << " tokens, window " << window);
+      EstimationCase c({.num_tokens = num_tokens,
+                        .num_query_heads = 6,
+                        .num_kv_heads = 2,
+                        .head_dim = window % 3 == 1 ? 64 : 128,
+                        .dtype = GetParam()},
+                       static_cast<uint64_t>(60 + num_tokens));
+      const std::vector<int32_t> heads = {5, 0, 2};
+      const auto lse = window_lse(c, heads, window);
+      const auto expected = scores_on_host(c, heads, lse, ref::page_scores, window);
+      const auto actual = score(c, heads, lse, window);
+      // As above. The log-sum-exp is of elements before they are rounded; both take it as it is.
+      EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
+      for (size_t i = 0; i < expected.size(); ++i) {
+        if (expected[i] == 0) {
+          ASSERT_EQ(actual[i], 0) << i;
+        }
+      }
+    }
   }
 }
 

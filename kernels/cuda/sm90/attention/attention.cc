@@ -25,7 +25,7 @@ void check_params(const AttentionParams& params) {
   MR_CHECK(kv.num_tokens <= kv.token_stride && kv.num_tokens <= kMaxTokens,
            "attention: {} tokens at stride {}", kv.num_tokens, kv.token_stride);
   MR_CHECK(params.scale > 0, "attention: scale {}", params.scale);
-  MR_CHECK(params.window == 0, "attention: a window of {} on cuda", params.window);
+  MR_CHECK(params.window >= 0, "attention: window {}", params.window);
   MR_CHECK(params.index.shape.num_heads == params.num_query_heads,
            "attention: lists of {} heads, and {} query heads", params.index.shape.num_heads,
            params.num_query_heads);
@@ -40,8 +40,8 @@ bool follows(const TileGroup& group, const RowTile& tile, int64_t tile_number) {
 
 // A part of a dense group has at least as many pages as a sparse row tile of a long prompt, and
 // there are few enough of them for the merge to cost nothing.
-constexpr int32_t kMinPartPages = 64;
-constexpr int32_t kMaxParts = 64;
+constexpr int64_t kMinPartPages = 64;
+constexpr int64_t kMaxParts = 64;
 
 struct GroupPlan {
   std::vector<TileGroup> groups;
@@ -73,19 +73,28 @@ std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_
   return groups;
 }
 
-void cut_by_keys(TileGroup group, GroupPlan& plan) {
-  const auto num_pages =
+// The pages that its rows see keys of.
+void set_pages(TileGroup& group, int32_t window) {
+  group.first_page = std::max(group.position + 1 - window, 0) / static_cast<int32_t>(kPageTokens);
+  group.end_page =
       static_cast<int32_t>(ceil_div(int64_t{group.position} + group.num_rows, kPageTokens));
-  const int32_t part_pages = std::max(kMinPartPages, (num_pages + kMaxParts - 1) / kMaxParts);
-  if (num_pages <= part_pages) {
-    group.end_page = num_pages;
+}
+
+void cut_by_keys(TileGroup group, GroupPlan& plan) {
+  const int32_t end_page = group.end_page;
+  const int64_t num_pages = end_page - group.first_page;
+  const int64_t most_pages = std::max(kMinPartPages, ceil_div(num_pages, kMaxParts));
+  if (num_pages <= most_pages) {
     plan.groups.push_back(group);
     return;
   }
+  // Equal parts: of 67 pages, which a window of 4096 keys reaches, 34 and 33.
+  const auto part_pages =
+      static_cast<int32_t>(ceil_div(num_pages, ceil_div(num_pages, most_pages)));
   const int32_t first_part = plan.num_parts;
-  for (int32_t page = 0; page < num_pages; page += part_pages) {
+  for (int32_t page = group.first_page; page < end_page; page += part_pages) {
     group.first_page = page;
-    group.end_page = std::min(page + part_pages, num_pages);
+    group.end_page = std::min(page + part_pages, end_page);
     group.part = plan.num_parts++;
     plan.groups.push_back(group);
   }
@@ -114,10 +123,13 @@ int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num
 }
 
 // Longest first: under any index a tile's cost grows with its position, and the last items to
-// finish should be short.
-GroupPlan plan_groups(const AttentionParams& params, int64_t dense_from) {
+// finish should be short. The last rows are cut under a window too: ranks that share them out
+// (worker/engine/dense_rows.h) have no others then.
+GroupPlan plan_groups(const AttentionParams& params, int32_t window) {
+  const int64_t dense_from = first_dense_position(params.kv.num_tokens);
   GroupPlan plan;
-  for (const TileGroup& group : group_tiles(params, dense_from)) {
+  for (TileGroup& group : group_tiles(params, dense_from)) {
+    set_pages(group, window);
     if (group.position >= dense_from) {
       cut_by_keys(group, plan);
     } else {
@@ -153,8 +165,9 @@ void attention(const AttentionParams& params, Context& context) {
                                   sizeof(int64_t) * static_cast<size_t>(params.num_query_heads),
                                   context.stream));
   }
-  const int64_t dense_from = first_dense_position(kv.num_tokens);
-  const GroupPlan plan = plan_groups(params, dense_from);
+  const auto window = static_cast<int32_t>(
+      params.window == 0 ? kNoWindow : std::min<int64_t>(params.window, kNoWindow - 1));
+  const GroupPlan plan = plan_groups(params, window);
   if (plan.groups.empty()) return;
   const int32_t num_heads = params.num_query_heads;
   const int32_t heads_per_kv_head = num_heads / kv.num_kv_heads;
@@ -169,7 +182,8 @@ void attention(const AttentionParams& params, Context& context) {
       .covered_pairs = reinterpret_cast<unsigned long long*>(params.covered_pairs),
       .num_rows = params.num_rows,
       .token_stride = kv.token_stride,
-      .dense_from = dense_from,
+      .dense_from = window < kNoWindow ? 0 : first_dense_position(kv.num_tokens),
+      .window = window,
       .num_query_heads = num_heads,
       .heads_per_kv_head = heads_per_kv_head,
       .scale_log2 = params.scale * std::numbers::log2e_v<float>,

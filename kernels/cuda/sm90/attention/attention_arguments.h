@@ -16,6 +16,9 @@ inline constexpr int kMaxGroupRows = static_cast<int>(kGroupRows);
 
 inline constexpr int32_t kWhole = -1;
 
+// Longer than any prompt, and what positions add to or take from it fits 32 bits.
+inline constexpr int32_t kNoWindow = int32_t{1} << 30;
+
 // Up to that many tiles that follow each other in position and in the rank's rows. The last rows
 // of a prompt, which run densely, take far longer than others do under a sparse index: they are cut
 // by keys into parts, whose results are merged.
@@ -24,7 +27,7 @@ struct TileGroup {
   int32_t position = 0;
   int32_t first_tile = 0;  // local number of the first of them
   int32_t num_rows = 0;
-  // Dense groups only.
+  // Dense groups only: pages that hold keys of any row.
   int32_t first_page = 0;
   int32_t end_page = 0;
   int32_t part = kWhole;  // which part of all that are cut, else kWhole
@@ -55,7 +58,9 @@ struct AttentionArguments {
   unsigned long long* covered_pairs = nullptr;  // zero at the start, or null
   int64_t num_rows = 0;
   int64_t token_stride = 0;
-  int64_t dense_from = 0;  // groups from this position on run densely
+  int64_t dense_from = 0;  // groups from this position on run densely; 0: no list is read
+  // Keys that a row sees: itself and those before it. Below kNoWindow all groups are dense.
+  int32_t window = kNoWindow;
   int32_t num_query_heads = 0;
   int32_t heads_per_kv_head = 0;
   float scale_log2 = 0;  // scale * log2(e): softmax in powers of two

@@ -227,6 +227,9 @@ class AttentionConsumer {
       if (first_key + kSlotKeys - 1 > position_) {
         apply_causality([&](int column) { return first_key + column; });
       }
+      // The first key that the tile's last row sees.
+      const int32_t first_seen = position_ + static_cast<int>(kTileRows) - arguments_.window;
+      if (first_key < first_seen) apply_window(first_key);
     } else if (last_key > position_) {
       const int32_t* columns = arguments_.index.columns +
                                int64_t{head_} * arguments_.index.shape.max_columns + first_key;
@@ -245,6 +248,20 @@ class AttentionConsumer {
         const int32_t key = key_of(8 * j + 2 * pair_ + e);
         if (key > position[0]) scores_[4 * j + e] = -INFINITY;
         if (key > position[1]) scores_[4 * j + 2 + e] = -INFINITY;
+      }
+    }
+  }
+
+  __device__ void apply_window(int32_t first_key) {
+    // Columns of the slot up to this one are no longer seen, by the two rows.
+    const int hidden = position_ + first_row_ - arguments_.window - first_key;
+#pragma unroll
+    for (int j = 0; j < kSlotKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = 8 * j + 2 * pair_ + e;
+        if (column <= hidden) scores_[4 * j + e] = -INFINITY;
+        if (column <= hidden + 8) scores_[4 * j + 2 + e] = -INFINITY;
       }
     }
   }

@@ -43,7 +43,7 @@ class AttentionWalker {
     group_ = arguments_.groups[within / num_heads];
     if (head != head_) {
       head_ = head;
-      lists_ = HeadLists::of(arguments_, head, shared_.bands[0]);
+      if (arguments_.dense_from > 0) lists_ = HeadLists::of(arguments_, head, shared_.bands[0]);
     }
     prefetch_queries();
     push_marker({.head = head_, .group = group_});
@@ -82,11 +82,17 @@ class AttentionWalker {
       uint64_t mask[kGroupTiles];
 #pragma unroll
       for (int t = 0; t < kGroupTiles; ++t) {
-        mask[t] = page < group_.end_page ? interval_mask(0, TileRows(group_, t).end() - key) : 0;
-        if (TileRows(group_, t).num_rows == 0) mask[t] = 0;
+        const TileRows rows(group_, t);
+        const bool wanted = page < group_.end_page && rows.num_rows > 0;
+        mask[t] = wanted ? interval_mask(first_seen(rows.position) - key, rows.end() - key) : 0;
       }
       push_batch(key, mask);
     }
+  }
+
+  // The first key that a row sees; below 0 where it sees all before it.
+  __device__ int32_t first_seen(int32_t row) const {
+    return row + 1 - arguments_.window;
   }
 
   // ---- bands: slots start where a band's keys for the whole group start.
@@ -341,7 +347,9 @@ class AttentionWalker {
       for (int t = 0; t < kGroupTiles; ++t) {
         const uint64_t own = mask[t];
         slot.mask[t] = own;
-        const bool whole = ~own == 0 && last_key <= TileRows(group_, t).position;
+        const TileRows rows(group_, t);
+        const bool whole =
+            ~own == 0 && last_key <= rows.position && first_key >= first_seen(rows.end() - 1);
         slot.tasks[t] = {.action = own == 0 ? Action::kSkip
                                    : whole  ? Action::kWhole
                                             : Action::kMasked,
@@ -371,13 +379,14 @@ class AttentionWalker {
 
   __device__ void count_pairs(const TileRows& rows, int32_t key, uint64_t mask) {
     if (arguments_.covered_pairs == nullptr) return;
-    if (key + kSlotKeys <= rows.position) {
+    if (key + kSlotKeys <= rows.position && key >= first_seen(rows.end() - 1)) {
       pairs_ += int64_t{__popcll(mask)} * rows.num_rows;
       return;
     }
     for (; mask != 0; mask &= mask - 1) {
       const int32_t masked_key = key + __ffsll(static_cast<long long>(mask)) - 1;
-      pairs_ += rows.end() - max(rows.position, masked_key);
+      const int32_t end_row = min(rows.end(), masked_key + arguments_.window);
+      pairs_ += end_row - max(rows.position, masked_key);
     }
   }
 

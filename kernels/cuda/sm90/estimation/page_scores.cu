@@ -1,5 +1,7 @@
 // Page scores in one pass over K: p under the given log-sum-exp, summed by page. A tile of keys is a
-// page.
+// page. Under a window, chunks of keys that no row sees are not read.
+#include <algorithm>
+
 #include "common/check.h"
 #include "kernels/api/estimation_checks.h"
 #include "kernels/cuda/runtime/check.h"
@@ -17,6 +19,7 @@ constexpr int kWarpsPerGroup = kGroupThreads / kWarpThreads;
 struct PageScoreArguments {
   LastRowsArguments rows;
   int64_t num_pages = 0;
+  int64_t first_seen = 0;  // the first key that the first row sees; 0 or less: it sees all
   const float* lse = nullptr;
   float* page_scores = nullptr;
 };
@@ -42,6 +45,17 @@ __device__ void write_page_score(const PageScoreArguments& arguments, const Chun
       (mass[0] + mass[1] + mass[2] + mass[3]) / static_cast<float>(chunk.num_rows);
 }
 
+// Keys of a page that are before the window. `first_seen`: of its keys, the first that the first row
+// sees; each row's is one further.
+__device__ void hide_before_window(const ScoreLayout& layout, int32_t first_seen,
+                                   float (&scores)[kScoresPerThread]) {
+#pragma unroll
+  for (int e = 0; e < kScoresPerThread; ++e) {
+    const int key = layout.key(e / 4) + e % 2;
+    if (key < first_seen + layout.row(e / 2 % 2)) scores[e] = -INFINITY;
+  }
+}
+
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMaxGroupThreads, 2)
     page_score_kernel(const __grid_constant__ PageScoreArguments arguments,
@@ -57,9 +71,21 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
   };
   const float lse[2] = {row_lse(0), row_lse(1)};
   const int64_t first_page = chunk.first_key / kPageTokens;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  if (chunk.end_key <= arguments.first_seen) {
+    if (chunk.num_rows > 0 && thread < chunk.num_tiles) {
+      write_page_score(arguments, chunk, first_page + thread, {});
+    }
+    return;
+  }
+  auto first_seen = static_cast<int32_t>(arguments.first_seen - chunk.first_key);  // of the tile
 
   stream_last_row_scores<Element>(shared.ring, k_map, arguments.rows, chunk,
                                   [&](int i, float(&scores)[kScoresPerThread]) {
+                                    if (first_seen + chunk.num_rows - 1 > 0) {
+                                      hide_before_window(layout, first_seen, scores);
+                                    }
+                                    first_seen -= kTileKeys;
                                     float mass = 0;
 #pragma unroll
                                     for (int e = 0; e < kScoresPerThread; ++e) {
@@ -73,7 +99,6 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
 
   __syncthreads();
   if (chunk.num_rows == 0) return;
-  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (thread < chunk.num_tiles) {
     write_page_score(arguments, chunk, first_page + thread, shared.mass[warpgroup][thread]);
   }
@@ -82,13 +107,15 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
 }  // namespace
 
 void page_scores(const PageScoresParams& params, Context& context) {
-  MR_CHECK(params.window == 0, "page scores of a window of {}", params.window);
+  MR_CHECK(params.window >= 0, "page scores of a window of {}", params.window);
   check_slab(params.kv, params.last.num_query_heads);
   check_last_rows(params.last, params.kv);
   if (params.heads.empty()) return;
   const LastRows& last = params.last;
   const int64_t num_pages = (params.kv.num_tokens + kPageTokens - 1) / kPageTokens;
   const int64_t num_chunks = (params.kv.num_tokens + kChunkKeys - 1) / kChunkKeys;
+  const int64_t window =
+      params.window == 0 ? params.kv.num_tokens : std::min(params.window, params.kv.num_tokens);
   const std::vector<HeadGroup> groups =
       group_heads(params.heads, last.num_query_heads, params.kv.num_kv_heads);
   const PageScoreArguments arguments = {
@@ -100,6 +127,7 @@ void page_scores(const PageScoresParams& params, Context& context) {
                .num_query_heads = last.num_query_heads,
                .scale_log2 = last.scale * kLog2E},
       .num_pages = num_pages,
+      .first_seen = last.first_position + 1 - window,
       .lse = params.lse,
       .page_scores = params.page_scores,
   };

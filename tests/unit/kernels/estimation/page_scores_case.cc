@@ -1,5 +1,8 @@
 #include "tests/unit/kernels/estimation/page_scores_case.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "common/units.h"
 #include "kernels/ref/operations.h"
 
@@ -15,6 +18,27 @@ std::vector<float> dense_lse(EstimationCase& c, std::span<const int32_t> heads) 
               .column_sums = columns.data(),
               .diagonal_sums = diagonals.data(),
               .lse = lse.data()});
+  return lse;
+}
+
+std::vector<float> window_lse(EstimationCase& c, std::span<const int32_t> heads, int64_t window) {
+  const EstimationShape& shape = c.shape();
+  const int32_t heads_per_kv_head = shape.num_query_heads / shape.num_kv_heads;
+  const int64_t first_position = c.last().first_position;
+  std::vector<float> lse;
+  for (const int32_t head : heads) {
+    for (int64_t row = first_position; row < shape.num_tokens; ++row) {
+      double sum = 0;
+      for (int64_t key = std::max<int64_t>(0, row - window + 1); key <= row; ++key) {
+        double score = 0;
+        for (int32_t d = 0; d < shape.head_dim; ++d) {
+          score += double{c.q(row, head, d)} * double{c.k(head / heads_per_kv_head, key, d)};
+        }
+        sum += std::exp(double{c.scale()} * score);
+      }
+      lse.push_back(static_cast<float>(std::log(sum)));
+    }
+  }
   return lse;
 }
 

@@ -11,6 +11,9 @@ namespace millrace::kernels {
 // The dense log-sum-exp of the last rows, [heads.size(), num_rows].
 std::vector<float> dense_lse(EstimationCase& c, std::span<const int32_t> heads);
 
+// The same of rows that see their last `window` keys.
+std::vector<float> window_lse(EstimationCase& c, std::span<const int32_t> heads, int64_t window);
+
 int64_t num_pages_of(const EstimationCase& c);
 
 // [heads.size(), num_pages] by `operation` on arrays in host memory.

@@ -27,6 +27,8 @@ std::string read_file(const fs::path& path) {
 
 class FarDeviceBatch : public FarDeviceTest {
  protected:
+  using FarDeviceTest::FarDeviceTest;
+
   BatchOptions options(const std::vector<json::object>& prompts) {
     std::string lines;
     for (const auto& prompt : prompts) lines += json::serialize(prompt) + "\n";
@@ -141,6 +143,29 @@ TEST_F(FarDeviceBatch, GenerationOverAPartOfTheCacheGivesTheSameTokens) {
     const auto near = run_job(Memory::kNear);
     expect_ok(near);
     EXPECT_NE(near.at("results.jsonl").find("dropped"), std::string::npos);
+    EXPECT_EQ(near.at("results.jsonl"), run_job(Memory::kFarLate).at("results.jsonl"));
+  }
+}
+
+class FarDeviceWindows : public FarDeviceBatch {
+ protected:
+  FarDeviceWindows() : FarDeviceBatch({0, 8, 0, 8}) {}
+};
+
+// The window begins among the tokens that are generated.
+TEST_F(FarDeviceWindows, ABatchJobGivesTheSameTokensAndLogits) {
+  for (const GridShape grid : {GridShape{1, 1}, GridShape{2, 2}}) {
+    const auto run_job = [&](Memory memory) {
+      auto job = options({{{"id", "p"},
+                           {"prompt_token_ids", prompt_tokens()},
+                           {"max_tokens", 12},
+                           {"ignore_eos", true}}});
+      job.output_directory =
+          work_.file(fmt::format("{}{}", memory == Memory::kNear ? "near" : "far", grid.tp));
+      return files_of(grid, memory, job);
+    };
+    const auto near = run_job(Memory::kNear);
+    expect_ok(near);
     EXPECT_EQ(near.at("results.jsonl"), run_job(Memory::kFarLate).at("results.jsonl"));
   }
 }

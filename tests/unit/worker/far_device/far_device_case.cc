@@ -46,9 +46,11 @@ model::HeadPlan dense_plan(const DeviceRank& rank) {
   return model::HeadPlan(config.num_layers, config.num_query_heads, {});
 }
 
-FarDeviceTest::FarDeviceTest() {
-  auto config = test::tiny_model_config();
+FarDeviceTest::FarDeviceTest(const std::vector<int32_t>& layer_windows) {
+  auto config = layer_windows.empty() ? test::tiny_model_config()
+                                      : test::tiny_model_config("MinistralForCausalLM");
   config.num_layers = 4;
+  config.layer_windows = layer_windows;
   test::write_random_checkpoint(config, DType::kFloat32, 3, model_.path());
 }
 

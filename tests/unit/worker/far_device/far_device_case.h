@@ -56,8 +56,9 @@ model::HeadPlan dense_plan(const DeviceRank& rank);
 
 class FarDeviceTest : public testing::Test {
  protected:
-  // A model of four layers: what is taken in turn by layers has been taken again.
-  FarDeviceTest();
+  // A model of four layers: what is taken in turn by layers has been taken again. `layer_windows`: as
+  // of model::ModelConfig.
+  explicit FarDeviceTest(const std::vector<int32_t>& layer_windows = {});
 
   // On a thread a rank.
   void on_ranks(GridShape shape, Memory memory, const std::function<void(DeviceRank&)>& what) const;

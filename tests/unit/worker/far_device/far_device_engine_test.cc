@@ -4,10 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "kernels/cpu/cpu_device.h"
-#include "tests/support/checkpoint_writer.h"
 #include "tests/unit/worker/far_device/far_device_case.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
 #include "worker/engine/kv_sink.h"
 #include "worker/runtime/crossover.h"
 
@@ -60,27 +57,6 @@ class FarDeviceLayers : public FarDeviceTest {
     return sink.notes;
   }
 };
-
-TEST(FarDeviceWindows, AreRefusedByFieldAndValue) {
-  auto config = test::tiny_model_config("MinistralForCausalLM");
-  config.layer_windows = {0, 100};
-  const test::TempDirectory model;
-  test::write_random_checkpoint(config, DType::kFloat32, 11, model.path());
-  test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
-    const auto deadline = Deadline::after(kTimeout);
-    const auto grid = must(RankGrid::create(std::move(world), {.tp = 1, .cp = 1}, deadline));
-    test::FarDevice device(kernels::make_cpu_device({.num_threads = 1}));
-    const auto weights = must(model::load_model_weights(model.path(), {}, DType::kFloat32, device));
-    const auto engine = Engine::create(
-        device, *weights, grid, must(make_device_groups(device, grid, /*own_gpu=*/false, deadline)),
-        EngineOptions());
-    ASSERT_FALSE(engine.ok());
-    EXPECT_EQ(engine.error().code, Errc::kUnsupported);
-    EXPECT_NE(engine.error().message.find("sliding_window 100 is not supported on far cpu"),
-              std::string::npos)
-        << engine.error().message;
-  });
-}
 
 TEST_F(FarDeviceLayers, AreGivenToTheDeviceBeforeTheOneBeforeIsClosed) {
   const std::vector<std::string> ahead = {"enqueue 0", "stage 0",                             //

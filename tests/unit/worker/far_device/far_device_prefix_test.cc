@@ -114,6 +114,8 @@ class CachingRank {
 
 class FarDevicePrefix : public FarDeviceTest {
  protected:
+  using FarDeviceTest::FarDeviceTest;
+
   // By rank: the pages of a prompt behind its own prefix.
   std::map<int, std::vector<std::string>> pages_behind(const std::string& plan_text,
                                                        GridShape shape, Memory memory) const {
@@ -145,6 +147,19 @@ TEST_F(FarDevicePrefix, GivesTheSamePagesAndScoresAsNearMemory) {
       EXPECT_TRUE(near == pages_behind(plan, shape, Memory::kFar));
       EXPECT_TRUE(near == pages_behind(plan, shape, Memory::kFarLate));
     }
+  }
+}
+
+class FarDeviceWindowPrefix : public FarDevicePrefix {
+ protected:
+  FarDeviceWindowPrefix() : FarDevicePrefix({0, 100, 0, 100}) {}
+};
+
+TEST_F(FarDeviceWindowPrefix, GivesTheSamePagesAndScoresAsNearMemory) {
+  for (const GridShape shape : {GridShape{1, 1}, {2, 2}}) {
+    SCOPED_TRACE(fmt::format("tp {} cp {}", shape.tp, shape.cp));
+    const auto near = pages_behind("adaptive:0.6", shape, Memory::kNear);
+    EXPECT_TRUE(near == pages_behind("adaptive:0.6", shape, Memory::kFarLate));
   }
 }
 
