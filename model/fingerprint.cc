@@ -31,6 +31,11 @@ std::string facts_of(const ModelConfig& config) {
   if (!config.layer_windows.empty()) {
     facts += fmt::format(" windows {}", fmt::join(config.layer_windows, " "));
   }
+  if (!config.local_rope_layers.empty()) {
+    facts += fmt::format(" local rope {} {}", config.local_rope_theta,
+                         fmt::join(config.local_rope_layers, " "));
+  }
+  if (config.query_scale != 1) facts += fmt::format(" query scale {}", config.query_scale);
   if (config.float8) {
     facts += fmt::format(" float8 {} {}", config.float8->block_rows, config.float8->block_cols);
   }

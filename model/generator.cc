@@ -202,16 +202,14 @@ void Generator::attend_heads(std::span<const PromptHead> heads, int64_t first_se
   }
 }
 
-Result<void> Generator::add_over_tp(Deadline deadline) {
+Result<void> Generator::sum_over_tp(Deadline deadline) {
   const int64_t count = weights_->config.hidden_size;
-  if (tp_->size() > 1) {
-    MR_ASSIGN_OR_RETURN(const auto view,
-                        partial_window_->read(partial_.data(), partial_.bytes(), deadline));
-    MR_RETURN_IF_ERROR(tp_->all_reduce_sum(
-        std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
-    partial_window_->write(partial_.data(), partial_.bytes());
-  }
-  device_->add({.x = hidden_.as<float>(), .y = partial_.as<float>(), .count = count});
+  if (tp_->size() == 1) return {};
+  MR_ASSIGN_OR_RETURN(const auto view,
+                      partial_window_->read(partial_.data(), partial_.bytes(), deadline));
+  MR_RETURN_IF_ERROR(tp_->all_reduce_sum(
+      std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
+  partial_window_->write(partial_.data(), partial_.bytes());
   return {};
 }
 
@@ -224,6 +222,7 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
   device_->embed({.token_ids = token_.as<int32_t>(),
                   .num_rows = 1,
                   .table = weights_->embedding,
+                  .scale = weights_->embedding_scale,
                   .hidden = hidden_.as<float>()});
   for (int32_t layer = 0; layer < weights_->config.num_layers; ++layer) {
     if (request.attention != nullptr) {
@@ -238,9 +237,11 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
                   .kv_stride = max_new_tokens_});
     MR_RETURN_IF_ERROR(attend(request, layer, num_new + 1, deadline));
     forward_.attention_output(layer, attended_.data(), 1, partial_.as<float>(), false);
-    MR_RETURN_IF_ERROR(add_over_tp(deadline));
+    MR_RETURN_IF_ERROR(sum_over_tp(deadline));
+    forward_.add_attention(layer, partial_.as<float>(), 1, hidden_.as<float>());
     forward_.mlp(layer, hidden_.as<float>(), 1, partial_.as<float>(), false);
-    MR_RETURN_IF_ERROR(add_over_tp(deadline));
+    MR_RETURN_IF_ERROR(sum_over_tp(deadline));
+    forward_.add_mlp(layer, partial_.as<float>(), 1, hidden_.as<float>());
   }
   std::vector<float> slice(static_cast<size_t>(weights_->lm_head.rows));
   forward_.logits(hidden_.as<float>(), 1, logits_.as<float>());

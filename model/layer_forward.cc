@@ -95,8 +95,12 @@ void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t nu
 void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                        const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
   const auto& config = weights_->config;
+  const bool local = config.local_rope_layers.contains(layer);
   const bool long_prompt =
       weights_->long_inv_freq != nullptr && prompt_tokens > max_short_rope_tokens(config);
+  const float* inv_freq = local         ? weights_->local_inv_freq
+                          : long_prompt ? weights_->long_inv_freq
+                                        : weights_->inv_freq;
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
   const int64_t width =
       int64_t{weights_->shard.num_query_heads + 2 * weights_->shard.num_kv_heads} * config.head_dim;
@@ -118,8 +122,8 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                      .head_dim = config.head_dim,
                      .positions = positions,
                      .rotary_dim = config.num_turned(),
-                     .inv_freq = long_prompt ? weights_->long_inv_freq : weights_->inv_freq,
-                     .turn_scale = rope_turn_scale(config),
+                     .inv_freq = inv_freq,
+                     .turn_scale = local ? 1 : rope_turn_scale(config),
                      .q_norm = w.q_norm,
                      .k_norm = w.k_norm,
                      .norm_eps = config.rms_norm_eps,
@@ -162,16 +166,39 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
   if (float8()) {
     device_->float8_swiglu({.a = float8_rms_norm(hidden, w.mlp_norm, num_rows),
                             .gate_up = w.float8.gate_up,
+                            .activation = weights_->config.activation,
                             .products = products,
                             .out = activated});
     device_->float8_gemm(
         {.a = quantize(activated), .b = w.float8.down, .c = sum, .accumulate = accumulate});
   } else {
     rms_norm(hidden, w.mlp_norm, num_rows);
-    device_->swiglu(
-        {.a = normed(num_rows), .gate_up = w.gate_up, .products = products, .out = activated});
+    device_->swiglu({.a = normed(num_rows),
+                     .gate_up = w.gate_up,
+                     .activation = weights_->config.activation,
+                     .products = products,
+                     .out = activated});
     device_->gemm({.a = activated, .b = w.down, .c = sum, .accumulate = accumulate});
   }
+}
+
+void LayerForward::add_attention(int32_t layer, float* sum, int64_t num_rows, float* hidden) {
+  add_sum(weights_->layers[static_cast<size_t>(layer)].post_attention_norm, sum, num_rows, hidden);
+}
+
+void LayerForward::add_mlp(int32_t layer, float* sum, int64_t num_rows, float* hidden) {
+  add_sum(weights_->layers[static_cast<size_t>(layer)].post_mlp_norm, sum, num_rows, hidden);
+}
+
+void LayerForward::add_sum(const float* norm, float* sum, int64_t num_rows, float* hidden) {
+  const int64_t width = weights_->config.hidden_size;
+  if (norm != nullptr) {
+    device_->rms_norm({.x = sum,
+                       .weight = norm,
+                       .eps = weights_->config.rms_norm_eps,
+                       .out = dense_matrix(sum, DType::kFloat32, num_rows, width)});
+  }
+  device_->add({.x = hidden, .y = sum, .count = num_rows * width});
 }
 
 void LayerForward::run_experts(const ExpertWeights& experts, int64_t num_rows, float* out,

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "common/check.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/element_conversion.h"
 #include "model/checkpoint/weight_uploader.h"
 #include "model/config/rope.h"
 #include "model/fingerprint.h"
@@ -17,6 +19,35 @@ namespace millrace::model {
 namespace {
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+
+// Of the norms besides input_layernorm; null: none.
+struct NormNames {
+  const char *post_attention, *mlp, *post_mlp;
+};
+
+NormNames norm_names(LayerNorms norms) {
+  switch (norms) {
+    case LayerNorms::kBefore:
+      return {nullptr, "post_attention_layernorm", nullptr};
+    case LayerNorms::kGemma:
+      return {"post_attention_layernorm", "pre_feedforward_layernorm",
+              "post_feedforward_layernorm"};
+  }
+  MR_CHECK(false, "norms {}", static_cast<int>(norms));
+}
+
+// sqrt(hidden_size), rounded as Transformers does it.
+float embedding_scale(const ModelConfig& config, DType dtype) {
+  if (!config.scaled_embedding) return 1;
+  const auto root = std::sqrt(static_cast<float>(config.hidden_size));
+  if (dtype == DType::kFloat32) return root;
+  std::array<std::byte, sizeof(uint16_t)> rounded;
+  float scale = 0;
+  convert_elements(std::as_bytes(std::span(&root, 1)).data(), DType::kFloat32, 1, rounded.data(),
+                   dtype);
+  convert_elements(rounded.data(), dtype, 1, &scale, DType::kFloat32);
+  return scale;
+}
 
 // Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
 class WeightLoader {
@@ -35,14 +66,17 @@ class WeightLoader {
       const auto prefix = fmt::format("model.layers.{}.", i);
       LayerWeights layer;
       MR_RETURN_IF_ERROR(load_attention(prefix, layer));
-      MR_ASSIGN_OR_RETURN(layer.mlp_norm,
-                          norm(prefix + "post_attention_layernorm.weight", hidden()));
+      MR_RETURN_IF_ERROR(load_norms(prefix, layer));
       MR_RETURN_IF_ERROR(config_->has_experts(i) ? load_experts(prefix, layer)
                                                  : load_mlp(prefix, layer));
       weights_->layers.push_back(layer);
     }
     MR_ASSIGN_OR_RETURN(weights_->final_norm, norm("model.norm.weight", hidden()));
     MR_ASSIGN_OR_RETURN(weights_->inv_freq, uploader_.vector(rope_inv_freq(*config_)));
+    if (!config_->local_rope_layers.empty()) {
+      MR_ASSIGN_OR_RETURN(weights_->local_inv_freq,
+                          uploader_.vector(local_rope_inv_freq(*config_)));
+    }
     if (max_short_rope_tokens(*config_) == 0) return {};
     MR_ASSIGN_OR_RETURN(weights_->long_inv_freq,
                         uploader_.vector(rope_inv_freq(*config_, /*long_prompt=*/true)));
@@ -61,9 +95,29 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(name, std::array{count}));
     return TensorSlice::whole(std::move(tensor));
   }
-  Result<const float*> norm(const std::string& name, int64_t count) {
+  // The weights of a norm as the model's arithmetic has them, times `scale`.
+  Result<const float*> norm(const std::string& name, int64_t count, double scale = 1) {
     MR_ASSIGN_OR_RETURN(const auto weight, vector(name, count));
-    return uploader_.stacked_vector(std::array{weight});
+    if (config_->norm_offset == 0 && scale == 1) {
+      return uploader_.stacked_vector(std::array{weight});
+    }
+    std::vector<float> values(static_cast<size_t>(count));
+    convert_elements(weight.row_data(0), weight.tensor.dtype, count, values.data(),
+                     DType::kFloat32);
+    for (float& value : values) {
+      value = static_cast<float>(double{value + config_->norm_offset} * scale);
+    }
+    return uploader_.vector(values);
+  }
+  Result<void> load_norms(const std::string& prefix, LayerWeights& layer) {
+    MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight", hidden()));
+    const NormNames names = norm_names(config_->norms);
+    MR_ASSIGN_OR_RETURN(layer.mlp_norm, norm(prefix + names.mlp + ".weight", hidden()));
+    if (!config_->norms_sums()) return {};
+    MR_ASSIGN_OR_RETURN(layer.post_attention_norm,
+                        norm(prefix + names.post_attention + ".weight", hidden()));
+    MR_ASSIGN_OR_RETURN(layer.post_mlp_norm, norm(prefix + names.post_mlp + ".weight", hidden()));
+    return {};
   }
   // Rows [first, first + rows) of a tensor of `all_rows`, where the checkpoint has several stacked.
   Result<TensorSlice> rows_of(const std::string& name, int64_t all_rows, int64_t first,
@@ -117,7 +171,6 @@ class WeightLoader {
 
   Result<void> load_attention(const std::string& prefix, LayerWeights& layer) {
     const std::string attention = prefix + "self_attn.";
-    MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight", hidden()));
     MR_RETURN_IF_ERROR(load_qkv(attention, layer));
 
     const int64_t query_cols = config_->num_query_heads * head_dim();
@@ -162,7 +215,8 @@ class WeightLoader {
       MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
     }
     if (config_->qk_norm) {
-      MR_ASSIGN_OR_RETURN(layer.q_norm, norm(attention + "q_norm.weight", head_dim()));
+      MR_ASSIGN_OR_RETURN(layer.q_norm,
+                          norm(attention + "q_norm.weight", head_dim(), config_->query_scale));
       MR_ASSIGN_OR_RETURN(layer.k_norm, norm(attention + "k_norm.weight", head_dim()));
     }
     return {};
@@ -261,6 +315,16 @@ Result<void> check_experts(const ModelConfig& config, const kernels::DeviceInfo&
                config.name, config.experts.num_experts, device.name);
 }
 
+// The same.
+Result<void> check_activation(const ModelConfig& config, const kernels::DeviceInfo& device) {
+  if (config.activation.kind == kernels::Activation::Kind::kSilu || device.all_activations) {
+    return {};
+  }
+  return error(Errc::kUnsupported,
+               "{} computes MLPs with SiLU only, and {} is a {}; supported: --device cpu",
+               device.name, config.name, config.architecture);
+}
+
 // Said before the weights are read.
 Result<void> check_quantization(const ModelWeights& weights, const kernels::DeviceInfo& device) {
   if (weights.quantization == Quantization::kNone) return {};
@@ -304,10 +368,12 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
   MR_RETURN_IF_ERROR(check_experts(weights->config, device.info()));
+  MR_RETURN_IF_ERROR(check_activation(weights->config, device.info()));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
   weights->compute_dtype = arithmetic.dtype;
   weights->quantization = arithmetic.quantization;
+  weights->embedding_scale = embedding_scale(weights->config, arithmetic.dtype);
   MR_RETURN_IF_ERROR(check_quantization(*weights, device.info()));
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model, weights->config));
   weights->fingerprint = fingerprint(weights->config, *tensors);

@@ -61,6 +61,7 @@ struct DeviceInfo {
   bool narrow_projections = false;
   bool sliding_windows = false;   // AttentionParams::window, PageScoresParams::window
   bool fuses_swiglu = false;      // needs no room for the products
+  bool all_activations = false;   // else SiLU alone
   bool computes_experts = false;  // route() and experts()
   bool float8_products = false;   // kernels/api/float8.h
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of the

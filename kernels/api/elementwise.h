@@ -8,25 +8,28 @@
 
 #include <cstdint>
 
+#include "kernels/api/activation.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels {
 
-// hidden[r] = table[token_ids[r]]
+// hidden[r] = scale * table[token_ids[r]]
 struct EmbedParams {
   // [num_rows], each in [0, table.rows): checked at admission, not here.
   const int32_t* token_ids = nullptr;
   int64_t num_rows = 0;
-  ConstMatrix table;        // [vocab, hidden], any dtype
+  ConstMatrix table;  // [vocab, hidden], any dtype
+  float scale = 1;
   float* hidden = nullptr;  // [num_rows, table.cols]
 };
 
-// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight     (Zhang & Sennrich 2019, eq. 4)
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight     (Zhang & Sennrich 2019, eq. 4). `out` may be
+// x itself, where it is float32.
 struct RmsNormParams {
   const float* x = nullptr;       // [out.rows, out.cols]
   const float* weight = nullptr;  // [out.cols]
   float eps = 0;
-  Matrix out;  // in the compute dtype
+  Matrix out;  // in the compute dtype, or float32
 };
 
 // Splits a QKV projection, normalises each head of Q and K where the model does, rotates them by
@@ -57,11 +60,12 @@ struct RopeQkvParams {
   int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 
-// out = silu(gate) * up with gate_up = [gate | up] per row: the second half of SwiGLU on devices
-// that do not fuse it (kernels/api/swiglu.h).
-struct SiluMulParams {
+// out = activation(gate, up) with gate_up = [gate | up] per row: the second half of a gated MLP on
+// devices that do not fuse it (kernels/api/swiglu.h).
+struct ActivateParams {
   const float* gate_up = nullptr;  // [out.rows, 2 * out.cols]
-  Matrix out;                      // in the compute dtype
+  Activation activation;
+  Matrix out;  // in the compute dtype
 };
 
 // x += y

@@ -12,6 +12,7 @@ class RefDevice final : public HostMemoryDevice {
     return {.name = "reference",
             .num_threads = 1,
             .sliding_windows = true,
+            .all_activations = true,
             .computes_experts = true,
             .float8_products = true};
   }

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "kernels/ref/element.h"
@@ -9,9 +10,9 @@ namespace millrace::kernels::ref {
 void embed(const EmbedParams& params) {
   for (int64_t r = 0; r < params.num_rows; ++r) {
     for (int64_t c = 0; c < params.table.cols; ++c) {
-      params.hidden[r * params.table.cols + c] =
-          static_cast<float>(load(params.table.data, params.table.dtype,
-                                  params.token_ids[r] * params.table.row_stride + c));
+      params.hidden[r * params.table.cols + c] = static_cast<float>(
+          params.scale * load(params.table.data, params.table.dtype,
+                              params.token_ids[r] * params.table.row_stride + c));
     }
   }
 }
@@ -93,14 +94,26 @@ void rope_qkv(const RopeQkvParams& params) {
   }
 }
 
-void silu_mul(const SiluMulParams& params) {
+double activated(const Activation& activation, double gate, double up) {
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return gate / (1 + std::exp(-gate)) * up;
+    case Activation::Kind::kGeluTanh: {
+      const double z = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+      return 0.5 * gate * (1 + std::tanh(z)) * up;
+    }
+  }
+  return std::nan("");
+}
+
+void activate(const ActivateParams& params) {
   const Matrix& out = params.out;
   for (int64_t r = 0; r < out.rows; ++r) {
     const float* gate = params.gate_up + r * 2 * out.cols;
     const float* up = gate + out.cols;
     for (int64_t c = 0; c < out.cols; ++c) {
-      const double silu = gate[c] / (1 + std::exp(-double{gate[c]}));
-      store(out.data, out.dtype, r * out.row_stride + c, silu * up[c]);
+      store(out.data, out.dtype, r * out.row_stride + c,
+            activated(params.activation, gate[c], up[c]));
     }
   }
 }

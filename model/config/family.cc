@@ -11,8 +11,22 @@ namespace {
 
 using Experts = Family::Experts;
 using Windows = Family::Windows;
+using Kind = kernels::Activation::Kind;
 
 constexpr std::array kFamilies = {
+    Family{.architecture = "Gemma3ForCausalLM",
+           .norms = LayerNorms::kGemma,
+           .norm_offset = 1,
+           .scaled_embedding = true,
+           .scaled_queries = true,
+           .tied_embeddings = true,
+           .head_dim = 256,
+           .activation = Kind::kGeluTanh,
+           .qk_norm = true,
+           .rope_theta = 1e6,
+           .local_rope_theta = 1e4,
+           .windows = Windows::kPattern,
+           .window_pattern = 6},
     Family{.architecture = "LlamaForCausalLM", .qkv_bias_field = true},
     Family{.architecture = "MinistralForCausalLM", .windows = Windows::kByLayer},
     Family{.architecture = "MistralForCausalLM", .windows = Windows::kMistral},

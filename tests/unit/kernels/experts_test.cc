@@ -261,7 +261,7 @@ class Mixture {
       naive::gemm({.a = a,
                    .b = part_of(gate_up_, experts_[i], 2 * s.width, s.hidden),
                    .c = row_of(products.data(), 2 * s.width)});
-      naive::silu_mul({.gate_up = products.data(), .out = row_of(activated.data(), s.width)});
+      naive::activate({.gate_up = products.data(), .out = row_of(activated.data(), s.width)});
       if (dtype == DType::kBFloat16) activated = test::widen(test::narrow(activated));
       naive::gemm({.a = row_of(activated.data(), s.width),
                    .b = part_of(down_, experts_[i], s.hidden, s.width),

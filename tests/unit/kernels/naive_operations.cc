@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 namespace millrace::kernels::naive {
@@ -84,12 +85,25 @@ void rms_norm(const RmsNormParams& p) {
   }
 }
 
-void silu_mul(const SiluMulParams& p) {
+float activated(const Activation& activation, float gate, float up) {
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return gate / (1 + std::exp(-gate)) * up;
+    case Activation::Kind::kGeluTanh: {
+      const float z =
+          std::sqrt(2 / std::numbers::pi_v<float>) * (gate + 0.044715F * gate * gate * gate);
+      return gate / (1 + std::exp(-2 * z)) * up;
+    }
+  }
+  return std::nanf("");
+}
+
+void activate(const ActivateParams& p) {
   for (int64_t r = 0; r < p.out.rows; ++r) {
     const float* gate = floats(p.gate_up) + r * 2 * p.out.cols;
     const float* up = gate + p.out.cols;
     float* out = floats(p.out.data) + r * p.out.row_stride;
-    for (int64_t c = 0; c < p.out.cols; ++c) out[c] = gate[c] / (1 + std::exp(-gate[c])) * up[c];
+    for (int64_t c = 0; c < p.out.cols; ++c) out[c] = activated(p.activation, gate[c], up[c]);
   }
 }
 
