@@ -12,17 +12,20 @@ namespace millrace::model {
 namespace {
 
 // out = sum_i w_i out_i with w_i = exp(lse_i) / sum exp(lse): the softmax over the union of
-// disjoint parts. A part is [heads * head_dim] of out then [heads] of lse.
+// disjoint parts. A part is [heads * head_dim] of out then [heads] of lse. `sinks`: [heads] or none,
+// a part of each head that has no value.
 void merge_parts(std::span<const float> parts, int64_t num_parts, int32_t num_heads,
-                 int32_t head_dim, float* out) {
+                 int32_t head_dim, std::span<const float> sinks, float* out) {
   const int64_t part_size = int64_t{num_heads} * (head_dim + 1);
   const auto lse = [&](int64_t part, int32_t head) {
     return parts[static_cast<size_t>(part * part_size + int64_t{num_heads} * head_dim + head)];
   };
   for (int32_t head = 0; head < num_heads; ++head) {
-    float max = -std::numeric_limits<float>::infinity();
+    const float sink =
+        sinks.empty() ? -std::numeric_limits<float>::infinity() : sinks[static_cast<size_t>(head)];
+    float max = sink;
     for (int64_t p = 0; p < num_parts; ++p) max = std::max(max, lse(p, head));
-    float sum = 0;
+    float sum = sinks.empty() ? 0 : std::exp(sink - max);
     for (int64_t p = 0; p < num_parts; ++p) sum += std::exp(lse(p, head) - max);
     float* row = out + int64_t{head} * head_dim;
     std::fill_n(row, head_dim, 0.0f);
@@ -177,7 +180,8 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
   parts_.resize(own.size() * counts.size());
   MR_RETURN_IF_ERROR(cp_->all_gather(std::as_bytes(std::span(own)),
                                      std::as_writable_bytes(std::span(parts_)), counts, deadline));
-  merge_parts(parts_, own_parts * cp_->size(), heads, head_dim, merged_.data());
+  merge_parts(parts_, own_parts * cp_->size(), heads, head_dim,
+              weights_->layers[static_cast<size_t>(layer)].host_sinks, merged_.data());
   convert_elements(std::as_bytes(std::span(merged_)).data(), DType::kFloat32, std::ssize(merged_),
                    rounded_.data(), weights_->compute_dtype);
   device_->copy(attended_.data(), rounded_.data(), std::ssize(rounded_));

@@ -60,7 +60,9 @@ class LayerForward {
   kernels::Float8Matrix quantized(int64_t num_rows, int64_t cols) const;
   Result<void> allocate_quantized();
   Result<void> allocate_experts();
-  // Of the rows in `normed_`.
+  // Of the rows in `normed_`. run_mlp: of an expert that all of them choose, too.
+  void run_mlp(const kernels::ConstMatrix& gate_up, const kernels::ConstMatrix& down,
+               int64_t num_rows, float* out, bool accumulate);
   void run_experts(const ExpertWeights& experts, int64_t num_rows, float* out, bool accumulate);
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
   void add_sum(const float* norm, float* sum, int64_t num_rows, float* hidden);

@@ -50,9 +50,14 @@ struct ExpertWeights {
   int32_t num_experts = 0;  // 0: the layer has none
   int32_t experts_per_token = 0;
   kernels::ExpertWeighting weighting = kernels::ExpertWeighting::kSoftmax;
-  const float* router = nullptr;  // [num_experts, hidden]
-  kernels::ConstMatrix gate_up;   // [num_experts * 2 * ffn of this rank, hidden]
-  kernels::ConstMatrix down;      // [num_experts * hidden, ffn of this rank]
+  const float* router = nullptr;       // [num_experts, hidden]; null: one that all tokens choose
+  const float* router_bias = nullptr;  // [num_experts] or null
+  const float* correction = nullptr;   // [num_experts] or null: RouteParams::correction
+  float weight_factor = 1;
+  kernels::ConstMatrix gate_up;         // [num_experts * 2 * ffn of this rank, hidden]
+  kernels::ConstMatrix down;            // [num_experts * hidden, ffn of this rank]
+  const float* gate_up_bias = nullptr;  // [num_experts * 2 * ffn of this rank] or null
+  const float* down_bias = nullptr;     // [num_experts * hidden], of the first rank, or null
 };
 
 // What products of linear layers are computed in.
@@ -87,7 +92,10 @@ struct LayerWeights {
   const float* qkv_bias = nullptr;  // [(query heads + 2 kv heads) * head_dim] or null
   const float* q_norm = nullptr;    // [head_dim], where the model normalises heads
   const float* k_norm = nullptr;    // [head_dim]
+  const float* sinks = nullptr;     // [query heads] or null
+  std::vector<float> host_sinks;    // the same, for the host
   kernels::ConstMatrix o;           // [hidden, query heads * head_dim]
+  const float* o_bias = nullptr;    // [hidden], of the first rank, or null
   const float* mlp_norm = nullptr;  // [hidden]
   const float* post_mlp_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix gate_up;          // [2 * ffn of this rank, hidden]: gate rows, then up rows

@@ -33,8 +33,7 @@ struct RmsNormParams {
 };
 
 // Splits a QKV projection, normalises each head of Q and K where the model does, rotates them by
-// their positions (Su et al. 2021, the half-rotated layout of Hugging Face: element i pairs with i +
-// rotary_dim / 2), and writes K and V head-major.
+// their positions (Su et al. 2021), and writes K and V head-major.
 struct RopeQkvParams {
   const void* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
   DType qkv_dtype = DType::kFloat32;
@@ -45,6 +44,9 @@ struct RopeQkvParams {
   const int32_t* positions = nullptr;  // [num_rows], absolute
   // The first rotary_dim elements of a head turn, the others stay; 0: all turn.
   int32_t rotary_dim = 0;
+  // Element 2 i pairs with 2 i + 1, where DeviceInfo::interleaved_rotation; else, the layout of most
+  // models at Hugging Face, i with i + rotary_dim / 2.
+  bool interleaved = false;
   const float* inv_freq = nullptr;  // [rotary_dim / 2], rope scaling already applied
   float turn_scale = 1;             // of what turns: YaRN's and LongRoPE's attention factor
   // [head_dim] weights of an RMS norm of each head before it turns, both or neither.

@@ -13,6 +13,10 @@ class RefDevice final : public HostMemoryDevice {
             .num_threads = 1,
             .sliding_windows = true,
             .all_activations = true,
+            .attention_sinks = true,
+            .expert_biases = true,
+            .corrected_routes = true,
+            .interleaved_rotation = true,
             .computes_experts = true,
             .float8_products = true};
   }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -60,9 +61,11 @@ void rotate(const std::vector<double>& head, int32_t position, const RopeQkvPara
     const double a = angle(position, params.inv_freq[i]);
     const double cosine = std::cos(a) * params.turn_scale;
     const double sine = std::sin(a) * params.turn_scale;
-    const double first = head[static_cast<size_t>(i)], second = head[static_cast<size_t>(i + half)];
-    store(out, params.dtype, to + i, first * cosine - second * sine);
-    store(out, params.dtype, to + i + half, second * cosine + first * sine);
+    const int32_t at = params.interleaved ? 2 * i : i;
+    const int32_t other = params.interleaved ? at + 1 : i + half;
+    const double first = head[static_cast<size_t>(at)], second = head[static_cast<size_t>(other)];
+    store(out, params.dtype, to + at, first * cosine - second * sine);
+    store(out, params.dtype, to + other, second * cosine + first * sine);
   }
   for (int32_t i = 2 * half; i < params.head_dim; ++i) {
     store(out, params.dtype, to + i, head[static_cast<size_t>(i)]);
@@ -101,6 +104,11 @@ double activated(const Activation& activation, double gate, double up) {
     case Activation::Kind::kGeluTanh: {
       const double z = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
       return 0.5 * gate * (1 + std::tanh(z)) * up;
+    }
+    case Activation::Kind::kClamped: {
+      const double h = std::min(gate, double{activation.limit});
+      const double v = std::clamp(up, -double{activation.limit}, double{activation.limit});
+      return h / (1 + std::exp(-activation.alpha * h)) * (v + 1);
     }
   }
   return std::nan("");

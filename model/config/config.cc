@@ -37,7 +37,8 @@ Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   MR_RETURN_IF_ERROR(check_activation(fields, family));
   MR_ASSIGN_OR_RETURN(const auto mlp_bias, fields.boolean_or("mlp_bias", false));
   if (mlp_bias) return fields.unsupported("mlp_bias", "false");
-  MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
+  MR_ASSIGN_OR_RETURN(const auto attention_bias,
+                      fields.boolean_or("attention_bias", family.attention_bias));
   if (attention_bias && !family.qkv_bias && !family.qkv_bias_field) {
     return fields.unsupported("attention_bias", "false");
   }
@@ -94,6 +95,16 @@ Result<void> read_query_scale(const JsonFields& fields, const Family& family, Mo
   return {};
 }
 
+// Of gpt-oss's experts.
+Result<void> read_clamp(const JsonFields& fields, ModelConfig& config) {
+  if (config.activation.kind != kernels::Activation::Kind::kClamped) return {};
+  MR_ASSIGN_OR_RETURN(const auto alpha, fields.number_or("swiglu_alpha", 1.702, 1e-6, 1e6));
+  MR_ASSIGN_OR_RETURN(const auto limit, fields.number_or("swiglu_limit", 7, 1e-6, 1e6));
+  config.activation.alpha = static_cast<float>(alpha);
+  config.activation.limit = static_cast<float>(limit);
+  return {};
+}
+
 // The parts that the family has and config.json does not name.
 void take_parts(const Family& family, ModelConfig& config) {
   config.architecture = family.architecture;
@@ -101,8 +112,11 @@ void take_parts(const Family& family, ModelConfig& config) {
   config.norm_offset = family.norm_offset;
   config.activation.kind = family.activation;
   config.scaled_embedding = family.scaled_embedding;
+  config.attention_sinks = family.attention_sinks;
   config.qk_norm = family.qk_norm;
-  config.fused_projections = family.fused_projections;
+  config.fused_qkv = family.fused_qkv;
+  config.fused_gate_up = family.fused_gate_up;
+  config.interleaved_rope = family.interleaved_rope;
 }
 
 // A number, a list of them, or null.
@@ -128,6 +142,10 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   take_parts(*family, config);
   MR_RETURN_IF_ERROR(read_dimensions(fields, *family, config));
   MR_RETURN_IF_ERROR(read_query_scale(fields, *family, config));
+  MR_RETURN_IF_ERROR(read_clamp(fields, config));
+  if (family->qk_norm_field) {
+    MR_ASSIGN_OR_RETURN(config.qk_norm, fields.boolean_or("use_qk_norm", false));
+  }
   MR_RETURN_IF_ERROR(read_experts(fields, *family, config));
   MR_RETURN_IF_ERROR(read_rope(fields, *family, config));
   MR_RETURN_IF_ERROR(read_layer_windows(fields, *family, has_sliding_window, config));
@@ -136,9 +154,10 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   config.rms_norm_eps = static_cast<float>(eps);
   MR_ASSIGN_OR_RETURN(config.tied_embeddings,
                       fields.boolean_or("tie_word_embeddings", family->tied_embeddings));
-  MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
+  MR_ASSIGN_OR_RETURN(const auto attention_bias,
+                      fields.boolean_or("attention_bias", family->attention_bias));
   config.qkv_bias = family->qkv_bias || attention_bias;
-  MR_ASSIGN_OR_RETURN(config.float8, read_float8_format(fields));
+  MR_ASSIGN_OR_RETURN(config.float8, read_float8_format(fields, family->experts));
   MR_RETURN_IF_ERROR(read_eos_token_ids(fields, config));
   return config;
 }

@@ -42,8 +42,11 @@ struct ModelConfig {
   double query_scale = 1;
   bool tied_embeddings = false;
   bool qkv_bias = false;
+  bool attention_sinks = false;        // AttentionParams::sinks, of each layer
   bool qk_norm = false;                // each head of Q and K is RMS-normalised before it turns
-  bool fused_projections = false;      // of Q, K and V, and of gate and up, in the checkpoint
+  bool fused_qkv = false;              // are one tensor in the checkpoint
+  bool fused_gate_up = false;          // the same
+  bool interleaved_rope = false;       // RopeQkvParams::interleaved
   std::optional<Float8Format> float8;  // of weights that the checkpoint has in 8 bits
   // Of each layer the keys that a row sees, itself and those before it; 0: all. Empty: all layers.
   std::vector<int32_t> layer_windows;

@@ -24,7 +24,7 @@ struct Family {
   };
 
   // Whose fields and tensor names a mixture of experts in place of the MLP has.
-  enum class Experts { kNone, kQwen, kMixtral };
+  enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4 };
 
   std::string_view architecture;
   LayerNorms norms = LayerNorms::kBefore;
@@ -34,13 +34,20 @@ struct Family {
   bool tied_embeddings = false;   // what Transformers assumes, as of the following
   int32_t head_dim = 0;           // 0: hidden_size / num_attention_heads
   kernels::Activation::Kind activation = kernels::Activation::Kind::kSilu;
-  bool qkv_bias = false;           // always
-  bool qkv_bias_field = false;     // as attention_bias says; where neither, it must be false
-  bool qk_norm = false;            // an RMS norm of each head of Q and K
-  bool fused_projections = false;  // qkv_proj and gate_up_proj are a tensor each
-  bool partial_rotary = false;     // partial_rotary_factor
-  double rope_theta = 10000;       // what Transformers assumes
-  double local_rope_theta = 0;     // the same, of layers with a window; 0: no other
+  bool qkv_bias = false;          // always
+  bool qkv_bias_field = false;    // as attention_bias says; where neither, it must be false
+  bool attention_bias = false;    // what Transformers assumes
+  bool attention_sinks = false;   // a logit of each head in the softmax
+  bool qk_norm = false;           // an RMS norm of each head of Q and K
+  bool qk_norm_field = false;     // as use_qk_norm says
+  bool fused_qkv = false;         // qkv_proj is a tensor
+  bool fused_gate_up = false;     // gate_up_proj is one
+  bool partial_rotary = false;    // partial_rotary_factor
+  double rotary_share = 1;        // what Transformers assumes of it
+  bool interleaved_rope = false;  // neighbours are a pair
+  double rope_theta = 10000;      // what Transformers assumes
+  bool assumes_scaling = false;   // rope_scaling, where the file has none: refused
+  double local_rope_theta = 0;    // the same, of layers with a window; 0: no other
   Experts experts = Experts::kNone;
   bool shared_expert = false;  // and an MLP beside them that all tokens go through
   Windows windows = Windows::kNone;

@@ -9,6 +9,8 @@ enum class LayerNorms {
   // And after each, before it joins the residual stream: input_layernorm, post_attention_layernorm;
   // pre_feedforward_layernorm, post_feedforward_layernorm.
   kGemma,
+  // The same: input_layernorm, post_self_attn_layernorm; post_attention_layernorm, post_mlp_layernorm.
+  kGlm4,
 };
 
 }  // namespace millrace::model

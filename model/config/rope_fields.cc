@@ -136,16 +136,17 @@ class RopeReader {
   ModelConfig& config_;
 };
 
-Result<void> read_rotary_dim(const JsonFields& fields, bool partial, ModelConfig& config) {
-  MR_ASSIGN_OR_RETURN(const auto share, fields.number_or("partial_rotary_factor", 1, 0, 1));
-  if (share != 1 && !partial) return fields.unsupported("partial_rotary_factor", "1");
+Result<void> read_rotary_dim(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(const auto share,
+                      fields.number_or("partial_rotary_factor", family.rotary_share, 0, 1));
+  if (share != 1 && !family.partial_rotary) return fields.unsupported("partial_rotary_factor", "1");
   const auto dim = static_cast<int32_t>(config.head_dim * share);
   if (dim < 2 || dim % 2 != 0) {
     return fields.unsupported(
         "partial_rotary_factor",
         fmt::format("an even number of at least 2 of a head's {} elements", config.head_dim));
   }
-  if (dim != config.head_dim) config.rotary_dim = dim;
+  config.rotary_dim = dim == config.head_dim ? 0 : dim;
   return {};
 }
 
@@ -156,7 +157,7 @@ Result<void> read_parameters(const JsonFields& file, const JsonFields& rope, boo
     MR_ASSIGN_OR_RETURN(config.rope_theta,
                         rope.number_or("rope_theta", config.rope_theta, 1, kMaxTheta));
     if (rope.find("partial_rotary_factor")) {
-      MR_RETURN_IF_ERROR(read_rotary_dim(rope, family.partial_rotary, config));
+      MR_RETURN_IF_ERROR(read_rotary_dim(rope, family, config));
     }
   }
   // Files from before Transformers 4.43 say "type".
@@ -205,10 +206,14 @@ Result<void> read_rope(const JsonFields& fields, const Family& family, ModelConf
         config.local_rope_theta,
         fields.number_or("rope_local_base_freq", family.local_rope_theta, 1, kMaxTheta));
   }
-  MR_RETURN_IF_ERROR(read_rotary_dim(fields, family.partial_rotary, config));
+  MR_RETURN_IF_ERROR(read_rotary_dim(fields, family, config));
   const bool newer = fields.find("rope_parameters") != nullptr;
   const char* name = newer ? "rope_parameters" : "rope_scaling";
-  if (fields.find(name) == nullptr) return {};
+  if (fields.find(name) == nullptr) {
+    return family.assumes_scaling
+               ? fields.unsupported(name, fmt::format("an object in a {}", family.architecture))
+               : Result<void>();
+  }
   if (newer && fields.find("rope_scaling")) {
     return fields.invalid("rope_scaling", "null beside rope_parameters");
   }

@@ -257,9 +257,10 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
 Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
   const int32_t num_heads = weights_.shard.num_query_heads;
   auto* pairs = head_pairs_.as<int64_t>();
+  const float* sinks = weights_.layers[static_cast<size_t>(layer)].sinks;
   // Dense rows go first: what comes out travels while the others attend.
   if (dense_rows_->dealt()) {
-    MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), weights_.config.window(layer),
+    MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), weights_.config.window(layer), sinks,
                                            pairs + num_heads, deadline));
   }
   device_.attention({.q = q_.data(),
@@ -270,6 +271,7 @@ Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
                      .tiles = dense_rows_->others(tiles_),
                      .index = index_.view(),
                      .window = weights_.config.window(layer),
+                     .sinks = sinks,
                      .out = attended_.data(),
                      .lse = lse_.as<float>(),
                      .covered_pairs = pairs});

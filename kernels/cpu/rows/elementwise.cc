@@ -42,20 +42,30 @@ void embed_row(const ConstMatrix& table, int64_t row, const RowKernels& kernels,
   }
 }
 
-// Of one activation.
-struct GateKernels {
-  void (*f32)(const float* gate, const float* up, int64_t count, float* out);
-  void (*bf16)(const float* gate, const float* up, int64_t count, BFloat16* out);
-};
-
-GateKernels gate_kernels(const Activation& activation, const RowKernels& kernels) {
+void activate_row(const Activation& activation, const RowKernels& kernels, const float* gate,
+                  int64_t count, float* out) {
+  const float* up = gate + count;
   switch (activation.kind) {
     case Activation::Kind::kSilu:
-      return {kernels.silu_mul_f32, kernels.silu_mul_bf16};
+      return kernels.silu_mul_f32(gate, up, count, out);
     case Activation::Kind::kGeluTanh:
-      return {kernels.gelu_mul_f32, kernels.gelu_mul_bf16};
+      return kernels.gelu_mul_f32(gate, up, count, out);
+    case Activation::Kind::kClamped:
+      return kernels.clamped_mul_f32(gate, up, activation.alpha, activation.limit, count, out);
   }
-  MR_CHECK(false, "activation {}", static_cast<int>(activation.kind));
+}
+
+void activate_row(const Activation& activation, const RowKernels& kernels, const float* gate,
+                  int64_t count, BFloat16* out) {
+  const float* up = gate + count;
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return kernels.silu_mul_bf16(gate, up, count, out);
+    case Activation::Kind::kGeluTanh:
+      return kernels.gelu_mul_bf16(gate, up, count, out);
+    case Activation::Kind::kClamped:
+      return kernels.clamped_mul_bf16(gate, up, activation.alpha, activation.limit, count, out);
+  }
 }
 
 }  // namespace
@@ -94,16 +104,15 @@ void rms_norm(const RmsNormParams& params, const Context& context) {
 void activate(const ActivateParams& params, const Context& context) {
   const Matrix& out = params.out;
   check_output(out, "activate");
-  const GateKernels kernels = gate_kernels(params.activation, row_kernels(context.simd));
+  const RowKernels& kernels = row_kernels(context.simd);
   const int64_t num_threads = threads_for(out.rows * out.cols, context);
   parallel_ranges(out.rows, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = params.gate_up + r * 2 * out.cols;
-      const float* up = gate + out.cols;
       if (out.dtype == DType::kFloat32) {
-        kernels.f32(gate, up, out.cols, row_of<float>(out, r));
+        activate_row(params.activation, kernels, gate, out.cols, row_of<float>(out, r));
       } else {
-        kernels.bf16(gate, up, out.cols, row_of<BFloat16>(out, r));
+        activate_row(params.activation, kernels, gate, out.cols, row_of<BFloat16>(out, r));
       }
     }
   });

@@ -138,6 +138,18 @@ void gelu_mul_row(const float* gate, const float* up, int64_t count, Element* ou
   }
 }
 
+// What is no number stays none.
+template <typename Element>
+void clamped_mul_row(const float* gate, const float* up, float alpha, float limit, int64_t count,
+                     Element* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float h = gate[i] > limit ? limit : gate[i];
+    const float low = up[i] < -limit ? -limit : up[i];
+    const float v = low > limit ? limit : low;
+    store(h / (1.0F + exponential(-alpha * h)) * (v + 1.0F), out[i]);
+  }
+}
+
 // The float32 angle is taken as exact and reduced in double: angle - n pi/2 with n =
 // round(angle / (pi/2)) and pi/2 in three parts of 30 bits, so that n (24 bits) times the first is
 // exact. Taylor polynomials to r^13 and r^14 on |r| <= pi/4 are off by less than 1e-13.
@@ -222,6 +234,8 @@ constexpr RowKernels kRowKernelsOfThisInstructionSet = {
     .silu_mul_bf16 = silu_mul_row<BFloat16>,
     .gelu_mul_f32 = gelu_mul_row<float>,
     .gelu_mul_bf16 = gelu_mul_row<BFloat16>,
+    .clamped_mul_f32 = clamped_mul_row<float>,
+    .clamped_mul_bf16 = clamped_mul_row<BFloat16>,
     .cos_sin = cos_sin_row,
     .rotate_f32 = rotate_row<float>,
     .rotate_bf16 = rotate_row<BFloat16>,

@@ -69,6 +69,9 @@ GPT_OSS = {"num_hidden_layers": 2, "intermediate_size": 32, "num_local_experts":
            **rope(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=512)}
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
                                                              "model.embed_tokens", "lm_head"]}
+GLM4 = {"num_hidden_layers": 2, "attention_bias": True, **rope(partial_rotary_factor=0.5, rope_type="default")}
+GLM4_MOE = {**GLM4, "use_qk_norm": True, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 2,
+            "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.75}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "num_key_value_heads": 2}
 MIXTRAL = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 4}
 
@@ -87,6 +90,8 @@ MODELS = {
     "window_qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 150, "max_window_layers": 1, "attention_dropout": 0.0}),
     "window_ministral": ("Ministral", {"sliding_window": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "gemma3": ("Gemma3", GEMMA3),
+    "glm4": ("Glm4", {**GLM4, "eos_token_id": EOS}),  # else its class has some beyond this vocabulary
+    "glm4-moe": ("Glm4Moe", GLM4_MOE),  # layer 0 has an MLP
     "gpt-oss": ("GptOss", GPT_OSS),
     "gpt-oss-mxfp4": ("GptOss", GPT_OSS),  # its experts' weights in 4 bits
     "longrope": ("Phi3", {**PHI3, "original_max_position_embeddings": 256, **rope(**LONGROPE)}),
@@ -106,14 +111,15 @@ SKEWED = {"qwen2moe-skewed"}
 # Where rounding alone decides whether an expert is chosen, the reference says nothing: between the last chosen logit and the next lie at
 # least so many. float32's errors are some 1e-5.
 MIN_MARGIN = 2e-4
-SEEDS = {"gpt-oss": 1, "gpt-oss-mxfp4": 2}  # of those that the names' own would put too close
+SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2}  # of those that the names' own would put too close
 
 
 def randomise(model, seed):
     """Weights that make every part matter: scores of a few nats, norms and biases that are not 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, weight in sorted(model.named_parameters()):
+        corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias")]
+        for name, weight in sorted([*model.named_parameters(), *corrections]):
             noise = torch.randn(weight.shape, generator=generator)
             if name.endswith("norm.weight"):
                 weight.copy_((0 if model.config.model_type in ADDS_ONE else 1) + 0.2 * noise)
@@ -209,12 +215,17 @@ def skew(model):
 
 
 def watch_routers(model):
-    """[layer] of (logits [rows, experts], chosen [rows, k]) of the last forward pass."""
+    """[layer] of (what decides [rows, experts], chosen [rows, k]) of the last forward pass."""
     routers = [module for name, module in model.named_modules() if name.endswith((".gate", ".router"))]
     seen = [None] * len(routers)
 
+    def scores(module, logits):
+        correction = getattr(module, "e_score_correction_bias", None)
+        return logits if correction is None else logits.sigmoid() + correction
+
     def watch(i):
-        routers[i].register_forward_hook(lambda module, inputs, output: seen.__setitem__(i, (output[0].detach(), output[2])))
+        routers[i].register_forward_hook(
+            lambda module, inputs, output: seen.__setitem__(i, (scores(module, output[0].detach()), output[2])))
     for i in range(len(routers)):
         watch(i)
     return seen

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "kernels/cpu/runtime/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
@@ -155,12 +157,33 @@ TEST_P(ActivateTest, MatchesReference) {
   expect_matches(65, 1031, /*padding=*/9);
 }
 
-INSTANTIATE_TEST_SUITE_P(Activations, ActivateTest,
-                         testing::Values(Activation{.kind = Activation::Kind::kSilu},
-                                         Activation{.kind = Activation::Kind::kGeluTanh}),
-                         [](const auto& activation) {
-                           return std::string(activation.index == 0 ? "silu" : "gelu_tanh");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Activations, ActivateTest,
+    testing::Values(Activation{.kind = Activation::Kind::kSilu},
+                    Activation{.kind = Activation::Kind::kGeluTanh},
+                    Activation{.kind = Activation::Kind::kClamped, .alpha = 1.702F, .limit = 7}),
+    [](const auto& activation) {
+      if (activation.param.kind == Activation::Kind::kSilu) return "silu";
+      return activation.param.kind == Activation::Kind::kGeluTanh ? "gelu_tanh" : "clamped";
+    });
+
+// gpt-oss's: a gate is cut above, an up on both sides.
+TEST(Activate, ClampsGatesAboveAndUpsOnBothSides) {
+  constexpr float kAlpha = 1.702F, kLimit = 7;
+  const std::vector<float> gate_up = {100, -100, 2, 2, 3, 3, 50, -50};
+  const auto glu = [&](float h) { return h / (1 + std::exp(-kAlpha * h)); };
+  const std::vector<float> expected = {glu(7) * 4, glu(-100) * 4, glu(2) * 8, glu(2) * -6};
+  for (const Context& context : test::contexts()) {
+    std::vector<float> out(4, -1);
+    cpu::activate({.gate_up = gate_up.data(),
+                   .activation = {Activation::Kind::kClamped, kAlpha, kLimit},
+                   .out = dense_matrix(out.data(), DType::kFloat32, 1, 4)},
+                  context);
+    for (size_t i = 0; i < out.size(); ++i) {
+      EXPECT_NEAR(out[i], expected[i], 1e-6 * std::abs(expected[i]) + 1e-30) << i;
+    }
+  }
+}
 
 // Where the exponential is out of float32's range, the gate or 0 times up is left.
 TEST(Activate, GatesFarFrom0AreNoNumbersOutOfRange) {

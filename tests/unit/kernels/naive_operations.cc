@@ -94,6 +94,11 @@ float activated(const Activation& activation, float gate, float up) {
           std::sqrt(2 / std::numbers::pi_v<float>) * (gate + 0.044715F * gate * gate * gate);
       return gate / (1 + std::exp(-2 * z)) * up;
     }
+    case Activation::Kind::kClamped: {
+      const float h = std::min(gate, activation.limit);
+      const float v = std::clamp(up, -activation.limit, activation.limit);
+      return h / (1 + std::exp(-activation.alpha * h)) * (v + 1);
+    }
   }
   return std::nanf("");
 }
@@ -127,9 +132,11 @@ void rope_qkv(const RopeQkvParams& p) {
         const float angle = static_cast<float>(p.positions[r]) * p.inv_freq[i];
         const float cosine = std::cos(angle) * p.turn_scale;
         const float sine = std::sin(angle) * p.turn_scale;
-        const float x = to[i], y = to[i + half];
-        to[i] = x * cosine - y * sine;
-        to[i + half] = y * cosine + x * sine;
+        float& first = to[p.interleaved ? 2 * i : i];
+        float& second = to[p.interleaved ? 2 * i + 1 : i + half];
+        const float x = first, y = second;
+        first = x * cosine - y * sine;
+        second = y * cosine + x * sine;
       }
     }
   }

@@ -151,7 +151,8 @@ TEST(ModelConfig, ReadsQwen3WithItsNormsOfHeads) {
 TEST(ModelConfig, ReadsPhi3WithLongRopeOfAPartOfEachHead) {
   const auto config = load(kPhi3);
   ASSERT_TRUE(config.ok()) << config.error().to_string();
-  EXPECT_TRUE(config->fused_projections);
+  EXPECT_TRUE(config->fused_qkv);
+  EXPECT_TRUE(config->fused_gate_up);
   EXPECT_EQ(config->rotary_dim, 6);
   EXPECT_EQ(config->max_position_embeddings, 131072);
   const auto* scaling = std::get_if<LongRopeScaling>(&config->rope_scaling);

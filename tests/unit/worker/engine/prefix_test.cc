@@ -322,8 +322,13 @@ TEST_P(ArchitecturePrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ArchitecturePrefixTest, testing::Values("gemma3"),
-                         [](const auto& model) { return model.param; });
+INSTANTIATE_TEST_SUITE_P(Models, ArchitecturePrefixTest,
+                         testing::Values("gemma3", "glm4", "glm4-moe", "gpt-oss"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(PurePlans, WindowPrefixTest,
                          testing::Values("dense", "adaptive:0.05,0.3,4"), [](const auto& pattern) {
