@@ -31,6 +31,14 @@ std::string facts_of(const ModelConfig& config) {
   if (!config.layer_windows.empty()) {
     facts += fmt::format(" windows {}", fmt::join(config.layer_windows, " "));
   }
+  if (!config.local_rope_layers.empty()) {
+    facts += fmt::format(" local rope {} {}", config.local_rope_theta,
+                         fmt::join(config.local_rope_layers, " "));
+  }
+  if (config.activation.limit != 0) {
+    facts += fmt::format(" clamp {} {}", config.activation.alpha, config.activation.limit);
+  }
+  if (config.query_scale != 1) facts += fmt::format(" query scale {}", config.query_scale);
   if (config.float8) {
     facts += fmt::format(" float8 {} {}", config.float8->block_rows, config.float8->block_cols);
   }
@@ -38,6 +46,7 @@ std::string facts_of(const ModelConfig& config) {
     facts += fmt::format(" experts {} {} {} {} {} dense {}", experts.num_experts,
                          experts.experts_per_token, experts.ffn_size, experts.weights_sum_to_one,
                          experts.shared_ffn_size, fmt::join(experts.dense_layers, " "));
+    if (experts.by_sigmoids) facts += fmt::format(" sigmoids {}", experts.weight_factor);
   }
   return facts;
 }

@@ -2,38 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "model/checkpoint/element_conversion.h"
+#include "model/merge_parts.h"
 #include "model/vocabulary.h"
 
 namespace millrace::model {
 
 namespace {
-
-// out = sum_i w_i out_i with w_i = exp(lse_i) / sum exp(lse): the softmax over the union of
-// disjoint parts. A part is [heads * head_dim] of out then [heads] of lse.
-void merge_parts(std::span<const float> parts, int64_t num_parts, int32_t num_heads,
-                 int32_t head_dim, float* out) {
-  const int64_t part_size = int64_t{num_heads} * (head_dim + 1);
-  const auto lse = [&](int64_t part, int32_t head) {
-    return parts[static_cast<size_t>(part * part_size + int64_t{num_heads} * head_dim + head)];
-  };
-  for (int32_t head = 0; head < num_heads; ++head) {
-    float max = -std::numeric_limits<float>::infinity();
-    for (int64_t p = 0; p < num_parts; ++p) max = std::max(max, lse(p, head));
-    float sum = 0;
-    for (int64_t p = 0; p < num_parts; ++p) sum += std::exp(lse(p, head) - max);
-    float* row = out + int64_t{head} * head_dim;
-    std::fill_n(row, head_dim, 0.0f);
-    for (int64_t p = 0; p < num_parts; ++p) {
-      const float weight = std::exp(lse(p, head) - max) / sum;
-      if (weight == 0) continue;
-      const float* part = parts.data() + p * part_size + int64_t{head} * head_dim;
-      for (int32_t d = 0; d < head_dim; ++d) row[d] += weight * part[d];
-    }
-  }
-}
 
 // The slab without its first `count` tokens, or all of it where `count` is negative.
 kernels::KvSlab from_token(kernels::KvSlab slab, int64_t count) {
@@ -177,7 +153,8 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
   parts_.resize(own.size() * counts.size());
   MR_RETURN_IF_ERROR(cp_->all_gather(std::as_bytes(std::span(own)),
                                      std::as_writable_bytes(std::span(parts_)), counts, deadline));
-  merge_parts(parts_, own_parts * cp_->size(), heads, head_dim, merged_.data());
+  merge_parts(parts_, own_parts * cp_->size(), heads, head_dim,
+              weights_->layers[static_cast<size_t>(layer)].host_sinks, merged_.data());
   convert_elements(std::as_bytes(std::span(merged_)).data(), DType::kFloat32, std::ssize(merged_),
                    rounded_.data(), weights_->compute_dtype);
   device_->copy(attended_.data(), rounded_.data(), std::ssize(rounded_));
@@ -202,16 +179,14 @@ void Generator::attend_heads(std::span<const PromptHead> heads, int64_t first_se
   }
 }
 
-Result<void> Generator::add_over_tp(Deadline deadline) {
+Result<void> Generator::sum_over_tp(Deadline deadline) {
   const int64_t count = weights_->config.hidden_size;
-  if (tp_->size() > 1) {
-    MR_ASSIGN_OR_RETURN(const auto view,
-                        partial_window_->read(partial_.data(), partial_.bytes(), deadline));
-    MR_RETURN_IF_ERROR(tp_->all_reduce_sum(
-        std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
-    partial_window_->write(partial_.data(), partial_.bytes());
-  }
-  device_->add({.x = hidden_.as<float>(), .y = partial_.as<float>(), .count = count});
+  if (tp_->size() == 1) return {};
+  MR_ASSIGN_OR_RETURN(const auto view,
+                      partial_window_->read(partial_.data(), partial_.bytes(), deadline));
+  MR_RETURN_IF_ERROR(tp_->all_reduce_sum(
+      std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
+  partial_window_->write(partial_.data(), partial_.bytes());
   return {};
 }
 
@@ -224,6 +199,7 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
   device_->embed({.token_ids = token_.as<int32_t>(),
                   .num_rows = 1,
                   .table = weights_->embedding,
+                  .scale = weights_->embedding_scale,
                   .hidden = hidden_.as<float>()});
   for (int32_t layer = 0; layer < weights_->config.num_layers; ++layer) {
     if (request.attention != nullptr) {
@@ -238,9 +214,11 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
                   .kv_stride = max_new_tokens_});
     MR_RETURN_IF_ERROR(attend(request, layer, num_new + 1, deadline));
     forward_.attention_output(layer, attended_.data(), 1, partial_.as<float>(), false);
-    MR_RETURN_IF_ERROR(add_over_tp(deadline));
+    MR_RETURN_IF_ERROR(sum_over_tp(deadline));
+    forward_.add_attention(layer, partial_.as<float>(), 1, hidden_.as<float>());
     forward_.mlp(layer, hidden_.as<float>(), 1, partial_.as<float>(), false);
-    MR_RETURN_IF_ERROR(add_over_tp(deadline));
+    MR_RETURN_IF_ERROR(sum_over_tp(deadline));
+    forward_.add_mlp(layer, partial_.as<float>(), 1, hidden_.as<float>());
   }
   std::vector<float> slice(static_cast<size_t>(weights_->lm_head.rows));
   forward_.logits(hidden_.as<float>(), 1, logits_.as<float>());

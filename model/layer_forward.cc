@@ -95,8 +95,12 @@ void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t nu
 void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                        const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
   const auto& config = weights_->config;
+  const bool local = config.local_rope_layers.contains(layer);
   const bool long_prompt =
       weights_->long_inv_freq != nullptr && prompt_tokens > max_short_rope_tokens(config);
+  const float* inv_freq = local         ? weights_->local_inv_freq
+                          : long_prompt ? weights_->long_inv_freq
+                                        : weights_->inv_freq;
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
   const int64_t width =
       int64_t{weights_->shard.num_query_heads + 2 * weights_->shard.num_kv_heads} * config.head_dim;
@@ -118,8 +122,9 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                      .head_dim = config.head_dim,
                      .positions = positions,
                      .rotary_dim = config.num_turned(),
-                     .inv_freq = long_prompt ? weights_->long_inv_freq : weights_->inv_freq,
-                     .turn_scale = rope_turn_scale(config),
+                     .interleaved = config.interleaved_rope,
+                     .inv_freq = inv_freq,
+                     .turn_scale = local ? 1 : rope_turn_scale(config),
                      .q_norm = w.q_norm,
                      .k_norm = w.k_norm,
                      .norm_eps = config.rms_norm_eps,
@@ -137,10 +142,13 @@ void LayerForward::attention_output(int32_t layer, const void* attention, int64_
   const auto rows = dense_matrix(attention, weights_->compute_dtype, num_rows, width);
   const auto sum = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size);
   if (float8()) {
-    device_->float8_gemm(
-        {.a = quantize(rows), .b = w.float8.o, .c = sum, .accumulate = accumulate});
+    device_->float8_gemm({.a = quantize(rows),
+                          .b = w.float8.o,
+                          .bias = w.o_bias,
+                          .c = sum,
+                          .accumulate = accumulate});
   } else {
-    device_->gemm({.a = rows, .b = w.o, .c = sum, .accumulate = accumulate});
+    device_->gemm({.a = rows, .b = w.o, .bias = w.o_bias, .c = sum, .accumulate = accumulate});
   }
 }
 
@@ -150,37 +158,75 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
   if (w.experts.num_experts > 0) {
     rms_norm(hidden, w.mlp_norm, num_rows);
     run_experts(w.experts, num_rows, out, accumulate);
-    if (w.shared_expert.num_experts > 0) {
+    if (w.shared_expert.num_experts > 0 && w.shared_expert.router == nullptr) {
+      run_mlp(w.shared_expert.gate_up, w.shared_expert.down, num_rows, out, /*accumulate=*/true);
+    } else if (w.shared_expert.num_experts > 0) {
       run_experts(w.shared_expert, num_rows, out, /*accumulate=*/true);
     }
     return;
   }
+  if (!float8()) {
+    rms_norm(hidden, w.mlp_norm, num_rows);
+    return run_mlp(w.gate_up, w.down, num_rows, out, accumulate);
+  }
   const auto activated =
       dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, weights_->shard.ffn_size);
-  const auto sum = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size);
-  auto* products = projected_.as<float>();
-  if (float8()) {
-    device_->float8_swiglu({.a = float8_rms_norm(hidden, w.mlp_norm, num_rows),
-                            .gate_up = w.float8.gate_up,
-                            .products = products,
-                            .out = activated});
-    device_->float8_gemm(
-        {.a = quantize(activated), .b = w.float8.down, .c = sum, .accumulate = accumulate});
-  } else {
-    rms_norm(hidden, w.mlp_norm, num_rows);
-    device_->swiglu(
-        {.a = normed(num_rows), .gate_up = w.gate_up, .products = products, .out = activated});
-    device_->gemm({.a = activated, .b = w.down, .c = sum, .accumulate = accumulate});
+  device_->float8_swiglu({.a = float8_rms_norm(hidden, w.mlp_norm, num_rows),
+                          .gate_up = w.float8.gate_up,
+                          .activation = weights_->config.activation,
+                          .products = projected_.as<float>(),
+                          .out = activated});
+  device_->float8_gemm(
+      {.a = quantize(activated),
+       .b = w.float8.down,
+       .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
+       .accumulate = accumulate});
+}
+
+void LayerForward::run_mlp(const kernels::ConstMatrix& gate_up, const kernels::ConstMatrix& down,
+                           int64_t num_rows, float* out, bool accumulate) {
+  const auto activated =
+      dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, down.cols);
+  device_->swiglu({.a = normed(num_rows),
+                   .gate_up = gate_up,
+                   .activation = weights_->config.activation,
+                   .products = projected_.as<float>(),
+                   .out = activated});
+  device_->gemm({.a = activated,
+                 .b = down,
+                 .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
+                 .accumulate = accumulate});
+}
+
+void LayerForward::add_attention(int32_t layer, float* sum, int64_t num_rows, float* hidden) {
+  add_sum(weights_->layers[static_cast<size_t>(layer)].post_attention_norm, sum, num_rows, hidden);
+}
+
+void LayerForward::add_mlp(int32_t layer, float* sum, int64_t num_rows, float* hidden) {
+  add_sum(weights_->layers[static_cast<size_t>(layer)].post_mlp_norm, sum, num_rows, hidden);
+}
+
+void LayerForward::add_sum(const float* norm, float* sum, int64_t num_rows, float* hidden) {
+  const int64_t width = weights_->config.hidden_size;
+  if (norm != nullptr) {
+    device_->rms_norm({.x = sum,
+                       .weight = norm,
+                       .eps = weights_->config.rms_norm_eps,
+                       .out = dense_matrix(sum, DType::kFloat32, num_rows, width)});
   }
+  device_->add({.x = hidden, .y = sum, .count = num_rows * width});
 }
 
 void LayerForward::run_experts(const ExpertWeights& experts, int64_t num_rows, float* out,
                                bool accumulate) {
   device_->route({.a = normed(num_rows),
                   .router = experts.router,
+                  .bias = experts.router_bias,
+                  .correction = experts.correction,
                   .num_experts = experts.num_experts,
                   .experts_per_row = experts.experts_per_token,
                   .weighting = experts.weighting,
+                  .factor = experts.weight_factor,
                   .experts = chosen_.as<int32_t>(),
                   .weights = chosen_weights_.as<float>()});
   device_->experts({.a = normed(num_rows),
@@ -190,6 +236,9 @@ void LayerForward::run_experts(const ExpertWeights& experts, int64_t num_rows, f
                     .weights = chosen_weights_.as<float>(),
                     .gate_up = experts.gate_up,
                     .down = experts.down,
+                    .activation = weights_->config.activation,
+                    .gate_up_bias = experts.gate_up_bias,
+                    .down_bias = experts.down_bias,
                     .gathered = gathered_.data(),
                     .products = projected_.as<float>(),
                     .activated = activated_.data(),

@@ -39,6 +39,11 @@ class LayerForward {
                         bool accumulate);
   // The MLP, or the layer's mixture of experts.
   void mlp(int32_t layer, const float* hidden, int64_t num_rows, float* out, bool accumulate);
+  // Their sums over all tensor-parallel ranks, to the residual stream: hidden += sum, normalised in
+  // `sum` before where the model does that, so that neither half may accumulate into `hidden`
+  // (ModelConfig::norms_sums).
+  void add_attention(int32_t layer, float* sum, int64_t num_rows, float* hidden);
+  void add_mlp(int32_t layer, float* sum, int64_t num_rows, float* hidden);
 
   // Final norm and this rank's slice of the vocabulary: [num_rows, vocab_end - vocab_begin].
   void logits(const float* hidden, int64_t num_rows, float* out);
@@ -55,9 +60,12 @@ class LayerForward {
   kernels::Float8Matrix quantized(int64_t num_rows, int64_t cols) const;
   Result<void> allocate_quantized();
   Result<void> allocate_experts();
-  // Of the rows in `normed_`.
+  // Of the rows in `normed_`. run_mlp: of an expert that all of them choose, too.
+  void run_mlp(const kernels::ConstMatrix& gate_up, const kernels::ConstMatrix& down,
+               int64_t num_rows, float* out, bool accumulate);
   void run_experts(const ExpertWeights& experts, int64_t num_rows, float* out, bool accumulate);
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
+  void add_sum(const float* norm, float* sum, int64_t num_rows, float* hidden);
   // Where the model is quantised; the result lies in `quantized_`.
   kernels::ConstFloat8Matrix float8_rms_norm(const float* hidden, const float* weight,
                                              int64_t num_rows);

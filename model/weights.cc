@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "common/check.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/element_conversion.h"
 #include "model/checkpoint/weight_uploader.h"
 #include "model/config/rope.h"
+#include "model/expert_loader.h"
 #include "model/fingerprint.h"
 #include "model/load_model_config.h"
 #include "model/synthetic/synthetic_model.h"
@@ -18,6 +21,37 @@ namespace {
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 
+// Of the norms besides input_layernorm; null: none.
+struct NormNames {
+  const char *post_attention, *mlp, *post_mlp;
+};
+
+NormNames norm_names(LayerNorms norms) {
+  switch (norms) {
+    case LayerNorms::kBefore:
+      return {nullptr, "post_attention_layernorm", nullptr};
+    case LayerNorms::kGemma:
+      return {"post_attention_layernorm", "pre_feedforward_layernorm",
+              "post_feedforward_layernorm"};
+    case LayerNorms::kGlm4:
+      return {"post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+  }
+  MR_CHECK(false, "norms {}", static_cast<int>(norms));
+}
+
+// sqrt(hidden_size), rounded as Transformers does it.
+float embedding_scale(const ModelConfig& config, DType dtype) {
+  if (!config.scaled_embedding) return 1;
+  const auto root = std::sqrt(static_cast<float>(config.hidden_size));
+  if (dtype == DType::kFloat32) return root;
+  std::array<std::byte, sizeof(uint16_t)> rounded;
+  float scale = 0;
+  convert_elements(std::as_bytes(std::span(&root, 1)).data(), DType::kFloat32, 1, rounded.data(),
+                   dtype);
+  convert_elements(rounded.data(), dtype, 1, &scale, DType::kFloat32);
+  return scale;
+}
+
 // Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
 class WeightLoader {
  public:
@@ -27,7 +61,8 @@ class WeightLoader {
         weights_(&weights),
         config_(&weights.config),
         shard_(&weights.shard),
-        uploader_(device, weights.storage, num_threads) {}
+        uploader_(device, weights.storage, num_threads),
+        experts_(tensors, uploader_, weights) {}
 
   Result<void> load() {
     MR_RETURN_IF_ERROR(load_vocabulary());
@@ -35,14 +70,17 @@ class WeightLoader {
       const auto prefix = fmt::format("model.layers.{}.", i);
       LayerWeights layer;
       MR_RETURN_IF_ERROR(load_attention(prefix, layer));
-      MR_ASSIGN_OR_RETURN(layer.mlp_norm,
-                          norm(prefix + "post_attention_layernorm.weight", hidden()));
-      MR_RETURN_IF_ERROR(config_->has_experts(i) ? load_experts(prefix, layer)
+      MR_RETURN_IF_ERROR(load_norms(prefix, layer));
+      MR_RETURN_IF_ERROR(config_->has_experts(i) ? experts_.load(prefix, layer)
                                                  : load_mlp(prefix, layer));
       weights_->layers.push_back(layer);
     }
     MR_ASSIGN_OR_RETURN(weights_->final_norm, norm("model.norm.weight", hidden()));
     MR_ASSIGN_OR_RETURN(weights_->inv_freq, uploader_.vector(rope_inv_freq(*config_)));
+    if (!config_->local_rope_layers.empty()) {
+      MR_ASSIGN_OR_RETURN(weights_->local_inv_freq,
+                          uploader_.vector(local_rope_inv_freq(*config_)));
+    }
     if (max_short_rope_tokens(*config_) == 0) return {};
     MR_ASSIGN_OR_RETURN(weights_->long_inv_freq,
                         uploader_.vector(rope_inv_freq(*config_, /*long_prompt=*/true)));
@@ -61,9 +99,29 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(name, std::array{count}));
     return TensorSlice::whole(std::move(tensor));
   }
-  Result<const float*> norm(const std::string& name, int64_t count) {
+  // The weights of a norm as the model's arithmetic has them, times `scale`.
+  Result<const float*> norm(const std::string& name, int64_t count, double scale = 1) {
     MR_ASSIGN_OR_RETURN(const auto weight, vector(name, count));
-    return uploader_.stacked_vector(std::array{weight});
+    if (config_->norm_offset == 0 && scale == 1) {
+      return uploader_.stacked_vector(std::array{weight});
+    }
+    std::vector<float> values(static_cast<size_t>(count));
+    convert_elements(weight.row_data(0), weight.tensor.dtype, count, values.data(),
+                     DType::kFloat32);
+    for (float& value : values) {
+      value = static_cast<float>(double{value + config_->norm_offset} * scale);
+    }
+    return uploader_.vector(values);
+  }
+  Result<void> load_norms(const std::string& prefix, LayerWeights& layer) {
+    MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight", hidden()));
+    const NormNames names = norm_names(config_->norms);
+    MR_ASSIGN_OR_RETURN(layer.mlp_norm, norm(prefix + names.mlp + ".weight", hidden()));
+    if (!config_->norms_sums()) return {};
+    MR_ASSIGN_OR_RETURN(layer.post_attention_norm,
+                        norm(prefix + names.post_attention + ".weight", hidden()));
+    MR_ASSIGN_OR_RETURN(layer.post_mlp_norm, norm(prefix + names.post_mlp + ".weight", hidden()));
+    return {};
   }
   // Rows [first, first + rows) of a tensor of `all_rows`, where the checkpoint has several stacked.
   Result<TensorSlice> rows_of(const std::string& name, int64_t all_rows, int64_t first,
@@ -117,7 +175,6 @@ class WeightLoader {
 
   Result<void> load_attention(const std::string& prefix, LayerWeights& layer) {
     const std::string attention = prefix + "self_attn.";
-    MR_ASSIGN_OR_RETURN(layer.attention_norm, norm(prefix + "input_layernorm.weight", hidden()));
     MR_RETURN_IF_ERROR(load_qkv(attention, layer));
 
     const int64_t query_cols = config_->num_query_heads * head_dim();
@@ -125,7 +182,19 @@ class WeightLoader {
     const auto columns =
         o.cols(shard_->first_query_head * head_dim(), shard_->num_query_heads * head_dim());
     MR_RETURN_IF_ERROR(stack_linear(std::array{columns}, layer.o, layer.float8.o));
-    return refuse_output_bias(attention + "o_proj.bias");
+    MR_RETURN_IF_ERROR(load_sinks(attention + "sinks", layer));
+    return load_output_bias(attention + "o_proj.bias", layer);
+  }
+
+  Result<void> load_sinks(const std::string& name, LayerWeights& layer) {
+    if (!config_->attention_sinks) return {};
+    MR_ASSIGN_OR_RETURN(const auto all, vector(name, config_->num_query_heads));
+    const auto own = all.rows(shard_->first_query_head, shard_->num_query_heads);
+    layer.host_sinks.resize(static_cast<size_t>(shard_->num_query_heads));
+    convert_elements(own.row_data(0), own.tensor.dtype, own.num_rows, layer.host_sinks.data(),
+                     DType::kFloat32);
+    MR_ASSIGN_OR_RETURN(layer.sinks, uploader_.vector(layer.host_sinks));
+    return {};
   }
 
   Result<void> load_qkv(const std::string& attention, LayerWeights& layer) {
@@ -146,11 +215,10 @@ class WeightLoader {
       const int64_t all_rows = num_heads * head_dim();
       const int64_t first = first_head * head_dim();
       const int64_t count = shard_heads * head_dim();
-      MR_ASSIGN_OR_RETURN(
-          const auto weight,
-          config_->fused_projections
-              ? rows_of(attention + "qkv_proj.weight", fused_rows, fused_first, all_rows, hidden())
-              : matrix(tensor + "weight", all_rows, hidden()));
+      MR_ASSIGN_OR_RETURN(const auto weight,
+                          config_->fused_qkv ? rows_of(attention + "qkv_proj.weight", fused_rows,
+                                                       fused_first, all_rows, hidden())
+                                             : matrix(tensor + "weight", all_rows, hidden()));
       fused_first += all_rows;
       weights.push_back(weight.rows(first, count));
       if (!config_->qkv_bias) continue;
@@ -162,19 +230,27 @@ class WeightLoader {
       MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
     }
     if (config_->qk_norm) {
-      MR_ASSIGN_OR_RETURN(layer.q_norm, norm(attention + "q_norm.weight", head_dim()));
+      MR_ASSIGN_OR_RETURN(layer.q_norm,
+                          norm(attention + "q_norm.weight", head_dim(), config_->query_scale));
       MR_ASSIGN_OR_RETURN(layer.k_norm, norm(attention + "k_norm.weight", head_dim()));
     }
     return {};
   }
 
-  // Qwen models rewritten as Llama have one of zeros, which does nothing.
-  Result<void> refuse_output_bias(const std::string& name) const {
+  // Wherever there is one: gpt-oss has it, Llama where attention_bias says so; Qwen models rewritten as
+  // Llama have one of zeros. The ranks' products sum, and one of them has the bias.
+  Result<void> load_output_bias(const std::string& name, LayerWeights& layer) {
     if (!tensors_->contains(name)) return {};
     MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (std::ranges::all_of(bias.tensor.bytes, is_zero)) return {};
-    return error(Errc::kUnsupported, "tensor \"{}\" is not zero; supported: none or zeros", name);
+    if (weights_->quantization != Quantization::kNone) {
+      return error(Errc::kUnsupported,
+                   "tensor \"{}\" is not zero; supported with --quantization none", name);
+    }
+    if (weights_->tp.rank != 0) return {};
+    MR_ASSIGN_OR_RETURN(layer.o_bias, uploader_.stacked_vector(std::array{bias}));
+    return {};
   }
 
   Result<void> load_mlp(const std::string& prefix, LayerWeights& layer) {
@@ -182,7 +258,7 @@ class WeightLoader {
     const int64_t all = config_->ffn_size;
     const int64_t count = shard_->ffn_size;
     const int64_t first = weights_->tp.rank * count;
-    const bool fused = config_->fused_projections;
+    const bool fused = config_->fused_gate_up;
     const std::string both = mlp + "gate_up_proj.weight";
     MR_ASSIGN_OR_RETURN(const auto gate, fused ? rows_of(both, 2 * all, 0, all, hidden())
                                                : matrix(mlp + "gate_proj.weight", all, hidden()));
@@ -194,71 +270,47 @@ class WeightLoader {
     return stack_linear(std::array{down.cols(first, count)}, layer.down, layer.float8.down);
   }
 
-  Result<void> load_experts(const std::string& prefix, LayerWeights& layer) {
-    using kernels::ExpertWeighting;
-    const auto& config = config_->experts;
-    const bool mixtral = config.names == ExpertsConfig::Names::kMixtral;
-    const std::string mixture = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
-    ExpertNames names{.router = mixture + "gate.weight",
-                      .gate = mixtral ? "w1" : "gate_proj",
-                      .up = mixtral ? "w3" : "up_proj",
-                      .down = mixtral ? "w2" : "down_proj"};
-    for (int32_t i = 0; i < config.num_experts; ++i) {
-      names.experts.push_back(fmt::format("{}experts.{}.", mixture, i));
-    }
-    layer.experts = {.experts_per_token = config.experts_per_token,
-                     .weighting = config.weights_sum_to_one ? ExpertWeighting::kChosenSoftmax
-                                                            : ExpertWeighting::kSoftmax};
-    MR_RETURN_IF_ERROR(stack_experts(names, config.ffn_size, layer.experts));
-    if (config.shared_ffn_size == 0) return {};
-    names.router = mixture + "shared_expert_gate.weight";
-    names.experts = {mixture + "shared_expert."};
-    layer.shared_expert = {.experts_per_token = 1, .weighting = ExpertWeighting::kSigmoid};
-    return stack_experts(names, config.shared_ffn_size, layer.shared_expert);
-  }
-
-  struct ExpertNames {
-    std::string router;
-    std::vector<std::string> experts;
-    const char *gate, *up, *down;
-  };
-
-  // `all`: the width of an expert on all ranks together.
-  Result<void> stack_experts(const ExpertNames& names, int64_t all, ExpertWeights& experts) {
-    const int64_t count = all / weights_->tp.size;
-    const int64_t first = weights_->tp.rank * count;
-    std::vector<TensorSlice> gate_up, down;
-    for (const auto& expert : names.experts) {
-      for (const char* name : {names.gate, names.up}) {
-        MR_ASSIGN_OR_RETURN(const auto rows,
-                            matrix(fmt::format("{}{}.weight", expert, name), all, hidden()));
-        gate_up.push_back(rows.rows(first, count));
-      }
-      MR_ASSIGN_OR_RETURN(const auto columns,
-                          matrix(fmt::format("{}{}.weight", expert, names.down), hidden(), all));
-      down.push_back(columns.cols(first, count));
-    }
-    experts.num_experts = static_cast<int32_t>(std::ssize(names.experts));
-    MR_ASSIGN_OR_RETURN(const auto router, matrix(names.router, experts.num_experts, hidden()));
-    MR_ASSIGN_OR_RETURN(experts.router, uploader_.stacked_vector(std::array{router}));
-    MR_ASSIGN_OR_RETURN(experts.gate_up, uploader_.stack(gate_up, weights_->compute_dtype));
-    MR_ASSIGN_OR_RETURN(experts.down, uploader_.stack(down, weights_->compute_dtype));
-    return {};
-  }
-
   const TensorSource* tensors_;
   ModelWeights* weights_;
   const ModelConfig* config_;
   const ShardShape* shard_;
   WeightUploader uploader_;
+  ExpertLoader experts_;
 };
 
 // Said before the weights, which may be many, are read.
 Result<void> check_experts(const ModelConfig& config, const kernels::DeviceInfo& device) {
-  if (config.experts.num_experts == 0 || device.computes_experts) return {};
+  const bool biased = config.experts.names == ExpertsConfig::Names::kGptOss;
+  const bool computed = device.computes_experts && (!biased || device.expert_biases) &&
+                        (!config.experts.by_sigmoids || device.corrected_routes);
+  if (config.experts.num_experts == 0 || computed) return {};
   return error(Errc::kUnsupported,
                "{} has {} experts in a layer, which {} does not compute; supported: --device cpu",
                config.name, config.experts.num_experts, device.name);
+}
+
+// The same.
+Result<void> check_attention(const ModelConfig& config, const kernels::DeviceInfo& device) {
+  if (config.interleaved_rope && !device.interleaved_rotation) {
+    return error(Errc::kUnsupported,
+                 "{} is a {}, whose heads turn neighbours, which {} does not compute; supported: "
+                 "--device cpu",
+                 config.name, config.architecture, device.name);
+  }
+  if (!config.attention_sinks || device.attention_sinks) return {};
+  return error(Errc::kUnsupported,
+               "{} is a {}, whose attention sinks {} does not compute; supported: --device cpu",
+               config.name, config.architecture, device.name);
+}
+
+// The same.
+Result<void> check_activation(const ModelConfig& config, const kernels::DeviceInfo& device) {
+  if (config.activation.kind == kernels::Activation::Kind::kSilu || device.all_activations) {
+    return {};
+  }
+  return error(Errc::kUnsupported,
+               "{} computes MLPs with SiLU only, and {} is a {}; supported: --device cpu",
+               device.name, config.name, config.architecture);
 }
 
 // Said before the weights are read.
@@ -304,10 +356,13 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
   MR_RETURN_IF_ERROR(check_experts(weights->config, device.info()));
+  MR_RETURN_IF_ERROR(check_attention(weights->config, device.info()));
+  MR_RETURN_IF_ERROR(check_activation(weights->config, device.info()));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
   weights->compute_dtype = arithmetic.dtype;
   weights->quantization = arithmetic.quantization;
+  weights->embedding_scale = embedding_scale(weights->config, arithmetic.dtype);
   MR_RETURN_IF_ERROR(check_quantization(*weights, device.info()));
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model, weights->config));
   weights->fingerprint = fingerprint(weights->config, *tensors);

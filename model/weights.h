@@ -50,9 +50,14 @@ struct ExpertWeights {
   int32_t num_experts = 0;  // 0: the layer has none
   int32_t experts_per_token = 0;
   kernels::ExpertWeighting weighting = kernels::ExpertWeighting::kSoftmax;
-  const float* router = nullptr;  // [num_experts, hidden]
-  kernels::ConstMatrix gate_up;   // [num_experts * 2 * ffn of this rank, hidden]
-  kernels::ConstMatrix down;      // [num_experts * hidden, ffn of this rank]
+  const float* router = nullptr;       // [num_experts, hidden]; null: one that all tokens choose
+  const float* router_bias = nullptr;  // [num_experts] or null
+  const float* correction = nullptr;   // [num_experts] or null: RouteParams::correction
+  float weight_factor = 1;
+  kernels::ConstMatrix gate_up;         // [num_experts * 2 * ffn of this rank, hidden]
+  kernels::ConstMatrix down;            // [num_experts * hidden, ffn of this rank]
+  const float* gate_up_bias = nullptr;  // [num_experts * 2 * ffn of this rank] or null
+  const float* down_bias = nullptr;     // [num_experts * hidden], of the first rank, or null
 };
 
 // What products of linear layers are computed in.
@@ -81,16 +86,21 @@ struct Float8Weights {
 
 // Views; the memory is in ModelWeights::storage or host_memory.
 struct LayerWeights {
-  const float* attention_norm = nullptr;  // [hidden]
+  const float* attention_norm = nullptr;       // [hidden]
+  const float* post_attention_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix qkv;         // [(query heads + 2 kv heads) * head_dim, hidden] of this rank
   const float* qkv_bias = nullptr;  // [(query heads + 2 kv heads) * head_dim] or null
   const float* q_norm = nullptr;    // [head_dim], where the model normalises heads
   const float* k_norm = nullptr;    // [head_dim]
+  const float* sinks = nullptr;     // [query heads] or null
+  std::vector<float> host_sinks;    // the same, for the host
   kernels::ConstMatrix o;           // [hidden, query heads * head_dim]
+  const float* o_bias = nullptr;    // [hidden], of the first rank, or null
   const float* mlp_norm = nullptr;  // [hidden]
-  kernels::ConstMatrix gate_up;     // [2 * ffn of this rank, hidden]: gate rows, then up rows
-  kernels::ConstMatrix down;        // [hidden, ffn of this rank]
-  Float8Weights float8;             // in place of the four where the model is quantised
+  const float* post_mlp_norm = nullptr;  // [hidden], where the model norms sums
+  kernels::ConstMatrix gate_up;          // [2 * ffn of this rank, hidden]: gate rows, then up rows
+  kernels::ConstMatrix down;             // [hidden, ffn of this rank]
+  Float8Weights float8;                  // in place of the four where the model is quantised
   // In place of gate, up and down; shared: one expert that all tokens choose.
   ExpertWeights experts;
   ExpertWeights shared_expert;
@@ -105,11 +115,13 @@ struct ModelWeights {
   std::string fingerprint;  // of the model, the same on all ranks (model/fingerprint.h)
 
   kernels::ConstMatrix embedding;  // [vocab, hidden], whole, dtype as in the file
+  float embedding_scale = 1;
   std::vector<LayerWeights> layers;
-  const float* final_norm = nullptr;     // [hidden]
-  kernels::ConstMatrix lm_head;          // [vocab_end - vocab_begin, hidden], compute dtype
-  const float* inv_freq = nullptr;       // [rotary dimension / 2]
-  const float* long_inv_freq = nullptr;  // of prompts beyond max_short_rope_tokens, where others
+  const float* final_norm = nullptr;      // [hidden]
+  kernels::ConstMatrix lm_head;           // [vocab_end - vocab_begin, hidden], compute dtype
+  const float* inv_freq = nullptr;        // [rotary dimension / 2]
+  const float* long_inv_freq = nullptr;   // of prompts beyond max_short_rope_tokens, where others
+  const float* local_inv_freq = nullptr;  // of local_rope_layers, where there are
 
   std::vector<kernels::DeviceBuffer> storage;
   std::vector<std::shared_ptr<const void>> host_memory;  // mapped files that views point into

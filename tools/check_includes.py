@@ -79,7 +79,7 @@ MAY_INCLUDE = {
     "kvstore/tiers": "common/system",
     "kvstore/pages": "common/content kvstore/rules kvstore/tiers",
     "kvstore": "common/content common/system kvstore/pages kvstore/rules kvstore/tiers",
-    "model/config": "common/system",
+    "model/config": "common/system kernels/api",
     "model/checkpoint": "common/system kernels/api model/config",
     "model/synthetic": "model/config model/checkpoint",
     "model": "comm/api kernels/api model/*",

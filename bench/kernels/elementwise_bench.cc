@@ -41,7 +41,7 @@ void silu_mul(benchmark::State& state) {
   const auto gate_up = test::random_normals(1, kRows * 2 * kCols);
   std::vector<BFloat16> out(gate_up.size() / 2);
   for (auto _ : state) {
-    cpu::silu_mul({.gate_up = gate_up.data(),
+    cpu::activate({.gate_up = gate_up.data(),
                    .out = dense_matrix(out.data(), DType::kBFloat16, kRows, kCols)},
                   context);
   }

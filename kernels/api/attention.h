@@ -36,6 +36,11 @@ struct AttentionParams {
   // Keys that each row sees: itself and those before it, exactly. The index is not read then, and no
   // tile runs densely. 0: no window.
   int64_t window = 0;
+  // [num_query_heads] or null: a logit of each head in its rows' softmax that has no value (Xiao et
+  // al. 2023, section 3.3; gpt-oss). So `out` is what it would be without, times
+  // 1 / (1 + exp(sink - lse)). Not part of lse, nor of anything that is found from Q and K: shares of
+  // mass are of the keys'. Where DeviceInfo::attention_sinks.
+  const float* sinks = nullptr;
   void* out = nullptr;   // [num_rows, num_query_heads, head_dim], kv.dtype
   float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Of what the row
                          // attended to, so the dense LSE only from first_dense_position on.

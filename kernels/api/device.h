@@ -60,6 +60,11 @@ struct DeviceInfo {
   // half the bytes for an operation that memory bounds.
   bool narrow_projections = false;
   bool fuses_swiglu = false;      // needs no room for the products
+  bool all_activations = false;   // else SiLU alone
+  bool attention_sinks = false;   // AttentionParams::sinks
+  bool expert_biases = false;     // RouteParams::bias, ExpertsParams' two
+  bool corrected_routes = false;  // RouteParams::correction and factor, kChosenSigmoid
+  bool interleaved_rotation = false;
   bool computes_experts = false;  // route() and experts()
   bool float8_products = false;   // kernels/api/float8.h
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of the

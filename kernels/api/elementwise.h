@@ -8,30 +8,32 @@
 
 #include <cstdint>
 
+#include "kernels/api/activation.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels {
 
-// hidden[r] = table[token_ids[r]]
+// hidden[r] = scale * table[token_ids[r]]
 struct EmbedParams {
   // [num_rows], each in [0, table.rows): checked at admission, not here.
   const int32_t* token_ids = nullptr;
   int64_t num_rows = 0;
-  ConstMatrix table;        // [vocab, hidden], any dtype
+  ConstMatrix table;  // [vocab, hidden], any dtype
+  float scale = 1;
   float* hidden = nullptr;  // [num_rows, table.cols]
 };
 
-// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight     (Zhang & Sennrich 2019, eq. 4)
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight     (Zhang & Sennrich 2019, eq. 4). `out` may be
+// x itself, where it is float32.
 struct RmsNormParams {
   const float* x = nullptr;       // [out.rows, out.cols]
   const float* weight = nullptr;  // [out.cols]
   float eps = 0;
-  Matrix out;  // in the compute dtype
+  Matrix out;  // in the compute dtype, or float32
 };
 
 // Splits a QKV projection, normalises each head of Q and K where the model does, rotates them by
-// their positions (Su et al. 2021, the half-rotated layout of Hugging Face: element i pairs with i +
-// rotary_dim / 2), and writes K and V head-major.
+// their positions (Su et al. 2021), and writes K and V head-major.
 struct RopeQkvParams {
   const void* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
   DType qkv_dtype = DType::kFloat32;
@@ -42,6 +44,9 @@ struct RopeQkvParams {
   const int32_t* positions = nullptr;  // [num_rows], absolute
   // The first rotary_dim elements of a head turn, the others stay; 0: all turn.
   int32_t rotary_dim = 0;
+  // Element 2 i pairs with 2 i + 1, where DeviceInfo::interleaved_rotation; else, the layout of most
+  // models at Hugging Face, i with i + rotary_dim / 2.
+  bool interleaved = false;
   const float* inv_freq = nullptr;  // [rotary_dim / 2], rope scaling already applied
   float turn_scale = 1;             // of what turns: YaRN's and LongRoPE's attention factor
   // [head_dim] weights of an RMS norm of each head before it turns, both or neither.
@@ -57,11 +62,12 @@ struct RopeQkvParams {
   int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 
-// out = silu(gate) * up with gate_up = [gate | up] per row: the second half of SwiGLU on devices
-// that do not fuse it (kernels/api/swiglu.h).
-struct SiluMulParams {
+// out = activation(gate, up) with gate_up = [gate | up] per row: the second half of a gated MLP on
+// devices that do not fuse it (kernels/api/swiglu.h).
+struct ActivateParams {
   const float* gate_up = nullptr;  // [out.rows, 2 * out.cols]
-  Matrix out;                      // in the compute dtype
+  Activation activation;
+  Matrix out;  // in the compute dtype
 };
 
 // x += y

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "common/units.h"
+#include "kernels/api/activation.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels {
@@ -17,22 +18,28 @@ enum class ExpertWeighting {
   kSoftmax,        // softmax over all experts
   kChosenSoftmax,  // softmax over the chosen ones, whose weights sum to 1
   kSigmoid,        // 1 / (1 + exp(-logit)) of each
+  kChosenSigmoid,  // the same, divided by their sum over the chosen ones
 };
 
-// logits = a router^T. A row's experts are those of the largest logits; of equal ones, the lower
+// logits = a router^T (+ bias). A row's experts are those of the largest logits; of equal ones, the lower
 // index. The same row gives the same bits, whatever rows are beside it and however many threads
 // there are: tensor-parallel ranks choose alike. (Instruction sets may differ in the last bit.)
 struct RouteParams {
   ConstMatrix a;                  // [rows, k], float32 or bfloat16
   const float* router = nullptr;  // [num_experts, k]
+  const float* bias = nullptr;    // [num_experts] or null
+  // [num_experts] or null: experts are chosen by the sigmoids of their logits and this, which has no part
+  // in the weights (DeepSeek-AI 2024, "DeepSeek-V3", eq. 16). With weightings by sigmoids.
+  const float* correction = nullptr;
   int32_t num_experts = 0;
   int32_t experts_per_row = 0;  // 1 to num_experts
   ExpertWeighting weighting = ExpertWeighting::kSoftmax;
+  float factor = 1;            // of all weights
   int32_t* experts = nullptr;  // [rows, experts_per_row], the largest logit first
   float* weights = nullptr;    // the same
 };
 
-// out[r] = sum of weight * down_e(silu(gate_e a[r]) * (up_e a[r])) over the row's experts e, in the
+// out[r] = sum of weight * down_e(activation(gate_e a[r], up_e a[r])) over the row's experts e, in the
 // order of their numbers. Scratch is for one expert at a time, which may be every row's.
 struct ExpertsParams {
   ConstMatrix a;  // [rows, k]
@@ -42,12 +49,16 @@ struct ExpertsParams {
   const float* weights = nullptr;    // the same
   ConstMatrix gate_up;               // [num_experts * 2 n, k]: of each, gate's rows, then up's
   ConstMatrix down;                  // [num_experts * k, n]
-  void* gathered = nullptr;          // scratch [rows, k], the dtype of a
-  float* products = nullptr;         // scratch [rows, 2 n]
-  void* activated = nullptr;         // scratch [rows, n], the dtype of a
-  float* outputs = nullptr;          // scratch [rows, k]
-  float* out = nullptr;              // [rows, k]
-  bool accumulate = false;           // adds to `out`
+  Activation activation;
+  // What products begin with, of each expert as many as it has rows; or null.
+  const float* gate_up_bias = nullptr;  // [num_experts * 2 n]
+  const float* down_bias = nullptr;     // [num_experts * k]
+  void* gathered = nullptr;             // scratch [rows, k], the dtype of a
+  float* products = nullptr;            // scratch [rows, 2 n]
+  void* activated = nullptr;            // scratch [rows, n], the dtype of a
+  float* outputs = nullptr;             // scratch [rows, k]
+  float* out = nullptr;                 // [rows, k]
+  bool accumulate = false;              // adds to `out`
 };
 
 // The height of the product for `num_rows` >= 1 rows: the next number whose binary digits behind

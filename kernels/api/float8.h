@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "common/float8.h"
+#include "kernels/api/activation.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels {
@@ -61,10 +62,11 @@ struct Float8GemmParams {
   bool accumulate = false;      // only into float32
 };
 
-// out = silu(a gate^T) * (a up^T), as SwigluParams
+// out = activation(a gate^T, a up^T), as SwigluParams
 struct Float8SwigluParams {
   ConstFloat8Matrix a;        // [m, k]
   ConstFloat8Matrix gate_up;  // [2 n, k], the rows of gate, then those of up
+  Activation activation;
   float* products = nullptr;  // [m, 2 n] where the device does not fuse the operation
   Matrix out;                 // [m, n], in the compute dtype
 };

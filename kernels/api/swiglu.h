@@ -1,14 +1,17 @@
-// The gated half of an MLP (Shazeer 2020, "GLU Variants Improve Transformer", SwiGLU).
+// The gated half of an MLP.
 #pragma once
 
+#include "kernels/api/activation.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels {
 
-// out = silu(a gate^T) * (a up^T)
+// out = activation(a gate^T, a up^T)
 struct SwigluParams {
   ConstMatrix a;        // [m, k], in the compute dtype
   ConstMatrix gate_up;  // [2 n, k], the rows of gate, then those of up; the dtype of a
+  // Other than SiLU where DeviceInfo::all_activations.
+  Activation activation;
   // [m, 2 n], float32: where a device that does not fuse the operation (DeviceInfo::fuses_swiglu)
   // keeps the products. Others do not touch it.
   float* products = nullptr;

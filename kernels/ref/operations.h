@@ -16,7 +16,8 @@ namespace millrace::kernels::ref {
 void embed(const EmbedParams& params);
 void rms_norm(const RmsNormParams& params);
 void rope_qkv(const RopeQkvParams& params);
-void silu_mul(const SiluMulParams& params);
+double activated(const Activation& activation, double gate, double up);
+void activate(const ActivateParams& params);
 void add(const AddParams& params);
 void gemm(const GemmParams& params);
 void swiglu(const SwigluParams& params);  // does not touch `products`

@@ -99,8 +99,10 @@ void attention(const AttentionParams& params) {
         for (int32_t d = 0; d < head_dim; ++d)
           query[d] = load(params.q, params.kv.dtype, first + d);
         const double lse = attend(query, params.scale, slab, keys, out);
+        const double share =
+            params.sinks == nullptr ? 1 : 1 / (1 + std::exp(double{params.sinks[h]} - lse));
         for (int32_t d = 0; d < head_dim; ++d) {
-          store(params.out, params.kv.dtype, first + d, out[d]);
+          store(params.out, params.kv.dtype, first + d, share * out[d]);
         }
         if (params.lse != nullptr) params.lse[h * params.num_rows + row] = static_cast<float>(lse);
       }

@@ -9,8 +9,15 @@ namespace {
 class RefDevice final : public HostMemoryDevice {
  public:
   DeviceInfo info() const override {
-    return {
-        .name = "reference", .num_threads = 1, .computes_experts = true, .float8_products = true};
+    return {.name = "reference",
+            .num_threads = 1,
+            .all_activations = true,
+            .attention_sinks = true,
+            .expert_biases = true,
+            .corrected_routes = true,
+            .interleaved_rotation = true,
+            .computes_experts = true,
+            .float8_products = true};
   }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }

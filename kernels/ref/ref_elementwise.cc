@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "kernels/ref/element.h"
@@ -9,9 +11,9 @@ namespace millrace::kernels::ref {
 void embed(const EmbedParams& params) {
   for (int64_t r = 0; r < params.num_rows; ++r) {
     for (int64_t c = 0; c < params.table.cols; ++c) {
-      params.hidden[r * params.table.cols + c] =
-          static_cast<float>(load(params.table.data, params.table.dtype,
-                                  params.token_ids[r] * params.table.row_stride + c));
+      params.hidden[r * params.table.cols + c] = static_cast<float>(
+          params.scale * load(params.table.data, params.table.dtype,
+                              params.token_ids[r] * params.table.row_stride + c));
     }
   }
 }
@@ -59,9 +61,11 @@ void rotate(const std::vector<double>& head, int32_t position, const RopeQkvPara
     const double a = angle(position, params.inv_freq[i]);
     const double cosine = std::cos(a) * params.turn_scale;
     const double sine = std::sin(a) * params.turn_scale;
-    const double first = head[static_cast<size_t>(i)], second = head[static_cast<size_t>(i + half)];
-    store(out, params.dtype, to + i, first * cosine - second * sine);
-    store(out, params.dtype, to + i + half, second * cosine + first * sine);
+    const int32_t at = params.interleaved ? 2 * i : i;
+    const int32_t other = params.interleaved ? at + 1 : i + half;
+    const double first = head[static_cast<size_t>(at)], second = head[static_cast<size_t>(other)];
+    store(out, params.dtype, to + at, first * cosine - second * sine);
+    store(out, params.dtype, to + other, second * cosine + first * sine);
   }
   for (int32_t i = 2 * half; i < params.head_dim; ++i) {
     store(out, params.dtype, to + i, head[static_cast<size_t>(i)]);
@@ -93,14 +97,31 @@ void rope_qkv(const RopeQkvParams& params) {
   }
 }
 
-void silu_mul(const SiluMulParams& params) {
+double activated(const Activation& activation, double gate, double up) {
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return gate / (1 + std::exp(-gate)) * up;
+    case Activation::Kind::kGeluTanh: {
+      const double z = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+      return 0.5 * gate * (1 + std::tanh(z)) * up;
+    }
+    case Activation::Kind::kClamped: {
+      const double h = std::min(gate, double{activation.limit});
+      const double v = std::clamp(up, -double{activation.limit}, double{activation.limit});
+      return h / (1 + std::exp(-activation.alpha * h)) * (v + 1);
+    }
+  }
+  return std::nan("");
+}
+
+void activate(const ActivateParams& params) {
   const Matrix& out = params.out;
   for (int64_t r = 0; r < out.rows; ++r) {
     const float* gate = params.gate_up + r * 2 * out.cols;
     const float* up = gate + out.cols;
     for (int64_t c = 0; c < out.cols; ++c) {
-      const double silu = gate[c] / (1 + std::exp(-double{gate[c]}));
-      store(out.data, out.dtype, r * out.row_stride + c, silu * up[c]);
+      store(out.data, out.dtype, r * out.row_stride + c,
+            activated(params.activation, gate[c], up[c]));
     }
   }
 }

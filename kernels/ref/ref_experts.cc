@@ -37,6 +37,10 @@ double denominator(const std::vector<double>& exponentials, const std::vector<in
   return sum;
 }
 
+bool by_sigmoids(const RouteParams& p) {
+  return p.weighting == ExpertWeighting::kSigmoid || p.weighting == ExpertWeighting::kChosenSigmoid;
+}
+
 }  // namespace
 
 void route(const RouteParams& p) {
@@ -48,17 +52,27 @@ void route(const RouteParams& p) {
   for (int64_t row = 0; row < p.a.rows; ++row) {
     for (size_t e = 0; e < logits.size(); ++e) {
       logits[e] = dot(p.a, row, router, static_cast<int64_t>(e));
+      if (p.bias != nullptr) logits[e] += p.bias[e];
     }
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, std::greater(),
-                             [&](int32_t e) { return logits[static_cast<size_t>(e)]; });
+    std::ranges::stable_sort(order, std::greater(), [&](int32_t e) {
+      const double logit = logits[static_cast<size_t>(e)];
+      return p.correction == nullptr ? logit : sigmoid(logit) + p.correction[e];
+    });
     std::ranges::transform(logits, exponentials.begin(), [](double x) { return std::exp(x); });
-    const double sum = denominator(exponentials, order, p);
+    double sum = denominator(exponentials, order, p);
+    if (p.weighting == ExpertWeighting::kSigmoid) sum = 1;
+    if (p.weighting == ExpertWeighting::kChosenSigmoid) {
+      sum = 0;
+      for (int32_t n = 0; n < p.experts_per_row; ++n) {
+        sum += sigmoid(logits[static_cast<size_t>(order[static_cast<size_t>(n)])]);
+      }
+    }
     for (int32_t n = 0; n < p.experts_per_row; ++n) {
       const int32_t expert = order[static_cast<size_t>(n)];
       const auto e = static_cast<size_t>(expert);
       const double weight =
-          p.weighting == ExpertWeighting::kSigmoid ? sigmoid(logits[e]) : exponentials[e] / sum;
+          p.factor * (by_sigmoids(p) ? sigmoid(logits[e]) : exponentials[e]) / sum;
       p.experts[row * p.experts_per_row + n] = expert;
       p.weights[row * p.experts_per_row + n] = static_cast<float>(weight);
     }
@@ -75,12 +89,16 @@ void experts(const ExpertsParams& p) {
     for (int64_t n = row * p.experts_per_row; n < (row + 1) * p.experts_per_row; ++n) {
       const int64_t expert = p.experts[n];
       for (int64_t j = 0; j < width; ++j) {
-        const double gate = dot(p.a, row, p.gate_up, expert * 2 * width + j);
-        const double up = dot(p.a, row, p.gate_up, expert * 2 * width + width + j);
-        activated[static_cast<size_t>(j)] = gate * sigmoid(gate) * up;
+        const auto product = [&](int64_t of) {
+          const double bias = p.gate_up_bias == nullptr ? 0 : double{p.gate_up_bias[of]};
+          return dot(p.a, row, p.gate_up, of) + bias;
+        };
+        const double gate = product(expert * 2 * width + j);
+        const double up = product(expert * 2 * width + width + j);
+        activated[static_cast<size_t>(j)] = ref::activated(p.activation, gate, up);
       }
       for (int64_t i = 0; i < hidden; ++i) {
-        double sum = 0;
+        double sum = p.down_bias == nullptr ? 0 : double{p.down_bias[expert * hidden + i]};
         for (int64_t j = 0; j < width; ++j) {
           sum += activated[static_cast<size_t>(j)] *
                  load(p.down.data, p.down.dtype, (expert * hidden + i) * p.down.row_stride + j);

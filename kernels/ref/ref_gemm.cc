@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
 
@@ -42,13 +40,13 @@ void multiply(const Params& params) {
 
 // SwigluParams or Float8SwigluParams.
 template <typename Params>
-void activate(const Params& params) {
+void activate_products(const Params& params) {
   const Matrix& out = params.out;
   for (int64_t i = 0; i < out.rows; ++i) {
     for (int64_t j = 0; j < out.cols; ++j) {
       const double gate = dot(params.a, i, params.gate_up, j);
       const double up = dot(params.a, i, params.gate_up, out.cols + j);
-      store(out.data, out.dtype, i * out.row_stride + j, gate / (1 + std::exp(-gate)) * up);
+      store(out.data, out.dtype, i * out.row_stride + j, activated(params.activation, gate, up));
     }
   }
 }
@@ -59,13 +57,13 @@ void gemm(const GemmParams& params) {
   multiply(params);
 }
 void swiglu(const SwigluParams& params) {
-  activate(params);
+  activate_products(params);
 }
 void float8_gemm(const Float8GemmParams& params) {
   multiply(params);
 }
 void float8_swiglu(const Float8SwigluParams& params) {
-  activate(params);
+  activate_products(params);
 }
 
 }  // namespace millrace::kernels::ref

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "common/check.h"
 #include "common/checksum.h"
+#include "model/checkpoint/mxfp4.h"
 #include "model/config/json_text.h"
 
 namespace millrace::model {
@@ -49,6 +51,11 @@ Result<WeightMap> read_weight_map(const std::string& path) {
     files.emplace(std::string(member.key()), std::string(*file));
   }
   return files;
+}
+
+std::string_view type_name(const Tensor& tensor) {
+  if (tensor.is_bytes) return "uint8";
+  return tensor.float8 ? "float8_e4m3" : dtype_name(tensor.dtype);
 }
 
 }  // namespace
@@ -114,14 +121,57 @@ Result<Tensor> Checkpoint::stored(std::string_view name) const {
   return tensor;
 }
 
-Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> shape) const {
+Result<Tensor> Checkpoint::stored(std::string_view name, std::span<const int64_t> shape) const {
   MR_ASSIGN_OR_RETURN(auto tensor, stored(name));
   if (!std::ranges::equal(tensor.shape, shape)) {
     return error(Errc::kInvalidArgument, "{}: tensor {} has shape [{}], config.json asks for [{}]",
                  path_of(name), quoted(name), fmt::join(tensor.shape, ", "),
                  fmt::join(shape, ", "));
   }
+  return tensor;
+}
+
+Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> shape) const {
+  MR_ASSIGN_OR_RETURN(auto tensor, stored(name, shape));
+  if (tensor.is_bytes) {
+    return error(Errc::kNotFound, "{}: no tensor {} of type {}", path_of(name), quoted(name),
+                 kTensorTypes);
+  }
   MR_RETURN_IF_ERROR(find_scales(name, tensor));
+  return tensor;
+}
+
+Result<Tensor> Checkpoint::find_mxfp4(std::string_view name, std::span<const int64_t> shape) const {
+  const std::string blocks_name = fmt::format("{}_blocks", name);
+  const std::string scales_name = fmt::format("{}_scales", name);
+  MR_CHECK(!shape.empty(), "a scalar in MXFP4");
+  if (shape.back() % kMxfp4Block != 0) {
+    return error(Errc::kUnsupported, "{}: tensor {} has rows of {}; supported: multiples of {}",
+                 listing_, quoted(std::string_view(blocks_name)), shape.back(), kMxfp4Block);
+  }
+  std::vector<int64_t> scales_shape(shape.begin(), shape.end());
+  scales_shape.back() /= kMxfp4Block;
+  auto blocks_shape = scales_shape;
+  blocks_shape.push_back(kMxfp4BlockBytes);
+  MR_ASSIGN_OR_RETURN(auto tensor, stored(blocks_name, blocks_shape));
+  MR_ASSIGN_OR_RETURN(const auto scales, stored(scales_name, scales_shape));
+  for (const auto* part : {&blocks_name, &scales_name}) {
+    const auto& found = part == &blocks_name ? tensor : scales;
+    if (found.is_bytes) continue;
+    return error(Errc::kUnsupported, "{}: tensor {} is of type {}; supported: U8", path_of(*part),
+                 quoted(std::string_view(*part)), type_name(found));
+  }
+  const auto largest = std::to_integer<int>(std::ranges::max(scales.bytes));
+  if (largest > kMaxMxfp4Scale) {
+    return error(Errc::kCorrupt, "{}: tensor {} has a scale of {}; at most {}",
+                 path_of(scales_name), quoted(std::string_view(scales_name)), largest,
+                 kMaxMxfp4Scale);
+  }
+  tensor.is_bytes = false;
+  tensor.mxfp4 = true;
+  tensor.dtype = DType::kBFloat16;  // in which its elements are exact
+  tensor.shape.assign(shape.begin(), shape.end());
+  tensor.block_scales = scales.bytes;
   return tensor;
 }
 
@@ -171,9 +221,7 @@ uint64_t Checkpoint::fingerprint() const {
   for (const auto& [name, file] : file_of_) {
     const auto tensor = files_[file]->tensor(name);
     if (!tensor.ok()) continue;  // of a dtype that no model here reads
-    facts +=
-        fmt::format("{} {} [{}] ", name, tensor->float8 ? "float8_e4m3" : dtype_name(tensor->dtype),
-                    fmt::join(tensor->shape, ","));
+    facts += fmt::format("{} {} [{}] ", name, type_name(*tensor), fmt::join(tensor->shape, ","));
     const auto bytes = tensor->bytes;
     const std::size_t sample = std::min(kSampleBytes, bytes.size());
     for (const std::size_t first :

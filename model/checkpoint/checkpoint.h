@@ -31,6 +31,9 @@ class Checkpoint final : public TensorSource {
   // (Float8Scales).
   Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
   bool contains(std::string_view name) const override { return file_of_.contains(name); }
+  // The same of a tensor that there is as `name`_blocks and `name`_scales; `shape` is of its elements.
+  // kCorrupt: a scale beyond kMaxMxfp4Scale.
+  Result<Tensor> find_mxfp4(std::string_view name, std::span<const int64_t> shape) const override;
   // Of each tensor its name, dtype, shape, and 256 bytes of its beginning, middle and end: ranks
   // compare terabytes in milliseconds. Weights that differ in a few numbers only may look the same.
   uint64_t fingerprint() const override;
@@ -44,6 +47,7 @@ class Checkpoint final : public TensorSource {
   // Of the file that has the tensor.
   const std::string& path_of(std::string_view name) const;
   Result<Tensor> stored(std::string_view name) const;
+  Result<Tensor> stored(std::string_view name, std::span<const int64_t> shape) const;
   Result<void> find_scales(std::string_view name, Tensor& tensor) const;
 
   std::optional<Float8Format> float8_;

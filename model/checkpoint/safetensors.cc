@@ -23,11 +23,12 @@ constexpr std::size_t kMaxRank = 8;
 // Whether it is one that models here have.
 bool parse_dtype(std::string_view name, TensorInfo& info) {
   info.float8 = name == "F8_E4M3";
+  info.is_bytes = name == "U8";
   if (name == "BF16") {
     info.dtype = DType::kBFloat16;
   } else if (name == "F16") {
     info.dtype = DType::kFloat16;
-  } else if (name != "F32" && !info.float8) {
+  } else if (name != "F32" && !info.float8 && !info.is_bytes) {
     return false;
   }
   return true;
@@ -183,6 +184,7 @@ Result<Tensor> SafetensorsFile::tensor(std::string_view name) const {
   const auto& info = found->second;
   return Tensor{.dtype = info.dtype,
                 .float8 = info.float8,
+                .is_bytes = info.is_bytes,
                 .shape = info.shape,
                 .bytes = file_->bytes().subspan(static_cast<std::size_t>(data_begin_ + info.begin),
                                                 static_cast<std::size_t>(info.end - info.begin))};

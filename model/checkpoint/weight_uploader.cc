@@ -16,7 +16,9 @@
 #include "common/aligned_buffer.h"
 #include "common/check.h"
 #include "common/float8.h"
+#include "common/units.h"
 #include "model/checkpoint/element_conversion.h"
+#include "model/checkpoint/mxfp4.h"
 
 namespace millrace::model {
 
@@ -44,15 +46,41 @@ Result<void> check_range(const TensorSlice& slice, int64_t row_number,
                fmt::join(slice.tensor.shape, ", "));
 }
 
+// Row `row` of a transposed slice: a column of its tensor, gathered and then converted.
+void convert_column(const TensorSlice& slice, int64_t row, DType dtype, std::byte* out) {
+  const auto& tensor = slice.tensor;
+  const auto element = static_cast<size_t>(tensor.element_bytes());
+  const auto row_bytes = static_cast<size_t>(slice.tensor_cols()) * element;
+  const auto* source = tensor.bytes.data() + static_cast<size_t>(slice.first_col) * row_bytes +
+                       static_cast<size_t>(slice.first_row + row * slice.row_step) * element;
+  std::vector<std::byte> column(static_cast<size_t>(slice.num_cols) * element);
+  for (size_t i = 0; i < static_cast<size_t>(slice.num_cols); ++i) {
+    std::memcpy(column.data() + i * element, source + i * row_bytes, element);
+  }
+  convert_elements(column.data(), tensor.dtype, slice.num_cols, out, dtype);
+}
+
+// Row `row` of a slice of MXFP4.
+void convert_mxfp4_row(const TensorSlice& slice, int64_t row, DType dtype, std::byte* out) {
+  const int64_t of_tensor = slice.first_row + row * slice.row_step;
+  const int64_t blocks = slice.tensor_cols() / kMxfp4Block;
+  convert_mxfp4(slice.tensor.bytes.data() + of_tensor * blocks * kMxfp4BlockBytes,
+                slice.tensor.block_scales.data() + of_tensor * blocks, slice.first_col,
+                slice.num_cols, out, dtype);
+}
+
 // Row `row` of the slice.
 void convert_row(const TensorSlice& slice, int64_t row, DType dtype, std::byte* out) {
+  if (slice.transposed) return convert_column(slice, row, dtype, out);
+  if (slice.tensor.mxfp4) return convert_mxfp4_row(slice, row, dtype, out);
   if (!slice.tensor.float8) {
     return convert_elements(slice.row_data(row), slice.tensor.dtype, slice.num_cols, out, dtype);
   }
   const auto* source = slice.row_data(row);
   const auto& scales = *slice.tensor.scales;
   for (int64_t col = 0; col < slice.num_cols;) {
-    const auto [scale, num_cols] = scales.run(slice.first_row + row, slice.first_col + col);
+    const auto [scale, num_cols] =
+        scales.run(slice.first_row + row * slice.row_step, slice.first_col + col);
     const int64_t count = std::min(num_cols, slice.num_cols - col);
     convert_float8(source + col, count, scale, out + col * dtype_bytes(dtype), dtype);
     col += count;
@@ -77,7 +105,8 @@ Result<void> convert_rows(const TensorSlice& slice, int64_t first, int64_t count
 // Row `row` of the slice as 8-bit floats, of which the result is the scale.
 float quantize_row(const TensorSlice& slice, int64_t row, Float8* out) {
   if (slice.tensor.float8) {
-    const auto [scale, num_cols] = slice.tensor.scales->run(slice.first_row + row, slice.first_col);
+    const auto [scale, num_cols] =
+        slice.tensor.scales->run(slice.first_row + row * slice.row_step, slice.first_col);
     if (num_cols >= slice.num_cols) {
       std::memcpy(out, slice.row_data(row), static_cast<size_t>(slice.num_cols));
       return scale;
@@ -156,9 +185,27 @@ TensorSlice TensorSlice::rows(int64_t first, int64_t count) const {
   MR_CHECK(first >= 0 && count >= 0 && first + count <= num_rows, "rows {} + {} of {}", first,
            count, num_rows);
   TensorSlice part = *this;
-  part.first_row += first;
+  part.first_row += first * row_step;
   part.num_rows = count;
   return part;
+}
+
+TensorSlice TensorSlice::every(int64_t first, int64_t step) const {
+  TensorSlice part = rows(first, num_rows - first);
+  part.num_rows = ceil_div(part.num_rows, step);
+  part.row_step *= step;
+  return part;
+}
+
+TensorSlice TensorSlice::transpose() const {
+  MR_CHECK(row_step == 1 && !transposed && !tensor.float8 && !tensor.mxfp4,
+           "such a slice is not transposed");
+  return {.tensor = tensor,
+          .first_row = first_col,
+          .num_rows = num_cols,
+          .first_col = first_row,
+          .num_cols = num_rows,
+          .transposed = true};
 }
 
 TensorSlice TensorSlice::cols(int64_t first, int64_t count) const {
@@ -171,7 +218,7 @@ TensorSlice TensorSlice::cols(int64_t first, int64_t count) const {
 }
 
 const std::byte* TensorSlice::row_data(int64_t row) const {
-  const int64_t element = (first_row + row) * tensor_cols() + first_col;
+  const int64_t element = (first_row + row * row_step) * tensor_cols() + first_col;
   return tensor.bytes.data() + element * tensor.element_bytes();
 }
 
@@ -204,11 +251,11 @@ Result<const float*> WeightUploader::vector(std::span<const float> values) {
 
 kernels::ConstMatrix WeightUploader::in_place(const TensorSlice& slice, DType dtype) const {
   const bool reads_host_memory = device_->info().host_memory;
+  if (!slice.contiguous()) return {};
   const auto* data = slice.row_data(0);
   const auto alignment = static_cast<uintptr_t>(dtype_bytes(dtype));
   const bool aligned = std::bit_cast<uintptr_t>(data) % alignment == 0;
-  if (!reads_host_memory || slice.tensor.float8 || slice.tensor.dtype != dtype ||
-      !slice.contiguous() || !aligned) {
+  if (!reads_host_memory || slice.tensor.float8 || slice.tensor.dtype != dtype || !aligned) {
     return {};
   }
   return kernels::dense_matrix(static_cast<const void*>(data), dtype, slice.num_rows,

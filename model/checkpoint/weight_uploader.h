@@ -13,21 +13,31 @@
 
 namespace millrace::model {
 
-// A rectangle of a tensor seen as [rows, cols]; a vector is a column.
+// A rectangle of a tensor seen as [rows, cols]; a vector is a column. Rows and columns are the
+// tensor's, or of a transposed slice its columns and rows.
 struct TensorSlice {
   Tensor tensor;
   int64_t first_row = 0;
   int64_t num_rows = 0;
   int64_t first_col = 0;
   int64_t num_cols = 0;
+  int64_t row_step = 1;     // between two rows of the slice
+  bool transposed = false;  // not of 8-bit floats or MXFP4
 
   static TensorSlice whole(Tensor tensor);
   TensorSlice rows(int64_t first, int64_t count) const;
   TensorSlice cols(int64_t first, int64_t count) const;
+  // Rows `first`, `first` + `step` and so on.
+  TensorSlice every(int64_t first, int64_t step) const;
+  TensorSlice transpose() const;
 
   int64_t tensor_cols() const { return tensor.shape.size() < 2 ? 1 : tensor.shape[1]; }
-  bool contiguous() const { return num_cols == tensor_cols() || num_rows <= 1; }
-  const std::byte* row_data(int64_t row) const;  // `row` counts from first_row
+  bool contiguous() const {
+    return !transposed && !tensor.mxfp4 &&
+           (num_rows <= 1 || (row_step == 1 && num_cols == tensor_cols()));
+  }
+  // `row` counts from first_row. Of slices that are neither transposed nor MXFP4.
+  const std::byte* row_data(int64_t row) const;
 };
 
 // Float8 elements are multiplied with their scales in float32, and the products rounded once.

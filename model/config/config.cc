@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -22,25 +23,37 @@ namespace {
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 16;
 
+Result<void> check_activation(const JsonFields& fields, const Family& family) {
+  const bool gelu = family.activation == kernels::Activation::Kind::kGeluTanh;
+  const std::string_view field = gelu ? "hidden_activation" : "hidden_act";
+  const std::string_view name = gelu ? "gelu_pytorch_tanh" : "silu";
+  MR_ASSIGN_OR_RETURN(const auto found, fields.string_or(field, name));
+  if (found != name) return fields.unsupported(field, fmt::format("\"{}\"", name));
+  return {};
+}
+
 // Fields that change the arithmetic in ways nobody here computes.
 Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
-  MR_ASSIGN_OR_RETURN(const auto activation, fields.string_or("hidden_act", "silu"));
-  if (activation != "silu") return fields.unsupported("hidden_act", "\"silu\"");
+  MR_RETURN_IF_ERROR(check_activation(fields, family));
   MR_ASSIGN_OR_RETURN(const auto mlp_bias, fields.boolean_or("mlp_bias", false));
   if (mlp_bias) return fields.unsupported("mlp_bias", "false");
-  MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
+  MR_ASSIGN_OR_RETURN(const auto attention_bias,
+                      fields.boolean_or("attention_bias", family.attention_bias));
   if (attention_bias && !family.qkv_bias && !family.qkv_bias_field) {
     return fields.unsupported("attention_bias", "false");
   }
   MR_ASSIGN_OR_RETURN(const auto qkv_bias, fields.boolean_or("qkv_bias", family.qkv_bias));
   if (family.shared_expert && !qkv_bias) return fields.unsupported("qkv_bias", "true");
+  MR_ASSIGN_OR_RETURN(const auto both_ways,
+                      fields.boolean_or("use_bidirectional_attention", false));
+  if (both_ways) return fields.unsupported("use_bidirectional_attention", "false");
   for (const char* softcap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (fields.find(softcap)) return fields.unsupported(softcap, "null");
   }
   return {};
 }
 
-Result<void> read_dimensions(const JsonFields& fields, ModelConfig& config) {
+Result<void> read_dimensions(const JsonFields& fields, const Family& family, ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(config.num_layers, fields.count("num_hidden_layers", kMaxLayers));
   MR_ASSIGN_OR_RETURN(config.hidden_size, fields.count("hidden_size", kMaxHiddenSize));
   MR_ASSIGN_OR_RETURN(config.ffn_size, fields.count("intermediate_size", kMaxFfnSize));
@@ -55,20 +68,55 @@ Result<void> read_dimensions(const JsonFields& fields, ModelConfig& config) {
         "num_key_value_heads",
         fmt::format("a divisor of num_attention_heads ({})", config.num_query_heads));
   }
-  if (!fields.find("head_dim") && config.hidden_size % config.num_query_heads != 0) {
+  const bool divides = config.hidden_size % config.num_query_heads == 0;
+  if (!fields.find("head_dim") && family.head_dim == 0 && !divides) {
     return fields.invalid("hidden_size",
                           fmt::format("a multiple of num_attention_heads ({}) without head_dim",
                                       config.num_query_heads));
   }
-  MR_ASSIGN_OR_RETURN(
-      config.head_dim,
-      fields.count_or("head_dim", config.hidden_size / config.num_query_heads, kMaxHeadDim));
+  const int32_t assumed =
+      family.head_dim != 0 ? family.head_dim : config.hidden_size / config.num_query_heads;
+  MR_ASSIGN_OR_RETURN(config.head_dim, fields.count_or("head_dim", assumed, kMaxHeadDim));
   if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
     return fields.invalid(
         fields.find("head_dim") ? "head_dim" : "hidden_size",
         fmt::format("an even head dimension up to {}, not {}", kMaxHeadDim, config.head_dim));
   }
   return {};
+}
+
+// Gemma's query_pre_attn_scalar, which takes head_dim's place in the scale of scores.
+Result<void> read_query_scale(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  if (!family.scaled_queries) return {};
+  constexpr double kAssumed = 256;  // by Transformers
+  MR_ASSIGN_OR_RETURN(const auto scalar,
+                      fields.number_or("query_pre_attn_scalar", kAssumed, 1e-6, 1e6));
+  config.query_scale = std::sqrt(config.head_dim / scalar);
+  return {};
+}
+
+// Of gpt-oss's experts.
+Result<void> read_clamp(const JsonFields& fields, ModelConfig& config) {
+  if (config.activation.kind != kernels::Activation::Kind::kClamped) return {};
+  MR_ASSIGN_OR_RETURN(const auto alpha, fields.number_or("swiglu_alpha", 1.702, 1e-6, 1e6));
+  MR_ASSIGN_OR_RETURN(const auto limit, fields.number_or("swiglu_limit", 7, 1e-6, 1e6));
+  config.activation.alpha = static_cast<float>(alpha);
+  config.activation.limit = static_cast<float>(limit);
+  return {};
+}
+
+// The parts that the family has and config.json does not name.
+void take_parts(const Family& family, ModelConfig& config) {
+  config.architecture = family.architecture;
+  config.norms = family.norms;
+  config.norm_offset = family.norm_offset;
+  config.activation.kind = family.activation;
+  config.scaled_embedding = family.scaled_embedding;
+  config.attention_sinks = family.attention_sinks;
+  config.qk_norm = family.qk_norm;
+  config.fused_qkv = family.fused_qkv;
+  config.fused_gate_up = family.fused_gate_up;
+  config.interleaved_rope = family.interleaved_rope;
 }
 
 // A number, a list of them, or null.
@@ -90,22 +138,26 @@ Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
 Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_window) {
   ModelConfig config;
   MR_ASSIGN_OR_RETURN(const auto* family, read_family(fields));
-  config.architecture = family->architecture;
   MR_RETURN_IF_ERROR(refuse_variants(fields, *family));
-  MR_RETURN_IF_ERROR(read_dimensions(fields, config));
+  take_parts(*family, config);
+  MR_RETURN_IF_ERROR(read_dimensions(fields, *family, config));
+  MR_RETURN_IF_ERROR(read_query_scale(fields, *family, config));
+  MR_RETURN_IF_ERROR(read_clamp(fields, config));
+  if (family->qk_norm_field) {
+    MR_ASSIGN_OR_RETURN(config.qk_norm, fields.boolean_or("use_qk_norm", false));
+  }
   MR_RETURN_IF_ERROR(read_experts(fields, *family, config));
-  MR_RETURN_IF_ERROR(read_rope(fields, family->partial_rotary, config));
-  MR_ASSIGN_OR_RETURN(config.layer_windows,
-                      read_layer_windows(fields, *family, config, has_sliding_window));
+  MR_RETURN_IF_ERROR(read_rope(fields, *family, config));
+  MR_RETURN_IF_ERROR(read_layer_windows(fields, *family, has_sliding_window, config));
   MR_ASSIGN_OR_RETURN(const auto eps,
                       fields.number_or("rms_norm_eps", family->rms_norm_eps, 1e-12, 1));
   config.rms_norm_eps = static_cast<float>(eps);
-  MR_ASSIGN_OR_RETURN(config.tied_embeddings, fields.boolean_or("tie_word_embeddings", false));
-  MR_ASSIGN_OR_RETURN(const auto attention_bias, fields.boolean_or("attention_bias", false));
+  MR_ASSIGN_OR_RETURN(config.tied_embeddings,
+                      fields.boolean_or("tie_word_embeddings", family->tied_embeddings));
+  MR_ASSIGN_OR_RETURN(const auto attention_bias,
+                      fields.boolean_or("attention_bias", family->attention_bias));
   config.qkv_bias = family->qkv_bias || attention_bias;
-  config.qk_norm = family->qk_norm;
-  config.fused_projections = family->fused_projections;
-  MR_ASSIGN_OR_RETURN(config.float8, read_float8_format(fields));
+  MR_ASSIGN_OR_RETURN(config.float8, read_float8_format(fields, family->experts));
   MR_RETURN_IF_ERROR(read_eos_token_ids(fields, config));
   return config;
 }

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "common/result.h"
+#include "kernels/api/activation.h"
 #include "model/config/experts_config.h"
+#include "model/config/layer_norms.h"
 #include "model/config/quantization.h"
 #include "model/config/rope_scaling.h"
 
@@ -29,11 +31,22 @@ struct ModelConfig {
   double rope_theta = 10000;
   int32_t rotary_dim = 0;  // the first elements of a head that turn; 0: all
   RopeScaling rope_scaling;
+  double local_rope_theta = 0;  // of local_rope_layers, which no scaling stretches
+  std::set<int32_t> local_rope_layers;
   float rms_norm_eps = 1e-5f;
+  LayerNorms norms = LayerNorms::kBefore;
+  float norm_offset = 0;  // added to the weights of all norms
+  kernels::Activation activation;
+  bool scaled_embedding = false;  // times sqrt(hidden_size), rounded to the compute dtype
+  // Of Q, besides 1 / sqrt(head_dim). Goes into the weights of its norm.
+  double query_scale = 1;
   bool tied_embeddings = false;
   bool qkv_bias = false;
+  bool attention_sinks = false;        // AttentionParams::sinks, of each layer
   bool qk_norm = false;                // each head of Q and K is RMS-normalised before it turns
-  bool fused_projections = false;      // of Q, K and V, and of gate and up, in the checkpoint
+  bool fused_qkv = false;              // are one tensor in the checkpoint
+  bool fused_gate_up = false;          // the same
+  bool interleaved_rope = false;       // RopeQkvParams::interleaved
   std::optional<Float8Format> float8;  // of weights that the checkpoint has in 8 bits
   // Of each layer the keys that a row sees, itself and those before it; 0: all. Empty: all layers.
   std::vector<int32_t> layer_windows;
@@ -49,6 +62,7 @@ struct ModelConfig {
   bool has_experts(int32_t layer) const {
     return experts.num_experts > 0 && !experts.dense_layers.contains(layer);
   }
+  bool norms_sums() const { return norms != LayerNorms::kBefore; }  // after attention and MLP
   bool has_dense_layers() const {
     return experts.num_experts == 0 || !experts.dense_layers.empty();
   }

@@ -13,8 +13,9 @@ namespace {
 
 using Experts = Family::Experts;
 
-// Of both names that files have, the one that this file has.
+// Of the names that files have, the one that this file has.
 std::string_view count_field(const JsonFields& fields) {
+  if (fields.find("n_routed_experts") != nullptr) return "n_routed_experts";
   return fields.find("num_experts") == nullptr && fields.find("num_local_experts") != nullptr
              ? "num_local_experts"
              : "num_experts";
@@ -24,20 +25,23 @@ bool is_number(const boost::json::value& value, double number) {
   return value.is_number() && value.to_number<double>() == number;
 }
 
-// Fields of DeepSeek and its kin, and the values with which they do nothing.
+// Fields of DeepSeek and its kin, and the values with which they do nothing. Those that GLM-4 has too
+// are computed there.
 Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   struct Variant {
     std::string_view field;
     double harmless;
+    bool glm4 = false;
   };
-  constexpr std::array<Variant, 7> kVariants{{{"n_routed_experts", 0},
-                                              {"n_shared_experts", 0},
+  constexpr std::array<Variant, 7> kVariants{{{"n_routed_experts", 0, true},
+                                              {"n_shared_experts", 0, true},
                                               {"n_group", 1},
                                               {"topk_group", 1},
-                                              {"routed_scaling_factor", 1},
-                                              {"first_k_dense_replace", 0},
+                                              {"routed_scaling_factor", 1, true},
+                                              {"first_k_dense_replace", 0, true},
                                               {"moe_layer_freq", 1}}};
-  for (const auto& [field, harmless] : kVariants) {
+  for (const auto& [field, harmless, glm4] : kVariants) {
+    if (glm4 && family.experts == Experts::kGlm4) continue;
     const auto* value = fields.find(field);
     if (value != nullptr && !is_number(*value, harmless)) {
       return fields.unsupported(field, fmt::format("{}, or no such field", harmless));
@@ -83,6 +87,31 @@ Result<void> read_layers(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
+// What GLM-4's mixtures have besides Qwen's fields: sigmoids, a factor, a shared expert of the width of
+// some, and MLPs in the first layers. The numbers are what Transformers assumes.
+Result<void> read_glm4(const JsonFields& fields, ModelConfig& config) {
+  auto& experts = config.experts;
+  experts.names = ExpertsConfig::Names::kGlm4;
+  experts.by_sigmoids = true;
+  MR_ASSIGN_OR_RETURN(experts.weights_sum_to_one, fields.boolean_or("norm_topk_prob", true));
+  MR_ASSIGN_OR_RETURN(experts.weight_factor,
+                      fields.number_or("routed_scaling_factor", 1, 1e-6, 1e6));
+  MR_ASSIGN_OR_RETURN(const auto num_shared, fields.count_or("n_shared_experts", 1, kMaxExperts));
+  const int64_t shared_ffn_size = int64_t{num_shared} * experts.ffn_size;
+  if (shared_ffn_size > kMaxFfnSize) {
+    return fields.invalid(
+        "n_shared_experts",
+        fmt::format("at most {} of {}", kMaxFfnSize / experts.ffn_size, experts.ffn_size));
+  }
+  experts.shared_ffn_size = static_cast<int32_t>(shared_ffn_size);
+  MR_ASSIGN_OR_RETURN(const auto num_dense,
+                      fields.number_or("first_k_dense_replace", 1, 0, config.num_layers));
+  for (int32_t layer = 0; layer < static_cast<int32_t>(num_dense); ++layer) {
+    experts.dense_layers.insert(layer);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> read_experts(const JsonFields& fields, const Family& family, ModelConfig& config) {
@@ -101,7 +130,14 @@ Result<void> read_experts(const JsonFields& fields, const Family& family, ModelC
     experts.weights_sum_to_one = true;
     return {};
   }
+  if (family.experts == Experts::kGptOss) {
+    experts.names = ExpertsConfig::Names::kGptOss;
+    experts.ffn_size = config.ffn_size;
+    experts.weights_sum_to_one = true;
+    return {};
+  }
   MR_ASSIGN_OR_RETURN(experts.ffn_size, fields.count("moe_intermediate_size", kMaxFfnSize));
+  if (family.experts == Experts::kGlm4) return read_glm4(fields, config);
   MR_ASSIGN_OR_RETURN(experts.weights_sum_to_one, fields.boolean_or("norm_topk_prob", false));
   if (family.shared_expert) {
     MR_ASSIGN_OR_RETURN(experts.shared_ffn_size,

@@ -11,12 +11,19 @@ struct ExpertsConfig {
   enum class Names {
     kQwen,     // mlp.gate, mlp.experts.N.{gate,up,down}_proj
     kMixtral,  // block_sparse_moe.gate, block_sparse_moe.experts.N.{w1,w3,w2}
+    // mlp.router, with a bias, and of all experts mlp.experts.{gate_up_proj,down_proj}, with biases:
+    // gate and up by turns, [expert, in, out], or MXFP4 [expert, out, in].
+    kGptOss,
+    // As kQwen, mlp.gate.e_score_correction_bias, and mlp.shared_experts, which has no gate.
+    kGlm4,
   };
 
   int32_t num_experts = 0;  // 0: all layers have an MLP
   int32_t experts_per_token = 0;
   int32_t ffn_size = 0;             // of each expert
   bool weights_sum_to_one = false;  // of a token's experts; else they are of a softmax over all
+  bool by_sigmoids = false;         // not softmax; chosen with a correction
+  double weight_factor = 1;
   int32_t shared_ffn_size = 0;     // of an MLP that all tokens go through, times a sigmoid; 0: none
   std::set<int32_t> dense_layers;  // those that have an MLP all the same
   Names names = Names::kQwen;

@@ -6,7 +6,9 @@
 #include <string_view>
 
 #include "common/result.h"
+#include "kernels/api/activation.h"
 #include "model/config/json_fields.h"
+#include "model/config/layer_norms.h"
 
 namespace millrace::model {
 
@@ -18,21 +20,40 @@ struct Family {
     kMistral,  // the same, and 4096 where the field is absent
     kByLayer,  // as kMistral, in the layers that layer_types says, or in all
     kQwen,     // use_sliding_window, from layer max_window_layers on, or as layer_types says
+    kPattern,  // all but every so manieth, as sliding_window_pattern or layer_types says
   };
 
   // Whose fields and tensor names a mixture of experts in place of the MLP has.
-  enum class Experts { kNone, kQwen, kMixtral };
+  enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4 };
 
   std::string_view architecture;
-  bool qkv_bias = false;           // always
-  bool qkv_bias_field = false;     // as attention_bias says; where neither, it must be false
-  bool qk_norm = false;            // an RMS norm of each head of Q and K
-  bool fused_projections = false;  // qkv_proj and gate_up_proj are a tensor each
-  bool partial_rotary = false;     // partial_rotary_factor
+  LayerNorms norms = LayerNorms::kBefore;
+  float norm_offset = 0;  // of the weights of all RMS norms: checkpoints have them less this
+  bool scaled_embedding = false;  // times sqrt(hidden_size)
+  bool scaled_queries = false;    // by query_pre_attn_scalar
+  bool tied_embeddings = false;   // what Transformers assumes, as of the following
+  int32_t head_dim = 0;           // 0: hidden_size / num_attention_heads
+  kernels::Activation::Kind activation = kernels::Activation::Kind::kSilu;
+  bool qkv_bias = false;          // always
+  bool qkv_bias_field = false;    // as attention_bias says; where neither, it must be false
+  bool attention_bias = false;    // what Transformers assumes
+  bool attention_sinks = false;   // a logit of each head in the softmax
+  bool qk_norm = false;           // an RMS norm of each head of Q and K
+  bool qk_norm_field = false;     // as use_qk_norm says
+  bool fused_qkv = false;         // qkv_proj is a tensor
+  bool fused_gate_up = false;     // gate_up_proj is one
+  bool partial_rotary = false;    // partial_rotary_factor
+  double rotary_share = 1;        // what Transformers assumes of it
+  bool interleaved_rope = false;  // neighbours are a pair
+  double rope_theta = 10000;      // what Transformers assumes
+  bool assumes_scaling = false;   // rope_scaling, where the file has none: refused
+  double local_rope_theta = 0;    // the same, of layers with a window; 0: no other
   Experts experts = Experts::kNone;
   bool shared_expert = false;  // and an MLP beside them that all tokens go through
   Windows windows = Windows::kNone;
-  double rms_norm_eps = 1e-6;  // what Transformers assumes when the file does not say
+  int32_t sliding_window = 4096;  // what Transformers assumes
+  int32_t window_pattern = 0;     // the same
+  double rms_norm_eps = 1e-6;     // what Transformers assumes when the file does not say
 };
 
 // kUnsupported names those there are.

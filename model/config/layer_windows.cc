@@ -1,6 +1,7 @@
 #include "model/config/layer_windows.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
 #include <optional>
@@ -13,8 +14,8 @@ namespace {
 
 using Windows = Family::Windows;
 
-constexpr int32_t kDefaultWindow = 4096;         // what Transformers assumes
-constexpr int32_t kDefaultMaxWindowLayers = 28;  // the same
+constexpr int32_t kDefaultMaxWindowLayers = 28;  // what Transformers assumes
+constexpr std::array kPatternFields = {"sliding_window_pattern", "_sliding_window_pattern"};
 constexpr std::string_view kLayerTypes =
     "\"full_attention\" or \"sliding_attention\" for each layer";
 
@@ -38,7 +39,8 @@ Result<std::optional<std::vector<bool>>> read_layer_types(const JsonFields& fiel
 }
 
 // The model's window; 0: none.
-Result<int32_t> read_window(const JsonFields& fields, Windows windows, bool has_field) {
+Result<int32_t> read_window(const JsonFields& fields, const Family& family, bool has_field) {
+  const Windows windows = family.windows;
   if (windows == Windows::kNone) return 0;
   if (windows == Windows::kQwen) {
     MR_ASSIGN_OR_RETURN(const auto used, fields.boolean_or("use_sliding_window", false));
@@ -46,14 +48,24 @@ Result<int32_t> read_window(const JsonFields& fields, Windows windows, bool has_
   }
   const bool is_null = !fields.find("sliding_window") && has_field;
   if (is_null || (windows == Windows::kField && !has_field)) return 0;
-  return fields.count_or("sliding_window", kDefaultWindow, kMaxPositions);
+  return fields.count_or("sliding_window", family.sliding_window, kMaxPositions);
 }
 
 // Which layers slide where no layer_types say so.
-Result<std::vector<bool>> default_layers(const JsonFields& fields, Windows windows,
+Result<std::vector<bool>> default_layers(const JsonFields& fields, const Family& family,
                                          const ModelConfig& config) {
   std::vector<bool> slides(static_cast<size_t>(config.num_layers), true);
-  if (windows != Windows::kQwen) return slides;
+  if (family.windows == Windows::kPattern) {
+    int32_t pattern = family.window_pattern;
+    for (const char* field : kPatternFields) {
+      MR_ASSIGN_OR_RETURN(pattern, fields.count_or(field, pattern, kMaxLayers));
+    }
+    for (size_t layer = 0; layer < slides.size(); ++layer) {
+      slides[layer] = (layer + 1) % static_cast<size_t>(pattern) != 0;
+    }
+    return slides;
+  }
+  if (family.windows != Windows::kQwen) return slides;
   int32_t full = kDefaultMaxWindowLayers;
   const auto* zero = fields.find("max_window_layers");
   if (zero != nullptr && *zero == 0) {
@@ -67,15 +79,17 @@ Result<std::vector<bool>> default_layers(const JsonFields& fields, Windows windo
 
 }  // namespace
 
-Result<std::vector<int32_t>> read_layer_windows(const JsonFields& fields, const Family& family,
-                                                const ModelConfig& config, bool has_field) {
-  for (const char* pattern : {"sliding_window_pattern", "_sliding_window_pattern"}) {
-    if (fields.find(pattern)) return fields.unsupported(pattern, "null, and layer_types");
+Result<void> read_layer_windows(const JsonFields& fields, const Family& family, bool has_field,
+                                ModelConfig& config) {
+  for (const char* pattern : kPatternFields) {
+    if (family.windows == Windows::kPattern || !fields.find(pattern)) continue;
+    return fields.unsupported(pattern, "null, and layer_types");
   }
-  MR_ASSIGN_OR_RETURN(const int32_t window, read_window(fields, family.windows, has_field));
+  MR_ASSIGN_OR_RETURN(const int32_t window, read_window(fields, family, has_field));
   MR_ASSIGN_OR_RETURN(const auto types, read_layer_types(fields, config));
-  MR_ASSIGN_OR_RETURN(auto slides, default_layers(fields, family.windows, config));
-  const bool by_layer = family.windows == Windows::kQwen || family.windows == Windows::kByLayer;
+  MR_ASSIGN_OR_RETURN(auto slides, default_layers(fields, family, config));
+  const bool by_layer = family.windows == Windows::kQwen || family.windows == Windows::kByLayer ||
+                        family.windows == Windows::kPattern;
   if (types) {
     const bool all_slide = std::ranges::find(*types, false) == types->end();
     const bool none_slides = std::ranges::find(*types, true) == types->end();
@@ -92,11 +106,18 @@ Result<std::vector<int32_t>> read_layer_windows(const JsonFields& fields, const 
     }
     if (by_layer) slides = *types;
   }
-  std::vector<int32_t> windows;
-  if (window == 0 || window >= config.max_position_embeddings) return windows;
-  if (std::ranges::find(slides, true) == slides.end()) return windows;
-  for (const bool sliding : slides) windows.push_back(sliding ? window : 0);
-  return windows;
+  const bool any_slides = std::ranges::find(slides, true) != slides.end();
+  if (window == 0) {
+    return family.windows == Windows::kPattern && any_slides
+               ? fields.unsupported("sliding_window", "a number of tokens")
+               : Result<void>();
+  }
+  for (int32_t layer = 0; layer < config.num_layers && family.local_rope_theta != 0; ++layer) {
+    if (slides[static_cast<size_t>(layer)]) config.local_rope_layers.insert(layer);
+  }
+  if (!any_slides || window >= config.max_position_embeddings) return {};
+  for (const bool sliding : slides) config.layer_windows.push_back(sliding ? window : 0);
+  return {};
 }
 
 }  // namespace millrace::model

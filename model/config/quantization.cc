@@ -101,7 +101,8 @@ Result<std::optional<Float8Format>> read_modelopt(const JsonFields& fields) {
 
 }  // namespace
 
-Result<std::optional<Float8Format>> read_float8_format(const JsonFields& config) {
+Result<std::optional<Float8Format>> read_float8_format(const JsonFields& config,
+                                                       Family::Experts experts) {
   const bool old_name = !config.find("quantization_config") && config.find("compression_config");
   const std::string_view name = old_name ? "compression_config" : "quantization_config";
   if (config.find(name) == nullptr) return std::optional<Float8Format>();
@@ -110,6 +111,9 @@ Result<std::optional<Float8Format>> read_float8_format(const JsonFields& config)
   const bool unnamed_modelopt = !fields.find("quant_method") && fields.find("quant_algo");
   MR_ASSIGN_OR_RETURN(const auto method,
                       fields.string_or("quant_method", unnamed_modelopt ? "modelopt" : ""));
+  if (method == "mxfp4" && experts == Family::Experts::kGptOss) {
+    return std::optional<Float8Format>();
+  }
   if (method == "compressed-tensors") return read_compressed_tensors(fields);
   if (method == "fp8") return read_fp8(fields);
   if (method == "fbgemm_fp8") return std::optional(Float8Format{.per_row = true});

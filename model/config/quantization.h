@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "model/config/family.h"
 #include "model/config/json_fields.h"
 
 namespace millrace::model {
@@ -31,7 +32,10 @@ struct Float8Format {
 //   fp8                  blocks of weight_block_size, or a scale a tensor without it
 //   fbgemm_fp8           a scale a row
 //   modelopt             quant_algo "FP8": a scale a tensor
-Result<std::optional<Float8Format>> read_float8_format(const JsonFields& config);
+//   mxfp4                of gpt-oss's experts alone, which say so themselves (model/checkpoint/mxfp4.h):
+//                        null
+Result<std::optional<Float8Format>> read_float8_format(const JsonFields& config,
+                                                       Family::Experts experts);
 // Of the file hf_quant_config.json, which ModelOpt writes beside a config.json that says nothing.
 Result<std::optional<Float8Format>> read_modelopt_format(const JsonFields& file);
 

@@ -79,6 +79,13 @@ std::vector<float> rope_inv_freq(const ModelConfig& config, bool long_prompt) {
   return frequencies;
 }
 
+std::vector<float> local_rope_inv_freq(const ModelConfig& config) {
+  ModelConfig local = config;
+  local.rope_theta = config.local_rope_theta;
+  local.rope_scaling = {};
+  return rope_inv_freq(local);
+}
+
 float rope_turn_scale(const ModelConfig& config) {
   if (const auto* yarn = std::get_if<YarnRopeScaling>(&config.rope_scaling)) {
     return static_cast<float>(yarn->attention_factor);

@@ -20,8 +20,9 @@ constexpr std::string_view kSupported =
 // The rotary embedding's own fields, and those of the file around them.
 class RopeReader {
  public:
-  RopeReader(const JsonFields& fields, const JsonFields& rope, ModelConfig& config)
-      : fields_(fields), rope_(rope), config_(config) {}
+  // `stretches`: whether max_position_embeddings is of before the scaling.
+  RopeReader(const JsonFields& fields, const JsonFields& rope, bool stretches, ModelConfig& config)
+      : fields_(fields), rope_(rope), stretches_(stretches), config_(config) {}
 
   Result<void> read(std::string_view type_field, std::string_view type) {
     if (type == "default") return {};
@@ -122,6 +123,7 @@ class RopeReader {
 
   // Some files say the length before scaling, some that after it.
   Result<void> stretch_positions(double positions) {
+    if (!stretches_) return {};
     config_.max_position_embeddings =
         std::max(config_.max_position_embeddings,
                  static_cast<int64_t>(std::min<double>(positions, kMaxPositions)));
@@ -130,45 +132,96 @@ class RopeReader {
 
   const JsonFields& fields_;
   const JsonFields& rope_;
+  const bool stretches_;
   ModelConfig& config_;
 };
 
-Result<void> read_rotary_dim(const JsonFields& fields, bool partial, ModelConfig& config) {
-  MR_ASSIGN_OR_RETURN(const auto share, fields.number_or("partial_rotary_factor", 1, 0, 1));
-  if (share != 1 && !partial) return fields.unsupported("partial_rotary_factor", "1");
+Result<void> read_rotary_dim(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(const auto share,
+                      fields.number_or("partial_rotary_factor", family.rotary_share, 0, 1));
+  if (share != 1 && !family.partial_rotary) return fields.unsupported("partial_rotary_factor", "1");
   const auto dim = static_cast<int32_t>(config.head_dim * share);
   if (dim < 2 || dim % 2 != 0) {
     return fields.unsupported(
         "partial_rotary_factor",
         fmt::format("an even number of at least 2 of a head's {} elements", config.head_dim));
   }
-  if (dim != config.head_dim) config.rotary_dim = dim;
+  config.rotary_dim = dim == config.head_dim ? 0 : dim;
   return {};
 }
 
-}  // namespace
-
-Result<void> read_rope(const JsonFields& fields, bool partial, ModelConfig& config) {
-  MR_ASSIGN_OR_RETURN(config.rope_theta,
-                      fields.number_or("rope_theta", config.rope_theta, 1, kMaxTheta));
-  MR_RETURN_IF_ERROR(read_rotary_dim(fields, partial, config));
-  const bool newer = fields.find("rope_parameters") != nullptr;
-  const char* name = newer ? "rope_parameters" : "rope_scaling";
-  if (fields.find(name) == nullptr) return {};
-  if (newer && fields.find("rope_scaling")) {
-    return fields.invalid("rope_scaling", "null beside rope_parameters");
-  }
-  MR_ASSIGN_OR_RETURN(const auto rope, fields.object(name));
+// What rope_scaling or rope_parameters say; `file` is around them.
+Result<void> read_parameters(const JsonFields& file, const JsonFields& rope, bool newer,
+                             const Family& family, ModelConfig& config) {
   if (newer) {
     MR_ASSIGN_OR_RETURN(config.rope_theta,
                         rope.number_or("rope_theta", config.rope_theta, 1, kMaxTheta));
-    if (rope.find("partial_rotary_factor"))
-      MR_RETURN_IF_ERROR(read_rotary_dim(rope, partial, config));
+    if (rope.find("partial_rotary_factor")) {
+      MR_RETURN_IF_ERROR(read_rotary_dim(rope, family, config));
+    }
   }
   // Files from before Transformers 4.43 say "type".
   const char* type_field = rope.find("rope_type") ? "rope_type" : "type";
   MR_ASSIGN_OR_RETURN(const auto type, rope.string_or(type_field, newer ? "default" : ""));
-  return RopeReader(fields, rope, config).read(type_field, type);
+  // Gemma's length is that of after the scaling.
+  const bool stretches = family.local_rope_theta == 0;
+  return RopeReader(file, rope, stretches, config).read(type_field, type);
+}
+
+// Of layers with a window.
+Result<void> read_local_rope(const JsonFields& rope, ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(config.local_rope_theta,
+                      rope.number_or("rope_theta", config.local_rope_theta, 1, kMaxTheta));
+  MR_ASSIGN_OR_RETURN(const auto type, rope.string_or("rope_type", "default"));
+  return type == "default" ? Result<void>() : rope.unsupported("rope_type", "\"default\"");
+}
+
+constexpr std::string_view kFullLayers = "full_attention";
+constexpr std::string_view kSlidingLayers = "sliding_attention";
+
+// rope_parameters for either kind of layers.
+Result<void> read_both_kinds(const JsonFields& file, const JsonFields& rope, const Family& family,
+                             ModelConfig& config) {
+  if (family.local_rope_theta == 0) {
+    return file.unsupported("rope_parameters",
+                            fmt::format("the same for all layers in a {}", family.architecture));
+  }
+  if (rope.find(kSlidingLayers)) {
+    MR_ASSIGN_OR_RETURN(const auto sliding, rope.object(kSlidingLayers));
+    MR_RETURN_IF_ERROR(read_local_rope(sliding, config));
+  }
+  if (!rope.find(kFullLayers)) return {};
+  MR_ASSIGN_OR_RETURN(const auto full, rope.object(kFullLayers));
+  return read_parameters(file, full, /*newer=*/true, family, config);
+}
+
+}  // namespace
+
+Result<void> read_rope(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(config.rope_theta,
+                      fields.number_or("rope_theta", family.rope_theta, 1, kMaxTheta));
+  config.local_rope_theta = family.local_rope_theta;
+  if (family.local_rope_theta != 0) {
+    MR_ASSIGN_OR_RETURN(
+        config.local_rope_theta,
+        fields.number_or("rope_local_base_freq", family.local_rope_theta, 1, kMaxTheta));
+  }
+  MR_RETURN_IF_ERROR(read_rotary_dim(fields, family, config));
+  const bool newer = fields.find("rope_parameters") != nullptr;
+  const char* name = newer ? "rope_parameters" : "rope_scaling";
+  if (fields.find(name) == nullptr) {
+    return family.assumes_scaling
+               ? fields.unsupported(name, fmt::format("an object in a {}", family.architecture))
+               : Result<void>();
+  }
+  if (newer && fields.find("rope_scaling")) {
+    return fields.invalid("rope_scaling", "null beside rope_parameters");
+  }
+  MR_ASSIGN_OR_RETURN(const auto rope, fields.object(name));
+  if (newer && (rope.find(kFullLayers) || rope.find(kSlidingLayers))) {
+    return read_both_kinds(fields, rope, family, config);
+  }
+  return read_parameters(fields, rope, newer, family, config);
 }
 
 }  // namespace millrace::model

@@ -3,14 +3,16 @@
 
 #include "common/result.h"
 #include "model/config/config.h"
+#include "model/config/family.h"
 #include "model/config/json_fields.h"
 
 namespace millrace::model {
 
-// Fills rope_theta, rotary_dim and rope_scaling, and raises max_position_embeddings to what the
-// scaling makes of it. Dimensions are read already. Two forms: rope_scaling next to rope_theta, as
-// most files have it, or rope_parameters with both inside, as newer Transformers write it.
-// `partial`: whether the family turns a part of a head where the file says so.
-Result<void> read_rope(const JsonFields& fields, bool partial, ModelConfig& config);
+// Fills rope_theta, local_rope_theta, rotary_dim and rope_scaling, and raises
+// max_position_embeddings to what the scaling makes of it. Dimensions are read already. Two forms:
+// rope_scaling next to rope_theta, as most files have it, or rope_parameters with both inside, as
+// newer Transformers write it; where layers with a window turn by another theta, rope_local_base_freq
+// beside them, or rope_parameters for either kind of layers.
+Result<void> read_rope(const JsonFields& fields, const Family& family, ModelConfig& config);
 
 }  // namespace millrace::model

@@ -165,7 +165,7 @@ ModelConfig tiny_model_config(const std::string& architecture) {
   config.max_position_embeddings = 32768;
   config.qkv_bias = architecture.starts_with("Qwen2");
   config.qk_norm = architecture.starts_with("Qwen3");
-  config.fused_projections = architecture == "Phi3ForCausalLM";
+  config.fused_qkv = config.fused_gate_up = architecture == "Phi3ForCausalLM";
   if (architecture == "MixtralForCausalLM" || architecture.ends_with("MoeForCausalLM")) {
     config.experts = tiny_experts(architecture, config.ffn_size);
   }
@@ -183,7 +183,7 @@ CheckpointTensors random_tensors(const ModelConfig& config, uint64_t seed) {
     const auto prefix = fmt::format("model.layers.{}.", layer);
     make.norm(prefix + "input_layernorm.weight", hidden);
     const auto attention = prefix + "self_attn.";
-    if (config.fused_projections) {
+    if (config.fused_qkv) {
       make.matrix(attention + "qkv_proj.weight", query_rows + 2 * kv_rows, hidden);
     } else {
       for (const auto& [name, rows] :
@@ -203,7 +203,7 @@ CheckpointTensors random_tensors(const ModelConfig& config, uint64_t seed) {
       make_experts(config, prefix, make);
       continue;
     }
-    if (config.fused_projections) {
+    if (config.fused_qkv) {
       make.matrix(prefix + "mlp.gate_up_proj.weight", 2 * config.ffn_size, hidden);
     } else {
       make.matrix(prefix + "mlp.gate_proj.weight", config.ffn_size, hidden);

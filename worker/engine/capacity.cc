@@ -63,7 +63,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
 
 int64_t fixed_bytes(const RankLayout& layout, const FixedMemory& memory) {
   const int64_t hidden_bytes = int64_t{layout.config.hidden_size} * 4;
-  const bool sums = layout.grid.tp > 1;
+  const bool sums = layout.grid.tp > 1 || layout.config.norms_sums();
   const int num_groups = (sums ? 1 : 0) + (layout.grid.cp > 1 ? 1 : 0);
   return memory.scratch_bytes + (sums ? memory.row_tile_tokens * hidden_bytes : 0) +
          kLogitRows * (hidden_bytes + memory.logit_columns * 4) +

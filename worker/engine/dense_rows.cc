@@ -155,8 +155,8 @@ kernels::KvSlab DenseRows::dealt_part(const kernels::KvSlab& kv) const {
   return part;
 }
 
-Result<void> DenseRows::attend(const kernels::KvSlab& kv, int64_t window, int64_t* covered_pairs,
-                               Deadline deadline) {
+Result<void> DenseRows::attend(const kernels::KvSlab& kv, int64_t window, const float* sinks,
+                               int64_t* covered_pairs, Deadline deadline) {
   const HeadRange heads = query_heads(cp_->rank());
   if (heads.count > 0) {
     const int64_t dealt_bytes = heads.count * shape_.head_bytes();
@@ -175,6 +175,7 @@ Result<void> DenseRows::attend(const kernels::KvSlab& kv, int64_t window, int64_
                         .tiles = tiles_,
                         .index = index_.view(),
                         .window = window,
+                        .sinks = sinks == nullptr ? nullptr : sinks + heads.first,
                         .out = block,
                         .lse = reinterpret_cast<float*>(block + lse_offset_),
                         .covered_pairs = covered_pairs});

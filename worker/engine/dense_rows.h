@@ -61,10 +61,10 @@ class DenseRows {
   // rank's in ascending order.
   std::span<const kernels::RowTile> others(std::span<const kernels::RowTile> tiles) const;
   // Collective: has the device compute this rank's heads, and sends them on their way.
-  // `window`: of the layer (kernels::AttentionParams). `covered_pairs`: [num_dealt_heads()] device
+  // `window` and `sinks`: of the layer (kernels::AttentionParams). `covered_pairs`: [num_dealt_heads()] device
   // memory.
-  Result<void> attend(const kernels::KvSlab& kv, int64_t window, int64_t* covered_pairs,
-                      Deadline deadline);
+  Result<void> attend(const kernels::KvSlab& kv, int64_t window, const float* sinks,
+                      int64_t* covered_pairs, Deadline deadline);
   // Operations the device is given from here on see all heads: in `out` [own rows, query heads,
   // head_dim] those of the dense rows that this rank owns, in lse() those of all dense rows.
   void finish(void* out);

@@ -88,7 +88,7 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(auto recall, RecallMeter::create(device_, tiles_, partition_.num_tokens(),
                                                        *task_.plan, shard, task_.recall_by_head));
   recall_ = std::make_unique<RecallMeter>(std::move(recall));
-  if (grid_.tp().size() > 1) {
+  if (grid_.tp().size() > 1 || config.norms_sums()) {
     MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
   }
   return allocate_logits();
@@ -181,6 +181,7 @@ Result<void> PrefillRun::embed(Deadline deadline) {
   device_.embed({.token_ids = device_tokens_.as<int32_t>(),
                  .num_rows = num_rows_,
                  .table = weights_.embedding,
+                 .scale = weights_.embedding_scale,
                  .hidden = hidden_.as<float>()});
   return device_.synchronize(deadline);
 }
@@ -256,9 +257,10 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
 Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
   const int32_t num_heads = weights_.shard.num_query_heads;
   auto* pairs = head_pairs_.as<int64_t>();
+  const float* sinks = weights_.layers[static_cast<size_t>(layer)].sinks;
   // Dense rows go first: what comes out travels while the others attend.
   if (dense_rows_->dealt()) {
-    MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), weights_.config.window(layer),
+    MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), weights_.config.window(layer), sinks,
                                            pairs + num_heads, deadline));
   }
   device_.attention({.q = q_.data(),
@@ -269,6 +271,7 @@ Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
                      .tiles = dense_rows_->others(tiles_),
                      .index = index_.view(),
                      .window = weights_.config.window(layer),
+                     .sinks = sinks,
                      .out = attended_.data(),
                      .lse = lse_.as<float>(),
                      .covered_pairs = pairs});
@@ -292,15 +295,13 @@ LastLse PrefillRun::last_lse() const {
   return {.first = lse + num_rows - dense_rows_->last_rows().num_rows, .head_stride = num_rows};
 }
 
-Result<void> PrefillRun::add_over_tp(const RowRange& rows, Deadline deadline) {
+Result<void> PrefillRun::sum_over_tp(const RowRange& rows, Deadline deadline) {
+  if (grid_.tp().size() == 1) return {};
   const int64_t count = rows.count * weights_.config.hidden_size;
   auto& tp = *groups_.tp;
   tp.follow();
   MR_RETURN_IF_ERROR(tp.all_reduce_sum("sums", partial_.as<float>(), count, deadline));
   tp.join(tp.mark());
-  device_.add({.x = hidden_.as<float>() + rows.first * weights_.config.hidden_size,
-               .y = partial_.as<float>(),
-               .count = count});
   return {};
 }
 
@@ -345,14 +346,21 @@ Result<void> PrefillRun::finish_rows(int32_t layer, Deadline deadline) {
 Result<void> PrefillRun::finish_tile(int32_t layer, const RowRange& rows, Deadline deadline) {
   const int64_t attended_row = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
                                dtype_bytes(weights_.compute_dtype);
-  const bool alone = grid_.tp().size() == 1;
+  const bool alone = grid_.tp().size() == 1 && !weights_.config.norms_sums();
   float* hidden = hidden_.as<float>() + rows.first * weights_.config.hidden_size;
   float* out = alone ? hidden : partial_.as<float>();
   forward_.attention_output(layer, attended_.as<std::byte>() + rows.first * attended_row,
                             rows.count, out, /*accumulate=*/alone);
-  if (!alone) MR_RETURN_IF_ERROR(add_over_tp(rows, deadline));
+  if (!alone) {
+    MR_RETURN_IF_ERROR(sum_over_tp(rows, deadline));
+    forward_.add_attention(layer, out, rows.count, hidden);
+  }
   forward_.mlp(layer, hidden, rows.count, out, /*accumulate=*/alone);
-  return alone ? Result<void>() : add_over_tp(rows, deadline);
+  if (!alone) {
+    MR_RETURN_IF_ERROR(sum_over_tp(rows, deadline));
+    forward_.add_mlp(layer, out, rows.count, hidden);
+  }
+  return {};
 }
 
 void PrefillRun::stage_layer(int32_t layer) {

@@ -91,7 +91,7 @@ class PrefillRun {
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
   // `why`, where the process does not end.
   Error end_process(const Error& why) const;
-  Result<void> add_over_tp(const RowRange& rows, Deadline deadline);
+  Result<void> sum_over_tp(const RowRange& rows, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
   // Calls body(RowRange) for all GEMM-sized row tiles.
   template <typename Body>
@@ -115,7 +115,8 @@ class PrefillRun {
   kernels::DeviceBuffer device_tokens_;     // [num_rows] int32
   kernels::DeviceBuffer device_positions_;  // [num_rows] int32
   kernels::DeviceBuffer hidden_;            // [num_rows, hidden] float32: the residual stream
-  kernels::DeviceBuffer partial_;   // [row tile, hidden] float32: products before the sum over tp
+  kernels::DeviceBuffer
+      partial_;  // [row tile, hidden] float32: products that do not go to hidden_ at once
   kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
   kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
   kernels::DeviceBuffer lse_;       // [query heads, num_rows]; not of dense rows dealt out

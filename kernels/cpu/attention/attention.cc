@@ -2,6 +2,7 @@
 // does not depend on how many threads there are.
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -90,6 +91,7 @@ AttentionTile tile_of(const AttentionParams& params, const WorkItem& item,
   const int64_t kv_first = kv_head * kv.token_stride * kv.head_dim;
   const int64_t q_first =
       (rows.local_row * params.num_query_heads + item.head) * int64_t{kv.head_dim};
+  constexpr float kNoSink = -std::numeric_limits<float>::infinity();
   return {.q = advance(params.q, q_first, kv.dtype),
           .q_dtype = kv.dtype,
           .row_stride = int64_t{params.num_query_heads} * kv.head_dim,
@@ -97,6 +99,7 @@ AttentionTile tile_of(const AttentionParams& params, const WorkItem& item,
           .position = rows.position,
           .window = params.window,
           .scale = params.scale,
+          .sink = params.sinks == nullptr ? kNoSink : params.sinks[item.head],
           .k = advance(kv.k, kv_first, kv.dtype),
           .v = advance(kv.v, kv_first, kv.dtype),
           .kv_dtype = kv.dtype,

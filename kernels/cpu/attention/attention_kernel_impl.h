@@ -304,7 +304,8 @@ class TileKernel {
   void finish() {
     for (int64_t row = 0; row < tile_.num_rows; ++row) {
       const float sum = scratch_.sum[row];
-      const float inverse = sum == 0 ? 0.0f : 1.0f / sum;
+      const float sink = __builtin_exp2f(tile_.sink * kLog2E - scratch_.scaled_max[row]);
+      const float inverse = sum == 0 ? 0.0f : 1.0f / (sum + sink);
       const float* values = scratch_.out + row * tile_.head_dim;
       for (int64_t d = 0; d < tile_.head_dim; ++d) {
         write_out(row * tile_.row_stride + d, values[d] * inverse);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "common/dtype.h"
 #include "kernels/cpu/runtime/simd_level.h"
@@ -25,6 +26,7 @@ struct AttentionTile {
   int64_t position = 0;
   int64_t window = 0;  // 0: none
   float scale = 0;
+  float sink = -std::numeric_limits<float>::infinity();  // AttentionParams::sinks
 
   const void* k = nullptr;  // [tokens, head_dim], contiguous, of the kv head
   const void* v = nullptr;  // [tokens, head_dim]

@@ -86,11 +86,13 @@ void Experts::run_expert(const ExpertsParams& p, int32_t expert) {
   gemm_->run(
       {.a = dense_matrix(static_cast<const void*>(p.gathered), p.a.dtype, num_rows, p.a.cols),
        .b = part_of(p.gate_up, expert * 2 * width, 2 * width),
+       .bias = p.gate_up_bias == nullptr ? nullptr : p.gate_up_bias + expert * 2 * width,
        .c = dense_matrix(p.products, DType::kFloat32, num_rows, 2 * width)});
   const Matrix activated = dense_matrix(p.activated, p.a.dtype, num_rows, width);
-  silu_mul({.gate_up = p.products, .out = activated}, context_);
+  activate({.gate_up = p.products, .activation = p.activation, .out = activated}, context_);
   gemm_->run({.a = activated,
               .b = part_of(p.down, expert * p.a.cols, p.a.cols),
+              .bias = p.down_bias == nullptr ? nullptr : p.down_bias + expert * p.a.cols,
               .c = dense_matrix(p.outputs, DType::kFloat32, num_rows, p.a.cols)});
   scatter(p, choices, context_);
 }

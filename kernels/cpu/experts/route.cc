@@ -14,6 +14,9 @@ namespace {
 // Multiplications that one thread does in about the time a parallel region costs to start.
 constexpr int64_t kProductsPerThread = 65536;
 
+// Of sigmoids, so that a row whose experts all have none is no division by 0; as Transformers.
+constexpr double kLeastSum = 1e-20;
+
 // Routes one row at a time: its logits do not depend on how many rows there are, as those of a
 // library's matrix product would.
 class RowRouter {
@@ -22,12 +25,17 @@ class RowRouter {
       : p_(params),
         kernels_(row_kernels(context.simd)),
         widened_(static_cast<size_t>(params.a.cols)),
-        logits_(static_cast<size_t>(params.num_experts)) {}
+        logits_(static_cast<size_t>(params.num_experts)),
+        corrected_(params.correction == nullptr ? 0 : logits_.size()) {}
 
   void route(int64_t row) {
     const float* x = row_of(row);
     for (int64_t e = 0; e < p_.num_experts; ++e) {
-      logits_[static_cast<size_t>(e)] = kernels_.dot(x, p_.router + e * p_.a.cols, p_.a.cols);
+      logits_[static_cast<size_t>(e)] = kernels_.dot(x, p_.router + e * p_.a.cols, p_.a.cols) +
+                                        (p_.bias == nullptr ? 0 : p_.bias[e]);
+    }
+    for (size_t e = 0; e < corrected_.size(); ++e) {
+      corrected_[e] = static_cast<float>(sigmoid(static_cast<int32_t>(e))) + p_.correction[e];
     }
     const auto count = static_cast<size_t>(p_.experts_per_row);
     const std::span experts(p_.experts + row * p_.experts_per_row, count);
@@ -51,7 +59,7 @@ class RowRouter {
       const auto chosen = experts.first(n);
       int32_t best = -1;
       for (int32_t e = 0; e < p_.num_experts; ++e) {
-        if (best >= 0 && !(logit(e) > logit(best))) continue;
+        if (best >= 0 && !(key(e) > key(best))) continue;
         if (std::ranges::find(chosen, e) == chosen.end()) best = e;
       }
       experts[n] = best;
@@ -60,9 +68,15 @@ class RowRouter {
 
   // In double, with one rounding at the end.
   void weigh(std::span<const int32_t> experts, std::span<float> weights) const {
-    if (p_.weighting == ExpertWeighting::kSigmoid) {
+    if (p_.weighting == ExpertWeighting::kSigmoid ||
+        p_.weighting == ExpertWeighting::kChosenSigmoid) {
+      double sum = 1;
+      if (p_.weighting == ExpertWeighting::kChosenSigmoid) {
+        sum = kLeastSum;
+        for (const int32_t e : experts) sum += sigmoid(e);
+      }
       std::ranges::transform(experts, weights.begin(), [&](int32_t e) {
-        return static_cast<float>(1 / (1 + std::exp(-logit(e))));
+        return static_cast<float>(sigmoid(e) / sum * p_.factor);
       });
       return;
     }
@@ -74,16 +88,22 @@ class RowRouter {
       for (const int32_t e : experts) sum += std::exp(logit(e) - largest);
     }
     std::ranges::transform(experts, weights.begin(), [&](int32_t e) {
-      return static_cast<float>(std::exp(logit(e) - largest) / sum);
+      return static_cast<float>(std::exp(logit(e) - largest) / sum * p_.factor);
     });
   }
 
   double logit(int32_t expert) const { return logits_[static_cast<size_t>(expert)]; }
+  double sigmoid(int32_t expert) const { return 1 / (1 + std::exp(-logit(expert))); }
+  // Of which the largest are chosen.
+  float key(int32_t expert) const {
+    return (corrected_.empty() ? logits_ : corrected_)[static_cast<size_t>(expert)];
+  }
 
   const RouteParams& p_;
   const RowKernels& kernels_;
   std::vector<float> widened_;
   std::vector<float> logits_;
+  std::vector<float> corrected_;  // sigmoids; empty where the logits decide
 };
 
 }  // namespace

@@ -42,6 +42,32 @@ void embed_row(const ConstMatrix& table, int64_t row, const RowKernels& kernels,
   }
 }
 
+void activate_row(const Activation& activation, const RowKernels& kernels, const float* gate,
+                  int64_t count, float* out) {
+  const float* up = gate + count;
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return kernels.silu_mul_f32(gate, up, count, out);
+    case Activation::Kind::kGeluTanh:
+      return kernels.gelu_mul_f32(gate, up, count, out);
+    case Activation::Kind::kClamped:
+      return kernels.clamped_mul_f32(gate, up, activation.alpha, activation.limit, count, out);
+  }
+}
+
+void activate_row(const Activation& activation, const RowKernels& kernels, const float* gate,
+                  int64_t count, BFloat16* out) {
+  const float* up = gate + count;
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return kernels.silu_mul_bf16(gate, up, count, out);
+    case Activation::Kind::kGeluTanh:
+      return kernels.gelu_mul_bf16(gate, up, count, out);
+    case Activation::Kind::kClamped:
+      return kernels.clamped_mul_bf16(gate, up, activation.alpha, activation.limit, count, out);
+  }
+}
+
 }  // namespace
 
 void embed(const EmbedParams& params, const Context& context) {
@@ -50,7 +76,10 @@ void embed(const EmbedParams& params, const Context& context) {
   const int64_t num_threads = threads_for(params.num_rows * table.cols, context);
   parallel_ranges(params.num_rows, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      embed_row(table, params.token_ids[r], kernels, params.hidden + r * table.cols);
+      float* row = params.hidden + r * table.cols;
+      embed_row(table, params.token_ids[r], kernels, row);
+      if (params.scale == 1) continue;
+      for (int64_t c = 0; c < table.cols; ++c) row[c] *= params.scale;
     }
   });
 }
@@ -72,19 +101,18 @@ void rms_norm(const RmsNormParams& params, const Context& context) {
   });
 }
 
-void silu_mul(const SiluMulParams& params, const Context& context) {
+void activate(const ActivateParams& params, const Context& context) {
   const Matrix& out = params.out;
-  check_output(out, "silu_mul");
+  check_output(out, "activate");
   const RowKernels& kernels = row_kernels(context.simd);
   const int64_t num_threads = threads_for(out.rows * out.cols, context);
   parallel_ranges(out.rows, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = params.gate_up + r * 2 * out.cols;
-      const float* up = gate + out.cols;
       if (out.dtype == DType::kFloat32) {
-        kernels.silu_mul_f32(gate, up, out.cols, row_of<float>(out, r));
+        activate_row(params.activation, kernels, gate, out.cols, row_of<float>(out, r));
       } else {
-        kernels.silu_mul_bf16(gate, up, out.cols, row_of<BFloat16>(out, r));
+        activate_row(params.activation, kernels, gate, out.cols, row_of<BFloat16>(out, r));
       }
     }
   });

@@ -32,14 +32,35 @@ struct BFloat16Output {
   }
 };
 
-// What a thread has for one row: cosines and sines, and a head that was normalised.
+// What a thread has for one row: cosines and sines, a head that was normalised, and one whose pairs
+// were brought half a turn apart, before and after.
 struct RowScratch {
   explicit RowScratch(const RopeQkvParams& p)
       : cosines(static_cast<size_t>(p.num_turned() / 2)),
         sines(cosines.size()),
-        normed(static_cast<size_t>(p.head_dim)) {}
-  std::vector<float> cosines, sines, normed;
+        normed(static_cast<size_t>(p.head_dim)),
+        apart(p.interleaved ? normed.size() : 0),
+        turned(apart.size()) {}
+  std::vector<float> cosines, sines, normed, apart, turned;
 };
+
+// The first `count` elements of a head whose pairs are neighbours.
+template <typename Output>
+void turn_neighbours(const float* x, size_t count, const RowKernels& kernels, RowScratch& scratch,
+                     typename Output::Element* out) {
+  const size_t half = count / 2;
+  for (size_t i = 0; i < half; ++i) {
+    scratch.apart[i] = x[2 * i];
+    scratch.apart[half + i] = x[2 * i + 1];
+  }
+  kernels.rotate_f32(scratch.apart.data(), scratch.cosines.data(), scratch.sines.data(),
+                     static_cast<int64_t>(half), scratch.turned.data());
+  for (size_t i = 0; i < half; ++i) {
+    scratch.apart[2 * i] = scratch.turned[i];
+    scratch.apart[2 * i + 1] = scratch.turned[half + i];
+  }
+  Output::copy(kernels, scratch.apart.data(), static_cast<int64_t>(count), out);
+}
 
 template <typename Output>
 void turn_head(const RopeQkvParams& p, const float* x, const float* norm, const RowKernels& kernels,
@@ -49,7 +70,11 @@ void turn_head(const RopeQkvParams& p, const float* x, const float* norm, const 
     x = scratch.normed.data();
   }
   const int64_t turned = p.num_turned();
-  Output::rotate(kernels, x, scratch.cosines.data(), scratch.sines.data(), turned / 2, out);
+  if (p.interleaved) {
+    turn_neighbours<Output>(x, static_cast<size_t>(turned), kernels, scratch, out);
+  } else {
+    Output::rotate(kernels, x, scratch.cosines.data(), scratch.sines.data(), turned / 2, out);
+  }
   if (turned < p.head_dim) Output::copy(kernels, x + turned, p.head_dim - turned, out + turned);
 }
 

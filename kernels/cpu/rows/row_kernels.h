@@ -31,6 +31,16 @@ struct RowKernels {
   void (*silu_mul_f32)(const float* gate, const float* up, int64_t count, float* out);
   void (*silu_mul_bf16)(const float* gate, const float* up, int64_t count, BFloat16* out);
 
+  // out[i] = gelu(gate[i]) * up[i], tanh's approximation
+  void (*gelu_mul_f32)(const float* gate, const float* up, int64_t count, float* out);
+  void (*gelu_mul_bf16)(const float* gate, const float* up, int64_t count, BFloat16* out);
+
+  // h = min(gate[i], limit); out[i] = h / (1 + exp(-alpha h)) * (up[i] within +-limit, and 1)
+  void (*clamped_mul_f32)(const float* gate, const float* up, float alpha, float limit,
+                          int64_t count, float* out);
+  void (*clamped_mul_bf16)(const float* gate, const float* up, float alpha, float limit,
+                           int64_t count, BFloat16* out);
+
   // cos and sin of the float32 product position * inv_freq[i], |product| < 2^24.
   void (*cos_sin)(float position, const float* inv_freq, int64_t count, float* cosines,
                   float* sines);

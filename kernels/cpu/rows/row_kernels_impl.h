@@ -127,6 +127,29 @@ void silu_mul_row(const float* gate, const float* up, int64_t count, Element* ou
   }
 }
 
+// (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), which loses nothing where z is far below 0.
+template <typename Element>
+void gelu_mul_row(const float* gate, const float* up, int64_t count, Element* out) {
+  constexpr float kTwoRootTwoOverPi = 1.59576912F;  // 2 sqrt(2 / pi)
+  for (int64_t i = 0; i < count; ++i) {
+    const float g = gate[i];
+    const float z2 = kTwoRootTwoOverPi * (g + 0.044715F * g * g * g);
+    store(g / (1.0F + exponential(-z2)) * up[i], out[i]);
+  }
+}
+
+// What is no number stays none.
+template <typename Element>
+void clamped_mul_row(const float* gate, const float* up, float alpha, float limit, int64_t count,
+                     Element* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float h = gate[i] > limit ? limit : gate[i];
+    const float low = up[i] < -limit ? -limit : up[i];
+    const float v = low > limit ? limit : low;
+    store(h / (1.0F + exponential(-alpha * h)) * (v + 1.0F), out[i]);
+  }
+}
+
 // The float32 angle is taken as exact and reduced in double: angle - n pi/2 with n =
 // round(angle / (pi/2)) and pi/2 in three parts of 30 bits, so that n (24 bits) times the first is
 // exact. Taylor polynomials to r^13 and r^14 on |r| <= pi/4 are off by less than 1e-13.
@@ -209,6 +232,10 @@ constexpr RowKernels kRowKernelsOfThisInstructionSet = {
     .rms_norm_bf16 = rms_norm_row<BFloat16>,
     .silu_mul_f32 = silu_mul_row<float>,
     .silu_mul_bf16 = silu_mul_row<BFloat16>,
+    .gelu_mul_f32 = gelu_mul_row<float>,
+    .gelu_mul_bf16 = gelu_mul_row<BFloat16>,
+    .clamped_mul_f32 = clamped_mul_row<float>,
+    .clamped_mul_bf16 = clamped_mul_row<BFloat16>,
     .cos_sin = cos_sin_row,
     .rotate_f32 = rotate_row<float>,
     .rotate_bf16 = rotate_row<BFloat16>,

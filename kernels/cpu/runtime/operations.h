@@ -18,7 +18,7 @@ namespace millrace::kernels::cpu {
 void embed(const EmbedParams& params, const Context& context);
 void rms_norm(const RmsNormParams& params, const Context& context);
 void rope_qkv(const RopeQkvParams& params, const Context& context);
-void silu_mul(const SiluMulParams& params, const Context& context);
+void activate(const ActivateParams& params, const Context& context);
 void add(const AddParams& params, const Context& context);
 void route(const RouteParams& params, const Context& context);
 

@@ -58,6 +58,20 @@ QUANTISED = {
     "float8_fbgemm": (1, 0, "_scale", torch.float32, 2, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
                                                          "modules_to_not_convert": ["lm_head", "model.layers.0.self_attn"]}),
 }
+# Two kinds of layers: a window shorter than a row tile, and scaled frequencies in the others.
+GEMMA3 = {"tie_word_embeddings": True, "num_hidden_layers": 2, "sliding_window": 37, "query_pre_attn_scalar": 40,
+          "layer_types": ["sliding_attention", "full_attention"],
+          "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                              "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 20000.0}}}
+# Sinks, a clamp that is felt, a window in layer 0, frequencies whose borders are no whole dimensions.
+GPT_OSS = {"num_hidden_layers": 2, "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 37,
+           "swiglu_limit": 0.75, "layer_types": ["sliding_attention", "full_attention"],
+           **rope(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=512)}
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                             "model.embed_tokens", "lm_head"]}
+GLM4 = {"num_hidden_layers": 2, "attention_bias": True, **rope(partial_rotary_factor=0.5, rope_type="default")}
+GLM4_MOE = {**GLM4, "use_qk_norm": True, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 2,
+            "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.75}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "num_key_value_heads": 2}
 MIXTRAL = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 4}
 
@@ -75,6 +89,11 @@ MODELS = {
     "window_mistral": ("Mistral", {"sliding_window": 91}),
     "window_qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 150, "max_window_layers": 1, "attention_dropout": 0.0}),
     "window_ministral": ("Ministral", {"sliding_window": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "gemma3": ("Gemma3", GEMMA3),
+    "glm4": ("Glm4", {**GLM4, "eos_token_id": EOS}),  # else its class has some beyond this vocabulary
+    "glm4-moe": ("Glm4Moe", GLM4_MOE),  # layer 0 has an MLP
+    "gpt-oss": ("GptOss", GPT_OSS),
+    "gpt-oss-mxfp4": ("GptOss", GPT_OSS),  # its experts' weights in 4 bits
     "longrope": ("Phi3", {**PHI3, "original_max_position_embeddings": 256, **rope(**LONGROPE)}),
     # Layer 1 has an MLP; the others' weights are of a softmax over the chosen two.
     "qwen3moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1]}),
@@ -86,20 +105,26 @@ MODELS = {
     "mixtral": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 2}),
     "mixtral-all": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 4}),
 }
+ADDS_ONE = {"gemma3_text"}  # to the weights of its norms
+TEXT_CONFIGS = {"Gemma3": "Gemma3TextConfig"}  # others are called FamilyConfig
 SKEWED = {"qwen2moe-skewed"}
 # Where rounding alone decides whether an expert is chosen, the reference says nothing: between the last chosen logit and the next lie at
 # least so many. float32's errors are some 1e-5.
 MIN_MARGIN = 2e-4
+SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2}  # of those that the names' own would put too close
 
 
 def randomise(model, seed):
     """Weights that make every part matter: scores of a few nats, norms and biases that are not 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, weight in sorted(model.named_parameters()):
+        corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias")]
+        for name, weight in sorted([*model.named_parameters(), *corrections]):
             noise = torch.randn(weight.shape, generator=generator)
             if name.endswith("norm.weight"):
-                weight.copy_(1 + 0.2 * noise)
+                weight.copy_((0 if model.config.model_type in ADDS_ONE else 1) + 0.2 * noise)
+            elif name.endswith("sinks"):
+                weight.copy_(4 + 2 * noise)  # about what the keys of a window sum to
             elif weight.dim() == 1:
                 weight.copy_(0.3 * noise)
             elif "embed_tokens" in name:
@@ -134,6 +159,24 @@ def quantise(model, name):
         tensors[key] = elements
         tensors[key + suffix] = scales.to(dtype) if dims else scales[0, 0].to(dtype)
         tensors[key.replace("weight", "input_scale")] = torch.tensor(0.5)  # of activations: has no effect here
+    return tensors
+
+
+def pack_mxfp4(model):
+    """Rounds the experts to 4 bits under powers of two, by Transformers' own reading of them. Returns the tensors of the checkpoint."""
+    from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
+    tensors = {}
+    for key, weight in model.state_dict().items():
+        if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            tensors[key] = weight.to(torch.bfloat16)
+            continue
+        groups = weight.transpose(1, 2).reshape(weight.shape[0], weight.shape[2], -1, 32)  # [expert, out, in / 32, 32]
+        exponents = torch.floor(torch.log2(groups.abs().amax(-1))) - 2  # the largest element becomes 4 to 8, and 6 at most
+        scaled = groups / torch.exp2(exponents)[..., None]
+        codes = (scaled[..., None] - torch.tensor(FP4_VALUES)).abs().argmin(-1).to(torch.uint8)
+        tensors[key + "_blocks"] = codes[..., 0::2] | codes[..., 1::2] << 4
+        tensors[key + "_scales"] = (exponents + 127).to(torch.uint8)
+        weight.copy_(convert_moe_packed_tensors(tensors[key + "_blocks"], tensors[key + "_scales"], dtype=torch.float32))
     return tensors
 
 
@@ -172,12 +215,17 @@ def skew(model):
 
 
 def watch_routers(model):
-    """[layer] of (logits [rows, experts], chosen [rows, k]) of the last forward pass."""
-    routers = [module for name, module in model.named_modules() if name.endswith(".gate")]
+    """[layer] of (what decides [rows, experts], chosen [rows, k]) of the last forward pass."""
+    routers = [module for name, module in model.named_modules() if name.endswith((".gate", ".router"))]
     seen = [None] * len(routers)
 
+    def scores(module, logits):
+        correction = getattr(module, "e_score_correction_bias", None)
+        return logits if correction is None else logits.sigmoid() + correction
+
     def watch(i):
-        routers[i].register_forward_hook(lambda module, inputs, output: seen.__setitem__(i, (output[0].detach(), output[2])))
+        routers[i].register_forward_hook(
+            lambda module, inputs, output: seen.__setitem__(i, (scores(module, output[0].detach()), output[2])))
     for i in range(len(routers)):
         watch(i)
     return seen
@@ -227,15 +275,15 @@ def golden(name, model, ids, rng, max_tokens):
 
 def make(name):
     family, changes = MODELS[name]
-    seed = sum(name.encode())
+    seed = SEEDS.get(name, sum(name.encode()))
     shape = {**SHAPE, **changes}
-    config = getattr(transformers, family + "Config")(**{field: value for field, value in shape.items() if value != "none"})
+    config = getattr(transformers, TEXT_CONFIGS.get(family, family + "Config"))(**{field: value for field, value in shape.items() if value != "none"})
     model = getattr(transformers, family + "ForCausalLM")(config).float().eval()
     randomise(model, seed)
     if name in SKEWED:
         skew(model)
     with torch.no_grad():
-        tensors = quantise(model, name) if name in QUANTISED else None
+        tensors = pack_mxfp4(model) if "mxfp4" in name else quantise(model, name) if name in QUANTISED else None
     rng = random.Random(seed)
     prompts = [[rng.randrange(80) for _ in range(length)] for length in LENGTHS]
     entries = [golden(name, model, ids, rng, MORE_TOKENS.get(name, MAX_TOKENS)) for ids in prompts]
@@ -245,7 +293,7 @@ def make(name):
     if name == "window_qwen2":
         drop_fields(folder, "layer_types")  # as in older files: max_window_layers says it
     if tensors:
-        write_quantised(folder, tensors, QUANTISED[name][-1])
+        write_quantised(folder, tensors, MXFP4 if "mxfp4" in name else QUANTISED[name][-1])
     os.chmod(os.path.join(folder, "model.safetensors"), 0o644)
     with open(os.path.join(folder, "golden.json"), "w", encoding="utf-8") as file:
         json.dump(entries, file)

@@ -236,5 +236,39 @@ TEST(WindowedDecode, GivesTransformersTokens) {
   }
 }
 
+// Scaled embeddings, norms after a half and sinks, on the decode node's side.
+TEST(ArchitectureDecode, GivesTransformersTokens) {
+  for (const char* name : {"gemma3", "glm4", "gpt-oss", "gpt-oss-mxfp4"}) {
+    const std::string model =
+        std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + name;
+    std::ifstream file(model + "/golden.json");
+    const auto golden = boost::json::parse(file).as_array();
+    for (const auto& entry : golden) {
+      const auto tokens = boost::json::value_to<std::vector<int32_t>>(entry.at("prompt_token_ids"));
+      const auto expected =
+          boost::json::value_to<std::vector<int32_t>>(entry.at("generated_token_ids"));
+      comm::LocalTransport transport;
+      const testing::FakeClock clock;
+      const ServedPrompt served(transport, clock,
+                                {.model_directory = model, .grid = {1, 2}, .tokens = tokens});
+      const auto manifest = kvclient::from_protocol(served.manifest());
+      for (const auto attention : {AttentionMode::kDense, AttentionMode::kProgressive}) {
+        for (const int tp : {1, 2}) {
+          SCOPED_TRACE(fmt::format("{}, tp {}", name, tp));
+          DecodeOptions options{.model_directory = model,
+                                .tp = tp,
+                                .max_tokens = static_cast<int32_t>(expected.size()),
+                                .timeout = std::chrono::minutes(1),
+                                .attention = attention};
+          options.progressive.mass = 1;
+          const auto report = decode(transport, manifest, options);
+          ASSERT_TRUE(report.ok()) << report.error().to_string();
+          EXPECT_EQ(report->token_ids, expected);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millrace::decode

@@ -110,7 +110,8 @@ AttentionParams AttentionCase::params(bool as_float) {
                                    .token_stride = shape_.num_tokens + kSlackTokens},
                             .tiles = tiles_,
                             .index = index_.view(),
-                            .window = shape_.window};
+                            .window = shape_.window,
+                            .sinks = sinks_.empty() ? nullptr : sinks_.data()};
   if (as_float || shape_.dtype == DType::kFloat32) return params;
   params.q = q16_.data();
   params.kv.k = k16_.data();
@@ -213,8 +214,9 @@ void AttentionCase::naive_row(int32_t head, const std::vector<int64_t>& keys, in
     const float rounded = rounded_to(shape_.dtype, weight);
     for (int64_t d = 0; d < head_dim; ++d) out[d] += rounded * v[d];
   }
+  const float sink = sinks_.empty() ? 0 : std::exp(sinks_[static_cast<size_t>(head)] - maximum);
   for (int64_t d = 0; d < head_dim && sum > 0; ++d) {
-    out[d] = rounded_to(shape_.dtype, out[d] / sum);
+    out[d] = rounded_to(shape_.dtype, out[d] / (sum + sink));
   }
   result.lse[static_cast<size_t>(head * num_rows_ + row)] = maximum + std::log(sum);
 }

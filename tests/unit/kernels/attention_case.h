@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/api/attention.h"
@@ -50,6 +51,7 @@ class AttentionCase {
   // float32 loops; with a 16-bit dtype, weights and results are rounded to it.
   AttentionResult run_naive();
 
+  void set_sinks(std::vector<float> sinks) { sinks_ = std::move(sinks); }  // of the query heads
   // Makes K and V of these tokens NaN.
   void poison_keys(int64_t begin, int64_t end);
   // The problem without its outputs, in host memory: in the shape's dtype, or the same values as
@@ -67,6 +69,7 @@ class AttentionCase {
   std::vector<RowTile> tiles_;
   int64_t num_rows_ = 0;
   OwnedIndex index_;
+  std::vector<float> sinks_;
   std::vector<float> q_, k_, v_;  // rounded to the dtype
   std::vector<uint16_t> q16_, k16_, v16_;
 };

@@ -114,6 +114,28 @@ TEST_P(Attention, EachRowSeesItsWindowAndNothingElse) {
   }
 }
 
+// What a sink far above all scores leaves is nothing, and far below them it is not felt.
+TEST_P(Attention, ASinkTakesItsShareOfEveryRow) {
+  for (const int64_t window : {0, 70}) {
+    const AttentionShape shape = {.num_tokens = 300,
+                                  .num_query_heads = 6,
+                                  .num_kv_heads = 2,
+                                  .head_dim = 32,
+                                  .dtype = GetParam(),
+                                  .window = window};
+    AttentionCase problem(shape, dense_heads(shape), 13);
+    const AttentionResult without = problem.run_ref();
+    problem.set_sinks({0, 4, 6.5F, -3, 1e4F, -1e4F});
+    expect_right(problem);
+    const AttentionResult with = problem.run_cpu(test::simd_levels().back());
+    for (size_t i = 0; i < with.out.size(); ++i) {
+      const size_t head = i / 32 % 6;
+      if (head < 4) continue;
+      ASSERT_NEAR(with.out[i], head == 4 ? 0 : without.out[i], head == 4 ? 0 : 0.02);
+    }
+  }
+}
+
 TEST_P(Attention, KeysBeforeTheWindowAreNotRead) {
   const AttentionShape shape = {
       .num_tokens = 500, .head_dim = 32, .dtype = GetParam(), .window = 70};

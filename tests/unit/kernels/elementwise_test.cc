@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "kernels/cpu/runtime/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
@@ -71,11 +73,13 @@ TEST(Embed, CopiesTheRowsOfTheTokens) {
 
   for (const auto& [table, dtype] : tables) {
     for (int64_t cols : {1, 63, 64, 67}) {
+      const float scale = cols == 64 ? 5.65625F : 1;
       const int64_t count = std::ssize(tokens) * cols;
       std::vector<float> expected(count);
       EmbedParams params = {.token_ids = tokens.data(),
                             .num_rows = std::ssize(tokens),
                             .table = {table, dtype, kVocabulary, cols, kStride},
+                            .scale = scale,
                             .hidden = expected.data()};
       ref::embed(params);
       for (const Context& context : test::contexts()) {
@@ -117,18 +121,86 @@ TEST(RmsNorm, AZeroRowStaysZero) {
   EXPECT_TRUE(bitwise_equal(out, x));
 }
 
-void expect_silu_mul(int64_t rows, int64_t cols, int64_t padding) {
-  const auto gate_up = test::random_normals(1, rows * 2 * cols, 4.0F);
-  const SiluMulParams params = {.gate_up = gate_up.data(), .out = {}};
-  expect_as_good_as_naive(params, rows, cols, padding, ref::silu_mul, naive::silu_mul,
-                          cpu::silu_mul);
+TEST(RmsNorm, MayWriteWhereItReads) {
+  const auto x = test::random_normals(1, 3 * 70, 3.0F);
+  const auto weight = test::random_normals(2, 70);
+  std::vector<float> expected(x.size());
+  RmsNormParams params = {.x = x.data(),
+                          .weight = weight.data(),
+                          .eps = 1e-6F,
+                          .out = dense_matrix(expected.data(), DType::kFloat32, 3, 70)};
+  for (const Context& context : test::contexts()) {
+    cpu::rms_norm(params, context);
+    std::vector<float> in_place = x;
+    auto same = params;
+    same.x = in_place.data();
+    same.out.data = in_place.data();
+    cpu::rms_norm(same, context);
+    EXPECT_TRUE(bitwise_equal(in_place, expected)) << test::to_string(context);
+  }
 }
 
-TEST(SiluMul, MatchesReference) {
-  for (int64_t rows : kRowCounts) {
-    for (int64_t cols : kWidths) expect_silu_mul(rows, cols, /*padding=*/0);
+class ActivateTest : public testing::TestWithParam<Activation> {
+ protected:
+  static void expect_matches(int64_t rows, int64_t cols, int64_t padding) {
+    const auto gate_up = test::random_normals(1, rows * 2 * cols, 4.0F);
+    const ActivateParams params = {.gate_up = gate_up.data(), .activation = GetParam(), .out = {}};
+    expect_as_good_as_naive(params, rows, cols, padding, ref::activate, naive::activate,
+                            cpu::activate);
   }
-  expect_silu_mul(65, 1031, /*padding=*/9);
+};
+
+TEST_P(ActivateTest, MatchesReference) {
+  for (int64_t rows : kRowCounts) {
+    for (int64_t cols : kWidths) expect_matches(rows, cols, /*padding=*/0);
+  }
+  expect_matches(65, 1031, /*padding=*/9);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Activations, ActivateTest,
+    testing::Values(Activation{.kind = Activation::Kind::kSilu},
+                    Activation{.kind = Activation::Kind::kGeluTanh},
+                    Activation{.kind = Activation::Kind::kClamped, .alpha = 1.702F, .limit = 7}),
+    [](const auto& activation) {
+      if (activation.param.kind == Activation::Kind::kSilu) return "silu";
+      return activation.param.kind == Activation::Kind::kGeluTanh ? "gelu_tanh" : "clamped";
+    });
+
+// gpt-oss's: a gate is cut above, an up on both sides.
+TEST(Activate, ClampsGatesAboveAndUpsOnBothSides) {
+  constexpr float kAlpha = 1.702F, kLimit = 7;
+  const std::vector<float> gate_up = {100, -100, 2, 2, 3, 3, 50, -50};
+  const auto glu = [&](float h) { return h / (1 + std::exp(-kAlpha * h)); };
+  const std::vector<float> expected = {glu(7) * 4, glu(-100) * 4, glu(2) * 8, glu(2) * -6};
+  for (const Context& context : test::contexts()) {
+    std::vector<float> out(4, -1);
+    cpu::activate({.gate_up = gate_up.data(),
+                   .activation = {Activation::Kind::kClamped, kAlpha, kLimit},
+                   .out = dense_matrix(out.data(), DType::kFloat32, 1, 4)},
+                  context);
+    for (size_t i = 0; i < out.size(); ++i) {
+      EXPECT_NEAR(out[i], expected[i], 1e-6 * std::abs(expected[i]) + 1e-30) << i;
+    }
+  }
+}
+
+// Where the exponential is out of float32's range, the gate or 0 times up is left.
+TEST(Activate, GatesFarFrom0AreNoNumbersOutOfRange) {
+  for (const auto kind : {Activation::Kind::kSilu, Activation::Kind::kGeluTanh}) {
+    for (const Context& context : test::contexts()) {
+      const std::vector<float> gate_up = {3e4F, -3e4F, 1e9F, -1e9F, 2, 2, 2, 2};
+      std::vector<float> out(4, -1);
+      cpu::activate({.gate_up = gate_up.data(),
+                     .activation = {.kind = kind},
+                     .out = dense_matrix(out.data(), DType::kFloat32, 1, 4)},
+                    context);
+      EXPECT_FLOAT_EQ(out[0], 6e4F);
+      EXPECT_NEAR(out[1], 0, 1e-20);
+      EXPECT_FLOAT_EQ(out[2], 2e9F);
+      EXPECT_NEAR(out[3], 0, 1e-20);
+    }
+  }
 }
 
 TEST(Add, AddsEachElementOnce) {
@@ -159,7 +231,7 @@ TEST(Elementwise, ThreadCountDoesNotChangeABit) {
                    .eps = 1e-5F,
                    .out = dense_matrix(norm.data(), DType::kFloat32, kRows, kCols)},
                   context);
-    cpu::silu_mul(
+    cpu::activate(
         {.gate_up = x.data(), .out = dense_matrix(silu.data(), DType::kFloat32, kRows, kCols)},
         context);
     norm.insert(norm.end(), silu.begin(), silu.end());

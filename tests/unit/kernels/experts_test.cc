@@ -1,5 +1,6 @@
 #include "kernels/api/experts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -83,6 +84,7 @@ std::vector<float> naive_weights(const RouteParams& p, const std::vector<int32_t
       logits[e] = 0;
       const float* router = p.router + static_cast<int64_t>(e) * p.a.cols;
       for (int64_t i = 0; i < p.a.cols; ++i) logits[e] += x[i] * router[i];
+      if (p.bias != nullptr) logits[e] += p.bias[e];
     }
     const auto* first = chosen.data() + row * p.experts_per_row;
     const std::span own(first, static_cast<size_t>(p.experts_per_row));
@@ -125,6 +127,63 @@ TEST(Route, ChoosesAndWeighsAsTheReference) {
           EXPECT_TRUE(as_good_as_naive(choices.weights, naive, expected.weights, atol));
         }
       }
+    }
+  }
+}
+
+TEST(Route, ABiasIsPartOfTheLogits) {
+  const Shape shape{33, 67, 0, 9, 3};
+  const Rows rows(shape);
+  const auto router = test::random_normals(2, shape.num_experts * shape.hidden, 0.25F);
+  const auto bias = test::random_normals(3, shape.num_experts);
+  for (const auto weighting :
+       {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax, ExpertWeighting::kSigmoid}) {
+    Choices plain, expected;
+    ref::route(plain.params(shape, rows.matrix(DType::kFloat32), router, weighting));
+    auto params = expected.params(shape, rows.matrix(DType::kFloat32), router, weighting);
+    params.bias = bias.data();
+    ref::route(params);
+    EXPECT_NE(expected.experts, plain.experts);
+    const auto naive = naive_weights(params, expected.experts);
+    for (const Context& context : test::contexts()) {
+      Choices choices;
+      auto own = choices.params(shape, rows.matrix(DType::kFloat32), router, weighting);
+      own.bias = bias.data();
+      cpu::route(own, context);
+      EXPECT_EQ(choices.experts, expected.experts) << test::to_string(context);
+      EXPECT_TRUE(as_good_as_naive(choices.weights, naive, expected.weights,
+                                   float32_rounding(expected.weights)));
+    }
+  }
+}
+
+// GLM-4's: the correction decides who is chosen, and has no part in the weights.
+TEST(Route, ACorrectionIsOfTheChoiceAlone) {
+  const Shape shape{33, 67, 0, 9, 3};
+  const Rows rows(shape);
+  const auto router = test::random_normals(2, shape.num_experts * shape.hidden, 0.25F);
+  const auto correction = test::random_normals(3, shape.num_experts, 0.5F);
+  constexpr float kFactor = 1.75F;
+  for (const auto weighting : {ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
+    Choices plain, expected;
+    ref::route(plain.params(shape, rows.matrix(DType::kFloat32), router, weighting));
+    auto params = expected.params(shape, rows.matrix(DType::kFloat32), router, weighting);
+    params.correction = correction.data();
+    params.factor = kFactor;
+    ref::route(params);
+    EXPECT_NE(expected.experts, plain.experts);
+    if (weighting == ExpertWeighting::kChosenSigmoid) {
+      EXPECT_NEAR(expected.weights[0] + expected.weights[1] + expected.weights[2], kFactor, 1e-5);
+    }
+    for (const Context& context : test::contexts()) {
+      Choices choices;
+      auto own = choices.params(shape, rows.matrix(DType::kFloat32), router, weighting);
+      own.correction = correction.data();
+      own.factor = kFactor;
+      cpu::route(own, context);
+      EXPECT_EQ(choices.experts, expected.experts) << test::to_string(context);
+      // Sums of 67 products of some tenths in float32, and the sigmoid's slope is at most 1/4.
+      EXPECT_THAT(choices.weights, testing::Pointwise(testing::FloatNear(2e-6F), expected.weights));
     }
   }
 }
@@ -214,6 +273,15 @@ class Mixture {
     for (size_t i = 0; i < experts_.size(); ++i) weights_.push_back(test::random_uniform(5, i));
   }
 
+  // As gpt-oss's.
+  Mixture& with_biases() {
+    const auto& s = shape_;
+    gate_up_bias_ = test::random_normals(7, s.num_experts * 2 * s.width);
+    down_bias_ = test::random_normals(8, s.num_experts * s.hidden);
+    activation_ = {Activation::Kind::kClamped, 1.702F, 1.5F};
+    return *this;
+  }
+
   // Without scratch.
   ExpertsParams params(DType dtype, bool accumulate, float* out) const {
     const bool f32 = dtype == DType::kFloat32;
@@ -228,6 +296,9 @@ class Mixture {
                              dtype, s.num_experts * 2 * s.width, s.hidden),
             .down = dense_matrix(f32 ? static_cast<const void*>(down_.data()) : down_bf16_.data(),
                                  dtype, s.num_experts * s.hidden, s.width),
+            .activation = activation_,
+            .gate_up_bias = gate_up_bias_.empty() ? nullptr : gate_up_bias_.data(),
+            .down_bias = down_bias_.empty() ? nullptr : down_bias_.data(),
             .out = out,
             .accumulate = accumulate};
   }
@@ -253,6 +324,9 @@ class Mixture {
       return dense_matrix(static_cast<const void*>(weights.data() + part * rows * cols),
                           DType::kFloat32, rows, cols);
     };
+    const auto bias_of = [](const std::vector<float>& biases, int64_t part, int64_t count) {
+      return biases.empty() ? nullptr : biases.data() + part * count;
+    };
     for (size_t i = 0; i < experts_.size(); ++i) {
       const auto row = static_cast<int64_t>(i) / s.experts_per_row;
       auto a = rows_.matrix(DType::kFloat32);
@@ -260,11 +334,15 @@ class Mixture {
       a.rows = 1;
       naive::gemm({.a = a,
                    .b = part_of(gate_up_, experts_[i], 2 * s.width, s.hidden),
+                   .bias = bias_of(gate_up_bias_, experts_[i], 2 * s.width),
                    .c = row_of(products.data(), 2 * s.width)});
-      naive::silu_mul({.gate_up = products.data(), .out = row_of(activated.data(), s.width)});
+      naive::activate({.gate_up = products.data(),
+                       .activation = activation_,
+                       .out = row_of(activated.data(), s.width)});
       if (dtype == DType::kBFloat16) activated = test::widen(test::narrow(activated));
       naive::gemm({.a = row_of(activated.data(), s.width),
                    .b = part_of(down_, experts_[i], s.hidden, s.width),
+                   .bias = bias_of(down_bias_, experts_[i], s.hidden),
                    .c = row_of(result.data(), s.hidden)});
       for (int64_t c = 0; c < s.hidden; ++c) out[row * s.hidden + c] += weights_[i] * result[c];
     }
@@ -314,6 +392,8 @@ class Mixture {
   std::vector<BFloat16> gate_up_bf16_, down_bf16_;
   std::vector<float> gate_up_, down_;
   std::vector<float> before_;  // in `out`
+  Activation activation_;
+  std::vector<float> gate_up_bias_, down_bias_;
 };
 
 // Row r gets experts r, r + step, ... of all.
@@ -339,6 +419,11 @@ TEST(Experts, MatchReferenceWhereARowHasOneOrAll) {
   Mixture(all, even_choices(all, 1)).expect_as_good_as_naive();
   const Shape single{1, 32, 16, 4, 4};
   Mixture(single, even_choices(single, 1)).expect_as_good_as_naive();
+}
+
+TEST(Experts, MatchReferenceWithBiasesAndAnotherActivation) {
+  const Shape shape{37, 48, 24, 5, 2};
+  Mixture(shape, even_choices(shape, 3)).with_biases().expect_as_good_as_naive();
 }
 
 // Expert 2 has all rows, which fills the scratch; 0 and 3 have none.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 namespace millrace::kernels::naive {
@@ -84,12 +85,30 @@ void rms_norm(const RmsNormParams& p) {
   }
 }
 
-void silu_mul(const SiluMulParams& p) {
+float activated(const Activation& activation, float gate, float up) {
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return gate / (1 + std::exp(-gate)) * up;
+    case Activation::Kind::kGeluTanh: {
+      const float z =
+          std::sqrt(2 / std::numbers::pi_v<float>) * (gate + 0.044715F * gate * gate * gate);
+      return gate / (1 + std::exp(-2 * z)) * up;
+    }
+    case Activation::Kind::kClamped: {
+      const float h = std::min(gate, activation.limit);
+      const float v = std::clamp(up, -activation.limit, activation.limit);
+      return h / (1 + std::exp(-activation.alpha * h)) * (v + 1);
+    }
+  }
+  return std::nanf("");
+}
+
+void activate(const ActivateParams& p) {
   for (int64_t r = 0; r < p.out.rows; ++r) {
     const float* gate = floats(p.gate_up) + r * 2 * p.out.cols;
     const float* up = gate + p.out.cols;
     float* out = floats(p.out.data) + r * p.out.row_stride;
-    for (int64_t c = 0; c < p.out.cols; ++c) out[c] = gate[c] / (1 + std::exp(-gate[c])) * up[c];
+    for (int64_t c = 0; c < p.out.cols; ++c) out[c] = activated(p.activation, gate[c], up[c]);
   }
 }
 
@@ -113,9 +132,11 @@ void rope_qkv(const RopeQkvParams& p) {
         const float angle = static_cast<float>(p.positions[r]) * p.inv_freq[i];
         const float cosine = std::cos(angle) * p.turn_scale;
         const float sine = std::sin(angle) * p.turn_scale;
-        const float x = to[i], y = to[i + half];
-        to[i] = x * cosine - y * sine;
-        to[i + half] = y * cosine + x * sine;
+        float& first = to[p.interleaved ? 2 * i : i];
+        float& second = to[p.interleaved ? 2 * i + 1 : i + half];
+        const float x = first, y = second;
+        first = x * cosine - y * sine;
+        second = y * cosine + x * sine;
       }
     }
   }

@@ -10,7 +10,8 @@
 namespace millrace::kernels::naive {
 
 void rms_norm(const RmsNormParams& params);
-void silu_mul(const SiluMulParams& params);
+float activated(const Activation& activation, float gate, float up);
+void activate(const ActivateParams& params);
 // As Hugging Face computes it.
 void rope_qkv(const RopeQkvParams& params);
 // One sum per element, in order.

@@ -54,6 +54,7 @@ struct Variant {
   int32_t rotary_dim = 0;
   float turn_scale = 1;
   bool normed = false;
+  bool interleaved = false;
 };
 
 struct Problem {
@@ -80,6 +81,7 @@ struct Problem {
             .head_dim = shape.head_dim,
             .positions = positions.data(),
             .rotary_dim = variant.rotary_dim,
+            .interleaved = variant.interleaved,
             .inv_freq = inv_freq.data(),
             .turn_scale = variant.turn_scale,
             .q_norm = variant.normed ? q_norm.data() : nullptr,
@@ -130,6 +132,15 @@ void expect_as_good_as_naive(const Problem& problem) {
     cpu::rope_qkv(problem.params(DType::kBFloat16, bf16), context);
     EXPECT_TRUE(as_good_as_naive(test::widen(bf16.all()), naive_bf16, reference, atol));
     EXPECT_TRUE(bf16.guards_intact());
+  }
+}
+
+TEST(RopeQkv, TurnsNeighboursWhereTheModelDoes) {
+  for (const int32_t rotary_dim : {0, 32, 6}) {
+    for (const bool normed : {false, true}) {
+      const Variant variant{.rotary_dim = rotary_dim, .normed = normed, .interleaved = true};
+      expect_as_good_as_naive(Problem({65, 4, 2, 64, 70}, 0, variant));
+    }
   }
 }
 

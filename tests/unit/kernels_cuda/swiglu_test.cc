@@ -58,7 +58,7 @@ struct Problem {
     naive::gemm({.a = p.a,
                  .b = p.gate_up,
                  .c = dense_matrix(products.data(), DType::kFloat32, p.a.rows, p.gate_up.rows)});
-    naive::silu_mul({.gate_up = products.data(), .out = p.out});
+    naive::activate({.gate_up = products.data(), .out = p.out});
     return test::widen_bits(test::narrow_bits(out, dtype), dtype);
   }
 

@@ -4,20 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <boost/json/object.hpp>
-#include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "model/load_model_config.h"
 #include "tests/support/temp_directory.h"
+#include "tests/unit/model/config_text.h"
 
 namespace millrace::model {
 namespace {
 
-namespace json = boost::json;
 using test::TempDirectory;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -99,26 +96,6 @@ constexpr std::string_view kMixtral = R"({
   "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": null,
   "tie_word_embeddings": false, "vocab_size": 32000})";
 
-Result<ModelConfig> load(std::string_view text) {
-  TempDirectory directory;
-  directory.write("config.json", text);
-  return load_model_config(directory.path());
-}
-
-// `base` with the fields of `changes` put over its own; a field of value "absent" is removed.
-std::string changed(std::string_view base, std::string_view changes) {
-  auto object = json::parse({base.data(), base.size()}).as_object();
-  const auto edits = json::parse({changes.data(), changes.size()}).as_object();
-  for (const auto& change : edits) {
-    if (change.value() == "absent") {
-      object.erase(change.key());
-    } else {
-      object[change.key()] = change.value();
-    }
-  }
-  return json::serialize(object);
-}
-
 TEST(ModelConfig, ReadsLlama31WithItsRopeScaling) {
   const auto config = load(kLlama31);
   ASSERT_TRUE(config.ok()) << config.error().to_string();
@@ -174,7 +151,8 @@ TEST(ModelConfig, ReadsQwen3WithItsNormsOfHeads) {
 TEST(ModelConfig, ReadsPhi3WithLongRopeOfAPartOfEachHead) {
   const auto config = load(kPhi3);
   ASSERT_TRUE(config.ok()) << config.error().to_string();
-  EXPECT_TRUE(config->fused_projections);
+  EXPECT_TRUE(config->fused_qkv);
+  EXPECT_TRUE(config->fused_gate_up);
   EXPECT_EQ(config->rotary_dim, 6);
   EXPECT_EQ(config->max_position_embeddings, 131072);
   const auto* scaling = std::get_if<LongRopeScaling>(&config->rope_scaling);

@@ -81,7 +81,7 @@ TEST_P(Float8Weights, SlicesOfEveryRankAreElementsTimesScalesBitByBit) {
   const auto made = float8_checkpoint(config, layout);
   TempDirectory directory;
   write(directory, config, made.tensors, layout.quantization);
-  const bool fused = config.fused_projections;
+  const bool fused = config.fused_qkv;
   for (int32_t rank = 0; rank < size; ++rank) {
     MemoryDevice device(num_threads);
     const auto loaded = load_model_weights(directory.path(), {rank, size}, dtype, device, 2);

@@ -48,6 +48,54 @@ TEST(WeightUploader, ConvertsTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+// gpt-oss's experts: gate and up by turns, in the columns of a matrix [in, out].
+TEST(WeightUploader, TakesEverySecondColumnAsRows) {
+  const auto values = test::random_normals(1, kRows * kCols);
+  const int64_t first = 3, count = 17;
+  const auto slice = TensorSlice::whole(tensor_of(values))
+                         .transpose()
+                         .every(/*first=*/1, /*step=*/2)
+                         .rows(first, count)
+                         .cols(5, 100);
+  for (const int kind : kDevices) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      test::MemoryDevice device(kind);
+      std::vector<kernels::DeviceBuffer> storage;
+      WeightUploader uploader(device, storage, /*num_threads=*/2);
+      const auto matrix = uploader.stack(std::array{slice}, dtype);
+      ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
+      int64_t num_wrong = 0;
+      for (int64_t row = 0; row < count; ++row) {
+        for (int64_t col = 0; col < 100; ++col) {
+          const float expected = values[(5 + col) * kCols + 1 + 2 * (first + row)];
+          const auto at = static_cast<size_t>(row * 100 + col);
+          num_wrong += dtype == DType::kFloat32
+                           ? static_cast<const float*>(matrix->data)[at] != expected
+                           : static_cast<const BFloat16*>(matrix->data)[at].bits !=
+                                 to_bfloat16(expected).bits;
+        }
+      }
+      EXPECT_EQ(num_wrong, 0);
+      EXPECT_EQ(uploader.in_place(slice, DType::kFloat32).data, nullptr);
+    }
+  }
+}
+
+TEST(WeightUploader, TakesEverySecondRow) {
+  const auto values = test::random_normals(1, kRows * kCols);
+  const auto slice = TensorSlice::whole(tensor_of(values)).every(1, 2).rows(2, 9);
+  test::MemoryDevice device(1);
+  std::vector<kernels::DeviceBuffer> storage;
+  WeightUploader uploader(device, storage, /*num_threads=*/1);
+  const auto matrix = uploader.stack(std::array{slice}, DType::kFloat32);
+  ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
+  for (int64_t row = 0; row < 9; ++row) {
+    const auto* actual = static_cast<const float*>(matrix->data) + row * kCols;
+    const auto* expected = values.data() + (1 + 2 * (2 + row)) * kCols;
+    EXPECT_TRUE(std::equal(actual, actual + kCols, expected)) << row;
+  }
+}
+
 TEST(WeightUploader, NamesTheFirstWeightBeyondFloat16OnAnyNumberOfThreads) {
   auto values = test::random_normals(1, kRows * kCols);
   for (const int64_t row : {700, 701, 1100, 1500}) values[row * kCols + 5] = 1e6F;

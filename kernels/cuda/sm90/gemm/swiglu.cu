@@ -342,7 +342,8 @@ void launch(Problem problem, const CUtensorMap& a_map, const CUtensorMap& gate_u
 }  // namespace
 
 void swiglu(const SwigluParams& params, Context& context) {
-  const auto& [a, gate_up, products, out] = params;
+  const auto& [a, gate_up, activation, products, out] = params;
+  MR_CHECK(activation.kind == Activation::Kind::kSilu, "swiglu of another activation");
   MR_CHECK(a.dtype == gate_up.dtype && a.dtype == out.dtype, "swiglu: {}, {} and {}",
            dtype_name(a.dtype), dtype_name(gate_up.dtype), dtype_name(out.dtype));
   check_sizes(params, 8);
@@ -355,7 +356,8 @@ void swiglu(const SwigluParams& params, Context& context) {
 }
 
 void float8_swiglu(const Float8SwigluParams& params, Context& context) {
-  const auto& [a, gate_up, products, out] = params;
+  const auto& [a, gate_up, activation, products, out] = params;
+  MR_CHECK(activation.kind == Activation::Kind::kSilu, "swiglu of another activation");
   MR_CHECK(out.dtype == DType::kBFloat16, "swiglu of 8-bit floats: out is {}",
            dtype_name(out.dtype));
   check_sizes(params, kFloat8WidthStep);

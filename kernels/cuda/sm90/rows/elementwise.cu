@@ -32,11 +32,14 @@ void check_width(int64_t cols, int64_t row_stride, const char* operation) {
 
 template <typename Element>
 __global__ void embed_kernel(const int32_t* token_ids, const Element* table, int64_t row_stride,
-                             int64_t cols, float* hidden) {
+                             int64_t cols, float scale, float* hidden) {
   const int64_t row = blockIdx.x;
   const Element* from = table + token_ids[row] * row_stride;
   for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
-    store8(load8(from + c), hidden + row * cols + c);
+    Vector8 x = load8(from + c);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) x[e] *= scale;
+    store8(x, hidden + row * cols + c);
   }
 }
 
@@ -98,7 +101,7 @@ void embed(const EmbedParams& params, Context& context) {
   dispatch_dtype(table.dtype, [&]<typename Element>(Element) {
     embed_kernel<<<static_cast<unsigned>(params.num_rows), threads_for(table.cols / kVector, 2), 0,
                    context.stream>>>(params.token_ids, static_cast<const Element*>(table.data),
-                                     table.row_stride, table.cols, params.hidden);
+                                     table.row_stride, table.cols, params.scale, params.hidden);
   });
   MR_CUDA_CHECK_LAUNCH();
 }

@@ -123,7 +123,7 @@ class RankRows {
                        .head_dim = kHeadDim,
                        .num_tokens = layer_.num_tokens,
                        .token_stride = layer_.num_tokens},
-                      /*window=*/0, pairs.as<int64_t>(), ample()));
+                      /*window=*/0, /*sinks=*/nullptr, pairs.as<int64_t>(), ample()));
     rows_.finish(out.data());
     outcome.out = on_host<float>(out.data(), std::ssize(untouched));
     outcome.lse = on_host<float>(rows_.lse(), layer_.heads.query * rows_.num_rows());

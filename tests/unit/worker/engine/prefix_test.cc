@@ -82,7 +82,8 @@ struct Cached {
 class PrefixTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    test::write_random_checkpoint(config_, DType::kFloat32, 12, directory_.path());
+    model_ = directory_.path();
+    test::write_random_checkpoint(config_, DType::kFloat32, 12, model_);
   }
 
   // The first kShared tokens are always the same, the others never.
@@ -105,7 +106,7 @@ class PrefixTest : public testing::TestWithParam<std::string> {
     std::mutex mutex;
     test::run_ranks(grid.tp * grid.cp, [&](std::unique_ptr<comm::Communicator> world) {
       const int number = world->rank();
-      auto options = test::rank_options(directory_.path(), grid);
+      auto options = test::rank_options(model_, grid);
       options.compute_dtype = dtype;
       auto runtime = RankRuntime::create(std::move(world), options);
       MR_CHECK(runtime.ok(), "{}", runtime.error().to_string());
@@ -172,6 +173,7 @@ class PrefixTest : public testing::TestWithParam<std::string> {
   }
 
   model::ModelConfig config_ = test::tiny_model_config();
+  std::string model_;
   test::TempDirectory directory_;
 
  private:
@@ -291,6 +293,42 @@ TEST_P(WindowPrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
     expect_same_answer(*behind->result, *whole->result, grid.cp == 1 ? 0 : 1e-3);
   }
 }
+
+// Models of tests/models/architectures whose layers differ from Llama's, under dense plans.
+class ArchitecturePrefixTest : public PrefixTest {
+ protected:
+  void SetUp() override {
+    model_ = std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + GetParam();
+    const auto config = model::load_model_config(model_);
+    MR_CHECK(config.ok(), "{}", config.error().to_string());
+    config_ = *config;
+  }
+};
+
+TEST_P(ArchitecturePrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
+  for (const GridShape grid : {GridShape{1, 1}, {2, 2}}) {
+    SCOPED_TRACE(name_of(grid));
+    const auto earlier = prefill(grid, "dense", prompt(1311));
+    const auto tokens = prompt(1200);
+    const auto whole = prefill(grid, "dense", tokens);
+    ASSERT_TRUE(whole->result.has_value());
+    const auto behind = prefill(grid, "dense", tokens,
+                                {.cache = &earlier->cache, .prefix = turned_prefix(16, grid)});
+    ASSERT_TRUE(behind->result.has_value());
+    // As above.
+    EXPECT_LT(largest_difference(behind->cache, whole->cache, kShared, 1200, DType::kFloat32),
+              1e-3);
+    expect_same_answer(*behind->result, *whole->result, 1e-3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ArchitecturePrefixTest,
+                         testing::Values("gemma3", "glm4", "glm4-moe", "gpt-oss"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(PurePlans, WindowPrefixTest,
                          testing::Values("dense", "adaptive:0.05,0.3,4"), [](const auto& pattern) {

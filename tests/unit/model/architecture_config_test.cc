@@ -1,0 +1,228 @@
+// config.json of architectures whose layers differ from Llama's, in the forms that public files have.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "model/config/rope.h"
+#include "tests/unit/model/config_text.h"
+
+namespace millrace::model {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+void expect_refused(std::string_view base, std::string_view changes, std::string_view field,
+                    std::string_view because) {
+  SCOPED_TRACE(changes);
+  const auto config = load(changed(base, changes));
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().code, Errc::kUnsupported);
+  EXPECT_THAT(config.error().message, HasSubstr("/config.json: " + std::string(field)));
+  EXPECT_THAT(config.error().message, HasSubstr(std::string(because)));
+}
+
+// Of a Gemma 3 of 1B, with fewer layers.
+constexpr std::string_view kGemma3 = R"({
+  "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null,
+  "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
+  "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+  "max_position_embeddings": 32768, "num_attention_heads": 4, "num_hidden_layers": 7,
+  "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+  "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
+  "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144})";
+
+TEST(Gemma3Config, HasItsParts) {
+  const auto config = load(kGemma3);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->norms, LayerNorms::kGemma);
+  EXPECT_EQ(config->norm_offset, 1);
+  EXPECT_EQ(config->activation.kind, kernels::Activation::Kind::kGeluTanh);
+  EXPECT_TRUE(config->scaled_embedding);
+  EXPECT_TRUE(config->tied_embeddings);  // without the field
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_FALSE(config->qkv_bias);
+  EXPECT_EQ(config->head_dim, 256);  // not 1152 / 4
+  EXPECT_EQ(load(changed(kGemma3, R"({"head_dim": "absent"})"))->head_dim, 256);
+  EXPECT_EQ(config->query_scale, 1);
+  EXPECT_DOUBLE_EQ(
+      load(changed(kGemma3, R"({"query_pre_attn_scalar": 168, "head_dim": 128})"))->query_scale,
+      std::sqrt(128.0 / 168));
+}
+
+TEST(Gemma3Config, EverySixthLayerHasNoWindow) {
+  const auto config = load(kGemma3);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_THAT(config->layer_windows, ElementsAre(512, 512, 512, 512, 512, 0, 512));
+  EXPECT_THAT(config->local_rope_layers, ElementsAre(0, 1, 2, 3, 4, 6));
+  const auto assumed = load(changed(kGemma3, R"({"sliding_window_pattern": "absent"})"));
+  EXPECT_EQ(assumed->layer_windows, config->layer_windows);
+  const auto second = load(changed(kGemma3, R"({"sliding_window_pattern": 2})"));
+  EXPECT_THAT(second->layer_windows, ElementsAre(512, 0, 512, 0, 512, 0, 512));
+  const auto named = load(changed(kGemma3, R"({"num_hidden_layers": 2,
+      "layer_types": ["full_attention", "sliding_attention"]})"));
+  EXPECT_THAT(named->layer_windows, ElementsAre(0, 512));
+  // A window of all positions is none; the layers still turn by their own theta.
+  const auto wide = load(changed(kGemma3, R"({"sliding_window": 32768})"));
+  EXPECT_THAT(wide->layer_windows, IsEmpty());
+  EXPECT_EQ(wide->local_rope_layers, config->local_rope_layers);
+}
+
+TEST(Gemma3Config, LayersWithAWindowTurnByAnotherTheta) {
+  const auto old_form = load(changed(kGemma3, R"({"rope_local_base_freq": 5000,
+      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}})"));
+  const auto new_form = load(changed(kGemma3, R"({"rope_local_base_freq": "absent",
+      "rope_theta": "absent", "rope_scaling": "absent", "rope_parameters": {
+          "sliding_attention": {"rope_type": "default", "rope_theta": 5000},
+          "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000}}})"));
+  for (const auto* config : {&old_form, &new_form}) {
+    ASSERT_TRUE(config->ok()) << config->error().to_string();
+    EXPECT_EQ((*config)->rope_theta, 1e6);
+    EXPECT_EQ((*config)->rope_scaling, RopeScaling(LinearRopeScaling{.factor = 8}));
+    EXPECT_EQ((*config)->local_rope_theta, 5000);
+    EXPECT_EQ((*config)->max_position_embeddings, 32768);  // of after the scaling
+    EXPECT_FLOAT_EQ(rope_inv_freq(**config)[64], 1e-3F / 8);
+    EXPECT_FLOAT_EQ(local_rope_inv_freq(**config)[64], 1 / std::sqrt(5000.0F));
+  }
+  const auto assumed =
+      load(changed(kGemma3, R"({"rope_local_base_freq": "absent", "rope_theta": "absent"})"));
+  EXPECT_EQ(assumed->rope_theta, 1e6);
+  EXPECT_EQ(assumed->local_rope_theta, 1e4);
+}
+
+TEST(Gemma3Config, RefusesWhatIsNotComputedHere) {
+  expect_refused(kGemma3, R"({"architectures": ["Gemma3ForConditionalGeneration"]})",
+                 "architectures", "Gemma3ForCausalLM");
+  expect_refused(kGemma3, R"({"architectures": ["Gemma2ForCausalLM"]})", "architectures",
+                 "Gemma3ForCausalLM");
+  expect_refused(kGemma3, R"({"hidden_activation": "gelu"})", "hidden_activation = \"gelu\"",
+                 "gelu_pytorch_tanh");
+  expect_refused(kGemma3, R"({"final_logit_softcapping": 30.0})", "final_logit_softcapping",
+                 "null");
+  expect_refused(kGemma3, R"({"use_bidirectional_attention": true})",
+                 "use_bidirectional_attention = true", "false");
+  expect_refused(kGemma3, R"({"attention_bias": true})", "attention_bias = true", "false");
+  expect_refused(kGemma3, R"({"sliding_window": null})", "sliding_window", "a number of tokens");
+  expect_refused(kGemma3, R"({"rope_theta": "absent", "rope_parameters": {"sliding_attention":
+                 {"rope_type": "linear", "factor": 2}}})",
+                 "rope_parameters.sliding_attention.rope_type = \"linear\"", "default");
+  expect_refused(kGemma3, R"({"architectures": ["LlamaForCausalLM"], "rope_theta": "absent",
+                 "sliding_window_pattern": "absent",
+                 "rope_parameters": {"full_attention": {"rope_type": "default"}}})",
+                 "rope_parameters", "the same for all layers in a LlamaForCausalLM");
+}
+
+// Of gpt-oss 20B, with fewer layers.
+constexpr std::string_view kGptOss = R"({
+  "architectures": ["GptOssForCausalLM"], "attention_bias": true, "eos_token_id": 200002,
+  "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+  "initial_context_length": 4096, "intermediate_size": 2880, "max_position_embeddings": 131072,
+  "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 3,
+  "num_key_value_heads": 8, "num_local_experts": 32,
+  "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+  "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+      "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+  "rope_theta": 150000, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": false,
+  "vocab_size": 201088})";
+
+TEST(GptOssConfig, HasItsParts) {
+  const auto config = load(kGptOss);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->attention_sinks);
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_EQ(config->activation,
+            (kernels::Activation{kernels::Activation::Kind::kClamped, 1.702f, 7}));
+  EXPECT_EQ(config->experts, (ExpertsConfig{.num_experts = 32,
+                                            .experts_per_token = 4,
+                                            .ffn_size = 2880,
+                                            .weights_sum_to_one = true,
+                                            .names = ExpertsConfig::Names::kGptOss}));
+  EXPECT_FALSE(config->has_dense_layers());
+  EXPECT_FALSE(config->float8);
+  EXPECT_THAT(config->layer_windows, ElementsAre(128, 0, 128));
+  EXPECT_THAT(config->local_rope_layers, IsEmpty());
+  EXPECT_EQ(config->max_position_embeddings, 131072);
+  EXPECT_FALSE(std::get<YarnRopeScaling>(config->rope_scaling).truncate);
+  // 16 bits, and fields that newer files leave out.
+  EXPECT_EQ(load(changed(kGptOss, R"({"quantization_config": "absent", "attention_bias": "absent",
+      "swiglu_limit": "absent", "sliding_window": "absent"})"))
+                ->activation,
+            config->activation);
+}
+
+TEST(GptOssConfig, RefusesWhatIsNotComputedHere) {
+  expect_refused(kGptOss, R"({"quantization_config": {"quant_method": "awq"}})",
+                 "quantization_config.quant_method = \"awq\"", "fp8");
+  expect_refused(kGptOss, R"({"architectures": ["LlamaForCausalLM"], "num_local_experts": 0})",
+                 "quantization_config.quant_method = \"mxfp4\"", "fp8");
+  expect_refused(kGptOss, R"({"rope_scaling": "absent"})", "rope_scaling",
+                 "an object in a GptOssForCausalLM");
+  expect_refused(kGptOss, R"({"hidden_act": "gelu"})", "hidden_act", "silu");
+}
+
+// Of GLM-4-9B-0414, with fewer layers.
+constexpr std::string_view kGlm4 = R"({
+  "architectures": ["Glm4ForCausalLM"], "attention_bias": true,
+  "eos_token_id": [151329, 151336, 151338], "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 4096, "intermediate_size": 13696, "max_position_embeddings": 32768,
+  "num_attention_heads": 32, "num_hidden_layers": 2, "num_key_value_heads": 2,
+  "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "vocab_size": 151552})";
+
+TEST(Glm4Config, HasItsParts) {
+  const auto config = load(kGlm4);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->norms, LayerNorms::kGlm4);
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_TRUE(config->fused_gate_up);
+  EXPECT_FALSE(config->fused_qkv);
+  EXPECT_TRUE(config->interleaved_rope);
+  EXPECT_EQ(config->rotary_dim, 64);
+  EXPECT_EQ(load(changed(kGlm4, R"({"partial_rotary_factor": "absent"})"))->rotary_dim, 64);
+  EXPECT_EQ(
+      load(changed(kGlm4, R"({"rope_parameters": {"partial_rotary_factor": 1.0}})"))->rotary_dim,
+      0);
+}
+
+// Of GLM-4.5, with fewer layers.
+constexpr std::string_view kGlm4Moe = R"({
+  "architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "eos_token_id": [151329],
+  "first_k_dense_replace": 3, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+  "intermediate_size": 12288, "max_position_embeddings": 131072, "moe_intermediate_size": 1536,
+  "n_group": 1, "n_routed_experts": 160, "n_shared_experts": 1, "norm_topk_prob": true,
+  "num_attention_heads": 96, "num_experts_per_tok": 8, "num_hidden_layers": 5,
+  "num_key_value_heads": 8, "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5,
+  "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 1000000,
+  "routed_scaling_factor": 2.5, "topk_group": 1, "use_qk_norm": true, "vocab_size": 151552})";
+
+TEST(Glm4MoeConfig, HasItsParts) {
+  const auto config = load(kGlm4Moe);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->norms, LayerNorms::kBefore);
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_FALSE(load(changed(kGlm4Moe, R"({"use_qk_norm": false})"))->qk_norm);
+  EXPECT_FALSE(config->interleaved_rope);
+  EXPECT_EQ(config->rotary_dim, 64);
+  EXPECT_EQ(config->experts, (ExpertsConfig{.num_experts = 160,
+                                            .experts_per_token = 8,
+                                            .ffn_size = 1536,
+                                            .weights_sum_to_one = true,
+                                            .by_sigmoids = true,
+                                            .weight_factor = 2.5,
+                                            .shared_ffn_size = 1536,
+                                            .dense_layers = {0, 1, 2},
+                                            .names = ExpertsConfig::Names::kGlm4}));
+  EXPECT_EQ(load(changed(kGlm4Moe, R"({"n_shared_experts": 2})"))->experts.shared_ffn_size, 3072);
+}
+
+TEST(Glm4MoeConfig, RefusesWhatIsNotComputedHere) {
+  expect_refused(kGlm4Moe, R"({"n_group": 8})", "n_group = 8", "1");
+  expect_refused(kGlm4Moe, R"({"topk_group": 4})", "topk_group = 4", "1");
+  expect_refused(kGlm4Moe, R"({"hidden_act": "gelu"})", "hidden_act", "silu");
+}
+
+}  // namespace
+}  // namespace millrace::model
