@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "comm/local/local_group.h"
+#include "decode/pool/read_dtype.h"
 #include "decode/pulled_cache.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kvclient/manifest/manifest.h"
@@ -66,7 +67,7 @@ class RankRun {
   Result<void> load() {
     const auto& options = node_.options;
     // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
-    const bool bfloat16 = find_dtype(node_.manifest->layout.dtype) == DType::kBFloat16;
+    const bool bfloat16 = read_dtype(*node_.manifest) == DType::kBFloat16;
     const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
     MR_ASSIGN_OR_RETURN(weights_,
                         model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "decode/pool/read_dtype.h"
+
 namespace millrace::decode {
 
 namespace {
@@ -21,7 +23,7 @@ PagePool::Options pool_options(const CacheShape& shape, const kvclient::Manifest
           .first_kv_head = shape.first_kv_head,
           .num_kv_heads = shape.num_kv_heads,
           .num_pages = shape.num_pages(),
-          .page_bytes = manifest.page_bytes(),
+          .page_bytes = read_page_bytes(manifest),
           .num_slots = num_slots,
           .eviction = eviction};
 }
@@ -64,16 +66,17 @@ Result<std::unique_ptr<PagedPrompt>> PagedPrompt::open(const Parts& parts,
                          .num_query_heads = shard.num_query_heads,
                          .head_dim = manifest.layout.head_dim,
                          .num_tokens = manifest.num_tokens,
-                         .dtype = find_dtype(manifest.layout.dtype).value(),
+                         .dtype = read_dtype(manifest),
                          .kept = manifest.kept_pages ? &*manifest.kept_pages : nullptr};
   const int64_t all = shape.num_layers * shape.num_kv_heads * shape.num_pages();
   const int64_t least = std::min(all, kLeastPages * shape.num_kv_heads);
-  const int64_t room =
-      options.pages_memory_bytes == 0 ? all : options.pages_memory_bytes / manifest.page_bytes();
+  const int64_t room = options.pages_memory_bytes == 0
+                           ? all
+                           : options.pages_memory_bytes / read_page_bytes(manifest);
   if (room < least) {
     return error(Errc::kInvalidArgument,
                  "{} bytes of memory for pages; {} pages of {} bytes are the least",
-                 options.pages_memory_bytes, least, manifest.page_bytes());
+                 options.pages_memory_bytes, least, read_page_bytes(manifest));
   }
   std::unique_ptr<PagedPrompt> prompt(
       new PagedPrompt(parts, options, shape, std::min(room, all), hot_share, deadline));

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "common/checksum.h"
+#include "decode/pool/read_dtype.h"
 
 namespace millrace::decode {
 
@@ -98,14 +99,14 @@ Result<PulledCache> PulledCache::pull(kvclient::PullClient& client,
 
 Result<void> PulledCache::allocate(const kvclient::Manifest& manifest,
                                    const model::ShardShape& shard, kernels::Device& device) {
-  const int64_t row_bytes = manifest.layout.head_dim * manifest.element_bytes();
+  const int64_t row_bytes = manifest.layout.head_dim * dtype_bytes(read_dtype(manifest));
   const int64_t slab_bytes = shard.num_kv_heads * manifest.num_tokens * row_bytes;
   for (int32_t layer = 0; layer < manifest.layout.num_layers; ++layer) {
     MR_ASSIGN_OR_RETURN(auto k, device.allocate(slab_bytes));
     MR_ASSIGN_OR_RETURN(auto v, device.allocate(slab_bytes));
     slabs_.push_back({.k = k.data(),
                       .v = v.data(),
-                      .dtype = find_dtype(manifest.layout.dtype).value(),  // check_manifest saw it
+                      .dtype = read_dtype(manifest),
                       .num_kv_heads = shard.num_kv_heads,
                       .head_dim = manifest.layout.head_dim,
                       .num_tokens = manifest.num_tokens,
@@ -118,7 +119,7 @@ Result<void> PulledCache::allocate(const kvclient::Manifest& manifest,
 
 kvclient::PullRequest PulledCache::request(const kvclient::Manifest& manifest,
                                            const model::ShardShape& shard) {
-  const int64_t row_bytes = manifest.layout.head_dim * manifest.element_bytes();
+  const int64_t row_bytes = manifest.layout.head_dim * dtype_bytes(read_dtype(manifest));
   kvclient::PullRequest request{.first_kv_head = shard.first_kv_head,
                                 .num_kv_heads = shard.num_kv_heads,
                                 .dtype = slabs_.front().dtype,
@@ -127,7 +128,8 @@ kvclient::PullRequest PulledCache::request(const kvclient::Manifest& manifest,
                                 .num_tokens = manifest.num_tokens,
                                 .block_ids = {},
                                 .layers = {},
-                                .takes_part = manifest.kept_pages.has_value()};
+                                .takes_part = manifest.kept_pages.has_value(),
+                                .float8 = kvclient::Float8Cache::kDecoded};
   for (int64_t block = 0; block * kBlockTokens < manifest.num_tokens; ++block) {
     request.block_ids.push_back(static_cast<int32_t>(block));
   }
@@ -142,7 +144,7 @@ kvclient::PullRequest PulledCache::request(const kvclient::Manifest& manifest,
 }
 
 void PulledCache::close_holes(const kvclient::Manifest& manifest, const model::ShardShape& shard) {
-  const int64_t row_bytes = manifest.layout.head_dim * manifest.element_bytes();
+  const int64_t row_bytes = manifest.layout.head_dim * dtype_bytes(read_dtype(manifest));
   const int64_t page_tokens = manifest.layout.page_tokens;
   for (size_t layer = 0; layer < slabs_.size(); ++layer) {
     auto& slab = slabs_[layer];

@@ -45,7 +45,7 @@ extern "C" {
 
 /* Of this header; the major number changes when callers must be compiled anew. */
 #define MKV_VERSION_MAJOR 1
-#define MKV_VERSION_MINOR 3
+#define MKV_VERSION_MINOR 4
 
 /* Of the library: major << 16 | minor. Refuse to go on where major is not MKV_VERSION_MAJOR, or
  * minor is less than MKV_VERSION_MINOR. */
@@ -83,7 +83,13 @@ MKV_API const char* mkv_last_error(void);
 typedef struct mkv_manifest mkv_manifest;
 
 typedef int32_t mkv_dtype;
-enum { MKV_FLOAT32 = 0, MKV_BFLOAT16 = 1, MKV_FLOAT16 = 2 };
+enum {
+  MKV_FLOAT32 = 0,
+  MKV_BFLOAT16 = 1,
+  MKV_FLOAT16 = 2,
+  /* From version 1.4 on: 8 bits without infinities (OCP), under scales (mkv_manifest_scales). */
+  MKV_FLOAT8_E4M3 = 3
+};
 
 typedef struct mkv_manifest_info {
   uint32_t struct_bytes;
@@ -135,6 +141,10 @@ MKV_API mkv_status mkv_manifest_shard(const mkv_manifest* manifest, int32_t inde
 /* Most likely tokens after the prompt, best first. */
 MKV_API mkv_status mkv_manifest_logprob(const mkv_manifest* manifest, int32_t index,
                                         int32_t* token_id, float* logprob);
+/* Of a cache of MKV_FLOAT8_E4M3: an element of this layer is its code times the scale, K and V apart.
+ * 1 and 1 of another. */
+MKV_API mkv_status mkv_manifest_scales(const mkv_manifest* manifest, int32_t layer, float* k,
+                                       float* v);
 /* The manifest as JSON, for another process to parse: a text of the length that is returned, and
  * a 0 behind it, as far as `buffer_bytes` goes. */
 MKV_API size_t mkv_manifest_json(const mkv_manifest* manifest, char* buffer, size_t buffer_bytes);
@@ -269,7 +279,9 @@ typedef struct mkv_pull_request {
   int32_t num_layers;
   int32_t first_kv_head; /* of the model */
   int32_t num_kv_heads;
-  mkv_dtype dtype;      /* of the destination: MKV_UNSUPPORTED where the cache's is another */
+  /* Of the destination: MKV_UNSUPPORTED where the cache's is another, but for decode_float8. An
+   * engine that names MKV_FLOAT8_E4M3 has the scales of the manifest. */
+  mkv_dtype dtype;
   int32_t head_dim;     /* of the destination: MKV_INVALID_ARGUMENT where the cache's is another */
   int32_t block_tokens; /* 16, 32, 64 or 128 */
   int64_t first_token;  /* of the prompt: goes to token 0 of block_ids[0]. Any */
@@ -288,6 +300,9 @@ typedef struct mkv_pull_request {
    * device n, as this process counts them. */
   mkv_memory memory;
   double hot_share; /* at most 1; 0: 0.95 */
+  /* From version 1.4 on. 1: a cache of MKV_FLOAT8_E4M3 comes as what it stands for, in `dtype`. */
+  int32_t decode_float8;
+  int32_t reserved; /* 0 */
 } mkv_pull_request;
 
 /* Starts a pull and returns at once. MKV_INVALID_ARGUMENT, MKV_UNSUPPORTED: nothing was started. A

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kvclient/order/page_run.h"
+#include "kvclient/page_decoder.h"
 
 namespace millrace::kvclient {
 
@@ -30,7 +31,7 @@ PagePlaces::PagePlaces(const PullRequest& request, const Manifest& manifest,
                        std::span<std::byte> sink)
     : request_(request),
       page_tokens_(manifest.layout.page_tokens),
-      row_bytes_(manifest.layout.head_dim * manifest.element_bytes()),
+      row_bytes_(manifest.layout.head_dim * PageDecoder(request, manifest).element_bytes()),
       sink_(sink) {}
 
 PagePlaces::PagePlaces(const PageRun& run, const PullRequest& request, const Manifest& manifest,
@@ -38,7 +39,7 @@ PagePlaces::PagePlaces(const PageRun& run, const PullRequest& request, const Man
     : staged_run_(&run),
       request_(request),
       page_tokens_(manifest.layout.page_tokens),
-      row_bytes_(manifest.layout.head_dim * manifest.element_bytes()),
+      row_bytes_(manifest.layout.head_dim * PageDecoder(request, manifest).element_bytes()),
       sink_(staging) {}
 
 std::span<std::byte> PagePlaces::staged(int64_t page) const {

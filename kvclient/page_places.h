@@ -21,7 +21,7 @@ class PagePlaces {
   // that a page can be checked where it lies.
   PagePlaces(const PullRequest& request, const Manifest& manifest, std::span<std::byte> sink);
 
-  // Of a run that is staged, page after page as they travel, before it goes elsewhere. `run` outlives
+  // Of a run that is staged, page after page, before it goes elsewhere. `run` outlives
   // this.
   PagePlaces(const PageRun& run, const PullRequest& request, const Manifest& manifest,
              std::span<std::byte> staging);

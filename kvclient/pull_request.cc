@@ -12,6 +12,22 @@ bool within(int64_t first, int64_t count, int64_t limit) {
   return first >= 0 && count > 0 && first < limit && count <= limit - first;
 }
 
+bool dtype_fits(const PullRequest& request, const Manifest& manifest) {
+  if (manifest.is_float8()) return request.float8 != Float8Cache::kRefused;
+  if (request.float8 == Float8Cache::kCodes) return false;
+  return !request.pages.empty() || find_dtype(manifest.layout.dtype) == request.dtype;
+}
+
+// Nothing is taken for what it is not, and nothing converted that the request does not name.
+Result<void> check_dtype(const PullRequest& request, const Manifest& manifest) {
+  if (dtype_fits(request, manifest)) return {};
+  const bool wants_codes = request.float8 == Float8Cache::kCodes;
+  return error(Errc::kUnsupported, "the cache is {}, its destination {}: {}", manifest.layout.dtype,
+               wants_codes ? kFloat8KvName : dtype_name(request.dtype),
+               manifest.is_float8() ? "nothing is decoded unless the request says so"
+                                    : "nothing is converted");
+}
+
 Result<void> check_part(const PullRequest& request, const Manifest& manifest) {
   const auto& layout = manifest.layout;
   if (within(request.first_layer, std::ssize(request.layers), layout.num_layers) &&
@@ -54,6 +70,7 @@ Result<void> check_named(const PullRequest& request, const Manifest& manifest) {
     return Error(Errc::kInvalidArgument,
                  "pages by name have no layers, blocks, feed or order besides");
   }
+  MR_RETURN_IF_ERROR(check_dtype(request, manifest));
   const PageName* before = nullptr;
   for (const auto& [name, to] : request.pages) {
     if (!within(name.layer, 1, layout.num_layers) ||
@@ -107,10 +124,7 @@ Result<void> check_request(const PullRequest& request, const Manifest& manifest)
     return error(Errc::kInvalidArgument, "tokens {} + {} of {} of a cache that is kept in part",
                  request.first_token, request.num_tokens, manifest.num_tokens);
   }
-  if (find_dtype(manifest.layout.dtype) != request.dtype) {
-    return error(Errc::kUnsupported, "the cache is {}, its destination {}: nothing is converted",
-                 manifest.layout.dtype, dtype_name(request.dtype));
-  }
+  MR_RETURN_IF_ERROR(check_dtype(request, manifest));
   if (request.head_dim != manifest.layout.head_dim) {
     return error(Errc::kInvalidArgument, "the cache has head dim {}, its destination {}",
                  manifest.layout.head_dim, request.head_dim);

@@ -28,7 +28,15 @@ struct LayerDestination {
   int64_t token_stride = 0;
 };
 
-// A page and where it goes: K of its tokens and then V, Manifest::page_bytes() side by side.
+// What a pull makes of a cache in 8-bit floats (Manifest::is_float8).
+enum class Float8Cache {
+  kRefused,  // the engine does not know such caches
+  kCodes,  // as it is: the destination has e4m3 under the scales of the manifest, which the engine uses
+  kDecoded,  // code * scale, in the destination's dtype
+};
+
+// A page and where it goes: K of its tokens and then V side by side, Manifest::page_bytes(), or as many
+// elements of PullRequest::dtype where it is decoded.
 struct NamedPage {
   PageName name;
   std::byte* to = nullptr;
@@ -38,13 +46,14 @@ struct NamedPage {
 inline constexpr int32_t kHostMemory = -1;
 
 struct PullRequest {
-  // Either these alone, ascending by name and each once, with `device`, `timeout`, `priority` and
-  // `ask_again`; or what all the other fields say.
+  // Either these alone, ascending by name and each once, with `device`, `timeout`, `priority`,
+  // `ask_again` and `float8` (with `dtype`, where it decodes); or what all the other fields say.
   std::vector<NamedPage> pages = {};
   int32_t first_layer = 0;  // of the model
   int32_t first_kv_head = 0;
   int32_t num_kv_heads = 0;
-  DType dtype = DType::kFloat32;  // of the destination; the cache's must be the same
+  // Of the destination; the cache's must be the same, but for what `float8` says.
+  DType dtype = DType::kFloat32;
   int32_t head_dim = 0;
   int32_t block_tokens = 64;             // 16, 32, 64 or 128
   int64_t first_token = 0;               // of the prompt: goes to token 0 of block_ids[0]
@@ -67,6 +76,7 @@ struct PullRequest {
   // Of a cache that is kept in part (Manifest::kept_pages): the places of pages that are not there are
   // left as they are, and the engine must not attend to them; all tokens are pulled. Without it such a cache is refused.
   bool takes_part = false;
+  Float8Cache float8 = Float8Cache::kRefused;
   // Layers are pulled once it says that they are there; without one, at once.
   std::shared_ptr<HandoverFeed> feed = {};
 };

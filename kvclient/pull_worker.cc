@@ -4,6 +4,7 @@
 
 #include "comm/api/destination_writer.h"
 #include "common/checksum.h"
+#include "kvclient/page_decoder.h"
 
 namespace millrace::kvclient {
 
@@ -38,7 +39,8 @@ void PullWorker::run() {
 Result<PullOutcome> PullWorker::fetch(const Work& work) {
   if (work.job.is_for_scores()) return fetch_scores(work);
   const auto& task = *work.task;
-  sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * task.manifest->page_bytes())));
+  const PageDecoder decoder(task.request, *task.manifest);
+  sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * decoder.page_bytes())));
   const PagePlaces places(task.request, *task.manifest, sink_);
   return task.request.device == kHostMemory ? fetch_pages(work, places)
                                             : fetch_to_device(work, places);
@@ -59,7 +61,7 @@ Result<PullOutcome> PullWorker::fetch_pages(const Work& work, const PagePlaces& 
 Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlaces& places) {
   const auto& task = *work.task;
   const PageRun& run = work.job.run;
-  const int64_t bytes = run.num_pages * task.manifest->page_bytes();
+  const int64_t bytes = run.num_pages * PageDecoder(task.request, *task.manifest).page_bytes();
   MR_ASSIGN_OR_RETURN(DeviceLane* const lane, this->lane(task.request.device));
   MR_ASSIGN_OR_RETURN(const auto staging, lane->staging(bytes));
   const PagePlaces staged(run, task.request, *task.manifest, staging);
@@ -107,8 +109,10 @@ Result<PullOutcome> PullWorker::fetch_scores(const Work& work) {
 
 Result<void> PullWorker::fetch_run(const Work& work, const PageRun& run, const PagePlaces& places,
                                    PullOutcome& outcome) {
-  return places.run_bytes(run.layer) < kMinRunBytes ? fetch_and_copy(work, run, places, outcome)
-                                                    : fetch_in_place(work, run, places, outcome);
+  const bool decodes = PageDecoder(work.task->request, *work.task->manifest).decodes();
+  return decodes || places.run_bytes(run.layer) < kMinRunBytes
+             ? fetch_and_copy(work, run, places, outcome)
+             : fetch_in_place(work, run, places, outcome);
 }
 
 Result<void> PullWorker::fetch_in_place(const Work& work, const PageRun& run,
@@ -137,10 +141,12 @@ Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
     page = staged.subspan(static_cast<size_t>(index) * page_bytes, page_bytes);
     return comm::Destination(&page, 1);
   };
+  const PageDecoder decoder(work.task->request, *work.task->manifest);
   const auto keep = [&](int64_t index) {
     page_pieces_.clear();
     places.append(run.layer, run.kv_head, run.page(index), page_pieces_);
-    comm::DestinationWriter(page_pieces_).write(place(index).front());
+    comm::DestinationWriter(page_pieces_)
+        .write(decoder.decode(run.layer, place(index).front(), decoded_));
   };
   return fetch_checked(work, run, comm::Destination(&staged, 1), place, keep, outcome);
 }

@@ -82,6 +82,7 @@ class PullWorker {
   std::map<int32_t, std::unique_ptr<DeviceLane>> lanes_;  // by device
   uint64_t num_calls_ = 0;
   std::vector<std::byte> staging_, sink_;
+  std::vector<std::byte> decoded_;  // a page
   Pieces pieces_, page_pieces_;
   std::vector<DevicePiece> device_pieces_;
 };

@@ -5,6 +5,7 @@
 
 #include "common/checksum.h"
 #include "common/system/stream_copy.h"
+#include "kvclient/page_decoder.h"
 
 namespace millrace::kvclient {
 
@@ -51,13 +52,15 @@ Result<std::vector<PageRun>> SameHostReader::read(const PullQueue::Work& work,
   if (rank == nullptr) return std::vector{run};
   MR_ASSIGN_OR_RETURN(const auto answer, ask(work, socket, *rank));
   if (!answer) return std::vector{run};
+  const PageDecoder decoder(work.task->request, *work.task->manifest);
   const int64_t page_bytes = work.task->manifest->page_bytes();
   page_.resize(static_cast<size_t>(page_bytes));
   std::vector<int64_t> left;
   for (int64_t i = 0; i < run.num_pages; ++i) {
     const PlacedPage& page = (*answer)[static_cast<size_t>(i)];
     const auto staged = places.staged(run.page(i));
-    const auto to = staged.empty() ? std::span(page_) : staged;
+    const bool is_direct = !staged.empty() && !decoder.decodes();
+    const auto to = is_direct ? staged : std::span(page_);
     if (!copy(page, *rank->pools, to)) {
       left.push_back(run.page(i));
       continue;
@@ -67,10 +70,10 @@ Result<std::vector<PageRun>> SameHostReader::read(const PullQueue::Work& work,
       left.push_back(run.page(i));
       continue;
     }
-    if (staged.empty()) {
+    if (!is_direct) {
       pieces_.clear();
       places.append(run.layer, run.kv_head, run.page(i), pieces_);
-      stream_copy(pieces_, page_.data());
+      stream_copy(pieces_, decoder.decode(run.layer, page_, decoded_).data());
     }
     ++outcome.pages_by_tier[page.page.tier];
     outcome.add_bytes(kTransportName, page_bytes);

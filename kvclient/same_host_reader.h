@@ -49,7 +49,7 @@ class SameHostReader {
   SameHostRanks& ranks_;
   const int thread_;
   std::map<std::string, Rank> connected_;  // by socket
-  std::vector<std::byte> page_;
+  std::vector<std::byte> page_, decoded_;
   Pieces pieces_;
 };
 

@@ -77,12 +77,12 @@ MAY_INCLUDE = {
     "comm/ucx": "comm/any comm/api comm/net",
     "kvstore/rules": "common/pages",
     "kvstore/tiers": "common/system",
-    "kvstore/pages": "common/content kvstore/rules kvstore/tiers",
+    "kvstore/pages": "common/content common/pages kvstore/rules kvstore/tiers",
     "kvstore": "common/content common/system kvstore/pages kvstore/rules kvstore/tiers",
     "model/config": "common/system kernels/api",
     "model/checkpoint": "common/system kernels/api model/config",
     "model/synthetic": "model/config model/checkpoint",
-    "model": "comm/api kernels/api model/*",
+    "model": "comm/api common/pages kernels/api model/*",
     "plan/pattern": "",
     "plan": "common/system kernels/api kernels/index model/config plan/pattern",
     "worker/timing": "kernels/api",
@@ -94,7 +94,7 @@ MAY_INCLUDE = {
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"
     " worker/timing worker/ranks worker/watch worker/index",
-    "worker/runtime": "comm/api kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
+    "worker/runtime": "comm/api common/pages kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
     " plan protocol worker/ranks worker/watch worker/index worker/engine",
     "worker/store": "common/content common/pages common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
     " worker/ranks worker/engine worker/runtime",
@@ -127,7 +127,7 @@ MAY_INCLUDE = {
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
     "kvclient/device": "",
-    "kvclient": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/handover kvclient/order"
+    "kvclient": "comm/api comm/memfd common/pages common/system protocol kvclient/manifest kvclient/handover kvclient/order"
     " kvclient/device",
     "kvclient/c": "comm/any comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode/pool": "kvclient kvclient/manifest",

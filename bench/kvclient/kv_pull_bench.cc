@@ -24,6 +24,7 @@
 #include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
 #include "common/log.h"
+#include "common/pages/float8_array.h"
 #include "common/system/usable_cores.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/pull_client.h"
@@ -49,11 +50,26 @@ struct Options {
   bool on_disk = false;
   bool baselines = true;
   bool one_call = false;
+  std::string float8;  // "", "codes" or "decoded"
   TlsFiles tls;
 };
 
 constexpr int32_t kHeadDim = 128;
-constexpr int64_t kRowBytes = kHeadDim * 2;
+
+KvScales scales_of(const Options& options) {
+  return options.float8.empty() ? KvScales()
+                                : KvScales(static_cast<size_t>(options.layers), {0.5F, 0.25F});
+}
+
+// At its destination.
+int64_t row_bytes(const Options& options) {
+  return kHeadDim * (options.float8 == "codes" ? 1 : 2);
+}
+
+// Of all there.
+int64_t placed_bytes(const Options& options) {
+  return 2 * options.layers * options.kv_heads * options.tokens * row_bytes(options);
+}
 
 std::string scheme_of(const std::string& path) {
   return path.starts_with("ucx") ? "ucx" : path == "tls" ? "tls" : "tcp";
@@ -62,17 +78,21 @@ std::string scheme_of(const std::string& path) {
 std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
   std::vector<std::unique_ptr<RankProcess>> ranks;
   const int32_t heads = options.kv_heads / options.ranks;
+  RankSettings settings;
+  settings.geometry.num_layers = options.layers;
+  settings.geometry.num_kv_heads = heads;
+  settings.geometry.head_dim = kHeadDim;
+  settings.geometry.dtype = DType::kBFloat16;
+  settings.num_tokens = options.tokens;
+  settings.server_threads = options.server_threads;
+  settings.on_disk = options.on_disk;
+  settings.tls = options.tls;
+  if (!options.float8.empty()) {
+    settings.geometry.float8 = std::make_shared<const KvScales>(scales_of(options));
+  }
   for (int rank = 0; rank < options.ranks; ++rank) {
-    ranks.push_back(
-        std::make_unique<RankProcess>(RankSettings{.geometry = {.num_layers = options.layers,
-                                                                .num_kv_heads = heads,
-                                                                .first_kv_head = rank * heads,
-                                                                .head_dim = kHeadDim,
-                                                                .dtype = DType::kBFloat16},
-                                                   .num_tokens = options.tokens,
-                                                   .server_threads = options.server_threads,
-                                                   .on_disk = options.on_disk,
-                                                   .tls = options.tls}));
+    settings.geometry.first_kv_head = rank * heads;
+    ranks.push_back(std::make_unique<RankProcess>(settings));
   }
   return ranks;
 }
@@ -80,7 +100,7 @@ std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
 kvclient::Manifest manifest_of(const Options& options, const std::string& path,
                                const std::vector<std::unique_ptr<RankProcess>>& ranks) {
   kvclient::Manifest manifest;
-  manifest.version = 1;
+  manifest.version = options.float8.empty() ? 1 : 3;
   manifest.request_id = "r";
   manifest.lease_id = "l";
   manifest.epoch = "e";
@@ -89,7 +109,8 @@ kvclient::Manifest manifest_of(const Options& options, const std::string& path,
   manifest.layout.num_kv_heads = options.kv_heads;
   manifest.layout.head_dim = kHeadDim;
   manifest.layout.page_tokens = 64;
-  manifest.layout.dtype = "bfloat16";
+  manifest.layout.dtype = options.float8.empty() ? "bfloat16" : kFloat8KvName;
+  manifest.layout.scales = scales_of(options);
   manifest.layout.page_layout = "k-then-v";
   const int32_t heads = options.kv_heads / options.ranks;
   for (int rank = 0; rank < options.ranks; ++rank) {
@@ -106,7 +127,7 @@ kvclient::Manifest manifest_of(const Options& options, const std::string& path,
 
 // Blocks of all layers, [layers][blocks, ...].
 kvclient::PullRequest request_of(const Options& options, std::byte* memory) {
-  const int64_t row = kRowBytes;
+  const int64_t row = row_bytes(options);
   const int64_t blocks = options.tokens / options.block_tokens;
   const int64_t block = 2 * options.block_tokens * options.kv_heads * row;
   kvclient::PullRequest request{.num_kv_heads = options.kv_heads,
@@ -116,6 +137,10 @@ kvclient::PullRequest request_of(const Options& options, std::byte* memory) {
                                 .num_tokens = options.tokens,
                                 .block_ids = {},
                                 .layers = {}};
+  if (!options.float8.empty()) {
+    request.float8 =
+        options.float8 == "codes" ? kvclient::Float8Cache::kCodes : kvclient::Float8Cache::kDecoded;
+  }
   // In an order that no two blocks follow each other in.
   for (int64_t i = 0; i < blocks; ++i) {
     request.block_ids.push_back(static_cast<int32_t>(i % 2 == 0 ? i / 2 : blocks - 1 - i / 2));
@@ -204,7 +229,7 @@ std::span<const std::byte> row_in_blocks(const Options& options,
   const auto block = request.block_ids[static_cast<size_t>(token / options.block_tokens)];
   const auto* row = (is_v ? to.v : to.k) + block * to.block_stride + head * to.head_stride +
                     token % options.block_tokens * to.token_stride;
-  return {row, static_cast<size_t>(kRowBytes)};
+  return {row, static_cast<size_t>(row_bytes(options))};
 }
 
 // Compares a few thousand pages, spread over the cache, row by row.
@@ -212,17 +237,29 @@ void check_blocks(const Options& options, const kvclient::PullRequest& request) 
   const int64_t pages = options.tokens / 64;
   const int64_t all = pages * options.layers * options.kv_heads;
   const int64_t step = std::max<int64_t>(1, all / 4096) | 1;  // odd: meets every head and layer
-  std::vector<std::byte> wanted(2 * 64 * kRowBytes);
+  const int64_t elements = int64_t{2} * 64 * kHeadDim;
+  std::vector<std::byte> page_bytes(
+      static_cast<size_t>(elements * (options.float8.empty() ? 2 : 1)));
+  std::vector<std::byte> wanted(static_cast<size_t>(128 * row_bytes(options)));
   int64_t checked = 0;
   for (int64_t i = 0; i < all; i += step, ++checked) {
     const auto layer = static_cast<int32_t>(i / pages / options.kv_heads);
     const auto head = static_cast<int32_t>(i / pages % options.kv_heads);
     const int64_t page = i % pages;
-    fill_page({layer, head, page}, wanted);
+    fill_page({layer, head, page}, page_bytes);
+    if (options.float8 == "decoded") {
+      const auto* codes = reinterpret_cast<const Float8*>(page_bytes.data());
+      const auto scale = scales_of(options).front();
+      decode_float8(codes, elements / 2, scale.k, DType::kBFloat16, wanted.data());
+      decode_float8(codes + elements / 2, elements / 2, scale.v, DType::kBFloat16,
+                    wanted.data() + elements);
+    } else {
+      wanted = page_bytes;
+    }
     for (int64_t row = 0; row < 128; ++row) {
       const auto found =
           row_in_blocks(options, request, layer, head, page * 64 + row % 64, row >= 64);
-      const auto* expected = wanted.data() + row * kRowBytes;
+      const auto* expected = wanted.data() + row * row_bytes(options);
       MR_CHECK(std::equal(found.begin(), found.end(), expected),
                "layer {}, kv head {}, page {}: row {} is wrong", layer, head, page, row);
     }
@@ -276,7 +313,8 @@ void measure_path(const Options& options, const std::string& path, int threads, 
                                           .pages_per_request = options.pages_per_request,
                                           .same_host = path == "same-host"});
   std::optional<DeviceMemory> device;
-  if (options.to_device != kvclient::kHostMemory) device.emplace(options.to_device, bytes);
+  if (options.to_device != kvclient::kHostMemory)
+    device.emplace(options.to_device, placed_bytes(options));
   auto request = request_of(options, device ? device->data() : memory.as<std::byte>());
   request.device = options.to_device;
   if (device) {
@@ -303,11 +341,12 @@ void run(const Options& options) {
   const auto manifest = manifest_of(options, "tcp", ranks);
   const int64_t bytes =
       manifest.num_pages() * manifest.page_bytes() * options.layers * options.kv_heads;
-  fmt::print("{} ranks, {} layers, {} kv heads, {} tokens, bfloat16: {:.3f} GB; {} blocks of {}\n",
-             options.ranks, options.layers, options.kv_heads, options.tokens,
-             static_cast<double>(bytes) / 1e9, options.layout, options.block_tokens);
-  AlignedBuffer memory(bytes);
-  std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
+  fmt::print("{} ranks, {} layers, {} kv heads, {} tokens, {}{}: {:.3f} GB; {} blocks of {}\n",
+             options.ranks, options.layers, options.kv_heads, options.tokens, manifest.layout.dtype,
+             options.float8 == "decoded" ? " to bfloat16" : "", static_cast<double>(bytes) / 1e9,
+             options.layout, options.block_tokens);
+  AlignedBuffer memory(placed_bytes(options));
+  std::fill_n(memory.as<std::byte>(), placed_bytes(options), std::byte{1});
   const int threads = options.threads > 0 ? options.threads : std::clamp(usable_cores(), 2, 8);
   if (options.baselines) measure_baselines(options, threads, bytes, memory.as<std::byte>());
   for (const auto& path : options.paths) {
@@ -325,6 +364,9 @@ int main(int argc, char** argv) {
   app.add_option("--paths", options.paths,
                  "of tcp, tls, ucx-tcp, ucx-shm and same-host, with commas between")
       ->delimiter(',');
+  app.add_option("--float8", options.float8,
+                 "a cache in 8-bit floats: codes, or decoded to bfloat16")
+      ->check(CLI::IsMember({"codes", "decoded"}));
   app.add_option("--ranks", options.ranks, "rank processes; they share the kv heads");
   app.add_option("--threads", options.threads, "of the client; 0: its default");
   app.add_option("--server-threads", options.server_threads, "of each rank");

@@ -186,7 +186,8 @@ class Study {
   void run(const Case& one) {
     const auto& weights = runtime_.weights();
     const auto num_tokens = std::ssize(one.prompt);
-    auto retained = must(RetainSink::create(runtime_.device(), weights, num_tokens));
+    auto retained = must(
+        RetainSink::create(runtime_.device(), weights, num_tokens, runtime_.kv_scales().get()));
     // Each hands the layers on to the one before it.
     std::vector<std::unique_ptr<BudgetSink>> sinks;
     for (const Choice& choice : choices_) {

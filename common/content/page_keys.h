@@ -8,8 +8,9 @@
 //            whose parent has it
 //     version  an integer, kPageKeyVersion
 //     model    the fingerprint of config and weights, 16 hex digits (model/fingerprint.h)
-//     dtype    of K and V: "float32", "bfloat16", "float16"; with " fp8" where the linear layers
-//              computed in 8-bit floats
+//     dtype    of K and V as they were computed: "float32", "bfloat16", "float16"; with " fp8" where
+//              the linear layers computed in 8-bit floats, then with " kv-fp8" where pages are in
+//              them, under the scales of the model
 //     rope     1 where the model turns K of prompts of this length by a set of frequencies for long
 //              ones (LongRoPE), else 0
 //     plan     what each head attends to, as text (plan/prefix_pure.h, plan_identity)

@@ -1,5 +1,7 @@
 #include "decode/pool/rank_pages.h"
 
+#include "decode/pool/read_dtype.h"
+
 namespace millrace::decode {
 
 Result<void> RankPages::fetch(std::span<const kvclient::NamedPage> pages, FetchUrgency urgency,
@@ -8,8 +10,10 @@ Result<void> RankPages::fetch(std::span<const kvclient::NamedPage> pages, FetchU
   if (deadline.passed()) return Error(Errc::kDeadlineExceeded, "no time left to pull pages");
   MR_ASSIGN_OR_RETURN(const auto pull,
                       client_.start(manifest_, {.pages = {pages.begin(), pages.end()},
+                                                .dtype = read_dtype(*manifest_),
                                                 .timeout = deadline.left(),
-                                                .priority = static_cast<int32_t>(urgency)}));
+                                                .priority = static_cast<int32_t>(urgency),
+                                                .float8 = kvclient::Float8Cache::kDecoded}));
   const auto end = pull->wait(deadline);
   const auto pulled = pull->stats();
   {

@@ -31,6 +31,7 @@ void refuse(const Device& device, const char* what) {
 
 constexpr const char* kExperts = "mixtures of experts";
 constexpr const char* kFloat8 = "products of 8-bit floats";
+constexpr const char* kKvFloat8 = "K and V of 8-bit floats";
 
 }  // namespace
 
@@ -55,6 +56,12 @@ void Device::float8_gemm(const Float8GemmParams&) {
 }
 void Device::float8_swiglu(const Float8SwigluParams&) {
   refuse(*this, kFloat8);
+}
+void Device::float8_encode(const Float8EncodeParams&) {
+  refuse(*this, kKvFloat8);
+}
+void Device::float8_decode(const Float8DecodeParams&) {
+  refuse(*this, kKvFloat8);
 }
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept

@@ -28,6 +28,7 @@
 #include "kernels/api/experts.h"
 #include "kernels/api/float8.h"
 #include "kernels/api/gemm.h"
+#include "kernels/api/kv_float8.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/index/closed_form.h"
 
@@ -213,6 +214,8 @@ class Device {
   virtual void float8_rms_norm(const Float8RmsNormParams& params);
   virtual void float8_gemm(const Float8GemmParams& params);
   virtual void float8_swiglu(const Float8SwigluParams& params);
+  virtual void float8_encode(const Float8EncodeParams& params);
+  virtual void float8_decode(const Float8DecodeParams& params);
 
   virtual void attention(const AttentionParams& params) = 0;
   virtual void decode_attention(const DecodeAttentionParams& params) = 0;

@@ -5,6 +5,7 @@
 #include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/float8/float8_products.h"
 #include "kernels/cpu/float8/float8_rows.h"
+#include "kernels/cpu/float8/kv_float8.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/runtime/operations.h"
 
@@ -65,6 +66,12 @@ class CpuDevice final : public HostMemoryDevice {
          .c = dense_matrix(params.products, DType::kFloat32, params.a.rows, params.gate_up.rows)});
     cpu::activate({.gate_up = params.products, .activation = params.activation, .out = params.out},
                   context_);
+  }
+  void float8_encode(const Float8EncodeParams& params) override {
+    cpu::float8_encode(params, context_);
+  }
+  void float8_decode(const Float8DecodeParams& params) override {
+    cpu::float8_decode(params, context_);
   }
 
   void attention(const AttentionParams& params) override { cpu::attention(params, context_); }

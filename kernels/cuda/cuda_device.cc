@@ -187,6 +187,12 @@ class CudaDevice final : public Device {
   void float8_swiglu(const Float8SwigluParams& params) override {
     run(cuda::float8_swiglu, params);
   }
+  void float8_encode(const Float8EncodeParams& params) override {
+    run(cuda::float8_encode, params);
+  }
+  void float8_decode(const Float8DecodeParams& params) override {
+    run(cuda::float8_decode, params);
+  }
 
   void attention(const AttentionParams& params) override { run(cuda::attention, params); }
   void decode_attention(const DecodeAttentionParams& params) override {

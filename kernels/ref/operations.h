@@ -9,6 +9,7 @@
 #include "kernels/api/experts.h"
 #include "kernels/api/float8.h"
 #include "kernels/api/gemm.h"
+#include "kernels/api/kv_float8.h"
 #include "kernels/api/swiglu.h"
 
 namespace millrace::kernels::ref {
@@ -27,6 +28,8 @@ void float8_quantize(const Float8QuantizeParams& params);
 void float8_rms_norm(const Float8RmsNormParams& params);
 void float8_gemm(const Float8GemmParams& params);
 void float8_swiglu(const Float8SwigluParams& params);  // does not touch `products`
+void float8_encode(const Float8EncodeParams& params);
+void float8_decode(const Float8DecodeParams& params);
 
 void attention(const AttentionParams& params);
 void decode_attention(const DecodeAttentionParams& params);

@@ -34,6 +34,8 @@ class RefDevice final : public HostMemoryDevice {
   void float8_rms_norm(const Float8RmsNormParams& params) override { ref::float8_rms_norm(params); }
   void float8_gemm(const Float8GemmParams& params) override { ref::float8_gemm(params); }
   void float8_swiglu(const Float8SwigluParams& params) override { ref::float8_swiglu(params); }
+  void float8_encode(const Float8EncodeParams& params) override { ref::float8_encode(params); }
+  void float8_decode(const Float8DecodeParams& params) override { ref::float8_decode(params); }
 
   void attention(const AttentionParams& params) override { ref::attention(params); }
   void decode_attention(const DecodeAttentionParams& params) override {

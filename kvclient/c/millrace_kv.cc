@@ -145,8 +145,12 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
                  static_cast<const void*>(from.layers), from.num_blocks,
                  static_cast<const void*>(from.block_ids));
   }
-  if (from.dtype < MKV_FLOAT32 || from.dtype > MKV_FLOAT16) {
+  if (from.dtype < MKV_FLOAT32 || from.dtype > MKV_FLOAT8_E4M3) {
     return error(Errc::kUnsupported, "dtype {}", from.dtype);
+  }
+  const bool wants_codes = from.dtype == MKV_FLOAT8_E4M3;
+  if (wants_codes && from.decode_float8 != 0) {
+    return Error(Errc::kInvalidArgument, "decode_float8 with a destination of 8-bit floats");
   }
   if (from.order < MKV_ORDER_POSITION || from.order > MKV_ORDER_CRITICALITY) {
     return error(Errc::kUnsupported, "order {}", from.order);
@@ -158,7 +162,7 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
       .first_layer = from.first_layer,
       .first_kv_head = from.first_kv_head,
       .num_kv_heads = from.num_kv_heads,
-      .dtype = static_cast<DType>(from.dtype),
+      .dtype = wants_codes ? DType::kFloat32 : static_cast<DType>(from.dtype),
       .head_dim = from.head_dim,
       .block_tokens = from.block_tokens,
       .first_token = from.first_token,
@@ -172,6 +176,9 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
       .ask_again = from.ask_again != 0,
       .order = static_cast<kvclient::PullOrder>(from.order),
       .hot_share = from.hot_share == 0 ? kvclient::kDefaultHotShare : from.hot_share,
+      .float8 = wants_codes               ? kvclient::Float8Cache::kCodes
+                : from.decode_float8 != 0 ? kvclient::Float8Cache::kDecoded
+                                          : kvclient::Float8Cache::kRefused,
       .feed = from.feed == nullptr ? nullptr : from.feed->feed};
   for (int32_t i = 0; i < from.num_layers; ++i) {
     const auto& layer = from.layers[i];
@@ -276,7 +283,9 @@ mkv_status mkv_manifest_get(const mkv_manifest* handle, mkv_manifest_info* out) 
     info.num_layers = manifest.layout.num_layers;
     info.num_kv_heads = manifest.layout.num_kv_heads;
     info.head_dim = manifest.layout.head_dim;
-    info.dtype = static_cast<mkv_dtype>(find_dtype(manifest.layout.dtype).value());
+    info.dtype = manifest.is_float8()
+                     ? static_cast<mkv_dtype>(MKV_FLOAT8_E4M3)
+                     : static_cast<mkv_dtype>(find_dtype(manifest.layout.dtype).value());
     info.dtype_bytes = static_cast<int32_t>(manifest.element_bytes());
     info.page_tokens = manifest.layout.page_tokens;
     info.tp = manifest.tp;
@@ -329,6 +338,22 @@ mkv_status mkv_manifest_logprob(const mkv_manifest* handle, int32_t index, int32
     }
     *token_id = tokens[static_cast<size_t>(index)].token_id;
     *logprob = tokens[static_cast<size_t>(index)].logprob;
+    return MKV_OK;
+  });
+}
+
+mkv_status mkv_manifest_scales(const mkv_manifest* handle, int32_t layer, float* k, float* v) {
+  if (handle == nullptr) return null_argument("manifest");
+  if (k == nullptr || v == nullptr) return null_argument("k or v");
+  const auto& layout = handle->manifest->layout;
+  return guarded([&]() -> mkv_status {
+    if (layer < 0 || layer >= layout.num_layers) {
+      return fail(error(Errc::kInvalidArgument, "layer {} of {}", layer, layout.num_layers));
+    }
+    const auto scale =
+        layout.scales.empty() ? KvScale() : layout.scales[static_cast<size_t>(layer)];
+    *k = scale.k;
+    *v = scale.v;
     return MKV_OK;
   });
 }

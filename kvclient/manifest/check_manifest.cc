@@ -13,6 +13,8 @@ namespace {
 constexpr int32_t kManifestVersion = 1;
 // Of a cache that is kept in part.
 constexpr int32_t kPartialVersion = 2;
+// Of a cache in 8-bit floats, whether it is kept in part or not.
+constexpr int32_t kFloat8Version = 3;
 constexpr int32_t kPageTokens = 64;
 // Bounds of what a manifest may claim, far above any model, far below what would overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 32;
@@ -23,9 +25,10 @@ Result<void> check_layout(const KvLayout& layout, int64_t num_tokens) {
     return error(Errc::kUnsupported, "page layout is '{}'; this client reads 'k-then-v'",
                  layout.page_layout);
   }
-  if (!find_dtype(layout.dtype).has_value()) {
+  if (!find_dtype(layout.dtype).has_value() && layout.dtype != kFloat8KvName) {
     return error(Errc::kUnsupported,
-                 "KV dtype is '{}'; this client reads float32, bfloat16 and float16", layout.dtype);
+                 "KV dtype is '{}'; this client reads float32, bfloat16, float16 and {}",
+                 layout.dtype, kFloat8KvName);
   }
   if (layout.page_tokens != kPageTokens) {
     return error(Errc::kUnsupported, "pages have {} tokens; this client reads pages of {}",
@@ -79,9 +82,30 @@ Result<void> check_covered(int32_t kv_head, const Manifest& manifest) {
                covered, manifest.num_tokens);
 }
 
+Result<void> check_scales(const Manifest& manifest) {
+  const auto& layout = manifest.layout;
+  if (manifest.is_float8() != (manifest.version == kFloat8Version)) {
+    return error(Errc::kInvalidArgument, "a manifest of version {} of a cache in {}",
+                 manifest.version, layout.dtype);
+  }
+  const int64_t wanted = manifest.is_float8() ? layout.num_layers : 0;
+  if (std::ssize(layout.scales) != wanted) {
+    return error(Errc::kInvalidArgument, "scales of {} layers; a cache in {} of {} layers has {}",
+                 layout.scales.size(), layout.dtype, layout.num_layers, wanted);
+  }
+  for (const KvScale& scale : layout.scales) {
+    if (is_kv_scale(scale.k) && is_kv_scale(scale.v)) continue;
+    return error(Errc::kInvalidArgument,
+                 "layer {}: scales of {} for K and {} for V; must be from 2^-60 to 2^60",
+                 &scale - layout.scales.data(), scale.k, scale.v);
+  }
+  return {};
+}
+
 Result<void> check_kept(const Manifest& manifest) {
   const auto& kept = manifest.kept_pages;
-  if (kept.has_value() != (manifest.version == kPartialVersion)) {
+  if (kept.has_value() != (manifest.version == kPartialVersion) &&
+      manifest.version != kFloat8Version) {
     return error(Errc::kInvalidArgument, "a manifest of version {} {} kept pages", manifest.version,
                  kept ? "names" : "does not name");
   }
@@ -109,6 +133,7 @@ int64_t Manifest::num_pages() const {
 }
 
 int64_t Manifest::element_bytes() const {
+  if (is_float8()) return 1;
   const auto dtype = find_dtype(layout.dtype);
   return dtype ? dtype_bytes(*dtype) : 0;
 }
@@ -118,11 +143,12 @@ int64_t Manifest::page_bytes() const {
 }
 
 Result<void> check_manifest(const Manifest& manifest) {
-  if (manifest.version != kManifestVersion && manifest.version != kPartialVersion) {
-    return error(Errc::kUnsupported, "manifest version is {}; this client reads {} and {}",
-                 manifest.version, kManifestVersion, kPartialVersion);
+  if (manifest.version < kManifestVersion || manifest.version > kFloat8Version) {
+    return error(Errc::kUnsupported, "manifest version is {}; this client reads {}, {} and {}",
+                 manifest.version, kManifestVersion, kPartialVersion, kFloat8Version);
   }
   MR_RETURN_IF_ERROR(check_layout(manifest.layout, manifest.num_tokens));
+  MR_RETURN_IF_ERROR(check_scales(manifest));
   MR_RETURN_IF_ERROR(check_kept(manifest));
   for (const auto& shard : manifest.shards) MR_RETURN_IF_ERROR(check_shard(shard, manifest));
   for (int32_t head = 0; head < manifest.layout.num_kv_heads; ++head) {

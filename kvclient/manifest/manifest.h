@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/pages/kept_pages.h"
+#include "common/pages/kv_scales.h"
 #include "common/result.h"
 
 namespace millrace::kvclient {
@@ -18,8 +19,9 @@ struct KvLayout {
   int32_t num_kv_heads = 0;  // of the model
   int32_t head_dim = 0;
   int32_t page_tokens = 0;
-  std::string dtype;        // "float32", "bfloat16", "float16"
+  std::string dtype;        // "float32", "bfloat16", "float16", "float8_e4m3"
   std::string page_layout;  // "k-then-v": K [page_tokens, head_dim], then V
+  KvScales scales;          // of float8_e4m3, by layer: an element is its code times the scale
 };
 
 struct TokenRange {
@@ -78,6 +80,7 @@ struct Manifest {
   bool has_page(int32_t layer, int32_t kv_head, int64_t page) const {
     return !kept_pages || kept_pages->has(layer, kv_head, page);
   }
+  bool is_float8() const { return layout.dtype == kFloat8KvName; }
   // 0 where the dtype is unknown.
   int64_t element_bytes() const;
   // K and V.
@@ -93,7 +96,7 @@ Result<Manifest> read_manifest(const std::string& path);
 std::string to_json(const Manifest& manifest);
 
 // kUnsupported: another version, page size, layout or dtype. kInvalidArgument: numbers that no
-// model has, or shards that do not cover the cache.
+// model has, scales that are none, or shards that do not cover the cache.
 Result<void> check_manifest(const Manifest& manifest);
 
 }  // namespace millrace::kvclient

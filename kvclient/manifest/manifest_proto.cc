@@ -1,5 +1,7 @@
 #include "kvclient/manifest/manifest_proto.h"
 
+#include <algorithm>
+
 namespace millrace::kvclient {
 
 namespace {
@@ -20,13 +22,24 @@ KeptPages kept_pages_of(const Manifest& manifest, const std::string& bytes) {
   return kept.ok() ? *std::move(kept) : none;
 }
 
+// A missing one is 0: check_manifest refuses it.
+KvScales scales_of(const protocol::KvLayout& from) {
+  KvScales scales;
+  for (int layer = 0; layer < std::max(from.k_scales_size(), from.v_scales_size()); ++layer) {
+    scales.push_back({.k = layer < from.k_scales_size() ? from.k_scales(layer) : 0,
+                      .v = layer < from.v_scales_size() ? from.v_scales(layer) : 0});
+  }
+  return scales;
+}
+
 KvLayout from_protocol(const protocol::KvLayout& from) {
   return {.num_layers = static_cast<int32_t>(from.num_layers()),
           .num_kv_heads = static_cast<int32_t>(from.num_kv_heads()),
           .head_dim = static_cast<int32_t>(from.head_dim()),
           .page_tokens = static_cast<int32_t>(from.page_tokens()),
           .dtype = from.dtype(),
-          .page_layout = from.page_layout()};
+          .page_layout = from.page_layout(),
+          .scales = scales_of(from)};
 }
 
 Shard from_protocol(const protocol::KvShard& from) {
@@ -49,6 +62,10 @@ void set_layout(protocol::KvLayout& to, const KvLayout& from) {
   to.set_page_tokens(static_cast<uint32_t>(from.page_tokens));
   to.set_dtype(from.dtype);
   to.set_page_layout(from.page_layout);
+  for (const KvScale& scale : from.scales) {
+    to.add_k_scales(scale.k);
+    to.add_v_scales(scale.v);
+  }
 }
 
 void set_shard(protocol::KvShard& to, const Shard& from) {

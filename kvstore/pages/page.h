@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "common/dtype.h"
 #include "common/page_tokens.h"
+#include "common/pages/kv_scales.h"
 #include "common/tier.h"
 
 namespace millrace::kvstore {
@@ -22,10 +24,14 @@ struct KvGeometry {
   int32_t num_kv_heads = 0;   // held by this rank
   int32_t first_kv_head = 0;  // of the model
   int32_t head_dim = 0;
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;  // as layers come from the engine, and as prefixes go back to it
   int32_t page_tokens = kPageTokens;
+  // Of pages in 8-bit floats, by layer; null where pages are in `dtype`.
+  std::shared_ptr<const KvScales> float8 = nullptr;
 
-  int64_t page_bytes() const { return 2ll * page_tokens * head_dim * dtype_bytes(dtype); }
+  // Of K or V as the page has it.
+  int64_t element_bytes() const { return float8 ? 1 : dtype_bytes(dtype); }
+  int64_t page_bytes() const { return 2ll * page_tokens * head_dim * element_bytes(); }
   int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }
   // Host memory that a page takes besides its bytes, whatever tier they are in.
   int64_t record_bytes() const { return digest_bytes() + kPageEntryBytes; }

@@ -52,7 +52,7 @@ class ModelTest(unittest.TestCase):
     def test_another_model_is_told_by_its_numbers(self):
         same = {"num_layers": 5, "num_kv_heads": 2, "head_dim": 128, "dtype": "bfloat16"}
         self.assertEqual(SHAPE.difference_to_manifest(types.SimpleNamespace(**same)), "")
-        for name, other in ("num_layers", 6), ("num_kv_heads", 4), ("head_dim", 64), ("dtype", "float32"):
+        for name, other in ("num_layers", 6), ("num_kv_heads", 4), ("head_dim", 64), ("dtype", "float32"), ("dtype", "float8_e4m3"):
             difference = SHAPE.difference_to_manifest(types.SimpleNamespace(**{**same, name: other}))
             self.assertEqual(difference, f"{name} {other} and not {same[name]}")
         offer = {"num_layers": 5, "dtype": "bfloat16", "vocab_size": 2048}

@@ -29,12 +29,13 @@ Result<void> pull_cache(const kvclient::Manifest& manifest, std::vector<Layer>& 
   const int64_t row = manifest.layout.head_dim * manifest.element_bytes();
   const int64_t num_blocks = (manifest.num_tokens + kBlockTokens - 1) / kBlockTokens;
   const int64_t head = num_blocks * kBlockTokens * row;
-  kvclient::PullRequest request{.num_kv_heads = manifest.layout.num_kv_heads,
-                                .dtype = find_dtype(manifest.layout.dtype).value(),
-                                .head_dim = manifest.layout.head_dim,
-                                .block_tokens = kBlockTokens,
-                                .num_tokens = manifest.num_tokens,
-                                .timeout = 60s};
+  kvclient::PullRequest request{
+      .num_kv_heads = manifest.layout.num_kv_heads,
+      .dtype = find_dtype(manifest.layout.dtype).value_or(DType::kBFloat16),
+      .head_dim = manifest.layout.head_dim,
+      .block_tokens = kBlockTokens,
+      .num_tokens = manifest.num_tokens,
+      .timeout = 60s};
   for (int64_t i = 0; i < num_blocks; ++i) request.block_ids.push_back(static_cast<int32_t>(i));
   layers.resize(static_cast<size_t>(manifest.layout.num_layers));
   for (auto& layer : layers) {

@@ -78,6 +78,12 @@ class FarDevice final : public kernels::Device {
   void swiglu(const kernels::SwigluParams& params) override { run(&Device::swiglu, params); }
   void route(const kernels::RouteParams& params) override { run(&Device::route, params); }
   void experts(const kernels::ExpertsParams& params) override { run(&Device::experts, params); }
+  void float8_encode(const kernels::Float8EncodeParams& params) override {
+    run(&Device::float8_encode, params);
+  }
+  void float8_decode(const kernels::Float8DecodeParams& params) override {
+    run(&Device::float8_decode, params);
+  }
   void attention(const kernels::AttentionParams& params) override {
     run(&Device::attention, params);
   }

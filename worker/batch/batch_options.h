@@ -41,8 +41,9 @@ struct BatchResources {
   kernels::Device& device;
   const model::ModelWeights& weights;
   const RankGrid& grid;
-  const PromptLimits& limits;   // the same on every rank
-  GroupWatch* watch = nullptr;  // null where nobody watches
+  const PromptLimits& limits;           // the same on every rank
+  const KvScales* kv_scales = nullptr;  // of caches in 8-bit floats; null: in the compute dtype
+  GroupWatch* watch = nullptr;          // null where nobody watches
 };
 
 // Of a rank that is up.
@@ -52,6 +53,7 @@ inline BatchResources batch_resources(RankRuntime& runtime, GroupWatch* watch = 
           .weights = runtime.weights(),
           .grid = runtime.grid(),
           .limits = runtime.limits(),
+          .kv_scales = runtime.kv_scales().get(),
           .watch = watch};
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/float8.h"
 #include "common/page_tokens.h"
 #include "model/generator.h"
 #include "plan/plan_for_length.h"
@@ -65,11 +66,13 @@ Result<BatchPromptRun::Sinks> BatchPromptRun::make_sinks() const {
   Sinks sinks;
   if (options_.save_kv && r_.weights.shard.kv_replica == 0) {
     const std::string path = directory_.rank_file(sync_.world().rank());
-    MR_ASSIGN_OR_RETURN(sinks.file, KvFileSink::create(r_.device, path, r_.weights, num_rows));
+    MR_ASSIGN_OR_RETURN(sinks.file,
+                        KvFileSink::create(r_.device, path, r_.weights, num_rows, r_.kv_scales));
     sinks.all.add(*sinks.file);
   }
   if (prompt_.max_tokens > 1) {
-    MR_ASSIGN_OR_RETURN(auto retained, RetainSink::create(r_.device, r_.weights, num_rows));
+    MR_ASSIGN_OR_RETURN(auto retained,
+                        RetainSink::create(r_.device, r_.weights, num_rows, r_.kv_scales));
     sinks.retained = std::make_unique<RetainSink>(std::move(retained));
     sinks.all.add(*sinks.retained);
   }
@@ -148,8 +151,9 @@ Result<DroppedPages> BatchPromptRun::drop_pages(Sinks& sinks) {
                                r_.weights.shard.first_kv_head, deadline);
   }
   MR_RETURN_IF_ERROR(sync_.all_agree(own));
-  const int64_t page_bytes =
-      2 * kPageTokens * r_.weights.config.head_dim * dtype_bytes(r_.weights.compute_dtype);
+  const int64_t element_bytes =
+      r_.kv_scales ? int64_t{sizeof(Float8)} : dtype_bytes(r_.weights.compute_dtype);
+  const int64_t page_bytes = 2 * kPageTokens * r_.weights.config.head_dim * element_bytes;
   const int64_t pages = chosen.kept.count_dropped();
   return DroppedPages{.pages = pages, .bytes = pages * page_bytes, .mass = chosen.dropped_mass};
 }
@@ -177,7 +181,8 @@ Result<void> BatchPromptRun::save_manifest(const PrefillResult& result) const {
   MR_ASSIGN_OR_RETURN(const auto text, kv_manifest_json({.id = prompt_.id,
                                                          .num_tokens = partition_.num_tokens(),
                                                          .first_token = result.first_token,
-                                                         .density = result.density},
+                                                         .density = result.density,
+                                                         .float8 = r_.kv_scales},
                                                         r_.weights.config, r_.weights.compute_dtype,
                                                         partition_, r_.grid.shape()));
   return directory_.write_manifest(text);

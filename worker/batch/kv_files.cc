@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/pages/float8_array.h"
+
 namespace millrace::worker {
 
 namespace json = boost::json;
@@ -26,16 +28,18 @@ std::string_view safetensors_dtype(DType dtype) {
 
 // Header of a file whose tensors follow each other in the order layers.0.k, layers.0.v, layers.1.k,
 // ...
-std::string safetensors_header(const model::ModelWeights& weights, int64_t num_rows) {
+std::string safetensors_header(const model::ModelWeights& weights, int64_t num_rows, bool float8) {
   const int64_t kv_heads = weights.shard.num_kv_heads;
   const int64_t head_dim = weights.config.head_dim;
-  const int64_t bytes = kv_heads * num_rows * head_dim * dtype_bytes(weights.compute_dtype);
+  const int64_t element_bytes =
+      float8 ? int64_t{sizeof(Float8)} : dtype_bytes(weights.compute_dtype);
+  const int64_t bytes = kv_heads * num_rows * head_dim * element_bytes;
   json::object header;
   int64_t begin = 0;
   for (int32_t layer = 0; layer < weights.config.num_layers; ++layer) {
     for (const char* kind : {"k", "v"}) {
       header[fmt::format("layers.{}.{}", layer, kind)] = {
-          {"dtype", safetensors_dtype(weights.compute_dtype)},
+          {"dtype", float8 ? "F8_E4M3" : safetensors_dtype(weights.compute_dtype)},
           {"shape", {kv_heads, num_rows, head_dim}},
           {"data_offsets", {begin, begin + bytes}}};
       begin += bytes;
@@ -52,12 +56,12 @@ std::string safetensors_header(const model::ModelWeights& weights, int64_t num_r
 Result<std::unique_ptr<KvFileSink>> KvFileSink::create(kernels::Device& device,
                                                        const std::string& path,
                                                        const model::ModelWeights& weights,
-                                                       int64_t num_rows) {
+                                                       int64_t num_rows, const KvScales* float8) {
   MR_ASSIGN_OR_RETURN(auto window, kernels::HostWindow::create(device, kWindowBytes));
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) return error(Errc::kIo, "{}: open: {}", path, std::strerror(errno));
-  std::unique_ptr<KvFileSink> sink(new KvFileSink(path, descriptor, std::move(window)));
-  const std::string header = safetensors_header(weights, num_rows);
+  std::unique_ptr<KvFileSink> sink(new KvFileSink(path, descriptor, std::move(window), float8));
+  const std::string header = safetensors_header(weights, num_rows, float8 != nullptr);
   MR_RETURN_IF_ERROR(sink->append(header.data(), static_cast<int64_t>(header.size())));
   return sink;
 }
@@ -80,12 +84,19 @@ Result<void> KvFileSink::append(const void* data, int64_t bytes) {
   return {};
 }
 
-Result<void> KvFileSink::append_device(const void* data, int64_t bytes) {
+Result<void> KvFileSink::append_rows(const void* data, const LocalKv& local, float scale) {
   const auto* from = static_cast<const std::byte*>(data);
+  int64_t bytes = local.num_kv_heads * local.num_rows * local.row_bytes();
   while (bytes > 0) {
     const int64_t part = std::min(bytes, kWindowBytes);
     MR_ASSIGN_OR_RETURN(const auto view, window_.read(from, part, Deadline::after(kCopyTimeout)));
-    MR_RETURN_IF_ERROR(append(view.data(), part));
+    if (float8_ != nullptr) {
+      codes_.resize(static_cast<size_t>(part / dtype_bytes(local.dtype)));
+      encode_float8(view.data(), local.dtype, std::ssize(codes_), scale, codes_.data());
+      MR_RETURN_IF_ERROR(append(codes_.data(), std::ssize(codes_)));
+    } else {
+      MR_RETURN_IF_ERROR(append(view.data(), part));
+    }
     from += part;
     bytes -= part;
   }
@@ -93,11 +104,9 @@ Result<void> KvFileSink::append_device(const void* data, int64_t bytes) {
 }
 
 Result<void> KvFileSink::write_layer(const LayerKv& kv) {
-  const auto& local = kv.local;
-  const int64_t bytes =
-      local.num_kv_heads * local.num_rows * local.head_dim * dtype_bytes(local.dtype);
-  MR_RETURN_IF_ERROR(append_device(local.k, bytes));
-  return append_device(local.v, bytes);
+  const KvScale scale = float8_ ? (*float8_)[static_cast<size_t>(kv.layer)] : KvScale();
+  MR_RETURN_IF_ERROR(append_rows(kv.local.k, kv.local, scale.k));
+  return append_rows(kv.local.v, kv.local, scale.v);
 }
 
 Result<void> KvFileSink::close() {
@@ -129,19 +138,28 @@ Result<std::string> kv_manifest_json(const KvManifestFacts& facts, const model::
                      {"num_kv_heads", shard.num_kv_heads},
                      {"token_ranges", std::move(ranges)}});
   }
-  const json::value manifest = {{"version", 1},
-                                {"id", facts.id},
-                                {"model", config.name},
-                                {"num_tokens", facts.num_tokens},
-                                {"num_layers", config.num_layers},
-                                {"num_kv_heads", config.num_kv_heads},
-                                {"head_dim", config.head_dim},
-                                {"dtype", dtype_name(dtype)},
-                                {"tp", grid.tp},
-                                {"cp", grid.cp},
-                                {"first_token_id", facts.first_token},
-                                {"density", facts.density},
-                                {"files", std::move(files)}};
+  json::object manifest = {{"version", facts.float8 ? 2 : 1},
+                           {"id", facts.id},
+                           {"model", config.name},
+                           {"num_tokens", facts.num_tokens},
+                           {"num_layers", config.num_layers},
+                           {"num_kv_heads", config.num_kv_heads},
+                           {"head_dim", config.head_dim},
+                           {"dtype", facts.float8 ? kFloat8KvName : dtype_name(dtype)},
+                           {"tp", grid.tp},
+                           {"cp", grid.cp},
+                           {"first_token_id", facts.first_token},
+                           {"density", facts.density},
+                           {"files", std::move(files)}};
+  if (facts.float8 != nullptr) {
+    json::array k_scales, v_scales;
+    for (const KvScale& scale : *facts.float8) {
+      k_scales.push_back(scale.k);
+      v_scales.push_back(scale.v);
+    }
+    manifest["k_scales"] = std::move(k_scales);
+    manifest["v_scales"] = std::move(v_scales);
+  }
   return json::serialize(manifest) + "\n";
 }
 

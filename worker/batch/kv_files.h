@@ -1,11 +1,14 @@
 // The KV cache of a batch job on disk: <directory>/manifest.json and one rank-<r>.safetensors a
 // rank, with tensors layers.<l>.k and layers.<l>.v of shape [kv heads of the rank, tokens of the
-// rank, head dim], K after RoPE.
+// rank, head dim], K after RoPE. Of a cache in 8-bit floats they are F8_E4M3, and the manifest has their
+// scales.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "common/float8.h"
+#include "common/pages/kv_scales.h"
 #include "kernels/api/host_window.h"
 #include "worker/engine/kv_sink.h"
 #include "worker/engine/partition.h"
@@ -20,7 +23,8 @@ class KvFileSink final : public KvSink {
   static Result<std::unique_ptr<KvFileSink>> create(kernels::Device& device,
                                                     const std::string& path,
                                                     const model::ModelWeights& weights,
-                                                    int64_t num_rows);
+                                                    int64_t num_rows,
+                                                    const KvScales* float8 = nullptr);
   ~KvFileSink() override;
 
   Result<void> write_layer(const LayerKv& kv) override;
@@ -28,14 +32,20 @@ class KvFileSink final : public KvSink {
   Result<void> close();
 
  private:
-  KvFileSink(std::string path, int descriptor, kernels::HostWindow window)
-      : path_(std::move(path)), descriptor_(descriptor), window_(std::move(window)) {}
+  KvFileSink(std::string path, int descriptor, kernels::HostWindow window, const KvScales* float8)
+      : path_(std::move(path)),
+        descriptor_(descriptor),
+        window_(std::move(window)),
+        float8_(float8) {}
   Result<void> append(const void* data, int64_t bytes);
-  Result<void> append_device(const void* data, int64_t bytes);
+  // K or V of a layer in device memory, as the file has it.
+  Result<void> append_rows(const void* data, const LocalKv& local, float scale);
 
   std::string path_;
   int descriptor_;
   kernels::HostWindow window_;
+  const KvScales* float8_;  // of a cache in 8-bit floats, or null
+  std::vector<Float8> codes_;
 };
 
 struct KvManifestFacts {
@@ -43,6 +53,7 @@ struct KvManifestFacts {
   int64_t num_tokens = 0;
   int32_t first_token = 0;
   double density = 0;
+  const KvScales* float8 = nullptr;
 };
 
 std::string kv_file_name(int rank);

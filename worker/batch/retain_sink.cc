@@ -8,10 +8,13 @@
 namespace millrace::worker {
 
 Result<RetainSink> RetainSink::create(kernels::Device& device, const model::ModelWeights& weights,
-                                      int64_t num_rows) {
-  RetainSink sink(device);
-  const int64_t bytes = weights.shard.num_kv_heads * num_rows * weights.config.head_dim *
-                        dtype_bytes(weights.compute_dtype);
+                                      int64_t num_rows, const KvScales* float8) {
+  RetainSink sink(device, float8);
+  const int64_t elements = weights.shard.num_kv_heads * num_rows * weights.config.head_dim;
+  const int64_t bytes = elements * dtype_bytes(weights.compute_dtype);
+  if (float8 != nullptr) {
+    MR_ASSIGN_OR_RETURN(sink.codes_, device.allocate(elements));
+  }
   for (int32_t i = 0; i < weights.config.num_layers; ++i) {
     Layer layer;
     MR_ASSIGN_OR_RETURN(layer.k, device.allocate(bytes));
@@ -25,6 +28,11 @@ Result<void> RetainSink::stage_layer(int32_t number, const LocalKv& local) {
   const Layer& layer = layers_[static_cast<size_t>(number)];
   device_->copy(layer.k.data(), local.k, layer.k.bytes());
   device_->copy(layer.v.data(), local.v, layer.v.bytes());
+  if (float8_ != nullptr) {
+    const KvScale& scale = (*float8_)[static_cast<size_t>(number)];
+    round(layer.k, local.dtype, scale.k);
+    round(layer.v, local.dtype, scale.v);
+  }
   slabs_.push_back({.k = layer.k.data(),
                     .v = layer.v.data(),
                     .dtype = local.dtype,
@@ -33,6 +41,15 @@ Result<void> RetainSink::stage_layer(int32_t number, const LocalKv& local) {
                     .num_tokens = local.num_rows,
                     .token_stride = local.num_rows});
   return {};
+}
+
+void RetainSink::round(const kernels::DeviceBuffer& rows, DType dtype, float scale) {
+  const int64_t count = codes_.bytes();
+  auto* codes = codes_.as<Float8>();
+  device_->float8_encode(
+      {.x = rows.data(), .dtype = dtype, .codes = codes, .count = count, .scale = scale});
+  device_->float8_decode(
+      {.codes = codes, .x = rows.data(), .dtype = dtype, .count = count, .scale = scale});
 }
 
 Result<void> RetainSink::keep(const KeptPages& kept, std::span<const int64_t> pages,

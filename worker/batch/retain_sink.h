@@ -1,10 +1,11 @@
 // Keeps every layer of this rank's K and V in memory, for generation on the prefill ranks (batch
-// jobs with max_tokens > 1).
+// jobs with max_tokens > 1). In the compute dtype: of a cache in 8-bit floats, what these stand for.
 #pragma once
 
 #include <vector>
 
 #include "common/pages/kept_pages.h"
+#include "common/pages/kv_scales.h"
 #include "kernels/api/device.h"
 #include "model/generator.h"
 #include "model/weights.h"
@@ -14,9 +15,10 @@ namespace millrace::worker {
 
 class RetainSink final : public KvSink {
  public:
-  // Takes the memory of all layers of `num_rows` tokens. The device outlives the sink.
+  // Takes the memory of all layers of `num_rows` tokens. `float8`: of a cache in 8-bit floats, or null.
+  // It and the device outlive the sink.
   static Result<RetainSink> create(kernels::Device& device, const model::ModelWeights& weights,
-                                   int64_t num_rows);
+                                   int64_t num_rows, const KvScales* float8 = nullptr);
 
   bool stages_layers() const override { return true; }
   Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
@@ -41,9 +43,13 @@ class RetainSink final : public KvSink {
   // `rows`: by kv head.
   Result<void> keep_rows(size_t layer, std::span<const std::vector<Rows>> rows, Deadline deadline);
 
-  explicit RetainSink(kernels::Device& device) : device_(&device) {}
+  RetainSink(kernels::Device& device, const KvScales* float8) : device_(&device), float8_(float8) {}
+  // To 8-bit floats and back.
+  void round(const kernels::DeviceBuffer& rows, DType dtype, float scale);
 
   kernels::Device* device_;
+  const KvScales* float8_;
+  kernels::DeviceBuffer codes_;  // K or V of a layer
   std::vector<Layer> layers_;
   std::vector<kernels::KvSlab> slabs_;
   std::vector<model::PromptHead> heads_;

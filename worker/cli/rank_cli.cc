@@ -55,6 +55,10 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
       "PLAN is auto, dense, a-shape:S,W, elastic:ALPHA,BETA, vertical-slash:V,S, block-sparse:K,\n"
       "adaptive[:GAMMA[,ENOUGH[,ROWS]]] or a JSON file: see docs/head-plans.md.");
   add_model_options(app, options);
+  cli::add_choice<bool>(app, "--kv-cache-dtype", options.float8_kv,
+                        {{"auto", false}, {"fp8", true}},
+                        "type of the KV cache that is kept and handed over; auto: that of "
+                        "arithmetic; fp8: 8-bit floats (e4m3), scaled as the checkpoint says");
   app.add_option("--tp", options.grid.tp, "tensor-parallel ranks")
       ->check(cli::number_range(1, kMaxRanks))
       ->capture_default_str();

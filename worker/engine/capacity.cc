@@ -28,7 +28,7 @@ int64_t max_listed_blocks_of_all_tiles(int64_t num_tiles) {
 }  // namespace
 
 int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
-  const auto& [config, shard, grid, dtype, stages_layers] = layout;
+  const auto& [config, shard, grid, dtype, stages_layers, float8_kv] = layout;
   const int64_t rows = round_up(ceil_div(num_tokens, grid.cp), kernels::kTileRows);
   const int64_t head_bytes = config.head_dim * dtype_bytes(dtype);
   const int64_t kv_row_bytes = 2 * shard.num_kv_heads * head_bytes;
@@ -37,9 +37,12 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
                     kv_row_bytes +                            // own K and V
                     4;                                        // position
   per_row += int64_t{shard.num_query_heads} * 4;              // lse
-  if (stages_layers) {
+  if (stages_layers || float8_kv) {
     const int64_t digest_bytes = 3 * shard.num_kv_heads * int64_t{config.head_dim} * 4;
-    per_row += kv_row_bytes + ceil_div(digest_bytes, kernels::kPageTokens);
+    per_row += ceil_div(digest_bytes, kernels::kPageTokens);
+    // The stage; of 8-bit floats, and of one head's keys what they stand for.
+    per_row += float8_kv ? 2 * shard.num_kv_heads * int64_t{config.head_dim} + config.head_dim * 4
+                         : kv_row_bytes;
   }
   int64_t per_token = 4 + int64_t{shard.num_query_heads} * 8 / kernels::kPageTokens;
   if (grid.cp > 1) {

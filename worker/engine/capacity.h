@@ -19,6 +19,7 @@ struct RankLayout {
   GridShape grid;
   DType compute_dtype = DType::kFloat32;
   bool stages_layers = false;  // StoreSink on a device with memory of its own
+  bool float8_kv = false;      // StoreSink stages 8-bit floats, on any device
 };
 
 // Device memory that Engine::prefill and its sink allocate for `num_tokens` tokens on one rank:

@@ -1,5 +1,6 @@
 #include "worker/group/group_rank.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/log.h"
@@ -10,6 +11,19 @@
 #include "worker/store/rank_store.h"
 
 namespace millrace::worker {
+
+namespace {
+
+// Of the log's first line: scales that a checkpoint should have had show as 1.
+std::string scales_note(const KvScales* scales) {
+  if (scales == nullptr) return "";
+  const auto stated =
+      std::ranges::count_if(*scales, [](const KvScale& s) { return s != KvScale(); });
+  return fmt::format(", KV cache in 8-bit floats, scales other than 1 in {} of {} layers", stated,
+                     scales->size());
+}
+
+}  // namespace
 
 Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Communicator> world,
                                                     const GroupRankOptions& options,
@@ -80,10 +94,10 @@ void GroupRank::log_start() const {
   const auto shape = runtime_->grid().shape();
   spdlog::info(
       "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
-      "crossover {}",
+      "crossover {}{}",
       options_.group.epoch, shape.tp * shape.cp, shape.tp, shape.cp, runtime_->device().info().name,
       runtime_->engine().groups().transport, runtime_->limits().max_prompt_tokens,
-      runtime_->crossover_tokens());
+      runtime_->crossover_tokens(), scales_note(runtime_->kv_scales().get()));
 }
 
 protocol::Register GroupRank::description() const {

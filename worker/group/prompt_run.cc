@@ -59,10 +59,7 @@ void set_head_recalls(protocol::HeadRecalls& message, const HeadRecalls& recalls
   }
 }
 
-void set_dropped(protocol::DroppedPages& message, const BudgetChoice& budget,
-                 const protocol::KvLayout& layout) {
-  const int64_t page_bytes = int64_t{2} * layout.page_tokens() * layout.head_dim() *
-                             dtype_bytes(find_dtype(layout.dtype()).value());
+void set_dropped(protocol::DroppedPages& message, const BudgetChoice& budget, int64_t page_bytes) {
   const int64_t pages = budget.kept.count_dropped();
   message.set_pages(static_cast<uint64_t>(pages));
   message.set_bytes(static_cast<uint64_t>(pages * page_bytes));
@@ -71,13 +68,13 @@ void set_dropped(protocol::DroppedPages& message, const BudgetChoice& budget,
 
 protocol::PrefillDone done_message(const FinishedPrompt& finished,
                                    const protocol::RunPrompt& prompt, protocol::Manifest manifest,
-                                   StageClock& stages) {
+                                   int64_t page_bytes, StageClock& stages) {
   protocol::PrefillDone done;
   done.set_owner(prompt.owner());
   done.set_request_id(manifest.request_id());
   done.set_cached_tokens(static_cast<uint64_t>(finished.cached_tokens));
   if (finished.budget) {
-    set_dropped(*done.mutable_dropped(), *finished.budget, manifest.layout());
+    set_dropped(*done.mutable_dropped(), *finished.budget, page_bytes);
   }
   *done.mutable_manifest() = std::move(manifest);
   for (size_t i = 0; i < kPhaseNames.size(); ++i) {
@@ -127,7 +124,8 @@ Result<void> PromptRun::run() {
     r_.reporter.failed(prompt_.request_id(), met.ok() ? described.error() : met.error());
     return met;
   }
-  r_.reporter.done(done_message(*finished, prompt_, std::move(*described), stages));
+  r_.reporter.done(done_message(*finished, prompt_, std::move(*described),
+                                r_.store.geometry().page_bytes(), stages));
   return {};
 }
 
@@ -270,9 +268,12 @@ std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> to
   if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !shared) return {};
   const bool long_rope = weights.long_inv_freq != nullptr &&
                          num_tokens_ > model::max_short_rope_tokens(weights.config);
+  // A page of the other kind is another page: its key is.
+  const std::string_view pages = r_.runtime.kv_scales() ? " kv-fp8" : "";
   const PageOrigin origin{
       .model = weights.fingerprint,
-      .dtype = model::arithmetic_name({weights.compute_dtype, weights.quantization}),
+      .dtype = fmt::format(
+          "{}{}", model::arithmetic_name({weights.compute_dtype, weights.quantization}), pages),
       .long_rope = long_rope,
       .plan = model::plan_identity(plan),
       .salt = tenant_salt(prompt_.owner(), prompt_.options().cache_salt())};
@@ -370,6 +371,7 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
                         .epoch = r_.options.epoch,
                         .result = finished == nullptr ? nullptr : &finished->prefill,
                         .kept = finished == nullptr ? nullptr : finished->kept_in_part(),
+                        .float8 = r_.runtime.kv_scales().get(),
                         .ranks = ranks},
                        r_.runtime.weights(),
                        r_.runtime.engine().partition(num_tokens_, cached_.prefix.num_tokens()),

@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "common/units.h"
+#include "model/load_kv_scales.h"
 #include "model/load_model_config.h"
 #include "plan/head_plan.h"
 #include "worker/engine/capacity.h"
@@ -31,6 +32,7 @@ std::vector<NamedValue> options_of(const RankOptions& options) {
           {"--cp", std::to_string(options.grid.cp)},
           {"--dtype", dtype},
           {"--quantization", options.quantization == model::Quantization::kNone ? "none" : "fp8"},
+          {"--kv-cache-dtype", options.float8_kv ? "fp8" : "auto"},
           {"--stripe-tokens", std::to_string(options.engine.stripe_tokens)},
           {"--crossover-tokens", std::to_string(options.crossover_tokens)}};
 }
@@ -96,6 +98,10 @@ Result<void> RankRuntime::load(const RankOptions& options, DType compute_dtype) 
                       model::load_model_weights(options.model_directory, grid_->tensor_parallel(),
                                                 {compute_dtype, options.quantization}, *device_,
                                                 cores_.num_threads));
+  if (!options.float8_kv) return {};
+  MR_ASSIGN_OR_RETURN(auto scales,
+                      model::load_kv_scales(options.model_directory, weights_->config));
+  kv_scales_ = std::make_shared<const KvScales>(std::move(scales));
   return {};
 }
 
@@ -135,7 +141,8 @@ RankLayout RankRuntime::layout() const {
           .shard = weights_->shard,
           .grid = grid_->shape(),
           .compute_dtype = weights_->compute_dtype,
-          .stages_layers = !device_->info().host_memory};
+          .stages_layers = !device_->info().host_memory,
+          .float8_kv = kv_scales_ != nullptr};
 }
 
 Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadline) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "common/pages/kv_scales.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
 #include "model/weights.h"
@@ -24,6 +25,7 @@ struct RankOptions {
   DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
   std::optional<DType> compute_dtype;  // none: what the device is best at
   model::Quantization quantization = model::Quantization::kNone;
+  bool float8_kv = false;  // the KV cache in 8-bit floats, otherwise in the compute dtype
   EngineOptions engine;
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
@@ -53,6 +55,8 @@ class RankRuntime {
   RankGrid& grid() { return *grid_; }
   kernels::Device& device() { return *device_; }
   const model::ModelWeights& weights() const { return *weights_; }
+  // Of a KV cache in 8-bit floats, by layer; null where it is in the compute dtype.
+  const std::shared_ptr<const KvScales>& kv_scales() const { return kv_scales_; }
   Engine& engine() { return *engine_; }
   const PromptLimits& limits() const { return limits_; }
   int64_t crossover_tokens() const { return crossover_tokens_; }
@@ -75,6 +79,7 @@ class RankRuntime {
   int ranks_on_device_ = 1;
   int64_t device_pool_bytes_ = 0;
   std::unique_ptr<model::ModelWeights> weights_;
+  std::shared_ptr<const KvScales> kv_scales_;
   std::unique_ptr<Engine> engine_;
   PromptLimits limits_;
   int64_t crossover_tokens_ = 0;

@@ -24,7 +24,7 @@ namespace millrace::worker {
 // (docs/notebook/service.md).
 inline constexpr int kMaxPageWriters = 4;
 
-// A layer's rows and page digests in device memory.
+// A layer's rows, as the store's pages have them, and page digests in device memory.
 struct StagedLayer {
   std::string request_id;
   std::span<const int64_t> pages;  // of the prompt, those that the rows are, ascending

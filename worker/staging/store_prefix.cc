@@ -25,27 +25,44 @@ StorePrefix::~StorePrefix() {
 
 Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
   MR_RETURN_IF_ERROR(make_stage());
-  if (k_.data() == nullptr) return bring(layer, first, count, to);
+  if (stage_.k.data() == nullptr) return load_now(layer, first, count, to);
   MR_RETURN_IF_ERROR(wait_for_stage(layer));
-  copy_from_stage(first, count, to);
+  copy_from_stage(stage_, num_pages(), layer, first, count, to);
   const bool is_last = first + count == num_pages();
   if (is_last && layer + 1 < reader_.geometry().num_layers) begin_stage(layer + 1);
   return {};
 }
 
+Result<StorePrefix::Stage> StorePrefix::allocate_stage(int64_t pages) {
+  const int64_t bytes =
+      reader_.geometry().num_kv_heads * pages * reader_.geometry().page_bytes() / 2;
+  Stage stage;
+  MR_ASSIGN_OR_RETURN(stage.k, device_.allocate(bytes));
+  MR_ASSIGN_OR_RETURN(stage.v, device_.allocate(bytes));
+  return stage;
+}
+
 Result<void> StorePrefix::make_stage() {
   if (std::exchange(began_, true) || !reader_.runs_beside()) return {};
-  const int64_t bytes =
-      reader_.geometry().num_kv_heads * num_pages() * reader_.geometry().page_bytes() / 2;
-  auto k = device_.allocate(bytes);
-  auto v = device_.allocate(bytes);
-  for (const auto* side : {&k, &v}) {
-    if (!side->ok() && side->error().code != Errc::kExhausted) return side->error();
+  auto stage = allocate_stage(num_pages());
+  if (stage.ok()) {
+    stage_ = *std::move(stage);
+  } else if (stage.error().code != Errc::kExhausted) {
+    return stage.error();
   }
-  if (!k.ok() || !v.ok()) return {};
-  k_ = std::move(*k);
-  v_ = std::move(*v);
   return {};
+}
+
+Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
+  const auto& geometry = reader_.geometry();
+  if (!geometry.float8) return bring(layer, first, count, to);
+  MR_ASSIGN_OR_RETURN(const auto stage, allocate_stage(count));
+  MR_RETURN_IF_ERROR(
+      bring(layer, first, count,
+            {.k = stage.k.data(), .v = stage.v.data(), .stride = count * geometry.page_tokens}));
+  copy_from_stage(stage, count, layer, 0, count, to);
+  // The stage goes once the device is through with it.
+  return device_.synchronize(Deadline::after(kLayerTimeout));
 }
 
 Result<void> StorePrefix::bring(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
@@ -59,8 +76,8 @@ void StorePrefix::begin_stage(int32_t layer) {
   reader_.begin({.request_id = request_id_,
                  .pages = pages_,
                  .layer = layer,
-                 .to = {.k = k_.data(),
-                        .v = v_.data(),
+                 .to = {.k = stage_.k.data(),
+                        .v = stage_.v.data(),
                         .stride = num_pages() * reader_.geometry().page_tokens}});
   begun_ = layer;
 }
@@ -73,17 +90,35 @@ Result<void> StorePrefix::wait_for_stage(int32_t layer) {
   return {};
 }
 
-void StorePrefix::copy_from_stage(int64_t first, int64_t count, const KvPlace& to) {
+void StorePrefix::copy_from_stage(const Stage& stage, int64_t staged, int32_t layer, int64_t first,
+                                  int64_t count, const KvPlace& to) {
   const auto& geometry = reader_.geometry();
   const int64_t half_bytes = geometry.page_bytes() / 2;
-  for (const auto& [from, rows] : {std::pair{&k_, to.k}, std::pair{&v_, to.v}}) {
+  const int64_t half_elements = int64_t{geometry.page_tokens} * geometry.head_dim;
+  const auto copy = [&](const kernels::DeviceBuffer& from, void* rows, float scale) {
+    const auto* pages = from.as<std::byte>() + first * half_bytes;
+    if (geometry.float8) {
+      device_.float8_decode({.codes = reinterpret_cast<const Float8*>(pages),
+                             .codes_stride = staged * half_elements,
+                             .x = rows,
+                             .dtype = geometry.dtype,
+                             .x_stride = to.stride * geometry.head_dim,
+                             .num_planes = geometry.num_kv_heads,
+                             .count = count * half_elements,
+                             .scale = scale});
+      return;
+    }
     device_.copy_rows({.destination = rows,
                        .destination_stride_bytes = to.stride * half_bytes / geometry.page_tokens,
-                       .source = from->as<std::byte>() + first * half_bytes,
-                       .source_stride_bytes = num_pages() * half_bytes,
+                       .source = pages,
+                       .source_stride_bytes = staged * half_bytes,
                        .row_bytes = count * half_bytes,
                        .num_rows = geometry.num_kv_heads});
-  }
+  };
+  const KvScale scale =
+      geometry.float8 ? (*geometry.float8)[static_cast<size_t>(layer)] : KvScale();
+  copy(stage.k, to.k, scale.k);
+  copy(stage.v, to.v, scale.v);
 }
 
 }  // namespace millrace::worker

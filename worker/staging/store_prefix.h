@@ -3,7 +3,8 @@
 //   device    | stage of l to the engine | layer l ...            | stage of l + 1 to the engine | ...
 //   readers                              | pages of l + 1 to the stage |
 // The device waits for the host only where pages take longer than a layer. Where memory for the
-// stage is short, they come when the engine asks for them. The engine's thread.
+// stage is short, they come when the engine asks for them. Pages of 8-bit floats come to a stage on any
+// device, which makes what they stand for of them where it copies others. The engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +35,19 @@ class StorePrefix final : public PrefixSource {
   int64_t num_pages() const { return std::ssize(pages_); }
   // Takes memory for the stage, or none.
   Result<void> make_stage();
+  // K and V as pages have them, of pages of all heads: [kv heads, pages * page tokens, head_dim].
+  struct Stage {
+    kernels::DeviceBuffer k, v;
+  };
+  Result<Stage> allocate_stage(int64_t pages);
+  // Pages that are not staged ahead.
+  Result<void> load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to);
   Result<void> bring(int32_t layer, int64_t first, int64_t count, const KvPlace& to);
   void begin_stage(int32_t layer);
   Result<void> wait_for_stage(int32_t layer);
-  // Of the layer staged, pages [first, first + count).
-  void copy_from_stage(int64_t first, int64_t count, const KvPlace& to);
+  // Pages [first, first + count) of the `staged` ones, of this layer.
+  void copy_from_stage(const Stage& stage, int64_t staged, int32_t layer, int64_t first,
+                       int64_t count, const KvPlace& to);
 
   kernels::Device& device_;
   PageReader& reader_;
@@ -46,9 +55,7 @@ class StorePrefix final : public PrefixSource {
   const std::vector<int64_t> pages_;
   bool began_ = false;
 
-  // Of all heads, one page after the other, [kv heads, pages * page tokens, head_dim] each; empty
-  // where pages are brought when they are asked for.
-  kernels::DeviceBuffer k_, v_;
+  Stage stage_;           // of all pages; empty where they are brought when they are asked for
   int32_t begun_ = -1;    // the layer that the readers bring to the stage, or have brought
   int32_t arrived_ = -1;  // the layer that the stage has
 };

@@ -34,9 +34,13 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
   const int64_t digests_bytes = int64_t{local.num_kv_heads} * 3 * std::ssize(pages_) *
                                 local.head_dim * int64_t{sizeof(float)};
   MR_ASSIGN_OR_RETURN(digests_, device_.allocate(digests_bytes));
-  if (!stages_layers()) return {};
+  if (!has_stage()) return {};
+  const int64_t head_elements = local.num_rows * local.head_dim;
   const int64_t layer_bytes =
-      local.num_kv_heads * local.num_rows * local.head_dim * dtype_bytes(local.dtype);
+      local.num_kv_heads * head_elements * writer_.geometry().element_bytes();
+  if (writer_.geometry().float8) {
+    MR_ASSIGN_OR_RETURN(kept_, device_.allocate(head_elements * int64_t{sizeof(float)}));
+  }
   MR_ASSIGN_OR_RETURN(k_, device_.allocate(layer_bytes));
   MR_ASSIGN_OR_RETURN(v_, device_.allocate(layer_bytes));
   return {};
@@ -74,30 +78,68 @@ void StoreSink::copy_rows(void* stage, const void* rows, const LocalKv& local) {
                      .num_rows = local.num_kv_heads});
 }
 
+void StoreSink::encode_keys(const LocalKv& local, int32_t head, float scale) {
+  const int64_t elements = local.num_rows * local.head_dim;
+  device_.float8_encode(
+      {.x = static_cast<const std::byte*>(local.k) + head * local.head_rows() * local.row_bytes(),
+       .dtype = local.dtype,
+       .codes = k_.as<Float8>() + head * elements,
+       .count = elements,
+       .scale = scale,
+       .kept = kept_.as<float>()});
+}
+
+void StoreSink::encode_values(const LocalKv& local, float scale) {
+  const int64_t elements = local.num_rows * local.head_dim;
+  device_.float8_encode({.x = local.v,
+                         .dtype = local.dtype,
+                         .x_stride = local.head_rows() * local.head_dim,
+                         .codes = v_.as<Float8>(),
+                         .codes_stride = elements,
+                         .num_planes = local.num_kv_heads,
+                         .count = elements,
+                         .scale = scale});
+}
+
+void StoreSink::digest(const void* keys, DType dtype, const LocalKv& local, int32_t head) {
+  const int64_t digest_floats = std::ssize(pages_) * local.head_dim;
+  float* digests = digests_.as<float>() + head * 3 * digest_floats;
+  device_.page_digests({.k = keys,
+                        .dtype = dtype,
+                        .num_tokens = local.num_rows,
+                        .head_dim = local.head_dim,
+                        .min = digests,
+                        .max = digests + digest_floats,
+                        .radius = digests + 2 * digest_floats});
+}
+
 StagedLayer StoreSink::copy_to_stage(int32_t number, const LocalKv& local) {
   StagedLayer layer{.request_id = request_id_,
                     .pages = pages_,
                     .layer = number,
                     .kv = local,
                     .digests = digests_.as<float>()};
-  if (stages_layers()) {
-    copy_rows(k_.data(), local.k, local);
-    copy_rows(v_.data(), local.v, local);
+  if (has_stage()) {
     layer.kv.k = k_.data();
     layer.kv.v = v_.data();
     layer.kv.stride = local.num_rows;
   }
+  if (const auto& scales = writer_.geometry().float8) {
+    const KvScale& scale = (*scales)[static_cast<size_t>(number)];
+    for (int32_t head = 0; head < local.num_kv_heads; ++head) {
+      encode_keys(local, head, scale.k);
+      digest(kept_.data(), DType::kFloat32, local, head);
+    }
+    encode_values(local, scale.v);
+    return layer;
+  }
+  if (has_stage()) {
+    copy_rows(k_.data(), local.k, local);
+    copy_rows(v_.data(), local.v, local);
+  }
   const int64_t head_bytes = layer.kv.head_rows() * local.row_bytes();
-  const int64_t digest_floats = std::ssize(pages_) * local.head_dim;
   for (int32_t head = 0; head < local.num_kv_heads; ++head) {
-    float* digests = digests_.as<float>() + head * 3 * digest_floats;
-    device_.page_digests({.k = static_cast<const std::byte*>(layer.kv.k) + head * head_bytes,
-                          .dtype = local.dtype,
-                          .num_tokens = local.num_rows,
-                          .head_dim = local.head_dim,
-                          .min = digests,
-                          .max = digests + digest_floats,
-                          .radius = digests + 2 * digest_floats});
+    digest(static_cast<const std::byte*>(layer.kv.k) + head * head_bytes, local.dtype, local, head);
   }
   return layer;
 }

@@ -3,7 +3,9 @@
 // there while the next one is computed:
 //   device    ... layer l | stage l     | layer l + 1 ...         | stage l + 1     | layer l + 2
 //   writers                             | pages of l to the store |                 | pages ...
-// The device waits for the host only where pages take longer than a layer.
+// The device waits for the host only where pages take longer than a layer. Where the store's pages are
+// 8-bit floats, the device makes them of the layer as it stages it; digests are then of what
+// they stand for.
 #pragma once
 
 #include <span>
@@ -49,9 +51,16 @@ class StoreSink final : public KvSink {
 
  private:
   Result<void> prepare(const LocalKv& local);
-  // Has the device copy the layer, where it has memory of its own, and digest its pages.
+  // Whether layers go to the store from a stage: on a device with memory of its own, and where they
+  // become 8-bit floats.
+  bool has_stage() const { return stages_layers() || writer_.geometry().float8 != nullptr; }
+  // Has the device copy the layer, where there is a stage, and digest its pages.
   StagedLayer copy_to_stage(int32_t number, const LocalKv& local);
   void copy_rows(void* stage, const void* rows, const LocalKv& local);
+  // A kv head's keys to the stage as 8-bit floats: what they stand for is in kept_.
+  void encode_keys(const LocalKv& local, int32_t head, float scale);
+  void encode_values(const LocalKv& local, float scale);
+  void digest(const void* keys, DType dtype, const LocalKv& local, int32_t head);
   // complete_layer(), while the device may be computing the next one: up to `computed`.
   Result<void> complete_layer_before(kernels::TimeMark computed);
   // Waits for the pages of the layer staged last, then gives them their scores.
@@ -66,6 +75,7 @@ class StoreSink final : public KvSink {
 
   // From the first layer on; the writer's threads read them.
   kernels::DeviceBuffer k_, v_;  // the layer staged, or empty
+  kernels::DeviceBuffer kept_;   // of 8-bit floats, the keys of one kv head as float32
   kernels::DeviceBuffer digests_;
   std::vector<std::vector<float>> scores_;  // by kv head of the layer written last
   int32_t layer_ = -1;                      // staged and not complete, or -1

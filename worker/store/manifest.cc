@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/float8.h"
 #include "kernels/index/tiling.h"
 
 namespace millrace::worker {
@@ -15,13 +16,19 @@ struct ShardRecord {
   kvstore::Placement placement;
 };
 
-void set_layout(protocol::KvLayout& layout, const model::ModelWeights& weights) {
+void set_layout(protocol::KvLayout& layout, const model::ModelWeights& weights,
+                const KvScales* float8) {
   layout.set_num_layers(static_cast<uint32_t>(weights.config.num_layers));
   layout.set_num_kv_heads(static_cast<uint32_t>(weights.config.num_kv_heads));
   layout.set_head_dim(static_cast<uint32_t>(weights.config.head_dim));
   layout.set_page_tokens(static_cast<uint32_t>(kernels::kPageTokens));
-  layout.set_dtype(std::string(dtype_name(weights.compute_dtype)));
+  layout.set_dtype(std::string(float8 ? kFloat8KvName : dtype_name(weights.compute_dtype)));
   layout.set_page_layout("k-then-v");
+  if (float8 == nullptr) return;
+  for (const KvScale& scale : *float8) {
+    layout.add_k_scales(scale.k);
+    layout.add_v_scales(scale.v);
+  }
 }
 
 // Ascending; neighbours are one.
@@ -101,7 +108,7 @@ Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
   manifest.set_epoch(request.epoch);
   manifest.set_lease_ms(static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(request.lease).count()));
-  set_layout(*manifest.mutable_layout(), weights);
+  set_layout(*manifest.mutable_layout(), weights, request.float8);
   for (size_t rank = 0; rank < request.ranks.size(); ++rank) {
     const auto tp_rank = static_cast<int32_t>(rank) % grid.tp;
     const auto cp_rank = static_cast<int>(rank) / grid.tp;
@@ -123,11 +130,13 @@ Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
     manifest.set_version(2);
     manifest.mutable_kept_pages()->set_pages(request.kept->bytes());
   }
+  if (request.float8 != nullptr) manifest.set_version(3);
   if (request.result == nullptr) return manifest;
   set_result(manifest, *request.result);
-  add_tiers(
-      manifest, request.ranks,
-      2 * kernels::kPageTokens * weights.config.head_dim * dtype_bytes(weights.compute_dtype));
+  const int64_t element_bytes =
+      request.float8 != nullptr ? int64_t{sizeof(Float8)} : dtype_bytes(weights.compute_dtype);
+  add_tiers(manifest, request.ranks,
+            2 * kernels::kPageTokens * weights.config.head_dim * element_bytes);
   return manifest;
 }
 

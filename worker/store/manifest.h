@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/pages/kept_pages.h"
+#include "common/pages/kv_scales.h"
 #include "kvstore/kv_store.h"
 #include "protocol/manifest.pb.h"
 #include "worker/engine/engine.h"
@@ -30,6 +31,7 @@ struct ManifestFacts {
   std::string epoch;
   const PrefillResult* result = nullptr;  // null: not finished
   const KeptPages* kept = nullptr;        // null: all pages
+  const KvScales* float8 = nullptr;       // null: pages are in the compute dtype
   std::span<const RankShard> ranks;
 };
 

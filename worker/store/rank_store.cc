@@ -46,7 +46,8 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRunt
                      .num_kv_heads = weights.shard.num_kv_heads,
                      .first_kv_head = weights.shard.first_kv_head,
                      .head_dim = weights.config.head_dim,
-                     .dtype = weights.compute_dtype};
+                     .dtype = weights.compute_dtype,
+                     .float8 = runtime.kv_scales()};
   return config;
 }
 

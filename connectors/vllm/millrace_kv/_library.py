@@ -6,12 +6,12 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
 NAME = "libmillrace_kv.so"
-VERSION_MAJOR, VERSION_MINOR = 1, 3
+VERSION_MAJOR, VERSION_MINOR = 1, 4
 
 PENDING, OK, INVALID_ARGUMENT, UNSUPPORTED, NOT_FOUND, TOO_LARGE, EXHAUSTED, UNAVAILABLE = range(-1, 7)
 DEADLINE_EXCEEDED, CANCELLED, PEER_LOST, CORRUPT, IO, INTERNAL, DENIED = range(7, 14)
 
-DTYPES = {0: "float32", 1: "bfloat16", 2: "float16"}
+DTYPES = {0: "float32", 1: "bfloat16", 2: "float16", 3: "float8_e4m3"}
 TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2}
 
 
@@ -63,7 +63,8 @@ class PullRequest(_Struct):
                 ("num_kv_heads", c_int32), ("dtype", c_int32), ("head_dim", c_int32), ("block_tokens", c_int32),
                 ("first_token", c_int64), ("num_tokens", c_int64), ("num_blocks", c_int64), ("block_ids", POINTER(c_int32)),
                 ("layers", POINTER(LayerDestination)), ("timeout_s", c_double), ("priority", c_int32), ("ask_again", c_int32),
-                ("feed", c_void_p)]
+                ("feed", c_void_p), ("order", c_int32), ("memory", c_int32), ("hot_share", c_double), ("decode_float8", c_int32),
+                ("reserved", c_int32)]
 
 
 class PullStats(_Struct):
@@ -83,6 +84,7 @@ _CHECKED = {
     "mkv_manifest_get": [c_void_p, POINTER(ManifestInfo)],
     "mkv_manifest_shard": [c_void_p, c_int32, POINTER(ShardInfo)],
     "mkv_manifest_logprob": [c_void_p, c_int32, POINTER(c_int32), POINTER(c_float)],
+    "mkv_manifest_scales": [c_void_p, c_int32, POINTER(c_float), POINTER(c_float)],
     "mkv_feed_create": [_Handle],
     "mkv_feed_write": [c_void_p, c_char_p, c_size_t],
     "mkv_feed_set_layers_ready": [c_void_p, c_int32],

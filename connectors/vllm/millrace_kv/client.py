@@ -77,6 +77,15 @@ class Manifest(_Owner):
         """Whether pages were dropped on request (kv_budget): a pull of it is refused."""
         return "kept_pages" in json.loads(self.json())
 
+    def scales(self):
+        """Of a cache in float8_e4m3, by layer: (of K, of V)."""
+        found = []
+        for layer in range(self.num_layers):
+            k, v = c_float(), c_float()
+            self._lib.mkv_manifest_scales(self._handle, layer, byref(k), byref(v))
+            found.append((k.value, v.value))
+        return found
+
     def json(self):
         size = self._lib.mkv_manifest_json(self._handle, None, 0)
         text = ctypes.create_string_buffer(size + 1)
@@ -163,7 +172,8 @@ def _destination(layer, k, v):
         raise MillraceError("invalid_argument", f"K and V of layer {layer} differ: {shape} {dtype} and {shape_v} {dtype_v}")
     if len(shape) != 4:
         raise MillraceError("invalid_argument", f"layer {layer} has shape {shape}; needed is [blocks, kv heads, block tokens, head dim]")
-    element = {"float32": 4, "bfloat16": 2, "float16": 2}.get(dtype)
+    dtype = {"float8_e4m3fn": "float8_e4m3"}.get(dtype, dtype)
+    element = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3": 1}.get(dtype)
     if element is None:
         raise MillraceError("unsupported", f"destination of {dtype}; known are {', '.join(_DTYPE_NUMBERS)}")
     if shape[3] > 1 and strides[3] != element:
@@ -216,9 +226,10 @@ class Client(_Owner):
         super().__init__(lib, lib.new(lib.mkv_client_create, byref(options)))
 
     def pull(self, manifest, layers, block_ids, *, timeout_s, first_layer=0, first_kv_head=0, first_token=0, num_tokens=None, feed=None,
-             ask_again=False, priority=0):
+             ask_again=False, priority=0, decode_float8=False):
         """Starts to pull into `layers`, (K, V) of each, as views [blocks, kv heads, block tokens, head dim] of any strides but of side by side
-        elements. Token `first_token` of the prompt goes to token 0 of block_ids[0]. With a feed each layer is pulled when it is there."""
+        elements. Token `first_token` of the prompt goes to token 0 of block_ids[0]. With a feed each layer is pulled when it is there.
+        A cache in float8_e4m3 comes as it is into views of torch.float8_e4m3fn, with `decode_float8` as what it stands for into wider ones."""
         if num_tokens is None:
             num_tokens = manifest.num_tokens - first_token
         if not layers:
@@ -237,6 +248,7 @@ class Client(_Owner):
         request = PullRequest(first_layer=first_layer, num_layers=len(places), first_kv_head=first_kv_head, num_kv_heads=shape[1],
                               dtype=_DTYPE_NUMBERS[dtype], head_dim=shape[3], block_tokens=shape[2], first_token=first_token,
                               num_tokens=num_tokens, num_blocks=len(ids), block_ids=ids, layers=table, timeout_s=timeout_s,
-                              priority=priority, ask_again=int(ask_again), feed=feed._handle if feed else None)
+                              priority=priority, ask_again=int(ask_again), feed=feed._handle if feed else None,
+                              decode_float8=int(decode_float8))
         handle = self._lib.new(self._lib.mkv_pull_start, self._handle, manifest._handle, byref(request))
         return Pull(self._lib, handle, (layers, feed, self))

@@ -17,19 +17,23 @@ from .coordinator import Coordinator
 _BLOCK_TOKENS = 64
 
 
-def pull_cache(client, manifest, *, num_tokens=None, feed=None, timeout_s=600.0, device=None):
-    """The first tokens of a cache (all but the prompt's last one) as a DynamicCache; with a feed, layer by layer while the prefill goes on."""
+def pull_cache(client, manifest, *, num_tokens=None, feed=None, timeout_s=600.0, device=None, float8_dtype=torch.bfloat16):
+    """The first tokens of a cache (all but the prompt's last one) as a DynamicCache; with a feed, layer by layer while the prefill goes on.
+    `float8_dtype`: what one in 8-bit floats is read as."""
     num_tokens = manifest.num_tokens - 1 if num_tokens is None else num_tokens
     num_blocks = -(-num_tokens // _BLOCK_TOKENS)
     shape = (manifest.num_kv_heads, num_blocks * _BLOCK_TOKENS, manifest.head_dim)
-    layers = [[torch.empty(shape, dtype=getattr(torch, manifest.dtype)) for _ in "kv"] for _ in range(manifest.num_layers)]
+    is_float8 = manifest.dtype == "float8_e4m3"
+    dtype = float8_dtype if is_float8 else getattr(torch, manifest.dtype)
+    layers = [[torch.empty(shape, dtype=dtype) for _ in "kv"] for _ in range(manifest.num_layers)]
 
     def in_blocks(tensor):
         return tensor.view(shape[0], num_blocks, _BLOCK_TOKENS, shape[2]).transpose(0, 1)
 
     destinations = [tuple(map(in_blocks, layer)) for layer in layers]
     cache = DynamicCache()
-    with client.pull(manifest, destinations, range(num_blocks), num_tokens=num_tokens, feed=feed, timeout_s=timeout_s) as pull:
+    with client.pull(manifest, destinations, range(num_blocks), num_tokens=num_tokens, feed=feed, timeout_s=timeout_s,
+                     decode_float8=is_float8) as pull:
         for index, layer in enumerate(layers):
             pull.wait_layer(index)
             k, v = (tensor[None, :, :num_tokens].to(device) for tensor in layer)
@@ -38,7 +42,7 @@ def pull_cache(client, manifest, *, num_tokens=None, feed=None, timeout_s=600.0,
     return cache
 
 
-def prefill(coordinator, model, token_ids, *, client=None, timeout_s=600.0, device=None, **options):
+def prefill(coordinator, model, token_ids, *, client=None, timeout_s=600.0, device=None, float8_dtype=torch.bfloat16, **options):
     """(cache, manifest of the result). `options` are those of Coordinator.prefill; the lease is released."""
     coordinator = Coordinator(coordinator) if isinstance(coordinator, str) else coordinator
     own = None if client else Client()
@@ -48,7 +52,8 @@ def prefill(coordinator, model, token_ids, *, client=None, timeout_s=600.0, devi
         manifest = events.manifest(timeout_s)
         if manifest is None:
             raise TimeoutError(f"no manifest within {timeout_s:g} s")
-        cache = pull_cache(client or own, manifest, feed=events.feed, timeout_s=max(deadline - time.monotonic(), 0.001), device=device)
+        cache = pull_cache(client or own, manifest, feed=events.feed, timeout_s=max(deadline - time.monotonic(), 0.001), device=device,
+                           float8_dtype=float8_dtype)
         events.ended.wait(max(deadline - time.monotonic(), 0))
         result = events.result()
         coordinator.end(events.request_id)

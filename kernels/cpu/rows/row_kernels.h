@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/dtype.h"
+#include "common/float8.h"
 #include "kernels/cpu/runtime/simd_level.h"
 
 namespace millrace::kernels::cpu {
@@ -15,6 +16,10 @@ struct RowKernels {
   void (*widen_bf16)(const BFloat16* x, int64_t count, float* out);
   void (*widen_f16)(const Float16* x, int64_t count, float* out);
   void (*narrow_bf16)(const float* x, int64_t count, BFloat16* out);
+
+  // As common/pages/float8_array.h, of float32.
+  void (*encode_float8)(const float* x, int64_t count, float scale, Float8* codes);
+  void (*decode_float8)(const Float8* codes, int64_t count, float scale, float* out);
 
   // x[i] += y[i]
   void (*add)(const float* y, int64_t count, float* x);

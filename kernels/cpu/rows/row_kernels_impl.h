@@ -47,6 +47,32 @@ void narrow(const float* x, int64_t count, BFloat16* out) {
   for (int64_t i = 0; i < count; ++i) store(x[i], out[i]);
 }
 
+// to_float8 and to_float of common/float8.h.
+void encode_codes(const float* x, int64_t count, float scale, Float8* codes) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, x[i] / scale);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const uint32_t subnormal =
+        __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) + 0x1p14F) - 0x46800000u;
+    const uint32_t normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - (120u << 23)) >> 20;
+    uint32_t rounded = magnitude < 0x3c800000u ? subnormal : normal;
+    rounded = magnitude < 0x43e00000u ? rounded : 0x7eu;
+    rounded = magnitude > 0x7f800000u ? 0x7fu : rounded;
+    codes[i].bits = static_cast<uint8_t>(rounded | ((bits >> 24) & 0x80u));
+  }
+}
+
+void decode_codes(const Float8* codes, int64_t count, float scale, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t code = codes[i].bits;
+    const uint32_t sign = (code & 0x80u) << 24;
+    const float magnitude = __builtin_bit_cast(float, (code & 0x7fu) << 20) * 0x1p120F;
+    const uint32_t bits =
+        (code & 0x7fu) == 0x7fu ? 0x7fc00000u : __builtin_bit_cast(uint32_t, magnitude);
+    out[i] = __builtin_bit_cast(float, bits | sign) * scale;
+  }
+}
+
 void add_row(const float* y, int64_t count, float* x) {
   for (int64_t i = 0; i < count; ++i) x[i] += y[i];
 }
@@ -225,6 +251,8 @@ constexpr RowKernels kRowKernelsOfThisInstructionSet = {
     .widen_bf16 = widen<BFloat16>,
     .widen_f16 = widen<Float16>,
     .narrow_bf16 = narrow,
+    .encode_float8 = encode_codes,
+    .decode_float8 = decode_codes,
     .add = add_row,
     .add_scaled = add_scaled_row,
     .dot = dot_of_rows,

@@ -14,6 +14,7 @@
 #include "kernels/api/estimation.h"
 #include "kernels/api/experts.h"
 #include "kernels/api/float8.h"
+#include "kernels/api/kv_float8.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/index/closed_form.h"
@@ -31,6 +32,8 @@ void route(const RouteParams& params, Context& context);
 void float8_quantize(const Float8QuantizeParams& params, Context& context);
 void float8_rms_norm(const Float8RmsNormParams& params, Context& context);
 void float8_swiglu(const Float8SwigluParams& params, Context& context);
+void float8_encode(const Float8EncodeParams& params, Context& context);
+void float8_decode(const Float8DecodeParams& params, Context& context);
 
 void attention(const AttentionParams& params, Context& context);
 void decode_attention(const DecodeAttentionParams& params, Context& context);

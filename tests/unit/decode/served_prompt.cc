@@ -118,7 +118,8 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
                                      .num_kv_heads = shard.num_kv_heads,
                                      .first_kv_head = shard.first_kv_head,
                                      .head_dim = config_.head_dim,
-                                     .dtype = cache_dtype};
+                                     .dtype = cache_dtype,
+                                     .float8 = options.float8};
   const int64_t disk_pages = (int64_t{64} << 20) / geometry.page_bytes();
   const int64_t num_pages = options.device_pages + options.host_pages + disk_pages;
   rank.store =
@@ -155,8 +156,10 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
                                   .lease = kServedLease,
                                   .epoch = "epoch-1",
                                   .result = &result,
+                                  .float8 = options.float8.get(),
                                   .ranks = shards},
                                  runtime->weights(), partition, /*prefix=*/{}, options.grid));
+  if (options.float8) return;
   manifest_.mutable_layout()->set_dtype(std::string(dtype_name(cache_dtype)));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/api/transport.h"
+#include "common/pages/kv_scales.h"
 #include "kvstore/kv_store.h"
 #include "protocol/manifest.pb.h"
 #include "tests/support/temp_directory.h"
@@ -33,6 +34,8 @@ class ServedPrompt {
     DType compute_dtype = DType::kFloat32;
     // The dtype of the pages, where that is another: what a rank that computes in it would leave.
     std::optional<DType> cache_dtype = {};
+    // Of pages in 8-bit floats; `cache_dtype` is then the compute dtype.
+    std::shared_ptr<const KvScales> float8 = nullptr;
     // Far below what a rank writes, so that every tier holds pages.
     int64_t device_pages = 6;
     int64_t host_pages = 5;

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <condition_variable>
 #include <limits>
 #include <mutex>
 #include <thread>
 
 #include "comm/tcp/tcp_transport.h"
+#include "common/float8.h"
 #include "kvclient/millrace_kv.h"
 #include "tests/unit/kvclient/fake_ranks.h"
 #include "tests/unit/kvclient/paged_cache.h"
@@ -111,6 +113,66 @@ TEST_F(CInterfaceTest, TellsWhatAManifestSays) {
   ASSERT_EQ(mkv_manifest_logprob(manifest_, 0, &token, &logprob), MKV_OK);
   EXPECT_EQ(token, 7);
   EXPECT_EQ(logprob, -0.5f);
+}
+
+// The ranks' bytes, taken for codes of heads four times as wide.
+TEST_F(CInterfaceTest, ACacheInEightBitFloatsComesAsItIsOrDecodedAndNotWithoutAWord) {
+  serve();
+  Manifest float8 = ranks_->manifest();
+  float8.version = 3;
+  float8.layout.dtype = kFloat8KvName;
+  float8.layout.head_dim *= 4;
+  float8.layout.scales = {{.k = 0.5F, .v = 2}, {.k = 0.037F, .v = 1}};
+  const std::string json = to_json(float8);
+  mkv_manifest* manifest = nullptr;
+  ASSERT_EQ(mkv_manifest_parse(json.data(), json.size(), &manifest), MKV_OK) << mkv_last_error();
+  mkv_manifest_info info{};
+  info.struct_bytes = sizeof(info);
+  ASSERT_EQ(mkv_manifest_get(manifest, &info), MKV_OK);
+  EXPECT_EQ(info.dtype, MKV_FLOAT8_E4M3);
+  EXPECT_EQ(info.dtype_bytes, 1);
+  float k = 0, v = 0;
+  ASSERT_EQ(mkv_manifest_scales(manifest, 1, &k, &v), MKV_OK);
+  EXPECT_EQ(k, 0.037F);
+  EXPECT_EQ(v, 1);
+  EXPECT_EQ(mkv_manifest_scales(manifest, 2, &k, &v), MKV_INVALID_ARGUMENT);
+
+  const auto cache = make_cache(Layout::kHndTwoTensors);
+  auto request = request_for(*cache);
+  request.head_dim = info.head_dim;
+  mkv_pull* pull = nullptr;
+  EXPECT_EQ(mkv_pull_start(client_, manifest, &request, &pull), MKV_UNSUPPORTED);
+  EXPECT_THAT(mkv_last_error(), testing::HasSubstr("float8_e4m3, its destination float32"));
+  request.dtype = MKV_FLOAT8_E4M3;
+  ASSERT_EQ(mkv_pull_start(client_, manifest, &request, &pull), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK);
+  mkv_pull_destroy(pull);
+  EXPECT_EQ(cache->difference(), "");
+
+  // One page of layer 0, head 0, as float32.
+  std::vector<float> rows(static_cast<size_t>(2 * 64 * info.head_dim));
+  const int64_t row = info.head_dim * 4;
+  const mkv_layer_destination to{rows.data(), rows.data() + 64 * info.head_dim, 64 * row, row, row};
+  const int32_t block = 0;
+  request.layers = &to;
+  request.num_layers = 1;
+  request.num_kv_heads = 1;
+  request.block_tokens = 64;
+  request.num_tokens = 64;
+  request.num_blocks = 1;
+  request.block_ids = &block;
+  request.dtype = MKV_FLOAT32;
+  request.decode_float8 = 1;
+  ASSERT_EQ(mkv_pull_start(client_, manifest, &request, &pull), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK);
+  mkv_pull_destroy(pull);
+  const auto codes = ranks_->page(0, 0, 0);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const float expected =
+        to_float(Float8{static_cast<uint8_t>(codes[i])}) * (i < codes.size() / 2 ? 0.5F : 2.0F);
+    ASSERT_TRUE(rows[i] == expected || std::isnan(expected)) << i;
+  }
+  mkv_manifest_destroy(manifest);
 }
 
 TEST_F(CInterfaceTest, AManifestGoesThroughJsonToAnotherProcess) {
@@ -322,10 +384,10 @@ TEST_F(CInterfaceTest, CallsThatAreWrongSayWhatIsWrong) {
   EXPECT_EQ(mkv_manifest_parse("{", 1, &none), MKV_INVALID_ARGUMENT);
   EXPECT_EQ(mkv_manifest_parse(nullptr, 0, &none), MKV_INVALID_ARGUMENT);
   auto manifest = ranks_->manifest();
-  manifest.version = 3;
+  manifest.version = 4;
   const auto newer = to_json(manifest);
   EXPECT_EQ(mkv_manifest_parse(newer.data(), newer.size(), &none), MKV_UNSUPPORTED);
-  EXPECT_THAT(mkv_last_error(), HasSubstr("version is 3"));
+  EXPECT_THAT(mkv_last_error(), HasSubstr("version is 4"));
   EXPECT_EQ(none, nullptr);
   mkv_manifest_info info{};
   EXPECT_EQ(mkv_manifest_get(manifest_, &info), MKV_INVALID_ARGUMENT);

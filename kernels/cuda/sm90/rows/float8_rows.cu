@@ -10,19 +10,13 @@
 #include "kernels/cuda/runtime/dispatch_dtype.h"
 #include "kernels/cuda/sm90/operations.h"
 #include "kernels/cuda/sm90/rows/block_reduce.cuh"
+#include "kernels/cuda/sm90/rows/float8.cuh"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kVector = 8;
-
-__device__ uint32_t pack_float8(float a, float b, float c, float d) {
-  uint16_t low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
-  return uint32_t{low} | uint32_t{high} << 16;
-}
 
 __device__ void store_codes(const Vector8& v, float inverse, Float8* to) {
   *reinterpret_cast<uint2*>(to) =

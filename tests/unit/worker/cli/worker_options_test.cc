@@ -43,6 +43,7 @@ TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
 }
 
 TEST(WorkerOptions, RightOnesAreTaken) {
+  EXPECT_EQ(complaint({"--kv-cache-dtype", "fp8"}), "");
   EXPECT_EQ(
       complaint({"--coordinator", "host:8001", "--group-name", "east 1", "--disk-pool", "1MiB",
                  "--disk-directory", "/d", "--layer-timeout-s", "0.5", "--kv-port", "65535"}),
@@ -57,6 +58,7 @@ TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
   EXPECT_THAT(complaint({"--group-name", "a\nb"}), HasSubstr("control characters"));
   EXPECT_THAT(complaint({"--group-name", std::string(129, 'a')}), HasSubstr("not 129"));
   EXPECT_THAT(complaint({"--host-pool", "1QiB"}), HasSubstr("'1QiB': unknown unit"));
+  EXPECT_THAT(complaint({"--kv-cache-dtype", "int8"}), HasSubstr("--kv-cache-dtype"));
   EXPECT_THAT(complaint({"--disk-pool", "64MiB"}),
               HasSubstr("--disk-pool 64MiB: needs --disk-directory"));
   EXPECT_THAT(complaint({"--kv-port", "65535", "--tp", "2"}), HasSubstr("would use port 65536"));

@@ -30,7 +30,8 @@ T must(Result<T> result) {
   return std::move(*result);
 }
 
-Use use_of_prompt(const std::string& model, const std::string& plan_text, GridShape shape) {
+Use use_of_prompt(const std::string& model, const std::string& plan_text, GridShape shape,
+                  bool float8_kv = false) {
   Use use;
   test::run_ranks(shape.tp * shape.cp, [&](std::unique_ptr<comm::Communicator> world) {
     const bool root = world->rank() == 0;
@@ -43,11 +44,13 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
     auto engine =
         must(Engine::create(device, *weights, grid, std::move(groups), {.row_tile_tokens = 64}));
     const auto& config = weights->config;
-    const kvstore::KvGeometry geometry{.num_layers = config.num_layers,
-                                       .num_kv_heads = weights->shard.num_kv_heads,
-                                       .first_kv_head = weights->shard.first_kv_head,
-                                       .head_dim = config.head_dim,
-                                       .dtype = DType::kFloat32};
+    const kvstore::KvGeometry geometry{
+        .num_layers = config.num_layers,
+        .num_kv_heads = weights->shard.num_kv_heads,
+        .first_kv_head = weights->shard.first_kv_head,
+        .head_dim = config.head_dim,
+        .dtype = DType::kFloat32,
+        .float8 = float8_kv ? std::make_shared<const KvScales>(config.num_layers) : nullptr};
     const auto store = must(kvstore::make_kv_store(
         {.host_bytes = int64_t{1} << 30, .geometry = geometry}, Clock::steady()));
     const auto writer = must(PageWriter::create(device, *store, geometry, /*num_threads=*/1));
@@ -67,7 +70,8 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
                                         .shard = weights->shard,
                                         .grid = shape,
                                         .compute_dtype = DType::kFloat32,
-                                        .stages_layers = true},
+                                        .stages_layers = true,
+                                        .float8_kv = float8_kv},
                                        kTokens);
   });
   return use;
@@ -86,6 +90,18 @@ TEST_P(CapacityTest, APromptTakesNoMoreThanForetoldAndNotMuchLess) {
   test::TempDirectory model;
   test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
   expect_foretold(use_of_prompt(model.path(), plan, {tp, cp}));
+}
+
+TEST(Capacity, APromptTakesNoMoreWhereItsCacheIsInEightBitFloats) {
+  test::TempDirectory model;
+  test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model.path());
+  for (const GridShape grid : {GridShape{1, 1}, {1, 2}}) {
+    SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
+    const auto use = use_of_prompt(model.path(), "adaptive:0.6", grid, /*float8_kv=*/true);
+    expect_foretold(use);
+    const auto wide = use_of_prompt(model.path(), "adaptive:0.6", grid);
+    EXPECT_LT(use.foretold_bytes, wide.foretold_bytes);
+  }
 }
 
 TEST(Capacity, APromptTakesNoMoreForExperts) {

@@ -47,6 +47,7 @@ class RunningGroup {
   struct Options {
     std::string model_directory;
     worker::GridShape grid{1, 2};
+    bool float8_kv = false;
     int64_t device_pages = 16;
     int64_t host_pages = 48;
     int64_t disk_pages = 0;
@@ -130,6 +131,7 @@ class RunningGroup {
             .host_bytes = options_.host_pages * page.page_bytes() + num_pages * page.record_bytes(),
             .disk_bytes = options_.disk_pages * page.page_bytes(),
             .disk_directory = options_.disk_directory}};
+    made.rank.float8_kv = options_.float8_kv;
     made.rank.device_pool_bytes = options_.device_pages * page.page_bytes();
     return made;
   }

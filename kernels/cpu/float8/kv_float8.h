@@ -1,0 +1,13 @@
+// K and V as 8-bit floats and back (kernels/api/kv_float8.h). Bitwise the same for any number of
+// threads and any instruction set.
+#pragma once
+
+#include "kernels/api/kv_float8.h"
+#include "kernels/cpu/runtime/context.h"
+
+namespace millrace::kernels::cpu {
+
+void float8_encode(const Float8EncodeParams& params, const Context& context);
+void float8_decode(const Float8DecodeParams& params, const Context& context);
+
+}  // namespace millrace::kernels::cpu

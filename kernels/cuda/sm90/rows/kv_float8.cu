@@ -1,0 +1,93 @@
+// K and V as 8-bit floats under one scale, and back. Bound by memory: a thread moves eight elements at a
+// time. Divided, not multiplied by an inverse, as on the host: the same bits.
+#include "common/check.h"
+#include "common/units.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/dispatch_dtype.h"
+#include "kernels/cuda/sm90/operations.h"
+#include "kernels/cuda/sm90/rows/float8.cuh"
+#include "kernels/cuda/sm90/rows/vector8.cuh"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMaxPlanes = 65535;  // a grid's second dimension
+
+__device__ Vector8 decode8(uint2 codes, float scale) {
+  Vector8 v;
+  const uint32_t words[2] = {codes.x, codes.y};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpack_float8(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16)));
+    v[2 * i] = pair.x * scale;
+    v[2 * i + 1] = pair.y * scale;
+  }
+  return v;
+}
+
+// Grid: blocks of a plane, planes.
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    encode_kernel(const Element* x, const Float8EncodeParams params) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kFloat8Step;
+  if (i >= params.count) return;
+  Vector8 v = load8(x + blockIdx.y * params.x_stride + i);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) v[e] = __fdiv_rn(v[e], params.scale);
+  const uint2 codes =
+      make_uint2(pack_float8(v[0], v[1], v[2], v[3]), pack_float8(v[4], v[5], v[6], v[7]));
+  *reinterpret_cast<uint2*>(params.codes + blockIdx.y * params.codes_stride + i) = codes;
+  if (params.kept != nullptr) store8(decode8(codes, params.scale), params.kept + i);
+}
+
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    decode_kernel(Element* x, const Float8DecodeParams params) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kFloat8Step;
+  if (i >= params.count) return;
+  const uint2 codes =
+      *reinterpret_cast<const uint2*>(params.codes + blockIdx.y * params.codes_stride + i);
+  store8(decode8(codes, params.scale), x + blockIdx.y * params.x_stride + i);
+}
+
+dim3 grid_of(int64_t num_planes, int64_t count) {
+  const int64_t blocks = ceil_div(count, int64_t{kThreads} * kFloat8Step);
+  return {static_cast<unsigned>(blocks), static_cast<unsigned>(num_planes)};
+}
+
+template <typename Params>
+void check_planes(const Params& params, const char* operation) {
+  MR_CHECK(
+      params.num_planes <= kMaxPlanes && params.count % kFloat8Step == 0 &&
+          params.x_stride % kFloat8Step == 0 && params.codes_stride % kFloat8Step == 0,
+      "{}: {} planes of {} elements, {} and {} apart; all but the first must be multiples of {}",
+      operation, params.num_planes, params.count, params.x_stride, params.codes_stride,
+      kFloat8Step);
+}
+
+}  // namespace
+
+void float8_encode(const Float8EncodeParams& params, Context& context) {
+  check_planes(params, "float8_encode");
+  MR_CHECK(params.kept == nullptr || params.num_planes == 1, "float8_encode keeps {} planes",
+           params.num_planes);
+  if (params.num_planes == 0 || params.count == 0) return;
+  dispatch_dtype(params.dtype, [&]<typename Element>(Element) {
+    encode_kernel<<<grid_of(params.num_planes, params.count), kThreads, 0, context.stream>>>(
+        static_cast<const Element*>(params.x), params);
+  });
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+void float8_decode(const Float8DecodeParams& params, Context& context) {
+  check_planes(params, "float8_decode");
+  if (params.num_planes == 0 || params.count == 0) return;
+  dispatch_dtype(params.dtype, [&]<typename Element>(Element) {
+    decode_kernel<<<grid_of(params.num_planes, params.count), kThreads, 0, context.stream>>>(
+        static_cast<Element*>(params.x), params);
+  });
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,74 @@
+#include "model/load_kv_scales.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/temp_directory.h"
+
+namespace millrace::model {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A checkpoint of two layers that has these scalars besides, by their names behind
+// model.layers.N.self_attn.
+class LoadKvScalesTest : public testing::Test {
+ protected:
+  Result<KvScales> load(const std::map<std::string, test::CheckpointTensor>& scales) const {
+    auto tensors = test::random_tensors(config_, 1);
+    for (const auto& [name, scale] : scales) tensors["model.layers." + name] = scale;
+    test::write_checkpoint(config_, tensors, DType::kFloat32, directory_.path(), 1);
+    return load_kv_scales(directory_.path(), config_);
+  }
+  KvScales loaded(const std::map<std::string, test::CheckpointTensor>& scales) const {
+    const auto found = load(scales);
+    MR_CHECK(found.ok(), "{}", found.error().to_string());
+    return *found;
+  }
+
+  const ModelConfig config_ = test::tiny_model_config();
+  const test::TempDirectory directory_;
+};
+
+TEST_F(LoadKvScalesTest, ReadsTheNamesOfEveryMaker) {
+  const KvScales expected{{.k = 0.25F, .v = 3}, {.k = 1, .v = 0.5F}};
+  EXPECT_EQ(loaded({{"0.self_attn.k_scale", {{}, {0.25F}}},
+                    {"0.self_attn.v_scale", {{1}, {3}}},
+                    {"1.self_attn.v_scale", {{}, {0.5F}}}}),
+            expected);
+  EXPECT_EQ(loaded({{"0.self_attn.attn.k_scale", {{1}, {0.25F}}},
+                    {"0.self_attn.attn.v_scale", {{1}, {3}}},
+                    {"1.self_attn.attn.v_scale", {{}, {0.5F}}}}),
+            expected);
+  EXPECT_EQ(loaded({{"0.self_attn.k_proj.k_scale", {{}, {0.25F}}},
+                    {"0.self_attn.v_proj.v_scale", {{}, {3}}},
+                    {"1.self_attn.v_proj.v_scale", {{}, {0.5F}}}}),
+            expected);
+}
+
+TEST_F(LoadKvScalesTest, WithoutAnyScalesAreOne) {
+  EXPECT_EQ(loaded({}), KvScales(2));
+}
+
+TEST_F(LoadKvScalesTest, ANumberThatIsNoScaleIsRefusedByItsTensor) {
+  for (const float scale : {0.0F, -0.5F, std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(), 1e-30F}) {
+    const auto found = load({{"1.self_attn.v_scale", {{}, {scale}}}});
+    ASSERT_FALSE(found.ok()) << scale;
+    EXPECT_EQ(found.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(found.error().message, HasSubstr("model.layers.1.self_attn.v_scale"));
+  }
+}
+
+TEST_F(LoadKvScalesTest, AScaleForEachHeadIsRefused) {
+  const auto found = load({{"0.self_attn.k_scale", {{4}, {1, 2, 3, 4}}}});
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, Errc::kUnsupported);
+  EXPECT_THAT(found.error().message, HasSubstr("model.layers.0.self_attn.k_scale"));
+}
+
+}  // namespace
+}  // namespace millrace::model
