@@ -5,7 +5,7 @@
 
 #include "common/checksum.h"
 #include "common/clock.h"
-#include "kvclient/page_call.h"
+#include "kvclient/ranks/page_call.h"
 
 namespace millrace::kvclient {
 

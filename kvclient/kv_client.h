@@ -33,13 +33,6 @@ struct KvClientOptions {
   int32_t max_refetches = 2;
 };
 
-// What one page came with.
-struct PulledPage {
-  uint64_t checksum = 0;
-  float score = 0;
-  Tier tier = Tier::kDevice;
-};
-
 class KvClient {
  public:
   // `transport` outlives the client. The manifest must have passed check_manifest.

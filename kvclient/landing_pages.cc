@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kvclient/page_call.h"
+#include "kvclient/ranks/page_call.h"
 
 namespace millrace::kvclient {
 

@@ -349,7 +349,8 @@ typedef struct mkv_pull_stats {
   int32_t reserved;
   double
       hot_seconds; /* from mkv_pull_start until the hot lists of all layers were there; 0 before */
-  int64_t bytes_same_host; /* of bytes: copied by this process from the memory of ranks */
+  int64_t
+      bytes_same_host; /* of bytes: copied by this process, or its GPU, from the memory of ranks */
 } mkv_pull_stats;
 
 MKV_API mkv_status mkv_pull_get_stats(const mkv_pull* pull, mkv_pull_stats* out);

@@ -26,6 +26,8 @@ class PageDecoder {
   int64_t page_bytes() const {
     return int64_t{2} * manifest_.layout.page_tokens * manifest_.layout.head_dim * element_bytes();
   }
+  // Of a page as it is stored and travels.
+  int64_t stored_bytes() const { return manifest_.page_bytes(); }
   // A page that has been checked, as its destination has it: itself, or in `memory`.
   std::span<const std::byte> decode(int32_t layer, std::span<const std::byte> page,
                                     std::vector<std::byte>& memory) const;

@@ -32,6 +32,7 @@ class PagePlaces {
   // Behind what `pieces` has; runs of memory are one piece. `layer` is of the model, `kv_head` too.
   void append(int32_t layer, int32_t kv_head, int64_t page, Pieces& pieces) const;
 
+  int64_t page_bytes() const { return 2 * page_tokens_ * row_bytes_; }
   // Of the pieces of a page in this layer, but for its ends and for those that join.
   int64_t run_bytes(int32_t layer) const;
 

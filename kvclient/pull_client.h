@@ -33,7 +33,7 @@ class PullTask;
 struct PullClientOptions {
   int32_t num_threads = 0;           // as many as cores, 2 to 8; each has its own connections
   int32_t connections_per_rank = 0;  // that pull from a rank at the same time; no limit
-  int32_t pages_per_request = 0;     // 2 MiB
+  int32_t pages_per_request = 0;     // 2 MiB; into the memory of a device 8
   int32_t max_refetches = 2;         // 0: none
   // Whether pages in the memory of ranks on this host, of the same user, are copied from there,
   // past the transport, where a rank offers it (docs/kv-client.md).

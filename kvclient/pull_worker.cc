@@ -19,7 +19,7 @@ constexpr size_t kMaxConnections = 256;
 
 }  // namespace
 
-PullWorker::PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host,
+PullWorker::PullWorker(PullQueue& queue, comm::Transport& transport, SameHost* same_host,
                        DeviceCopier& copier, int thread, int32_t max_refetches)
     : queue_(queue),
       transport_(transport),
@@ -27,7 +27,9 @@ PullWorker::PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRan
       copier_(copier),
       thread_(thread),
       max_refetches_(max_refetches) {
-  if (same_host_ != nullptr) reader_.emplace(queue_, *same_host_, thread_);
+  if (same_host_ != nullptr) {
+    place_client_.emplace(queue_, same_host_->ranks, same_host_->device_pools, thread_);
+  }
 }
 
 void PullWorker::run() {
@@ -42,30 +44,64 @@ Result<PullOutcome> PullWorker::fetch(const Work& work) {
   const PageDecoder decoder(task.request, *task.manifest);
   sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * decoder.page_bytes())));
   const PagePlaces places(task.request, *task.manifest, sink_);
-  return task.request.device == kHostMemory ? fetch_pages(work, places)
-                                            : fetch_to_device(work, places);
-}
-
-Result<PullOutcome> PullWorker::fetch_pages(const Work& work, const PagePlaces& places) {
-  PullOutcome outcome;
-  std::vector<PageRun> left{work.job.run};
-  if (reader_) {
-    MR_ASSIGN_OR_RETURN(left, reader_->read(work, places, outcome));
-  }
-  for (const PageRun& run : left) MR_RETURN_IF_ERROR(fetch_run(work, run, places, outcome));
+  auto outcome = task.request.device == kHostMemory ? fetch_to_host(work, places)
+                                                    : fetch_to_device(work, places);
+  if (place_client_) place_client_->done(work);
   return outcome;
 }
 
-// What is copied is what was checked: nobody else writes to the staging memory. The calls that
-// brought the pages keep the pull from ending until finish(), so no copy outlives it.
+Result<PlaceClient::Answer> PullWorker::ask_for_places(const Work& work) {
+  if (place_client_) return place_client_->ask(work);
+  return PlaceClient::Answer{
+      .places = {.run = work.job.run, .pages = {}}, .pools = nullptr, .device_pool = nullptr};
+}
+
+Result<PullOutcome> PullWorker::fetch_to_host(const Work& work, const PagePlaces& places) {
+  PullOutcome outcome;
+  MR_ASSIGN_OR_RETURN(const auto answer, ask_for_places(work));
+  const PageDecoder decoder(work.task->request, *work.task->manifest);
+  const auto left = host_reader_.read(answer.places, answer.pools.get(), places, decoder, outcome);
+  for (const PageRun& run : left) {
+    MR_RETURN_IF_ERROR(fetch_run(work, run, places, outcome));
+  }
+  return outcome;
+}
+
+// The calls that brought the pages, or told where they lie, keep the pull from ending until finish(), so no copy
+// outlives it.
 Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlaces& places) {
+  PullOutcome outcome;
+  MR_ASSIGN_OR_RETURN(DeviceLane* const lane, this->lane(work.task->request.device));
+  MR_ASSIGN_OR_RETURN(const auto answer, ask_for_places(work));
+  // What is decoded on its way passes the host.
+  const bool decodes = PageDecoder(work.task->request, *work.task->manifest).decodes();
+  auto left = decodes ? Result(std::vector{answer.places})
+                      : device_pool_reader_.read(answer, places, sink_, *lane, outcome);
+  auto end = left.ok() ? Result<void>() : left.error();
+  for (size_t i = 0; end.ok() && i < left->size(); ++i) {
+    end = stage(work, (*left)[i], answer.pools.get(), places, *lane, outcome);
+  }
+  if (end.ok()) return outcome;
+  if (end.error().code == Errc::kInternal) lanes_.erase(work.task->request.device);
+  return end.error();
+}
+
+// What is copied is what was checked: nobody else writes to the staging memory.
+Result<void> PullWorker::stage(const Work& work, const PlacedRun& placed,
+                               const SameHostRanks::Pools* pools, const PagePlaces& places,
+                               DeviceLane& lane, PullOutcome& outcome) {
   const auto& task = *work.task;
-  const PageRun& run = work.job.run;
-  const int64_t bytes = run.num_pages * PageDecoder(task.request, *task.manifest).page_bytes();
-  MR_ASSIGN_OR_RETURN(DeviceLane* const lane, this->lane(task.request.device));
-  MR_ASSIGN_OR_RETURN(const auto staging, lane->staging(bytes));
-  const PagePlaces staged(run, task.request, *task.manifest, staging);
-  MR_ASSIGN_OR_RETURN(auto outcome, fetch_pages(work, staged));
+  const PageDecoder decoder(task.request, *task.manifest);
+  MR_ASSIGN_OR_RETURN(const auto staging,
+                      lane.staging(placed.run.num_pages * decoder.page_bytes()));
+  const PagePlaces staged(placed.run, task.request, *task.manifest, staging);
+  for (const auto& run : host_reader_.read(placed, pools, staged, decoder, outcome)) {
+    MR_RETURN_IF_ERROR(fetch_run(work, run, staged, outcome));
+  }
+  return scatter(placed.run, places, lane);
+}
+
+Result<void> PullWorker::scatter(const PageRun& run, const PagePlaces& places, DeviceLane& lane) {
   device_pieces_.clear();
   size_t from = 0;
   for (int64_t i = 0; i < run.num_pages; ++i) {
@@ -80,11 +116,7 @@ Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlac
       from += piece.size();
     }
   }
-  if (const auto copied = lane->scatter(bytes, device_pieces_); !copied.ok()) {
-    lanes_.erase(task.request.device);
-    return copied.error();
-  }
-  return outcome;
+  return lane.scatter(static_cast<int64_t>(from), device_pieces_);
 }
 
 Result<DeviceLane*> PullWorker::lane(int32_t device) {
@@ -206,7 +238,7 @@ Result<std::vector<PulledPage>> PullWorker::call(const Work& work, const PageRun
   const std::string& address = work.task->address(work.job);
   MR_ASSIGN_OR_RETURN(auto answer,
                       read_page_reply(reply, address, run, comm::total_bytes(destination)));
-  if (same_host_ != nullptr) same_host_->learn(address, answer.same_host_socket);
+  if (same_host_ != nullptr) same_host_->ranks.learn(address, answer.same_host_socket);
   return std::move(answer.pages);
 }
 

@@ -13,19 +13,29 @@
 #include "comm/api/transport.h"
 #include "common/result.h"
 #include "kvclient/device/device_copier.h"
+#include "kvclient/device_pool_reader.h"
 #include "kvclient/landing_pages.h"
-#include "kvclient/page_call.h"
 #include "kvclient/page_places.h"
+#include "kvclient/place_client.h"
 #include "kvclient/pull_queue.h"
-#include "kvclient/same_host_ranks.h"
+#include "kvclient/ranks/page_call.h"
 #include "kvclient/same_host_reader.h"
 
 namespace millrace::kvclient {
 
 class PullWorker {
  public:
+  // What the client knows of ranks on its host.
+  struct SameHost {
+    explicit SameHost(std::shared_ptr<DeviceCopier> of)
+        : copier(std::move(of)), device_pools(*copier) {}
+    const std::shared_ptr<DeviceCopier> copier;
+    SameHostRanks ranks;
+    DevicePools device_pools;
+  };
+
   // All outlive the worker. `same_host`: null for pages over the transport alone.
-  PullWorker(PullQueue& queue, comm::Transport& transport, SameHostRanks* same_host,
+  PullWorker(PullQueue& queue, comm::Transport& transport, SameHost* same_host,
              DeviceCopier& copier, int thread, int32_t max_refetches);
 
   // Until the queue is closed.
@@ -40,9 +50,14 @@ class PullWorker {
   using Work = PullQueue::Work;
 
   Result<PullOutcome> fetch(const Work& work);
-  // To `places`, from the rank's memory or over the transport.
-  Result<PullOutcome> fetch_pages(const Work& work, const PagePlaces& places);
+  // Where the job's pages lie in the rank's memory; of a rank elsewhere nothing is said.
+  Result<PlaceClient::Answer> ask_for_places(const Work& work);
+  Result<PullOutcome> fetch_to_host(const Work& work, const PagePlaces& places);
   Result<PullOutcome> fetch_to_device(const Work& work, const PagePlaces& places);
+  // By way of the lane's staging memory.
+  Result<void> stage(const Work& work, const PlacedRun& placed, const SameHostRanks::Pools* pools,
+                     const PagePlaces& places, DeviceLane& lane, PullOutcome& outcome);
+  Result<void> scatter(const PageRun& run, const PagePlaces& places, DeviceLane& lane);
   Result<DeviceLane*> lane(int32_t device);
   Result<PullOutcome> fetch_scores(const Work& work);
   // Over the transport.
@@ -72,11 +87,13 @@ class PullWorker {
 
   PullQueue& queue_;
   comm::Transport& transport_;
-  SameHostRanks* const same_host_;
+  SameHost* const same_host_;
   DeviceCopier& copier_;
   const int thread_;
   const int32_t max_refetches_;
-  std::optional<SameHostReader> reader_;                  // where there is same_host_
+  std::optional<PlaceClient> place_client_;  // where there is same_host_
+  SameHostReader host_reader_;
+  DevicePoolReader device_pool_reader_;
   LandingPages landing_;                                  // observes all connections
   std::map<std::string, Connection> connections_;         // by address
   std::map<int32_t, std::unique_ptr<DeviceLane>> lanes_;  // by device

@@ -3,52 +3,29 @@
 // what a rank does to its memory meanwhile cannot harm. Staging memory is such a buffer itself.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "comm/memfd/memfd_connection.h"
-#include "kvclient/page_call.h"
+#include "kvclient/page_decoder.h"
 #include "kvclient/page_places.h"
 #include "kvclient/pull_queue.h"
-#include "kvclient/same_host_ranks.h"
+#include "kvclient/ranks/placed_run.h"
+#include "kvclient/ranks/same_host_ranks.h"
 
 namespace millrace::kvclient {
 
 class SameHostReader {
  public:
-  // Both outlive the reader. `thread`: its number in the queue.
-  SameHostReader(PullQueue& queue, SameHostRanks& ranks, int thread)
-      : queue_(queue), ranks_(ranks), thread_(thread) {}
-
-  // Fetches what it can of the job's pages and returns the others, which the transport brings: all
-  // where the rank is not on this host. An error is the rank's answer, or kCancelled.
-  Result<std::vector<PageRun>> read(const PullQueue::Work& work, const PagePlaces& places,
-                                    PullOutcome& outcome);
+  // Fetches what it can of the pages, from the rank's pools, and returns the others, which the transport
+  // brings. `pools`: null for none.
+  std::vector<PageRun> read(const PlacedRun& placed, const SameHostRanks::Pools* pools,
+                            const PagePlaces& places, const PageDecoder& decoder,
+                            PullOutcome& outcome);
 
  private:
-  struct Rank {
-    std::unique_ptr<comm::MemfdConnection> connection;
-    std::shared_ptr<const SameHostRanks::Pools> pools;  // once an answer brought them
-  };
-
-  // Null where there is no asking.
-  Rank* rank_of(const PullQueue::Work& work, const std::string& socket);
-  // Nothing where the connection failed.
-  Result<std::optional<std::vector<PlacedPage>>> ask(const PullQueue::Work& work,
-                                                     const std::string& socket, Rank& rank);
-  Result<void> map_pools(const std::string& socket, Rank& rank);
   static bool copy(const PlacedPage& page, const SameHostRanks::Pools& pools,
                    std::span<std::byte> to);
 
-  PullQueue& queue_;
-  SameHostRanks& ranks_;
-  const int thread_;
-  std::map<std::string, Rank> connected_;  // by socket
   std::vector<std::byte> page_, decoded_;
   Pieces pieces_;
 };

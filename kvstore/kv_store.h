@@ -40,6 +40,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,8 +79,8 @@ struct KvStoreConfig {
   // Host memory beside the pools, for pages on disk that are read before a reader asks for them. 0:
   // none are.
   int64_t read_ahead_bytes = kDefaultReadAheadBytes;
-  // Whether seal() moves the best pages to the device. Not where pages leave for decode nodes
-  // through host memory: a GPU's are then no faster, and each move crosses the bus.
+  // Whether seal() moves the best pages to the device. Not to a GPU's memory, where each move crosses the
+  // bus: there a page that is written takes the slot of one that carries no mass.
   bool promotes = true;
   KvGeometry geometry;  // of the one model this rank serves
 };
@@ -105,6 +106,8 @@ struct PinnedPage {
   // With pin_in_place, where `bytes` is empty: a copy of the page in host memory that is not held
   // there. It may be overwritten at any time: what is read of it counts once its checksum is right.
   std::span<const std::byte> loose_bytes;
+  // In shared_device_pool(), where the page is held there; -1: it is not.
+  int64_t device_offset = -1;
   std::span<const float> digest;  // [3, head_dim]: min, max, radius
   uint64_t checksum = 0;
   float score = 0;
@@ -118,6 +121,9 @@ class PinnedPages {
   virtual std::span<const PinnedPage> pages() const = 0;
   // Reads the pages whose bytes are empty. kExhausted, kCorrupt, kIo: of no use any more.
   virtual Result<void> load() = 0;
+  // A reader copies the pages, by their place in pages(), out of shared pools itself, though their bytes
+  // are empty: they count as pulled.
+  virtual void count_copied(std::span<const size_t> pages) = 0;
 };
 
 struct TierUse {
@@ -272,6 +278,8 @@ class KvStore {
   // The pools that other processes can map, as long as the store lives: none without
   // shares_memory. Bytes that pin_in_place finds lie in one of them.
   virtual std::vector<const SharedMemory*> shared_pools() const = 0;
+  // The device pool, where its memory is not the host's and other processes can map it.
+  virtual std::optional<SharedDeviceMemory> shared_device_pool() const = 0;
 };
 
 // kInvalidArgument, with the numbers, where the host's budget is less than the records of the

@@ -3,6 +3,7 @@
 namespace millrace::kvstore {
 
 void Pins::describe() {
+  const bool device_is_shared = source_.io.shared_device().has_value();
   for (size_t i = 0; i < entries_.size(); ++i) {
     const PageEntry& entry = *entries_[i];
     const Tier tier = entry.slots.best();
@@ -13,6 +14,9 @@ void Pins::describe() {
                  .checksum = entry.checksum,
                  .score = table_->score_of(entry),
                  .tier = tier};
+    if (tier == Tier::kDevice && device_is_shared) {
+      pages_[i].device_offset = entry.slots[tier] * source_.io.page_bytes();
+    }
     if (pages_[i].bytes.empty() && entry.slots.has(Tier::kHost)) {
       pages_[i].loose_bytes = source_.io.address(Tier::kHost, entry.slots[Tier::kHost]);
     }
@@ -46,14 +50,26 @@ Result<void> Pins::load() {
     pages_[i].bytes = bytes;
     next += page_bytes;
   }
+  count_copied(missing);
+  return {};
+}
+
+void Pins::count_copied(std::span<const size_t> pages) {
   std::vector<PageEntry*> entries;
   std::vector<PinnedPage> found;
-  for (const size_t i : missing) {
+  for (const size_t i : pages) {
     entries.push_back(entries_[i]);
     found.push_back(pages_[i]);
   }
   source_.count(entries, found);
-  return {};
+}
+
+void Pins::count_in_place() {
+  std::vector<size_t> there;
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    if (!pages_[i].bytes.empty()) there.push_back(i);
+  }
+  count_copied(there);
 }
 
 }  // namespace millrace::kvstore

@@ -23,7 +23,7 @@ class Pins final : public PinnedPages {
     ReadBudget& budget;
     // The page's bytes, if they have been read from disk ahead.
     std::function<std::optional<ReadMemory>(const PageEntry&)> read_ahead;
-    // Is told of the pages that load() has found.
+    // Is told of the pages that a reader has.
     std::function<void(std::span<PageEntry* const>, std::span<const PinnedPage>)> count;
   };
 
@@ -48,6 +48,9 @@ class Pins final : public PinnedPages {
 
   // Outside the store's lock.
   Result<void> load() override;
+  void count_copied(std::span<const size_t> pages) override;
+  // Those whose bytes are there.
+  void count_in_place();
   std::span<PageEntry* const> entries() const { return entries_; }
   PageTable& table() const { return *table_; }
 

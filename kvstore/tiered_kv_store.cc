@@ -198,7 +198,7 @@ Result<void> TieredKvStore::write_pages(const std::string& request_id, int32_t l
                                         std::span<const std::byte> kv, const PageDigest& digests) {
   MR_RETURN_IF_ERROR(check_pages(request_id, std::ssize(pages), kv, digests, geometry_));
   MR_ASSIGN_OR_RETURN(auto writes, start_writes(request_id, layer, kv_head, pages));
-  Result<void> all_copied;
+  std::vector<PageSlots> slots;
   for (size_t i = 0; i < pages.size(); ++i) {
     auto& page = writes.pages[i];
     const auto page_bytes = static_cast<size_t>(geometry_.page_bytes());
@@ -209,10 +209,11 @@ Result<void> TieredKvStore::write_pages(const std::string& request_id, int32_t l
     for (const auto& values : {digests.min, digests.max, digests.radius}) {
       next = std::ranges::copy(values.subspan(i * head_dim, head_dim), next).out;
     }
-    auto copied = io_.write(page.slots, bytes);
-    page.copied = copied.ok();
-    if (all_copied.ok()) all_copied = std::move(copied);
+    slots.push_back(page.slots);
   }
+  std::vector<uint8_t> failed(pages.size());
+  auto all_copied = io_.write_many(slots, kv, failed);
+  for (size_t i = 0; i < pages.size(); ++i) writes.pages[i].copied = failed[i] == 0;
   finish_writes(writes);
   return all_copied;
 }
@@ -232,6 +233,9 @@ Result<TieredKvStore::PageWrites> TieredKvStore::start_writes(const std::string&
   writes.pages.reserve(entries.size());
   for (PageEntry* entry : entries) {
     entry->state = PageState::kWriting;
+    // Where seal() brings no page to the device, it comes there now or never: until its scores are there
+    // it goes before all pages that carry no mass.
+    if (!promotes_) entry->priority.share = 1;
     --writes.table->num_unwritten;
     writes.pages.push_back({.entry = entry, .slots = residency_.take_for_write(*entry)});
   }
@@ -427,7 +431,7 @@ Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_in_place(const std::stri
                                                                  std::span<const int64_t> pages) {
   MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
   follow(*pins);
-  count_hits(pins->entries(), pins->pages());
+  pins->count_in_place();
   return std::unique_ptr<PinnedPages>(std::move(pins));
 }
 
@@ -513,7 +517,6 @@ void TieredKvStore::count_hits(std::span<PageEntry* const> entries,
                                std::span<const PinnedPage> pages) {
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < pages.size(); ++i) {
-    if (pages[i].bytes.empty()) continue;
     ++page_hits_[pages[i].tier];
     residency_.count_hit(*entries[i]);
   }

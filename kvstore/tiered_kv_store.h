@@ -89,6 +89,9 @@ class TieredKvStore final : public KvStore {
     io_.prefault(num_threads, then);
   }
   std::vector<const SharedMemory*> shared_pools() const override { return io_.shared(); }
+  std::optional<SharedDeviceMemory> shared_device_pool() const override {
+    return io_.shared_device();
+  }
 
  private:
   // Pages that nobody else writes, and what becomes of each.
@@ -143,8 +146,8 @@ class TieredKvStore final : public KvStore {
   // A reader has these pages: what it will ask for next is read ahead.
   void follow(const Pins& pins);
   std::optional<ReadMemory> take_read_ahead(const PageTable& table, const PageEntry& page);
-  // Of pages whose bytes a reader has: others are counted once load() has found them, or by the
-  // request over the transport that follows.
+  // Of pages that a reader has: those whose bytes are empty once load() has found them, or the reader is
+  // told where to copy them.
   void count_hits(std::span<PageEntry* const> entries, std::span<const PinnedPage> pages);
   // Under expire_leases(), every kHitHalfLife: what was pulled long ago counts less.
   void cool_pages();

@@ -65,7 +65,7 @@ MAY_INCLUDE = {
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
     "kernels/cuda/sm90/estimation/vertical_slash": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
-    "kernels/cuda": "kernels/api kernels/index kernels/cuda/*",
+    "kernels/cuda": "common/system kernels/api kernels/index kernels/cuda/*",
     "comm/api": "",
     "comm/net": "",
     "comm/local": "comm/api",
@@ -127,8 +127,9 @@ MAY_INCLUDE = {
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
     "kvclient/device": "",
+    "kvclient/ranks": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/order kvclient/device",
     "kvclient": "comm/api comm/memfd common/pages common/system protocol kvclient/manifest kvclient/handover kvclient/order"
-    " kvclient/device",
+    " kvclient/device kvclient/ranks",
     "kvclient/c": "comm/any comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode/pool": "kvclient kvclient/manifest",
     "decode/attention": "common/pages kernels/cpu/runtime decode/pool",

@@ -1,5 +1,7 @@
 #include "bench/kvclient/device_memory.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -20,7 +22,8 @@ const kvclient::CudaDriver& the_driver() {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(int32_t device, int64_t bytes) : driver_(the_driver()), bytes_(bytes) {
+DeviceMemory::DeviceMemory(int32_t device, int64_t bytes)
+    : driver_(the_driver()), ordinal_(device), bytes_(bytes) {
   MR_CHECK(driver_.device_get(&device_, device) == 0, "no CUDA device {}", device);
   MR_CHECK(driver_.retain_primary_context(&context_, device_) == 0, "no context");
   MR_CHECK(driver_.push_context(context_) == 0, "no context");
@@ -56,6 +59,28 @@ double DeviceMemory::plain_copy_s() const {
   const double elapsed = watch.elapsed_s();
   driver_.destroy_stream(stream);
   driver_.free_host(pinned);
+  return elapsed;
+}
+
+double DeviceMemory::peer_copy_s(int32_t from_device) const {
+  const DeviceMemory from(from_device, bytes_);
+  // What the client has no use for.
+  void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
+  const auto enable_peer =
+      reinterpret_cast<int (*)(void*, unsigned)>(::dlsym(library, "cuCtxEnablePeerAccess"));
+  const auto copy = reinterpret_cast<int (*)(uint64_t, uint64_t, size_t, void*)>(
+      ::dlsym(library, "cuMemcpyDtoDAsync_v2"));
+  MR_CHECK(driver_.push_context(context_) == 0, "no context");
+  if (from_device != ordinal_) enable_peer(from.context_, 0);  // once it is enabled, an error
+  void* stream = nullptr;
+  MR_CHECK(driver_.create_stream(&stream, 1) == 0, "a stream");
+  const Stopwatch watch;
+  MR_CHECK(copy(address_, from.address_, static_cast<size_t>(bytes_), stream) == 0, "copying");
+  MR_CHECK(driver_.synchronize(stream) == 0, "copying");
+  const double elapsed = watch.elapsed_s();
+  driver_.destroy_stream(stream);
+  void* popped = nullptr;
+  driver_.pop_context(&popped);
   return elapsed;
 }
 

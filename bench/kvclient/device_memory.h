@@ -21,9 +21,12 @@ class DeviceMemory {
   void copy_to_host(std::byte* to) const;
   // Seconds for all of it from pinned memory, 1 GiB that is sent again and again by one call each.
   double plain_copy_s() const;
+  // From the memory of a GPU, as much on it, in one call.
+  double peer_copy_s(int32_t from_device) const;
 
  private:
   const kvclient::CudaDriver& driver_;
+  const int32_t ordinal_;
   const int64_t bytes_;
   int device_ = 0;
   void* context_ = nullptr;

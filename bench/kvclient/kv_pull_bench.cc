@@ -3,7 +3,8 @@
 //   kv_pull_bench --paths tcp,ucx-tcp --ranks 2 --threads 2
 // tcp and tls (with --tls-cert and --tls-key, for 127.0.0.1 and signed by itself): comm/tcp; ucx-tcp and
 // ucx-shm: comm/ucx; same-host: from the ranks' memory.
-// With --to-device 0 the blocks are in the memory of GPU 0.
+// With --to-device 0 the blocks are in the memory of GPU 0, and with --from-device 1 the ranks have their pages in
+// the memory of GPU 1, too, from which a pull of the path same-host reads them.
 // Prints a line for each thing measured: the median of the repeats. After each path, pages in the
 // blocks are compared with what the ranks wrote. Takes three times the memory of the cache.
 #include <fmt/format.h>
@@ -47,6 +48,7 @@ struct Options {
   std::string layout = "hnd";
   int repeats = 5;
   int32_t to_device = kvclient::kHostMemory;
+  std::vector<int> from_device;
   bool on_disk = false;
   bool baselines = true;
   bool one_call = false;
@@ -75,6 +77,11 @@ std::string scheme_of(const std::string& path) {
   return path.starts_with("ucx") ? "ucx" : path == "tls" ? "tls" : "tcp";
 }
 
+int device_of(const Options& options, int rank) {
+  if (options.from_device.empty()) return -1;
+  return options.from_device[static_cast<size_t>(rank) % options.from_device.size()];
+}
+
 std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
   std::vector<std::unique_ptr<RankProcess>> ranks;
   const int32_t heads = options.kv_heads / options.ranks;
@@ -92,6 +99,7 @@ std::vector<std::unique_ptr<RankProcess>> start_ranks(const Options& options) {
   }
   for (int rank = 0; rank < options.ranks; ++rank) {
     settings.geometry.first_kv_head = rank * heads;
+    settings.from_device = device_of(options, rank);
     ranks.push_back(std::make_unique<RankProcess>(settings));
   }
   return ranks;
@@ -320,6 +328,10 @@ void measure_path(const Options& options, const std::string& path, int threads, 
   if (device) {
     report("plain copies from pinned memory to the GPU", bytes, options.repeats,
            [&] { return device->plain_copy_s(); });
+    for (const int from : std::set(options.from_device.begin(), options.from_device.end())) {
+      report(fmt::format("plain copy from the memory of GPU {}", from), bytes, options.repeats,
+             [&] { return device->peer_copy_s(from); });
+    }
   }
   std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
   kvclient::PullStats stats;
@@ -379,6 +391,10 @@ int main(int argc, char** argv) {
   app.add_option("--layout", options.layout, "hnd, nhd, vllm or pages");
   app.add_option("--repeats", options.repeats, "of each measurement");
   app.add_option("--to-device", options.to_device, "into the memory of this GPU")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--from-device", options.from_device,
+                 "the ranks' device pools are in the memory of this GPU, or of these in turn")
+      ->delimiter(',')
       ->check(CLI::NonNegativeNumber);
   app.add_option("--tls-cert", options.tls.certificate, "of the ranks, for the path tls");
   app.add_option("--tls-key", options.tls.key, "its key");

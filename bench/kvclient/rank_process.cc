@@ -17,6 +17,8 @@
 #include "comm/net/address_scheme.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/ucx/ucx_transport.h"
+#include "kernels/cuda/cuda_device.h"
+#include "worker/store/device_tier.h"
 #include "worker/store/kv_server.h"
 
 namespace millrace::bench {
@@ -51,18 +53,29 @@ void fill_layers(kvstore::KvStore& store, const RankSettings& settings, int32_t 
   }
 }
 
-std::unique_ptr<kvstore::KvStore> filled_store(const RankSettings& settings) {
+// `device`: null for none.
+std::unique_ptr<kvstore::KvStore> filled_store(const RankSettings& settings,
+                                               kernels::Device* device) {
   const auto& geometry = settings.geometry;
   const int64_t pages = settings.num_tokens / geometry.page_tokens;
   const int64_t all = pages * geometry.num_layers * geometry.num_kv_heads;
   const int64_t bytes = all * geometry.page_bytes();
+  std::unique_ptr<kvstore::SlotMemory> device_memory;
+  if (device != nullptr) {
+    device_memory =
+        must(worker::DeviceTier::create(*device, all, geometry.page_bytes(), /*shares=*/true));
+  }
+  // With a device's, the records of as many pages again.
+  const int64_t records = (device != nullptr ? 2 : 1) * all * geometry.record_bytes();
   auto store = must(kvstore::make_kv_store(
-      {.host_bytes = (settings.on_disk ? 0 : bytes) + all * geometry.record_bytes(),
+      {.device_bytes = device != nullptr ? bytes : 0,
+       .host_bytes = (settings.on_disk ? 0 : bytes) + records,
        .disk_bytes = settings.on_disk ? bytes : 0,
        .disk_directory = settings.on_disk ? std::filesystem::temp_directory_path().string() : "",
        .shares_memory = true,
+       .promotes = false,
        .geometry = geometry},
-      Clock::steady()));
+      Clock::steady(), std::move(device_memory)));
   std::vector<int64_t> numbers(static_cast<size_t>(pages));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   must(store->begin_request("r", settings.num_tokens, numbers));
@@ -120,7 +133,10 @@ void RankProcess::serve(const RankSettings& settings, int told) {
       transports.push_back(std::make_unique<comm::TcpTransport>(
           comm::TcpOptions{.server_threads = threads, .server_tls = settings.tls}));
     }
-    const auto store = filled_store(settings);
+    const auto device = settings.from_device < 0
+                            ? nullptr
+                            : must(kernels::make_cuda_device({.index = settings.from_device}));
+    const auto store = filled_store(settings, device.get());
     std::vector<std::unique_ptr<worker::KvServer>> servers;
     std::string addresses;
     for (const auto& transport : transports) {

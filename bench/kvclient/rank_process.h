@@ -1,5 +1,4 @@
-// A rank as a process of its own: a store whose host tier holds a cache, and its KV server. Ends with
-// the object.
+// A rank as a process of its own: a store that holds a cache, and its KV server. Ends with the object.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +16,8 @@ struct RankSettings {
   int64_t num_tokens = 0;
   int server_threads = 0;
   bool on_disk = false;
+  int from_device =
+      -1;  // the device pool, in the memory of this GPU, has all pages, and the host pool copies
   TlsFiles tls;  // with a certificate: at a tls:// address as well
 };
 

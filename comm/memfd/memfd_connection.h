@@ -27,6 +27,8 @@ class MemfdConnection final : public Interruptible {
   std::vector<FileDescriptor> take_descriptors() { return std::exchange(descriptors_, {}); }
   // As of a TransportConnection.
   void interrupt() override;
+  // To be polled: it hangs up once the other end is gone.
+  int descriptor() const { return socket_.descriptor(); }
 
  private:
   explicit MemfdConnection(PacketSocket socket) : socket_(std::move(socket)) {}

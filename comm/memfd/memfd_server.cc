@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -155,13 +156,14 @@ Result<void> MemfdServer::receive(Client& client) {
 Result<void> MemfdServer::answer(Client& client, std::string_view request) {
   hold(client, nullptr);
   Answer answer = handler_(request);
-  const bool gives = answer.granted && !client.has_descriptors;
+  const size_t given = client.num_descriptors;
+  const size_t wanted = std::max(given, std::min(answer.num_descriptors, descriptors_.size()));
   if (!hold(client, std::move(answer.keep_alive))) {
     return Error(Errc::kPeerLost, "dropped meanwhile");
   }
-  MR_RETURN_IF_ERROR(client.socket.send(
-      answer.text, gives ? std::span<const int>(descriptors_) : std::span<const int>()));
-  if (gives) client.has_descriptors = true;
+  MR_RETURN_IF_ERROR(
+      client.socket.send(answer.text, std::span(descriptors_).subspan(given, wanted - given)));
+  client.num_descriptors = wanted;
   return {};
 }
 

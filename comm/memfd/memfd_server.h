@@ -33,13 +33,15 @@ class MemfdServer {
  public:
   struct Answer {
     std::string text;  // < kMaxPacketBytes
-    bool granted = false;
+    // So many of the first descriptors are for its asker, which is sent those that it does not have; 0: a
+    // refusal.
+    size_t num_descriptors = 0;
     std::shared_ptr<void> keep_alive;
   };
   // On threads of the server, on several at once. It sees what any process of this user sends.
   using Handler = std::function<Answer(std::string_view request)>;
 
-  // `descriptors`, of SharedMemory, outlive the server. kIo.
+  // `descriptors`, of SharedMemory or of what else can be mapped by one, outlive the server. kIo.
   static Result<std::unique_ptr<MemfdServer>> start(std::vector<int> descriptors, Handler handler,
                                                     const MemfdServerOptions& options);
   MemfdServer(const MemfdServer&) = delete;
@@ -53,7 +55,7 @@ class MemfdServer {
   struct Client {
     explicit Client(PacketSocket connected) : socket(std::move(connected)) {}
     const PacketSocket socket;
-    std::atomic<bool> has_descriptors = false;  // one thread after another serves a client
+    std::atomic<size_t> num_descriptors = 0;  // sent; one thread after another serves a client
     // Guarded by the server's mutex.
     std::shared_ptr<void> held;
     TimePoint held_since;

@@ -39,6 +39,10 @@ Result<HostLock> Device::lock_host(std::span<std::byte>) {
   return error(Errc::kUnsupported, "{}: its memory is the host's", info().name);
 }
 
+Result<SharedBuffer> Device::allocate_shared(int64_t) {
+  return error(Errc::kUnsupported, "{}: other processes cannot map its memory", info().name);
+}
+
 void Device::route(const RouteParams&) {
   refuse(*this, kExperts);
 }

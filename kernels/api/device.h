@@ -123,6 +123,14 @@ class DeviceBuffer {
   int64_t bytes_ = 0;
 };
 
+// Device memory that other processes of the host can map, by a descriptor of which the buffer has one
+// until it is freed. It stays as long as one of them has it mapped.
+struct SharedBuffer {
+  DeviceBuffer memory;
+  int descriptor = -1;
+  int64_t mapped_bytes = 0;  // what the descriptor names, from memory.data() on
+};
+
 // Host memory that the device copies from and to at full speed (page-locked on a GPU). As
 // DeviceBuffer otherwise.
 class HostBuffer {
@@ -176,6 +184,8 @@ class Device {
   // 64-byte aligned. kExhausted with the numbers when it does not fit.
   virtual Result<DeviceBuffer> allocate(int64_t bytes) = 0;
   virtual Result<HostBuffer> allocate_host(int64_t bytes) = 0;
+  // One byte at least. kExhausted; kUnsupported: the device, or where this process runs, has none.
+  virtual Result<SharedBuffer> allocate_shared(int64_t bytes);
   // Whole pages of the system, on any thread, whatever others do with the device. kUnsupported: the
   // device's memory is the host's, or the host's is not seen under the same addresses; kExhausted: the
   // system locks no more. A single copy() or copy_rows() must stay within what was locked at once.

@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/units.h"
 #include "kernels/cuda/cuda_copy_lane.h"
+#include "kernels/cuda/exported_memory.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/copy_rows_async.h"
 #include "kernels/cuda/runtime/event_ring.h"
@@ -64,6 +65,7 @@ class CudaDevice final : public Device {
         l2_bytes_(properties.l2CacheSize),
         total_bytes_(static_cast<int64_t>(properties.totalGlobalMem)),
         pool_(index),
+        exported_(index),
         uploads_(stream_.get()) {}
 
   DeviceInfo info() const override {
@@ -121,6 +123,15 @@ class CudaDevice final : public Device {
                    format_bytes(bytes));
     }
     return HostBuffer(this, data, bytes);
+  }
+
+  Result<SharedBuffer> allocate_shared(int64_t bytes) override {
+    MR_CHECK(bytes > 0, "allocation of {} bytes", bytes);
+    use();
+    MR_ASSIGN_OR_RETURN(const auto block, exported_.allocate(bytes));
+    return SharedBuffer{.memory = DeviceBuffer(this, block.data, bytes),
+                        .descriptor = block.descriptor,
+                        .mapped_bytes = block.num_bytes};
   }
 
   Result<HostLock> lock_host(std::span<std::byte> memory) override {
@@ -242,6 +253,7 @@ class CudaDevice final : public Device {
 
   void free(void* data, int64_t bytes) noexcept override {
     cudaSetDevice(index_);
+    if (exported_.free(data)) return;
     bytes <= kPooledBytes ? pool_.free(data) : static_cast<void>(cudaFree(data));
   }
   void free_host(void* data) noexcept override {
@@ -261,6 +273,7 @@ class CudaDevice final : public Device {
   int64_t l2_bytes_;
   int64_t total_bytes_;
   cuda::MemoryPool pool_;
+  cuda::ExportedMemory exported_;
   cuda::PinnedMemory pinned_;
   cuda::LockedMemory locked_;
   cuda::Stream stream_;

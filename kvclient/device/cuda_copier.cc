@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "common/units.h"
+#include "kvclient/device/cuda_pool.h"
+#include "kvclient/device/gather_ptx.h"
 #include "kvclient/device/scatter_ptx.h"
 
 namespace millrace::kvclient {
@@ -25,6 +27,19 @@ struct WarpCopy {
   uint32_t bytes;
 };
 static_assert(sizeof(WarpCopy) == 16);
+static_assert(sizeof(PooledPage) == 24);  // read by the kernel, too
+
+constexpr unsigned kGatherThreads = 256;  // of a page; gather.cu has the same
+
+// Calls `add` with what one warp is to copy of the piece, part after part.
+template <typename Add>
+void for_each_warp(const DevicePiece& piece, const Add& add) {
+  for (uint32_t at = 0; at < piece.bytes; at += kWarpBytes) {
+    add(WarpCopy{.to = reinterpret_cast<uint64_t>(piece.to) + at,
+                 .from = piece.from + at,
+                 .bytes = std::min(piece.bytes - at, kWarpBytes)});
+  }
+}
 
 // The context is current on this thread for as long as it lives.
 class ContextScope {
@@ -55,6 +70,7 @@ class CudaCopier::Lane final : public DeviceLane {
   ~Lane() override {
     const ContextScope scope(driver_, gpu_.context);
     drop_memory();
+    drop_lists();
     if (stream_ != nullptr) driver_.destroy_stream(stream_);
   }
 
@@ -104,7 +120,84 @@ class CudaCopier::Lane final : public DeviceLane {
     return {};
   }
 
+  Result<std::vector<bool>> gather(const DevicePool& pool, int64_t page_bytes,
+                                   std::span<const PooledPage> pages,
+                                   std::span<const DevicePiece> pieces) override {
+    const ContextScope scope(driver_, gpu_.context);
+    MR_RETURN_IF_ERROR(scope.check());
+    pages_.clear();
+    copies_.clear();
+    for (const PooledPage& page : pages) {
+      const auto first = static_cast<uint32_t>(copies_.size());
+      for (const auto& piece : pieces.subspan(page.first_piece, page.num_pieces)) {
+        for_each_warp(piece, [&](const WarpCopy& copy) { copies_.push_back(copy); });
+      }
+      pages_.push_back({.offset = page.offset,
+                        .checksum = page.checksum,
+                        .first_piece = first,
+                        .num_pieces = static_cast<uint32_t>(copies_.size()) - first});
+    }
+    MR_RETURN_IF_ERROR(make_lists());
+    const auto sent = send_gather(dynamic_cast<const CudaPool&>(pool), page_bytes);
+    const auto ended = driver_.check(driver_.synchronize(stream_), "gathering pages on the GPU");
+    MR_RETURN_IF_ERROR(sent);
+    MR_RETURN_IF_ERROR(ended);
+    const auto* right = reinterpret_cast<const uint32_t*>(lists_);
+    std::vector<bool> found(right, right + pages.size());
+    return found;
+  }
+
  private:
+  // [whether a page is right, 32 bits each][pages][copies]
+  size_t pages_at() const { return round_up(pages_.size() * sizeof(uint32_t), size_t{kAlign}); }
+  size_t copies_at() const {
+    return round_up(pages_at() + pages_.size() * sizeof(PooledPage), size_t{kAlign});
+  }
+  size_t lists_end() const { return copies_at() + copies_.size() * sizeof(WarpCopy); }
+
+  // What the kernel reads, in pinned memory; of the pages, none is right yet.
+  Result<void> make_lists() {
+    if (lists_end() > lists_bytes_) {
+      drop_lists();
+      const size_t bytes = 2 * lists_end();
+      void* host = nullptr;
+      MR_RETURN_IF_ERROR(driver_.check(driver_.allocate_host(&host, bytes, 0), "pinned memory"));
+      lists_ = static_cast<std::byte*>(host);
+      MR_RETURN_IF_ERROR(
+          driver_.check(driver_.allocate(&device_lists_, bytes), "memory of the GPU"));
+      lists_bytes_ = bytes;
+    }
+    std::memset(lists_, 0, pages_at());
+    std::memcpy(lists_ + pages_at(), pages_.data(), pages_.size() * sizeof(PooledPage));
+    std::memcpy(lists_ + copies_at(), copies_.data(), copies_.size() * sizeof(WarpCopy));
+    return {};
+  }
+
+  void drop_lists() {
+    if (lists_ != nullptr) driver_.free_host(lists_);
+    if (device_lists_ != 0) driver_.free(device_lists_);
+    lists_ = nullptr;
+    device_lists_ = 0;
+    lists_bytes_ = 0;
+  }
+
+  Result<void> send_gather(const CudaPool& pool, int64_t page_bytes) {
+    MR_RETURN_IF_ERROR(
+        driver_.check(driver_.copy_to_device(device_lists_ + pages_at(), lists_ + pages_at(),
+                                             lists_end() - pages_at(), stream_),
+                      "telling the GPU what to gather"));
+    CudaDriver::Address from = pool.address(), pages = device_lists_ + pages_at(),
+                        copies = device_lists_ + copies_at();
+    auto bytes = static_cast<uint32_t>(page_bytes);
+    // Pinned memory has the same address on the GPU, which writes there what it has found.
+    auto* right = lists_;
+    std::array<void*, 5> parameters{&from, &pages, &copies, &bytes, &right};
+    return driver_.check(
+        driver_.launch(gpu_.gather, static_cast<unsigned>(pages_.size()), 1, 1, kGatherThreads, 1,
+                       1, bytes, stream_, parameters.data(), nullptr),
+        "gathering pages on the GPU");
+  }
+
   static int64_t list_bytes(int64_t data_bytes) {
     return data_bytes / 4 + int64_t{kAlign} * static_cast<int64_t>(sizeof(WarpCopy));
   }
@@ -146,6 +239,12 @@ class CudaCopier::Lane final : public DeviceLane {
   std::byte* host_ = nullptr;  // [data_bytes_][list]
   CudaDriver::Address device_ = 0;
   int64_t data_bytes_ = 0;
+  // Of gather().
+  std::vector<PooledPage> pages_;
+  std::vector<WarpCopy> copies_;
+  std::byte* lists_ = nullptr;
+  CudaDriver::Address device_lists_ = 0;
+  size_t lists_bytes_ = 0;
 };
 
 CudaCopier::~CudaCopier() {
@@ -154,7 +253,8 @@ CudaCopier::~CudaCopier() {
   for (const auto& [ordinal, gpu] : gpus_) {
     {
       const ContextScope scope(**driver, gpu.context);
-      (*driver)->unload_module(gpu.module);
+      (*driver)->unload_module(gpu.scatter_module);
+      (*driver)->unload_module(gpu.gather_module);
     }
     (*driver)->release_primary_context(gpu.device);
   }
@@ -164,31 +264,50 @@ Result<void> CudaCopier::prepare(const CudaDriver& driver, Gpu& gpu) {
   const ContextScope scope(driver, gpu.context);
   MR_RETURN_IF_ERROR(scope.check());
   MR_RETURN_IF_ERROR(
-      driver.check(driver.load_module(&gpu.module, kScatterPtx), "loading the copy kernel"));
-  return driver.check(driver.get_function(&gpu.scatter, gpu.module, "mr_scatter"),
-                      "finding the copy kernel");
+      driver.check(driver.load_module(&gpu.scatter_module, kScatterPtx), "loading a copy kernel"));
+  MR_RETURN_IF_ERROR(
+      driver.check(driver.load_module(&gpu.gather_module, kGatherPtx), "loading a copy kernel"));
+  MR_RETURN_IF_ERROR(
+      driver.check(driver.get_function(&gpu.scatter, gpu.scatter_module, "mr_scatter"),
+                   "finding a copy kernel"));
+  return driver.check(driver.get_function(&gpu.gather, gpu.gather_module, "mr_gather"),
+                      "finding a copy kernel");
+}
+
+Result<const CudaCopier::Gpu*> CudaCopier::gpu(const CudaDriver& driver, int32_t device) {
+  const auto known = gpus_.find(device);
+  if (known != gpus_.end()) return &known->second;
+  Gpu gpu;
+  if (driver.device_get(&gpu.device, device) != 0) {
+    return error(Errc::kUnsupported, "there is no CUDA device {}", device);
+  }
+  MR_RETURN_IF_ERROR(driver.check(driver.retain_primary_context(&gpu.context, gpu.device),
+                                  "the GPU's primary context"));
+  if (auto prepared = prepare(driver, gpu); !prepared.ok()) {
+    driver.release_primary_context(gpu.device);
+    return prepared.error();
+  }
+  return &gpus_.emplace(device, gpu).first->second;
 }
 
 Result<std::unique_ptr<DeviceLane>> CudaCopier::open(int32_t device) {
   MR_ASSIGN_OR_RETURN(const CudaDriver* const driver, CudaDriver::get());
   const std::lock_guard lock(mutex_);
-  auto known = gpus_.find(device);
-  if (known == gpus_.end()) {
-    Gpu gpu;
-    if (driver->device_get(&gpu.device, device) != 0) {
-      return error(Errc::kUnsupported, "there is no CUDA device {}", device);
-    }
-    MR_RETURN_IF_ERROR(driver->check(driver->retain_primary_context(&gpu.context, gpu.device),
-                                     "the GPU's primary context"));
-    if (auto prepared = prepare(*driver, gpu); !prepared.ok()) {
-      driver->release_primary_context(gpu.device);
-      return prepared.error();
-    }
-    known = gpus_.emplace(device, gpu).first;
-  }
-  auto lane = std::make_unique<Lane>(*driver, known->second);
+  MR_ASSIGN_OR_RETURN(const Gpu* const gpu, this->gpu(*driver, device));
+  auto lane = std::make_unique<Lane>(*driver, *gpu);
   MR_RETURN_IF_ERROR(lane->prepare());
   return std::unique_ptr<DeviceLane>(std::move(lane));
+}
+
+Result<std::shared_ptr<const DevicePool>> CudaCopier::map(int32_t device, int descriptor,
+                                                          int64_t bytes) {
+  MR_ASSIGN_OR_RETURN(const CudaDriver* const driver, CudaDriver::get());
+  const std::lock_guard lock(mutex_);
+  MR_ASSIGN_OR_RETURN(const Gpu* const gpu, this->gpu(*driver, device));
+  const ContextScope scope(*driver, gpu->context);
+  MR_RETURN_IF_ERROR(scope.check());
+  MR_ASSIGN_OR_RETURN(auto pool, CudaPool::map(*driver, gpu->device, descriptor, bytes));
+  return std::shared_ptr<const DevicePool>(std::move(pool));
 }
 
 }  // namespace millrace::kvclient

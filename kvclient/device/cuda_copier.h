@@ -1,6 +1,7 @@
 // Brings pages to the memory of an NVIDIA GPU: what a request brought crosses the bus in one copy,
 // with a list of its pieces behind it, and a kernel on the GPU writes them where they belong. So the
-// layout of an engine's blocks does not decide how fast the bus is. Each lane has pinned memory, as
+// layout of an engine's blocks does not decide how fast the bus is. Pages of a rank's pool on a GPU are read,
+// checked and written by one kernel (gather.cu). Each lane has pinned memory, as
 // much on the GPU, and a stream of its own, which waits for no other stream and holds none up.
 #pragma once
 
@@ -21,17 +22,23 @@ class CudaCopier final : public DeviceCopier {
   ~CudaCopier() override;
 
   Result<std::unique_ptr<DeviceLane>> open(int32_t device) override;
+  Result<std::shared_ptr<const DevicePool>> map(int32_t device, int descriptor,
+                                                int64_t bytes) override;
 
  private:
   // Of one GPU: the process' primary context, which an engine's CUDA runtime uses too.
   struct Gpu {
     int device = 0;
     void* context = nullptr;
-    void* module = nullptr;
+    void* scatter_module = nullptr;
+    void* gather_module = nullptr;
     void* scatter = nullptr;
+    void* gather = nullptr;
   };
   class Lane;
   static Result<void> prepare(const CudaDriver& driver, Gpu& gpu);
+  // With the mutex held.
+  Result<const Gpu*> gpu(const CudaDriver& driver, int32_t device);
 
   std::mutex mutex_;
   std::map<int32_t, Gpu> gpus_;  // by ordinal

@@ -35,6 +35,13 @@ Result<CudaDriver> load() {
   find(driver.copy_to_device, "cuMemcpyHtoDAsync_v2");
   find(driver.copy_to_host, "cuMemcpyDtoH_v2");
   find(driver.launch, "cuLaunchKernel");
+  find(driver.import_memory, "cuMemImportFromShareableHandle");
+  find(driver.release_memory, "cuMemRelease");
+  find(driver.reserve_addresses, "cuMemAddressReserve");
+  find(driver.free_addresses, "cuMemAddressFree");
+  find(driver.map_memory, "cuMemMap");
+  find(driver.unmap_memory, "cuMemUnmap");
+  find(driver.set_access, "cuMemSetAccess");
   find(driver.error_name, "cuGetErrorName");
   if (!missing.empty()) {
     return error(Errc::kUnsupported, "the CUDA driver has no {}", missing);

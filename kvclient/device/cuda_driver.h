@@ -9,10 +9,18 @@
 
 namespace millrace::kvclient {
 
-// As cuda.h declares them: the driver's binary interface, stable since CUDA 4.
+// As cuda.h declares them: the driver's binary interface, stable since CUDA 4, of memory that is mapped
+// since 10.2.
 struct CudaDriver {
   using Status = int;
   using Address = unsigned long long;
+  using MemoryHandle = unsigned long long;
+  // CUmemAccessDesc: who may do what with a range of addresses.
+  struct MemoryAccess {
+    int location_type;
+    int location_id;
+    int flags;
+  };
 
   Status (*init)(unsigned flags);
   Status (*device_get)(int* device, int ordinal);
@@ -35,6 +43,15 @@ struct CudaDriver {
   Status (*launch)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                    void* stream, void** parameters, void** extra);
+  Status (*import_memory)(MemoryHandle* memory, void* os_handle, int handle_type);
+  Status (*release_memory)(MemoryHandle memory);
+  Status (*reserve_addresses)(Address* address, size_t bytes, size_t alignment, Address at,
+                              unsigned long long flags);
+  Status (*free_addresses)(Address address, size_t bytes);
+  Status (*map_memory)(Address address, size_t bytes, size_t offset, MemoryHandle memory,
+                       unsigned long long flags);
+  Status (*unmap_memory)(Address address, size_t bytes);
+  Status (*set_access)(Address address, size_t bytes, const MemoryAccess* access, size_t count);
   Status (*error_name)(Status status, const char** name);
 
   // Loaded and initialised once. kUnsupported: there is none, or no GPU.

@@ -1,6 +1,7 @@
 // How pages reach the memory of a device: through staging memory of the host, from which what was
-// checked there is brought to where it belongs. The client knows no more of devices than this, so
-// that it needs none.
+// checked there is brought to where it belongs; or from a rank's pool in the memory of a device of this
+// host, where the device itself checks them. The client knows no more of devices than this, so that it
+// needs none.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,31 @@ struct DevicePiece {
   uint32_t bytes = 0;
 };
 
+// A rank's pool in the memory of a device, mapped to be read by a device of this process; it stays
+// valid when the rank ends. Destroying it unmaps it: no gather from it is under way by then.
+class DevicePool {
+ public:
+  explicit DevicePool(int64_t bytes) : bytes_(bytes) {}
+  virtual ~DevicePool() = default;
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const int64_t bytes_;
+};
+
+// What a lane can gather: pages of whole KiB, up to what a multiprocessor shares.
+inline constexpr int64_t kGatheredPageStep = 1024;
+inline constexpr int64_t kMaxGatheredPageBytes = int64_t{32} << 10;
+
+// A page in a DevicePool, and which pieces it is to become.
+struct PooledPage {
+  uint64_t offset = 0;  // 16-byte aligned
+  uint64_t checksum = 0;
+  uint32_t first_piece = 0;
+  uint32_t num_pieces = 0;
+};
+
 // Of one thread of a client and one device.
 class DeviceLane {
  public:
@@ -31,6 +57,12 @@ class DeviceLane {
   // and visible to work that is given to the device from then on. After an error nothing writes
   // there any more. kInternal: the device's error.
   virtual Result<void> scatter(int64_t bytes, std::span<const DevicePiece> pieces) = 0;
+  // Brings pages from `pool`, of this device, to where their pieces belong; DevicePiece::from counts in
+  // the page. Returns which pages are what their rank wrote: of others nothing is written. Otherwise as
+  // scatter(). The caller has checked that the pages lie in the pool.
+  virtual Result<std::vector<bool>> gather(const DevicePool& pool, int64_t page_bytes,
+                                           std::span<const PooledPage> pages,
+                                           std::span<const DevicePiece> pieces) = 0;
 };
 
 // Thread-safe.
@@ -40,6 +72,10 @@ class DeviceCopier {
 
   // kUnsupported: no such device, or no driver. The copier outlives the lane.
   virtual Result<std::unique_ptr<DeviceLane>> open(int32_t device) = 0;
+  // Memory of `bytes` behind a descriptor that another process has exported, for the lanes of this
+  // device. kUnsupported: the device does not reach it, or what the descriptor names is none.
+  virtual Result<std::shared_ptr<const DevicePool>> map(int32_t device, int descriptor,
+                                                        int64_t bytes) = 0;
 };
 
 }  // namespace millrace::kvclient

@@ -1,10 +1,12 @@
-// What one request asks a rank for. Heads count in the model.
+// What one request asks a rank for, and what it says of each page. Heads count in the model.
 #pragma once
 
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "common/tier.h"
 
 namespace millrace::kvclient {
 
@@ -27,6 +29,13 @@ struct PageRun {
   int64_t page(int64_t i) const {
     return named.empty() ? first_page + i : named[static_cast<size_t>(i)];
   }
+};
+
+// What one page came with.
+struct PulledPage {
+  uint64_t checksum = 0;
+  float score = 0;
+  Tier tier = Tier::kDevice;
 };
 
 // Scores of all pages that the rank holds.

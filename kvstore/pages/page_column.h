@@ -45,6 +45,7 @@ struct PageEntry {
   PagePriority priority;     // by the request that scored it last
   PageState state = PageState::kUnwritten;
   bool scored = false;
+  bool set_aside = false;  // in a queue of pinned pages (residency.h)
 };
 
 static_assert(sizeof(PageEntry) <= kPageEntryBytes);

@@ -20,6 +20,27 @@ Result<void> PageIo::write(const PageSlots& slots, std::span<const std::byte> by
   return {};
 }
 
+Result<void> PageIo::write_many(std::span<const PageSlots> slots, std::span<const std::byte> bytes,
+                                std::span<uint8_t> failed) {
+  const auto page_bytes = static_cast<size_t>(page_bytes_);
+  std::vector<int64_t> run;
+  Result<void> all;
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    // Runs of pages that have a slot there: all, mostly.
+    for (size_t first = 0; first < slots.size(); first += std::max<size_t>(1, run.size())) {
+      run.clear();
+      for (size_t i = first; i < slots.size() && slots[i].has(tier); ++i) {
+        run.push_back(slots[i][tier]);
+      }
+      if (run.empty()) continue;
+      const auto of_run = bytes.subspan(first * page_bytes, run.size() * page_bytes);
+      auto copied = memory(tier).write_many(run, of_run, failed.subspan(first, run.size()));
+      if (!copied.ok() && all.ok()) all = std::move(copied);
+    }
+  }
+  return all;
+}
+
 std::span<const std::byte> PageIo::address(Tier tier, int32_t slot) const {
   const auto whole_slot = memory(tier).address(slot);
   return whole_slot.first(std::min(whole_slot.size(), static_cast<size_t>(page_bytes_)));
@@ -37,6 +58,11 @@ std::vector<const SharedMemory*> PageIo::shared() const {
     if (tier.memory && tier.memory->shared() != nullptr) all.push_back(tier.memory->shared());
   }
   return all;
+}
+
+std::optional<SharedDeviceMemory> PageIo::shared_device() const {
+  const auto& device = tiers_[static_cast<int>(Tier::kDevice)].memory;
+  return device ? device->shared_device() : std::nullopt;
 }
 
 // The checksum of a written page never changes, so it may be read outside the store's lock.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kvstore/pages/page_column.h"
@@ -29,9 +30,14 @@ class PageIo {
 
   // Into every slot named.
   Result<void> write(const PageSlots& slots, std::span<const std::byte> bytes);
+  // Several pages, one after the other in `bytes`, each into its slots. On an error, the first, failed[i] is 1
+  // for pages that are not written.
+  Result<void> write_many(std::span<const PageSlots> slots, std::span<const std::byte> bytes,
+                          std::span<uint8_t> failed);
   // The page in place; empty when its tier must be read.
   std::span<const std::byte> address(Tier tier, int32_t slot) const;
   std::vector<const SharedMemory*> shared() const;
+  std::optional<SharedDeviceMemory> shared_device() const;
   void prefault(int num_threads, const Prefault::Then& then);
   // kCorrupt, with the page named, when the bytes do not have the checksum they were written with.
   Result<void> read(Tier tier, int32_t slot, const PageEntry& page,

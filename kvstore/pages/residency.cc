@@ -71,8 +71,9 @@ void Residency::unreserve(int64_t num_pages) {
 PageSlots Residency::take_for_write(const PageEntry& page) {
   PageSlots slots;
   unreserve(1);
-  if (pool(Tier::kDevice).free() == 0 && !clean_.empty() && worth_less(clean_.front(), page)) {
-    evict_clean(clean_.front());
+  if (pool(Tier::kDevice).free() == 0) {
+    PageEntry* const least = first_unpinned(clean_, &pinned_clean_);
+    if (least != nullptr && worth_less(*least, page)) evict_clean(*least);
   }
   if (slots[Tier::kDevice] = pool(Tier::kDevice).take(); slots.has(Tier::kDevice)) {
     if (slack() > transit_slots_) slots[Tier::kHost] = pool(Tier::kHost).take();
@@ -95,27 +96,22 @@ void Residency::give_back(const PageSlots& slots) {
   }
 }
 
-// A page with one copy stays in its queue: readers pin many pages, and few are ever looked at there.
 void Residency::pin(PageEntry& page) {
-  const bool changes_queue = page.pins == 0 && has_two_copies(page);
-  if (changes_queue) dequeue(page);
   ++page.pins;
   ++page.column->num_pins;
-  if (changes_queue) enqueue(page);
 }
 
 void Residency::unpin(PageEntry& page) {
   MR_CHECK(page.pins > 0, "unpin of a page without pins");
-  const bool is_last = page.pins == 1;
-  if (is_last && has_two_copies(page)) dequeue(page);
   --page.pins;
   --page.column->num_pins;
-  if (!is_last) return;
+  if (page.pins > 0) return;
   if (page.column->dead || page.state == PageState::kDropped) {
     free_unpinned(page);
-  } else if (page.queue_index < 0) {
-    enqueue(page);
+    return;
   }
+  if (page.set_aside) dequeue(page);
+  if (page.queue_index < 0) enqueue(page);
 }
 
 void Residency::pin_for_reader(std::span<PageEntry* const> pages) {
@@ -159,7 +155,7 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
     return std::nullopt;
   }
   if (pool(Tier::kDevice).free() == 0) {
-    PageEntry* lowest = clean_.empty() ? nullptr : &clean_.front();
+    PageEntry* lowest = first_unpinned(clean_, &pinned_clean_);
     PageEntry* const dirty = first_unpinned(dirty_);
     if (dirty != nullptr && (lowest == nullptr || worth_less(*dirty, *lowest))) lowest = dirty;
     if (lowest == nullptr || !worth_less(*lowest, page)) return std::nullopt;
@@ -265,14 +261,13 @@ bool Residency::has_two_copies(const PageEntry& page) {
 }
 
 EvictionQueue& Residency::queue_of(const PageEntry& page) {
-  const bool pinned = page.pins > 0;
   if (page.slots.has(Tier::kDevice)) {
     if (!page.slots.has(Tier::kHost)) return dirty_;
-    return pinned ? pinned_clean_ : clean_;
+    return page.set_aside ? pinned_clean_ : clean_;
   }
   if (!page.slots.has(Tier::kHost)) return disk_;
   if (!page.slots.has(Tier::kDisk)) return host_;
-  return pinned ? pinned_backed_ : backed_;
+  return page.set_aside ? pinned_backed_ : backed_;
 }
 
 // With a single tier no page ever gives way to another.
@@ -283,10 +278,17 @@ void Residency::enqueue(PageEntry& page) {
 
 void Residency::dequeue(PageEntry& page) {
   if (page.queue_index >= 0) queue_of(page).remove(page);
+  page.set_aside = false;
 }
 
-PageEntry* Residency::first_unpinned(EvictionQueue& queue) {
-  while (!queue.empty() && queue.front().pins > 0) queue.remove(queue.front());
+PageEntry* Residency::first_unpinned(EvictionQueue& queue, EvictionQueue* aside) {
+  while (!queue.empty() && queue.front().pins > 0) {
+    PageEntry& pinned = queue.front();
+    queue.remove(pinned);
+    if (aside == nullptr) continue;
+    pinned.set_aside = true;
+    aside->insert(pinned);
+  }
   return queue.empty() ? nullptr : &queue.front();
 }
 
@@ -308,8 +310,9 @@ int32_t Residency::take_host_slot(const PageEntry& page) {
     const EvictionQueue& clean = clean_.empty() ? pinned_clean_ : clean_;
     if (!clean.empty()) {
       drop_copy(clean.back(), Tier::kHost);
-    } else if (!backed_.empty() && worth_less(backed_.front(), page)) {
-      drop_copy(backed_.front(), Tier::kHost);
+    } else if (PageEntry* const least = first_unpinned(backed_, &pinned_backed_);
+               least != nullptr && worth_less(*least, page)) {
+      drop_copy(*least, Tier::kHost);
     }
   }
   return pool(Tier::kHost).take();

@@ -116,16 +116,17 @@ class Residency {
   // For `page`: a free slot, or that of a copy which can be dropped for it.
   int32_t take_host_slot(const PageEntry& page);
   int32_t take_disk_slot();
-  // Null for none. Pinned pages that come before it leave the queue until they are unpinned.
-  static PageEntry* first_unpinned(EvictionQueue& queue);
+  // Null for none. Pinned pages that come before it leave the queue until they are unpinned: those with
+  // two copies for `aside`.
+  static PageEntry* first_unpinned(EvictionQueue& queue, EvictionQueue* aside = nullptr);
   PageMove start_move(PageEntry& page, Tier to, int32_t to_slot);
   std::optional<PageMove> plan_demotion(PageEntry& page);
 
   std::array<int64_t, kNumTiers> max_slots_;
   std::array<SlotPool, kNumTiers> pools_;
   // Pages on the device: with a host copy too, which makes eviction a rebind, and without. Pinned
-  // pages are not evicted, but those that are clean still have a host copy to give. The queues of pages
-  // with one copy hold pinned ones too, until first_unpinned() comes upon them.
+  // pages are not evicted, but those that are clean still have a host copy to give. Queues hold pinned
+  // pages too, until first_unpinned() comes upon them: readers pin many, and few are ever looked at there.
   EvictionQueue clean_;
   EvictionQueue pinned_clean_;
   EvictionQueue dirty_;

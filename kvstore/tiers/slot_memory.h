@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "common/result.h"
@@ -15,6 +16,12 @@
 #include "common/system/shared_memory.h"
 
 namespace millrace::kvstore {
+
+// Memory of a device that other processes of its host can map, by the descriptor of what was exported.
+struct SharedDeviceMemory {
+  int descriptor = -1;  // its owner's
+  int64_t bytes = 0;    // of the whole, as who maps it must say
+};
 
 class SlotMemory {
  public:
@@ -26,6 +33,20 @@ class SlotMemory {
 
   // `bytes` fills the slot from its start.
   virtual Result<void> write(int64_t slot, std::span<const std::byte> bytes) = 0;
+  // The same of several slots, `bytes` in equal parts. On an error, the first, failed[i] is 1 where slot i may
+  // hold anything; elsewhere it stays as it is.
+  virtual Result<void> write_many(std::span<const int64_t> slots, std::span<const std::byte> bytes,
+                                  std::span<uint8_t> failed) {
+    Result<void> all;
+    const size_t part = slots.empty() ? 0 : bytes.size() / slots.size();
+    for (size_t i = 0; i < slots.size(); ++i) {
+      auto written = write(slots[i], bytes.subspan(i * part, part));
+      if (written.ok()) continue;
+      failed[i] = 1;
+      if (all.ok()) all = std::move(written);
+    }
+    return all;
+  }
   virtual Result<void> read(int64_t slot, std::span<std::byte> bytes) const = 0;
 
   // The slot in place, one slot long; empty when it cannot be addressed and must be read().
@@ -37,6 +58,8 @@ class SlotMemory {
 
   // What other processes can map of it, slot 0 first; null for what is this process' alone.
   virtual const SharedMemory* shared() const { return nullptr; }
+  // The same of slots that the host cannot address.
+  virtual std::optional<SharedDeviceMemory> shared_device() const { return std::nullopt; }
 };
 
 }  // namespace millrace::kvstore

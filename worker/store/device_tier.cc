@@ -1,7 +1,10 @@
 #include "worker/store/device_tier.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+
+#include "common/log.h"
 
 namespace millrace::worker {
 
@@ -13,14 +16,36 @@ constexpr auto kCopyTimeout = std::chrono::seconds(60);
 }  // namespace
 
 Result<std::unique_ptr<DeviceTier>> DeviceTier::create(kernels::Device& device, int64_t num_slots,
-                                                       int64_t slot_bytes) {
+                                                       int64_t slot_bytes, bool shares) {
   std::unique_ptr<DeviceTier> tier(new DeviceTier(num_slots, slot_bytes));
-  MR_ASSIGN_OR_RETURN(tier->memory_, device.allocate(num_slots * slot_bytes));
+  MR_RETURN_IF_ERROR(tier->allocate(device, shares && num_slots > 0));
   for (Lane& lane : tier->lanes_) {
     lane.lane = device.make_copy_lane();
     MR_ASSIGN_OR_RETURN(lane.staging, device.allocate_host(slot_bytes));
   }
+  for (Lane& lane : tier->batch_lanes_) {
+    lane.lane = device.make_copy_lane();
+    MR_ASSIGN_OR_RETURN(lane.staging,
+                        device.allocate_host(std::min(num_slots, kBatchSlots) * slot_bytes));
+  }
   return tier;
+}
+
+Result<void> DeviceTier::allocate(kernels::Device& device, bool shares) {
+  if (shares) {
+    auto shared = device.allocate_shared(num_slots_ * slot_bytes_);
+    if (shared.ok()) {
+      memory_ = std::move(shared->memory);
+      shared_ = {.descriptor = shared->descriptor, .bytes = shared->mapped_bytes};
+      return {};
+    }
+    if (shared.error().code != Errc::kUnsupported) return shared.error();
+    spdlog::warn(
+        "decode processes of this host pull pages of the device pool by way of host memory: {}",
+        shared.error().message);
+  }
+  MR_ASSIGN_OR_RETURN(memory_, device.allocate(num_slots_ * slot_bytes_));
+  return {};
 }
 
 Result<void> DeviceTier::resize(int64_t num_slots) {
@@ -40,12 +65,11 @@ Result<void> DeviceTier::check_usable(const Lane& lane, int64_t slot) const {
                slot);
 }
 
-Result<void> DeviceTier::copy(Lane& lane, void* destination, const void* source,
-                              int64_t bytes) const {
+template <typename Copies>
+Result<void> DeviceTier::finish(Lane& lane, const Copies& copies) {
   lane.given_up = true;  // unless it ends
   try {
-    lane.lane->copy_rows(
-        {.destination = destination, .source = source, .row_bytes = bytes, .num_rows = 1});
+    copies();
     MR_RETURN_IF_ERROR(lane.lane->synchronize(Deadline::after(kCopyTimeout)));
   } catch (const std::exception& e) {
     // A GPU that failed ends the rank on the engine's thread; this may be the KV server's.
@@ -55,12 +79,70 @@ Result<void> DeviceTier::copy(Lane& lane, void* destination, const void* source,
   return {};
 }
 
+Result<void> DeviceTier::copy(Lane& lane, void* destination, const void* source,
+                              int64_t bytes) const {
+  return finish(lane, [&] {
+    lane.lane->copy_rows(
+        {.destination = destination, .source = source, .row_bytes = bytes, .num_rows = 1});
+  });
+}
+
 Result<void> DeviceTier::write(int64_t slot, std::span<const std::byte> bytes) {
   Lane& lane = lane_of(slot);
   const std::lock_guard lock(lane.mutex);
   MR_RETURN_IF_ERROR(check_usable(lane, slot));
   std::memcpy(lane.staging.as<void>(), bytes.data(), bytes.size());
   return copy(lane, at(slot), lane.staging.as<void>(), std::ssize(bytes));
+}
+
+Result<void> DeviceTier::write_many(std::span<const int64_t> slots,
+                                    std::span<const std::byte> bytes, std::span<uint8_t> failed) {
+  const auto slot_bytes = static_cast<size_t>(slot_bytes_);
+  Result<void> all;
+  for (size_t first = 0; first < slots.size(); first += kBatchSlots) {
+    const size_t count = std::min<size_t>(kBatchSlots, slots.size() - first);
+    auto written = write_batch(slots.subspan(first, count),
+                               bytes.subspan(first * slot_bytes, count * slot_bytes));
+    if (written.ok()) continue;
+    std::ranges::fill(failed.subspan(first, count), uint8_t{1});
+    if (all.ok()) all = std::move(written);
+  }
+  return all;
+}
+
+Result<void> DeviceTier::write_batch(std::span<const int64_t> slots,
+                                     std::span<const std::byte> bytes) {
+  for (const int64_t slot : slots) {
+    Lane& lane = lane_of(slot);
+    const std::lock_guard lock(lane.mutex);
+    MR_RETURN_IF_ERROR(check_usable(lane, slot));
+  }
+  Lane& batch = batch_lanes_[next_batch_++ % kNumBatchLanes];
+  Result<void> written;
+  {
+    const std::lock_guard lock(batch.mutex);
+    MR_RETURN_IF_ERROR(check_usable(batch, slots.front()));
+    auto* const staging = batch.staging.as<std::byte>();
+    std::memcpy(staging, bytes.data(), bytes.size());
+    written = finish(batch, [&] {
+      // Slots that follow each other in one copy.
+      for (size_t first = 0, end = 0; first < slots.size(); first = end) {
+        for (end = first + 1; end < slots.size() && slots[end] == slots[end - 1] + 1;) ++end;
+        batch.lane->copy_rows({.destination = at(slots[first]),
+                               .source = staging + static_cast<int64_t>(first) * slot_bytes_,
+                               .row_bytes = static_cast<int64_t>(end - first) * slot_bytes_,
+                               .num_rows = 1});
+      }
+    });
+  }
+  if (written.ok()) return written;
+  // What has not ended may come to any of the slots.
+  for (const int64_t slot : slots) {
+    Lane& lane = lane_of(slot);
+    const std::lock_guard lock(lane.mutex);
+    lane.given_up = true;
+  }
+  return written;
 }
 
 Result<void> DeviceTier::read(int64_t slot, std::span<std::byte> bytes) const {

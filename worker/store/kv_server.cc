@@ -64,12 +64,13 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
 }
 
 void KvServer::start_places() {
-  if (store_.shared_pools().empty()) return;
-  auto started = PlaceServer::start(
-      store_, [this](std::string_view header) -> Result<std::shared_ptr<kvstore::PinnedPages>> {
+  if (store_.shared_pools().empty() && !store_.shared_device_pool()) return;
+  auto started =
+      PlaceServer::start(store_, [this](std::string_view header) -> Result<PlaceServer::Asked> {
         MR_ASSIGN_OR_RETURN(const auto request, read_request(header));
         MR_ASSIGN_OR_RETURN(auto pinned, pin(request));
-        return std::shared_ptr<kvstore::PinnedPages>(std::move(pinned));
+        return PlaceServer::Asked{.pinned = std::move(pinned),
+                                  .device_places = request.device_places()};
       });
   if (started.ok()) {
     places_ = std::move(*started);

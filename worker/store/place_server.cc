@@ -1,6 +1,5 @@
 #include "worker/store/place_server.h"
 
-#include "protocol/place_messages.pb.h"
 #include "worker/store/page_reply.h"
 
 namespace millrace::worker {
@@ -25,9 +24,10 @@ Place place_of(std::span<const std::byte> bytes, std::span<const SharedMemory* c
 
 Result<std::unique_ptr<PlaceServer>> PlaceServer::start(const kvstore::KvStore& store, Pin pin,
                                                         const comm::MemfdServerOptions& options) {
-  std::unique_ptr<PlaceServer> server(new PlaceServer(store.shared_pools(), std::move(pin)));
+  std::unique_ptr<PlaceServer> server(new PlaceServer(store, std::move(pin)));
   std::vector<int> descriptors;
   for (const SharedMemory* pool : server->pools_) descriptors.push_back(pool->descriptor());
+  if (server->device_pool_) descriptors.push_back(server->device_pool_->descriptor);
   MR_ASSIGN_OR_RETURN(server->server_, comm::MemfdServer::start(
                                            std::move(descriptors),
                                            [self = server.get()](std::string_view request) {
@@ -39,23 +39,38 @@ Result<std::unique_ptr<PlaceServer>> PlaceServer::start(const kvstore::KvStore& 
 
 comm::MemfdServer::Answer PlaceServer::answer(std::string_view request) {
   ++num_requests_;
-  protocol::PlaceReply reply;
-  auto pinned = pin_(request);
-  if (!pinned.ok()) {
-    *reply.mutable_reply() = error_reply(pinned.error());
-    return {.text = reply.SerializeAsString(), .granted = false, .keep_alive = {}};
+  auto asked = pin_(request);
+  if (!asked.ok()) {
+    protocol::PlaceReply refusal;
+    *refusal.mutable_reply() = error_reply(asked.error());
+    return {.text = refusal.SerializeAsString(), .num_descriptors = 0, .keep_alive = {}};
   }
-  *reply.mutable_reply() = page_reply(**pinned);
-  int64_t bytes = 0;
-  for (const auto& page : (*pinned)->pages()) {
-    const auto lies = page.bytes.empty() ? page.loose_bytes : page.bytes;
-    const Place place = place_of(lies, pools_);
+  const bool device_places = asked->device_places && device_pool_;
+  const auto reply = places(*asked->pinned, device_places);
+  return {.text = reply.SerializeAsString(),
+          .num_descriptors = pools_.size() + (device_places ? 1 : 0),
+          .keep_alive = std::move(asked->pinned)};
+}
+
+protocol::PlaceReply PlaceServer::places(kvstore::PinnedPages& pinned, bool device_places) {
+  protocol::PlaceReply reply;
+  *reply.mutable_reply() = page_reply(pinned);
+  if (device_places) reply.set_device_pool_bytes(static_cast<uint64_t>(device_pool_->bytes));
+  int64_t pages_told = 0;
+  std::vector<size_t> copied;  // by who asks, of pages without bytes
+  for (size_t i = 0; i < pinned.pages().size(); ++i) {
+    const auto& page = pinned.pages()[i];
+    const Place place = place_of(page.bytes.empty() ? page.loose_bytes : page.bytes, pools_);
     reply.add_pools(place.pool);
     reply.add_offsets(place.offset);
-    if (place.pool > 0) bytes += std::ssize(lies);
+    if (device_places) reply.add_device_offsets(static_cast<uint64_t>(page.device_offset + 1));
+    if (place.pool == 0 && !(device_places && page.device_offset >= 0)) continue;
+    ++pages_told;
+    if (page.bytes.empty()) copied.push_back(i);
   }
-  bytes_told_ += bytes;
-  return {.text = reply.SerializeAsString(), .granted = true, .keep_alive = std::move(*pinned)};
+  pinned.count_copied(copied);
+  bytes_told_ += pages_told * page_bytes_;
+  return reply;
 }
 
 }  // namespace millrace::worker

@@ -1,4 +1,5 @@
-// Tells decode processes of this host where in a store's shared pools pages lie, for them to copy.
+// Tells decode processes of this host where in a store's shared pools pages lie, for them to copy: those in
+// host memory and, to who asks for it, the one in a GPU's memory.
 // Pages that are in no shared pool, as they are on disk, come over the transport.
 #pragma once
 
@@ -6,20 +7,25 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/memfd/memfd_server.h"
 #include "kvstore/kv_store.h"
+#include "protocol/place_messages.pb.h"
 
 namespace millrace::worker {
 
 class PlaceServer {
  public:
+  struct Asked {
+    std::shared_ptr<kvstore::PinnedPages> pinned;
+    bool device_places = false;  // PageRequest::device_places
+  };
   // Pins what the header of a page request asks for, in place, if its sender may have it.
-  using Pin =
-      std::function<Result<std::shared_ptr<kvstore::PinnedPages>>(std::string_view request)>;
+  using Pin = std::function<Result<Asked>(std::string_view request)>;
 
   // `store` has shared pools and outlives the server. kIo.
   static Result<std::unique_ptr<PlaceServer>> start(const kvstore::KvStore& store, Pin pin,
@@ -32,11 +38,19 @@ class PlaceServer {
   int64_t bytes_told() const { return bytes_told_; }
 
  private:
-  PlaceServer(std::vector<const SharedMemory*> pools, Pin pin)
-      : pools_(std::move(pools)), pin_(std::move(pin)) {}
+  PlaceServer(const kvstore::KvStore& store, Pin pin)
+      : page_bytes_(store.geometry().page_bytes()),
+        pools_(store.shared_pools()),
+        device_pool_(store.shared_device_pool()),
+        pin_(std::move(pin)) {}
   comm::MemfdServer::Answer answer(std::string_view request);
 
+  // Of the pinned pages, by their place.
+  protocol::PlaceReply places(kvstore::PinnedPages& pinned, bool device_places);
+
+  const int64_t page_bytes_;
   const std::vector<const SharedMemory*> pools_;
+  const std::optional<kvstore::SharedDeviceMemory> device_pool_;
   const Pin pin_;
   std::atomic<int64_t> num_requests_ = 0, bytes_told_ = 0;
   std::unique_ptr<comm::MemfdServer> server_;  // last: it uses all of the above

@@ -59,9 +59,9 @@ Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
   std::unique_ptr<kvstore::SlotMemory> device_memory;
   if (!runtime.device().info().host_memory) {
     const int64_t page_bytes = config.geometry.page_bytes();
-    MR_ASSIGN_OR_RETURN(
-        device_memory,
-        DeviceTier::create(runtime.device(), config.device_bytes / page_bytes, page_bytes));
+    MR_ASSIGN_OR_RETURN(device_memory,
+                        DeviceTier::create(runtime.device(), config.device_bytes / page_bytes,
+                                           page_bytes, config.shares_memory));
   }
   return kvstore::make_kv_store(config, clock, std::move(device_memory));
 }

@@ -38,12 +38,12 @@ class MemfdTest : public ::testing::Test {
         {memory_.descriptor()},
         [this](std::string_view request) -> MemfdServer::Answer {
           ++asked_;
-          if (request == "no") return {.text = "refused", .granted = false, .keep_alive = {}};
+          if (request == "no") return {.text = "refused", .num_descriptors = 0, .keep_alive = {}};
           if (request == "wait") waited_.wait();
           ++held_;
           held_.notify_all();
           return {.text = "granted " + std::string(request),
-                  .granted = true,
+                  .num_descriptors = 1,
                   .keep_alive = std::shared_ptr<void>(this, [this](void*) {
                     --held_;
                     held_.notify_all();

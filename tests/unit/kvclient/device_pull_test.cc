@@ -2,19 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
-#include <functional>
 
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
-#include "kvclient/device/device_copier.h"
 #include "kvclient/pull_client.h"
+#include "tests/unit/kvclient/fake_copier.h"
 #include "tests/unit/kvclient/paged_cache.h"
 #include "tests/unit/kvclient/stored_ranks.h"
 
 namespace millrace::kvclient {
 namespace {
 
+using test::FakeCopier;
 using test::FakeRanks;
 using test::Layout;
 using test::PagedCache;
@@ -25,52 +24,6 @@ using test::whole;
 Deadline ample() {
   return Deadline::after(std::chrono::seconds(60));
 }
-
-class FakeCopier final : public DeviceCopier {
- public:
-  // Of each scatter, before it writes; an error is its end.
-  using Hook = std::function<Result<void>()>;
-  explicit FakeCopier(Hook hook = {}) : hook_(std::move(hook)) {}
-
-  Result<std::unique_ptr<DeviceLane>> open(int32_t device) override {
-    if (device != 3) return error(Errc::kUnsupported, "there is no device {}", device);
-    ++opened;
-    return std::unique_ptr<DeviceLane>(std::make_unique<Lane>(*this));
-  }
-
-  std::atomic<int64_t> bytes = 0;  // that were written
-  std::atomic<int> opened = 0;
-  std::atomic<int> writing = 0;
-
- private:
-  class Lane final : public DeviceLane {
-   public:
-    explicit Lane(FakeCopier& copier) : copier_(copier) {}
-
-    Result<std::span<std::byte>> staging(int64_t bytes) override {
-      memory_.resize(std::max(memory_.size(), static_cast<size_t>(bytes)));
-      return std::span(memory_);
-    }
-    Result<void> scatter(int64_t bytes, std::span<const DevicePiece> pieces) override {
-      ++copier_.writing;
-      const auto told = copier_.hook_ ? copier_.hook_() : Result<void>();
-      for (size_t i = 0; told.ok() && i < pieces.size(); ++i) {
-        const auto& piece = pieces[i];
-        MR_CHECK(piece.from + piece.bytes <= bytes, "a piece of what was not staged");
-        std::memcpy(piece.to, memory_.data() + piece.from, piece.bytes);
-        copier_.bytes += piece.bytes;
-      }
-      --copier_.writing;
-      return told;
-    }
-
-   private:
-    FakeCopier& copier_;
-    std::vector<std::byte> memory_;
-  };
-
-  const Hook hook_;
-};
 
 class DevicePullTest : public ::testing::Test {
  protected:

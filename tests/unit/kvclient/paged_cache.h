@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ class PagedCache {
   void expect_pages_of(const kvclient::Manifest& manifest) { manifest_ = &manifest; }
   // Into this cache's memory.
   kvclient::PullRequest request();
+  // By layer, for who has a copy of it elsewhere.
+  std::span<std::vector<std::byte>> memory() { return layers_; }
   // "" if the memory is what a pull must leave, with every byte beside it untouched; else where not.
   std::string difference() const;
   std::string difference_of_layer(int32_t layer) const;

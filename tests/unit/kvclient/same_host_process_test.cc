@@ -11,8 +11,8 @@
 #include "comm/memfd/memfd_connection.h"
 #include "comm/ucx/any_ucx.h"
 #include "common/system/shared_memory_view.h"
-#include "kvclient/page_call.h"
 #include "kvclient/pull_client.h"
+#include "kvclient/ranks/page_call.h"
 #include "tests/support/child_process.h"
 #include "tests/unit/kvclient/paged_cache.h"
 #include "tests/unit/kvclient/stored_ranks.h"
@@ -204,7 +204,7 @@ TEST(SameHostProcess, WhatIsMappedStaysGoodWhenTheRankIsKilledAndNothingIsLeft) 
   EXPECT_NE(text_of("/proc/net/unix").find(name), std::string::npos);
   const auto socket = *comm::MemfdConnection::open(name, ample());
   const auto answer = socket->call(page_request(rank.manifest(), kFirstPage, false), ample());
-  const auto placed = *read_place_reply(*answer, "", kFirstPage);
+  const auto placed = read_place_reply(*answer, "", kFirstPage)->pages;
   const auto descriptors = socket->take_descriptors();
   const auto view = *SharedMemoryView::map(descriptors.at(placed[0].pool - 1));
   rank.kill();

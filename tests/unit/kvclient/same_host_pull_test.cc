@@ -7,8 +7,8 @@
 
 #include "comm/local/local_transport.h"
 #include "comm/memfd/memfd_connection.h"
-#include "kvclient/page_call.h"
 #include "kvclient/pull_client.h"
+#include "kvclient/ranks/page_call.h"
 #include "tests/unit/kvclient/paged_cache.h"
 #include "tests/unit/kvclient/stored_ranks.h"
 

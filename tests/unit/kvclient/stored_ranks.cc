@@ -19,8 +19,11 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-std::unique_ptr<kvstore::SlotMemory> far_device(int64_t num_slots, int64_t page_bytes) {
+std::unique_ptr<kvstore::SlotMemory> device_memory(const StoredRanks::Options& options,
+                                                   int64_t page_bytes) {
+  const int64_t num_slots = options.far_device_pages;
   if (num_slots == 0) return nullptr;
+  if (options.device_memory) return options.device_memory(num_slots, page_bytes);
   const auto faults = std::make_shared<kvstore::Faults>();
   faults->addressable = false;
   return std::make_unique<kvstore::FaultyMemory>(
@@ -49,7 +52,7 @@ StoredRanks::StoredRanks(comm::Transport& transport, const FakeRanks& cache, con
          .read_bytes = options.read_bytes,
          .promotes = false,
          .geometry = geometry},
-        Clock::steady(), far_device(options.far_device_pages, geometry.page_bytes())));
+        Clock::steady(), device_memory(options, geometry.page_bytes())));
     fill(*rank.store, shard, cache);
     rank.server =
         must(worker::KvServer::start(transport, *rank.store, manifest_.epoch, "127.0.0.1", 0));
@@ -87,6 +90,7 @@ void StoredRanks::fill(kvstore::KvStore& store, const kvclient::Shard& shard,
 int64_t StoredRanks::bytes_sent_over(comm::Carrier carrier) const {
   int64_t bytes = 0;
   for (const Rank& rank : ranks_) {
+    if (rank.server == nullptr) continue;
     bytes += rank.server->stats().bytes_sent_over[static_cast<int>(carrier)];
   }
   return bytes;

@@ -74,6 +74,37 @@ TEST_F(KvStoreTest, WithoutPromotionPagesStayWhereTheyWereWritten) {
   }
 }
 
+TEST_F(KvStoreTest, WithoutPromotionNewPagesTakeTheSlotsOfThoseThatCarryNoMass) {
+  make_store(90, 200, 0, /*promotes=*/false);
+  ASSERT_TRUE(begin("r", 10).ok());
+  const auto write_head = [&](int32_t layer, int32_t head) {
+    // Forced ones first: of equal pages nobody can say which gives way to them.
+    for (const int64_t page : {0, 8, 9, 1, 2, 3, 4, 5, 6, 7}) {
+      ASSERT_TRUE(write_generated_page(*store_, "r", {layer, head, page}, geometry_).ok());
+    }
+  };
+  for (int32_t layer = 0; layer < 3; ++layer) {
+    for (const int32_t head : {4, 5}) write_head(layer, head);
+  }
+  for (const int32_t layer : {3, 4}) write_head(layer, 5);
+  write_head(3, 4);  // fills the device
+  std::vector<float> scores(10, 0.001f);
+  scores[6] = 0.9f;
+  ASSERT_TRUE(store_->set_scores("r", 3, 4, scores).ok());
+  write_head(4, 4);
+  seal("r");
+  EXPECT_EQ(used(Tier::kDevice), 90);
+  for (const int64_t page : {0, 6, 8, 9}) EXPECT_EQ(tier_of("r", {3, 4, page}), Tier::kDevice);
+  for (const int64_t page : {1, 2, 3, 4, 5, 7}) {
+    EXPECT_EQ(tier_of("r", {3, 4, page}), Tier::kHost) << page;
+  }
+  for (int64_t page = 0; page < 10; ++page) {
+    const bool found_room = page < 4 || page >= 8;
+    EXPECT_EQ(tier_of("r", {4, 4, page}), found_room ? Tier::kDevice : Tier::kHost) << page;
+  }
+  expect_intact("r", 10);
+}
+
 TEST_F(KvStoreTest, PlacesByScoreWhatTheForcedPagesLeave) {
   make_store(76, 200);  // 72 forced pages and 4 more
   ASSERT_TRUE(begin("r", 10).ok());

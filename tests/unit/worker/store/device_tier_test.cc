@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/far_device.h"
 
@@ -22,6 +24,13 @@ class DeviceTierTest : public ::testing::Test {
     return std::vector<std::byte>(kSlotBytes, static_cast<std::byte>(value));
   }
   Result<void> write(int64_t slot, int value) { return tier_->write(slot, page(value)); }
+  static Result<void> write_many(DeviceTier& tier, std::span<const int64_t> slots,
+                                 std::span<const std::byte> bytes) {
+    std::vector<uint8_t> failed(slots.size());
+    auto written = tier.write_many(slots, bytes, failed);
+    EXPECT_EQ(std::ranges::count(failed, 1), written.ok() ? 0 : std::ssize(slots));
+    return written;
+  }
   void expect_page(int64_t slot, int value) {
     auto bytes = page(0xee);
     const auto read = tier_->read(slot, bytes);
@@ -38,6 +47,53 @@ TEST_F(DeviceTierTest, EverySlotHoldsItsPage) {
   for (int slot = 0; slot < kSlots; ++slot) expect_page(slot, slot + 1);
   EXPECT_TRUE(tier_->address(0).empty());
   EXPECT_EQ(tier_->resize(kSlots + 1).error().code, Errc::kExhausted);
+}
+
+TEST_F(DeviceTierTest, PagesThatAreWrittenAtOnceLieInTheirSlots) {
+  const std::vector<int64_t> slots{3, 4, 5, 0, 15, 9, 10};
+  std::vector<std::byte> bytes;
+  for (const int64_t slot : slots) {
+    const auto one = page(static_cast<int>(slot) + 100);
+    bytes.insert(bytes.end(), one.begin(), one.end());
+  }
+  for (int slot = 0; slot < kSlots; ++slot) ASSERT_TRUE(write(slot, slot + 1).ok());
+  ASSERT_TRUE(write_many(*tier_, slots, bytes).ok());
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const bool is_new = std::ranges::find(slots, slot) != slots.end();
+    expect_page(slot, is_new ? slot + 100 : slot + 1);
+  }
+}
+
+// More than one batch.
+TEST_F(DeviceTierTest, AnyNumberOfPagesIsWrittenAtOnce) {
+  constexpr int64_t kMany = 300;
+  const auto tier = *DeviceTier::create(device_, kMany, kSlotBytes);
+  std::vector<int64_t> slots;
+  std::vector<std::byte> bytes;
+  for (int64_t slot = kMany - 1; slot >= 0; --slot) {
+    slots.push_back(slot);
+    const auto one = page(static_cast<int>(slot % 251));
+    bytes.insert(bytes.end(), one.begin(), one.end());
+  }
+  ASSERT_TRUE(write_many(*tier, slots, bytes).ok());
+  for (int64_t slot = 0; slot < kMany; ++slot) {
+    auto found = page(0xee);
+    ASSERT_TRUE(tier->read(slot, found).ok());
+    EXPECT_EQ(found, page(static_cast<int>(slot % 251))) << slot;
+  }
+}
+
+TEST_F(DeviceTierTest, SlotsOfABatchThatDidNotEndInTimeAreNotUsedAgain) {
+  for (int slot = 0; slot < kSlots; ++slot) ASSERT_TRUE(write(slot, slot + 1).ok());
+  device_.hold_lanes();
+  const std::vector<std::byte> bytes(2 * kSlotBytes, std::byte{99});
+  const std::vector<int64_t> slots{2, 3};
+  EXPECT_EQ(write_many(*tier_, slots, bytes).error().code, Errc::kDeadlineExceeded);
+  device_.release_lanes();
+  auto found = page(0xee);
+  for (const int64_t slot : slots) EXPECT_EQ(tier_->read(slot, found).error().code, Errc::kIo);
+  EXPECT_EQ(write_many(*tier_, slots, bytes).error().code, Errc::kIo);
+  expect_page(1, 2);
 }
 
 // Slots 0 and 8 share a lane. The copy that was given up ends later, into the lane's staging

@@ -8,7 +8,6 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
-#include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest.h"
 #include "kvclient/order/page_run.h"
 
@@ -28,15 +27,23 @@ Result<PageAnswer> read_page_reply(const comm::TransportConnection::Reply& reply
                                    const std::string& address, const PageRun& run,
                                    int64_t destination_bytes);
 
-// Where a page lies in the memory of a rank on this host: in pool number `pool` - 1; 0: nowhere.
+// The header that asks a rank on this host where the pages lie in its memory, also in that of its GPU.
+std::string place_request(const Manifest& manifest, const PageRun& run, bool device_places);
+
+// Where a page lies: in pool number `pool` - 1 in host memory; 0: in none. In the rank's device pool; -1: it does not.
 struct PlacedPage {
   PulledPage page;
   uint32_t pool = 0;
   uint64_t offset = 0;
+  int64_t device_offset = -1;
 };
 // One for each page of the run, or the rank's refusal.
-Result<std::vector<PlacedPage>> read_place_reply(const std::string& reply,
-                                                 const std::string& address, const PageRun& run);
+struct PlaceAnswer {
+  std::vector<PlacedPage> pages;
+  int64_t device_pool_bytes = 0;  // 0: there is none, or it was not asked for
+};
+Result<PlaceAnswer> read_place_reply(const std::string& reply, const std::string& address,
+                                     const PageRun& run);
 
 // The header that asks for scores, and what its reply has filled `scores` with. Checked: a score is
 // finite and not negative.

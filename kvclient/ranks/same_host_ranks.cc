@@ -1,4 +1,4 @@
-#include "kvclient/same_host_ranks.h"
+#include "kvclient/ranks/same_host_ranks.h"
 
 #include "common/log.h"
 

@@ -1,4 +1,4 @@
-#include "kvclient/page_call.h"
+#include "kvclient/ranks/page_call.h"
 
 #include <algorithm>
 #include <cmath>
@@ -44,14 +44,29 @@ Result<protocol::PageReply> parse_reply(const std::string& header, const std::st
 
 }  // namespace
 
-std::string page_request(const Manifest& manifest, const PageRun& run, bool digests) {
+namespace {
+
+protocol::PageRequest request_for(const Manifest& manifest, const PageRun& run) {
   auto request = request_from(manifest, run.layer, run.kv_head);
   if (run.named.empty()) {
     request.set_first_page(static_cast<uint64_t>(run.first_page));
     request.set_num_pages(static_cast<uint32_t>(run.num_pages));
   }
   for (const int64_t page : run.named) request.add_pages(static_cast<uint64_t>(page));
+  return request;
+}
+
+}  // namespace
+
+std::string page_request(const Manifest& manifest, const PageRun& run, bool digests) {
+  auto request = request_for(manifest, run);
   request.set_digests_only(digests);
+  return request.SerializeAsString();
+}
+
+std::string place_request(const Manifest& manifest, const PageRun& run, bool device_places) {
+  auto request = request_for(manifest, run);
+  request.set_device_places(device_places);
   return request.SerializeAsString();
 }
 
@@ -95,8 +110,8 @@ Result<PageAnswer> read_page_reply(const comm::TransportConnection::Reply& calle
   return answer;
 }
 
-Result<std::vector<PlacedPage>> read_place_reply(const std::string& text,
-                                                 const std::string& address, const PageRun& run) {
+Result<PlaceAnswer> read_place_reply(const std::string& text, const std::string& address,
+                                     const PageRun& run) {
   protocol::PlaceReply reply;
   if (!reply.ParseFromString(text)) {
     return error(Errc::kCorrupt, "{}: answer of {} bytes is not a place reply", address,
@@ -104,18 +119,25 @@ Result<std::vector<PlacedPage>> read_place_reply(const std::string& text,
   }
   MR_RETURN_IF_ERROR(check_granted(reply.reply(), address));
   const int64_t count = reply.reply().pages_size();
-  if (count != run.num_pages || reply.pools_size() != count || reply.offsets_size() != count) {
-    return error(Errc::kCorrupt, "{}: got {} pages, {} pools and {} offsets, requested {}", address,
-                 count, reply.pools_size(), reply.offsets_size(), run.num_pages);
+  const int64_t on_device = reply.device_offsets_size();
+  if (count != run.num_pages || reply.pools_size() != count || reply.offsets_size() != count ||
+      (on_device != 0 && on_device != count)) {
+    return error(Errc::kCorrupt,
+                 "{}: got {} pages, {} pools, {} offsets and {} of a device, requested {}", address,
+                 count, reply.pools_size(), reply.offsets_size(), on_device, run.num_pages);
   }
-  std::vector<PlacedPage> pages;
-  pages.reserve(static_cast<size_t>(count));
+  PlaceAnswer answer{.pages = {},
+                     .device_pool_bytes = static_cast<int64_t>(reply.device_pool_bytes())};
+  answer.pages.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    pages.push_back({.page = pulled_page(reply.reply().pages(i)),
-                     .pool = reply.pools(i),
-                     .offset = reply.offsets(i)});
+    // Unsigned, so that what a rank says wrongly is no place.
+    const uint64_t on = on_device == 0 ? 0 : reply.device_offsets(i);
+    answer.pages.push_back({.page = pulled_page(reply.reply().pages(i)),
+                            .pool = reply.pools(i),
+                            .offset = reply.offsets(i),
+                            .device_offset = static_cast<int64_t>(on - 1)});
   }
-  return pages;
+  return answer;
 }
 
 }  // namespace millrace::kvclient

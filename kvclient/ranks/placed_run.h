@@ -1,0 +1,21 @@
+// Pages that one request asks for, and where they lie in the memory of a rank on this host.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kvclient/order/page_run.h"
+#include "kvclient/ranks/page_call.h"
+
+namespace millrace::kvclient {
+
+struct PlacedRun {
+  PageRun run;
+  std::vector<PlacedPage> pages;  // of the run; empty: nobody said
+
+  // These pages of it, by their place in it, which ascend: as runs of its kind.
+  std::vector<PlacedRun> parts(std::span<const size_t> places) const;
+};
+
+}  // namespace millrace::kvclient

@@ -1,0 +1,44 @@
+// A device tier that the host cannot address and other processes can map, as that of a GPU: a memfd stands for the
+// device's memory. What lies there can be looked at and damaged.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "common/check.h"
+#include "kvstore/tiers/slot_memory.h"
+
+namespace millrace::test {
+
+class SharedDeviceSlots final : public kvstore::SlotMemory {
+ public:
+  SharedDeviceSlots(std::shared_ptr<SharedMemory> memory, int64_t slot_bytes)
+      : memory_(std::move(memory)), slot_bytes_(slot_bytes) {}
+
+  Result<void> resize(int64_t) override { return {}; }
+  Result<void> write(int64_t slot, std::span<const std::byte> bytes) override {
+    std::memcpy(at(slot), bytes.data(), bytes.size());
+    return {};
+  }
+  Result<void> read(int64_t slot, std::span<std::byte> bytes) const override {
+    std::memcpy(bytes.data(), at(slot), bytes.size());
+    return {};
+  }
+  std::span<const std::byte> address(int64_t) const override { return {}; }
+  std::optional<kvstore::SharedDeviceMemory> shared_device() const override {
+    return kvstore::SharedDeviceMemory{.descriptor = memory_->descriptor(),
+                                       .bytes = std::ssize(memory_->bytes())};
+  }
+
+ private:
+  std::byte* at(int64_t slot) const {
+    MR_CHECK((slot + 1) * slot_bytes_ <= std::ssize(memory_->bytes()), "slot {}", slot);
+    return memory_->bytes().data() + slot * slot_bytes_;
+  }
+
+  const std::shared_ptr<SharedMemory> memory_;
+  const int64_t slot_bytes_;
+};
+
+}  // namespace millrace::test
