@@ -2,10 +2,12 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
 
+#include "common/log.h"
 #include "common/units.h"
 #include "worker/ranks/agreement.h"
 
@@ -66,6 +68,18 @@ Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<Sto
     if (place.disk == own->disk) ++room.num_ranks_on_disk;
   }
   return room;
+}
+
+int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_t kept_already) {
+  const int64_t share = room.disk_bytes / room.num_ranks_on_disk;
+  const int64_t most = kept_already + std::max<int64_t>(0, share - options.disk_bytes);
+  if (options.kept_bytes <= most) return options.kept_bytes;
+  spdlog::warn(
+      "--prefix-disk {} for each of {} ranks: only {} is free in {} beside the disk pools, and {} "
+      "are used",
+      format_bytes(options.kept_bytes), room.num_ranks_on_disk, format_bytes(room.disk_bytes),
+      options.disk_directory, format_bytes(most));
+  return most;
 }
 
 Result<kvstore::KvStoreConfig> pool_sizes(const PoolOptions& options, const MachineRoom& room) {

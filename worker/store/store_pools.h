@@ -18,6 +18,8 @@ struct PoolOptions {
   int64_t disk_bytes = 0;
   std::string disk_directory;  // of this rank alone; empty: no disk
   bool shares_memory = false;  // with decode processes of its host and user
+  int64_t kept_bytes = 0;  // of disk_directory, beside disk_bytes: prefixes that outlive the group
+  std::string group_name;  // whose prefixes these are
 };
 
 // Where a rank's pages are.
@@ -45,6 +47,10 @@ Result<int64_t> free_disk_bytes(const std::string& directory);
 // the room: of a rank that stores nothing, not to be used. An error of one is the same on all.
 Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<StorePlace>& own,
                                      Deadline deadline);
+
+// What a rank may keep of cached prefixes, where `kept_already` bytes are: with a warning less than options.kept_bytes
+// where the disk has no room for that beside the disk pools.
+int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_t kept_already);
 
 // Budgets of a rank's store. kInvalidArgument, with the numbers, where the ranks together would
 // take more than is free: on a CPU pools are not touched before pages come, and a process that then takes
