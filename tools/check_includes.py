@@ -89,7 +89,7 @@ MAY_INCLUDE = {
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
-    "worker/control": "common/content common/net protocol",
+    "worker/control": "common/content common/net common/system protocol",
     "worker/events": "common/content",
     "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",

@@ -29,6 +29,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_RETURN_IF_ERROR(
       runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
   options_.pools.group_name = options_.group_name;
+  if (options_.pools.kept_bytes > 0) options_.group.ledger_path = ledger_path(options_.pools);
   MR_ASSIGN_OR_RETURN(store_,
                       make_rank_store(options_.pools, *runtime_, surroundings_.clock, deadline));
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <span>
 #include <system_error>
 #include <utility>
 
 #include "common/content/page_keys.h"
-#include "common/log.h"
 #include "common/system/available_memory.h"
 #include "common/units.h"
 #include "worker/ranks/agreement.h"
@@ -46,12 +44,11 @@ std::string identity_of(const PoolOptions& options, RankRuntime& runtime) {
       runtime.device().info().name, kPageKeyVersion, MILLRACE_VERSION);
 }
 
-// Names of groups may have any characters. What is wrong with the directory is told when the files are opened.
+// What is wrong with the directory is told when the files are opened.
 void set_kept(kvstore::KvStoreConfig& config, const PoolOptions& options, RankRuntime& runtime,
               MachineRoom room) {
   config.kept_directory = options.disk_directory;
-  config.kept_name =
-      "prefixes-" + sha256_hex(std::as_bytes(std::span(options.group_name))).substr(0, 16);
+  config.kept_name = kept_name(options.group_name);
   config.kept_identity = identity_of(options, runtime);
   config.kept_bytes = options.kept_bytes;
   std::error_code status;

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <span>
 #include <system_error>
 
+#include "common/content/sha256.h"
 #include "common/log.h"
 #include "common/units.h"
 #include "worker/ranks/agreement.h"
@@ -68,6 +70,14 @@ Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<Sto
     if (place.disk == own->disk) ++room.num_ranks_on_disk;
   }
   return room;
+}
+
+std::string kept_name(const std::string& group_name) {
+  return "prefixes-" + sha256_hex(std::as_bytes(std::span(group_name))).substr(0, 16);
+}
+
+std::string ledger_path(const PoolOptions& options) {
+  return fmt::format("{}/rank-0/{}.ledger", options.disk_directory, kept_name(options.group_name));
 }
 
 int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_t kept_already) {
