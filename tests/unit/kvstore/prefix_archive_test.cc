@@ -193,6 +193,8 @@ TEST_F(PrefixArchiveTest, AProcessThatDiesAnywhereLeavesWholeColumns) {
       EXPECT_EQ(load(*archive, 1), 0) << last;
       const bool whole = steps[last] == Step::kRecordWritten;
       EXPECT_EQ(load(*archive, 2), whole ? std::optional<int64_t>(1) : std::nullopt) << last;
+      // The column whose slot it took went before anything was written over it.
+      EXPECT_EQ(archive->contains(SomeColumn(3).key), into_used_slot && last == 0) << last;
       EXPECT_EQ(archive->stats().damaged, 0) << "cleared records leave nothing to find damaged";
       // The slot that it died over is of use.
       ASSERT_TRUE(save(*archive, 4, 0, 1).ok());
