@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "common/log.h"
 #include "common/units.h"
 #include "kvstore/tiered_kv_store.h"
 #include "kvstore/tiers/disk_tier.h"
@@ -60,10 +61,41 @@ Result<TierStorage> make_memory_tier(int64_t slots, int64_t page_bytes, bool sha
 }
 
 Result<TierStorage> make_disk_tier(const KvStoreConfig& config, int64_t page_bytes) {
-  if (config.disk_directory.empty()) return TierStorage{};
+  if (config.disk_directory.empty() || config.disk_bytes == 0) return TierStorage{};
   MR_ASSIGN_OR_RETURN(const int64_t slots, slots_of(config.disk_bytes, page_bytes));
   MR_ASSIGN_OR_RETURN(auto disk, DiskTier::open(config.disk_directory, page_bytes));
   return TierStorage{.memory = std::move(disk), .max_slots = slots};
+}
+
+std::string identity_of(const KvStoreConfig& config) {
+  const auto& geometry = config.geometry;
+  return fmt::format("{}, {} layers, kv heads {} to {}, head dim {}, {}, {} tokens a page",
+                     config.kept_identity, geometry.num_layers, geometry.first_kv_head,
+                     geometry.first_kv_head + geometry.num_kv_heads - 1, geometry.head_dim,
+                     dtype_name(geometry.dtype), geometry.page_tokens);
+}
+
+// What goes wrong with files of an earlier life costs their pages, never the start.
+std::unique_ptr<PrefixArchive> open_archive(const KvStoreConfig& config) {
+  if (config.kept_bytes == 0) return nullptr;
+  const auto& geometry = config.geometry;
+  const ArchiveLayout layout{.num_rows = int64_t{geometry.num_layers} * geometry.num_kv_heads,
+                             .page_bytes = geometry.page_bytes(),
+                             .digest_bytes = geometry.digest_bytes()};
+  auto archive = PrefixArchive::open({.directory = config.kept_directory,
+                                      .name = config.kept_name,
+                                      .identity = identity_of(config),
+                                      .max_bytes = config.kept_bytes},
+                                     layout);
+  if (!archive.ok()) {
+    spdlog::warn("no cached prefixes are found, and none are kept for the next start: {}",
+                 archive.error().message);
+    return nullptr;
+  }
+  const auto stats = (*archive)->stats();
+  spdlog::info("{} pages of cached prefixes found in {}, {}", stats.columns, config.kept_directory,
+               format_bytes(stats.columns * stats.slot_bytes));
+  return *std::move(archive);
 }
 
 }  // namespace
@@ -85,9 +117,9 @@ Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, cons
   } else {
     device.memory = std::move(device_memory);
   }
-  return std::unique_ptr<KvStore>(
-      std::make_unique<TieredKvStore>(config.geometry, std::move(tiers), clock, config.promotes,
-                                      config.read_bytes, config.read_ahead_bytes));
+  return std::unique_ptr<KvStore>(std::make_unique<TieredKvStore>(
+      config.geometry, std::move(tiers), clock, config.promotes, config.read_bytes,
+      config.read_ahead_bytes, open_archive(config)));
 }
 
 }  // namespace millrace::kvstore

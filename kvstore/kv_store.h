@@ -82,6 +82,12 @@ struct KvStoreConfig {
   // Whether seal() moves the best pages to the device. Not to a GPU's memory, where each move crosses the
   // bus: there a page that is written takes the slot of one that carries no mass.
   bool promotes = true;
+  // Disk space, beside disk_bytes, for cached prefixes that outlive the process. 0: none do.
+  int64_t kept_bytes = 0;
+  std::string kept_directory;
+  std::string kept_name;  // of the files, one process at a time
+  std::string
+      kept_identity;    // what the pages are of besides the geometry: files of another are emptied
   KvGeometry geometry;  // of the one model this rank serves
 };
 
@@ -138,9 +144,15 @@ struct KvStoreStats {
   int64_t pages_available = 0;    // that a request which begins now may have
   int64_t cached_pages = 0;       // under a key, whether requests hold them or not
   int64_t idle_cached_pages = 0;  // of these, held by none
-  int64_t cache_evictions = 0;    // pages that were remembered and gave way, since start
-  int64_t cache_corruptions = 0;  // pages that were remembered and did not match their checksum
-  int64_t requests = 0;           // held
+  // Since start, pages that were remembered and gave way, in the tiers or among the kept ones; and columns that did not
+  // match their checksum.
+  int64_t cache_evictions = 0;
+  int64_t cache_corruptions = 0;
+  int64_t kept_pages = 0;      // on disk for the next process, whether they are in the tiers or not
+  int64_t kept_bytes = 0;      // that these take
+  int64_t pages_kept = 0;      // written there since start
+  int64_t pages_restored = 0;  // read from there since start
+  int64_t requests = 0;        // held
   int64_t leases_active = 0;
   int64_t leases_expired = 0;  // since start
   int64_t pages_written = 0;
@@ -214,10 +226,11 @@ class KvStore {
   // is gone, or a page is not its. kInvalidArgument: it has dropped pages.
   virtual Result<int64_t> remember(const std::string& request_id,
                                    std::span<const CachedPage> pages) = 0;
-  // Which of these pages this rank remembers.
+  // Which of these pages this rank remembers, or has kept.
   virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
   // The same, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
-  // all that `check` says.
+  // all that `check` says, and brings those that are only kept into the tiers, all of which is checked; where there is no
+  // room, or one is damaged, those behind it are not brought.
   virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys,
                                          CacheCheck check = CacheCheck::kAll) = 0;
   // Pages that a request which is being written began with, for who computes the rest: no lease, and
@@ -263,10 +276,18 @@ class KvStore {
   virtual int64_t expire_leases() = 0;
 
   // Brings pages nearer to those who will read them, a page at a time: reads ahead of readers, and
-  // moves the best pages on disk into memory, where they take the places of pages worth much less.
+  // moves the best pages on disk into memory, where they take the places of pages worth much less. Then keeps what is
+  // remembered and not yet kept, a page in all layers and heads at a time.
   // Called over and over by a thread of the owner's. Returns whether there was anything to do, at
   // `deadline` at the latest where there was not.
   virtual bool tend(Deadline deadline) = 0;
+
+  // Before the process ends in good order: pages that later ones may begin with are written where they outlive it, until
+  // `deadline`. Returns how many are not.
+  virtual int64_t keep_cached(Deadline deadline) = 0;
+  virtual bool keeps_prefixes() const = 0;
+  // Pages that are kept.
+  virtual std::vector<PageContentKey> kept_keys() const = 0;
 
   virtual KvStoreStats stats() const = 0;
 

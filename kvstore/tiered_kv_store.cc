@@ -19,7 +19,8 @@ constexpr int64_t kDiskGrowthSlots = 64;
 }  // namespace
 
 TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
-                             bool promotes, int64_t read_bytes, int64_t read_ahead_bytes)
+                             bool promotes, int64_t read_bytes, int64_t read_ahead_bytes,
+                             std::unique_ptr<PrefixArchive> archive)
     : geometry_(geometry),
       promotes_(promotes),
       io_(std::move(tiers), geometry.page_bytes()),
@@ -29,6 +30,10 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       mover_(io_, residency_, mutex_),
       read_ahead_(io_, residency_, mutex_, clock, read_ahead_bytes),
       cache_check_(io_, residency_, cache_, mutex_),
+      keeper_(std::move(archive), geometry, io_, residency_, cache_, mutex_,
+              [this](int64_t num_pages, int64_t sequence) {
+                return reserve_pages(num_pages, sequence);
+              }),
       leases_(clock),
       cooled_at_(clock.now()) {}
 
@@ -48,6 +53,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   std::lock_guard growing(growth_mutex_);
   Columns columns, gone;
   int64_t sequence = 0;
+  const auto held_off = hold_off_saving(num_pages + std::ssize(prefix) * rows());
   {
     std::lock_guard lock(mutex_);
     if (tables_.contains(request_id)) {
@@ -59,7 +65,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
     }
     sequence = next_sequence_++;
     MR_ASSIGN_OR_RETURN(columns, take_prefix(request_id, prefix, sequence));
-    if (!make_room(num_pages, gone)) {
+    if (!make_room(num_pages, sequence + 1, gone)) {
       for (const auto& column : columns) let_go(*column);
       return no_room(request_id, num_pages);
     }
@@ -89,6 +95,33 @@ Result<void> TieredKvStore::begin_after(const std::string& request_id, int64_t n
   return {};
 }
 
+// Where all idle columns may have to give way, the one that is being saved, which is pinned, too.
+std::unique_lock<std::mutex> TieredKvStore::hold_off_saving(int64_t num_pages) {
+  {
+    std::lock_guard lock(mutex_);
+    if (num_pages <= residency_.available() + idle_pages() - rows()) return {};
+  }
+  return keeper_.wait_for_save();
+}
+
+// For pages that the `sequence`-th request may begin with: others of them do not give way.
+Result<void> TieredKvStore::reserve_pages(int64_t num_pages, int64_t sequence) {
+  static const std::string kNobody = "of an earlier life";
+  std::lock_guard growing(growth_mutex_);
+  Columns gone;
+  const auto held_off = hold_off_saving(num_pages);
+  {
+    std::lock_guard lock(mutex_);
+    if (!make_room(num_pages, sequence, gone)) return no_room(kNobody, num_pages);
+  }
+  gone.clear();
+  MR_RETURN_IF_ERROR(grow_disk_for(kNobody, num_pages));
+  std::lock_guard lock(mutex_);
+  if (residency_.disk_shortfall(num_pages) > 0) return no_room(kNobody, num_pages);
+  residency_.reserve(num_pages);
+  return {};
+}
+
 Result<TieredKvStore::Columns> TieredKvStore::take_prefix(const std::string& request_id,
                                                           std::span<const CachedPage> prefix,
                                                           int64_t sequence) {
@@ -106,11 +139,12 @@ Result<TieredKvStore::Columns> TieredKvStore::take_prefix(const std::string& req
   return columns;
 }
 
-bool TieredKvStore::make_room(int64_t num_pages, Columns& gone) {
+bool TieredKvStore::make_room(int64_t num_pages, int64_t before, Columns& gone) {
   if (num_pages > residency_.available() + idle_pages()) return false;
   while (num_pages > residency_.available()) {
     PageColumn* const column = cache_.first_to_go();
-    if (column == nullptr) return false;  // what is left is being read
+    // What is left is being read, or of use to the one who asks.
+    if (column == nullptr || column->last_used >= before) return false;
     residency_.count_cached(*column, -1);
     gone.push_back(cache_.remove(*column));
     cache_evictions_ += column->num_entries();
@@ -370,6 +404,7 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
     } else if (!column.content_key) {
       cache_.insert(cached.key, column);
       residency_.count_cached(column, 1);
+      keeper_.remembered(cached.key);
       ++num_new;
     }
   }
@@ -379,8 +414,19 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
 std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> keys) const {
   std::lock_guard lock(mutex_);
   std::vector<bool> found;
-  for (const auto& key : keys) found.push_back(cache_.find(key) != nullptr);
+  for (const auto& key : keys) found.push_back(cache_.find(key) != nullptr || keeper_.has(key));
   return found;
+}
+
+std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys,
+                                              CacheCheck check) {
+  int64_t sequence = 0;  // of the request that is to come
+  {
+    std::lock_guard lock(mutex_);
+    sequence = next_sequence_;
+  }
+  keeper_.bring(keys, sequence);
+  return cache_check_.check(keys, check);
 }
 
 Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_prefix(const std::string& request_id,
@@ -523,7 +569,7 @@ void TieredKvStore::count_hits(std::span<PageEntry* const> entries,
 }
 
 bool TieredKvStore::tend(Deadline deadline) {
-  if (read_ahead_.step() || mover_.rise()) return true;
+  if (read_ahead_.step() || mover_.rise() || keeper_.save_next()) return true;
   std::unique_lock lock(mutex_);
   if (!deadline.passed()) reader_came_.wait_until(lock, deadline.when());
   return false;
@@ -627,8 +673,13 @@ KvStoreStats TieredKvStore::stats() const {
   stats.pages_available = residency_.available() + idle_pages();
   stats.cached_pages = cache_.num_columns() * rows();
   stats.idle_cached_pages = idle_pages();
-  stats.cache_evictions = cache_evictions_;
-  stats.cache_corruptions = cache_check_.num_damaged();
+  const auto kept = keeper_.stats();
+  stats.cache_evictions = cache_evictions_ + kept.evictions * rows();
+  stats.cache_corruptions = cache_check_.num_damaged() + kept.damaged;
+  stats.kept_pages = kept.columns * rows();
+  stats.kept_bytes = kept.columns * kept.slot_bytes;
+  stats.pages_kept = kept.saved * rows();
+  stats.pages_restored = kept.restored * rows();
   stats.requests = static_cast<int64_t>(tables_.size());
   stats.leases_active = leases_.active();
   stats.leases_expired = leases_.expired();

@@ -2,9 +2,9 @@
 //
 // Locks. `mutex_` guards every table, entry, queue and lease, and is held for bookkeeping only:
 // bytes are copied, checksummed and read from disk outside it, into slots that nobody else can name
-// (writes) or that a pin holds in place (reads, moves). Two more locks are taken before it and may
-// be held over file operations: `growth_mutex_` by those who resize the disk file, and that of the
-// PageMover.
+// (writes) or that a pin holds in place (reads, moves). Three more locks are taken before it and may
+// be held over file operations: `growth_mutex_` by those who resize the disk file, that of the
+// PageMover, and that of the ColumnKeeper, which comes after `growth_mutex_`.
 #pragma once
 
 #include <condition_variable>
@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "kvstore/cached_page_check.h"
+#include "kvstore/column_keeper.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/page_mover.h"
 #include "kvstore/pages/page_io.h"
@@ -35,7 +36,8 @@ class TieredKvStore final : public KvStore {
  public:
   TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
                 bool promotes = true, int64_t read_bytes = kDefaultReadBytes,
-                int64_t read_ahead_bytes = kDefaultReadAheadBytes);
+                int64_t read_ahead_bytes = kDefaultReadAheadBytes,
+                std::unique_ptr<PrefixArchive> archive = nullptr);
   // All pins are gone by then.
   ~TieredKvStore() override;
 
@@ -57,9 +59,7 @@ class TieredKvStore final : public KvStore {
   Result<int64_t> remember(const std::string& request_id,
                            std::span<const CachedPage> pages) override;
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
-  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override {
-    return cache_check_.check(keys, check);
-  }
+  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override;
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head,
                                                   std::span<const int64_t> pages) override;
@@ -84,6 +84,9 @@ class TieredKvStore final : public KvStore {
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
   int64_t expire_leases() override;
   bool tend(Deadline deadline) override;
+  int64_t keep_cached(Deadline deadline) override { return keeper_.save_all(deadline) * rows(); }
+  bool keeps_prefixes() const override { return keeper_.keeps(); }
+  std::vector<PageContentKey> kept_keys() const override { return keeper_.keys(); }
   KvStoreStats stats() const override;
   void prefault(int num_threads, const Prefault::Then& then) override {
     io_.prefault(num_threads, then);
@@ -119,9 +122,9 @@ class TieredKvStore final : public KvStore {
   using Columns = std::vector<std::shared_ptr<PageColumn>>;
   Result<Columns> take_prefix(const std::string& request_id, std::span<const CachedPage> prefix,
                               int64_t sequence);
-  // Idle columns go until so many pages are available; they are let go by the caller without the
-  // lock. False, and nothing is touched, where it would not do.
-  bool make_room(int64_t num_pages, Columns& gone);
+  // Idle columns that were used before the `before`-th request go until so many pages are available; they are
+  // let go by the caller without the lock. False where it does not do; nothing is touched where all of them would not.
+  bool make_room(int64_t num_pages, int64_t before, Columns& gone);
   int64_t idle_pages() const { return cache_.num_idle() * rows(); }
   void let_go(PageColumn& column);
   std::unique_ptr<Pins> hold_pages(std::shared_ptr<PageTable> table,
@@ -133,6 +136,8 @@ class TieredKvStore final : public KvStore {
   Result<std::shared_ptr<PageTable>> make_table(const std::string& request_id, int64_t num_tokens,
                                                 std::span<const int64_t> pages, int64_t sequence,
                                                 Columns prefix) const;
+  std::unique_lock<std::mutex> hold_off_saving(int64_t num_pages);
+  Result<void> reserve_pages(int64_t num_pages, int64_t sequence);
   Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
   void shrink_disk();
 
@@ -166,6 +171,7 @@ class TieredKvStore final : public KvStore {
   ReadAhead read_ahead_;
   PrefixCache cache_;
   CachedPageCheck cache_check_;
+  ColumnKeeper keeper_;
   std::condition_variable reader_came_;
   LeaseTable leases_;
   std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;

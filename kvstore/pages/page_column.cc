@@ -39,4 +39,8 @@ std::span<float> PageColumn::digest_of(const PageEntry& entry) {
   return {digests_.as<float>() + static_cast<size_t>(row_of(entry)) * floats, floats};
 }
 
+std::span<float> PageColumn::digests() {
+  return {digests_.as<float>(), static_cast<size_t>(digests_.bytes()) / sizeof(float)};
+}
+
 }  // namespace millrace::kvstore

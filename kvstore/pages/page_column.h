@@ -70,6 +70,8 @@ class PageColumn : public std::enable_shared_from_this<PageColumn> {
   PageKey key_of(const PageEntry& entry) const;
   // [3, head_dim]: min, max, radius. Of a page that is not written, anything.
   std::span<float> digest_of(const PageEntry& entry);
+  // Of all entries.
+  std::span<float> digests();
 
   // Guarded by the store's lock like the entries.
   int32_t num_requests = 0;                   // that hold it

@@ -60,8 +60,14 @@ void add_pool_options(CLI::App& app, WorkerOptions& options) {
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
+  app.add_option("--prefix-disk", options.prefix_disk,
+                 "disk space of each rank, besides the disk pool, for cached prefixes that the "
+                 "group's next start finds; needs --disk-directory")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
   app.add_option("--disk-directory", options.disk_directory,
-                 "directory for the disk pool; rank r uses DIR/rank-<r>")
+                 "directory for the disk pool and kept prefixes; rank r uses DIR/rank-<r>")
       ->type_name("DIR");
 }
 
@@ -186,6 +192,11 @@ Result<void> check_together(const WorkerOptions& options) {
     return error(Errc::kInvalidArgument, "--disk-pool {}: needs --disk-directory",
                  options.disk_pool);
   }
+  MR_ASSIGN_OR_RETURN(const int64_t prefix_bytes, parse_bytes(options.prefix_disk));
+  if (prefix_bytes > 0 && options.disk_directory.empty()) {
+    return error(Errc::kInvalidArgument, "--prefix-disk {}: needs --disk-directory",
+                 options.prefix_disk);
+  }
   if (options.kv_transport == KvTransport::kUcx && !options.kv_tls.certificate.empty()) {
     return Error(Errc::kInvalidArgument, "--kv-tls-cert: needs --kv-transport tcp");
   }
@@ -215,6 +226,7 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
     MR_ASSIGN_OR_RETURN(made.pools.host_bytes, parse_bytes(options.host_pool));
   }
   MR_ASSIGN_OR_RETURN(made.pools.disk_bytes, parse_bytes(options.disk_pool));
+  MR_ASSIGN_OR_RETURN(made.pools.kept_bytes, parse_bytes(options.prefix_disk));
   made.group.max_preempting_tokens = options.preempt_tokens;
   made.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   made.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);

@@ -35,6 +35,7 @@ struct WorkerOptions {
   int64_t preempt_tokens = 8192;
   std::string device_pool, host_pool;
   std::string disk_pool = "0";
+  std::string prefix_disk = "0";
   std::string disk_directory;
   double layer_timeout_s = 300;
   double drain_timeout_s = 30;

@@ -1,11 +1,62 @@
 #include "worker/control/prefix_ledger.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/content/prefix_keys.h"
+#include "common/log.h"
 #include "common/page_tokens.h"
 
 namespace millrace::worker {
+
+protocol::CachedPrefixes PrefixLedger::keep_in(LedgerFile file, const FindPages& find) {
+  protocol::CachedPrefixes change;
+  auto kept = file.read();
+  file_ = std::move(file);
+  if (!kept.ok()) {
+    give_up(kept.error());
+    return change;
+  }
+  std::vector<PageContentKey> pages;
+  for (const auto& entry : kept->entries) pages.push_back(entry.page);
+  const std::vector<bool> found = find(pages);
+  for (size_t i = 0; i < pages.size() && deepest_.size() < kMaxPrefixKeys; ++i) {
+    if (!found[i]) continue;
+    const auto [known, is_new] = deepest_.insert_or_assign(kept->entries[i].stored_key, pages[i]);
+    if (is_new) change.add_added(known->first);
+  }
+  if (change.added().empty()) kept->origins.Clear();
+  *change.mutable_origins() = kept->origins.origins();
+  auto whole = all();
+  whole.origins = std::move(kept->origins);
+  if (const auto replaced = file_->replace(whole); !replaced.ok()) give_up(replaced.error());
+  return change;
+}
+
+void PrefixLedger::keep(const protocol::CachedPrefixes& added) {
+  if (!file_ || added.added().empty()) return;
+  LedgerRecord record;
+  for (const uint64_t key : added.added()) {
+    const auto known = deepest_.find(key);
+    if (known != deepest_.end()) record.entries.push_back({key, known->second});
+  }
+  *record.origins.mutable_origins() = added.origins();
+  // Without the origins of all: a coordinator learns them again from the prompts that come.
+  const auto kept = file_->is_long() ? file_->replace(all()) : file_->append(record);
+  if (!kept.ok()) give_up(kept.error());
+}
+
+LedgerRecord PrefixLedger::all() const {
+  LedgerRecord record;
+  for (const auto& [key, page] : deepest_) record.entries.push_back({key, page});
+  return record;
+}
+
+void PrefixLedger::give_up(const Error& failure) {
+  spdlog::warn("which prefixes are kept is not told at the next start, only found: {}",
+               failure.to_string());
+  file_.reset();
+}
 
 protocol::CachedPrefixes PrefixLedger::add(const RememberedPrompt& prompt) {
   constexpr int64_t kPagesPerKey = kPrefixKeyTokens / kPageTokens;

@@ -8,12 +8,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "common/content/page_keys.h"
 #include "protocol/control_messages.pb.h"
+#include "worker/control/ledger_file.h"
 
 namespace millrace::worker {
 
@@ -34,6 +36,10 @@ class PrefixLedger {
   // Which pages this rank has cached.
   using FindPages = std::function<std::vector<bool>(std::span<const PageContentKey>)>;
 
+  // From here on what is added is in `file` too. Returns what it has of an earlier life, as far as its pages are found.
+  protocol::CachedPrefixes keep_in(LedgerFile file, const FindPages& find);
+  // What add() returned, with its origins, for the group's next start. Nothing without a file.
+  void keep(const protocol::CachedPrefixes& added);
   // What is new.
   protocol::CachedPrefixes add(const RememberedPrompt& prompt);
   // What has given way since. `num_given_up`: pages that the store has given up since it began. Where
@@ -41,7 +47,11 @@ class PrefixLedger {
   protocol::CachedPrefixes sweep(int64_t num_given_up, const FindPages& find);
 
  private:
+  LedgerRecord all() const;
+  void give_up(const Error& failure);
+
   std::unordered_map<uint64_t, PageContentKey> deepest_;  // page of this rank, by stored key
+  std::optional<LedgerFile> file_;
   int64_t num_given_up_ = 0;
 };
 

@@ -102,6 +102,15 @@ void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
   samples.add(true, "millrace_prefix_cache_corruptions_total",
               "Cached pages forgotten because one did not match its checksum",
               sum(ranks, [](const auto& r) { return r.store.cache_corruptions; }));
+  samples.add(false, "millrace_prefix_cache_kept_bytes",
+              "Cached pages on disk that the group's next start finds",
+              sum(ranks, [](const auto& r) { return r.store.kept_bytes; }));
+  samples.add(true, "millrace_prefix_cache_kept_pages_total",
+              "Cached pages written to disk for the group's next start",
+              sum(ranks, [](const auto& r) { return r.store.pages_kept; }));
+  samples.add(true, "millrace_prefix_cache_restored_pages_total",
+              "Kept pages that were read from disk for a prompt",
+              sum(ranks, [](const auto& r) { return r.store.pages_restored; }));
 }
 
 void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, const char* grid,

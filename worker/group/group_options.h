@@ -15,6 +15,8 @@ struct GroupOptions {
   double min_recall = 0;  // of requests that name none
   // The longest prompt that runs between two layers of another; 0: one prompt after the other.
   int64_t max_preempting_tokens = 0;
+  // Where rank 0 notes which prefixes are kept for the next start, where the store keeps any; empty: nowhere.
+  std::string ledger_path;
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);
   Duration max_lease = std::chrono::hours(1);

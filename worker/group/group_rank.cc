@@ -5,6 +5,7 @@
 
 #include "common/log.h"
 #include "common/random_id.h"
+#include "common/units.h"
 #include "protocol/codec.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/command_channel.h"
@@ -41,6 +42,8 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   const auto deadline = Deadline::after(options_.rank.startup_timeout);
   MR_RETURN_IF_ERROR(
       runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
+  options_.pools.group_name = options_.group_name;
+  if (options_.pools.kept_bytes > 0) options_.group.ledger_path = ledger_path(options_.pools);
   MR_ASSIGN_OR_RETURN(store_,
                       make_rank_store(options_.pools, *runtime_, surroundings_.clock, deadline));
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
@@ -130,8 +133,18 @@ protocol::Register GroupRank::description() const {
   return description;
 }
 
+void GroupRank::keep_prefixes() {
+  if (!store_->keeps_prefixes()) return;
+  const int64_t num_left = store_->keep_cached(Deadline::after(kKeepTime));
+  const auto stats = store_->stats();
+  spdlog::info("{} of cached prefixes are kept for the next start{}",
+               format_bytes(stats.kept_bytes),
+               num_left > 0 ? fmt::format(", {} pages are not: time was up", num_left) : "");
+}
+
 Result<void> GroupRank::serve(const std::atomic<bool>& stop) {
   auto ran = service_->run(stop);
+  if (ran.ok()) keep_prefixes();
   const bool broken = !ran.ok() && ran.error().code == Errc::kPeerLost;
   if (broken) {
     spdlog::error("{}", ran.error().to_string());

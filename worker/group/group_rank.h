@@ -28,7 +28,7 @@ struct GroupRankOptions {
   RankOptions rank;
   GroupOptions group;
   std::string group_name = "group-0";  // in metrics
-  PoolOptions pools;                   // as make_rank_store() has them
+  PoolOptions pools;                   // as make_rank_store() has them, but for the group's name
   std::string kv_host = "127.0.0.1";
   int kv_port = 0;  // of rank 0's KV server, rank r takes kv_port + r; 0: free ones
 };
@@ -50,6 +50,10 @@ struct RankSurroundings {
   OpenEvents open_events = nullptr;  // null, on all ranks: none are made
 };
 
+// How long a group that ends in good order takes to keep what it has not kept yet: supervisors give it 30 s beyond the
+// last prompt and the leases (deploy/systemd, deploy/kubernetes).
+inline constexpr Duration kKeepTime = std::chrono::seconds(10);
+
 class GroupRank {
  public:
   // Collective over `world`, on all ranks or none; after an error the watch is left.
@@ -70,6 +74,7 @@ class GroupRank {
   Result<void> start_events(Deadline deadline);
   protocol::Register description() const;
   void log_start() const;
+  void keep_prefixes();
 
   GroupRankOptions options_;
   const RankSurroundings surroundings_;

@@ -1,8 +1,10 @@
 #include "worker/group/group_service.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/errc_wire.h"
+#include "common/log.h"
 #include "worker/group/prompt_run.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/command_channel.h"
@@ -36,11 +38,24 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(
       all_agree(sync_.world(), make_page_movers(), Deadline::after(sync_.timeouts().command)));
   if (r_.link == nullptr) return serve(nullptr);
+  tell_of_kept_prefixes();
   Drain drain(r_.store, reporter_, options_, clock_);
   CommandSource commands(*r_.link, reporter_, drain, options_, stop, clock_);
   MR_RETURN_IF_ERROR(serve(&commands));
   if (commands.refusal().empty()) return {};
   return error(Errc::kUnsupported, "the coordinator refused this group: {}", commands.refusal());
+}
+
+void GroupService::tell_of_kept_prefixes() {
+  if (!r_.store.keeps_prefixes() || options_.ledger_path.empty()) return;
+  auto file = LedgerFile::open(options_.ledger_path);
+  if (!file.ok()) {
+    spdlog::warn("which prefixes are kept is not told, only found: {}", file.error().to_string());
+    return;
+  }
+  reporter_.cache_changed(ledger_.keep_in(
+      std::move(*file),
+      [this](std::span<const PageContentKey> pages) { return r_.store.find_cached(pages); }));
 }
 
 Result<void> GroupService::make_page_movers() {

@@ -50,6 +50,7 @@ class GroupService {
 
  private:
   Result<void> make_page_movers();
+  void tell_of_kept_prefixes();
   Result<void> serve(CommandSource* commands);
   Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);

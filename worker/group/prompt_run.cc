@@ -213,6 +213,7 @@ void PromptRun::remember(std::span<const int32_t> token_ids) {
   origin.set_num_tokens(static_cast<uint64_t>(num_tokens_));
   origin.set_impure(impure_);
   origin.set_origin(origin_);
+  r_.ledger->keep(change);
   r_.reporter.cache_changed(std::move(change));
 }
 

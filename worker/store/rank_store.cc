@@ -1,8 +1,12 @@
 #include "worker/store/rank_store.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "common/checksum.h"
+#include "common/content/page_keys.h"
 #include "common/system/available_memory.h"
 #include "common/units.h"
 #include "worker/ranks/agreement.h"
@@ -30,6 +34,45 @@ PoolOptions own_pools(PoolOptions options, RankRuntime& runtime) {
   return options;
 }
 
+// Of pages in 8-bit floats, what their codes mean.
+std::string page_scales(const RankRuntime& runtime) {
+  const auto scales = runtime.kv_scales();
+  if (scales == nullptr) return "none";
+  return fmt::format("{:016x}", checksum(std::as_bytes(std::span(*scales))));
+}
+
+// All that K and V, bit for bit, may follow from besides tokens, plan and salt, which the keys of pages have.
+std::string identity_of(const PoolOptions& options, RankRuntime& runtime) {
+  const auto& weights = runtime.weights();
+  const auto shape = runtime.grid().shape();
+  return fmt::format(
+      "group '{}', rank {} of tp {} x cp {}, model {}, {}, scales of pages {}, on {}, page keys "
+      "{}, millrace {}",
+      options.group_name, runtime.grid().world().rank(), shape.tp, shape.cp, weights.fingerprint,
+      model::arithmetic_name({weights.compute_dtype, weights.quantization}), page_scales(runtime),
+      runtime.device().info().name, kPageKeyVersion, MILLRACE_VERSION);
+}
+
+// What is wrong with the directory is told when the files are opened.
+void set_kept(kvstore::KvStoreConfig& config, const PoolOptions& options, RankRuntime& runtime,
+              MachineRoom room) {
+  config.kept_directory = options.disk_directory;
+  config.kept_name = kept_name(options.group_name);
+  config.kept_identity = identity_of(options, runtime);
+  config.kept_bytes = options.kept_bytes;
+  std::error_code status;
+  const std::filesystem::path slots =
+      fmt::format("{}/{}.slots", config.kept_directory, config.kept_name);
+  std::filesystem::create_directories(config.kept_directory, status);
+  const auto free_bytes = free_disk_bytes(config.kept_directory);
+  if (!free_bytes.ok()) return;
+  const auto kept_already = std::filesystem::file_size(slots, status);
+  room.disk_bytes = *free_bytes;
+  // Without a disk pool nobody has asked where the others' disks are.
+  if (options.disk_bytes == 0) room.num_ranks_on_disk = room.num_ranks;
+  config.kept_bytes = room_to_keep(options, room, status ? 0 : static_cast<int64_t>(kept_already));
+}
+
 Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRuntime& runtime,
                                             MachineRoom room) {
   const auto& weights = runtime.weights();
@@ -37,7 +80,7 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRunt
   if (stores(runtime)) {
     room.device_is_host = runtime.device().info().host_memory;
     room.memory_bytes = available_memory_bytes();
-    if (!options.disk_directory.empty()) {
+    if (options.disk_bytes > 0) {
       MR_ASSIGN_OR_RETURN(room.disk_bytes, free_disk_bytes(options.disk_directory));
     }
     MR_ASSIGN_OR_RETURN(config, pool_sizes(options, room));
@@ -48,6 +91,7 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRunt
                      .head_dim = weights.config.head_dim,
                      .dtype = weights.compute_dtype,
                      .float8 = runtime.kv_scales()};
+  if (stores(runtime) && options.kept_bytes > 0) set_kept(config, options, runtime, room);
   return config;
 }
 
@@ -86,7 +130,8 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
                                                           Deadline deadline) {
   auto& world = runtime.grid().world();
   const auto pools = own_pools(options, runtime);
-  const auto place = store_place(runtime.cores().first_rank, stores(runtime), pools.disk_directory);
+  const auto place = store_place(runtime.cores().first_rank, stores(runtime),
+                                 pools.disk_bytes > 0 ? pools.disk_directory : "");
   MR_ASSIGN_OR_RETURN(const auto room, count_neighbours(world, place, deadline));
   auto store = make_store(pools, runtime, room, clock);
   MR_RETURN_IF_ERROR(all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));

@@ -2,10 +2,14 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <span>
 #include <system_error>
 
+#include "common/content/sha256.h"
+#include "common/log.h"
 #include "common/units.h"
 #include "worker/ranks/agreement.h"
 
@@ -66,6 +70,26 @@ Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<Sto
     if (place.disk == own->disk) ++room.num_ranks_on_disk;
   }
   return room;
+}
+
+std::string kept_name(const std::string& group_name) {
+  return "prefixes-" + sha256_hex(std::as_bytes(std::span(group_name))).substr(0, 16);
+}
+
+std::string ledger_path(const PoolOptions& options) {
+  return fmt::format("{}/rank-0/{}.ledger", options.disk_directory, kept_name(options.group_name));
+}
+
+int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_t kept_already) {
+  const int64_t share = room.disk_bytes / room.num_ranks_on_disk;
+  const int64_t most = kept_already + std::max<int64_t>(0, share - options.disk_bytes);
+  if (options.kept_bytes <= most) return options.kept_bytes;
+  spdlog::warn(
+      "--prefix-disk {} for each of {} ranks: only {} is free in {} beside the disk pools, and {} "
+      "are used",
+      format_bytes(options.kept_bytes), room.num_ranks_on_disk, format_bytes(room.disk_bytes),
+      options.disk_directory, format_bytes(most));
+  return most;
 }
 
 Result<kvstore::KvStoreConfig> pool_sizes(const PoolOptions& options, const MachineRoom& room) {

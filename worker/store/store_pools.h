@@ -16,8 +16,10 @@ struct PoolOptions {
   int64_t device_bytes = 0;
   std::optional<int64_t> host_bytes;  // none: a part of the free memory
   int64_t disk_bytes = 0;
-  std::string disk_directory;  // of this rank alone; empty: no disk
+  std::string disk_directory;  // of this rank alone, where it is not said otherwise; empty: no disk
   bool shares_memory = false;  // with decode processes of its host and user
+  int64_t kept_bytes = 0;  // of disk_directory, beside disk_bytes: prefixes that outlive the group
+  std::string group_name;  // whose prefixes these are
 };
 
 // Where a rank's pages are.
@@ -45,6 +47,15 @@ Result<int64_t> free_disk_bytes(const std::string& directory);
 // the room: of a rank that stores nothing, not to be used. An error of one is the same on all.
 Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<StorePlace>& own,
                                      Deadline deadline);
+
+// Of a group's files in a rank's directory, without their endings: names of groups may have any characters.
+std::string kept_name(const std::string& group_name);
+// Beside those of rank 0, of the prefix ledger (worker/control/ledger_file.h). `options` are those of all ranks.
+std::string ledger_path(const PoolOptions& options);
+
+// What a rank may keep of cached prefixes, where `kept_already` bytes are: with a warning less than options.kept_bytes
+// where the disk has no room for that beside the disk pools.
+int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_t kept_already);
 
 // Budgets of a rank's store. kInvalidArgument, with the numbers, where the ranks together would
 // take more than is free: on a CPU pools are not touched before pages come, and a process that then takes

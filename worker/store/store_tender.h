@@ -1,6 +1,6 @@
 // The thread that tends a rank's store (KvStore::tend): pages rise from disk and are read ahead while
-// prompts are computed and pages are sent. It never touches the device. None where there is no disk
-// tier.
+// prompts are computed and pages are sent, and prefixes are kept for the group's next start. It touches the
+// device only for those that lie there alone. None where there is no disk tier and nothing is kept.
 #pragma once
 
 #include <thread>

@@ -61,6 +61,8 @@ TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
   EXPECT_THAT(complaint({"--kv-cache-dtype", "int8"}), HasSubstr("--kv-cache-dtype"));
   EXPECT_THAT(complaint({"--disk-pool", "64MiB"}),
               HasSubstr("--disk-pool 64MiB: needs --disk-directory"));
+  EXPECT_THAT(complaint({"--prefix-disk", "64MiB"}),
+              HasSubstr("--prefix-disk 64MiB: needs --disk-directory"));
   EXPECT_THAT(complaint({"--kv-port", "65535", "--tp", "2"}), HasSubstr("would use port 65536"));
 }
 

@@ -101,6 +101,7 @@ TEST_F(GroupRankTest, PoolsWithoutRoomForAnyPromptAreRefusedWithTheOptions) {
 
 TEST_F(GroupRankTest, ADiskThatOneRankCannotUseIsAnErrorOnAll) {
   EXPECT_THAT(starts([](GroupRankOptions& options, int rank) {
+                options.pools.disk_bytes = rank;
                 if (rank == 1) options.pools.disk_directory = "/dev/null/none";
               }),
               Each(HasSubstr("rank 1: /dev/null/none/rank-1")));

@@ -53,6 +53,23 @@ TEST(StorePools, RanksOfOneDiskDivideIt) {
   EXPECT_THAT(refused.error().message, HasSubstr("for each of 2 ranks: only 100 B is free in /d"));
 }
 
+TEST(StorePools, WhatIsKeptHasTheRoomThatDiskPoolsLeaveAndWhatItHadBefore) {
+  const MachineRoom room{.disk_bytes = 1000, .num_ranks_on_disk = 2};
+  PoolOptions options{.disk_bytes = 400, .disk_directory = "/d", .kept_bytes = 100};
+  EXPECT_EQ(room_to_keep(options, room, 0), 100);
+  options.kept_bytes = 101;
+  EXPECT_EQ(room_to_keep(options, room, 0), 100);
+  EXPECT_EQ(room_to_keep(options, room, 50), 101);
+  options.disk_bytes = 600;
+  EXPECT_EQ(room_to_keep(options, room, 0), 0);
+}
+
+TEST(StorePools, NamesOfKeptFilesAreOfOneGroupAndNoPath) {
+  EXPECT_NE(kept_name("group-0"), kept_name("group-1"));
+  EXPECT_EQ(kept_name("../../a/b").find_first_not_of("prefixes-0123456789abcdef"),
+            std::string::npos);
+}
+
 TEST(StorePools, NeighboursAreThoseThatStoreOnTheSameMachineAndDisk) {
   // Two machines of three ranks; the third of each stores nothing, and the first machine's second
   // has a disk of its own.

@@ -1,0 +1,132 @@
+// Columns of the prefix cache in files that outlive the process: what a group finds again after its end, however it ended.
+//
+// Why nothing wrong is ever read. A record says: this slot has the column of this key, and its table has this checksum;
+// the table has the checksum of each page. A column is handed out only if record, table and all pages match, so it does
+// not matter which of the writes a crash left undone, or in which order the disk did them: what matches is what was
+// written for this key. Order saves trouble only: a slot's record is cleared before the slot is written, and written after
+// it, so a process that is killed leaves whole columns and empty slots. Nothing is synced: what a process has written is
+// the system's, and a power cut costs what the disk did not have yet (docs/adr/0018-prefixes-outlive-their-group.md).
+//
+// Room: slots are taken from the disk one by one, up to the limit; then, or where the disk is full, the column used least
+// lately goes, of these the deepest in the prompt, as in the prefix cache itself.
+//
+// Threads: any. The lock is held for bookkeeping; pages are read and written outside it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/content/page_keys.h"
+#include "common/result.h"
+#include "kvstore/archive/archive_files.h"
+#include "kvstore/archive/archive_layout.h"
+
+namespace millrace::kvstore {
+
+struct ArchiveStats {
+  int64_t columns = 0;
+  int64_t slot_bytes = 0;
+  int64_t saved = 0;      // columns, since start
+  int64_t restored = 0;   // the same
+  int64_t evictions = 0;  // that gave way to others
+  int64_t damaged = 0;    // that did not match their checksums, and were forgotten
+};
+
+class PrefixArchive {
+ public:
+  struct Options {
+    std::string directory;
+    std::string name;
+    std::string identity;
+    int64_t max_bytes = 0;
+    Duration lock_patience = kArchiveLockPatience;
+  };
+  // As ArchiveFiles::open; kInvalidArgument where not one column fits.
+  static Result<std::unique_ptr<PrefixArchive>> open(const Options& options,
+                                                     const ArchiveLayout& layout);
+
+  struct Column {
+    PageContentKey key{};
+    int64_t page = 0;
+    int64_t sequence = 0;                 // of the request that used it last
+    std::span<const float> digests;       // of all rows
+    std::span<const uint64_t> checksums;  // of their pages
+  };
+  // The page of a row; the next call may overwrite what it returns.
+  using PageOf = std::function<Result<std::span<const std::byte>>(int64_t row)>;
+  // Nothing is done where the column is there, or where all that is there is worth more. kIo: the slot is given up.
+  Result<void> save(const Column& column, const PageOf& page_of);
+
+  // What is known of a column before its pages come.
+  struct Table {
+    int64_t page = 0;
+    std::span<const float> digests;
+    std::span<const uint64_t> checksums;
+  };
+  using OnTable = std::function<Result<void>(const Table&)>;
+  using OnPage = std::function<Result<void>(int64_t row, std::span<const std::byte>)>;
+  // The table, then each page; all of it counts only if load() succeeds. kNotFound; kCorrupt, kIo: it is damaged, and
+  // forgotten; what the callbacks return.
+  Result<void> load(const PageContentKey& key, const OnTable& on_table, const OnPage& on_page);
+
+  bool contains(const PageContentKey& key) const;
+  // A request begins with it: the `sequence`-th of this process, later than all of earlier ones.
+  void touch(const PageContentKey& key, int64_t sequence);
+  // That are there, in no order.
+  std::vector<PageContentKey> keys() const;
+  ArchiveStats stats() const;
+
+  // Called in the middle of save(), by tests that end the process there.
+  enum class Step { kSlotTaken, kPageWritten, kTableWritten, kRecordWritten };
+  void set_step_hook(std::function<void(Step)> hook) { step_hook_ = std::move(hook); }
+
+ private:
+  struct Slot {
+    int64_t slot = 0;
+    ArchiveRecord record;
+    int num_readers = 0;
+  };
+  struct GoesFirst {
+    bool operator()(const Slot* a, const Slot* b) const;
+  };
+
+  PrefixArchive(ArchiveFiles files, const ArchiveLayout& layout, int64_t max_slots);
+  void adopt_found();
+  // With the lock held:
+  std::optional<int64_t> take_slot(const Column& column);
+  std::optional<int64_t> take_from_disk();
+  void forget(Slot& slot);
+
+  uint64_t use_of(int64_t sequence) const { return first_use_ + static_cast<uint64_t>(sequence); }
+  Result<ArchiveRecord> write(int64_t slot, const Column& column, const PageOf& page_of);
+  // `damaged`: where an error is the files'.
+  Result<void> read(const Slot& slot, const OnTable& on_table, const OnPage& on_page,
+                    bool& damaged) const;
+  Slot* hold(const PageContentKey& key);
+  void let_go(Slot& slot, bool damaged);
+  void step(Step step) const {
+    if (step_hook_) step_hook_(step);
+  }
+
+  const ArchiveLayout layout_;
+  std::function<void(Step)> step_hook_;
+
+  mutable std::mutex mutex_;
+  ArchiveFiles files_;
+  int64_t max_slots_;
+  std::unordered_map<PageContentKey, std::unique_ptr<Slot>, PageContentKeyHash> columns_;
+  std::set<Slot*, GoesFirst> by_use_;
+  std::set<PageContentKey> writing_;
+  std::vector<int64_t> free_;
+  uint64_t first_use_ = 0;  // of this process; set before threads come
+  ArchiveStats stats_;
+};
+
+}  // namespace millrace::kvstore

@@ -1,0 +1,75 @@
+// Between the prefix cache and the archive (archive/prefix_archive.h): saves columns that are remembered, and brings back
+// those that the archive alone has. None of it is done where there is no archive.
+//
+// Threads: any. Pages are copied outside the store's lock, pinned when they are saved and known to nobody else when they
+// are restored.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/content/page_keys.h"
+#include "common/result.h"
+#include "kvstore/archive/prefix_archive.h"
+#include "kvstore/pages/page_column.h"
+#include "kvstore/pages/page_io.h"
+#include "kvstore/pages/prefix_cache.h"
+#include "kvstore/pages/residency.h"
+
+namespace millrace::kvstore {
+
+class ColumnKeeper {
+ public:
+  // Reserves so many pages in the tiers (Residency::reserve), for which idle columns that were used before the `sequence`-th
+  // request give way. Without the store's lock.
+  using Reserve = std::function<Result<void>(int64_t num_pages, int64_t sequence)>;
+
+  // All but `archive`, which may be null, outlive the keeper; `mutex` guards `residency`, `cache` and the columns.
+  ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeometry& geometry, PageIo& io,
+               Residency& residency, PrefixCache& cache, std::mutex& mutex, Reserve reserve);
+
+  bool keeps() const { return archive_ != nullptr; }
+  bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
+  std::vector<PageContentKey> keys() const;
+  // Under the store's lock: a column that came into the cache, to be saved.
+  void remembered(const PageContentKey& key);
+  // Waits for the column that is pinned to be saved, and holds off the next one: pinned ones do not give way.
+  std::unique_lock<std::mutex> wait_for_save() { return std::unique_lock(saving_); }
+  // Saves one of them. False: there is none.
+  bool save_next();
+  // Those that were used last first, each from the prompt's beginning on, until `deadline`. Returns how many are left.
+  int64_t save_all(Deadline deadline);
+  // A request, the `sequence`-th, may begin with these: columns that are in the archive alone are brought into the cache
+  // as far as there is room, and all of them are used. What is damaged is forgotten.
+  void bring(std::span<const PageContentKey> keys, int64_t sequence);
+  // Zeros where there is no archive.
+  ArchiveStats stats() const;
+
+ private:
+  void save(const PageContentKey& key);
+  // The column is pinned.
+  Result<std::span<const std::byte>> page_of(PageEntry& entry, std::span<std::byte> staging) const;
+  Result<void> restore(const PageContentKey& key, int64_t sequence);
+  Result<void> take_table(PageColumn& column, const PrefixArchive::Table& table) const;
+  void adopt(const PageContentKey& key, PageColumn& column, std::span<const PageSlots> slots);
+
+  const std::unique_ptr<PrefixArchive> archive_;
+  const KvGeometry geometry_;
+  PageIo& io_;
+  Residency& residency_;
+  PrefixCache& cache_;
+  std::mutex& mutex_;
+  const Reserve reserve_;
+  std::mutex saving_;                   // taken before mutex_
+  bool warned_ = false;                 // guarded by saving_
+  std::deque<PageContentKey> to_save_;  // guarded by mutex_
+};
+
+}  // namespace millrace::kvstore
