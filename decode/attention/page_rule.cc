@@ -4,24 +4,13 @@
 #include <cmath>
 
 #include "common/check.h"
+#include "kernels/pages/page_rule.h"
 
 namespace millrace::decode {
 
 namespace {
 
-constexpr int64_t kPortion = 4;
-// A portion is this part of what was attended, once that is many: 6 % too much on average.
-constexpr int64_t kPortionShare = 8;
-// Of which a mean and a deviation say something.
-constexpr int64_t kSamples = 8;
-constexpr float kDeviations = 3;
-// Pages attended are those whose digests promise most, which differ less than the others. With 1 the
-// mass of one query in two stays below what is asked for, with 1.5 of one in five; pages 10 % more.
-constexpr float kSafety = 1.5F;
-// Keys that hardly differ say nothing of k.
-constexpr float kLeastSpread = 1e-3F;
-// Of float32 sums of up to a million terms, pairwise by page: far above 2^-24 * log2(count).
-constexpr float kSumError = 1e-4F;
+using Numbers = kernels::PageRuleNumbers;
 
 float log_odds_of(double mass) {
   MR_CHECK(mass > 0 && mass <= 1, "a mass of {}", mass);
@@ -58,7 +47,7 @@ Calibration calibrate(const RuleView& view) {
   for (int64_t i = view.num_leading; i < view.num_attended; ++i) {
     const int32_t page = view.order[static_cast<size_t>(i)];
     const PageEstimate& estimate = view.estimates[static_cast<size_t>(page)];
-    if (estimate.spread < kLeastSpread) continue;
+    if (estimate.spread < Numbers::kLeastSpread) continue;
     const double k =
         double{view.log_mass[static_cast<size_t>(page)] - estimate.centre} / estimate.spread;
     sum += k;
@@ -73,8 +62,12 @@ Calibration calibrate(const RuleView& view) {
 
 }  // namespace
 
+bool PageRule::leads(int64_t page, int64_t num_pages) const {
+  return Numbers::leads(page, num_pages);
+}
+
 int64_t PageRule::portion(int64_t num_attended) const {
-  return std::max(kPortion, num_attended / kPortionShare);
+  return Numbers::portion(num_attended);
 }
 
 BoundRule::BoundRule(double mass) : log_odds_(log_odds_of(mass)) {}
@@ -84,20 +77,20 @@ bool BoundRule::enough(const RuleView& view) const {
   for (const int32_t page : view.order.subspan(static_cast<size_t>(view.num_attended))) {
     rest.add(view.estimates[static_cast<size_t>(page)].bound);
   }
-  return rest.log() + kSumError <= view.log_attended + log_odds_;
+  return rest.log() + Numbers::kSumError <= view.log_attended + log_odds_;
 }
 
 CalibratedRule::CalibratedRule(double mass) : log_odds_(log_odds_of(mass)) {}
 
 bool CalibratedRule::enough(const RuleView& view) const {
-  if (view.num_attended < kSamples) return false;
+  if (view.num_attended < Numbers::kSamples) return false;
   const Calibration k = calibrate(view);
   LogSum rest;
   for (const int32_t page : view.order.subspan(static_cast<size_t>(view.num_attended))) {
     const PageEstimate& estimate = view.estimates[static_cast<size_t>(page)];
-    const float deviation = kSafety * k.deviation * estimate.spread;
+    const float deviation = Numbers::kSafety * k.deviation * estimate.spread;
     rest.add(estimate.centre + k.mean * estimate.spread +
-             std::min(deviation * deviation / 2, kDeviations * deviation));
+             std::min(deviation * deviation / 2, Numbers::kDeviations * deviation));
   }
   return rest.log() <= view.log_attended + log_odds_;
 }
