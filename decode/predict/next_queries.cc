@@ -19,6 +19,7 @@ Result<NextQueries> NextQueries::create(kernels::Device& device,
 }
 
 void NextQueries::begin_token(int32_t position, int64_t prompt_tokens) {
+  if (host_position_ == position) return;
   host_position_ = position;
   prompt_tokens_ = prompt_tokens;
   device_->copy(position_.data(), &host_position_, position_.bytes());

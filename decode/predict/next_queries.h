@@ -16,7 +16,8 @@ class NextQueries {
  public:
   static Result<NextQueries> create(kernels::Device& device, const model::ModelWeights& weights);
 
-  // From here on for the token at `position` of a prompt of `prompt_tokens` and what follows it.
+  // From here on for the token at `position` of a prompt of `prompt_tokens` and what follows it; again for
+  // the same token, nothing.
   void begin_token(int32_t position, int64_t prompt_tokens);
   // [query heads, head_dim] in the device's memory, until the next call. `hidden` [hidden_size] may be
   // overwritten meanwhile: that makes a worse guess.
@@ -29,7 +30,7 @@ class NextQueries {
   kernels::Device* device_;
   const model::ModelWeights* weights_;
   int64_t prompt_tokens_ = 0;
-  int32_t host_position_ = 0;
+  int32_t host_position_ = -1;
   kernels::DeviceBuffer normed_, projected_, q_, position_;
 };
 

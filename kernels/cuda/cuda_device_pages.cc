@@ -139,21 +139,20 @@ class CudaDevicePages final : public DevicePages {
 
   void attend(const Step& step) override {
     MR_CHECK(step.layer == layer_, "layer {} was begun, attends in {}", layer_, step.layer);
-    const auto estimates = estimates_at(0, options_.rule.proven);
+    rank(step);
     const auto order = order_at(static_cast<size_t>(turn_) % kRing);
-    cuda::estimate_pages(tables(), step.layer, step.q, shape_.scale, estimates,
-                         arrivals_.as<int32_t>(), stream_);
-    cuda::order_pages(tables(), estimates, step.tail_lse, order, stream_);
-    const int64_t units = portions_view_.num_units;
-    const int64_t parts = units * shape_.num_query_heads;
+    const int64_t parts = int64_t{portions_view_.num_units} * shape_.num_query_heads;
     cuda::attend_pages({.tables = tables(),
-                        .estimates = estimates,
+                        .estimates = estimates_at(0, options_.rule.proven),
                         .order = order,
                         .portions = portions_view_,
                         .rule = options_.rule,
                         .layer = step.layer,
                         .token = token_,
                         .foreseen = was_foreseen_,
+                        .max_pages = static_cast<int32_t>(
+                            step.max_pages == 0 ? shape_.num_pages()
+                                                : std::min(step.max_pages, shape_.num_pages())),
                         .scale = shape_.scale,
                         .q = step.q,
                         .tail_lse = step.tail_lse,
@@ -167,26 +166,26 @@ class CudaDevicePages final : public DevicePages {
                         .enough = enough_.as<int32_t>(),
                         .arrivals = arrivals_.as<int32_t>()},
                        shape_.dtype, shape_.output, num_sms_, stream_);
-    if (was_foreseen_ || holds_all()) return;
+    if (was_foreseen_ || holds_all() || step.max_pages != 0) return;
     ring(attended_, turn_).record(stream_);
     ring(attended_, turn_).hold(ahead_);
     admit(step.layer, /*foreseen=*/false, order);
   }
 
-  Result<std::vector<std::vector<int32_t>>> pages_read(Deadline deadline) override {
-    const auto heads = static_cast<size_t>(shape_.num_kv_heads);
-    const auto pages = static_cast<size_t>(shape_.num_pages());
-    const auto order = order_at(static_cast<size_t>(turn_) % kRing);
-    std::vector<int32_t> all(heads * pages), attended(heads);
-    device_.copy(all.data(), order.pages, std::ssize(all) * 4);
-    device_.copy(attended.data(), order.attended, std::ssize(attended) * 4);
+  Result<PageLists> order(const Step& step, Deadline deadline) override {
+    rank(step);
+    const std::vector<int32_t> all(static_cast<size_t>(shape_.num_kv_heads),
+                                   static_cast<int32_t>(shape_.num_pages()));
+    return lists(all, deadline);
+  }
+
+  Result<PageLists> pages_read(Deadline deadline) override {
+    std::vector<int32_t> attended(static_cast<size_t>(shape_.num_kv_heads));
+    device_.copy(attended.data(), order_at(static_cast<size_t>(turn_) % kRing).attended,
+                 std::ssize(attended) * 4);
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-    std::vector<std::vector<int32_t>> read;
-    for (size_t h = 0; h < heads; ++h) {
-      const auto first = all.begin() + static_cast<std::ptrdiff_t>(h * pages);
-      read.emplace_back(first, first + attended[h]);
-    }
-    return read;
+    for (int32_t& count : attended) count = std::max(count, 0);  // kNotEnough
+    return lists(attended, deadline);
   }
 
   Result<DevicePagesStats> stats(Deadline deadline) override {
@@ -215,6 +214,29 @@ class CudaDevicePages final : public DevicePages {
   }
 
  private:
+  void rank(const Step& step) {
+    const auto estimates = estimates_at(0, options_.rule.proven);
+    cuda::estimate_pages(tables(), step.layer, step.q, shape_.scale, estimates,
+                         arrivals_.as<int32_t>(), stream_);
+    cuda::order_pages(tables(), estimates, step.tail_lse,
+                      order_at(static_cast<size_t>(turn_) % kRing), stream_);
+  }
+
+  // The first `counts` of each kv head's order.
+  Result<PageLists> lists(std::span<const int32_t> counts, Deadline deadline) {
+    const auto pages = static_cast<size_t>(shape_.num_pages());
+    std::vector<int32_t> all(counts.size() * pages);
+    device_.copy(all.data(), order_at(static_cast<size_t>(turn_) % kRing).pages,
+                 std::ssize(all) * 4);
+    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+    PageLists lists;
+    for (size_t h = 0; h < counts.size(); ++h) {
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(h * pages);
+      lists.emplace_back(first, first + counts[h]);
+    }
+    return lists;
+  }
+
   static constexpr int64_t kListSize = 1 + 2 * cuda::kMaxAdmitted;
 
   template <typename T>

@@ -78,6 +78,9 @@ class DevicePages {
     // [query heads, head_dim] over the pages attended and those tokens, in the output's dtype.
     void* out = nullptr;
     float* lse = nullptr;  // [query heads] of the pages alone, or null
+    // Of the order's pages, no others than the first so many, at least four, of each kv head are read;
+    // 0: all may be.
+    int64_t max_pages = 0;
   };
 
   virtual ~DevicePages() = default;
@@ -95,8 +98,13 @@ class DevicePages {
   virtual void foresee(int32_t layer, const float* q) = 0;
   virtual void attend(const Step& step) = 0;
 
-  // What the rule asked for in the last step, in the order of attention. Waits.
-  virtual Result<std::vector<std::vector<int32_t>>> pages_read(Deadline deadline) = 0;
+  // By kv head:
+  using PageLists = std::vector<std::vector<int32_t>>;
+  // All pages of a step's layer in the order of attention, which is what `max_pages` counts. Waits.
+  virtual Result<PageLists> order(const Step& step, Deadline deadline) = 0;
+  // What the rule asked for in the last step, in the order of attention; nothing of a kv head for which
+  // `max_pages` was too few: `out` is not whole then, and the step may be repeated with more. Waits.
+  virtual Result<PageLists> pages_read(Deadline deadline) = 0;
   // Waits for all that was enqueued.
   virtual Result<DevicePagesStats> stats(Deadline deadline) = 0;
   virtual void reset_stats() = 0;

@@ -62,26 +62,27 @@ __device__ void attend_page(const Element* page, int tokens, int group, float sc
                             UnitShared<kDim, kHeads>& shared) {
   constexpr int kLanes = kDim / kVector;        // of a key
   constexpr int kKeys = kWarpThreads / kLanes;  // at once
-  constexpr int kSteps = 4;                     // on their way at once
+  constexpr int kSteps = 8;                     // on their way at once
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int slot = lane / kLanes;
   const int element = lane % kLanes * kVector;
   // Rows behind the last token are anything.
 #pragma unroll 1
   for (int base = 0; base < kTokens; base += kSteps * kKeys) {
-    Vector8 k[kSteps];
+    uint4 raw[kSteps];
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int key = min(base + s * kKeys + slot, tokens - 1);
-      k[s] = load8(page + key * kDim + element);
+      raw[s] = *reinterpret_cast<const uint4*>(page + key * kDim + element);
     }
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
+      const Vector8 k = load8(reinterpret_cast<const Element*>(&raw[s]));
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         float product = 0;
 #pragma unroll
-        for (int e = 0; e < kVector; ++e) product += q[h][e] * k[s][e];
+        for (int e = 0; e < kVector; ++e) product += q[h][e] * k[e];
 #pragma unroll
         for (int mask = kLanes / 2; mask > 0; mask /= 2) {
           product += __shfl_xor_sync(0xffffffffu, product, mask);
@@ -121,20 +122,21 @@ __device__ void attend_page(const Element* page, int tokens, int group, float sc
   Vector8 out[kHeads] = {};
 #pragma unroll 1
   for (int base = 0; base < kTokens; base += kSteps * kKeys) {
-    Vector8 v[kSteps];
+    uint4 raw[kSteps];
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int key = min(base + s * kKeys + slot, tokens - 1);
-      v[s] = load8(values + key * kDim + element);
+      raw[s] = *reinterpret_cast<const uint4*>(values + key * kDim + element);
     }
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
+      const Vector8 v = load8(reinterpret_cast<const Element*>(&raw[s]));
       const int key = base + s * kKeys + slot;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         const float weight = h < group ? shared.weights[warp][h][key] : 0;
 #pragma unroll
-        for (int e = 0; e < kVector; ++e) out[h][e] += weight * v[s][e];
+        for (int e = 0; e < kVector; ++e) out[h][e] += weight * v[e];
       }
     }
   }
@@ -317,6 +319,13 @@ __device__ int portion_of(const PagePortions& portions, int pages) {
   return portion;
 }
 
+// The last portion of which all pages may be attended to.
+__device__ int last_portion(const PagePortions& portions, int max_pages) {
+  int portion = portions.num_portions - 1;
+  while (portion > 0 && portions.ends[portion] > max_pages) --portion;
+  return portion;
+}
+
 // The first of these portions that is enough for all query heads, or -1. All threads get it.
 __device__ int first_enough(const PageAttention& a, int kv_head, int begin, int end) {
   for (int portion = begin; portion < end; ++portion) {
@@ -417,9 +426,14 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
 
   const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
   int pages = expected == 0 ? kFirstPages : expected + max(kUnitPages, expected / 8);
+  const int last = last_portion(a.portions, a.max_pages);
   int portions_done = 0, units_done = 0, enough_portion = -1;
   for (int times = 1; enough_portion < 0; times += 2) {
-    const int end = portion_of(a.portions, pages) + 1;
+    if (portions_done > last) {
+      if (block == 0 && threadIdx.x == 0) a.order.attended[kv_head] = kNotEnough;
+      return;
+    }
+    const int end = min(portion_of(a.portions, pages), last) + 1;
     const int units = a.portions.unit_ends[end - 1];
     for (int u = units_done + block; u < units; u += num_blocks) {
       attend_unit<Element, kDim, kHeads>(a, kv_head, u, q, unit_shared);

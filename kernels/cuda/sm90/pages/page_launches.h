@@ -32,6 +32,7 @@ struct PageAttention {
   int32_t layer = 0;
   int32_t token = 0;
   bool foreseen = false;  // counts what was
+  int32_t max_pages = 0;  // of a kv head: the order's first that may be read
   float scale = 0;
   const float* q = nullptr;
   const float* tail_lse = nullptr;  // or null, with tail_out

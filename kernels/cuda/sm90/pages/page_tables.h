@@ -65,8 +65,10 @@ struct PageEstimates {
 
 struct PageOrder {
   int32_t* pages;     // [kv heads, pages]
-  int32_t* attended;  // [kv heads] of them, the first
+  int32_t* attended;  // [kv heads] of them, the first; or kNotEnough
 };
+// The pages that might be read were not: nothing was left behind.
+inline constexpr int32_t kNotEnough = -1;
 
 // Portions cut into units of at most kUnitPages, by position in an order.
 inline constexpr int kUnitPages = 4;
