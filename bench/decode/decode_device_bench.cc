@@ -1,21 +1,25 @@
 // Decode steps of one GPU over a cache that it has prefilled itself: dense, progressive with all pages in
 // device memory, and progressive with slots for a share of them, without and with foresight.
 //   decode_device_bench --model synthetic:llama-3-8b --device cuda [--tokens 131072] [--share 0.25]
-//     [--steps 64] [--needle]
+//     [--mass 0.98] [--steps 64] [--needle]
 // No ranks and no network: pages lie in page-locked host memory. Dense decoding chooses tokens, the others go
-// on with these. Prints a line of JSON a run; a step is the median over the steps behind those that warm up.
+// on with these. With --clustered there is no prefill: keys are made up, and the first run chooses tokens. Prints a line of JSON a run; a step is the median over the steps behind those that warm up.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "comm/local/local_group.h"
 #include "common/page_tokens.h"
+#include "common/system/usable_cores.h"
 #include "common/units.h"
 #include "decode/device_prompt.h"
 #include "kernels/cuda/cuda_device.h"
@@ -25,6 +29,7 @@
 #include "plan/head_plan.h"
 #include "plan/plan_for_length.h"
 #include "tests/support/needle_prompt.h"
+#include "tests/support/random_data.h"
 #include "worker/batch/retain_sink.h"
 #include "worker/cli/rank_cli.h"
 #include "worker/cli/rank_end.h"
@@ -42,9 +47,10 @@ struct Options {
   std::string plan = "adaptive";
   int64_t tokens = 131072;
   int32_t steps = 64, warm_up = 24;
-  double mass = 0.98;
+  std::vector<double> masses = {0.98};
   std::vector<double> shares = {0.25};
   bool needle = false;
+  std::vector<double> clustered;
   uint64_t seed = 1;
 };
 
@@ -70,16 +76,30 @@ class Bench {
                   .token_ids
             : model::synthetic_prompt(config, options_.tokens, options_.seed);
     shape_ = decode::device_pages_shape(runtime_.weights(), std::ssize(prompt_));
-    prefill();
-    for (const double share : shares()) {
-      for (const bool foresee : share == 1 ? std::vector{false} : std::vector{false, true}) {
-        measure(share, foresee);
+    if (!options_.clustered.empty()) {
+      for (const double distance : options_.clustered) {
+        make_clustered_pages(static_cast<float>(distance));
+        measure_all();
       }
+      return;
     }
-    measure(1, false);  // the first again: how much a step's time varies
+    prefill();
+    measure_all();
   }
 
  private:
+  void measure_all() {
+    for (const double mass : options_.masses) {
+      for (const double share : shares()) {
+        for (const bool foresee : share == 1 ? std::vector{false} : std::vector{false, true}) {
+          measure(mass, share, foresee);
+        }
+      }
+    }
+    // The first again: how much a step's time varies.
+    measure(options_.masses.front(), 1, false);
+  }
+
   std::vector<double> shares() const {
     std::vector<double> all = {1};
     all.insert(all.end(), options_.shares.begin(), options_.shares.end());
@@ -102,6 +122,69 @@ class Bench {
     Stopwatch copy;
     take_pages(sink.slabs());
     fmt::print(stderr, "pages and digests copied in {:.2f} s\n", copy.elapsed_s());
+  }
+
+  // Instead of a prefill: the keys of a page lie about a centre of its own, at `distance` in each dimension, the
+  // keys half as far from it; values are noise. Digests tell such pages apart, queries are the model's own.
+  void make_clustered_pages(float distance) {
+    reference_.clear();
+    first_token_ = prompt_.back();
+    const int64_t pages = shape_.num_pages(), dim = shape_.head_dim;
+    if (host_.bytes() == 0) {
+      host_ = must(device_.allocate_host(shape_.all_pages() * shape_.page_bytes()));
+    }
+    digests_.resize(static_cast<size_t>(shape_.all_pages() * 3 * dim));
+    const auto noise = test::random_normals(1, int64_t{1} << 20);
+    MR_CHECK(shape_.dtype == DType::kBFloat16 && shape_.num_tokens % kPageTokens == 0,
+             "clustered pages are whole and of bfloat16");
+    const auto make = [&](int64_t page) {
+      const auto window = [&](uint64_t number, int64_t size) {
+        const uint64_t mixed = (static_cast<uint64_t>(page) * 4 + number + 1) * 0x9e3779b97f4a7c15;
+        return noise.data() + mixed % static_cast<uint64_t>(std::ssize(noise) - size);
+      };
+      const float* const centre = window(0, dim);
+      const float* const keys = window(1, kPageTokens * dim);
+      const float* const values = window(2, kPageTokens * dim);
+      auto* const k =
+          reinterpret_cast<uint16_t*>(host_.as<std::byte>() + page * shape_.page_bytes());
+      uint16_t* const v = k + kPageTokens * dim;
+      float* const low = digests_.data() + page * 3 * dim;
+      float* const high = low + dim;
+      float* const radius = high + dim;
+      const auto round = [](float x) {
+        return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
+      };
+      const auto widen = [](uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); };
+      for (int64_t d = 0; d < dim; ++d) {
+        low[d] = INFINITY;
+        high[d] = -INFINITY;
+        radius[d] = 0;
+      }
+      for (int64_t i = 0; i < kPageTokens * dim; ++i) {
+        const int64_t d = i % dim;
+        k[i] = round(distance * (centre[d] + 0.5F * keys[i]));
+        v[i] = round(values[i]);
+        low[d] = std::min(low[d], widen(k[i]));
+        high[d] = std::max(high[d], widen(k[i]));
+      }
+      for (int64_t i = 0; i < kPageTokens * dim; ++i) {
+        const int64_t d = i % dim;
+        radius[d] += std::abs(widen(k[i]) - (low[d] + high[d]) / 2) / kPageTokens;
+      }
+    };
+    std::vector<std::jthread> threads;
+    const int64_t all = shape_.num_layers * shape_.num_kv_heads * pages;
+    std::atomic<int64_t> next = 0;
+    for (int i = 0; i < usable_cores(); ++i) {
+      threads.emplace_back([&] {
+        constexpr int64_t kBatch = 256;
+        for (int64_t first = next.fetch_add(kBatch); first < all; first = next.fetch_add(kBatch)) {
+          for (int64_t page = first; page < std::min(all, first + kBatch); ++page) make(page);
+        }
+      });
+    }
+    threads.clear();
+    distance_ = distance;
   }
 
   // Pages into page-locked memory, and their digests.
@@ -184,7 +267,7 @@ class Bench {
                          {"step_ms_p90", 1e3 * timed[timed.size() * 9 / 10]},
                          {"first_step_ms", 1e3 * step_s.front()},
                          {"equal", equal},
-                         {"of", std::ssize(reference_) - 1}};
+                         {"of", std::max<int64_t>(0, std::ssize(reference_) - 1)}};
     for (auto& [key, value] : more) line[key] = value;
     if (pages != nullptr) {
       const auto stats = must(pages->stats(Deadline::after(kTimeout)));
@@ -208,14 +291,14 @@ class Bench {
     return tokens;
   }
 
-  void measure(double share, bool foresee) {
+  void measure(double mass, double share, bool foresee) {
     const auto slots = static_cast<int64_t>(share * static_cast<double>(shape_.all_pages()));
     const auto ahead = must(kernels::make_cuda_device({.index = device_.gpu_stream()->gpu}));
     const auto pages = must(kernels::make_cuda_device_pages(
         device_, ahead.get(), shape_,
         {.host = host_.as<std::byte>(),
          .num_slots = slots,
-         .rule = {.log_odds = static_cast<float>(std::log((1 - options_.mass) / options_.mass))}}));
+         .rule = {.log_odds = static_cast<float>(std::log((1 - mass) / mass))}}));
     const int64_t size = shape_.num_pages() * 3 * shape_.head_dim;
     for (int32_t i = 0; i < shape_.num_layers * shape_.num_kv_heads; ++i) {
       must(pages->set_digests(
@@ -227,14 +310,18 @@ class Bench {
     const double complete_ms = 1e3 * watch.elapsed_s();
     auto prompt = must(decode::DevicePrompt::create(*pages, foresee ? ahead.get() : nullptr,
                                                     runtime_.weights(), std::ssize(prompt_)));
-    generate(
-        fmt::format("progressive, {} of the pages in slots{}", share, foresee ? ", foreseen" : ""),
-        {.attention = &prompt},
-        {{"share", share},
-         {"foresee", foresee},
-         {"slots_bytes", slots * shape_.page_bytes()},
-         {"fill_ms", complete_ms}},
-        pages.get());
+    const auto tokens = generate(fmt::format("mass {}, {} of the pages in slots{}", mass, share,
+                                             foresee ? ", foreseen" : ""),
+                                 {.attention = &prompt},
+                                 {{"mass", mass},
+                                  {"distance", distance_},
+                                  {"share", share},
+                                  {"foresee", foresee},
+                                  {"slots_bytes", slots * shape_.page_bytes()},
+                                  {"fill_ms", complete_ms}},
+                                 pages.get());
+    // Of clustered pages, which no dense decoding is tried on.
+    if (reference_.empty()) reference_ = tokens;
   }
 
   worker::RankRuntime& runtime_;
@@ -243,6 +330,7 @@ class Bench {
   kernels::DevicePagesShape shape_;
   std::vector<int32_t> prompt_, reference_;
   int32_t first_token_ = 0;
+  float distance_ = 0;  // of clustered pages
   kernels::HostBuffer host_;
   std::vector<float> digests_;
 };
@@ -269,8 +357,10 @@ int main(int argc, char** argv) {
   app.add_option("--plan", options.plan);
   app.add_option("--steps", options.steps);
   app.add_option("--warm-up", options.warm_up);
-  app.add_option("--mass", options.mass);
+  app.add_option("--mass", options.masses)->check(CLI::Range(0.01, 1.0));
   app.add_option("--share", options.shares)->check(CLI::Range(0.01, 1.0));
+  app.add_option("--clustered", options.clustered,
+                 "no prefill: keys about a centre by page, at this distance");
   app.add_flag("--needle", options.needle, "a prompt of the needle fixture");
   app.add_option("--seed", options.seed);
   CLI11_PARSE(app, argc, argv);

@@ -1,9 +1,9 @@
 // Progressive attention of a decode step, all kv heads of a layer in one launch. The blocks of a kv head:
 //
-// 1. attend to the units (at most four pages, a warp each) of as many portions as the last token needed,
-//    and a few more; each unit leaves its softmax state, each page its log mass;
+// 1. attend to the units (at most four pages, a warp each) of as many portions as the last token needed;
+//    each unit leaves its softmax state, each page its log mass;
 // 2. wait for each other, and ask the rule about every portion's end, a block an end and query head;
-// 3. wait again. Where no portion was enough, more are attended, from 1 on;
+// 3. wait again. Where no portion was enough, one more is attended, then two, from 1 on;
 // 4. merge the states of the units up to the first portion that was enough for all query heads, and what
 //    stands behind the prompt.
 //
@@ -425,15 +425,15 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
   }
 
   const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
-  int pages = expected == 0 ? kFirstPages : expected + max(kUnitPages, expected / 8);
   const int last = last_portion(a.portions, a.max_pages);
-  int portions_done = 0, units_done = 0, enough_portion = -1;
+  int end = portion_of(a.portions, expected == 0 ? kFirstPages : expected) + 1;
+  int portions_done = 0, units_done = 0, enough_portion = -1, more = 1;
   for (int times = 1; enough_portion < 0; times += 2) {
     if (portions_done > last) {
       if (block == 0 && threadIdx.x == 0) a.order.attended[kv_head] = kNotEnough;
       return;
     }
-    const int end = min(portion_of(a.portions, pages), last) + 1;
+    end = min(end, last + 1);
     const int units = a.portions.unit_ends[end - 1];
     for (int u = units_done + block; u < units; u += num_blocks) {
       attend_unit<Element, kDim, kHeads>(a, kv_head, u, q, unit_shared);
@@ -452,8 +452,8 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
     enough_portion = first_enough(a, kv_head, portions_done, end);
     portions_done = end;
     units_done = units;
-    pages = a.portions.ends[end - 1];
-    pages += max(32, pages / 2);
+    end += more;
+    more *= 2;
   }
 
   const int num_units = a.portions.unit_ends[enough_portion];

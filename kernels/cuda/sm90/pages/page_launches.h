@@ -63,7 +63,8 @@ struct PageAdmission {
   int32_t num_kept_layers = 0;
   int32_t* list = nullptr;  // [1 + 2 * kMaxAdmitted]: count, then page and slot
 };
-inline constexpr int kMaxAdmitted = 256;
+// What the bus brings while a layer of an 8B model is computed: 16 MiB of pages of 32 KiB.
+inline constexpr int kMaxAdmitted = 512;
 void admit_pages(const PageAdmission& admission, cudaStream_t stream);
 // Fills the slots of a list, maps its pages to them, and empties it.
 void copy_admitted(const PageTables& tables, int32_t* list, cudaStream_t stream);

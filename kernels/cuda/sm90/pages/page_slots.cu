@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kAdmitThreads)
       slot = first_free + thread;
     } else if (thread - num_free < kWindow) {
       const uint64_t key = keys[thread - num_free];
-      const float value = worth(t, number, a.token) + (a.foreseen ? 1 : 0);
+      // What is foreseen is read once before what it takes the place of can be; else the more useful stays.
+      const float value = a.foreseen ? INFINITY : worth(t, number, a.token);
       if (key != ~uint64_t{0} && __uint_as_float(static_cast<uint32_t>(key >> 32)) < value) {
         slot = static_cast<int32_t>(key);
         const int32_t old = t.slot_page[slot];
