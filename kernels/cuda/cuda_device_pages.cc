@@ -83,7 +83,7 @@ class CudaDevicePages final : public DevicePages {
     MR_RETURN_IF_ERROR(take(slot_page_, options_.num_slots * 4));
     MR_RETURN_IF_ERROR(take(cursors_, 2 * 4));
     MR_RETURN_IF_ERROR(take(counters_, static_cast<int64_t>(PageCounter::kCount) * 8));
-    MR_RETURN_IF_ERROR(take(lists_, kRing * kListSize * 4));
+    MR_RETURN_IF_ERROR(take(lists_, int64_t{kRing * sizeof(cuda::AdmittedPages)}));
     MR_RETURN_IF_ERROR(take(estimates_, 2 * 4 * of_layer * 4));
     MR_RETURN_IF_ERROR(take(orders_, (kRing + 1) * heads * (pages + 1) * 4));
     MR_RETURN_IF_ERROR(take(parts_, parts * (2 + shape_.head_dim) * 4));
@@ -237,8 +237,6 @@ class CudaDevicePages final : public DevicePages {
     return lists;
   }
 
-  static constexpr int64_t kListSize = 1 + 2 * cuda::kMaxAdmitted;
-
   template <typename T>
   static T& ring(std::array<T, kRing>& events, int64_t turn) {
     return events[static_cast<size_t>(turn) % kRing];
@@ -309,8 +307,8 @@ class CudaDevicePages final : public DevicePages {
 
   // Into the stream ahead, then what it chose into that of copies.
   void admit(int32_t layer, bool foreseen, const cuda::PageOrder& order) {
-    int32_t* const list =
-        lists_.as<int32_t>() + static_cast<int64_t>(num_lists_ % kRing) * kListSize;
+    auto* const list = lists_.as<cuda::AdmittedPages>() + num_lists_ % kRing;
+    const auto number = static_cast<int32_t>(++num_lists_);
     cuda::admit_pages({.tables = tables(),
                        .layer = layer,
                        .token = token_,
@@ -318,13 +316,13 @@ class CudaDevicePages final : public DevicePages {
                        .order = order,
                        .first_kept_layer = layer_,
                        .num_kept_layers = kept_layers_,
-                       .list = list},
+                       .list = list,
+                       .list_number = number},
                       ahead_);
     ring(chosen_, turn_).record(ahead_);
     ring(listed_, static_cast<int64_t>(num_lists_)).record(ahead_);
     ring(listed_, static_cast<int64_t>(num_lists_)).hold(copies_.get());
-    cuda::copy_admitted(tables(), list, copies_.get());
-    ++num_lists_;
+    cuda::copy_admitted(tables(), list, number, copies_.get());
   }
 
   Device& device_;

@@ -50,6 +50,15 @@ struct PageAttention {
 void attend_pages(const PageAttention& attention, DType pages, DType output, int num_sms,
                   cudaStream_t stream);
 
+// What one admission chose, until it is copied.
+inline constexpr int kMaxAdmitted = 256;
+struct AdmittedPages {
+  int32_t count;   // 0: copied
+  int32_t number;  // of the admission that filled it
+  int32_t pages[kMaxAdmitted];
+  int32_t slots[kMaxAdmitted];
+};
+
 // Slots for pages of `layer` that have none: the first of an order. `list` gets what is to be copied,
 // unless it still has what was to be copied before.
 struct PageAdmission {
@@ -61,13 +70,14 @@ struct PageAdmission {
   // Layers whose pages keep their slots: steps may be reading them.
   int32_t first_kept_layer = 0;
   int32_t num_kept_layers = 0;
-  int32_t* list = nullptr;  // [1 + 2 * kMaxAdmitted]: count, then page and slot
+  AdmittedPages* list = nullptr;
+  int32_t list_number = 0;  // above 0, another each time
 };
-// What the bus brings while a layer of an 8B model is computed: 16 MiB of pages of 32 KiB.
-inline constexpr int kMaxAdmitted = 512;
 void admit_pages(const PageAdmission& admission, cudaStream_t stream);
-// Fills the slots of a list, maps its pages to them, and empties it.
-void copy_admitted(const PageTables& tables, int32_t* list, cudaStream_t stream);
+// Behind the admission of that number: fills the slots, maps the pages to them, and empties the list. Nothing
+// where that admission left the list alone: another's is no business of this copy, which may run beside it.
+void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_number,
+                   cudaStream_t stream);
 
 // All pages at the host, or each in the slot of its number.
 void place_pages(const PageTables& tables, bool in_slots, cudaStream_t stream);

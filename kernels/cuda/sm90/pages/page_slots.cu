@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kAdmitThreads)
   __syncthreads();
   const int wanted = find_candidates(a, candidates, &count);
   if (wanted == 0) return;
-  if (*reinterpret_cast<volatile int32_t*>(a.list) != 0) {
+  if (*reinterpret_cast<volatile int32_t*>(&a.list->count) != 0) {
     if (thread == 0) atomicAdd(&t.counters[static_cast<int>(PageCounter::kSkipped)], 1ULL);
     return;
   }
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kAdmitThreads)
       slot = first_free + thread;
     } else if (thread - num_free < kWindow) {
       const uint64_t key = keys[thread - num_free];
-      // What is foreseen is read once before what it takes the place of can be; else the more useful stays.
-      const float value = a.foreseen ? INFINITY : worth(t, number, a.token);
+      // What is foreseen will have been read once more.
+      const float value = worth(t, number, a.token) + (a.foreseen ? 1 : 0);
       if (key != ~uint64_t{0} && __uint_as_float(static_cast<uint32_t>(key >> 32)) < value) {
         slot = static_cast<int32_t>(key);
         const int32_t old = t.slot_page[slot];
@@ -124,23 +124,25 @@ __global__ void __launch_bounds__(kAdmitThreads)
       t.slot_page[slot] = number;
       store_place(t, number, t.host_place(number) | kLoading);
       const int at = atomicAdd(&taken, 1);
-      a.list[1 + 2 * at] = number;
-      a.list[2 + 2 * at] = slot;
+      a.list->pages[at] = number;
+      a.list->slots[at] = slot;
     }
   }
   __syncthreads();
   if (thread != 0) return;
   *t.free_slot = first_free + num_free;
   if (num_free < wanted) *t.hand = (hand + min(kWindow, t.num_slots)) % t.num_slots;
-  a.list[0] = taken;
+  a.list->number = a.list_number;
+  a.list->count = taken;
   atomicAdd(&t.counters[static_cast<int>(PageCounter::kCopied)],
             static_cast<unsigned long long>(taken));
 }
 
 // Two pages of a block are on their way at once.
 __global__ void __launch_bounds__(kCopyThreads)
-    copy_kernel(const PageTables t, const int32_t* list) {
-  const int count = list[0];
+    copy_kernel(const PageTables t, const AdmittedPages* list, int32_t list_number) {
+  if (list->number != list_number) return;
+  const int count = list->count;
   const int64_t vectors = t.page_bytes / static_cast<int64_t>(sizeof(uint4));
   for (int i = 2 * static_cast<int>(blockIdx.x); i < count; i += 2 * kCopyBlocks) {
     const int pages = min(2, count - i);
@@ -151,24 +153,29 @@ __global__ void __launch_bounds__(kCopyThreads)
       for (int l = 0; l < kLoads; ++l) {
         const int64_t at = base + l * kCopyThreads + threadIdx.x;
         if (at >= pages * vectors) continue;
-        const int64_t number = list[1 + 2 * (i + at / vectors)];
+        const int64_t number = list->pages[i + at / vectors];
         data[l] = reinterpret_cast<const uint4*>(t.host_place(number))[at % vectors];
       }
 #pragma unroll
       for (int l = 0; l < kLoads; ++l) {
         const int64_t at = base + l * kCopyThreads + threadIdx.x;
         if (at >= pages * vectors) continue;
-        const int64_t slot = list[2 + 2 * (i + at / vectors)];
+        const int64_t slot = list->slots[i + at / vectors];
         reinterpret_cast<uint4*>(t.slot_place(slot))[at % vectors] = data[l];
       }
     }
     __threadfence();
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < pages) {
-      const int at = 2 * (i + static_cast<int>(threadIdx.x));
-      store_place(t, list[1 + at], t.slot_place(list[2 + at]));
+      const int at = i + static_cast<int>(threadIdx.x);
+      store_place(t, list->pages[at], t.slot_place(list->slots[at]));
     }
   }
+}
+
+// A list that was filled again since is somebody else's.
+__global__ void empty_kernel(AdmittedPages* list, int32_t list_number) {
+  if (list->number == list_number) list->count = 0;
 }
 
 __global__ void place_kernel(const PageTables t, int64_t all, bool in_slots) {
@@ -187,10 +194,12 @@ void admit_pages(const PageAdmission& admission, cudaStream_t stream) {
   MR_CUDA_CHECK_LAUNCH();
 }
 
-void copy_admitted(const PageTables& tables, int32_t* list, cudaStream_t stream) {
-  copy_kernel<<<kCopyBlocks, kCopyThreads, 0, stream>>>(tables, list);
+void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_number,
+                   cudaStream_t stream) {
+  copy_kernel<<<kCopyBlocks, kCopyThreads, 0, stream>>>(tables, list, list_number);
   MR_CUDA_CHECK_LAUNCH();
-  MR_CUDA_CHECK(cudaMemsetAsync(list, 0, sizeof(*list), stream));
+  empty_kernel<<<1, 1, 0, stream>>>(list, list_number);
+  MR_CUDA_CHECK_LAUNCH();
 }
 
 void place_pages(const PageTables& tables, bool in_slots, cudaStream_t stream) {
