@@ -2,6 +2,8 @@
 // long as it does, and the order of one layer's. All pointers are device memory.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <cstdint>
 
