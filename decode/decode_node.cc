@@ -5,9 +5,11 @@
 #include <thread>
 
 #include "comm/local/local_group.h"
+#include "decode/device_cache.h"
 #include "decode/pool/read_dtype.h"
 #include "decode/pulled_cache.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kvclient/manifest/manifest.h"
 #include "model/generator.h"
 
@@ -53,22 +55,38 @@ struct Node {
 class RankRun {
  public:
   RankRun(const Node& node, comm::Communicator& tp, comm::Communicator& alone)
-      : node_(node),
-        tp_(tp),
-        alone_(alone),
-        device_(kernels::make_cpu_device({.num_threads = node.options.threads_per_rank})) {}
+      : node_(node), tp_(tp), alone_(alone) {}
 
   Result<DecodeReport> run() {
+    MR_RETURN_IF_ERROR(make_device());
     MR_RETURN_IF_ERROR(load());
+    if (node_.options.gpu) return run_on_gpu();
     return node_.options.attention == AttentionMode::kDense ? run_dense() : run_progressive();
   }
 
  private:
+  Result<void> make_device() {
+    if (!node_.options.gpu) {
+      device_ = kernels::make_cpu_device({.num_threads = node_.options.threads_per_rank});
+      return {};
+    }
+    MR_ASSIGN_OR_RETURN(device_, kernels::make_cuda_device({.index = *node_.options.gpu}));
+    return {};
+  }
+
   Result<void> load() {
     const auto& options = node_.options;
+    if (options.gpu && node_.manifest->is_float8()) {
+      return error(Errc::kUnsupported, "a cache in 8-bit floats, on a GPU");
+    }
+    const DType cached = read_dtype(*node_.manifest);
     // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
-    const bool bfloat16 = read_dtype(*node_.manifest) == DType::kBFloat16;
-    const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
+    const bool same = options.gpu || cached == DType::kBFloat16;
+    const DType dtype = same ? cached : DType::kFloat32;
+    if (!device_->info().computes_in(dtype)) {
+      return error(Errc::kUnsupported, "{} does not compute in {}", device_->info().name,
+                   dtype_name(dtype));
+    }
     MR_ASSIGN_OR_RETURN(weights_,
                         model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},
                                                   dtype, *device_, options.threads_per_rank));
@@ -120,6 +138,28 @@ class RankRun {
     return report;
   }
 
+  Result<DecodeReport> run_on_gpu() {
+    const auto& options = node_.options;
+    MR_ASSIGN_OR_RETURN(const auto cache,
+                        DeviceCache::open({.transport = &node_.transport,
+                                           .client = &node_.client,
+                                           .manifest = node_.manifest,
+                                           .feed = node_.feed,
+                                           .weights = weights_.get(),
+                                           .device = device_.get()},
+                                          options.progressive, options.hot_share, node_.deadline));
+    const auto began = Clock::steady().now();
+    MR_RETURN_IF_ERROR(cache->wait(options.progressive.start, node_.deadline));
+    MR_ASSIGN_OR_RETURN(const auto result, node_.feed->wait_for_result(node_.deadline));
+    DecodeReport report;
+    MR_RETURN_IF_ERROR(generate(
+        {.attention = &cache->prompt(), .first_token = result.first_token_id}, began, report));
+    report.pulled = cache->pulled();
+    report.pulled.seconds = seconds(Clock::steady().now() - began);
+    MR_ASSIGN_OR_RETURN(report.device_pages, cache->stats(node_.deadline));
+    return report;
+  }
+
   Result<void> generate(model::GenerateRequest request, TimePoint began, DecodeReport& report) {
     const auto& options = node_.options;
     const auto from = std::max(began, node_.feed->done_at());
@@ -142,7 +182,7 @@ class RankRun {
   const Node& node_;
   comm::Communicator& tp_;
   comm::Communicator& alone_;
-  const std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<model::ModelWeights> weights_;
   std::optional<model::Generator> generator_;
 };
@@ -169,6 +209,9 @@ Result<DecodeReport> decode(comm::Transport& transport, const kvclient::Manifest
 Result<DecodeReport> decode(comm::Transport& transport,
                             const std::shared_ptr<kvclient::HandoverFeed>& feed,
                             const DecodeOptions& options) {
+  if (options.gpu && (options.attention != AttentionMode::kProgressive || options.tp != 1)) {
+    return Error(Errc::kUnsupported, "a GPU decodes with progressive attention, on one rank");
+  }
   const auto deadline = Deadline::after(options.timeout);
   MR_ASSIGN_OR_RETURN(const auto manifest, feed->wait_for_manifest(deadline));
   MR_RETURN_IF_ERROR(kvclient::check_manifest(manifest));
@@ -211,6 +254,7 @@ Result<DecodeReport> decode(comm::Transport& transport,
     total.generate_s = std::max(total.generate_s, report->generate_s);
     total.first_token_s = std::max(total.first_token_s, report->first_token_s);
     total.progressive.add(report->progressive);
+    if (report->device_pages) total.device_pages = report->device_pages;
     total.token_ids = std::move(report->token_ids);
     total.finish_reason = report->finish_reason;
   }

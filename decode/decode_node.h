@@ -1,5 +1,5 @@
-// The reference decode node: its own tensor-parallel degree (ranks as threads), one KV client a
-// rank, greedy generation from what was pulled. Small on purpose: it exists so that every claim
+// The reference decode node: its own tensor-parallel degree (ranks as threads), or one GPU; one KV client
+// a rank, greedy generation from what was pulled. Small on purpose: it exists so that every claim
 // about a handed-over cache can be checked end to end.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "comm/api/transport.h"
 #include "common/result.h"
 #include "decode/paged_prompt.h"
+#include "kernels/pages/device_pages.h"
 #include "kvclient/handover/handover_feed.h"
 #include "kvclient/pull_client.h"
 
@@ -22,6 +23,7 @@ enum class AttentionMode { kDense, kProgressive };
 
 struct DecodeOptions {
   std::string model_directory;
+  std::optional<int> gpu;  // number of it; none: on the CPU. Of kProgressive on one rank.
   int tp = 1;
   int threads_per_rank = 1;
   int32_t max_tokens = 16;  // generated tokens in all, the manifest's first one included
@@ -56,7 +58,8 @@ struct DecodeReport {
   // Until the first token that this node computed: from `done`, or from when the ranks could pull if
   // that was later. 0: it computed none.
   double first_token_s = 0;
-  ProgressiveReport progressive;  // of kProgressive, over all ranks
+  ProgressiveReport progressive;  // of kProgressive, over all ranks; on a GPU:
+  std::optional<kernels::DevicePagesStats> device_pages = {};
 };
 
 // Pulls what `feed` tells of and generates once the result is there. connect() of `transport` must

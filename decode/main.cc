@@ -1,7 +1,7 @@
 // millrace-decode: the reference decode node. Pulls a handed-over KV cache and generates greedily
 // from it.
 //   millrace-decode --manifest FILE | --events FILE --model DIR [--max-tokens N] [--tp T]
-//   [--transport auto|shm|tcp] [--attention dense|progressive] [--output FILE]
+//   [--transport auto|shm|tcp] [--attention dense|progressive] [--device cpu|cuda] [--output FILE]
 // Exit status: 0 tokens generated; 1 an error; 2 the command line is wrong.
 // Prints a JSON object: the tokens, how much came over which transport from which tier, and how
 // much of it before the prefill was done.
@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -43,6 +44,7 @@ struct Options {
   std::string output_path;
   std::string follow_path;
   std::string pages_memory = "0";
+  std::string device = "cpu";
   bool no_prediction = false;
   comm::UcxTransports transports = comm::UcxTransports::kAuto;
   TlsFiles tls;
@@ -94,6 +96,19 @@ void add_attention_options(CLI::App& app, Options& options) {
       ->type_name("FILE");
 }
 
+// None: the CPU.
+Result<std::optional<int>> parse_gpu(std::string_view text) {
+  if (text == "cpu") return std::optional<int>();
+  if (text == "cuda") return std::optional(0);
+  const std::string_view number = text.starts_with("cuda:") ? text.substr(5) : "";
+  int gpu = -1;
+  const auto [end, wrong] = std::from_chars(number.begin(), number.end(), gpu);
+  if (wrong != std::errc() || end != number.end() || gpu < 0) {
+    return error(Errc::kInvalidArgument, "'{}': not cpu, cuda or cuda:N", text);
+  }
+  return std::optional(gpu);
+}
+
 void add_options(CLI::App& app, Options& options) {
   auto* manifest = app.add_option("--manifest", options.manifest_path,
                                   "JSON of the manifest, or of the prefill response that holds it")
@@ -112,6 +127,13 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--ignore-eos", options.decode.ignore_eos, "continue after end-of-text tokens");
   app.add_flag("--any-weights", options.decode.any_weights,
                "also of a model whose fingerprint is not the cache's");
+  app.add_option(
+         "--device", options.device,
+         "a GPU decodes with progressive attention: pages without a slot in --pages-memory lie "
+         "in page-locked memory of the host")
+      ->type_name("cpu|cuda|cuda:N")
+      ->check(cli::check_by(parse_gpu))
+      ->capture_default_str();
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")
       ->check(cli::number_range(1, 64))
       ->capture_default_str();
@@ -184,6 +206,16 @@ json::object to_json(const ProgressiveReport& report) {
           {"layers", std::move(layers)}};
 }
 
+json::object to_json(const kernels::DevicePagesStats& stats) {
+  return {{"pages_per_token", share(stats.pages_read, stats.tokens)},
+          {"spared_per_token", share(stats.pages_spared, stats.tokens)},
+          {"hit_rate", 1 - share(stats.from_host, stats.pages_read + stats.pages_spared)},
+          {"from_host_per_token", share(stats.from_host, stats.tokens)},
+          {"predicted_share_of_read", share(stats.pages_foreseen, stats.pages_of_foreseen)},
+          {"copied_per_token", share(stats.copied, stats.tokens)},
+          {"batches_skipped", stats.skipped}};
+}
+
 json::object to_json(const DecodeReport& report, AttentionMode attention) {
   const auto& pulled = report.pulled;
   json::object transports;
@@ -214,7 +246,11 @@ json::object to_json(const DecodeReport& report, AttentionMode attention) {
                       {"pull_s", pulled.seconds},
                       {"generate_s", report.generate_s},
                       {"first_token_s", report.first_token_s}};
-  if (attention == AttentionMode::kProgressive) all["progressive"] = to_json(report.progressive);
+  if (report.device_pages) {
+    all["device_pages"] = to_json(*report.device_pages);
+  } else if (attention == AttentionMode::kProgressive) {
+    all["progressive"] = to_json(report.progressive);
+  }
   return all;
 }
 
@@ -262,6 +298,7 @@ Result<void> run(Options& options) {
   MR_ASSIGN_OR_RETURN(options.decode.progressive.pages_memory_bytes,
                       parse_bytes(options.pages_memory));
   options.decode.progressive.predict = !options.no_prediction;
+  MR_ASSIGN_OR_RETURN(options.decode.gpu, parse_gpu(options.device));
   options.decode.threads_per_rank = std::max(1, usable_cores() / options.decode.tp);
   options.decode.timeout = cli::from_seconds(options.timeout_s);
   options.decode.client.same_host = options.transports == comm::UcxTransports::kAuto;

@@ -132,8 +132,11 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
                                                   .q = q_.as<float>(),
                                                   .tail_lse = of_tail + int64_t{heads} * head_dim,
                                                   .out = of_prompt,
-                                                  .lse = of_prompt + int64_t{heads} * head_dim},
+                                                  .lse = of_prompt + int64_t{heads} * head_dim,
+                                                  .tail_out = of_tail,
+                                                  .merged = attended_.data()},
                                                  deadline));
+    if (request.attention->merges()) return {};
   } else if (!request.heads.empty()) {
     const auto kv_heads = static_cast<size_t>(weights_->shard.num_kv_heads);
     attend_heads(request.heads.subspan(static_cast<size_t>(layer) * kv_heads, kv_heads), first_seen,

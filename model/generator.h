@@ -32,11 +32,16 @@ class PromptAttention {
     const float* tail_lse = nullptr;  // [query heads] log-sum-exp over the tokens generated so far
     float* out = nullptr;             // [query heads, head_dim] over the prompt's tokens
     float* lse = nullptr;             // [query heads]
+    // Where merges():
+    const float* tail_out = nullptr;  // [query heads, head_dim] over the tokens generated so far
+    void* merged = nullptr;           // [query heads, head_dim] over both, in the compute dtype
   };
   virtual ~PromptAttention() = default;
   // Before a layer is computed, with its input [hidden_size] and the position of its token.
   virtual void begin_layer(int32_t layer, const float* hidden, int32_t position) = 0;
   virtual Result<void> attend(const Step& step, Deadline deadline) = 0;
+  // Whether attend() fills `merged`, and neither `out` nor `lse`: no host waits for the device then.
+  virtual bool merges() const { return false; }
 };
 
 // What a rank holds of one kv head of a layer, where heads hold different tokens. Other tokens are as

@@ -36,6 +36,7 @@ MAY_INCLUDE = {
     "protocol": "",
     "kernels/index": "",
     "kernels/api": "common/system kernels/index",
+    "kernels/pages": "",
     "kernels/ref": "kernels/api kernels/index",
     "kernels/cpu/runtime": "kernels/api kernels/index",
     "kernels/cpu/rows": "kernels/api kernels/index kernels/cpu/runtime",
@@ -65,7 +66,8 @@ MAY_INCLUDE = {
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
     "kernels/cuda/sm90/estimation/vertical_slash": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
-    "kernels/cuda": "common/system kernels/api kernels/index kernels/cuda/*",
+    "kernels/cuda/sm90/pages": "kernels/pages kernels/cuda/runtime kernels/cuda/sm90/rows",
+    "kernels/cuda": "common/system kernels/api kernels/index kernels/pages kernels/cuda/*",
     "comm/api": "",
     "comm/net": "",
     "comm/local": "comm/api",
@@ -133,9 +135,9 @@ MAY_INCLUDE = {
     " kvclient/device kvclient/ranks",
     "kvclient/c": "comm/any comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode/pool": "kvclient kvclient/manifest",
-    "decode/attention": "common/pages kernels/cpu/runtime decode/pool",
-    "decode/predict": "kernels/api kernels/cpu model decode/attention decode/pool",
-    "decode": "common/cli common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kvclient kvclient/manifest"
+    "decode/attention": "common/pages kernels/cpu/runtime kernels/pages decode/pool",
+    "decode/predict": "kernels/api kernels/cpu model model/config decode/attention decode/pool",
+    "decode": "common/cli common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
     " kvclient/handover kvclient/order model decode/*",
 }
 

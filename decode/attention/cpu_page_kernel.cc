@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/page_tokens.h"
 #include "kernels/cpu/runtime/parallel_tasks.h"
+#include "kernels/pages/page_rule.h"
 
 // The functions below are compiled once for each instruction set, the machine's is taken when the
 // program starts. Sanitizers are not ready by then.
@@ -85,9 +86,6 @@ float rounding(const DigestSums& sums, int64_t head_dim) {
   return 4 * static_cast<float>(head_dim + 2) * 0x1p-24f * sums.most;
 }
 
-// The mean absolute deviation of a Gaussian is sqrt(2 / pi) of its standard deviation.
-constexpr float kDeviation = 1.2533141f;
-
 // Of n scores within `half` of the centre whose mean distance from it is `radius`, the mean of the
 // exponentials is the largest where they are all at the centre or at its upper limit (it is convex).
 float log_mean_bound(float half, float radius) {
@@ -108,7 +106,7 @@ PageEstimate estimate_of(const DigestSums& sums, float scale, int64_t head_dim,
   return {.bound = count + std::min(box, by_radius) + scale * error + 1e-4f,
           .box = count + box,
           .centre = count + scale * sums.middle,
-          .spread = scale * kDeviation * std::sqrt(sums.square),
+          .spread = scale * kernels::PageRuleNumbers::kGaussian * std::sqrt(sums.square),
           .rank = count + scale * (sums.middle + sums.radius)};
 }
 

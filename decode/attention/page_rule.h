@@ -30,9 +30,7 @@ class PageRule {
   virtual float rank(const PageEstimate& estimate) const { return estimate.rank; }
   // but for those that come before all others: the first page, whose first token is a sink that its
   // digest does not show, and the last two, where local heads look.
-  virtual bool leads(int64_t page, int64_t num_pages) const {
-    return page == 0 || page + 2 >= num_pages;
-  }
+  virtual bool leads(int64_t page, int64_t num_pages) const;
   // How many pages to attend before enough() is asked again: four, and more as they become many,
   // for a question costs as much as the number of pages.
   virtual int64_t portion(int64_t num_attended) const;

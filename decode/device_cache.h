@@ -1,0 +1,73 @@
+// A handed-over cache beside a GPU: digests and as many pages as have slots in its memory, all pages in
+// page-locked memory of the host, and what has not come yet in the ranks' tiers. It has a thread that pulls
+// whatever nobody has asked for.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "comm/api/transport.h"
+#include "decode/device_prompt.h"
+#include "decode/paged_prompt.h"
+#include "decode/pool/host_pages.h"
+#include "decode/pool/rank_pages.h"
+
+namespace millrace::decode {
+
+class DeviceCache {
+ public:
+  struct Parts {
+    comm::Transport* transport = nullptr;
+    kvclient::PullClient* client = nullptr;
+    std::shared_ptr<const kvclient::Manifest> manifest;  // has passed check_manifest
+    std::shared_ptr<kvclient::HandoverFeed> feed;
+    const model::ModelWeights* weights = nullptr;  // in the device's memory
+    kernels::Device* device = nullptr;             // a GPU
+  };
+  // All parts outlive it. kUnsupported: a cache that is kept in part, or shapes that the kernels do not take.
+  static Result<std::unique_ptr<DeviceCache>> open(const Parts& parts,
+                                                   const ProgressiveOptions& options,
+                                                   double hot_share, Deadline deadline);
+  // Ends with the batch that is under way.
+  ~DeviceCache();
+
+  // Until decoding may begin (DecodeStart). On the device's thread.
+  Result<void> wait(DecodeStart start, Deadline deadline);
+  // After wait().
+  DevicePrompt& prompt() { return *prompt_; }
+
+  Result<kernels::DevicePagesStats> stats(Deadline deadline) { return pages_->stats(deadline); }
+  kvclient::PullStats pulled() const { return source_.stats(); }
+
+ private:
+  DeviceCache(const Parts& parts, double hot_share, Deadline deadline)
+      : parts_(parts),
+        hot_share_(hot_share),
+        deadline_(deadline),
+        source_(*parts.client, parts.manifest) {}
+  Result<void> make_pages(const ProgressiveOptions& options);
+  Result<void> take_layer(kvclient::KvClient& client, int32_t layer);
+  void fill();
+  Result<void> wait_for_fill(bool whole, Deadline deadline);
+
+  const Parts parts_;
+  const double hot_share_;
+  const Deadline deadline_;
+  RankPages source_;
+  std::unique_ptr<kernels::Device> ahead_;
+  kernels::HostBuffer memory_;
+  std::unique_ptr<kernels::DevicePages> pages_;
+  std::unique_ptr<HostPages> host_;
+  std::optional<DevicePrompt> prompt_;
+  std::vector<kvclient::PageName> hot_, rest_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false, hot_done_ = false, all_done_ = false;
+  std::optional<Error> failure_;
+  std::thread thread_;  // fills
+};
+
+}  // namespace millrace::decode

@@ -1,0 +1,84 @@
+#include "decode/device_prompt.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+
+namespace millrace::decode {
+
+namespace {
+
+// Of a kv head: what a step asks for first while pages are still coming.
+constexpr int64_t kFirstPages = 64;
+
+}  // namespace
+
+Result<DevicePrompt> DevicePrompt::create(kernels::DevicePages& pages, kernels::Device* ahead,
+                                          const model::ModelWeights& weights, int64_t num_tokens,
+                                          HostPages* host) {
+  DevicePrompt prompt(pages, host, weights, num_tokens);
+  if (ahead != nullptr) {
+    MR_ASSIGN_OR_RETURN(prompt.queries_, NextQueries::create(*ahead, weights));
+  }
+  return prompt;
+}
+
+void DevicePrompt::begin_layer(int32_t layer, const float* hidden, int32_t position) {
+  pages_->begin_layer(layer);
+  if (!queries_ || host_ != nullptr || layer + 1 == weights_->config.num_layers) return;
+  queries_->begin_token(position, num_tokens_);
+  pages_->foresee(layer + 1, queries_->of_layer(layer + 1, hidden));
+}
+
+Result<void> DevicePrompt::attend(const Step& step, Deadline deadline) {
+  MR_CHECK(step.first_token == 0, "layer {} has a window", step.layer);
+  const kernels::DevicePages::Step on_device{.layer = step.layer,
+                                             .q = step.q,
+                                             .tail_lse = step.tail_lse,
+                                             .tail_out = step.tail_out,
+                                             .out = step.merged};
+  if (host_ != nullptr && host_->has_all()) {
+    MR_RETURN_IF_ERROR(pages_->complete(deadline));
+    host_ = nullptr;
+  }
+  if (host_ != nullptr) return attend_to_what_comes(on_device, deadline);
+  pages_->attend(on_device);
+  return {};
+}
+
+Result<void> DevicePrompt::attend_to_what_comes(kernels::DevicePages::Step step,
+                                                Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(const auto order, pages_->order(step, deadline));
+  const int64_t all = std::ssize(order.front());
+  for (step.max_pages = std::min(kFirstPages, all);;
+       step.max_pages = std::min(2 * step.max_pages, all)) {
+    std::vector<kvclient::PageName> names;
+    for (size_t h = 0; h < order.size(); ++h) {
+      for (int64_t i = 0; i < step.max_pages; ++i) {
+        names.push_back({step.layer, weights_->shard.first_kv_head + static_cast<int32_t>(h),
+                         order[h][static_cast<size_t>(i)]});
+      }
+    }
+    MR_RETURN_IF_ERROR(host_->bring(names, FetchUrgency::kNeed, deadline));
+    pages_->attend(step);
+    MR_ASSIGN_OR_RETURN(const auto read, pages_->pages_read(deadline));
+    if (std::none_of(read.begin(), read.end(), [](const auto& pages) { return pages.empty(); })) {
+      return {};
+    }
+  }
+}
+
+kernels::DevicePagesShape device_pages_shape(const model::ModelWeights& weights,
+                                             int64_t num_tokens) {
+  return {.num_layers = weights.config.num_layers,
+          .num_kv_heads = weights.shard.num_kv_heads,
+          .num_query_heads = weights.shard.num_query_heads,
+          .head_dim = weights.config.head_dim,
+          .num_tokens = num_tokens,
+          .dtype = weights.compute_dtype,
+          .output = weights.compute_dtype,
+          .scale = 1.0F / std::sqrt(static_cast<float>(weights.config.head_dim))};
+}
+
+}  // namespace millrace::decode

@@ -1,0 +1,37 @@
+// The queries that a layer will have, roughly, from the input of the layer before it: its own norm, query
+// projection and rotation (layer_lookahead.h says why that is good enough). On a device of its own, whose order
+// runs beside that of the device which generates.
+#pragma once
+
+#include <cstdint>
+
+#include "common/result.h"
+#include "kernels/api/device.h"
+#include "model/weights.h"
+
+namespace millrace::decode {
+
+// One thread at a time. Device and weights, which must not be quantised, outlive it.
+class NextQueries {
+ public:
+  static Result<NextQueries> create(kernels::Device& device, const model::ModelWeights& weights);
+
+  // From here on for the token at `position` of a prompt of `prompt_tokens` and what follows it; again for
+  // the same token, nothing.
+  void begin_token(int32_t position, int64_t prompt_tokens);
+  // [query heads, head_dim] in the device's memory, until the next call. `hidden` [hidden_size] may be
+  // overwritten meanwhile: that makes a worse guess.
+  const float* of_layer(int32_t layer, const float* hidden);
+
+ private:
+  NextQueries(kernels::Device& device, const model::ModelWeights& weights)
+      : device_(&device), weights_(&weights) {}
+
+  kernels::Device* device_;
+  const model::ModelWeights* weights_;
+  int64_t prompt_tokens_ = 0;
+  int32_t host_position_ = -1;
+  kernels::DeviceBuffer normed_, projected_, q_, position_;
+};
+
+}  // namespace millrace::decode

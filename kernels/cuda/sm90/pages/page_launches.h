@@ -1,0 +1,85 @@
+// Launches of the kernels behind DevicePages, in the order of a step.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/dtype.h"
+#include "kernels/cuda/sm90/pages/page_tables.h"
+#include "kernels/pages/page_rule.h"
+
+namespace millrace::kernels::cuda {
+
+// As many pages of a kv head as are put in order: their keys fill a multiprocessor's shared memory.
+inline constexpr int64_t kMaxOrderedPages = 16384;
+
+// Of a layer's pages under q [kv heads * group, head_dim]. head_dim 64 or 128. Zeroes `arrivals` [kv heads],
+// where given.
+void estimate_pages(const PageTables& tables, int32_t layer, const float* q, float scale,
+                    const PageEstimates& estimates, int32_t* arrivals, cudaStream_t stream);
+// `tail_lse` [kv heads * group] or null.
+void order_pages(const PageTables& tables, const PageEstimates& estimates, const float* tail_lse,
+                 const PageOrder& order, cudaStream_t stream);
+
+// Progressive attention of a layer: one launch whose blocks of a kv head wait for each other.
+struct PageAttention {
+  PageTables tables;
+  PageEstimates estimates;
+  PageOrder order;
+  PagePortions portions;
+  PageRuleChoice rule;
+  int32_t layer = 0;
+  int32_t token = 0;
+  bool foreseen = false;  // counts what was
+  int32_t max_pages = 0;  // of a kv head: the order's first that may be read
+  float scale = 0;
+  const float* q = nullptr;
+  const float* tail_lse = nullptr;  // or null, with tail_out
+  const float* tail_out = nullptr;
+  void* out = nullptr;
+  float* lse = nullptr;  // or null
+  // Scratch:
+  float* part_max = nullptr;    // [kv heads, units, group] of scores, times log2(e)
+  float* part_sum = nullptr;    // the same
+  float* part_out = nullptr;    // [kv heads, units, group, head_dim]
+  float* log_mass = nullptr;    // [kv heads, group, pages], by position in the order
+  int32_t* enough = nullptr;    // [kv heads, portions, group]
+  int32_t* arrivals = nullptr;  // [kv heads], zero
+};
+void attend_pages(const PageAttention& attention, DType pages, DType output, int num_sms,
+                  cudaStream_t stream);
+
+// What one admission chose, until it is copied.
+inline constexpr int kMaxAdmitted = 256;
+struct AdmittedPages {
+  int32_t count;   // 0: copied
+  int32_t number;  // of the admission that filled it
+  int32_t pages[kMaxAdmitted];
+  int32_t slots[kMaxAdmitted];
+};
+
+// Slots for pages of `layer` that have none: the first of an order. `list` gets what is to be copied,
+// unless it still has what was to be copied before.
+struct PageAdmission {
+  PageTables tables;
+  int32_t layer = 0;
+  int32_t token = 0;
+  bool foreseen = false;  // pages that are expected, else those attended
+  PageOrder order;
+  // Layers whose pages keep their slots: steps may be reading them.
+  int32_t first_kept_layer = 0;
+  int32_t num_kept_layers = 0;
+  AdmittedPages* list = nullptr;
+  int32_t list_number = 0;  // above 0, another each time
+};
+void admit_pages(const PageAdmission& admission, cudaStream_t stream);
+// Behind the admission of that number: fills the slots, maps the pages to them, and empties the list. Nothing
+// where that admission left the list alone: another's is no business of this copy, which may run beside it.
+void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_number,
+                   cudaStream_t stream);
+
+// All pages at the host, or each in the slot of its number.
+void place_pages(const PageTables& tables, bool in_slots, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda

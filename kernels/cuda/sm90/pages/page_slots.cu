@@ -1,0 +1,214 @@
+// Which pages have slots. A page's place says where it is read; a copy writes a slot first and the place
+// after it, so that what reads at any moment finds the page at one of the two. A slot changes hands only
+// where no step that runs may have read its old place: the caller says of which layers.
+
+#include <algorithm>
+
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/sm90/pages/block_sort.cuh"
+#include "kernels/cuda/sm90/pages/page_launches.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int kAdmitThreads = 1024;
+// Slots that one search for the least useful looks at, from where the last one ended: with 32 layers a
+// token's searches see 4 GiB of slots of 32 KiB once.
+constexpr int kWindow = 4096;
+constexpr float kHalfLife = 8;
+
+// As many blocks as the bus needs to be full (bench/results/h200/service-prefix-2026-11-24.txt, section 1).
+constexpr int kCopyBlocks = 6;
+constexpr int kCopyThreads = 1024;
+
+__device__ uint64_t load_place(const PageTables& t, int64_t number) {
+  return *reinterpret_cast<const volatile uint64_t*>(t.place + number);
+}
+__device__ void store_place(const PageTables& t, int64_t number, uint64_t place) {
+  *reinterpret_cast<volatile uint64_t*>(t.place + number) = place;
+}
+
+__device__ int32_t layer_of(const PageTables& t, int64_t number) {
+  return static_cast<int32_t>(number / (static_cast<int64_t>(t.num_kv_heads) * t.num_pages));
+}
+
+// Uses as of the token that the page's layer was last computed for.
+__device__ float worth(const PageTables& t, int64_t number, int32_t token) {
+  const int32_t last = t.last[number];
+  if (last < 0) return 0;
+  return t.heat[number] * exp2f(-static_cast<float>(max(0, token - last)) / kHalfLife);
+}
+
+// Pages of the order's beginning that have no slot.
+__device__ int find_candidates(const PageAdmission& a, int32_t* candidates, int* count) {
+  const PageTables& t = a.tables;
+  const auto wanted = [&](int kv_head) {
+    if (!a.foreseen) return a.order.attended[kv_head];
+    // More than the last token's: a prediction is not quite in the order of the layer itself.
+    const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
+    return min(t.num_pages, expected + max(2, expected / 8));
+  };
+  int most = 0;
+  for (int h = 0; h < t.num_kv_heads; ++h) most = max(most, wanted(h));
+  // Of all heads by turns, the first pages first.
+  for (int base = 0; base < most * t.num_kv_heads; base += kAdmitThreads) {
+    const int i = base + static_cast<int>(threadIdx.x);
+    const int kv_head = i % t.num_kv_heads, position = i / t.num_kv_heads;
+    if (position < most && position < wanted(kv_head)) {
+      const int32_t page = a.order.pages[kv_head * t.num_pages + position];
+      const int64_t number = t.number(a.layer, kv_head, page);
+      if (a.foreseen) t.foreseen[number] = a.token + 1;
+      if (load_place(t, number) == t.host_place(number)) {
+        const int at = atomicAdd(count, 1);
+        if (at < kMaxAdmitted) candidates[at] = static_cast<int32_t>(number);
+      }
+    }
+    __syncthreads();
+  }
+  return min(*count, kMaxAdmitted);
+}
+
+// The slots of a window, the least useful first; those that must stay are last, as ~0.
+__device__ void rank_slots(const PageAdmission& a, int32_t hand, int window, uint64_t* keys) {
+  const PageTables& t = a.tables;
+  for (int i = static_cast<int>(threadIdx.x); i < kWindow; i += kAdmitThreads) {
+    keys[i] = ~uint64_t{0};
+    if (i >= window) continue;
+    const int32_t slot = (hand + i) % t.num_slots;
+    const int32_t number = t.slot_page[slot];
+    if (number < 0 || load_place(t, number) != t.slot_place(slot)) continue;
+    const int32_t layer = layer_of(t, number);
+    const int32_t ahead = (layer - a.first_kept_layer + t.num_layers) % t.num_layers;
+    if (ahead < a.num_kept_layers) continue;
+    const float value = worth(t, number, layer < a.layer ? a.token : a.token - 1);
+    keys[i] = uint64_t{__float_as_uint(value)} << 32 | static_cast<uint32_t>(slot);
+  }
+  block_sort(keys, kWindow);
+}
+
+__global__ void __launch_bounds__(kAdmitThreads)
+    admit_kernel(const __grid_constant__ PageAdmission a) {
+  __shared__ uint64_t keys[kWindow];
+  __shared__ int32_t candidates[kMaxAdmitted];
+  __shared__ int count, taken;
+  const PageTables& t = a.tables;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) count = taken = 0;
+  __syncthreads();
+  const int wanted = find_candidates(a, candidates, &count);
+  if (wanted == 0) return;
+  if (*reinterpret_cast<volatile int32_t*>(&a.list->count) != 0) {
+    if (thread == 0) atomicAdd(&t.counters[static_cast<int>(PageCounter::kSkipped)], 1ULL);
+    return;
+  }
+  const int32_t first_free = *t.free_slot, hand = *t.hand;
+  const int num_free = min(wanted, t.num_slots - first_free);
+  if (num_free < wanted) rank_slots(a, hand, min(kWindow, t.num_slots), keys);
+  __syncthreads();
+  if (thread < wanted) {
+    const int32_t number = candidates[thread];
+    int32_t slot = -1;
+    if (thread < num_free) {
+      slot = first_free + thread;
+    } else if (thread - num_free < kWindow) {
+      const uint64_t key = keys[thread - num_free];
+      // What is foreseen will have been read once more.
+      const float value = worth(t, number, a.token) + (a.foreseen ? 1 : 0);
+      if (key != ~uint64_t{0} && __uint_as_float(static_cast<uint32_t>(key >> 32)) < value) {
+        slot = static_cast<int32_t>(key);
+        const int32_t old = t.slot_page[slot];
+        store_place(t, old, t.host_place(old));
+      }
+    }
+    if (slot >= 0) {
+      t.slot_page[slot] = number;
+      store_place(t, number, t.host_place(number) | kLoading);
+      const int at = atomicAdd(&taken, 1);
+      a.list->pages[at] = number;
+      a.list->slots[at] = slot;
+    }
+  }
+  __syncthreads();
+  if (thread != 0) return;
+  *t.free_slot = first_free + num_free;
+  if (num_free < wanted) *t.hand = (hand + min(kWindow, t.num_slots)) % t.num_slots;
+  a.list->number = a.list_number;
+  a.list->count = taken;
+  atomicAdd(&t.counters[static_cast<int>(PageCounter::kCopied)],
+            static_cast<unsigned long long>(taken));
+}
+
+// Two pages of a block are on their way at once.
+__global__ void __launch_bounds__(kCopyThreads)
+    copy_kernel(const PageTables t, const AdmittedPages* list, int32_t list_number) {
+  if (list->number != list_number) return;
+  const int count = list->count;
+  const int64_t vectors = t.page_bytes / static_cast<int64_t>(sizeof(uint4));
+  for (int i = 2 * static_cast<int>(blockIdx.x); i < count; i += 2 * kCopyBlocks) {
+    const int pages = min(2, count - i);
+    constexpr int kLoads = 4;
+    for (int64_t base = 0; base < pages * vectors; base += kLoads * kCopyThreads) {
+      uint4 data[kLoads];
+#pragma unroll
+      for (int l = 0; l < kLoads; ++l) {
+        const int64_t at = base + l * kCopyThreads + threadIdx.x;
+        if (at >= pages * vectors) continue;
+        const int64_t number = list->pages[i + at / vectors];
+        data[l] = reinterpret_cast<const uint4*>(t.host_place(number))[at % vectors];
+      }
+#pragma unroll
+      for (int l = 0; l < kLoads; ++l) {
+        const int64_t at = base + l * kCopyThreads + threadIdx.x;
+        if (at >= pages * vectors) continue;
+        const int64_t slot = list->slots[i + at / vectors];
+        reinterpret_cast<uint4*>(t.slot_place(slot))[at % vectors] = data[l];
+      }
+    }
+    __threadfence();
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < pages) {
+      const int at = i + static_cast<int>(threadIdx.x);
+      store_place(t, list->pages[at], t.slot_place(list->slots[at]));
+    }
+  }
+}
+
+// A list that was filled again since is somebody else's.
+__global__ void empty_kernel(AdmittedPages* list, int32_t list_number) {
+  if (list->number == list_number) list->count = 0;
+}
+
+__global__ void place_kernel(const PageTables t, int64_t all, bool in_slots) {
+  const int64_t number = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (number >= all) return;
+  t.place[number] = in_slots ? t.slot_place(number) : t.host_place(number);
+  t.last[number] = -1;
+  if (number < t.num_slots) t.slot_page[number] = in_slots ? static_cast<int32_t>(number) : -1;
+  if (number == 0) *t.free_slot = in_slots ? t.num_slots : 0;
+}
+
+}  // namespace
+
+void admit_pages(const PageAdmission& admission, cudaStream_t stream) {
+  admit_kernel<<<1, kAdmitThreads, 0, stream>>>(admission);
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_number,
+                   cudaStream_t stream) {
+  copy_kernel<<<kCopyBlocks, kCopyThreads, 0, stream>>>(tables, list, list_number);
+  MR_CUDA_CHECK_LAUNCH();
+  empty_kernel<<<1, 1, 0, stream>>>(list, list_number);
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+void place_pages(const PageTables& tables, bool in_slots, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t all =
+      static_cast<int64_t>(tables.num_layers) * tables.num_kv_heads * tables.num_pages;
+  place_kernel<<<static_cast<unsigned>((all + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      tables, all, in_slots);
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace millrace::kernels::cuda

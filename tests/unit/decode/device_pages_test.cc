@@ -1,0 +1,335 @@
+// A GPU's pages beside progressive attention on a CPU: the same pages in the same order, and the same
+// attention, however many slots there are.
+
+#include "kernels/pages/device_pages.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <tuple>
+
+#include "common/dtype.h"
+#include "decode/attention/cpu_page_kernel.h"
+#include "decode/attention/progressive_attention.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_device_pages.h"
+#include "tests/support/random_data.h"
+#include "tests/unit/decode/paged_cache.h"
+
+namespace millrace::decode {
+namespace {
+
+using test::PagedCache;
+
+Deadline ample() {
+  return Deadline::after(std::chrono::seconds(60));
+}
+
+// Of one step in one layer.
+struct Attended {
+  std::vector<float> out, lse;
+  std::vector<std::vector<int32_t>> pages;  // by kv head
+};
+
+// What stands behind the prompt.
+struct Tail {
+  std::vector<float> out, lse;
+};
+
+std::vector<float> queries(const CacheShape& shape, uint64_t seed, float size) {
+  return test::random_normals(seed, int64_t{shape.num_query_heads} * shape.head_dim, size);
+}
+
+Tail tail_of(const CacheShape& shape, uint64_t seed) {
+  return {.out = queries(shape, seed + 77, 1),
+          .lse = test::random_normals(seed + 78, shape.num_query_heads)};
+}
+
+class OnCpu {
+ public:
+  OnCpu(PagedCache& cache, const PageRule& rule)
+      : shape_(cache.shape()),
+        pool_(cache, {.num_layers = shape_.num_layers,
+                      .first_kv_head = shape_.first_kv_head,
+                      .num_kv_heads = shape_.num_kv_heads,
+                      .num_pages = shape_.num_pages(),
+                      .page_bytes = cache.page_bytes(),
+                      .num_slots = shape_.num_layers * shape_.num_kv_heads * shape_.num_pages()}),
+        attention_(shape_, cache.digests(), pool_, kernel_, rule) {}
+
+  // Over prompt and tail.
+  Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail) {
+    Attended attended{.out = std::vector<float>(q.size()),
+                      .lse = std::vector<float>(static_cast<size_t>(shape_.num_query_heads))};
+    const auto end = attention_.attend({.layer = layer,
+                                        .q = q.data(),
+                                        .tail_lse = tail.lse.data(),
+                                        .out = attended.out.data(),
+                                        .lse = attended.lse.data()},
+                                       ample());
+    EXPECT_TRUE(end.ok());
+    for (size_t i = 0; i < attended.out.size(); ++i) {
+      const size_t head = i / static_cast<size_t>(shape_.head_dim);
+      const double weight = 1 / (1 + std::exp(double{tail.lse[head]} - attended.lse[head]));
+      attended.out[i] = static_cast<float>(weight * attended.out[i] + (1 - weight) * tail.out[i]);
+    }
+    for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
+      const auto pages = attention_.pages_read(h);
+      attended.pages.emplace_back(pages.begin(), pages.end());
+    }
+    return attended;
+  }
+
+ private:
+  const CacheShape shape_;
+  PagePool pool_;
+  CpuPageKernel kernel_{2};
+  ProgressiveAttention attention_;
+};
+
+class OnGpu {
+ public:
+  OnGpu(PagedCache& cache, double mass, bool proven, int64_t num_slots)
+      : shape_(cache.shape()),
+        device_(must(kernels::make_cuda_device({}))),
+        ahead_(must(kernels::make_cuda_device({}))) {
+    const kernels::DevicePagesShape shape{.num_layers = shape_.num_layers,
+                                          .num_kv_heads = shape_.num_kv_heads,
+                                          .num_query_heads = shape_.num_query_heads,
+                                          .head_dim = shape_.head_dim,
+                                          .num_tokens = shape_.num_tokens,
+                                          .dtype = shape_.dtype,
+                                          .output = shape_.dtype,
+                                          .scale = shape_.scale()};
+    host_ = must(device_->allocate_host(shape.all_pages() * shape.page_bytes()));
+    // NaN where no token is.
+    std::memset(host_.as<std::byte>(), 0xff, static_cast<size_t>(host_.bytes()));
+    std::vector<std::byte> page(static_cast<size_t>(shape.page_bytes()));
+    int64_t number = 0;
+    for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+      for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
+        for (int64_t p = 0; p < shape_.num_pages(); ++p, ++number) {
+          const kvclient::NamedPage named{{layer, shape_.first_kv_head + h, p}, page.data()};
+          MR_CHECK(cache.fetch({&named, 1}, FetchUrgency::kNeed, ample()).ok(), "no page");
+          const auto tokens = std::min<int64_t>(64, shape_.num_tokens - 64 * p);
+          const auto rows = static_cast<size_t>(tokens * shape_.head_dim * 2);
+          std::byte* const to = host_.as<std::byte>() + number * shape.page_bytes();
+          const auto half = static_cast<size_t>(shape.page_bytes() / 2);
+          std::memcpy(to, page.data(), rows);
+          std::memcpy(to + half, page.data() + half, rows);
+        }
+      }
+    }
+    pages_ = must(kernels::make_cuda_device_pages(
+        *device_, ahead_.get(), shape,
+        {.host = host_.as<std::byte>(),
+         .num_slots = num_slots == 0 ? shape.all_pages() : num_slots,
+         .rule = {.log_odds = static_cast<float>(std::log((1 - mass) / mass)), .proven = proven}}));
+    for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+      for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
+        const auto size = static_cast<size_t>(shape_.num_pages() * 3 * shape_.head_dim);
+        MR_CHECK(pages_->set_digests(layer, h, {cache.digests().of(layer, h), size}).ok(), "");
+      }
+    }
+    MR_CHECK(pages_->complete(ample()).ok(), "not complete");
+    const int64_t row = shape_.num_query_heads * int64_t{shape_.head_dim};
+    q_ = must(device_->allocate(row * 4));
+    next_q_ = must(device_->allocate(row * 4));
+    tail_out_ = must(device_->allocate(row * 4));
+    tail_lse_ = must(device_->allocate(shape_.num_query_heads * 4));
+    out_ = must(device_->allocate(row * 2));
+    lse_ = must(device_->allocate(shape_.num_query_heads * 4));
+  }
+
+  // `next_q`: what is foreseen of the next layer, if not empty.
+  Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
+                  const std::vector<float>& next_q = {}) {
+    pages_->begin_layer(layer);
+    if (!next_q.empty()) {
+      ahead_->copy(next_q_.data(), next_q.data(), next_q_.bytes());
+      pages_->foresee(layer + 1, next_q_.as<float>());
+    }
+    device_->copy(q_.data(), q.data(), q_.bytes());
+    device_->copy(tail_out_.data(), tail.out.data(), tail_out_.bytes());
+    device_->copy(tail_lse_.data(), tail.lse.data(), tail_lse_.bytes());
+    const std::vector<std::byte> poison(static_cast<size_t>(out_.bytes()), std::byte{0xff});
+    device_->copy(out_.data(), poison.data(), out_.bytes());
+    pages_->attend({.layer = layer,
+                    .q = q_.as<float>(),
+                    .tail_lse = tail_lse_.as<float>(),
+                    .tail_out = tail_out_.as<float>(),
+                    .out = out_.data(),
+                    .lse = lse_.as<float>()});
+    std::vector<uint16_t> bits(q.size());
+    Attended attended{.lse = std::vector<float>(static_cast<size_t>(shape_.num_query_heads))};
+    device_->copy(bits.data(), out_.data(), out_.bytes());
+    device_->copy(attended.lse.data(), lse_.data(), lse_.bytes());
+    attended.pages = must(pages_->pages_read(ample()));
+    attended.out = test::widen_bits(bits, shape_.dtype);
+    return attended;
+  }
+  kernels::DevicePagesStats stats() { return must(pages_->stats(ample())); }
+
+ private:
+  template <typename T>
+  static T must(Result<T> result) {
+    MR_CHECK(result.ok(), "{}", result.error().to_string());
+    return std::move(result).value();
+  }
+
+  const CacheShape shape_;
+  std::unique_ptr<kernels::Device> device_, ahead_;
+  kernels::HostBuffer host_;
+  kernels::DeviceBuffer q_, next_q_, tail_out_, tail_lse_, out_, lse_;
+  std::unique_ptr<kernels::DevicePages> pages_;
+};
+
+class DevicePagesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kernels::num_cuda_devices() == 0) GTEST_SKIP() << "no GPU that the kernels run on";
+  }
+};
+
+// Half a unit in the last place of what the output is rounded to, and float32's rounding of a sum over
+// some thousand tokens.
+double tolerance(DType dtype, double value) {
+  return std::abs(value) * (dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-11) * 1.01 + 2e-5;
+}
+
+// Pages whose keys differ by less than rounding may change places within a portion.
+void expect_same(Attended gpu, Attended cpu, DType dtype) {
+  for (auto* side : {&gpu, &cpu}) {
+    for (auto& pages : side->pages) std::sort(pages.begin(), pages.end());
+  }
+  EXPECT_EQ(gpu.pages, cpu.pages);
+  ASSERT_EQ(gpu.out.size(), cpu.out.size());
+  for (size_t i = 0; i < gpu.out.size(); ++i) {
+    ASSERT_NEAR(gpu.out[i], cpu.out[i], tolerance(dtype, double{cpu.out[i]})) << "element " << i;
+  }
+  for (size_t i = 0; i < gpu.lse.size(); ++i) ASSERT_NEAR(gpu.lse[i], cpu.lse[i], 2e-5);
+}
+
+TEST_F(DevicePagesTest, AttendToThePagesThatTheCpuDoes) {
+  int64_t read = 0, all = 0;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int32_t head_dim : {64, 128}) {
+      for (const int32_t group : {1, 3, 4, 8}) {
+        for (const int64_t tokens : {int64_t{1}, int64_t{130}, int64_t{64 * 150 - 17}}) {
+          SCOPED_TRACE(fmt::format("{} head_dim {} group {} tokens {}", dtype_name(dtype), head_dim,
+                                   group, tokens));
+          PagedCache cache({.num_layers = 2,
+                            .first_kv_head = 2,
+                            .num_kv_heads = 2,
+                            .num_query_heads = 2 * group,
+                            .head_dim = head_dim,
+                            .num_tokens = tokens,
+                            .dtype = dtype},
+                           test::clustered_keys(1, 0.7F), static_cast<uint64_t>(group + tokens));
+          const CalibratedRule rule(0.9);
+          OnCpu cpu(cache, rule);
+          OnGpu gpu(cache, 0.9, false, 0);
+          for (uint64_t step = 0; step < 3; ++step) {
+            for (int32_t layer = 0; layer < 2; ++layer) {
+              const auto q = queries(cache.shape(), step * 10 + static_cast<uint64_t>(layer), 2);
+              const auto tail = tail_of(cache.shape(), step);
+              const auto expected = cpu.attend(layer, q, tail);
+              expect_same(gpu.attend(layer, q, tail), expected, dtype);
+              for (const auto& pages : expected.pages) read += std::ssize(pages);
+              all += 2 * cache.shape().num_pages();
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_LT(read, all * 9 / 10);  // else the rule was never asked
+}
+
+TEST_F(DevicePagesTest, ProvenMassesEndOnTheSamePagesToo) {
+  PagedCache cache({.num_layers = 1,
+                    .num_kv_heads = 2,
+                    .num_query_heads = 8,
+                    .head_dim = 64,
+                    .num_tokens = 64 * 120 - 5,
+                    .dtype = DType::kBFloat16},
+                   test::clustered_keys(1.5F, 0.05F), 11);
+  const BoundRule rule(0.9);
+  OnCpu cpu(cache, rule);
+  OnGpu gpu(cache, 0.9, true, 0);
+  for (uint64_t step = 0; step < 5; ++step) {
+    const auto q = queries(cache.shape(), step, 3);
+    const auto tail = tail_of(cache.shape(), step);
+    expect_same(gpu.attend(0, q, tail), cpu.attend(0, q, tail), DType::kBFloat16);
+  }
+}
+
+// Slots, foresight and copies decide when, never what: to the bit.
+TEST_F(DevicePagesTest, AnyNumberOfSlotsGivesTheSame) {
+  PagedCache cache({.num_layers = 6,
+                    .num_kv_heads = 2,
+                    .num_query_heads = 8,
+                    .head_dim = 128,
+                    .num_tokens = 64 * 60 - 9,
+                    .dtype = DType::kBFloat16},
+                   test::clustered_keys(1, 1), 21);
+  for (const bool foresee : {false, true}) {
+    OnGpu ample_slots(cache, 0.95, false, 0);
+    for (const int64_t slots : {1, 40, 300}) {
+      OnGpu few(cache, 0.95, false, slots);
+      for (uint64_t step = 0; step < 12; ++step) {
+        for (int32_t layer = 0; layer < 6; ++layer) {
+          // Steps that resemble each other, so that slots are of use, and change.
+          const auto q = queries(cache.shape(), step / 3 * 10 + static_cast<uint64_t>(layer), 2);
+          const auto next =
+              queries(cache.shape(), step / 3 * 10 + static_cast<uint64_t>(layer) + 1, 2);
+          const auto tail = tail_of(cache.shape(), step);
+          const auto expected = ample_slots.attend(layer, q, tail);
+          const auto attended =
+              few.attend(layer, q, tail, foresee && layer < 5 ? next : std::vector<float>());
+          ASSERT_EQ(attended.pages, expected.pages) << slots << " slots, step " << step;
+          ASSERT_EQ(attended.out, expected.out) << slots << " slots, step " << step;
+          ASSERT_EQ(attended.lse, expected.lse);
+        }
+      }
+      const auto stats = few.stats();
+      EXPECT_GT(stats.copied, 0);
+      EXPECT_GT(stats.from_host, 0);
+      if (slots == 300) {
+        EXPECT_LT(stats.from_host, stats.pages_read + stats.pages_spared);
+      }
+      EXPECT_EQ(stats.pages_foreseen > 0, foresee);
+      EXPECT_EQ(ample_slots.stats().from_host, 0);
+    }
+  }
+}
+
+TEST_F(DevicePagesTest, RefusesShapesThatTheKernelsDoNotTake) {
+  const auto device = kernels::make_cuda_device({});
+  ASSERT_TRUE(device.ok());
+  const kernels::DevicePagesShape good{.num_layers = 1,
+                                       .num_kv_heads = 1,
+                                       .num_query_heads = 4,
+                                       .head_dim = 64,
+                                       .num_tokens = 64,
+                                       .scale = 1};
+  const auto refused = [&](kernels::DevicePagesShape shape, int64_t slots) {
+    return kernels::make_cuda_device_pages(**device, nullptr, shape, {.num_slots = slots})
+        .error()
+        .code;
+  };
+  auto shape = good;
+  shape.head_dim = 96;
+  EXPECT_EQ(refused(shape, 1), Errc::kUnsupported);
+  shape = good;
+  shape.num_query_heads = 16;
+  EXPECT_EQ(refused(shape, 1), Errc::kUnsupported);
+  shape = good;
+  shape.dtype = DType::kFloat32;
+  EXPECT_EQ(refused(shape, 1), Errc::kUnsupported);
+  EXPECT_EQ(refused(good, 2), Errc::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace millrace::decode
