@@ -9,6 +9,7 @@
 #include "worker/batch/batch_options.h"
 #include "worker/batch/batch_prompt.h"
 #include "worker/batch/batch_results.h"
+#include "worker/text/batch_text.h"
 #include "worker/batch/input_lines.h"
 #include "worker/runtime/rank_sync.h"
 
@@ -44,6 +45,7 @@ class BatchJob {
   const BatchResources r_;
   const BatchOptions& options_;
   RankSync sync_;
+  BatchText text_;
   BatchAdmission admission_;
 };
 
