@@ -200,12 +200,12 @@ bool Tokenizer::Impl::serve_with(TokenizerProcess& process) {
     std::string why = "it died without work";
     {
       const std::lock_guard lock(mutex);
+      // It died before it was asked: another one may be. At the end all that waits is told.
+      if (job && (ending || !useful)) waiting.push_front(*std::exchange(job, std::nullopt));
       if (ending) {
         --ready;
         return false;
       }
-      // It died before it was asked: another one may be.
-      if (!useful && job) waiting.push_front(*std::exchange(job, std::nullopt));
     }
     if (useful && job) {
       useful = run(process, *job);
@@ -281,7 +281,8 @@ void Tokenizer::submit(Frame request, Deadline deadline, std::weak_ptr<const voi
     }
   }
   if (refusal) return done(*std::move(refusal));
-  impl_->changed.notify_one();
+  // One that pauses may be woken too, and would keep the only call.
+  impl_->changed.notify_all();
 }
 
 Result<Frame> Tokenizer::call(Frame request, Deadline deadline) {

@@ -60,8 +60,10 @@ awaitable<Result<tokenizer::Frame>> ModelTokenizers::ask(const std::string& mode
                                                          tokenizer::Turn turn) {
   const auto pending = std::make_shared<Pending>(changed);
   const auto executor = co_await asio::this_coro::executor;
+  // How long a process may take is not for a client to say, whose deadline may be a millisecond.
+  const Deadline process_deadline = Deadline::after(timeout_).later_of(deadline);
   find(model)->submit(
-      std::move(request), deadline, pending,
+      std::move(request), process_deadline, pending,
       [executor, waiter = std::weak_ptr<Pending>(pending)](Result<tokenizer::Frame> reply) {
         asio::post(executor, [waiter, reply = std::move(reply)]() mutable {
           const auto waiting = waiter.lock();
@@ -79,7 +81,7 @@ awaitable<Result<tokenizer::Frame>> ModelTokenizers::ask(const std::string& mode
   }
   if (pending->reply) co_return *std::move(pending->reply);
   if (gone()) co_return Error(Errc::kCancelled, "the client disconnected");
-  co_return Error(Errc::kDeadlineExceeded, "no tokenizer was free by the deadline");
+  co_return Error(Errc::kDeadlineExceeded, "the tokenizer did not answer by the deadline");
 }
 
 void ModelTokenizers::observe(const std::string& model, Duration took, bool ok) {

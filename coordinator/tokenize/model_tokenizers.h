@@ -27,7 +27,8 @@ class ModelTokenizers {
   Duration timeout() const { return timeout_; }
 
   // The reply of the model's tokenizer, which there must be. `changed` wakes this coroutine; when it
-  // does and `gone()`, nobody waits for the reply any more: kCancelled.
+  // does and `gone()`, nobody waits for the reply any more: kCancelled. `deadline`: for waiting. A process
+  // has timeout() and is given up then.
   awaitable<Result<tokenizer::Frame>> ask(const std::string& model, tokenizer::Frame request,
                                           Deadline deadline, Notifier& changed,
                                           std::function<bool()> gone,

@@ -7,9 +7,9 @@
 #include "common/result.h"
 #include "worker/batch/batch_options.h"
 #include "worker/batch/batch_prompt.h"
-#include "worker/text/batch_text.h"
 #include "worker/batch/input_lines.h"
 #include "worker/runtime/prompt.h"
+#include "worker/text/batch_text.h"
 
 namespace millrace::worker {
 

@@ -9,9 +9,9 @@
 #include "worker/batch/batch_options.h"
 #include "worker/batch/batch_prompt.h"
 #include "worker/batch/batch_results.h"
-#include "worker/text/batch_text.h"
 #include "worker/batch/input_lines.h"
 #include "worker/runtime/rank_sync.h"
+#include "worker/text/batch_text.h"
 
 namespace millrace::worker {
 
