@@ -59,7 +59,7 @@ TEST(PrefillBody, TextThatIsNotUtf8IsRefusedAndWhereIsTold) {
               fmt::format("text: the text is not UTF-8: byte {} of {}", at, text.size()));
   }
   EXPECT_EQ(refusal(parse("{\"model\":\"m\",\"text\":\"a\xff\"}")),
-            ": malformed JSON at byte 21: not UTF-8");
+            ": malformed JSON at byte 22: not UTF-8");
 }
 
 TEST(PrefillBody, APromptIsGivenOnce) {
@@ -100,7 +100,8 @@ TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
 TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
   EXPECT_EQ(
       refusal(parse(R"({"color":"red"})")),
-      "color: unknown field 'color'; known: model, request_id, prompt_token_ids, head_plan, "
+      "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
+      "add_special_tokens, head_plan, "
       "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover, cache, cache_salt, "
       "cache_impure, kv_budget");
 }
