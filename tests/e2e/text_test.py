@@ -224,6 +224,39 @@ class FixtureTest(TextTestCase):
         self.assertIn('millrace_tokenize_seconds_count{model="fixture",outcome="done"}', metrics)
 
 
+class FollowingTextTest(unittest.TestCase):
+    """What a token adds to a prompt, by the program of the tokenizer's process: parts of characters, and blanks."""
+
+    @classmethod
+    def setUpClass(cls):
+        path = list(sys.path)  # the program takes its own folder out
+        sys.path.insert(0, os.path.join(HERE, "..", "..", "tokenizer"))
+        try:
+            import millrace_tokenizer
+        finally:
+            sys.path[:] = path
+        cls.program = millrace_tokenizer
+
+    def test_tokens_add_up_to_the_text(self):
+        for make, added in (byte_level, 1500), (byte_fallback, None):
+            tokenizer = self.program.ModelTokenizer(directory_of(f"following-{make.__name__}", make(added) if added else make()))
+            for text in "hello world", "日本語 テキスト 😀!", "a\0b\x01", "é" * 40:
+                with self.subTest(text=text, tokenizer=make.__name__):
+                    ids = tokenizer.encode(text, add_special_tokens=True)
+                    # The contexts are as short as the coordinator's.
+                    parts = [tokenizer.text_after(ids[max(0, i - 8):i], [ids[i]]) for i in range(len(ids))]
+                    self.assertEqual("".join(parts), text)
+
+    def test_a_part_of_a_character_has_no_text_and_is_named_by_its_bytes(self):
+        tokenizer = self.program.ModelTokenizer(directory_of("following-bytes", byte_fallback()))
+        ids = tokenizer.encode("😀", add_special_tokens=False)
+        self.assertEqual(ids[-4:], [3 + byte for byte in "😀".encode()])
+        self.assertEqual([tokenizer.text_after(ids[:i], [ids[i]]) for i in range(len(ids) - 4, len(ids))], ["", "", "", "😀"])
+        self.assertEqual(tokenizer.name_after(ids[:1], ids[-4]), "bytes:\\xf0")
+        self.assertEqual(tokenizer.text_after(ids, [2]), "")  # </s>
+        self.assertEqual(tokenizer.name_after(ids, 2), "</s>")
+
+
 class NastyTextTestCase:
     def test_tokens_are_the_librarys(self):
         repeats = random.Random(2)
