@@ -114,6 +114,9 @@ Result<std::vector<int32_t>> read_prompt(const worker::InputLine& line,
                  worker::kMaxBatchLineBytes);
   }
   MR_ASSIGN_OR_RETURN(auto prompt, worker::parse_batch_prompt(line.text));
+  if (prompt.text) {
+    return error(Errc::kUnsupported, "the prompt is text; a calibration takes prompt_token_ids");
+  }
   MR_RETURN_IF_ERROR(worker::check_prompt(prompt.token_ids, limits));
   const int64_t num_tokens = std::ssize(prompt.token_ids);
   if (kernels::first_dense_position(num_tokens) == 0) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "client/http_client.h"
@@ -18,6 +19,7 @@
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
+#include "common/system/mapped_file.h"
 #include "common/system/output_file.h"
 #include "coordinator/text/limits.h"
 #include "coordinator/text/query_string.h"
@@ -40,6 +42,9 @@ struct Arguments {
   std::string output;  // "" : stdout
   std::string request_id;
   std::string prompt_file;
+  std::string text_file;
+  std::optional<std::string> text;
+  bool add_special_tokens = true;
   int64_t line = 1;
   std::string model;
   std::string head_plan;
@@ -99,6 +104,7 @@ std::string request_path(const Arguments& arguments) {
 
 std::string prefill_target(const Arguments& arguments) {
   std::string target = "/v1/prefill?stream=true&model=" + percent_encode(arguments.model);
+  if (!arguments.add_special_tokens) target += "&add_special_tokens=false";
   if (!arguments.request_id.empty())
     target += "&request_id=" + percent_encode(arguments.request_id);
   if (!arguments.head_plan.empty()) target += "&head_plan=" + percent_encode(arguments.head_plan);
@@ -116,11 +122,23 @@ std::string prefill_target(const Arguments& arguments) {
   return target;
 }
 
+// The prompt, whichever way it was given.
+Result<HttpCall> prefill_call(const Arguments& arguments) {
+  HttpCall call{"POST", prefill_target(arguments), "text/plain; charset=utf-8", {}};
+  if (arguments.text) {
+    call.body = *arguments.text;
+  } else if (!arguments.text_file.empty()) {
+    MR_ASSIGN_OR_RETURN(call.body, read_text_file(arguments.text_file, coordinator::kMaxTextBytes));
+  } else {
+    call.content_type = "application/octet-stream";
+    MR_ASSIGN_OR_RETURN(call.body, read_prompt(arguments.prompt_file, arguments.line));
+  }
+  return call;
+}
+
 Result<void> prefill(const Arguments& arguments) {
-  MR_ASSIGN_OR_RETURN(std::string prompt, read_prompt(arguments.prompt_file, arguments.line));
+  MR_ASSIGN_OR_RETURN(const HttpCall call, prefill_call(arguments));
   MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(arguments.output));
-  const HttpCall call{"POST", prefill_target(arguments), "application/octet-stream",
-                      std::move(prompt)};
   ProgressView view(::isatty(STDERR_FILENO) != 0);
   protocol::SseEvent last;
   Result<void> written;
@@ -175,11 +193,18 @@ using Action = std::function<Result<void>()>;
 
 void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
   auto* command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
-  command
+  auto* prompt = command->add_option_group("prompt", "The prompt: one of");
+  prompt
       ->add_option("--prompt", arguments.prompt_file,
                    "token ids: JSON, JSON lines, or .bin with little-endian int32")
-      ->type_name("FILE")
-      ->required();
+      ->type_name("FILE");
+  auto* text = prompt->add_option("--text", arguments.text, "text, as it is");
+  text->type_name("TEXT");
+  auto* text_file = prompt->add_option("--text-file", arguments.text_file, "text in UTF-8");
+  text_file->type_name("FILE");
+  prompt->require_option(1);
+  command->add_flag("!--no-special-tokens", arguments.add_special_tokens,
+                    "do not have the tokenizer add its special tokens to a text");
   command->add_option("--line", arguments.line, "line of a JSON lines file, from 1")
       ->check(cli::number_range(int64_t{1}))
       ->capture_default_str();

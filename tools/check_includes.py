@@ -88,6 +88,7 @@ MAY_INCLUDE = {
     "model": "comm/api common/pages kernels/api model/*",
     "plan/pattern": "",
     "plan": "common/system kernels/api kernels/index model/config plan/pattern",
+    "tokenizer": "common/system",
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
@@ -105,8 +106,9 @@ MAY_INCLUDE = {
     "worker/staging": "common/system kernels/api kvstore worker/engine",
     "worker/group": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
     " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/budget worker/staging",
+    "worker/text": "tokenizer",
     "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
-    " worker/budget worker/runtime",
+    " worker/budget worker/runtime worker/text",
     "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
     "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"
     " worker/batch worker/cli worker/index worker/engine worker/runtime",
@@ -119,12 +121,13 @@ MAY_INCLUDE = {
     "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
     "coordinator/api": "common/content plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/tokenize": "common/metrics coordinator/net tokenizer",
     "coordinator/http": "common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/api",
+    " coordinator/schedule coordinator/api coordinator/tokenize",
     "coordinator/exchange": "common/content common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/api coordinator/http",
+    " coordinator/schedule coordinator/api coordinator/tokenize coordinator/http tokenizer",
     "coordinator/server": "common/cli common/net protocol coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/http coordinator/exchange",
+    " coordinator/schedule coordinator/tokenize coordinator/http coordinator/exchange",
     "client": "common/cli common/net common/system protocol coordinator/text coordinator/net",
     "kvclient/manifest": "common/pages common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
@@ -149,6 +152,7 @@ VENDOR_HOMES = {
     r"boost/(asio|beast)": (
         "common/net",
         "coordinator/net",
+        "coordinator/tokenize",
         "coordinator/http",
         "coordinator/exchange",
         "coordinator/server",

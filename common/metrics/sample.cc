@@ -13,10 +13,10 @@ constexpr size_t kMaxLabelValueChars = 256;
 constexpr size_t kMaxLabels = 8;
 
 // What a gauge or histogram may count or measure.
-constexpr std::array<std::string_view, 15> kUnits = {
-    "_seconds",     "_bytes",  "_ratio",   "_tokens", "_pages",
-    "_requests",    "_groups", "_ranks",   "_leases", "_slots",
-    "_connections", "_info",   "_threads", "_layers", "_descriptors"};
+constexpr std::array<std::string_view, 16> kUnits = {
+    "_seconds", "_bytes",  "_ratio",       "_tokens",   "_pages",       "_requests",
+    "_groups",  "_ranks",  "_leases",      "_slots",    "_connections", "_info",
+    "_threads", "_layers", "_descriptors", "_processes"};
 
 bool is_word(std::string_view text) {
   return !text.empty() && !(text[0] >= '0' && text[0] <= '9') &&

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "coordinator/text/utf8.h"
 #include "protocol/errc.h"
 
 namespace millrace::coordinator {
@@ -10,28 +11,6 @@ namespace millrace::coordinator {
 namespace json = boost::json;
 
 namespace {
-
-// Bytes of the character that `text` begins with; 0 if that is not UTF-8.
-size_t first_char_bytes(std::string_view text) {
-  const auto byte = [text](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const unsigned first = byte(0);
-  const unsigned second = byte(1);
-  if (first < 0x80) return 1;
-  const size_t length = first < 0xc2   ? 0
-                        : first < 0xe0 ? 2
-                        : first < 0xf0 ? 3
-                        : first < 0xf5 ? 4
-                                       : 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Longer than need be, halves of a surrogate pair, and above U+10FFFF.
-  const bool beyond = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-                      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
-  return beyond ? 0 : length;
-}
 
 // An error quotes what a client sent, and may cut it in the middle of a character. What is not
 // UTF-8 becomes U+FFFD, since JSON is UTF-8.

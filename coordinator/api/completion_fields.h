@@ -9,13 +9,15 @@ namespace millrace::coordinator {
 
 enum class CompletionRole {
   kPrefill,        // as in POST /v1/prefill
-  kPrompt,         // token ids, flat or as the only list of a list
+  kPrompt,         // text or token ids, flat or as the only member of a list
+  kSpecialTokens,  // a boolean
+  kTokensAsIds,    // a boolean
   kStream,         // a boolean
   kStreamOptions,  // an object with kIncludeUsage
   kIncludeUsage,   // a boolean
   kLogprobs,       // an integer from 0 on
   kMillrace,       // an object with kMillraceFields
-  // What one greedy token after one prompt of token ids cannot stand for.
+  // What one greedy token after one prompt cannot stand for.
   kMustBeOne,
   kMustBeFalse,
   kMustBeNull,
@@ -27,10 +29,12 @@ struct CompletionField {
 };
 
 // Null is as if the field were not there.
-inline constexpr std::array<CompletionField, 17> kCompletionFields = {
+inline constexpr std::array<CompletionField, 19> kCompletionFields = {
     {{"model", CompletionRole::kPrefill},
      {"request_id", CompletionRole::kPrefill},
      {"prompt", CompletionRole::kPrompt},
+     {"add_special_tokens", CompletionRole::kSpecialTokens},
+     {"return_tokens_as_token_ids", CompletionRole::kTokensAsIds},
      {"stream", CompletionRole::kStream},
      {"stream_options", CompletionRole::kStreamOptions},
      {"logprobs", CompletionRole::kLogprobs},

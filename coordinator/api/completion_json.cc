@@ -21,29 +21,34 @@ std::string token_name(int32_t token_id) {
   return fmt::format("token_id:{}", token_id);
 }
 
-// The chosen token is the best one, and listed in any case.
-json::value logprobs_json(const protocol::Manifest& manifest, std::optional<int64_t> wanted) {
-  if (!wanted) return nullptr;
-  const int64_t num_listed = std::clamp<int64_t>(*wanted, 1, kMaxListedTokens);
+// By listed_tokens(), of which `words` may have the names. Of several tokens of one name, as two
+// spellings of a byte, the likeliest is listed.
+json::value logprobs_json(const protocol::Manifest& manifest, const CompletionOptions& options,
+                          const std::vector<int32_t>& tokens, const CompletionWords& words) {
+  if (!options.logprobs) return nullptr;
+  const bool by_name = !options.tokens_as_ids && words.tokens.size() == tokens.size();
+  const auto name = [&](size_t i) { return by_name ? words.tokens[i] : token_name(tokens[i]); };
   json::object listed;
   json::value chosen = nullptr;
-  for (const auto& token : manifest.top_logprobs()) {
-    if (std::ssize(listed) >= num_listed) break;
-    json::value& logprob = listed[token_name(token.token_id())];
-    logprob = number_or_null(token.logprob());
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    const auto& token = manifest.top_logprobs(static_cast<int>(i) - 1);
+    const json::value logprob = number_or_null(token.logprob());
+    listed.emplace(name(i), logprob);
     if (token.token_id() == manifest.first_token_id()) chosen = logprob;
   }
-  return json::object{{"tokens", json::array{token_name(manifest.first_token_id())}},
+  return json::object{{"tokens", json::array{name(0)}},
                       {"token_logprobs", json::array{std::move(chosen)}},
                       {"top_logprobs", json::array{std::move(listed)}},
                       {"text_offset", json::array{0}}};
 }
 
-json::object choice_json(const protocol::Manifest& manifest, const CompletionOptions& options) {
+json::object choice_json(const Request& request, const CompletionOptions& options,
+                         const CompletionWords& words) {
+  const protocol::Manifest& manifest = request.result->manifest();
   return {{"index", 0},
-          {"text", ""},
+          {"text", words.text},
           {"token_ids", json::array{manifest.first_token_id()}},
-          {"logprobs", logprobs_json(manifest, options.logprobs)},
+          {"logprobs", logprobs_json(manifest, options, listed_tokens(request, options), words)},
           {"finish_reason", "length"}};
 }
 
@@ -68,12 +73,26 @@ std::string event(std::string data) {
 
 }  // namespace
 
+// The chosen token is the best one, and listed in any case.
+std::vector<int32_t> listed_tokens(const Request& request, const CompletionOptions& options) {
+  if (!options.logprobs) return {};
+  const protocol::Manifest& manifest = request.result->manifest();
+  std::vector<int32_t> tokens = {manifest.first_token_id()};
+  const int64_t num_listed = std::clamp<int64_t>(*options.logprobs, 1, kMaxListedTokens);
+  for (const auto& token : manifest.top_logprobs()) {
+    if (std::ssize(tokens) > num_listed) break;
+    tokens.push_back(token.token_id());
+  }
+  return tokens;
+}
+
 std::string completion_text(const Request& request, const CompletionOptions& options,
-                            const std::string& prompt_sha256, int64_t created_s) {
+                            const CompletionWords& words, const std::string& prompt_sha256,
+                            int64_t created_s) {
   const protocol::Manifest& manifest = request.result->manifest();
   const json::object head = head_json(request, created_s);
   json::object answer = head;
-  answer["choices"] = json::array{choice_json(manifest, options)};
+  answer["choices"] = json::array{choice_json(request, options, words)};
   if (!options.stream) {
     answer["usage"] = usage_json(request);
   } else if (options.include_usage) {

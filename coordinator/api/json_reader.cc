@@ -5,6 +5,8 @@
 #include <boost/json/basic_parser_impl.hpp>
 #include <utility>
 
+#include "coordinator/text/utf8.h"
+
 namespace millrace::coordinator {
 
 namespace {
@@ -104,6 +106,11 @@ std::optional<Refusal> read_json_object(std::string_view text, JsonSink& sink) {
     ec = json::make_error_code(json::error::extra_data);
   }
   if (!ec) return std::nullopt;
+  // To the parser a byte that is no part of a character is a mistake like any other.
+  const size_t valid = utf8_prefix(text);
+  if (valid < text.size() && valid <= consumed) {
+    return Refusal(error(Errc::kInvalidArgument, "malformed JSON at byte {}: not UTF-8", valid));
+  }
   return Refusal(
       error(Errc::kInvalidArgument, "malformed JSON at byte {}: {}", consumed, ec.message()));
 }

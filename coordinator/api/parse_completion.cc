@@ -40,6 +40,7 @@ class CompletionJson : public JsonSink {
   Result<void> set_bool(bool& option, const JsonScalar& value) const;
   Result<void> set_logprobs(const JsonScalar& value);
   Result<void> require(const JsonScalar& only, const JsonScalar& value) const;
+  bool has_prompt() const { return has_list_ || prefill_.has_text() || prefill_.num_tokens() > 0; }
   Error wrong(std::string_view got) const;
 
   PrefillFields prefill_;
@@ -56,7 +57,9 @@ class CompletionJson : public JsonSink {
 std::string_view wanted(CompletionRole role) {
   switch (role) {
     case CompletionRole::kPrompt:
-      return "a list of token ids";
+      return "text or a list of token ids";
+    case CompletionRole::kSpecialTokens:
+    case CompletionRole::kTokensAsIds:
     case CompletionRole::kStream:
     case CompletionRole::kIncludeUsage:
       return "true or false";
@@ -121,6 +124,14 @@ Result<void> CompletionJson::value(const JsonScalar& value) {
       return prefill_.set(value);
     case CompletionRole::kPrompt:
       return add_to_prompt(value);
+    case CompletionRole::kSpecialTokens: {
+      bool add = true;
+      MR_RETURN_IF_ERROR(set_bool(add, value));
+      prefill_.set_add_special_tokens(add);
+      return {};
+    }
+    case CompletionRole::kTokensAsIds:
+      return set_bool(options_.tokens_as_ids, value);
     case CompletionRole::kStream:
       return set_bool(options_.stream, value);
     case CompletionRole::kIncludeUsage:
@@ -167,9 +178,7 @@ Result<void> CompletionJson::array_begins() {
     scope_ = Scope::kPrompt;
     return {};
   }
-  if (scope_ != Scope::kPrompt || has_list_ || prefill_.num_tokens() > 0) {
-    return wrong("several lists");
-  }
+  if (scope_ != Scope::kPrompt || has_prompt()) return wrong("several prompts");
   scope_ = Scope::kListInPrompt;
   has_list_ = true;
   return {};
@@ -185,13 +194,15 @@ Result<void> CompletionJson::array_ends() {
 }
 
 Result<void> CompletionJson::add_to_prompt(const JsonScalar& element) {
-  if (std::holds_alternative<std::string_view>(element)) {
-    return error(Errc::kInvalidArgument,
-                 "'prompt' is text; it must be a list of token ids, because there is no tokenizer "
-                 "here");
+  const auto* text = std::get_if<std::string_view>(&element);
+  if (text != nullptr && scope_ != Scope::kListInPrompt) {
+    if (has_prompt()) return wrong("several prompts");
+    return prefill_.set_prompt_text(*text);
   }
   if (scope_ == Scope::kBody) return wrong(kind_of(element));
-  if (scope_ == Scope::kPrompt && has_list_) return wrong("several lists");
+  if (scope_ == Scope::kPrompt && (has_list_ || prefill_.has_text())) {
+    return wrong("several prompts");
+  }
   return prefill_.add(element);
 }
 
@@ -222,7 +233,7 @@ Error CompletionJson::wrong(std::string_view got) const {
     case CompletionRole::kMustBeFalse:
     case CompletionRole::kMustBeNull:
       return error(Errc::kInvalidArgument,
-                   "'{}' must be {}: a prefill has one prompt of token ids and answers with the "
+                   "'{}' must be {}: a prefill has one prompt and answers with the "
                    "one token after it",
                    current_, wanted(*role_));
     default:

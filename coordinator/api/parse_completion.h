@@ -16,6 +16,7 @@ namespace millrace::coordinator {
 struct CompletionOptions {
   bool stream = false;              // answered with server-sent events
   bool include_usage = false;       // in the stream; elsewhere it is included anyway
+  bool tokens_as_ids = false;       // in lists of log probabilities
   std::optional<int64_t> logprobs;  // how many tokens to list, from 0 on; nullopt: none wanted
 };
 

@@ -17,13 +17,18 @@ namespace millrace::coordinator {
 struct PrefillBodyLimits {
   int64_t max_prompt_tokens = 16'000'000;  // what fits one control frame (protocol/codec.h)
   int64_t max_duration_ms = kMaxDurationMs;
+  int64_t max_text_bytes = kMaxTextBytes;
 };
 
 using ParsedPrefillBody = std::variant<PrefillBody, Refusal>;
 
-// {"model": "...", "prompt_token_ids": [1, 2], ...}. Token ids are read straight into their vector,
+// {"model": "...", "prompt_token_ids": [1, 2], ...}, or with "text". Token ids are read straight into their vector,
 // so that memory is bounded by the limits and not by how the JSON nests.
 ParsedPrefillBody parse_prefill_json(std::string_view body, const PrefillBodyLimits& limits);
+
+// The same with text in place of token ids: body in UTF-8.
+ParsedPrefillBody parse_prefill_text(std::string_view body, std::string_view query,
+                                     const PrefillBodyLimits& limits);
 
 // Body: little-endian int32 token ids. Query: the other fields, percent-encoded.
 ParsedPrefillBody parse_prefill_binary(std::string_view body, std::string_view query,

@@ -4,6 +4,7 @@
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/api/prefill_fields.h"
 #include "coordinator/text/query_string.h"
+#include "coordinator/text/utf8.h"
 
 namespace millrace::coordinator {
 
@@ -15,9 +16,9 @@ Result<void> read_query(std::string_view query, PrefillFields& fields) {
   MR_ASSIGN_OR_RETURN(const auto parameters, parse_query(query));
   for (const auto& [name, value] : parameters) {
     MR_RETURN_IF_ERROR(fields.begin(name));
-    if (fields.takes_tokens()) {
-      return error(Errc::kInvalidArgument,
-                   "in the binary form prompt_token_ids are the body, not a parameter");
+    if (fields.takes_prompt()) {
+      return error(Errc::kInvalidArgument, "'{}' is a parameter, but the prompt is the body",
+                   fields.current());
     }
     MR_RETURN_IF_ERROR(fields.set_text(value));
   }
@@ -39,7 +40,24 @@ Result<void> read_tokens(std::string_view body, PrefillFields& fields) {
   return {};
 }
 
+Result<void> read_text(std::string_view body, PrefillFields& fields) {
+  MR_RETURN_IF_ERROR(fields.begin("text"));
+  MR_RETURN_IF_ERROR(fields.set_prompt_text(body));
+  const size_t valid = utf8_prefix(body);
+  if (valid == body.size()) return {};
+  return error(Errc::kInvalidArgument, "the text is not UTF-8: byte {} of {}", valid, body.size());
+}
+
 }  // namespace
+
+ParsedPrefillBody parse_prefill_text(std::string_view body, std::string_view query,
+                                     const PrefillBodyLimits& limits) {
+  PrefillFields fields(limits);
+  Result<void> read = read_query(query, fields);
+  if (read.ok()) read = read_text(body, fields);
+  if (!read.ok()) return Refusal(std::move(read).error(), fields.current());
+  return fields.finish();
+}
 
 ParsedPrefillBody parse_prefill_binary(std::string_view body, std::string_view query,
                                        const PrefillBodyLimits& limits) {

@@ -30,9 +30,11 @@ constexpr std::array<CacheName, 4> kCacheNames = {{{"off", protocol::CACHE_OFF},
 }  // namespace
 
 std::span<const PrefillFields::Field> PrefillFields::fields() {
-  static constexpr std::array<Field, 14> kFields = {{{"model", Kind::kString},
+  static constexpr std::array<Field, 16> kFields = {{{"model", Kind::kString},
                                                      {"request_id", Kind::kString},
                                                      {"prompt_token_ids", Kind::kTokens},
+                                                     {"text", Kind::kText},
+                                                     {"add_special_tokens", Kind::kBool},
                                                      {"head_plan", Kind::kString},
                                                      {"min_recall", Kind::kNumber},
                                                      {"recall_by_head", Kind::kBool},
@@ -81,8 +83,8 @@ Result<void> PrefillFields::begin(std::string_view name, std::string_view shown)
 }
 
 Error PrefillFields::wrong_type(std::string_view got) const {
-  static constexpr std::array<std::string_view, 5> kWanted = {
-      "a string", "an integer", "true or false", "an array of integers", "a number"};
+  static constexpr std::array<std::string_view, 6> kWanted = {
+      "a string", "an integer", "true or false", "an array of integers", "a number", "a string"};
   return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_,
                kWanted[static_cast<size_t>(field_->kind)], got);
 }
@@ -107,10 +109,23 @@ Result<void> PrefillFields::set(const JsonScalar& value) {
       if (boolean == nullptr) break;
       set_bool(*boolean);
       return {};
+    case Kind::kText:
+      if (text != nullptr) return set_prompt_text(*text);
+      break;
     case Kind::kTokens:
       break;
   }
   return wrong_type(kind_of(value));
+}
+
+Result<void> PrefillFields::set_prompt_text(std::string_view text) {
+  if (std::ssize(text) > limits_.max_text_bytes) {
+    return error(Errc::kTooLarge, "'{}' of {} bytes of text, limit {}", current_, text.size(),
+                 limits_.max_text_bytes);
+  }
+  body_.text = text;
+  body_.prompt_name = field_->kind == Kind::kText ? "text" : body_.prompt_name;
+  return {};
 }
 
 Result<void> PrefillFields::set_string(std::string_view value) {
@@ -213,6 +228,8 @@ void PrefillFields::set_bool(bool value) {
     body_.stream = value;
   } else if (field_->name == "cache_impure") {
     body_.options.set_cache_impure(value);
+  } else if (field_->name == "add_special_tokens") {
+    body_.add_special_tokens = value;
   } else {
     body_.options.set_recall_by_head(value);
   }
@@ -270,7 +287,12 @@ ParsedPrefillBody PrefillFields::finish() {
     return Refusal(Error(Errc::kInvalidArgument, message), std::string(field));
   };
   if (body_.model.empty()) return invalid("'model' is missing", "model");
-  if (body_.prompt_token_ids.empty()) return invalid("the prompt is empty", body_.prompt_name);
+  if (body_.text && was_given("text") && was_given("prompt_token_ids")) {
+    return invalid("the prompt is 'text' or 'prompt_token_ids', not both", "text");
+  }
+  if (!body_.text && body_.prompt_token_ids.empty()) {
+    return invalid("the prompt is empty", body_.prompt_name);
+  }
   if (body_.options.handover() == protocol::HANDOVER_STREAMING && !body_.stream) {
     return invalid(
         "'handover' streaming requires 'stream' true: the events tell a decode node which layers "

@@ -13,13 +13,13 @@ namespace millrace::coordinator {
 
 class PrefillFields {
  public:
-  enum class Kind { kString, kInt, kBool, kTokens, kNumber };
+  enum class Kind { kString, kInt, kBool, kTokens, kNumber, kText };
   struct Field {
     std::string_view name;
     Kind kind;
   };
   static constexpr size_t kMaxNameChars = 128;  // of what an error quotes
-  // Of the JSON form; the query takes all but the tokens.
+  // Of the JSON form; the query takes all but the prompt.
   static std::span<const Field> fields();
 
   // `prompt_name`: what the client calls its prompt.
@@ -38,11 +38,16 @@ class PrefillFields {
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
   bool takes_tokens() const { return field_->kind == Kind::kTokens; }
+  bool takes_prompt() const { return takes_tokens() || field_->kind == Kind::kText; }
   // Before the first one, where their number is known.
   Result<void> expect_tokens(size_t count);
   Result<void> add(const JsonScalar& element);
   Result<void> add_token(int64_t token);
   size_t num_tokens() const { return body_.prompt_token_ids.size(); }
+  // A prompt in UTF-8, in place of tokens.
+  Result<void> set_prompt_text(std::string_view text);
+  bool has_text() const { return body_.text.has_value(); }
+  void set_add_special_tokens(bool add) { body_.add_special_tokens = add; }
   // For a value of another type, such as "null".
   Error wrong_type(std::string_view got) const;
 

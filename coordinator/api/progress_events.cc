@@ -42,10 +42,10 @@ std::string ProgressEvents::take(TimePoint now) {
                            {"num_layers", request.num_layers},
                            {"density", number_or_null(request.layer_density[layers_])}});
   }
-  const bool shown = request.state != RequestState::kDone || !text_.empty();
+  const bool shown = request.state != RequestState::kDone || !texts_.manifest.empty();
   if (request.ended() && shown && !std::exchange(finished_, true)) {
     out += request.state == RequestState::kDone
-               ? event("done", done_text(request, now, std::exchange(text_, {})))
+               ? event("done", done_text(request, now, std::exchange(texts_, {})))
                : event("error", ApiError(*request.failure).to_json(request.id));
   }
   return out;

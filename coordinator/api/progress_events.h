@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "coordinator/api/request_json.h"
 #include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
@@ -16,13 +17,13 @@ class ProgressEvents {
   // "event: layer\ndata: {...}\n\n" and so on, in the order queued, started, manifest (of a
   // streaming request), layer ..., then done or error; "" when nothing is new.
   std::string take(TimePoint now);
-  // What take() is about to show, as text (manifest_text); must have been given before.
+  // What take() is about to show, as text (request_json.h); must have been given before.
   bool wants_opened_manifest() const {
     return request_->opened && !opened_ && opened_text_.empty();
   }
-  bool wants_manifest() const { return request_->result && !finished_ && text_.empty(); }
+  bool wants_manifest() const { return request_->result && !finished_ && texts_.manifest.empty(); }
   void give_opened_manifest(std::string text) { opened_text_ = std::move(text); }
-  void give_manifest(std::string text) { text_ = std::move(text); }
+  void give_result(ResultTexts texts) { texts_ = std::move(texts); }
   // The last event is out.
   bool finished() const { return finished_; }
 
@@ -34,7 +35,7 @@ class ProgressEvents {
   bool started_ = false;
   bool opened_ = false;
   std::string opened_text_;
-  std::string text_;
+  ResultTexts texts_;
   size_t layers_ = 0;
   bool finished_ = false;
 };

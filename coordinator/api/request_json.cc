@@ -141,8 +141,10 @@ json::object done_json(const Request& request, TimePoint now) {
 
 }  // namespace
 
-std::string done_text(const Request& request, TimePoint now, const std::string& manifest) {
-  return with_member(done_json(request, now), "manifest", manifest);
+std::string done_text(const Request& request, TimePoint now, const ResultTexts& texts) {
+  json::object done = done_json(request, now);
+  if (texts.first_token_text) done["first_token_text"] = json::value_from(*texts.first_token_text);
+  return with_member(done, "manifest", texts.manifest);
 }
 
 std::string opened_text(const Request& request, const std::string& manifest) {
@@ -151,8 +153,8 @@ std::string opened_text(const Request& request, const std::string& manifest) {
   return with_member(out, "manifest", manifest);
 }
 
-std::string status_text(const Request& request, TimePoint now, const std::string& manifest) {
-  if (request.state == RequestState::kDone) return done_text(request, now, manifest);
+std::string status_text(const Request& request, TimePoint now, const ResultTexts& texts) {
+  if (request.state == RequestState::kDone) return done_text(request, now, texts);
   json::object out;
   out["request_id"] = request.id;
   out["status"] = std::string(request_state_name(request.state));

@@ -3,6 +3,7 @@
 
 #include <boost/json/object.hpp>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "coordinator/groups/group_registry.h"
@@ -15,18 +16,23 @@ namespace millrace::coordinator {
 // result has. A group may send a large manifest: not for the deciding thread.
 std::string manifest_text(const protocol::Manifest& manifest, bool is_done);
 
-// The functions below take the manifest as that text.
+// What of a result is made elsewhere.
+struct ResultTexts {
+  std::string manifest;  // manifest_text()
+  // Of models with a tokenizer; the inner one is nullopt where the tokenizer failed.
+  std::optional<std::optional<std::string>> first_token_text;
+};
 
 // {"request_id", "status": "done", "model", "num_tokens", "first_token_id", "density", "recall",
 //  "queue_seconds", "prefill_seconds", "group", "lease": {...}, "phases": {...}, "stages": {...},
 //  "stored": {...}, "manifest": {...}}.
-std::string done_text(const Request& request, TimePoint now, const std::string& manifest);
+std::string done_text(const Request& request, TimePoint now, const ResultTexts& texts);
 
 // {"request_id", "manifest"} of a streaming request that is not done; it must be opened.
 std::string opened_text(const Request& request, const std::string& manifest);
 
 // What GET answers: the first of these when done, otherwise status and progress, or the error.
-std::string status_text(const Request& request, TimePoint now, const std::string& manifest);
+std::string status_text(const Request& request, TimePoint now, const ResultTexts& texts);
 
 // {"state", "lease_id", "expires_in_ms" while it is active} of a request that is done.
 boost::json::object lease_json(const Request& request, TimePoint now);

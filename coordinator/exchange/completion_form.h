@@ -7,19 +7,22 @@
 
 #include "coordinator/api/parse_completion.h"
 #include "coordinator/exchange/prompt_form.h"
+#include "coordinator/http/http_shared.h"
 
 namespace millrace::coordinator {
 
 class CompletionForm : public PromptForm {
  public:
-  explicit CompletionForm(const PrefillBodyLimits& limits) : limits_(limits) {}
+  explicit CompletionForm(HttpShared& shared) : shared_(shared) {}
 
   ParsedPrefillBody parse(const RequestReader::Request& request, const Route& route) override;
+  void see_prompt(const std::vector<int32_t>& token_ids) override;
   awaitable<HttpReply> reply(const Request& record) override;
 
  private:
-  const PrefillBodyLimits& limits_;
+  HttpShared& shared_;
   CompletionOptions options_;
+  bool is_text_ = false;  // the prompt
   std::string prompt_sha256_;
 };
 

@@ -44,13 +44,12 @@ awaitable<bool> EventStream::send_until_end(Record record, Notifier& changed,
 awaitable<void> EventStream::write_manifests(Record record, ProgressEvents& events) {
   while (events.wants_opened_manifest() || events.wants_manifest()) {
     const bool opened = events.wants_opened_manifest();
-    std::string text;
     if (opened) {
-      text = co_await manifests_.write_opened(*record);
+      std::string text = co_await manifests_.write_opened(*record);
       events.give_opened_manifest(std::move(text));
     } else {
-      text = co_await manifests_.write_result(*record);
-      events.give_manifest(std::move(text));
+      ResultTexts texts = co_await manifests_.write_result(*record);
+      events.give_result(std::move(texts));
     }
   }
 }

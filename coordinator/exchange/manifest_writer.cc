@@ -2,15 +2,29 @@
 
 #include <boost/asio/co_spawn.hpp>
 
-#include "coordinator/api/request_json.h"
+#include "coordinator/exchange/first_token.h"
 
 namespace millrace::coordinator {
 
-awaitable<std::string> ManifestWriter::write_result(const Request& record) {
-  if (!record.result) co_return std::string();
+namespace {
+
+// The result is of use without it.
+constexpr std::chrono::seconds kTextPatience{2};
+
+}  // namespace
+
+awaitable<ResultTexts> ManifestWriter::write_result(const Request& record) {
+  ResultTexts texts;
+  if (!record.result) co_return texts;
   // The manifest within its message, which lives as long.
   std::shared_ptr<const protocol::Manifest> manifest(record.result, &record.result->manifest());
-  co_return co_await write(std::move(manifest), /*is_done=*/true);
+  if (has_tokenizer(shared_, record.model)) {
+    const auto text = co_await read_first_token(shared_, record, {}, kTextPatience);
+    texts.first_token_text.emplace();
+    if (text.ok()) *texts.first_token_text = text->text;
+  }
+  texts.manifest = co_await write(std::move(manifest), /*is_done=*/true);
+  co_return texts;
 }
 
 awaitable<std::string> ManifestWriter::write_opened(const Request& record) {

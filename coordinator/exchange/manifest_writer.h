@@ -1,9 +1,11 @@
-// Writes manifests as text, on a thread of its own: what a group calls a manifest may be large.
+// Writes results as text: manifests on a thread of its own, since what a group calls a manifest may be
+// large, and the first token by the model's tokenizer.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "coordinator/api/request_json.h"
 #include "coordinator/http/http_shared.h"
 #include "coordinator/net/awaitable.h"
 
@@ -13,8 +15,8 @@ class ManifestWriter {
  public:
   explicit ManifestWriter(HttpShared& shared) : shared_(shared) {}
 
-  // Of a request that is done; "" of any other.
-  awaitable<std::string> write_result(const Request& record);
+  // Of a request that is done; empty of any other.
+  awaitable<ResultTexts> write_result(const Request& record);
   // Of a streaming request, before it is done.
   awaitable<std::string> write_opened(const Request& record);
 

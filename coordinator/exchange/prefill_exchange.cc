@@ -5,6 +5,7 @@
 
 #include "common/content/prefix_keys.h"
 #include "coordinator/exchange/event_stream.h"
+#include "coordinator/exchange/prompt_text.h"
 #include "coordinator/http/disconnect_watch.h"
 #include "coordinator/requests/request_log.h"
 #include "coordinator/text/request_id.h"
@@ -29,6 +30,10 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   const std::string id = body->request_id;
   writer_.set_request_id(id);
   const bool streams = body->stream;
+  if (const auto wrong = co_await prepare(*body)) {
+    shared_.probes.refused(wrong->error);
+    co_return co_await refuse(*wrong);
+  }
   const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());
   gate_.release();  // the prompt is in the queue, which has a limit of its own
   if (refused) co_return co_await refuse(*refused);
@@ -41,14 +46,29 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
 awaitable<ParsedPrefillBody> PrefillExchange::parse(const RequestReader::Request& request,
                                                     const Route& route) {
   auto work = [this, &request, &route]() -> awaitable<ParsedPrefillBody> {
-    ParsedPrefillBody parsed = form_.parse(request, route);
-    if (auto* body = std::get_if<PrefillBody>(&parsed);
-        body != nullptr && (body->options.cache() & protocol::CACHE_READ) != 0) {
-      body->prefix_keys = prefix_keys(body->prompt_token_ids);
-    }
-    co_return parsed;
+    co_return form_.parse(request, route);
   };
   co_return co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
+}
+
+awaitable<std::optional<Refusal>> PrefillExchange::prepare(PrefillBody& body) {
+  if (body.text) {
+    // What is not served is refused below, and what is never will be tokenized.
+    const bool served =
+        !shared_.scheduler.draining() && shared_.scheduler.offers().count(body.model);
+    if (!served) co_return std::nullopt;
+    PromptText text(shared_, stream_);
+    if (auto wrong = co_await text.tokenize(body)) co_return wrong;
+  }
+  auto work = [this, &body]() -> awaitable<void> {
+    form_.see_prompt(body.prompt_token_ids);
+    if ((body.options.cache() & protocol::CACHE_READ) != 0) {
+      body.prefix_keys = prefix_keys(body.prompt_token_ids);
+    }
+    co_return;
+  };
+  co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
+  co_return std::nullopt;
 }
 
 awaitable<bool> PrefillExchange::refuse(const Refusal& why) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "common/net/net_stream.h"
 #include "coordinator/exchange/prompt_form.h"
@@ -28,6 +29,8 @@ class PrefillExchange {
   using Record = std::shared_ptr<const Request>;
 
   awaitable<ParsedPrefillBody> parse(const RequestReader::Request& request, const Route& route);
+  // The token ids, of a text as well, and what follows from them; nothing where the model is not served.
+  awaitable<std::optional<Refusal>> prepare(PrefillBody& body);
   awaitable<bool> refuse(const Refusal& why);
   awaitable<bool> answer_at_end(Record record);
   awaitable<bool> answer_result(Record record);

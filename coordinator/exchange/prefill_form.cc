@@ -10,13 +10,16 @@ ParsedPrefillBody PrefillForm::parse(const RequestReader::Request& request, cons
   if (is_media_type({type.data(), type.size()}, "application/octet-stream")) {
     return parse_prefill_binary(request.body(), route.query, limits_);
   }
+  if (is_media_type({type.data(), type.size()}, "text/plain")) {
+    return parse_prefill_text(request.body(), route.query, limits_);
+  }
   if (auto wrong = refuse_query(route.query)) return *std::move(wrong);
   return parse_prefill_json(request.body(), limits_);
 }
 
 awaitable<HttpReply> PrefillForm::reply(const Request& record) {
-  const std::string manifest = co_await manifests_.write_result(record);
-  co_return HttpReply{200, done_text(record, Clock::steady().now(), manifest)};
+  const ResultTexts texts = co_await manifests_.write_result(record);
+  co_return HttpReply{200, done_text(record, Clock::steady().now(), texts)};
 }
 
 }  // namespace millrace::coordinator

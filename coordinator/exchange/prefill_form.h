@@ -1,4 +1,4 @@
-// POST /v1/prefill: JSON or binary, answered with the manifest.
+// POST /v1/prefill: JSON, text or binary, answered with the manifest.
 #pragma once
 
 #include "coordinator/exchange/manifest_writer.h"
@@ -11,6 +11,7 @@ class PrefillForm : public PromptForm {
   explicit PrefillForm(HttpShared& shared) : limits_(shared.options.body), manifests_(shared) {}
 
   ParsedPrefillBody parse(const RequestReader::Request& request, const Route& route) override;
+  void see_prompt(const std::vector<int32_t>&) override {}
   awaitable<HttpReply> reply(const Request& record) override;
 
  private:

@@ -16,6 +16,8 @@ class PromptForm {
   virtual ~PromptForm() = default;
   // Called once, on a thread for parsing.
   virtual ParsedPrefillBody parse(const RequestReader::Request& request, const Route& route) = 0;
+  // The prompt as token ids, of a text as well; on such a thread too.
+  virtual void see_prompt(const std::vector<int32_t>& token_ids) = 0;
   // The answer to that request, which is done.
   virtual awaitable<HttpReply> reply(const Request& record) = 0;
 };

@@ -22,6 +22,13 @@ HttpReply wrong_method(const Route& route, std::string_view request_id) {
   return reply;
 }
 
+// Alive even where no tokenizer is: token ids are served without.
+HttpReply health(const ModelTokenizers& tokenizers) {
+  const std::string of_tokenizers = tokenizers.health_json();
+  if (of_tokenizers.empty()) return {200, R"({"status":"alive"})"};
+  return {200, fmt::format(R"({{"status":"alive","tokenizers":{}}})", of_tokenizers)};
+}
+
 HttpReply readiness(const Scheduler& scheduler, std::string_view request_id) {
   if (scheduler.ready()) return {200, R"({"status":"ready"})"};
   const char* why =
@@ -32,13 +39,14 @@ HttpReply readiness(const Scheduler& scheduler, std::string_view request_id) {
 }  // namespace
 
 HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& probes,
-                        std::string_view request_id) {
+                        ModelTokenizers& tokenizers, std::string_view request_id) {
   switch (route.endpoint) {
     case Endpoint::kHealth:
-      return {200, R"({"status":"alive"})"};
+      return health(tokenizers);
     case Endpoint::kReady:
       return readiness(scheduler, request_id);
     case Endpoint::kMetrics:
+      tokenizers.update_metrics();
       return {200, probes.text(), "text/plain; version=0.0.4; charset=utf-8"};
     case Endpoint::kVersion:
       return {200, json::serialize(json::object{{"version", MILLRACE_VERSION}})};

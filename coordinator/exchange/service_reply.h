@@ -8,10 +8,11 @@
 #include "coordinator/http/route.h"
 #include "coordinator/requests/probes.h"
 #include "coordinator/schedule/scheduler.h"
+#include "coordinator/tokenize/model_tokenizers.h"
 
 namespace millrace::coordinator {
 
 HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& probes,
-                        std::string_view request_id);
+                        ModelTokenizers& tokenizers, std::string_view request_id);
 
 }  // namespace millrace::coordinator

@@ -14,8 +14,8 @@ awaitable<HttpReply> StatusExchange::run(const Route& route, const Caller& calle
     const Result<void> cancelled = shared_.scheduler.cancel(route.id, "cancelled by DELETE");
     if (!cancelled.ok()) co_return error_reply(cancelled.error(), request_id);
   }
-  const std::string manifest = co_await manifests_.write_result(*record);
-  co_return HttpReply{200, status_text(*record, Clock::steady().now(), manifest)};
+  const ResultTexts texts = co_await manifests_.write_result(*record);
+  co_return HttpReply{200, status_text(*record, Clock::steady().now(), texts)};
 }
 
 }  // namespace millrace::coordinator

@@ -9,6 +9,7 @@
 #include "coordinator/net/change_hub.h"
 #include "coordinator/requests/probes.h"
 #include "coordinator/schedule/scheduler.h"
+#include "coordinator/tokenize/model_tokenizers.h"
 
 namespace millrace::coordinator {
 
@@ -24,6 +25,7 @@ struct HttpShared {
   // Write large answers, and read large messages of groups.
   asio::thread_pool& writers;
   BodyBudget& replies;
+  ModelTokenizers& tokenizers;
 };
 
 }  // namespace millrace::coordinator

@@ -9,6 +9,7 @@
 #include "common/net/tls_context.h"
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/schedule/scheduler.h"
+#include "coordinator/tokenize/tokenizer_settings.h"
 
 namespace millrace::coordinator {
 
@@ -58,6 +59,7 @@ struct ServerOptions {
   SchedulerSettings scheduler;
   HttpLimits http;
   PrefillBodyLimits body;
+  TokenizerSettings tokenizers;
   ServerFaults faults;
   // How long running requests may take once a shutdown has begun.
   Duration shutdown_timeout = std::chrono::seconds(60);

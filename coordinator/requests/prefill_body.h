@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,9 @@ namespace millrace::coordinator {
 struct PrefillBody {
   std::string model;
   std::string request_id;                             // "" : to be generated
-  std::vector<int32_t> prompt_token_ids;              // not empty
+  std::optional<std::string> text;                    // until it is tokenized: the prompt, in UTF-8
+  bool add_special_tokens = true;                     // to the text
+  std::vector<int32_t> prompt_token_ids;              // not empty, but for a text
   std::string_view prompt_name = "prompt_token_ids";  // what the client calls it; a literal
   bool stream = false;
   protocol::PrefillOptions options;   // a streaming handover only with `stream`

@@ -40,6 +40,7 @@ struct Request {
   std::string model;
   int64_t num_tokens = 0;
   std::string prompt;  // little-endian int32; kept while it may have to go to another group
+  std::vector<int32_t> prompt_end;    // its last tokens, to read the first new one after
   protocol::PrefillOptions options;   // deadline and lease are set, from the defaults if need be
   std::vector<uint64_t> prefix_keys;  // common/content/prefix_keys.h; none if it reads no cache
   uint64_t tenant = 0;                // the same, tenant_key

@@ -11,6 +11,9 @@ namespace millrace::coordinator {
 
 namespace {
 
+// As many as a token's text depends on (tokenizer/text_messages.h).
+constexpr int64_t kPromptEndTokens = 8;
+
 std::string to_bytes(const std::vector<int32_t>& tokens) {
   std::string bytes(tokens.size() * sizeof(int32_t), '\0');
   if (!tokens.empty()) std::memcpy(bytes.data(), tokens.data(), bytes.size());
@@ -123,6 +126,9 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
   request->model = std::move(body.model);
   request->num_tokens = std::ssize(body.prompt_token_ids);
   request->prompt = to_bytes(body.prompt_token_ids);
+  request->prompt_end.assign(
+      body.prompt_token_ids.end() - std::min<int64_t>(request->num_tokens, kPromptEndTokens),
+      body.prompt_token_ids.end());
   request->options = std::move(body.options);
   if (settings_.routes_by_prefix) request->prefix_keys = std::move(body.prefix_keys);
   auto& options = request->options;

@@ -97,7 +97,7 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       co_return co_await run_prompt(request, route, form);
     }
     case Endpoint::kCompletion: {
-      CompletionForm form(shared_.options.body);
+      CompletionForm form(shared_);
       co_return co_await run_prompt(request, route, form);
     }
     case Endpoint::kEvents: {
@@ -117,7 +117,8 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       break;
     }
     default:
-      reply = service_reply(route, shared_.scheduler, shared_.probes, writer_.request_id());
+      reply = service_reply(route, shared_.scheduler, shared_.probes, shared_.tokenizers,
+                            writer_.request_id());
   }
   co_return co_await writer_.send(std::move(reply));
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
+#include <vector>
 
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
@@ -41,6 +42,8 @@ struct Arguments {
   std::string body_pool = "1GiB";
   std::string body_pool_per_client;
   std::string min_body_rate = "16KiB";
+  std::vector<std::string> tokenizers;
+  double tokenizer_timeout_s = seconds(server.tokenizers.timeout);
   double group_patience_s = seconds(server.scheduler.group_patience);
   double body_timeout_s = seconds(server.http.body_time);
   double shutdown_timeout_s = seconds(server.shutdown_timeout);
@@ -100,6 +103,32 @@ void add_limits(CLI::App& app, Arguments& arguments) {
       ->default_str("half of --max-connections");
 }
 
+void add_tokenizers(CLI::App& app, Arguments& arguments) {
+  coordinator::TokenizerSettings& settings = arguments.server.tokenizers;
+  auto* tokenizer =
+      app.add_option("--tokenizer", arguments.tokenizers,
+                     "folder with the tokenizer.json of a model, so that its prompts may be text; "
+                     "once for each model")
+          ->option_text("MODEL=DIR")
+          ->allow_extra_args(false)
+          ->default_str("none: token ids only");
+  app.add_option("--tokenizer-python", settings.python,
+                 "Python that has the package tokenizers, which runs beside the coordinator")
+      ->type_name("PATH")
+      ->capture_default_str()
+      ->needs(tokenizer);
+  app.add_option("--tokenizer-processes", settings.processes,
+                 "processes of each tokenizer; each takes one text at a time")
+      ->check(cli::number_range(1, 64))
+      ->capture_default_str()
+      ->needs(tokenizer);
+  app.add_option("--tokenizer-timeout", arguments.tokenizer_timeout_s,
+                 "seconds for one text, waiting included")
+      ->check(cli::positive_seconds())
+      ->capture_default_str()
+      ->needs(tokenizer);
+}
+
 // All three or none: who may be a group is not known without the CA.
 void add_group_tls(CLI::App& app, TlsFiles& files) {
   auto* certificate = app.add_option("--group-tls-cert", files.certificate,
@@ -139,6 +168,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   certificate->type_name("FILE")->default_str("none: not encrypted")->needs(key);
   key->type_name("FILE")->needs(certificate);
   add_group_tls(app, server.group_tls);
+  add_tokenizers(app, arguments);
   add_limits(app, arguments);
   app.add_option("--shutdown-timeout", arguments.shutdown_timeout_s,
                  "seconds that running requests get after SIGTERM")
@@ -148,8 +178,25 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
 }
 
+// Of "MODEL=DIR"; a model's name may not have a '='.
+Result<void> read_tokenizers(const Arguments& arguments, coordinator::TokenizerSettings& settings) {
+  for (const std::string& given : arguments.tokenizers) {
+    const size_t at = given.find('=');
+    if (at == std::string::npos || at == 0 || at + 1 == given.size()) {
+      return error(Errc::kInvalidArgument, "--tokenizer {} is not MODEL=DIR", given);
+    }
+    if (!settings.directories.emplace(given.substr(0, at), given.substr(at + 1)).second) {
+      return error(Errc::kInvalidArgument, "--tokenizer names model '{}' twice",
+                   given.substr(0, at));
+    }
+  }
+  settings.timeout = cli::from_seconds(arguments.tokenizer_timeout_s);
+  return {};
+}
+
 Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   coordinator::ServerOptions options = arguments.server;
+  MR_RETURN_IF_ERROR(read_tokenizers(arguments, options.tokenizers));
   MR_ASSIGN_OR_RETURN(const int64_t body_bytes, parse_bytes(arguments.max_body));
   MR_ASSIGN_OR_RETURN(const int64_t pool_bytes, parse_bytes(arguments.body_pool));
   if (pool_bytes < body_bytes) {

@@ -15,6 +15,7 @@
 #include "coordinator/net/guarded.h"
 #include "coordinator/server/group_session.h"
 #include "coordinator/server/http_session.h"
+#include "coordinator/tokenize/model_tokenizers.h"
 
 namespace millrace::coordinator {
 
@@ -110,7 +111,9 @@ struct Server::Impl {
   TokenTable tokens;
   TlsContext http_tls;  // null: not encrypted
   TlsContext group_tls;
-  HttpShared shared{options, tokens, scheduler, changes, probes, bodies, parsers, writers, replies};
+  ModelTokenizers tokenizers{registry};
+  HttpShared shared{options, tokens,  scheduler, changes, probes,
+                    bodies,  parsers, writers,   replies, tokenizers};
   tcp::acceptor http_acceptor{io};
   tcp::acceptor admin_acceptor{io};
   tcp::acceptor group_acceptor{io};
@@ -128,6 +131,7 @@ Server::~Server() = default;
 Result<std::unique_ptr<Server>> Server::create(const ServerOptions& options) {
   auto impl = std::make_unique<Impl>(options);
   MR_RETURN_IF_ERROR(impl->load_files());
+  MR_RETURN_IF_ERROR(impl->tokenizers.create(options.tokenizers));
   MR_ASSIGN_OR_RETURN(impl->http_acceptor, listen(impl->io, options.host, options.http_port));
   if (options.admin_port) {
     MR_ASSIGN_OR_RETURN(impl->admin_acceptor, listen(impl->io, options.host, *options.admin_port));

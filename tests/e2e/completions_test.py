@@ -107,8 +107,9 @@ class CompletionsTest(ServiceTestCase):
             self.assertEqual(prefill.wait(PATIENCE_S)[2]["first_token_id"], prompt["answer_token_ids"][0])
 
     def test_bad_input_is_refused_by_name(self):
-        for fields, status, param, why in (({"prompt": "Tell me"}, 400, "prompt", "token ids"), ({"prompt": ["Tell me"]}, 400, "prompt", "token ids"),
-                                           ({"prompt": [[1], [2]]}, 400, "prompt", "several lists"), ({"prompt": []}, 400, "prompt", "empty"),
+        for fields, status, param, why in (({"prompt": "Tell me"}, 400, "prompt", "--tokenizer fixture=DIR"),
+                                           ({"prompt": ["Tell me"]}, 400, "prompt", "--tokenizer fixture=DIR"),
+                                           ({"prompt": [[1], [2]]}, 400, "prompt", "several prompts"), ({"prompt": []}, 400, "prompt", "empty"),
                                            ({"prompt": [2048]}, 400, "prompt", "vocabulary of 2048"), ({"max_tokens": 16}, 400, "max_tokens", "must be 1"),
                                            ({"n": 2}, 400, "n", "must be 1"), ({"echo": True}, 400, "echo", "must be false"),
                                            ({"suffix": "."}, 400, "suffix", "must be null"), ({"model": "gpt"}, 404, "model", "gpt"),

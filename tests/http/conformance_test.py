@@ -73,6 +73,12 @@ def of_form(document, media_type, model):
     schemas["HeadPlan"] = {"type": "string", "enum": PLANS}
     schemas["TokenIds"]["items"]["maximum"] = model["vocab_size"] - 1
     del schemas["TokenIds"]["maxItems"]  # nobody sends that many
+    # There is no tokenizer here: tests/e2e/text_test.py has one.
+    of_json = schemas["PrefillRequest"]
+    del of_json["oneOf"], of_json["properties"]["text"], of_json["properties"]["add_special_tokens"]
+    of_json["required"].append("prompt_token_ids")
+    prompt = schemas["CompletionRequest"]["properties"]["prompt"]
+    prompt.update(type="array", anyOf=[choice for choice in prompt["anyOf"] if "PromptText" not in json.dumps(choice)])
     for call in "renew", "release":  # client_hooks.py has them ready
         document["paths"][f"/v1/prefill/{{id}}/lease:{call}"]["parameters"] = [
             {"name": "id", "in": "path", "required": True, "schema": {"enum": ["held"]}}]

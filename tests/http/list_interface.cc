@@ -31,6 +31,7 @@ json::array routes() {
 const char* json_type(PrefillFields::Kind kind) {
   switch (kind) {
     case PrefillFields::Kind::kString:
+    case PrefillFields::Kind::kText:
       return "string";
     case PrefillFields::Kind::kInt:
       return "integer";
@@ -50,13 +51,15 @@ json::object prefill_fields() {
   return out;
 }
 
-// The JSON type of a field that may have several values, else its only value.
+// The JSON type of a field that may have several values, or its types; else its only value.
 json::value type_or_value(CompletionRole role) {
   switch (role) {
     case CompletionRole::kPrefill:
       return "string";
     case CompletionRole::kPrompt:
-      return "array";
+      return json::array{"array", "string"};
+    case CompletionRole::kSpecialTokens:
+    case CompletionRole::kTokensAsIds:
     case CompletionRole::kStream:
     case CompletionRole::kIncludeUsage:
       return "boolean";

@@ -36,6 +36,9 @@ Result<BatchPrompt> BatchAdmission::admit(const InputLine& line) const {
                  options_.max_line_bytes);
   }
   MR_ASSIGN_OR_RETURN(auto prompt, parse_batch_prompt(line.text));
+  if (prompt.text) {
+    MR_ASSIGN_OR_RETURN(prompt.token_ids, text_.encode(*prompt.text, prompt.add_special_tokens));
+  }
   MR_RETURN_IF_ERROR(check_prompt(prompt.token_ids, limits_));
   if (const auto known = check_token_ids(prompt.probe_target_ids, limits_.vocab_size);
       !known.ok()) {

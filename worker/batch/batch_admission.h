@@ -9,24 +9,26 @@
 #include "worker/batch/batch_prompt.h"
 #include "worker/batch/input_lines.h"
 #include "worker/runtime/prompt.h"
+#include "worker/text/batch_text.h"
 
 namespace millrace::worker {
 
 class BatchAdmission {
  public:
-  // Both outlive it.
-  BatchAdmission(const PromptLimits& limits, const BatchOptions& options)
-      : limits_(limits), options_(options) {}
+  // All outlive it.
+  BatchAdmission(const PromptLimits& limits, const BatchOptions& options, BatchText& text)
+      : limits_(limits), options_(options), text_(text) {}
 
   // The line's id, or "line-N" where it has none. kInvalidArgument where an earlier line has it: that
   // line's result is the one that goes by it.
   Result<std::string> claim_id(const InputLine& line);
-  // What the line asks for, if it can be run.
+  // What the line asks for, as token ids, if it can be run.
   Result<BatchPrompt> admit(const InputLine& line) const;
 
  private:
   const PromptLimits& limits_;
   const BatchOptions& options_;
+  BatchText& text_;
   std::set<std::string> claimed_;
 };
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "common/log.h"
 #include "worker/batch/batch_command.h"
 #include "worker/batch/batch_prompt_run.h"
 #include "worker/batch/progress_bar.h"
@@ -43,7 +44,8 @@ BatchJob::BatchJob(const BatchResources& resources, const BatchOptions& options)
       options_(options),
       sync_(r_.grid.world(), r_.watch, /*may_hang=*/!r_.device.info().host_memory,
             timeouts_of(options)),
-      admission_(r_.limits, options) {}
+      text_(options.tokenizer_directory, options.tokenizer_python, r_.limits.vocab_size),
+      admission_(r_.limits, options, text_) {}
 
 Result<BatchSummary> BatchJob::run() {
   if (!sync_.is_root()) {
@@ -117,11 +119,16 @@ Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results,
     return {};
   }
   const auto prompt = admission_.admit(line);
-  const auto result = prompt.ok() ? lead_prompt(*prompt) : Result<BatchResult>(prompt.error());
+  auto result = prompt.ok() ? lead_prompt(*prompt) : Result<BatchResult>(prompt.error());
   if (prompt.ok() && !result.ok()) MR_RETURN_IF_ERROR(meet_after(result.error()));
   if (!result.ok()) {
     ++summary.num_failed;
     return results.append(batch_error_line(id, result.error()), line.number);
+  }
+  if (prompt->text) {
+    auto text = text_.read(prompt->token_ids, result->generated_token_ids);
+    if (text.ok()) result->generated_text = *std::move(text);
+    if (!text.ok()) spdlog::warn("prompt '{}': no text: {}", id, text.error().message);
   }
   ++summary.num_ok;
   summary.num_tokens += result->num_tokens;

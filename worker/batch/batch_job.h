@@ -11,6 +11,7 @@
 #include "worker/batch/batch_results.h"
 #include "worker/batch/input_lines.h"
 #include "worker/runtime/rank_sync.h"
+#include "worker/text/batch_text.h"
 
 namespace millrace::worker {
 
@@ -44,6 +45,7 @@ class BatchJob {
   const BatchResources r_;
   const BatchOptions& options_;
   RankSync sync_;
+  BatchText text_;
   BatchAdmission admission_;
 };
 

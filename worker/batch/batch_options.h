@@ -21,6 +21,8 @@ namespace millrace::worker {
 struct BatchOptions {
   std::string input_path;
   std::string output_directory;
+  std::string tokenizer_directory;  // for prompts that are text
+  std::string tokenizer_python = "python3";
   std::string head_plan = "auto";
   double min_recall = 0;
   bool resume = false;  // an earlier job's results stay, and what they have is not computed again

@@ -49,6 +49,39 @@ Result<std::vector<T>> integers(const json::value& value, std::string_view field
   return numbers;
 }
 
+Result<void> read_bool(const json::object& object, std::string_view name, bool& value) {
+  const auto* given = object.if_contains({name.data(), name.size()});
+  if (given == nullptr) return {};
+  if (!given->is_bool()) {
+    return error(Errc::kInvalidArgument, "{}: {} is not true or false", name,
+                 json::serialize(*given));
+  }
+  value = given->get_bool();
+  return {};
+}
+
+// Token ids or text, and not both.
+Result<void> read_prompt(const json::object& object, BatchPrompt& prompt) {
+  const auto* tokens = object.if_contains("prompt_token_ids");
+  const auto* text = object.if_contains("text");
+  if (text == nullptr) text = object.if_contains("prompt");
+  const bool is_text = text != nullptr && text->is_string();
+  if (tokens == nullptr && !is_text) {
+    return error(Errc::kInvalidArgument, "prompt_token_ids: missing, and so is text");
+  }
+  if (tokens != nullptr && object.if_contains("text") != nullptr) {
+    return error(Errc::kInvalidArgument, "the prompt is text or prompt_token_ids, not both");
+  }
+  if (tokens == nullptr) {
+    prompt.text = std::string(text->get_string());
+    return read_bool(object, "add_special_tokens", prompt.add_special_tokens);
+  }
+  MR_ASSIGN_OR_RETURN(prompt.token_ids, integers<int32_t>(*tokens, "prompt_token_ids", 0,
+                                                          std::numeric_limits<int32_t>::max()));
+  return {};
+}
+
+// Of token ids.
 Result<void> check_probes(const BatchPrompt& prompt) {
   const auto& probes = prompt.probe_positions;
   const auto disorder = std::ranges::adjacent_find(probes, std::greater_equal());
@@ -111,22 +144,13 @@ Result<BatchPrompt> parse_batch_prompt(std::string_view line) {
   const auto* id = object.if_contains("id");
   if (id == nullptr || !id->is_string()) return error(Errc::kInvalidArgument, "id: no string");
   prompt.id = std::string(id->get_string());
-  const auto* tokens = object.if_contains("prompt_token_ids");
-  if (tokens == nullptr) return error(Errc::kInvalidArgument, "prompt_token_ids: missing");
-  MR_ASSIGN_OR_RETURN(prompt.token_ids, integers<int32_t>(*tokens, "prompt_token_ids", 0,
-                                                          std::numeric_limits<int32_t>::max()));
+  MR_RETURN_IF_ERROR(read_prompt(object, prompt));
   if (const auto* max_tokens = object.if_contains("max_tokens")) {
     MR_ASSIGN_OR_RETURN(const int64_t number,
                         integer(*max_tokens, "max_tokens", 1, kMaxBatchNewTokens));
     prompt.max_tokens = static_cast<int32_t>(number);
   }
-  if (const auto* ignore_eos = object.if_contains("ignore_eos")) {
-    if (!ignore_eos->is_bool()) {
-      return error(Errc::kInvalidArgument, "ignore_eos: {} is not true or false",
-                   json::serialize(*ignore_eos));
-    }
-    prompt.ignore_eos = ignore_eos->get_bool();
-  }
+  MR_RETURN_IF_ERROR(read_bool(object, "ignore_eos", prompt.ignore_eos));
   if (const auto* probes = object.if_contains("probe_positions")) {
     MR_ASSIGN_OR_RETURN(
         prompt.probe_positions,
@@ -136,6 +160,9 @@ Result<BatchPrompt> parse_batch_prompt(std::string_view line) {
     MR_ASSIGN_OR_RETURN(
         prompt.probe_target_ids,
         integers<int32_t>(*targets, "probe_target_ids", 0, std::numeric_limits<int32_t>::max()));
+  }
+  if (prompt.text && !prompt.probe_positions.empty()) {
+    return error(Errc::kInvalidArgument, "probe_positions: are of prompt_token_ids, not of text");
   }
   MR_RETURN_IF_ERROR(check_probes(prompt));
   return prompt;
@@ -169,6 +196,7 @@ std::string batch_result_line(const std::string& id, const BatchResult& result) 
   if (!result.recall_by_head.empty()) {
     line["recall_by_head"] = by_layer_and_head(result.recall_by_head);
   }
+  if (result.generated_text) line["generated_text"] = *result.generated_text;
   if (result.dropped) {
     line["dropped"] = {{"pages", result.dropped->pages},
                        {"bytes", result.dropped->bytes},

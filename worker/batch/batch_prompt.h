@@ -20,6 +20,8 @@ inline constexpr int32_t kMaxBatchNewTokens = 4096;
 
 struct BatchPrompt {
   std::string id;
+  std::optional<std::string> text;  // in place of token ids, which the tokenizer makes of it
+  bool add_special_tokens = true;   // to the text
   std::vector<int32_t> token_ids;
   int32_t max_tokens = 1;
   bool ignore_eos = false;
@@ -28,7 +30,8 @@ struct BatchPrompt {
 };
 
 // {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "ignore_eos": false,
-// "probe_positions": [...], "probe_target_ids": [...]}; all but the first two optional.
+// "probe_positions": [...], "probe_target_ids": [...]}; all but the first two optional. In place of
+// token ids may be "text" or, as a string, "prompt", with "add_special_tokens".
 // kInvalidArgument names the field; unknown fields are ignored, so that a job's input may carry
 // what its reader needs (expected answers).
 Result<BatchPrompt> parse_batch_prompt(std::string_view line);
@@ -45,6 +48,7 @@ struct DroppedPages {
 struct BatchResult {
   int64_t num_tokens = 0;
   std::vector<int32_t> generated_token_ids;
+  std::optional<std::string> generated_text;  // of a prompt that was text
   std::string_view finish_reason = "length";
   std::vector<model::TokenScore> top_tokens;
   std::vector<int32_t> probe_token_ids;

@@ -37,6 +37,14 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--output", options.batch.output_directory, "directory for results.jsonl and kv/")
       ->type_name("DIR")
       ->required();
+  app.add_option("--tokenizer", options.batch.tokenizer_directory,
+                 "folder with tokenizer.json, for prompts that are text")
+      ->type_name("DIR")
+      ->default_str("that of --model");
+  app.add_option("--tokenizer-python", options.batch.tokenizer_python,
+                 "Python that has the package tokenizers")
+      ->type_name("PATH")
+      ->capture_default_str();
   app.add_flag("--resume", options.batch.resume, "continue from the results in DIR");
   app.add_option("--head-plan", options.batch.head_plan, "head plan, see below")
       ->type_name("PLAN")
@@ -108,6 +116,9 @@ int run(comm::MpiSession& session, Options& options) {
   if (!runtime.ok()) {
     if (root) spdlog::error("{}", runtime.error().to_string());
     return 2;
+  }
+  if (options.batch.tokenizer_directory.empty()) {
+    options.batch.tokenizer_directory = options.rank.model_directory;
   }
   options.batch.crossover_tokens = (*runtime)->crossover_tokens();
   options.batch.layer_timeout = cli::from_seconds(options.layer_timeout_s);

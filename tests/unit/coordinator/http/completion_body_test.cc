@@ -59,7 +59,8 @@ TEST(CompletionBody, APromptMayBeTheOnlyOneOfAList) {
   const auto prompt = [](const std::string& text) {
     return refusal(parse(R"({"model":"m","prompt":)" + text + "}"));
   };
-  const std::string several = "prompt: 'prompt' must be a list of token ids, not several lists";
+  const std::string several =
+      "prompt: 'prompt' must be text or a list of token ids, not several prompts";
   for (const char* text : {"[[1],[2]]", "[1,[2]]", "[[1],2]", "[[1,[2]]]", "[[],[1]]"}) {
     EXPECT_EQ(prompt(text), several) << text;
   }
@@ -70,26 +71,45 @@ TEST(CompletionBody, APromptMayBeTheOnlyOneOfAList) {
   EXPECT_EQ(prompt("[1.5]"),
             "prompt: 'prompt' must be an array of integers, not an array with a number with a "
             "fraction or exponent");
-  EXPECT_EQ(prompt("{}"), "prompt: 'prompt' must be a list of token ids, not an object");
-  EXPECT_EQ(prompt("[{}]"), "prompt: 'prompt' must be a list of token ids, not an object");
-  EXPECT_EQ(prompt("7"), "prompt: 'prompt' must be a list of token ids, not a number");
+  EXPECT_EQ(prompt("{}"), "prompt: 'prompt' must be text or a list of token ids, not an object");
+  EXPECT_EQ(prompt("[{}]"), "prompt: 'prompt' must be text or a list of token ids, not an object");
+  EXPECT_EQ(prompt("7"), "prompt: 'prompt' must be text or a list of token ids, not a number");
 }
 
-TEST(CompletionBody, TextIsRefusedBecauseThereIsNoTokenizer) {
-  const std::string long_text = "\"" + std::string(100'000, 'x') + "\"";
-  const std::vector<std::string> texts = {R"("Hello")", R"(["Hello","you"])", R"([["Hello"]])",
-                                          long_text};
-  for (const std::string& text : texts) {
-    const std::string body = R"({"model":"m","prompt":)" + text + "}";
-    EXPECT_EQ(refusal(parse(body)),
-              "prompt: 'prompt' is text; it must be a list of token ids, because there is no "
-              "tokenizer here");
+TEST(CompletionBody, APromptMayBeText) {
+  for (const char* prompt : {R"("a\u0000\ud83d\ude00")", R"(["a\u0000\ud83d\ude00"])"}) {
+    const auto parsed = parse(fmt::format(R"({{"model":"m","prompt":{}}})", prompt));
+    EXPECT_EQ(accepted(parsed).prefill.text, std::string("a\0\xf0\x9f\x98\x80", 6)) << prompt;
+    EXPECT_TRUE(accepted(parsed).prefill.add_special_tokens);
+    EXPECT_EQ(accepted(parsed).prefill.prompt_name, "prompt");
   }
+  EXPECT_EQ(accepted(parse(R"({"model":"m","prompt":""})")).prefill.text, "");
+  EXPECT_FALSE(accepted(parse(R"({"model":"m","prompt":"a","add_special_tokens":false})"))
+                   .prefill.add_special_tokens);
+  EXPECT_EQ(accepted(parse(R"({"model":"m","prompt":[1]})")).prefill.text, std::nullopt);
+}
+
+TEST(CompletionBody, TextAmongOthersIsSeveralPrompts) {
+  for (const char* prompt : {R"(["a","b"])", R"(["a",1])", R"([1,"a"])", R"([[1],"a"])",
+                             R"(["a",[1]])", R"(["a",[]])"}) {
+    EXPECT_EQ(refusal(parse(fmt::format(R"({{"model":"m","prompt":{}}})", prompt))),
+              "prompt: 'prompt' must be text or a list of token ids, not several prompts")
+        << prompt;
+  }
+  EXPECT_EQ(refusal(parse(R"({"model":"m","prompt":[["a"]]})")),
+            "prompt: 'prompt' must be an array of integers, not an array with a string");
+}
+
+TEST(CompletionBody, TextHasALimit) {
+  PrefillBodyLimits limits;
+  limits.max_text_bytes = 3;
+  accepted(parse_completion(R"({"model":"m","prompt":"abc"})", limits));
+  EXPECT_EQ(refusal(parse_completion(R"({"model":"m","prompt":"abcd"})", limits)),
+            "prompt: 'prompt' of 4 bytes of text, limit 3");
 }
 
 TEST(CompletionBody, WhatOneTokenCannotStandForIsRefusedByName) {
-  const std::string why =
-      ": a prefill has one prompt of token ids and answers with the one token after it";
+  const std::string why = ": a prefill has one prompt and answers with the one token after it";
   for (const char* name : {"max_tokens", "max_completion_tokens", "n", "best_of"}) {
     for (const char* value : {"16", "0", "-1", "1.0", "\"1\"", "true", "[1]", "{}"}) {
       EXPECT_EQ(refusal(with(fmt::format(R"("{}":{})", name, value))),

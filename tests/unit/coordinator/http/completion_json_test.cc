@@ -35,7 +35,7 @@ Request done() {
 }
 
 std::string text(const CompletionOptions& options, const Request& request = done()) {
-  return completion_text(request, options, "abc", 1700000000);
+  return completion_text(request, options, {}, "abc", 1700000000);
 }
 std::string choices(const std::string& logprobs) {
   return fmt::format(R"("choices":[{{"index":0,"text":"","token_ids":[13],"logprobs":{},)"
@@ -60,6 +60,28 @@ TEST(CompletionJson, LogprobsListTheBestTokensById) {
     const std::string answer = text({.logprobs = wanted});
     EXPECT_NE(answer.find(choices(listed(top))), std::string::npos) << wanted << " " << answer;
   }
+}
+
+TEST(CompletionJson, ATokenizersWordsTakeThePlaceOfIds) {
+  const CompletionOptions options{.logprobs = 3};
+  EXPECT_EQ(listed_tokens(done(), options), (std::vector<int32_t>{13, 13, 14, 15}));
+  EXPECT_EQ(listed_tokens(done(), {}), std::vector<int32_t>());
+  // Of two tokens of one name the likelier is listed.
+  const CompletionWords words{.text = "a", .tokens = {"a", "a", "bytes:\\xe2", "a"}};
+  const std::string answer = completion_text(done(), options, words, "abc", 1700000000);
+  EXPECT_NE(answer.find(R"("text":"a",)"), std::string::npos) << answer;
+  EXPECT_NE(answer.find(R"({"tokens":["a"],"token_logprobs":[-2.5E-1],)"
+                        R"("top_logprobs":[{"a":-2.5E-1,"bytes:\\xe2":-2E0}],"text_offset":[0]})"),
+            std::string::npos)
+      << answer;
+}
+
+TEST(CompletionJson, WhoAsksForIdsGetsThem) {
+  const CompletionWords words{.text = "a", .tokens = {"a", "a"}};
+  const std::string answer =
+      completion_text(done(), {.tokens_as_ids = true, .logprobs = 1}, words, "abc", 1700000000);
+  EXPECT_NE(answer.find(R"("text":"a",)"), std::string::npos) << answer;
+  EXPECT_NE(answer.find(R"("tokens":["token_id:13"])"), std::string::npos) << answer;
 }
 
 TEST(CompletionJson, AGroupThatListsNothingLeavesTheLogprobUnknown) {

@@ -37,6 +37,42 @@ TEST(PrefillBody, ReadsAllFieldsOfTheJsonForm) {
   EXPECT_TRUE(body.stream);
 }
 
+TEST(PrefillBody, APromptMayBeText) {
+  const auto json = parse(R"({"model":"m","text":"a\n\u00e9","add_special_tokens":false})");
+  EXPECT_EQ(accepted(json).text, "a\n\xc3\xa9");
+  EXPECT_FALSE(accepted(json).add_special_tokens);
+  EXPECT_EQ(accepted(json).prompt_name, "text");
+  const auto plain =
+      parse_prefill_text("a\0\xc3\xa9"sv, "model=m&add_special_tokens=false&lease_ms=6", {});
+  EXPECT_EQ(accepted(plain).text, "a\0\xc3\xa9"sv);
+  EXPECT_FALSE(accepted(plain).add_special_tokens);
+  EXPECT_EQ(accepted(plain).options.lease_ms(), 6u);
+}
+
+TEST(PrefillBody, TextThatIsNotUtf8IsRefusedAndWhereIsTold) {
+  for (const auto& [text, at] : {std::pair("\xff"sv, 0),
+                                 {"ab\xc3"sv, 2},
+                                 {"\xed\xa0\x80"sv, 0},
+                                 {"a\xc0\x80"sv, 1},
+                                 {"\xc3\xa9\xf5"sv, 2}}) {
+    EXPECT_EQ(refusal(parse_prefill_text(text, "model=m", {})),
+              fmt::format("text: the text is not UTF-8: byte {} of {}", at, text.size()));
+  }
+  EXPECT_EQ(refusal(parse("{\"model\":\"m\",\"text\":\"a\xff\"}")),
+            ": malformed JSON at byte 22: not UTF-8");
+}
+
+TEST(PrefillBody, APromptIsGivenOnce) {
+  EXPECT_EQ(refusal(parse(R"({"model":"m","text":"a","prompt_token_ids":[1]})")),
+            "text: the prompt is 'text' or 'prompt_token_ids', not both");
+  EXPECT_EQ(refusal(parse_prefill_text("a", "model=m&text=a", {})),
+            "text: 'text' is a parameter, but the prompt is the body");
+  EXPECT_EQ(refusal(parse_prefill_binary("", "model=m&text=a", {})),
+            "text: 'text' is a parameter, but the prompt is the body");
+  EXPECT_EQ(refusal(parse(R"({"model":"m","text":5})")),
+            "text: 'text' must be a string, not a number");
+}
+
 TEST(PrefillBody, DefaultsAreEmpty) {
   const auto parsed = parse(R"({"prompt_token_ids":[1],"model":"m"})");
   EXPECT_EQ(accepted(parsed).request_id, "");
@@ -64,7 +100,8 @@ TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
 TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
   EXPECT_EQ(
       refusal(parse(R"({"color":"red"})")),
-      "color: unknown field 'color'; known: model, request_id, prompt_token_ids, head_plan, "
+      "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
+      "add_special_tokens, head_plan, "
       "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover, cache, cache_salt, "
       "cache_impure, kv_budget");
 }

@@ -29,7 +29,8 @@ class BatchAdmissionTest : public testing::Test {
 
   const PromptLimits limits_ = {.vocab_size = 101, .max_prompt_tokens = 4};
   BatchOptions options_ = {.max_line_bytes = 80};
-  BatchAdmission admission_{limits_, options_};
+  BatchText text_{"/nowhere", "/nowhere/python3", limits_.vocab_size};
+  BatchAdmission admission_{limits_, options_, text_};
 };
 
 TEST_F(BatchAdmissionTest, ALineGoesByItsIdOrItsNumber) {
@@ -48,6 +49,11 @@ TEST_F(BatchAdmissionTest, ALineThatTheModelCannotRunIsRefused) {
   EXPECT_THAT(refusal(R"({"id":"a","prompt_token_ids":[1,2,3,4,5]})"), HasSubstr("limit 4"));
   EXPECT_THAT(refusal(R"({"id":"a","prompt_token_ids":[101]})"), HasSubstr("101"));
   EXPECT_THAT(refusal(std::string(81, ' ')), HasSubstr("line of 81 bytes, limit 80"));
+}
+
+TEST_F(BatchAdmissionTest, ATextWithoutATokenizerFailsItsLine) {
+  EXPECT_THAT(refusal(R"({"id":"a","text":"b"})"), HasSubstr("/nowhere/python3"));
+  EXPECT_EQ(refusal(R"({"id":"a","prompt_token_ids":[1]})"), "");
 }
 
 TEST_F(BatchAdmissionTest, AnIdThatNamesNoDirectoryIsRefusedOnlyWhereItIsToNameOne) {

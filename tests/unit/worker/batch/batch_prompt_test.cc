@@ -21,6 +21,20 @@ TEST(BatchPrompt, ReadsAllFieldsAndIgnoresOthers) {
   EXPECT_EQ(prompt->probe_target_ids, (std::vector<int32_t>{7, 2}));
 }
 
+TEST(BatchPrompt, MayBeText) {
+  for (const char* name : {"text", "prompt"}) {
+    const auto prompt = parse_batch_prompt(
+        fmt::format(R"({{"id":"a","{}":"b c","add_special_tokens":false}})", name));
+    ASSERT_TRUE(prompt.ok()) << prompt.error().to_string();
+    EXPECT_EQ(prompt->text, "b c");
+    EXPECT_FALSE(prompt->add_special_tokens);
+  }
+  // Readers' own notes are not looked at where there are token ids.
+  const auto ids = parse_batch_prompt(R"({"id":"a","prompt_token_ids":[1],"prompt":"b"})");
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids->text, std::nullopt);
+}
+
 TEST(BatchPrompt, NamesTheFieldThatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {"{", "not JSON"},
@@ -28,6 +42,10 @@ TEST(BatchPrompt, NamesTheFieldThatIsWrong) {
       {R"({"prompt_token_ids":[1]})", "id"},
       {R"({"id":7,"prompt_token_ids":[1]})", "id"},
       {R"({"id":"a"})", "prompt_token_ids: missing"},
+      {R"({"id":"a","text":7})", "prompt_token_ids: missing"},
+      {R"({"id":"a","text":"b","prompt_token_ids":[1]})", "not both"},
+      {R"({"id":"a","text":"b","probe_positions":[0]})", "probe_positions: are of"},
+      {R"({"id":"a","text":"b","add_special_tokens":1})", "add_special_tokens: 1"},
       {R"({"id":"a","prompt_token_ids":"1 2"})", "prompt_token_ids: not an array"},
       {R"({"id":"a","prompt_token_ids":[1,-2]})", "prompt_token_ids: -2"},
       {R"({"id":"a","prompt_token_ids":[1,2147483648]})", "2147483648"},

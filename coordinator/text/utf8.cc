@@ -1,0 +1,33 @@
+#include "coordinator/text/utf8.h"
+
+namespace millrace::coordinator {
+
+size_t first_char_bytes(std::string_view text) {
+  if (text.empty()) return 0;
+  const auto byte = [text](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const unsigned first = byte(0);
+  const unsigned second = byte(1);
+  if (first < 0x80) return 1;
+  const size_t length = first < 0xc2   ? 0
+                        : first < 0xe0 ? 2
+                        : first < 0xf0 ? 3
+                        : first < 0xf5 ? 4
+                                       : 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Longer than need be, halves of a surrogate pair, and above U+10FFFF.
+  const bool beyond = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return beyond ? 0 : length;
+}
+
+size_t utf8_prefix(std::string_view text) {
+  size_t at = 0;
+  while (const size_t length = first_char_bytes(text.substr(at))) at += length;
+  return at;
+}
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,57 @@
+// The tokenizers of all models that have one, for coroutines: a request waits, and holds up no other.
+// All on the thread that runs them, but for create().
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/metrics/registry.h"
+#include "coordinator/net/awaitable.h"
+#include "coordinator/net/notifier.h"
+#include "coordinator/tokenize/tokenizer_settings.h"
+#include "tokenizer/tokenizer.h"
+
+namespace millrace::coordinator {
+
+class ModelTokenizers {
+ public:
+  explicit ModelTokenizers(metrics::Registry& registry) : registry_(registry) {}
+
+  // Starts them. An error names the file that cannot be used.
+  Result<void> create(const TokenizerSettings& settings);
+
+  // Null where the model has none.
+  tokenizer::Tokenizer* find(const std::string& model) const;
+  Duration timeout() const { return timeout_; }
+
+  // The reply of the model's tokenizer, which there must be. `changed` wakes this coroutine; when it
+  // does and `gone()`, nobody waits for the reply any more: kCancelled. `deadline`: for waiting. A process
+  // has timeout() and is given up then.
+  awaitable<Result<tokenizer::Frame>> ask(const std::string& model, tokenizer::Frame request,
+                                          Deadline deadline, Notifier& changed,
+                                          std::function<bool()> gone,
+                                          tokenizer::Turn turn = tokenizer::Turn::kLast);
+
+  // How long a text took, and how it ended.
+  void observe(const std::string& model, Duration took, bool ok);
+  // To be called before the registry is rendered.
+  void update_metrics();
+  // {"MODEL": {"ready": 2, "processes": 2, "replaced": 0}, ...}; "" where there are none.
+  std::string health_json() const;
+
+ private:
+  struct Entry {
+    std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+    metrics::Gauge ready;
+    metrics::Counter replaced;
+    int64_t replaced_counted = 0;
+  };
+
+  metrics::Registry& registry_;
+  Duration timeout_{};
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace millrace::coordinator

@@ -1,0 +1,20 @@
+// The settings of the tokenizers of a coordinator.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "common/clock.h"
+
+namespace millrace::coordinator {
+
+struct TokenizerSettings {
+  std::map<std::string, std::string> directories;  // by model; each has tokenizer.json
+  std::string python = "python3";
+  int processes = 2;  // of each model
+  // For one text, waiting included. A million tokens take 1.5 s of a core (docs/adr/0017).
+  Duration timeout = std::chrono::seconds(60);
+};
+
+}  // namespace millrace::coordinator

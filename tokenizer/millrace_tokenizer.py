@@ -1,0 +1,252 @@
+"""Turns text into token ids and back for one model, for the program that started it.
+
+    python3 millrace_tokenizer.py DIRECTORY MEMORY_BYTES PARENT_PID
+
+DIRECTORY holds a Hugging Face tokenizer.json. Standard input is one end of a socket: requests come in and replies go out as frames
+(frame.h), one at a time. The first frame out says whether the tokenizer could be loaded. What a text does to the library ends this process
+at worst, whose parent starts another.
+
+Needs the package tokenizers (PyPI); with Python's standard library otherwise.
+"""
+import sys
+
+# What lies in the folder that it was started from, or beside this file, is not to be imported.
+if not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]
+
+import array  # noqa: E402
+import ctypes  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import resource  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
+import struct  # noqa: E402
+
+FRAME = struct.Struct("<II")  # bytes of the header, bytes of the body
+# Requests are the parent's, which has limits of its own; a length beyond these is no frame.
+MAX_HEADER_BYTES = 1 << 20
+MAX_BODY_BYTES = 256 << 20
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_NO_NEW_PRIVS = 38
+
+
+class Refused(Exception):
+    """What is wrong with a request, and by which code of the parent's errors."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+def confine(memory_bytes, parent_pid):
+    """Less than the parent may do: memory, files, processes with more rights, and no life after the parent's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NAME, b"mr-tokenizer", 0, 0, 0)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        sys.exit(0)  # it died before the line above
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    # One request at a time: what the library's own threads would gain, other requests of the machine need.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+class Connection:
+    def __init__(self, sock):
+        self._socket = sock
+
+    def receive(self):
+        """(header, body), or None when the parent has closed its end."""
+        lengths = self._read(FRAME.size)
+        if lengths is None:
+            return None
+        header_bytes, body_bytes = FRAME.unpack(lengths)
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > MAX_BODY_BYTES:
+            sys.exit(f"frame of {header_bytes} and {body_bytes} bytes")
+        header = self._read(header_bytes)
+        body = self._read(body_bytes)
+        return None if header is None or body is None else (json.loads(header.decode()), body)
+
+    def send(self, header, body=b""):
+        text = json.dumps(header).encode()
+        self._socket.sendall(FRAME.pack(len(text), len(body)) + text)
+        self._socket.sendall(body)
+
+    def _read(self, count):
+        data = bytearray(count)
+        view = memoryview(data)
+        while view:
+            got = self._socket.recv_into(view)
+            if got == 0:
+                return None
+            view = view[got:]
+        return data
+
+
+def byte_of_char():
+    """The bytes that byte-level vocabularies write as printable characters, by character: GPT-2's table, which the library has inside."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    table.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    return table
+
+
+def kinds_of_decoder(node):
+    """Names of the decoders in tokenizer.json, however they are nested."""
+    if isinstance(node, dict):
+        yield node.get("type")
+        for inner in node.get("decoders", []):
+            yield from kinds_of_decoder(inner)
+
+
+class ModelTokenizer:
+    def __init__(self, directory):
+        try:
+            import tokenizers
+        except ImportError as why:
+            raise Refused("unsupported", f"{sys.executable} cannot import tokenizers ({why}): install it there with "
+                          "'pip install tokenizers', or name another Python") from why
+        path = os.path.join(directory, "tokenizer.json")
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            decoders = set(kinds_of_decoder(json.loads(text).get("decoder")))
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        except OSError as why:
+            raise Refused("io", f"{path}: {why.strerror}") from why
+        except Exception as why:
+            raise Refused("corrupt", f"{path}: {why}") from why
+        # A prompt is what it is: limits are the service's.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._added = {token_id: token.content for token_id, token in self._tokenizer.get_added_tokens_decoder().items()}
+        self._byte_of_char = byte_of_char() if "ByteLevel" in decoders else None
+        self._byte_fallback = "ByteFallback" in decoders
+        self.num_ids = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.library = f"tokenizers {tokenizers.__version__}"
+
+    def encode(self, text, add_special_tokens):
+        # Without the places of tokens in the text, which take two thirds of the time.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def following(self, context, token_ids, skip_special_tokens):
+        """What tokens add to the text of those before them: a word's blank is there or not by what it follows."""
+        def text_of(ids):
+            return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        # A character that the context has begun belongs to the token that ends it.
+        if self._byte_fallback:
+            # Of bytes in a row the library reads all or none: the context begins with the first byte of a character.
+            while context and self.is_continuation(context[0]):
+                context = context[1:]
+            known = context
+            while known and text_of(known).endswith("\ufffd"):
+                known = known[:-1]
+            before = text_of(known)
+        else:
+            before = text_of(context).rstrip("\ufffd")
+        whole = text_of([*context, *token_ids])
+        return whole[len(before):] if whole.startswith(before) else text_of(token_ids)
+
+    def is_continuation(self, token_id):
+        own = self.bytes_of(token_id)
+        return own is not None and len(own) == 1 and 0x80 <= own[0] < 0xC0
+
+    def bytes_of(self, token_id):
+        """The bytes of a token, where the vocabulary tells; else None."""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return None
+        if self._byte_of_char is not None and all(char in self._byte_of_char for char in token):
+            return bytes(self._byte_of_char[char] for char in token)
+        if self._byte_fallback and len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes([int(token[3:5], 16)])
+        return None
+
+    def is_whole(self, token_id, text):
+        """Whether a text ends with a character, and not in one that later tokens go on with."""
+        if not text.endswith("\ufffd"):
+            return True
+        own = self.bytes_of(token_id)
+        return own is not None and own.endswith("\ufffd".encode())
+
+    def text_after(self, context, token_ids):
+        """As a client sees it: special tokens have no text, and part of a character is none yet."""
+        text = self.following(context, token_ids, skip_special_tokens=True)
+        while token_ids and not self.is_whole(token_ids[-1], text):
+            if not self._byte_fallback:
+                return text.rstrip("\ufffd")
+            token_ids = token_ids[:-1]
+            text = self.following(context, token_ids, skip_special_tokens=True)
+        return text if token_ids else ""
+
+    def name_after(self, context, token_id):
+        """A token in a list of log probabilities, as OpenAI writes it: its text, or its bytes where they are no text."""
+        own = self.bytes_of(token_id)
+        if own is None:
+            return self.following(context, [token_id], skip_special_tokens=False)
+        try:
+            return own.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in own)
+
+
+def ids_of(body):
+    ids = array.array("i")
+    ids.frombytes(body)
+    return ids.tolist()
+
+
+def answer(tokenizer, header, body):
+    """(header, body) of the reply."""
+    wanted = header["do"]
+    if wanted == "encode":
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as why:
+            raise Refused("invalid_argument", f"the text is not UTF-8: byte {why.start}, {why.reason}") from why
+        return {}, array.array("i", tokenizer.encode(text, header["add_special_tokens"])).tobytes()
+    if wanted == "follow":
+        context = ids_of(body)
+        return {"text": tokenizer.text_after(context, header["token_ids"]),
+                "names": [tokenizer.name_after(context, token_id) for token_id in header["listed"]]}, b""
+    raise Refused("internal", f"unknown request {wanted!r}")
+
+
+def serve(connection, tokenizer):
+    while (request := connection.receive()) is not None:
+        try:
+            reply = answer(tokenizer, *request)
+        except Refused as why:
+            reply = {"error": {"code": why.code, "message": str(why)}}, b""
+        except MemoryError:
+            reply = {"error": {"code": "too_large", "message": "the text needs more memory than a tokenizer has"}}, b""
+        except Exception as why:
+            reply = {"error": {"code": "internal", "message": f"{type(why).__name__}: {why}"}}, b""
+        del request
+        connection.send(*reply)
+
+
+def main():
+    directory, memory_bytes, parent_pid = sys.argv[1:]
+    confine(int(memory_bytes), int(parent_pid))
+    connection = Connection(socket.socket(fileno=0))
+    try:
+        tokenizer = ModelTokenizer(directory)
+    except Refused as why:
+        connection.send({"error": {"code": why.code, "message": str(why)}})
+        return
+    connection.send({"num_ids": tokenizer.num_ids, "library": tokenizer.library})
+    serve(connection, tokenizer)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent ends it
+    main()

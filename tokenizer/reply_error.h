@@ -1,0 +1,14 @@
+// The header of a tokenizer's frame: an object, or the error in it. Pure.
+#pragma once
+
+#include <boost/json/object.hpp>
+
+#include "common/result.h"
+#include "tokenizer/frame.h"
+
+namespace millrace::tokenizer {
+
+// {"error": {"code": "invalid_argument", "message": "..."}} becomes that error.
+Result<boost::json::object> read_header(const Frame& frame);
+
+}  // namespace millrace::tokenizer

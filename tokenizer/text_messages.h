@@ -1,0 +1,38 @@
+// The requests to a tokenizer process, and what its replies mean. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/result.h"
+#include "tokenizer/frame.h"
+
+namespace millrace::tokenizer {
+
+// What one process reads within its memory (tokenizer_process.h): four million tokens of English.
+inline constexpr int64_t kMaxTextBytes = 16ll << 20;
+// How many tokens before it the text of a token depends on: those that begin a character, whose bytes
+// are four at most, and the word that a blank belongs to.
+inline constexpr size_t kContextTokens = 8;
+
+Frame encode_request(std::string text, bool add_special_tokens);
+// kCorrupt where an id is not below `num_ids`.
+Result<std::vector<int32_t>> encoded_ids(const Frame& reply, int64_t num_ids);
+
+// What tokens add to the text of those before them.
+struct FollowingText {
+  // Without special tokens, and without a character of which there is only a part.
+  std::string text;
+  // Of each listed token: its text, special or not; "bytes:\xe2\x82" where it is part of a character.
+  std::vector<std::string> names;
+};
+
+// `context`: the tokens before; the last kContextTokens are looked at.
+Frame following_request(std::span<const int32_t> context, const std::vector<int32_t>& token_ids,
+                        const std::vector<int32_t>& listed);
+Result<FollowingText> following_text(const Frame& reply);
+
+}  // namespace millrace::tokenizer

@@ -1,0 +1,51 @@
+#include "worker/text/batch_text.h"
+
+#include "tokenizer/text_messages.h"
+
+namespace millrace::worker {
+
+namespace {
+
+// The longest text takes seconds, on a machine with as many ranks as cores some times as long.
+constexpr std::chrono::minutes kPatience{5};
+
+}  // namespace
+
+Result<void> BatchText::start() {
+  if (tokenizer_) return {};
+  tokenizer::TokenizerOptions options;
+  options.process = {.python = python_, .directory = directory_};
+  options.processes = 1;
+  MR_ASSIGN_OR_RETURN(auto started, tokenizer::Tokenizer::create(options));
+  if (started->num_ids() > vocab_size_) {
+    return error(Errc::kInvalidArgument,
+                 "the tokenizer of {} has {} token ids, the model a vocabulary of {}", directory_,
+                 started->num_ids(), vocab_size_);
+  }
+  tokenizer_ = std::move(started);
+  return {};
+}
+
+Result<std::vector<int32_t>> BatchText::encode(const std::string& text, bool add_special_tokens) {
+  if (std::ssize(text) > tokenizer::kMaxTextBytes) {
+    return error(Errc::kTooLarge, "text of {} bytes, limit {}", text.size(),
+                 tokenizer::kMaxTextBytes);
+  }
+  MR_RETURN_IF_ERROR(start());
+  MR_ASSIGN_OR_RETURN(const auto reply,
+                      tokenizer_->call(tokenizer::encode_request(text, add_special_tokens),
+                                       Deadline::after(kPatience)));
+  return tokenizer::encoded_ids(reply, tokenizer_->num_ids());
+}
+
+Result<std::string> BatchText::read(std::span<const int32_t> prompt,
+                                    const std::vector<int32_t>& generated) {
+  MR_RETURN_IF_ERROR(start());
+  MR_ASSIGN_OR_RETURN(const auto reply,
+                      tokenizer_->call(tokenizer::following_request(prompt, generated, {}),
+                                       Deadline::after(kPatience)));
+  MR_ASSIGN_OR_RETURN(auto following, tokenizer::following_text(reply));
+  return std::move(following.text);
+}
+
+}  // namespace millrace::worker
