@@ -1,5 +1,5 @@
 // Arrays of elements as 8-bit floats under one scale (common/pages/kv_scales.h), and back: on the host, by
-// one thread, with the same bits on every processor and as a GPU's (kernels/api/kv_float8.h).
+// one thread, with the same bits on every processor and as a GPU's (kernels/api/float8.h).
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,6 @@
 #include "kernels/api/experts.h"
 #include "kernels/api/float8.h"
 #include "kernels/api/gemm.h"
-#include "kernels/api/kv_float8.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/index/closed_form.h"
 

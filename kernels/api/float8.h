@@ -2,6 +2,9 @@
 // a scale for each output channel; of activations, one for each token. What goes between products is
 // as wide as elsewhere. Where DeviceInfo::float8_products.
 //
+// And K and V on their way to the store under one scale (common/pages/kv_scales.h), and back: bitwise the
+// same on every device as on the host (common/pages/float8_array.h).
+//
 // Scales by row need no second level of accumulation, as blocks of 128 along the sum do: that of a
 // product's tensor cores is all there is (on Hopper some 14 bits; H200, 8,192 rows of an 8B model:
 // 1,190 to 1,330 TFLOP/s, 1.75 to 1.95 times bfloat16's).
@@ -9,6 +12,7 @@
 
 #include <cstdint>
 
+#include "common/dtype.h"
 #include "common/float8.h"
 #include "kernels/api/activation.h"
 #include "kernels/api/matrix.h"
@@ -69,6 +73,36 @@ struct Float8SwigluParams {
   Activation activation;
   float* products = nullptr;  // [m, 2 n] where the device does not fuse the operation
   Matrix out;                 // [m, n], in the compute dtype
+};
+
+// On a GPU elements of a plane, and strides, are multiples of this, and all memory 16-byte aligned.
+inline constexpr int64_t kFloat8Step = 8;
+
+// Plane p of `count` elements: x[p * x_stride + i] becomes codes[p * codes_stride + i], the code nearest
+// to x / scale, of magnitude 448 at most. NaN stays NaN.
+struct Float8EncodeParams {
+  const void* x = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t x_stride = 0;
+  Float8* codes = nullptr;
+  int64_t codes_stride = 0;
+  int64_t num_planes = 1;
+  int64_t count = 0;
+  float scale = 1;
+  float* kept = nullptr;  // where there is one plane, or null: what the codes stand for
+};
+
+// The way back: codes[p * codes_stride + i] * scale, rounded to float32 and then to `dtype`; float16 at
+// most 65,504.
+struct Float8DecodeParams {
+  const Float8* codes = nullptr;
+  int64_t codes_stride = 0;
+  void* x = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t x_stride = 0;
+  int64_t num_planes = 1;
+  int64_t count = 0;
+  float scale = 1;
 };
 
 }  // namespace millrace::kernels

@@ -9,7 +9,6 @@
 #include "kernels/api/experts.h"
 #include "kernels/api/float8.h"
 #include "kernels/api/gemm.h"
-#include "kernels/api/kv_float8.h"
 #include "kernels/api/swiglu.h"
 
 namespace millrace::kernels::ref {

@@ -1,8 +1,8 @@
-// K and V as 8-bit floats and back (kernels/api/kv_float8.h). Bitwise the same for any number of
+// K and V as 8-bit floats and back (kernels/api/float8.h). Bitwise the same for any number of
 // threads and any instruction set.
 #pragma once
 
-#include "kernels/api/kv_float8.h"
+#include "kernels/api/float8.h"
 #include "kernels/cpu/runtime/context.h"
 
 namespace millrace::kernels::cpu {

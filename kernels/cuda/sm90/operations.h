@@ -14,7 +14,6 @@
 #include "kernels/api/estimation.h"
 #include "kernels/api/experts.h"
 #include "kernels/api/float8.h"
-#include "kernels/api/kv_float8.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/index/closed_form.h"

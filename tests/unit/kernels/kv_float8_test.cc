@@ -1,4 +1,4 @@
-#include "kernels/api/kv_float8.h"
+#include "kernels/api/float8.h"
 
 #include <gtest/gtest.h>
 

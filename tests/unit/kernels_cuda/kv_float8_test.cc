@@ -1,5 +1,5 @@
 // K and V to 8-bit floats and back on a GPU: the bits of the reference, which are the CPU's.
-#include "kernels/api/kv_float8.h"
+#include "kernels/api/float8.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
