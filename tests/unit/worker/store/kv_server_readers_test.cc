@@ -13,7 +13,7 @@
 namespace millrace::worker {
 namespace {
 
-constexpr kvstore::KvGeometry kGeometry{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64};
+const kvstore::KvGeometry kGeometry{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64};
 constexpr int64_t kHostSlots = 4;
 
 Deadline ample() {

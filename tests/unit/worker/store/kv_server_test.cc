@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class KvServerTest : public ::testing::Test {
  protected:
-  static constexpr kvstore::KvGeometry kGeometry{
+  static inline const kvstore::KvGeometry kGeometry{
       .num_layers = 1, .num_kv_heads = 1, .first_kv_head = 2, .head_dim = 4};
 
   // A request of three pages, page p filled with p + 1, its digest with p + 0.5.
