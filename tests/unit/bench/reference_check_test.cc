@@ -43,7 +43,7 @@ TEST_F(ReferenceCheck, SeesAWrongOutput) {
     lists.set(h, vertical_slash_lists(1000, 50, 200, static_cast<uint64_t>(h)));
   }
   device_->attention(layer_.attention(lists.view()));
-  const auto right = check_attention(*device_, layer_, lists);
+  const auto right = check_attention(*device_, layer_, lists, 0);
   ASSERT_TRUE(right.ok());
   EXPECT_TRUE(right->ok()) << right->error << " of " << right->allowed;
 
@@ -51,12 +51,12 @@ TEST_F(ReferenceCheck, SeesAWrongOutput) {
   auto* out = static_cast<BFloat16*>(layer_.out());
   BFloat16& element = out[(999 * 4 + kHead) * 64 + 10];
   element = to_bfloat16(to_float(element) + 0.1F);
-  const auto wrong = check_attention(*device_, layer_, lists);
+  const auto wrong = check_attention(*device_, layer_, lists, 0);
   ASSERT_TRUE(wrong.ok());
   EXPECT_FALSE(wrong->ok());
   EXPECT_EQ(wrong->where, "head 3 row 999, 1 of 20 rows");
   element = {0x7fc0};  // NaN
-  EXPECT_FALSE(check_attention(*device_, layer_, lists)->ok());
+  EXPECT_FALSE(check_attention(*device_, layer_, lists, 0)->ok());
 }
 
 TEST_F(ReferenceCheck, SeesAnOutputOfAnotherIndex) {
@@ -64,7 +64,7 @@ TEST_F(ReferenceCheck, SeesAnOutputOfAnotherIndex) {
   for (const int32_t h : heads_) lists.set(h, vertical_slash_lists(1000, 50, 200, 1));
   device_->attention(layer_.attention(lists.view()));
   for (const int32_t h : heads_) lists.set(h, vertical_slash_lists(1000, 50, 100, 2));
-  EXPECT_FALSE(check_attention(*device_, layer_, lists)->ok());
+  EXPECT_FALSE(check_attention(*device_, layer_, lists, 0)->ok());
 }
 
 TEST_F(ReferenceCheck, SeesWrongSumsAndLists) {

@@ -11,6 +11,7 @@
 #include "comm/local/local_transport.h"
 #include "kvclient/device/device_copier.h"
 #include "kvclient/pull_client.h"
+#include "tests/unit/kvclient/fake_copier.h"
 #include "tests/unit/kvclient/paged_cache.h"
 #include "tests/unit/kvclient/stored_ranks.h"
 
@@ -46,32 +47,6 @@ float element(const std::vector<std::byte>& from, DType dtype, size_t i) {
   if (dtype == DType::kFloat32) return read(float{});
   return dtype == DType::kBFloat16 ? read(BFloat16{}) : read(Float16{});
 }
-
-// Of one device, whose memory is this process's.
-class OwnMemoryCopier final : public DeviceCopier {
- public:
-  Result<std::unique_ptr<DeviceLane>> open(int32_t) override {
-    return std::unique_ptr<DeviceLane>(std::make_unique<Lane>());
-  }
-
- private:
-  class Lane final : public DeviceLane {
-   public:
-    Result<std::span<std::byte>> staging(int64_t bytes) override {
-      memory_.resize(std::max(memory_.size(), static_cast<size_t>(bytes)));
-      return std::span(memory_);
-    }
-    Result<void> scatter(int64_t, std::span<const DevicePiece> pieces) override {
-      for (const auto& piece : pieces) {
-        std::memcpy(piece.to, memory_.data() + piece.from, piece.bytes);
-      }
-      return {};
-    }
-
-   private:
-    std::vector<std::byte> memory_;
-  };
-};
 
 // All of the cache in blocks of one layer's K and V, side by side by kv head.
 struct DecodedCache {
@@ -193,9 +168,9 @@ TEST_F(Float8PullTest, DecodesOfTheSamePagesInTheMemoryOfADeviceAndOfRanksOnThis
   const Manifest manifest = as_float8(stored.manifest());
   PullClient client(transport_, {.num_threads = 1,
                                  .pages_per_request = 2,
-                                 .device_copier = std::make_shared<OwnMemoryCopier>()});
+                                 .device_copier = std::make_shared<test::FakeCopier>()});
   // The first pull brings the sockets; the others copy from the ranks' memory.
-  for (const int32_t device : {kHostMemory, kHostMemory, 0}) {
+  for (const int32_t device : {kHostMemory, kHostMemory, 3}) {
     DecodedCache cache(manifest, DType::kBFloat16);
     cache.request.device = device;
     pull(client, manifest, cache.request);
