@@ -68,7 +68,10 @@ class RestartTest(ServiceTestCase):
         first = self.decoded(self.run_prompt(cached_tokens=0))
         self.wait_until_kept(CACHED)
         self.kill(group)
+        self.assertEqual(self.metric("millrace_prefix_cache_kept_bytes"), 0)
         self.start()
+        # Heartbeats have it, behind the message that tells of the prefixes.
+        wait_until("the group's metrics", lambda: self.metric("millrace_prefix_cache_kept_bytes") > 0, PATIENCE_S)
         foreseen = self.metric("millrace_prefix_foreseen_tokens_total")
         again = self.decoded(self.run_prompt(cached_tokens=CACHED))
         # In steps of 512 tokens: the group has told its coordinator.
