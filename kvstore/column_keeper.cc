@@ -30,10 +30,6 @@ ColumnKeeper::ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeome
       mutex_(mutex),
       reserve_(std::move(reserve)) {}
 
-std::vector<PageContentKey> ColumnKeeper::keys() const {
-  return keeps() ? archive_->keys() : std::vector<PageContentKey>();
-}
-
 ArchiveStats ColumnKeeper::stats() const {
   return keeps() ? archive_->stats() : ArchiveStats();
 }

@@ -37,7 +37,6 @@ class ColumnKeeper {
 
   bool keeps() const { return archive_ != nullptr; }
   bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
-  std::vector<PageContentKey> keys() const;
   // Under the store's lock: a column that came into the cache, to be saved.
   void remembered(const PageContentKey& key);
   // Waits for the column that is pinned to be saved, and holds off the next one: pinned ones do not give way.

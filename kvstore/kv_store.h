@@ -286,8 +286,6 @@ class KvStore {
   // `deadline`. Returns how many are not.
   virtual int64_t keep_cached(Deadline deadline) = 0;
   virtual bool keeps_prefixes() const = 0;
-  // Pages that are kept.
-  virtual std::vector<PageContentKey> kept_keys() const = 0;
 
   virtual KvStoreStats stats() const = 0;
 

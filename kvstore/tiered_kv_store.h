@@ -86,7 +86,6 @@ class TieredKvStore final : public KvStore {
   bool tend(Deadline deadline) override;
   int64_t keep_cached(Deadline deadline) override { return keeper_.save_all(deadline) * rows(); }
   bool keeps_prefixes() const override { return keeper_.keeps(); }
-  std::vector<PageContentKey> kept_keys() const override { return keeper_.keys(); }
   KvStoreStats stats() const override;
   void prefault(int num_threads, const Prefault::Then& then) override {
     io_.prefault(num_threads, then);

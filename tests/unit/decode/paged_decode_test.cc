@@ -6,6 +6,7 @@
 
 #include <boost/json.hpp>
 #include <fstream>
+#include <functional>
 
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
@@ -196,11 +197,13 @@ TEST_F(PagedDecodeTest, TooLittleMemoryIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("16 pages"));
 }
 
-// A model with windows, by Transformers' tokens: architectures/make_models.py. Of 37 tokens in layers 0
-// and 2: the last page but one is cut within, and after a while the window begins among new tokens.
-TEST(WindowedDecode, GivesTransformersTokens) {
+// Both kinds of attention and two degrees of parallelism, by Transformers' tokens
+// (architectures/make_models.py). `also`: of each report, behind a prompt of `num_tokens`.
+using AlsoCheck = std::function<void(const DecodeReport&, AttentionMode, size_t num_tokens)>;
+
+void expect_golden_tokens(const std::string& name, const AlsoCheck& also) {
   const std::string model =
-      std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/window_ministral";
+      std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + name;
   std::ifstream file(model + "/golden.json");
   const auto golden = boost::json::parse(file).as_array();
   ASSERT_EQ(golden.size(), 2u);
@@ -215,58 +218,40 @@ TEST(WindowedDecode, GivesTransformersTokens) {
     const auto manifest = kvclient::from_protocol(served.manifest());
     for (const auto attention : {AttentionMode::kDense, AttentionMode::kProgressive}) {
       for (const int tp : {1, 2}) {
-        SCOPED_TRACE(fmt::format("{} tokens, tp {}", tokens.size(), tp));
+        SCOPED_TRACE(fmt::format("{}, {} tokens, tp {}", name, tokens.size(), tp));
         DecodeOptions options{.model_directory = model,
                               .tp = tp,
                               .max_tokens = static_cast<int32_t>(expected.size()),
                               .timeout = std::chrono::minutes(1),
                               .attention = attention};
-        options.progressive.mass = 1;  // of layer 1, which has no window
+        options.progressive.mass = 1;  // of layers that have no window
         const auto report = decode(transport, manifest, options);
         ASSERT_TRUE(report.ok()) << report.error().to_string();
         EXPECT_EQ(report->token_ids, expected);
-        if (attention == AttentionMode::kDense || tokens.size() < 100) continue;
-        // A window's pages alone: one or two of a kv head and token.
-        const auto& touched = report->progressive.attention.pages_touched;
-        const auto steps = static_cast<int64_t>(expected.size()) - 1;
-        EXPECT_LE(touched[0], 2 * 2 * steps);
-        EXPECT_EQ(touched[1], 2 * 11 * steps);
+        also(*report, attention, tokens.size());
       }
     }
   }
 }
 
+// Windows of 37 tokens in layers 0 and 2: the last page but one is cut within, and after a while the
+// window begins among new tokens.
+TEST(WindowedDecode, GivesTransformersTokens) {
+  expect_golden_tokens("window_ministral",
+                       [](const DecodeReport& report, AttentionMode attention, size_t num_tokens) {
+                         if (attention == AttentionMode::kDense || num_tokens < 100) return;
+                         // A window's pages alone: one or two of a kv head and token.
+                         const auto& touched = report.progressive.attention.pages_touched;
+                         const int64_t steps = std::ssize(report.token_ids) - 1;
+                         EXPECT_LE(touched[0], 2 * 2 * steps);
+                         EXPECT_EQ(touched[1], 2 * 11 * steps);
+                       });
+}
+
 // Scaled embeddings, norms after a half and sinks, on the decode node's side.
 TEST(ArchitectureDecode, GivesTransformersTokens) {
   for (const char* name : {"gemma3", "glm4", "gpt-oss", "gpt-oss-mxfp4"}) {
-    const std::string model =
-        std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + name;
-    std::ifstream file(model + "/golden.json");
-    const auto golden = boost::json::parse(file).as_array();
-    for (const auto& entry : golden) {
-      const auto tokens = boost::json::value_to<std::vector<int32_t>>(entry.at("prompt_token_ids"));
-      const auto expected =
-          boost::json::value_to<std::vector<int32_t>>(entry.at("generated_token_ids"));
-      comm::LocalTransport transport;
-      const testing::FakeClock clock;
-      const ServedPrompt served(transport, clock,
-                                {.model_directory = model, .grid = {1, 2}, .tokens = tokens});
-      const auto manifest = kvclient::from_protocol(served.manifest());
-      for (const auto attention : {AttentionMode::kDense, AttentionMode::kProgressive}) {
-        for (const int tp : {1, 2}) {
-          SCOPED_TRACE(fmt::format("{}, tp {}", name, tp));
-          DecodeOptions options{.model_directory = model,
-                                .tp = tp,
-                                .max_tokens = static_cast<int32_t>(expected.size()),
-                                .timeout = std::chrono::minutes(1),
-                                .attention = attention};
-          options.progressive.mass = 1;
-          const auto report = decode(transport, manifest, options);
-          ASSERT_TRUE(report.ok()) << report.error().to_string();
-          EXPECT_EQ(report->token_ids, expected);
-        }
-      }
-    }
+    expect_golden_tokens(name, [](const DecodeReport&, AttentionMode, size_t) {});
   }
 }
 
