@@ -150,7 +150,7 @@ Result<void> ColumnKeeper::restore(const PageContentKey& key, int64_t sequence) 
   MR_RETURN_IF_ERROR(reserve_(num_rows, sequence));
   std::shared_ptr<PageColumn> column;
   std::vector<PageSlots> slots;
-  const auto loaded = archive_->load(
+  auto loaded = archive_->load(
       key,
       [&](const PrefixArchive::Table& table) -> Result<void> {
         column = std::make_shared<PageColumn>(kNoRequest, geometry_, table.page,

@@ -36,7 +36,7 @@ PoolOptions own_pools(PoolOptions options, RankRuntime& runtime) {
 
 // Of pages in 8-bit floats, what their codes mean.
 std::string page_scales(const RankRuntime& runtime) {
-  const auto scales = runtime.kv_scales();
+  const auto& scales = runtime.kv_scales();
   if (scales == nullptr) return "none";
   return fmt::format("{:016x}", checksum(std::as_bytes(std::span(*scales))));
 }
