@@ -62,7 +62,7 @@ Result<void> HostPages::fetch(std::span<const PageName> names, FetchUrgency urge
   }
   std::sort(pages.begin(), pages.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
-  const auto fetched = source_.fetch(pages, urgency, deadline);
+  auto fetched = source_.fetch(pages, urgency, deadline);
   const std::lock_guard lock(mutex_);
   for (const PageName& name : names) {
     states_[number_of(name)] = fetched.ok() ? State::kHere : State::kAbsent;

@@ -127,8 +127,11 @@ Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results,
   }
   if (prompt->text) {
     auto text = text_.read(prompt->token_ids, result->generated_token_ids);
-    if (text.ok()) result->generated_text = *std::move(text);
-    if (!text.ok()) spdlog::warn("prompt '{}': no text: {}", id, text.error().message);
+    if (text.ok()) {
+      result->generated_text = *std::move(text);
+    } else {
+      spdlog::warn("prompt '{}': no text: {}", id, text.error().message);
+    }
   }
   ++summary.num_ok;
   summary.num_tokens += result->num_tokens;
