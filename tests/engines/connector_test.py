@@ -1,16 +1,26 @@
 #!/usr/bin/env python3
-"""What MillraceConnector decides without an engine: options, versions, models; and its place in vLLM's interface."""
+"""What MillraceConnector decides without an engine: options, versions, models; its place in vLLM's interface; and where a cache in 8-bit floats
+lands."""
+import http.server
 import inspect
+import json
+import math
+import threading
 import types
 import unittest
+from unittest import mock
 
+import torch
 import vllm
+from millrace_kv import worker_side
 from millrace_kv._library import MillraceError
 from millrace_kv.connector import MillraceConnector, check_vllm_version
-from millrace_kv.messages import LoadFailures
+from millrace_kv.messages import Load, LoadFailures
 from millrace_kv.model_shape import ModelShape
 from millrace_kv.options import Options
 from millrace_kv.scheduler_side import SchedulerSide, _Remote
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode
 
 GIVEN = {"coordinator": "host:8000"}
 SHAPE = ModelShape(num_layers=5, num_kv_heads=2, head_dim=128, dtype="bfloat16", vocab_size=2048)
@@ -52,12 +62,17 @@ class ModelTest(unittest.TestCase):
     def test_another_model_is_told_by_its_numbers(self):
         same = {"num_layers": 5, "num_kv_heads": 2, "head_dim": 128, "dtype": "bfloat16"}
         self.assertEqual(SHAPE.difference_to_manifest(types.SimpleNamespace(**same)), "")
-        for name, other in ("num_layers", 6), ("num_kv_heads", 4), ("head_dim", 64), ("dtype", "float32"), ("dtype", "float8_e4m3"):
+        for name, other in ("num_layers", 6), ("num_kv_heads", 4), ("head_dim", 64), ("dtype", "float32"), ("dtype", "float16"):
             difference = SHAPE.difference_to_manifest(types.SimpleNamespace(**{**same, name: other}))
             self.assertEqual(difference, f"{name} {other} and not {same[name]}")
         offer = {"num_layers": 5, "dtype": "bfloat16", "vocab_size": 2048}
         self.assertEqual(SHAPE.difference_to_offer(offer), "")
         self.assertEqual(SHAPE.difference_to_offer({**offer, "vocab_size": 32000}), "vocab_size 32000 and not 2048")
+
+    def test_a_cache_in_8_bit_floats_is_of_the_model_that_has_its_other_numbers(self):
+        float8 = {"num_layers": 5, "num_kv_heads": 2, "head_dim": 128, "dtype": "float8_e4m3"}
+        self.assertEqual(SHAPE.difference_to_manifest(types.SimpleNamespace(**float8)), "")
+        self.assertEqual(SHAPE.difference_to_manifest(types.SimpleNamespace(**{**float8, "head_dim": 64})), "head_dim 64 and not 128")
 
 
 class FailuresTest(unittest.TestCase):
@@ -90,11 +105,187 @@ class FakePrefill:
         self.calls.append("close")
 
 
-def scheduler_side():
+def vllm_config(**parts):
     shape = {"get_total_num_hidden_layers": 5, "get_total_num_kv_heads": 2, "get_head_size": 128, "get_vocab_size": 2048}
     model = types.SimpleNamespace(dtype="torch.bfloat16", served_model_name="fixture",
                                   **{name: lambda value=value: value for name, value in shape.items()})
-    return SchedulerSide(Options.parse(GIVEN), types.SimpleNamespace(model_config=model), 16)
+    return types.SimpleNamespace(model_config=model, **parts)
+
+
+def scheduler_side(**options):
+    return SchedulerSide(Options.parse({**GIVEN, **options}), vllm_config(), 16)
+
+
+def prompt_request():
+    """As vLLM's scheduler has one."""
+    return types.SimpleNamespace(request_id="vllms", num_prompt_tokens=2048, prompt_token_ids=[0] * 2048, kv_transfer_params=None, prompt_embeds=None,
+                                 mm_features=(), lora_request=None, pooling_params=None, resumable=False, skip_reading_prefix_cache=False,
+                                 num_preemptions=0, num_output_tokens=0, cache_salt=None)
+
+
+class Offers(http.server.BaseHTTPRequestHandler):
+    """A coordinator that has a model, and refuses all prompts. Its server's `asked` is what came."""
+
+    def do_GET(self):
+        self.server.asked.append(f"GET {self.path.partition('?')[0]}")
+        self.answer(200, {"data": [self.server.offer]})
+
+    def do_POST(self):
+        self.server.asked.append(f"POST {self.path.partition('?')[0]}")
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(503, {"error": {"type": "unavailable", "message": "no group"}})
+
+    def do_DELETE(self):
+        self.answer(404, {"error": {"type": "not_found", "message": "no such request"}})
+
+    def answer(self, status, body):
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+class OfferTest(unittest.TestCase):
+    def asked(self, **offer):
+        """What the coordinator with this model was asked for one prompt, and why that is vLLM's in the end."""
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Offers)
+        server.offer, server.asked = {"id": "fixture", "num_layers": 5, "dtype": "bfloat16", "vocab_size": 2048, **offer}, []
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        side = scheduler_side(coordinator=f"127.0.0.1:{server.server_port}")
+        side._say = mock.Mock()
+        try:
+            request, promised = prompt_request(), (None, False)
+            while promised[0] is None:
+                promised = side.num_matched_tokens(request, 0)
+                if request.request_id in side._remotes:
+                    side._remotes[request.request_id].events.ended.wait(60)
+            self.assertEqual(promised, (0, False))
+            return server.asked, side._say.call_args.args[2]
+        finally:
+            side.close()
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def test_a_group_of_another_model_or_type_gets_no_prompt(self):
+        for name, other in ("dtype", "float32"), ("num_layers", 6), ("vocab_size", 32000):
+            with self.subTest(name=name):
+                asked, why = self.asked(**{name: other})
+                self.assertEqual(asked, ["GET /v1/models"])
+                self.assertRegex(why, f"^unsupported: .* is another than vLLM's: {name} {other} and not ")
+
+    def test_one_of_the_same_gets_it(self):
+        self.assertEqual(self.asked(), (["GET /v1/models", "POST /v1/prefill"], "unavailable: no group"))
+
+
+class OwnCacheTest(unittest.TestCase):
+    def promised(self, cache_dtype, dtype, quant_mode):
+        """What a vLLM that keeps its KV cache so is promised for a prompt, whether that is prefilled, and what it logs."""
+        spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=128, dtype=dtype, kv_quant_mode=quant_mode)
+        config = vllm_config(kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config=GIVEN, is_kv_consumer=True),
+                             parallel_config=types.SimpleNamespace(), cache_config=types.SimpleNamespace(cache_dtype=cache_dtype))
+        groups = [types.SimpleNamespace(kv_cache_spec=spec, layer_names=[f"layers.{layer}" for layer in range(5)])]
+        with mock.patch("millrace_kv.scheduler_side.Coordinator") as coordinator, mock.patch("millrace_kv.connector.logger.warning") as said:
+            prefill = coordinator.return_value.prefill
+            prefill.return_value.manifest.return_value = None
+            connector = MillraceConnector(config, KVConnectorRole.SCHEDULER, types.SimpleNamespace(kv_cache_groups=groups))
+            promised = connector.get_num_new_matched_tokens(prompt_request(), 0)
+            connector.shutdown()
+        return promised, prefill.called, [call.args[0] % call.args[1:] for call in said.call_args_list]
+
+    def test_one_in_8_bit_floats_leaves_all_prompts_to_vllm_and_says_so_at_start(self):
+        self.assertEqual(self.promised("fp8", torch.uint8, KVQuantMode.FP8_PER_TENSOR), (
+            (0, False), False, ["MillraceConnector leaves all prompts to vLLM: the KV cache is kept as fp8 (torch.uint8), the model computes in bfloat16"]))
+
+    def test_one_in_the_models_type_has_them_prefilled(self):
+        self.assertEqual(self.promised("auto", torch.bfloat16, KVQuantMode.NONE), ((None, False), True, []))
+
+
+class LandingTest(unittest.TestCase):
+    """The second of vLLM's two ranks takes the second kv head of tokens 32 to 99 of a cache in 8-bit floats."""
+
+    NUM_LAYERS, NUM_HEADS, HEAD_DIM, NUM_TOKENS = 3, 2, 8, 100
+    FIRST_TOKEN, BLOCK_TOKENS, KERNEL_TOKENS, NUM_BLOCKS = 32, 32, 16, 9
+    BLOCK_IDS = [7, 2, 5]
+    SCALES = [(3 / 64, 1.0), (0.5, 13 / 1024), (3.0, 0.25)]
+    MARK = -1234.0
+
+    def setUp(self):
+        numbers = torch.Generator().manual_seed(1)
+        codes = torch.randint(0, 256, (self.NUM_LAYERS, 2, self.NUM_HEADS, self.NUM_TOKENS, self.HEAD_DIM), generator=numbers, dtype=torch.uint8)
+        codes[codes & 0x7F == 0x7F] = 0  # no number
+        self.codes = codes
+
+    @staticmethod
+    def e4m3(code):
+        """By the table of the format: sign, 4 bits of exponent with bias 7, 3 of mantissa."""
+        exponent, mantissa = code >> 3 & 15, code & 7
+        magnitude = math.ldexp(mantissa, -9) if exponent == 0 else math.ldexp(8 + mantissa, exponent - 10)
+        return -magnitude if code & 0x80 else magnitude
+
+    def pull(self, manifest, layers, block_ids, *, timeout_s, first_layer=0, first_kv_head=0, first_token=0, num_tokens=None, feed=None,
+             decode_float8=False):
+        """As Client.pull: what it refuses, and numbers where they belong."""
+        if not decode_float8:
+            raise MillraceError("unsupported", "nothing is decoded unless the request says so")
+        for layer, halves in enumerate(layers, first_layer):
+            for half, view in enumerate(halves):
+                heads = slice(first_kv_head, first_kv_head + view.shape[1])
+                numbers = self.codes[layer, half, heads].view(torch.float8_e4m3fn).float() * self.SCALES[layer][half]
+                for token in range(num_tokens):
+                    view[block_ids[token // view.shape[2]], :, token % view.shape[2]] = numbers[:, first_token + token].to(view.dtype)
+        return mock.Mock(**{"stats.return_value": {"bytes": 0, "seconds": 0.0}})
+
+    def landed(self, dtype, staged):
+        """vLLM's caches after the load, and what was brought into the order of the CPU's attention: (layer, ids)."""
+        name = str(dtype).removeprefix("torch.")
+        shape = ModelShape(self.NUM_LAYERS, self.NUM_HEADS, self.HEAD_DIM, name, 2048)
+        row = 2 * self.HEAD_DIM * dtype.itemsize
+        # Pieces of two kernel blocks.
+        options = Options.parse({**GIVEN, "staging_bytes": 2 * 2 * self.KERNEL_TOKENS * row})
+        worker = worker_side.WorkerSide(options, shape, self.BLOCK_TOKENS, tp_size=2, tp_rank=1)
+        self.addCleanup(worker.close)
+        caches = {f"layers.{layer}.attn": torch.full((2 * self.NUM_BLOCKS, 1, self.KERNEL_TOKENS, 2 * self.HEAD_DIM), self.MARK, dtype=dtype)
+                  for layer in range(self.NUM_LAYERS)}
+        worker.register(caches)
+        worker._layers.staged = staged
+        worker._client.close()
+        worker._client = types.SimpleNamespace(pull=self.pull, close=lambda: None)
+        worker._coordinator = types.SimpleNamespace(follow=lambda request_id: types.SimpleNamespace(feed=None, close=lambda: None))
+        manifest = types.SimpleNamespace(num_layers=self.NUM_LAYERS, num_kv_heads=self.NUM_HEADS, head_dim=self.HEAD_DIM, dtype="float8_e4m3",
+                                         request_id="ours")
+        load = Load("vllms", "", self.BLOCK_IDS, self.FIRST_TOKEN, self.NUM_TOKENS - self.FIRST_TOKEN)
+        in_order, packed = list(caches.values()), []
+
+        def pack(cache, ids):
+            packed.append((next(layer for layer, one in enumerate(in_order) if one is cache), ids.tolist()))
+        with mock.patch.object(worker_side, "Manifest", return_value=manifest), \
+                mock.patch.object(worker_side.current_platform, "pack_kv_cache", pack):
+            worker._load(load, worker_side._LoadState(None))
+        return in_order, packed
+
+    def test_every_way_into_vllms_blocks_brings_what_the_codes_stand_for(self):
+        for dtype in torch.bfloat16, torch.float16, torch.float32:
+            for staged in False, True:
+                with self.subTest(dtype=dtype, staged=staged):
+                    caches, packed = self.landed(dtype, staged)
+                    for layer, cache in enumerate(caches):
+                        blocks = cache.view(self.NUM_BLOCKS, self.BLOCK_TOKENS, 2, self.HEAD_DIM)
+                        for token in range(self.FIRST_TOKEN, self.NUM_TOKENS):
+                            at = token - self.FIRST_TOKEN
+                            expected = [[torch.tensor(self.e4m3(int(code)) * self.SCALES[layer][half], dtype=torch.float32)
+                                         for code in self.codes[layer, half, 1, token]] for half in range(2)]
+                            found = blocks[self.BLOCK_IDS[at // self.BLOCK_TOKENS], at % self.BLOCK_TOKENS]
+                            self.assertTrue(torch.equal(found, torch.tensor(expected).to(dtype)), f"layer {layer}, token {token}")
+                        untouched = [block for block in range(self.NUM_BLOCKS) if block not in self.BLOCK_IDS]
+                        self.assertTrue(bool((blocks[untouched] == self.MARK).all()), f"layer {layer}")
+                        self.assertEqual(sorted(id for its_layer, ids in packed for id in ids if its_layer == layer), [4, 5, 10, 14, 15])
+
 
 
 class ManifestTest(unittest.TestCase):
@@ -105,6 +296,8 @@ class ManifestTest(unittest.TestCase):
                                          is_partial=False)
         remote = _Remote(types.SimpleNamespace(manifest=lambda: manifest), 0.0, "ours", "lease")
         request = types.SimpleNamespace(num_prompt_tokens=2048)
+        self.assertIs(side._take_manifest(remote, request), manifest)
+        manifest.dtype = "float8_e4m3"
         self.assertIs(side._take_manifest(remote, request), manifest)
         manifest.is_partial = True
         with self.assertRaisesRegex(MillraceError, r"unsupported: the cache of request 'ours' is kept in part \(kv_budget\)"):

@@ -1,4 +1,6 @@
 """MillraceConnector with what a test asks for by files in a folder, which worker processes see as well."""
+import dataclasses
+import json
 import os
 import time
 
@@ -16,6 +18,14 @@ def path(name):
     return os.path.join(DIRECTORY, name)
 
 
+def unscaled(manifest):
+    """That of a cache in 8-bit floats as if its scales were 1."""
+    fields = json.loads(manifest)
+    for name in "k_scales", "v_scales":
+        fields["layout"][name] = [1.0] * len(fields["layout"][name])
+    return json.dumps(fields)
+
+
 class TroubleConnector(MillraceConnector):
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
@@ -26,6 +36,8 @@ class TroubleConnector(MillraceConnector):
         while os.path.exists(path("hold")) and not state.cancelled:
             time.sleep(0.01)
         self._worker._layers.staged = os.path.exists(path("staged"))
+        if os.path.exists(path("unscaled")):
+            load = dataclasses.replace(load, manifest=unscaled(load.manifest))
         self._pull(load, state)
         if os.path.exists(path("zero")):
             layers = self._worker._layers

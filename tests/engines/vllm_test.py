@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """vLLM, in this process and on a CPU, with MillraceConnector and a real group of TP 2 x CP 2: right answers, one computed token a prompt, and
-right answers after every kind of trouble. MILLRACE_VLLM_TP: vLLM's own ranks (default 1)."""
+right answers after every kind of trouble. Once with a group whose cache is in 8-bit floats. MILLRACE_VLLM_TP: vLLM's own ranks (default 1)."""
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -33,11 +34,26 @@ MIN_TOKENS = 1000
 NUM_LAYERS = 5
 NEW_TOKENS = 6  # the record's four digits, and what comes after
 RETRY_AFTER_S = 0.5
+# Of K and of V, by layer: what their largest magnitudes need on prompts like these, as calibration leaves them in a checkpoint.
+SCALES = (0.05, 0.03), (0.02, 0.01), (0.04, 0.015), (0.04, 0.03), (0.06, 0.06)
 LONG = 8192 if TP == 1 else 4096  # long enough to do something in the middle of it
 
 
 def prompt(num_tokens, seed):
     return make_prompt(num_tokens, seed)["prompt_token_ids"]
+
+
+def scaled_model(directory):
+    """The fixture as a checkpoint that has scales for its KV cache."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    model = os.path.join(directory, "scaled", "fixture")
+    shutil.copytree(MODEL_DIR, model)
+    tensors = load_file(os.path.join(MODEL_DIR, "model.safetensors"))
+    for layer, scales in enumerate(SCALES):
+        tensors.update({f"model.layers.{layer}.self_attn.{name}_scale": torch.tensor(scale) for name, scale in zip("kv", scales)})
+    save_file(tensors, os.path.join(model, "model.safetensors"))
+    return model
 
 
 # Nothing that a second rank changes.
@@ -159,6 +175,12 @@ class VllmTest(ServiceTestCase):
         self.assertEqual((self.vllm.connector._scheduler._remotes, self.vllm.connector._scheduler._left), ({}, set()))
         wait_until("the end of all leases", lambda: self.metric("millrace_active_leases") == 0, 30)
 
+    def end_group(self):
+        self.group.terminate()
+        self.group.wait(60)
+        self.service.groups.remove(self.group)
+        wait_until("no group", lambda: not self.service.ready(), 30)
+
     def metric(self, name):
         text = self.service.get("/metrics")[2]
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
@@ -203,6 +225,22 @@ class VllmTest(ServiceTestCase):
         self.assertEqual(computed, 1)
         self.assertNotEqual(answer[:4], record["answer_token_ids"])
         self.assertEqual(self.vllm.answer(record["prompt_token_ids"])[0][:4], record["answer_token_ids"])
+
+    def test_a_cache_in_8_bit_floats_comes_as_what_it_stands_for(self):
+        self.end_group()
+        type(self).group = self.service.start_group(*GROUP, "--model", scaled_model(self.service.directory.name), "--kv-cache-dtype", "fp8", cp=2)
+        self.addCleanup(self.end_group)  # the next test starts the usual one
+        for num_tokens in (1500, 3001, 4096) if TP == 1 else (1500,):
+            record = make_prompt(num_tokens, seed=num_tokens)
+            for staged in (False, True) if TP == 1 else (False,):
+                with self.subTest(num_tokens=num_tokens, staged=staged), trouble("staged") if staged else contextlib.nullcontext():
+                    answer, computed = self.vllm.answer(record["prompt_token_ids"])
+                    self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 1))
+        # The control: the codes themselves are not what the answers come from.
+        with trouble("unscaled"):
+            answer, computed = self.vllm.answer(record["prompt_token_ids"])
+        self.assertEqual(computed, 1)
+        self.assertNotEqual(answer[:4], record["answer_token_ids"])
 
     def test_a_pulled_request_that_vllm_preempts_ends_with_the_same_answer(self):
         block_tokens = self.vllm.scheduler.cache_config.block_size

@@ -1,6 +1,9 @@
 """The numbers by which a cache of Millrace and one of vLLM are the same, and what vLLM can have that a cache of Millrace cannot."""
 from dataclasses import dataclass
 
+# Of a cache whose pages are decoded into the model's type as they are pulled.
+FLOAT8 = "float8_e4m3"
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -21,11 +24,13 @@ class ModelShape:
 
     def difference_to_manifest(self, manifest):
         """ "" when a cache with this manifest is one of this model."""
-        return self._differences((name, getattr(manifest, name), getattr(self, name))
-                                 for name in ("num_layers", "num_kv_heads", "head_dim", "dtype"))
+        names = ["num_layers", "num_kv_heads", "head_dim"]
+        if manifest.dtype != FLOAT8:
+            names.append("dtype")
+        return self._differences((name, getattr(manifest, name), getattr(self, name)) for name in names)
 
     def difference_to_offer(self, offer):
-        """The same for an entry of GET /v1/models."""
+        """The same for an entry of GET /v1/models. Its dtype is what the group computes in; whether pages are in 8-bit floats the manifest says."""
         return self._differences((name, offer.get(name), getattr(self, name)) for name in ("num_layers", "dtype", "vocab_size"))
 
 

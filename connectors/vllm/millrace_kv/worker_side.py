@@ -1,6 +1,7 @@
 """The connector in a worker process of vLLM, one a tensor parallel rank: pulls this rank's heads into vLLM's blocks.
 
-A load runs on a thread: it follows the events of its prefill, pulls each layer as soon as it is there, and is reported once."""
+A load runs on a thread: it follows the events of its prefill, pulls each layer as soon as it is there, and is reported once. A cache in 8-bit
+floats is decoded by the library as it lands, in vLLM's blocks or on its way to them."""
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -203,7 +204,8 @@ class WorkerSide:
 
     def _start(self, manifest, destinations, ids, events, state, deadline, **range_):
         left = max(deadline - time.monotonic(), 0.001)
-        return state.add(self._client.pull(manifest, destinations, ids, timeout_s=left, first_kv_head=self._first_head, feed=events.feed, **range_))
+        return state.add(self._client.pull(manifest, destinations, ids, timeout_s=left, first_kv_head=self._first_head, feed=events.feed,
+                                           decode_float8=True, **range_))
 
     @staticmethod
     def _wait_layer(pull, layer, state, events):
