@@ -2,20 +2,22 @@
 """vLLM's OpenAI server with MillraceConnector under load: right answers, what vLLM's own counters say, and the same while groups are killed.
 
     build/engines/venv/bin/python bench/engines/openai_campaign.py --bin build/release/bin [--prompts 100] [--concurrency 4] [--tokens 4096 16384]
-        [--tp 1] [--groups 2x2 ...] [--head-plan dense] [--own] [--decode] [--kills 0] [--aborts 0] [--blocks 0] [--answer-tokens 4]
-        [--limit-s S] [--output FILE]
+        [--tp 1] [--groups 2x2 ...] [--head-plan dense] [--kv-cache-dtype auto] [--own] [--decode] [--kills 0] [--aborts 0] [--blocks 0]
+        [--answer-tokens 4] [--limit-s S] [--output FILE]
 
 A coordinator, a group of the fixture model (TP x CP) and vLLM as processes of this machine; every prompt is sent once, as token ids, to
-/v1/completions. --groups: one after the other, all prompts to each. --own: compares with vLLM's own prefill of each prompt. --decode: compares
-with millrace-decode after a prefill of its own under the same plan. --kills: kills of the group in random phases; prompts go on until the last.
---aborts: clients that hang up in random phases, beside the prompts. --blocks: size of vLLM's KV cache; a small one and a large --answer-tokens
-make vLLM preempt requests. --limit-s: after so long no
-more prompts are sent, and no more groups killed; the table says how many were. A record's four digits decide what is right; further tokens are compared with --own only.
+/v1/completions. --groups: one after the other, all prompts to each. --kv-cache-dtype: the group's; vLLM's cache is in bfloat16. --own: compares
+with vLLM's own prefill of each prompt. --decode: compares with millrace-decode after a prefill of its own under the same plan. --kills: kills of
+the group in random phases; prompts go on until the last. --aborts: clients that hang up in random phases, beside the prompts. --blocks: size of
+vLLM's KV cache; a small one and a large --answer-tokens make vLLM preempt requests. --limit-s: after so long no more prompts are sent, and no
+more groups killed; the table says how many were. A record's four digits decide what is right; further tokens are compared with --own only, and
+need not be the same where the group's cache is in 8-bit floats.
 
-Prints JSON, and appends a table to --output. Exit status 1 for a wrong or other answer, one that does not come, an error, and a block or a lease
-that stays. Needs what tests/engines/run has installed."""
+Prints JSON, and appends a table to --output. Exit status 1 for a wrong or other answer, one that does not come, an error, a client that failed
+(why is said at once, and the others go on), and a block or a lease that stays. Needs what tests/engines/run has installed."""
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import random
@@ -23,6 +25,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -59,12 +62,11 @@ class Gate:
 class Campaign:
     def __init__(self, arguments, service, server, prompts):
         self.arguments, self.service, self.server = arguments, service, server
-        self._prompts = prompts  # yields prompts without end
-        self._prompts_lock = threading.Lock()
+        self._prompts = prompts
         self._gate = Gate()
 
     def group_options(self):
-        return "--dtype", "bfloat16", "--head-plan", self.arguments.head_plan
+        return "--dtype", "bfloat16", "--head-plan", self.arguments.head_plan, "--kv-cache-dtype", self.arguments.kv_cache_dtype
 
     def run(self, grid):
         """A row of the table."""
@@ -74,14 +76,16 @@ class Campaign:
         group = self.service.start_group(*self.group_options(), tp=tp, cp=cp)
         before = self.server.counters()
         began = time.monotonic()
-        outcomes, killer, hung_up = self._load(group, tp, cp)
+        outcomes, killer, hung_up, failures = self._load(group, tp, cp)
         seconds = time.monotonic() - began
         wait_until("vLLM at rest", self.server.at_rest, 60)
         counted = {name: value - before[name] for name, value in self.server.counters().items()}
         verdicts = Counter(verdict for _, verdict, _ in outcomes)
-        row = {"vllm tp": self.arguments.tp, "group": f"{tp}x{cp}", "plan": self.arguments.head_plan, "answers": len(outcomes),
+        row = {"vllm tp": self.arguments.tp, "group": f"{tp}x{cp}", "plan": self.arguments.head_plan,
+               "group's KV cache": self.arguments.kv_cache_dtype, "answers": len(outcomes),
                "prompt tokens": sum(len(prompt["prompt_token_ids"]) for prompt, _, _ in outcomes), "seconds": round(seconds),
                "right": verdicts["right"], "wrong": verdicts["wrong"], "errors": verdicts["error"], "hung": verdicts["hung"],
+               "failed clients": len(failures),
                "prompt tokens vLLM computed": counted["computed"], "brought": counted["external_kv_transfer"]}
         if killer:
             row.update({"kills": sum(killer.moments.values()), **{f"killed {moment}": count for moment, count in sorted(killer.moments.items())},
@@ -100,7 +104,7 @@ class Campaign:
         return row
 
     def _passed(self, row):
-        good = row["wrong"] == row["errors"] == row["hung"] == 0
+        good = row["wrong"] == row["errors"] == row["hung"] == row["failed clients"] == 0
         if not (self.arguments.kills or self.arguments.aborts or self.arguments.blocks):
             good = good and row["prompt tokens vLLM computed"] == row["answers"] and row["brought"] == row["prompt tokens"]
         if self.arguments.own:
@@ -110,37 +114,44 @@ class Campaign:
         return good
 
     def _load(self, group, tp, cp):
-        """([(prompt, verdict, token ids)], killer or None, requests that were given up before their answer)"""
+        """([(prompt, verdict, token ids)], killer or None, requests that were given up before their answer, what clients failed with)"""
         from group_killer import GroupKiller
         killer = None
         if self.arguments.kills:
             killer = GroupKiller(self.service, group, lambda: self.service.start_group(*self.group_options(), tp=tp, cp=cp, wait=False),
                                  self.arguments.kills, self._gate.quiet)
-        left, deadline = [self.arguments.prompts], time.monotonic() + self.arguments.limit_s
+        numbers, deadline = itertools.count(1), time.monotonic() + self.arguments.limit_s
+        outcomes, failures = [], []
 
         def answer():
-            outcomes = []
             while True:
-                with self._prompts_lock:
-                    left[0] -= 1
-                    out_of_time = time.monotonic() > deadline
-                    if out_of_time and killer:
-                        killer.stop()
-                    if (left[0] < 0 or out_of_time) and (killer is None or killer.done()):
-                        return outcomes
-                    prompt = next(self._prompts)
-                    number = self.arguments.prompts - left[0]
+                number, out_of_time = next(numbers), time.monotonic() > deadline
+                if out_of_time and killer:
+                    killer.stop()
+                if (number > self.arguments.prompts or out_of_time) and (killer is None or killer.done()):
+                    return
+                prompt = self._prompts.next()
                 with self._gate:
-                    outcomes.append((prompt, *self._ask(prompt)))
-                if number % 10 == 0 or outcomes[-1][1] != "right":
-                    print(f"request {number}: {outcomes[-1][1:]}", file=sys.stderr, flush=True)
+                    outcome = prompt, *self._ask(prompt)
+                outcomes.append(outcome)
+                if number % 10 == 0 or outcome[1] != "right":
+                    print(f"request {number}: {outcome[1:]}", file=sys.stderr, flush=True)
+
+        def told(work):
+            """What a client fails with is said at once: the others may go on for hours."""
+            try:
+                return work()
+            except Exception as why:
+                failures.append(why)
+                traceback.print_exc()
+
         with concurrent.futures.ThreadPoolExecutor(self.arguments.concurrency + 1) as pool:
-            given_up = pool.submit(self._hang_up)
-            workers = [pool.submit(answer) for _ in range(self.arguments.concurrency)]
-            outcomes = [outcome for worker in workers for outcome in worker.result()]
+            hung_up = pool.submit(told, self._hang_up)
+            for _ in range(self.arguments.concurrency):
+                pool.submit(told, answer)
         if killer:
             killer.join(300)
-        return outcomes, killer, given_up.result()
+        return outcomes, killer, hung_up.result(), failures
 
     def _ask(self, prompt):
         """(verdict, token ids)"""
@@ -157,8 +168,7 @@ class Campaign:
     def _hang_up(self):
         numbers, count = random.Random(3), 0
         for _ in range(self.arguments.aborts):
-            with self._prompts_lock:
-                prompt = next(self._prompts)
+            prompt = self._prompts.next()
             # From its way to the coordinator until after its load, for some in the queue between others.
             count += self.server.abandon(prompt["prompt_token_ids"], self.arguments.answer_tokens, lambda: time.sleep(numbers.uniform(0, 30)))
         return count
@@ -189,13 +199,6 @@ class Campaign:
         self.service.groups.remove(group)
 
 
-def endless_prompts(first_tokens, last_tokens, make_prompt):
-    numbers, seed = random.Random(7), 100
-    while True:
-        yield make_prompt(numbers.randint(first_tokens, last_tokens), seed=seed)
-        seed += 1
-
-
 def table(rows, measured):
     text = "".join(f"- {name}: {value}\n" for name, value in measured.items()) + "\n"
     text += "| |" + " |" * len(rows) + "\n|---|" + "---|" * len(rows) + "\n"
@@ -213,6 +216,7 @@ def main():
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--groups", nargs="+", default=["2x2"])
     parser.add_argument("--head-plan", default="dense")
+    parser.add_argument("--kv-cache-dtype", choices=["auto", "fp8"], default="auto")
     parser.add_argument("--own", action="store_true")
     parser.add_argument("--decode", action="store_true")
     parser.add_argument("--kills", type=int, default=0)
@@ -227,6 +231,7 @@ def main():
     # Waiting threads must not spin away the time of others.
     os.environ.update(GOMP_SPINCOUNT="1000", UCX_MEM_MMAP_HOOK_MODE="none")
     sys.path[:0] = [HERE, os.path.join(ROOT, "tests/e2e"), os.path.join(ROOT, "bench")]
+    from endless_prompts import EndlessPrompts
     from measured_on import measured_on
     from openai_server import PATIENCE_S, OpenAIServer
     from service import MODEL_DIR, Service, free_ports, make_prompt, wait_until
@@ -237,7 +242,7 @@ def main():
     server = OpenAIServer(MODEL_DIR, f"127.0.0.1:{service.http_port}", free_ports(1), arguments.log, arguments.tp, options=options)
     try:
         wait_until("vLLM's server", server.ready, PATIENCE_S)
-        campaign = Campaign(arguments, service, server, endless_prompts(*arguments.tokens, make_prompt))
+        campaign = Campaign(arguments, service, server, EndlessPrompts(*arguments.tokens, make_prompt))
         rows = []
         for grid in arguments.groups:
             rows.append(campaign.run([int(ranks) for ranks in grid.split("x")]))

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""bench/engines/openai_campaign.py when something fails on its own side. Without an engine; standard library only."""
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import types
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench", "engines"))
+
+from endless_prompts import EndlessPrompts  # noqa: E402
+from openai_campaign import Campaign  # noqa: E402
+
+LATE = subprocess.TimeoutExpired("make_prompts.py", 60)
+ANSWER = [7, 8, 9, 10]
+
+
+def refuse(seeds, cause):
+    """make_prompt, which fails for some seeds."""
+    def make(num_tokens, seed):
+        if seed in seeds:
+            raise cause
+        return {"prompt_token_ids": [seed] * num_tokens, "answer_token_ids": ANSWER}
+    return make
+
+
+class EndlessPromptsTest(unittest.TestCase):
+    def test_one_that_cannot_be_made_says_why_and_the_next_one_is_made(self):
+        prompts = EndlessPrompts(3, 3, refuse({101}, LATE))
+        self.assertEqual(prompts.next()["prompt_token_ids"], [100] * 3)
+        with self.assertRaisesRegex(RuntimeError, "no prompt of 3 tokens with seed 101: .*make_prompts.py.* timed out after 60 seconds"):
+            prompts.next()
+        self.assertEqual(prompts.next()["prompt_token_ids"], [102] * 3)
+
+    def test_a_process_that_fails_is_quoted(self):
+        prompts = EndlessPrompts(3, 3, refuse({100}, subprocess.CalledProcessError(1, "make_prompts.py", stderr=b"no room\n")))
+        with self.assertRaisesRegex(RuntimeError, "no room$"):
+            prompts.next()
+
+    def test_another_is_asked_for_while_one_is_made(self):
+        def make(num_tokens, seed):
+            return [seed, *(prompts.next() if seed == 100 else [])]
+        prompts = EndlessPrompts(3, 3, make)
+        self.assertEqual(prompts.next(), [100, 101])
+
+    def test_lengths_are_the_same_in_every_run(self):
+        def lengths():
+            prompts = EndlessPrompts(1, 1000, lambda num_tokens, seed: num_tokens)
+            return [prompts.next() for _ in range(5)]
+        self.assertEqual(lengths(), lengths())
+        self.assertEqual(len(set(lengths())), 5)
+
+
+class CampaignTest(unittest.TestCase):
+    def load(self, seeds, aborts=0):
+        """(seeds of the prompts that were answered, what clients failed with, what was said), of 6 prompts by 2 clients."""
+        arguments = types.SimpleNamespace(prompts=6, concurrency=2, kills=0, aborts=aborts, limit_s=float("inf"), answer_tokens=4)
+        server = types.SimpleNamespace(complete=lambda tokens, max_tokens: (200, ANSWER), abandon=lambda tokens, max_tokens, after: True)
+        campaign = Campaign(arguments, None, server, EndlessPrompts(3, 3, refuse(seeds, LATE)))
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            outcomes, _, _, failures = campaign._load(None, 2, 2)
+        self.assertLessEqual({verdict for _, verdict, _ in outcomes}, {"right"})
+        return sorted(prompt["prompt_token_ids"][0] for prompt, _, _ in outcomes), failures, said.getvalue()
+
+    def test_a_client_that_fails_ends_no_other_and_is_told_with_its_cause(self):
+        answered, failures, said = self.load({101})
+        self.assertEqual(answered, [100, 102, 103, 104, 105])
+        self.assertEqual([str(why).partition(":")[0] for why in failures], ["no prompt of 3 tokens with seed 101"])
+        self.assertRegex(said, r"(?s)Traceback.*TimeoutExpired.*timed out after 60 seconds.*Traceback.*RuntimeError: no prompt of 3 tokens")
+
+    def test_one_that_hangs_up_may_fail_as_well(self):
+        # The seeds of 6 prompts and one that is given up.
+        answered, failures, _ = self.load(range(100, 107), aborts=1)
+        self.assertEqual((answered, len(failures)), ([], 3))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
