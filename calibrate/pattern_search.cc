@@ -119,7 +119,8 @@ Result<void> PatternSearch::compare(int32_t layer, LayerTrial& trial) {
 }
 
 HeadChoice PatternSearch::choose(int32_t layer, int32_t head) const {
-  const auto num_prompts = static_cast<double>(num_compared_ / num_layers_);
+  const int64_t num_whole = num_compared_ / num_layers_;  // every prompt is compared in every layer
+  const auto num_prompts = static_cast<double>(num_whole);
   HeadChoice best;  // dense: what is left where nothing is within the budget, or it is everything
   bool found = options_.time >= 1;
   for (size_t ladder = 0; ladder < ladders_.size(); ++ladder) {
