@@ -1,0 +1,33 @@
+// How a function of millrace_kv.h ends: a status, and words for mkv_last_error() that are the calling thread's.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "common/result.h"
+#include "kvclient/millrace_kv.h"
+
+namespace millrace::kvclient::c {
+
+mkv_status fail(mkv_status status, const std::string& why);
+mkv_status fail(const Error& why);
+mkv_status null_argument(const char* what);
+// There was no memory; words would take some.
+mkv_status fail_without_words() noexcept;
+
+// Runs what may throw: nothing gets past the interface.
+template <typename Body>
+mkv_status guarded(Body body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return fail_without_words();
+  } catch (const std::exception& why) {
+    return fail(MKV_INTERNAL, why.what());
+  } catch (...) {
+    return fail(MKV_INTERNAL, "an exception of another kind");
+  }
+}
+
+}  // namespace millrace::kvclient::c
