@@ -1,18 +1,16 @@
 // Pulls into the memory of a GPU from the device pool of another process, on the same GPU and on another one: bytes,
 // damage, and ranks that die.
 #include <cuda_runtime_api.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <spawn.h>
 
 #include <thread>
 
 #include "comm/local/local_transport.h"
 #include "comm/tcp/tcp_transport.h"
 #include "kvclient/pull_client.h"
-#include "tests/support/child_process.h"
 #include "tests/unit/kvclient/gpu_rank_cache.h"
 #include "tests/unit/kvclient/paged_cache.h"
+#include "tests/unit/kvclient/rank_process.h"
 
 namespace millrace::kvclient {
 namespace {
@@ -41,54 +39,19 @@ struct RankSettings {
 class GpuRank {
  public:
   explicit GpuRank(const RankSettings& settings)
-      : cache_(unused_, test::gpu_rank_cache(settings.num_layers, settings.num_tokens)) {
-    int input[2];
-    int output[2];
-    MR_CHECK(::pipe2(input, O_CLOEXEC) == 0 && ::pipe2(output, O_CLOEXEC) == 0, "pipe");
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, input[0], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO);
-    std::vector<std::string> words = {MR_GPU_STORED_RANK,
-                                      std::to_string(settings.gpu),
-                                      std::to_string(settings.num_layers),
-                                      std::to_string(settings.num_tokens),
-                                      std::to_string(settings.spare_slots),
-                                      std::to_string(settings.damaged_slot)};
-    std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    MR_CHECK(
-        ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ) == 0,
-        "spawn");
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(input[0]);
-    ::close(output[1]);
-    input_ = FileDescriptor(input[1]);
-    std::string line;
-    const FileDescriptor from(output[0]);
-    for (char byte = 0; ::read(from.get(), &byte, 1) == 1 && byte != '\n';) line += byte;
-    constexpr std::string_view kKey = "manifest ";
-    MR_CHECK(line.starts_with(kKey), "the rank did not start: {}", line);
-    manifest_ = *parse_manifest(line.substr(kKey.size()), "rank");
-  }
-  ~GpuRank() { kill(); }
+      : cache_(unused_, test::gpu_rank_cache(settings.num_layers, settings.num_tokens)),
+        process_({MR_GPU_STORED_RANK, std::to_string(settings.gpu),
+                  std::to_string(settings.num_layers), std::to_string(settings.num_tokens),
+                  std::to_string(settings.spare_slots), std::to_string(settings.damaged_slot)}) {}
 
-  const Manifest& manifest() const { return manifest_; }
+  const Manifest& manifest() const { return process_.manifest(); }
   const FakeRanks& cache() const { return cache_; }
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
+  void kill() { process_.kill(); }
 
  private:
   comm::LocalTransport unused_;
   const FakeRanks cache_;
-  Manifest manifest_;
-  pid_t pid_ = -1;
-  FileDescriptor input_;
+  test::RankProcess process_;
 };
 
 // A PagedCache whose memory is a GPU's, until fetch().

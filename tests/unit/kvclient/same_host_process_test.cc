@@ -1,10 +1,6 @@
 // Ranks and clients as processes that die: what the others see, and what is left.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <spawn.h>
 
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "comm/local/local_transport.h"
@@ -15,6 +11,7 @@
 #include "kvclient/ranks/page_call.h"
 #include "tests/support/child_process.h"
 #include "tests/unit/kvclient/paged_cache.h"
+#include "tests/unit/kvclient/rank_process.h"
 #include "tests/unit/kvclient/stored_ranks.h"
 
 namespace millrace::kvclient {
@@ -31,13 +28,6 @@ Deadline ample() {
   return Deadline::after(std::chrono::seconds(100));
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 struct RankSettings {
   int32_t num_layers = 2;
   int64_t num_tokens = 700;
@@ -47,86 +37,32 @@ struct RankSettings {
   std::string transport = "tcp";
 };
 
-class RankProcess {
+class StoredRank {
  public:
-  explicit RankProcess(const RankSettings& settings)
+  explicit StoredRank(const RankSettings& settings)
       : cache_(unused_, {.num_layers = settings.num_layers,
                          .head_dim = settings.head_dim,
                          .num_tokens = settings.num_tokens,
                          .tp = 1,
-                         .cp = 1}) {
-    int input[2];
-    int output[2];
-    MR_CHECK(::pipe2(input, O_CLOEXEC) == 0 && ::pipe2(output, O_CLOEXEC) == 0, "pipe");
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, input[0], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO);
-    std::vector<std::string> words = {MR_STORED_RANK,
-                                      std::to_string(settings.num_layers),
-                                      std::to_string(settings.num_tokens),
-                                      std::to_string(settings.head_dim),
-                                      std::to_string(settings.host_pages),
-                                      std::to_string(settings.read_bytes),
-                                      settings.transport};
-    std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    MR_CHECK(
-        ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ) == 0,
-        "spawn");
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(input[0]);
-    ::close(output[1]);
-    input_ = FileDescriptor(input[1]);
-    read_manifest(FileDescriptor(output[0]));
-  }
-  ~RankProcess() { kill(); }
+                         .cp = 1}),
+        process_({MR_STORED_RANK, std::to_string(settings.num_layers),
+                  std::to_string(settings.num_tokens), std::to_string(settings.head_dim),
+                  std::to_string(settings.host_pages), std::to_string(settings.read_bytes),
+                  settings.transport}) {}
 
-  const Manifest& manifest() const { return manifest_; }
+  const Manifest& manifest() const { return process_.manifest(); }
   // Of what it serves, here.
   const FakeRanks& cache() const { return cache_; }
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-  // The most memory that it had since reset_peak().
-  int64_t peak_bytes() const {
-    const auto status = text_of(fmt::format("/proc/{}/status", pid_));
-    const auto at = status.find("VmHWM:");
-    MR_CHECK(at != std::string::npos, "no VmHWM");
-    return std::atoll(status.c_str() + at + 6) * 1024;
-  }
-  void reset_peak() const { std::ofstream(fmt::format("/proc/{}/clear_refs", pid_)) << "5"; }
+  const test::RankProcess& process() const { return process_; }
+  void kill() { process_.kill(); }
 
  private:
-  void read_manifest(const FileDescriptor& from) {
-    constexpr std::string_view kKey = "manifest ";
-    std::string line;
-    for (char byte = 0; ::read(from.get(), &byte, 1) == 1;) {
-      if (byte != '\n') {
-        line += byte;
-        continue;
-      }
-      if (line.starts_with(kKey)) {
-        manifest_ = *parse_manifest(line.substr(kKey.size()), "rank");
-        return;
-      }
-      line.clear();
-    }
-    MR_CHECK(false, "the rank did not start");
-  }
-
   comm::LocalTransport unused_;
   const FakeRanks cache_;
-  Manifest manifest_;
-  pid_t pid_ = -1;
-  FileDescriptor input_;
+  test::RankProcess process_;
 };
 
-PullStats pull(PullClient& client, const RankProcess& rank) {
+PullStats pull(PullClient& client, const StoredRank& rank) {
   PagedCache cache(rank.cache(), test::whole(rank.cache(), Layout::kNhdTwoTensors, 16));
   const auto pull = *client.start(rank.manifest(), cache.request());
   const auto end = pull->wait(ample());
@@ -159,7 +95,7 @@ TEST(SameHostProcess, EveryPathBringsTheSameBytes) {
                            Path{"ucx", comm::UcxTransports::kTcp, "tcp"}}) {
     const std::string& name = path.name;
     SCOPED_TRACE(path.of_rank + " " + name);
-    const RankProcess rank({.transport = path.of_rank});
+    const StoredRank rank({.transport = path.of_rank});
     EXPECT_TRUE(rank.manifest().shards[0].address.starts_with(path.of_rank + "://"));
     comm::AnyTransport transport(comm::TcpOptions{});
     add_ucx(transport, {.transports = path.of_client});
@@ -174,7 +110,7 @@ TEST(SameHostProcess, EveryPathBringsTheSameBytes) {
 }
 
 TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
-  RankProcess rank({.num_layers = 6});
+  StoredRank rank({.num_layers = 6});
   comm::TcpTransport transport({});
   PullClient client(transport, {.num_threads = 2});
   pull(client, rank);
@@ -198,10 +134,10 @@ TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
 }
 
 TEST(SameHostProcess, WhatIsMappedStaysGoodWhenTheRankIsKilledAndNothingIsLeft) {
-  RankProcess rank({});
+  StoredRank rank({});
   comm::TcpTransport transport({});
   const auto name = socket_of(transport, rank.manifest());
-  EXPECT_NE(text_of("/proc/net/unix").find(name), std::string::npos);
+  EXPECT_NE(test::text_of_file("/proc/net/unix").find(name), std::string::npos);
   const auto socket = *comm::MemfdConnection::open(name, ample());
   const auto answer = socket->call(page_request(rank.manifest(), kFirstPage, false), ample());
   const auto placed = read_place_reply(*answer, "", kFirstPage)->pages;
@@ -212,7 +148,7 @@ TEST(SameHostProcess, WhatIsMappedStaysGoodWhenTheRankIsKilledAndNothingIsLeft) 
   const auto found = view.bytes().subspan(placed[0].offset, wanted.size());
   EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), found.begin()));
   EXPECT_EQ(socket->call("", ample()).error().code, Errc::kPeerLost);
-  EXPECT_EQ(text_of("/proc/net/unix").find(name), std::string::npos);
+  EXPECT_EQ(test::text_of_file("/proc/net/unix").find(name), std::string::npos);
 }
 
 TEST(SameHostProcess, AClientThatIsKilledInTheMiddleOfACopyPinsNothing) {
@@ -239,11 +175,11 @@ TEST(SameHostProcess, AClientThatIsKilledInTheMiddleOfACopyPinsNothing) {
 }
 
 // Pulls of everything by 64 threads of their own, each with a connection; how much the rank grew.
-int64_t growth_under_64_pulls(const RankProcess& rank, bool same_host) {
+int64_t growth_under_64_pulls(const StoredRank& rank, bool same_host) {
   comm::TcpTransport transport({});
   PullClient client(transport, {.num_threads = 64, .same_host = same_host});
-  rank.reset_peak();
-  const int64_t before = rank.peak_bytes();
+  rank.process().reset_peak();
+  const int64_t before = rank.process().peak_bytes();
   std::vector<std::unique_ptr<PagedCache>> caches;
   std::vector<std::unique_ptr<Pull>> pulls;
   for (int i = 0; i < 64; ++i) {
@@ -257,7 +193,7 @@ int64_t growth_under_64_pulls(const RankProcess& rank, bool same_host) {
   }
   EXPECT_EQ(caches.front()->difference(), "");
   EXPECT_EQ(caches.back()->difference(), "");
-  return rank.peak_bytes() - before;
+  return rank.process().peak_bytes() - before;
 }
 
 // What 64 connections take of the transport is the same for pages in memory; beside it there is the
@@ -268,9 +204,9 @@ TEST(SameHostProcess, ManyPullsFromDiskTakeNoMoreThanTheirBudget) {
   constexpr int64_t kBudget = 4 << 20;
   RankSettings settings{.num_layers = 1, .num_tokens = 4096, .head_dim = 32};
   settings.read_bytes = kBudget;
-  const RankProcess in_memory(settings);
+  const StoredRank in_memory(settings);
   settings.host_pages = 1;
-  const RankProcess on_disk(settings);
+  const StoredRank on_disk(settings);
   const int64_t transport = growth_under_64_pulls(in_memory, /*same_host=*/false);
   const int64_t same_host = growth_under_64_pulls(in_memory, /*same_host=*/true);
   const int64_t disk = growth_under_64_pulls(on_disk, /*same_host=*/false);

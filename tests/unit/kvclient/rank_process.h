@@ -1,0 +1,40 @@
+// A program of the tests that serves a cache and says so: "manifest JSON" in a line of its output.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "common/system/file_descriptor.h"
+#include "kvclient/manifest/manifest.h"
+
+namespace millrace::test {
+
+// Runs until it is killed; the destructor does. It also ends by itself when its input closes.
+class RankProcess {
+ public:
+  // The program and its arguments. Returns once it serves; anything else is a bug.
+  explicit RankProcess(std::vector<std::string> command);
+  ~RankProcess() { kill(); }
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  const kvclient::Manifest& manifest() const { return manifest_; }
+  // Until it is gone.
+  void kill();
+  // The most memory that it had since reset_peak().
+  int64_t peak_bytes() const;
+  void reset_peak() const;
+
+ private:
+  void read_manifest(const FileDescriptor& output);
+
+  kvclient::Manifest manifest_;
+  pid_t pid_ = -1;
+  FileDescriptor input_;
+};
+
+std::string text_of_file(const std::string& path);
+
+}  // namespace millrace::test
