@@ -20,7 +20,6 @@ namespace {
 using test::FakeRanks;
 using test::Layout;
 using test::PagedCache;
-using test::PagedShape;
 using test::StoredRanks;
 
 // Only a bug reaches it.
