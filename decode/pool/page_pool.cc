@@ -172,7 +172,7 @@ Result<void> PagePool::load(std::span<const PageName> names, std::span<const int
   for (size_t i = 0; i < names.size(); ++i) pages.push_back({names[i], memory(slots[i])});
   std::sort(pages.begin(), pages.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
-  const auto fetched = source_.fetch(pages, urgency, deadline);
+  auto fetched = source_.fetch(pages, urgency, deadline);
   const std::lock_guard lock(mutex_);
   for (const int32_t slot : slots) {
     if (fetched.ok()) {

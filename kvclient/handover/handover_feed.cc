@@ -169,7 +169,7 @@ void HandoverFeed::set_layers_ready(int32_t num_layers) {
   state_->tell_change();
 }
 
-void HandoverFeed::fail(Error why) {
+void HandoverFeed::fail(const Error& why) {
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->ended()) return;

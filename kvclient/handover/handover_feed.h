@@ -39,7 +39,7 @@ class HandoverFeed {
   // Instead of events, for who hears of them in another way: layers [0, num_layers) are there.
   void set_layers_ready(int32_t num_layers);
   // Nothing more will come. All waits end with this, unless the request is done or has failed.
-  void fail(Error why);
+  void fail(const Error& why);
   // Done or failed.
   bool ended() const;
   // Why it failed, if it has.
