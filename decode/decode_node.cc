@@ -91,6 +91,10 @@ class RankRun {
                         model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},
                                                   dtype, *device_, options.threads_per_rank));
     MR_RETURN_IF_ERROR(check_model(*weights_, *node_.manifest, options.any_weights));
+    if (!options.mlp.predictor_path.empty()) {
+      MR_ASSIGN_OR_RETURN(mlp_,
+                          PredictedMlp::open(options.mlp, *weights_, options.threads_per_rank));
+    }
     MR_ASSIGN_OR_RETURN(
         generator_, model::Generator::create(*device_, *weights_, tp_, alone_, options.max_tokens));
     return {};
@@ -163,6 +167,7 @@ class RankRun {
   Result<void> generate(model::GenerateRequest request, TimePoint began, DecodeReport& report) {
     const auto& options = node_.options;
     const auto from = std::max(began, node_.feed->done_at());
+    request.mlp = mlp_.get();
     request.num_prompt_tokens = node_.manifest->num_tokens;
     request.max_tokens = options.max_tokens;
     request.ignore_eos = options.ignore_eos;
@@ -176,6 +181,7 @@ class RankRun {
     report.finish_reason =
         model::finish_reason(report.token_ids, weights_->config, options.ignore_eos);
     report.generate_s = watch.elapsed_s();
+    if (mlp_ != nullptr) report.mlp = mlp_->report();
     return {};
   }
 
@@ -184,6 +190,7 @@ class RankRun {
   comm::Communicator& alone_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<model::ModelWeights> weights_;
+  std::unique_ptr<PredictedMlp> mlp_;
   std::optional<model::Generator> generator_;
 };
 
@@ -211,6 +218,10 @@ Result<DecodeReport> decode(comm::Transport& transport,
                             const DecodeOptions& options) {
   if (options.gpu && (options.attention != AttentionMode::kProgressive || options.tp != 1)) {
     return Error(Errc::kUnsupported, "a GPU decodes with progressive attention, on one rank");
+  }
+  if (options.gpu && !options.mlp.predictor_path.empty()) {
+    return Error(Errc::kUnsupported,
+                 "predicted neurons on a GPU: a CPU alone computes some of an MLP");
   }
   const auto deadline = Deadline::after(options.timeout);
   MR_ASSIGN_OR_RETURN(const auto manifest, feed->wait_for_manifest(deadline));
@@ -255,6 +266,10 @@ Result<DecodeReport> decode(comm::Transport& transport,
     total.first_token_s = std::max(total.first_token_s, report->first_token_s);
     total.progressive.add(report->progressive);
     if (report->device_pages) total.device_pages = report->device_pages;
+    if (report->mlp) {
+      if (!total.mlp) total.mlp.emplace();
+      total.mlp->add(*report->mlp);
+    }
     total.token_ids = std::move(report->token_ids);
     total.finish_reason = report->finish_reason;
   }

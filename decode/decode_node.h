@@ -11,6 +11,7 @@
 
 #include "comm/api/transport.h"
 #include "common/result.h"
+#include "decode/mlp/predicted_mlp.h"
 #include "decode/paged_prompt.h"
 #include "kernels/pages/device_pages.h"
 #include "kvclient/handover/handover_feed.h"
@@ -37,6 +38,7 @@ struct DecodeOptions {
   Duration timeout = std::chrono::minutes(10);    // pull and generation together
   AttentionMode attention = AttentionMode::kDense;
   ProgressiveOptions progressive;  // `order` and `client`'s pages per request are kDense's
+  PredictedMlpOptions mlp;         // on the CPU
   // Goes on with these tokens whatever it chooses itself (model::GenerateRequest::follow); the first
   // is the prefill's.
   std::vector<int32_t> follow = {};
@@ -60,6 +62,7 @@ struct DecodeReport {
   double first_token_s = 0;
   ProgressiveReport progressive;  // of kProgressive, over all ranks; on a GPU:
   std::optional<kernels::DevicePagesStats> device_pages = {};
+  std::optional<PredictedMlpReport> mlp = {};  // where neurons were predicted, over all ranks
 };
 
 // Pulls what `feed` tells of and generates once the result is there. connect() of `transport` must

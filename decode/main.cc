@@ -96,6 +96,18 @@ void add_attention_options(CLI::App& app, Options& options) {
       ->type_name("FILE");
 }
 
+void add_mlp_options(CLI::App& app, PredictedMlpOptions& mlp) {
+  auto* predictor =
+      app.add_option("--neuron-predictor", mlp.predictor_path,
+                     "compute the MLP neurons alone that this file of tools/calibrate/neurons "
+                     "predicts: faster, and other tokens");
+  predictor->type_name("FILE");
+  app.add_option("--mlp-share", mlp.share, "with --neuron-predictor: share of each layer's neurons")
+      ->check(cli::number_range(0.01, 1.0))
+      ->capture_default_str()
+      ->needs(predictor);
+}
+
 // None: the CPU.
 Result<std::optional<int>> parse_gpu(std::string_view text) {
   if (text == "cpu") return std::optional<int>();
@@ -152,6 +164,7 @@ void add_options(CLI::App& app, Options& options) {
       ->check(cli::number_range(0.01, 1.0))
       ->capture_default_str();
   add_attention_options(app, options);
+  add_mlp_options(app, options.decode.mlp);
   app.add_option("--timeout-s", options.timeout_s,
                  "time limit for pull and generation together, in seconds")
       ->check(cli::positive_seconds())
@@ -216,6 +229,14 @@ json::object to_json(const kernels::DevicePagesStats& stats) {
           {"batches_skipped", stats.skipped}};
 }
 
+json::object to_json(const PredictedMlpReport& report) {
+  return {{"share", report.share},
+          {"neurons", report.neurons},
+          {"predictor_rank", report.rank},
+          {"bytes_per_token", report.bytes_per_token},
+          {"dense_bytes_per_token", report.dense_bytes_per_token}};
+}
+
 json::object to_json(const DecodeReport& report, AttentionMode attention) {
   const auto& pulled = report.pulled;
   json::object transports;
@@ -251,6 +272,7 @@ json::object to_json(const DecodeReport& report, AttentionMode attention) {
   } else if (attention == AttentionMode::kProgressive) {
     all["progressive"] = to_json(report.progressive);
   }
+  if (report.mlp) all["mlp"] = to_json(*report.mlp);
   return all;
 }
 

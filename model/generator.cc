@@ -208,6 +208,7 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
     if (request.attention != nullptr) {
       request.attention->begin_layer(layer, hidden_.as<float>(), host_position_);
     }
+    if (request.mlp != nullptr) request.mlp->begin_layer(layer, hidden_.as<float>());
     const int64_t new_row = tail_offset(layer) + int64_t{num_new} * weights_->config.head_dim;
     forward_.qkv(layer, hidden_.as<float>(), 1, position_.as<int32_t>(), request.num_prompt_tokens,
                  {.dtype = DType::kFloat32,
@@ -219,7 +220,10 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
     forward_.attention_output(layer, attended_.data(), 1, partial_.as<float>(), false);
     MR_RETURN_IF_ERROR(sum_over_tp(deadline));
     forward_.add_attention(layer, partial_.as<float>(), 1, hidden_.as<float>());
-    forward_.mlp(layer, hidden_.as<float>(), 1, partial_.as<float>(), false);
+    if (request.mlp == nullptr ||
+        !request.mlp->run(layer, hidden_.as<float>(), partial_.as<float>())) {
+      forward_.mlp(layer, hidden_.as<float>(), 1, partial_.as<float>(), false);
+    }
     MR_RETURN_IF_ERROR(sum_over_tp(deadline));
     forward_.add_mlp(layer, partial_.as<float>(), 1, hidden_.as<float>());
   }
@@ -229,6 +233,7 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
   MR_RETURN_IF_ERROR(device_->synchronize(deadline));
   MR_ASSIGN_OR_RETURN(const auto row, gather_logits(slice, 1, *weights_, *tp_, deadline));
   MR_RETURN_IF_ERROR(check_logits(row, host_position_));
+  if (request.on_logits) request.on_logits(row);
   return top_tokens(row, 1).front().token_id;
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/api/device.h"
 #include "kernels/api/host_window.h"
 #include "model/layer_forward.h"
+#include "model/token_mlp.h"
 #include "model/weights.h"
 
 namespace millrace::model {
@@ -59,6 +60,7 @@ struct GenerateRequest {
   std::span<const PromptHead> heads =
       {};                                // [num_layers, kv heads of this rank], instead of `prompt`
   PromptAttention* attention = nullptr;  // all of them, where cp is one rank
+  TokenMlp* mlp = nullptr;               // of each token; null: dense
   int64_t num_prompt_tokens = 0;         // of the whole prompt
   int32_t first_token = 0;               // already known from prefill
   int32_t max_tokens = 1;                // generated tokens in all, the first included
@@ -67,6 +69,8 @@ struct GenerateRequest {
   // what it returns are choices after the same tokens as somebody else's. As many as are asked for.
   std::span<const int32_t> follow = {};
   std::function<void()> on_token = {};  // after each token but the first
+  // Before that, with the logits [vocab_size] that it was chosen by.
+  std::function<void(std::span<const float>)> on_logits = {};
 };
 
 // Why there are no more tokens, in vLLM's words: "stop" behind one that ends a text, else "length".

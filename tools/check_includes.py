@@ -139,6 +139,7 @@ MAY_INCLUDE = {
     "kvclient/c": "comm/any comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode/pool": "kvclient kvclient/manifest",
     "decode/attention": "common/pages kernels/cpu/runtime kernels/pages decode/pool",
+    "decode/mlp": "kernels/cpu/runtime model model/checkpoint",
     "decode/predict": "kernels/api kernels/cpu model model/config decode/attention decode/pool",
     "decode": "common/cli common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
     " kvclient/handover kvclient/order model decode/*",
