@@ -18,12 +18,12 @@ def plan_json(heads):
     return f'{{"default": {json.dumps(default)}, "layers": [\n  {lines}\n]}}\n'
 
 
-def write_whole(path, text):
-    """Others see the file as it was or whole."""
+def write_whole(path, content):
+    """Text, or bytes. Others see the file as it was or whole."""
     descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".unfinished-")
     try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "w" if isinstance(content, str) else "wb") as file:
+            file.write(content)
         os.chmod(unfinished, 0o644)
         os.replace(unfinished, path)
     except BaseException:
