@@ -18,7 +18,7 @@ namespace millrace::decode {
 
 struct PredictedMlpOptions {
   std::string predictor_path;  // none: MLPs are dense
-  double share = 0.5;          // of each layer's neurons, above 0, at most 1
+  double share = 0.9;          // of each layer's neurons, above 0, at most 1
 };
 
 struct PredictedMlpReport {

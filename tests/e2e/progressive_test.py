@@ -1,18 +1,45 @@
 #!/usr/bin/env python3
-"""millrace-decode with progressive attention on a live group: the tokens of dense attention, from part of the pages."""
+"""millrace-decode on a live group with part of what there is: progressive attention, which has the tokens of dense attention, and predicted neurons."""
 import json
 import os
 import signal
+import struct
 import sys
 import unittest
 
-from service import Service, ServiceTestCase, StreamingDecode, make_prompt, tokens_for
+from service import MODEL_DIR, Service, ServiceTestCase, StreamingDecode, make_prompt, tokens_for
 
 PROMPT = make_prompt(tokens_for(4096), seed=2)
 ANSWER_TOKENS = 60
 NUM_LAYERS = 5
 # Of choices, at the mass that is asked for by default.
 LEAST_EQUAL = 0.99
+
+
+def write_blank_predictor(path, model=MODEL_DIR):
+    """A predictor of neurons (decode/mlp/neuron_predictor.h) of the model that has all neurons alike: the first ones are chosen."""
+    with open(os.path.join(model, "config.json")) as file:
+        config = json.load(file)
+    with open(os.path.join(model, "model.safetensors"), "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        table = json.loads(file.read(length))["model.embed_tokens.weight"]
+        file.seek(8 + length + table["data_offsets"][0])
+        first_row = file.read(2 * config["hidden_size"])
+    assert table["dtype"] == "BF16", table
+    widened = b"".join(b"\0\0" + first_row[i:i + 2] for i in range(0, len(first_row), 2))
+    hidden, neurons = config["hidden_size"], config["intermediate_size"]
+    tensors = {"embedding_rows": ("F32", [1, hidden], widened)}
+    for layer in range(1, config["num_hidden_layers"]):
+        tensors[f"layers.{layer}.reduce"] = ("BF16", [1, hidden], bytes(2 * hidden))
+        tensors[f"layers.{layer}.expand"] = ("BF16", [1, neurons], bytes(2 * neurons))
+        tensors[f"layers.{layer}.bias"] = ("F32", [neurons], bytes(4 * neurons))
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
 
 
 class ProgressiveTest(ServiceTestCase):
@@ -64,6 +91,22 @@ class ProgressiveTest(ServiceTestCase):
         memory = str(self.dense["pulled_bytes"] // 4)
         for options in ("--pages-memory", memory), ("--pages-memory", memory, "--no-prediction"), ("--start", "hot"), ("--start", "whole"):
             self.assertEqual(self.decode("--follow", self.follow, *options, tokens=12)["generated_token_ids"], expected, options)
+
+    def test_predicted_neurons_are_as_many_as_asked_for(self):
+        path = os.path.join(self.service.directory.name, "neurons.safetensors")
+        write_blank_predictor(path)
+        self.assertNotIn("mlp", self.dense)
+        for share, neurons in ("1", 768), ("0.25", 192):
+            code, report = self.service.decode(self.response, "--ignore-eos", "--neuron-predictor", path, "--mlp-share", share, max_tokens=ANSWER_TOKENS)
+            self.assertEqual(code, 0, report)
+            self.assertEqual((report["mlp"]["share"], report["mlp"]["neurons"]), (float(share), neurons))
+            if share == "1":
+                self.assertEqual(report["generated_token_ids"][:4], self.dense["generated_token_ids"][:4])
+        for options, status, why in ((("--neuron-predictor", os.path.join(MODEL_DIR, "model.safetensors")), 1, "model.safetensors: no tensor"),
+                                     (("--mlp-share", "0.5"), 2, "--neuron-predictor")):
+            code, said = self.service.decode(self.response, *options)
+            self.assertEqual(code, status, said)
+            self.assertIn(why, said)
 
     def test_the_whole_mass_by_its_bound_reads_every_page(self):
         report = self.decode("--mass", "1", "--mass-by", "bound", tokens=4)
