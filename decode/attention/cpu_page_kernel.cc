@@ -9,17 +9,8 @@
 #include "common/check.h"
 #include "common/page_tokens.h"
 #include "kernels/cpu/runtime/parallel_tasks.h"
+#include "kernels/cpu/runtime/vectorised.h"
 #include "kernels/pages/page_rule.h"
-
-// The functions below are compiled once for each instruction set, the machine's is taken when the
-// program starts. Sanitizers are not ready by then.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MR_VECTORISED __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define MR_VECTORISED
-#endif
-#define MR_INLINE inline __attribute__((always_inline))
 
 namespace millrace::decode {
 

@@ -4,14 +4,7 @@
 #include <bit>
 #include <cstddef>
 
-// Compiled once for each instruction set, as in decode/attention/cpu_page_kernel.cc.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MR_VECTORISED __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define MR_VECTORISED
-#endif
-#define MR_INLINE inline __attribute__((always_inline))
+#include "kernels/cpu/runtime/vectorised.h"
 
 namespace millrace::decode {
 
