@@ -57,6 +57,7 @@ struct Arguments {
   std::string cache_salt;
   bool cache_impure = false;
   double kv_budget = 1;
+  int64_t kv_budget_tokens = 0;
   bool events = false;  // for whoever pulls while the prefill goes on
   std::string lease_id;
   double timeout_s = 60;
@@ -119,6 +120,9 @@ std::string prefill_target(const Arguments& arguments) {
   }
   if (arguments.cache_impure) target += "&cache_impure=true";
   if (arguments.kv_budget != 1) target += fmt::format("&kv_budget={}", arguments.kv_budget);
+  if (arguments.kv_budget_tokens > 0) {
+    target += fmt::format("&kv_budget_tokens={}", arguments.kv_budget_tokens);
+  }
   return target;
 }
 
@@ -254,13 +258,16 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
       ->type_name("SALT");
   command->add_flag("--cache-impure", arguments.cache_impure,
                     "share pages under a head plan whose choice depends on what follows, too");
+  auto* share = command->add_option(
+      "--kv-budget", arguments.kv_budget,
+      "share of its pages that each layer keeps, above 0; those with most attention mass stay");
+  share->type_name("SHARE")->check(cli::number_range(0.0, 1.0))->capture_default_str();
   command
-      ->add_option(
-          "--kv-budget", arguments.kv_budget,
-          "share of its pages that each layer keeps, above 0; those with most attention mass stay")
-      ->type_name("SHARE")
-      ->check(cli::number_range(0.0, 1.0))
-      ->capture_default_str();
+      ->add_option("--kv-budget-tokens", arguments.kv_budget_tokens,
+                   "the same in tokens of each layer and kv head, whatever the prompt's length")
+      ->type_name("N")
+      ->check(cli::number_range<int64_t>(1))
+      ->excludes(share);
   command->add_flag("--events", arguments.events,
                     "write all events as they arrive, for millrace-decode --events -");
   command->callback([&] { action = [&] { return prefill(arguments); }; });

@@ -30,7 +30,7 @@ constexpr std::array<CacheName, 4> kCacheNames = {{{"off", protocol::CACHE_OFF},
 }  // namespace
 
 std::span<const PrefillFields::Field> PrefillFields::fields() {
-  static constexpr std::array<Field, 16> kFields = {{{"model", Kind::kString},
+  static constexpr std::array<Field, 17> kFields = {{{"model", Kind::kString},
                                                      {"request_id", Kind::kString},
                                                      {"prompt_token_ids", Kind::kTokens},
                                                      {"text", Kind::kText},
@@ -45,7 +45,8 @@ std::span<const PrefillFields::Field> PrefillFields::fields() {
                                                      {"cache", Kind::kString},
                                                      {"cache_salt", Kind::kString},
                                                      {"cache_impure", Kind::kBool},
-                                                     {"kv_budget", Kind::kNumber}}};
+                                                     {"kv_budget", Kind::kNumber},
+                                                     {"kv_budget_tokens", Kind::kInt}}};
   return kFields;
 }
 
@@ -99,7 +100,7 @@ Result<void> PrefillFields::set(const JsonScalar& value) {
       if (text != nullptr) return set_string(*text);
       break;
     case Kind::kInt:
-      if (integer != nullptr) return set_duration(*integer);
+      if (integer != nullptr) return set_integer(*integer);
       break;
     case Kind::kNumber:
       if (integer != nullptr) return set_number(static_cast<double>(*integer));
@@ -188,7 +189,8 @@ Result<void> PrefillFields::set_cache_salt(std::string_view value) {
   return {};
 }
 
-Result<void> PrefillFields::set_duration(int64_t value) {
+Result<void> PrefillFields::set_integer(int64_t value) {
+  if (field_->name == "kv_budget_tokens") return set_kv_budget_tokens(value);
   if (value <= 0 || value > limits_.max_duration_ms) {
     return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, value,
                  limits_.max_duration_ms);
@@ -212,6 +214,15 @@ Result<void> PrefillFields::set_kv_budget(double value) {
                  value);
   }
   body_.options.set_kv_budget(value);
+  return {};
+}
+
+Result<void> PrefillFields::set_kv_budget_tokens(int64_t value) {
+  if (value <= 0 || value > limits_.max_prompt_tokens) {
+    return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, value,
+                 limits_.max_prompt_tokens);
+  }
+  body_.kv_budget_tokens = value;
   return {};
 }
 
@@ -282,6 +293,36 @@ Result<void> PrefillFields::expect_tokens(size_t count) {
   return {};
 }
 
+std::optional<Refusal> PrefillFields::check_kv_budget() {
+  const auto invalid = [](std::string message, std::string_view field) {
+    return Refusal(Error(Errc::kInvalidArgument, std::move(message)), std::string(field));
+  };
+  const bool by_tokens = body_.kv_budget_tokens > 0;
+  if (by_tokens && was_given("kv_budget")) {
+    return invalid("the budget is 'kv_budget' or 'kv_budget_tokens', not both", "kv_budget_tokens");
+  }
+  const double share = body_.options.kv_budget();
+  if (!by_tokens && (share == 0 || share == 1)) return {};
+  const std::string_view field = by_tokens ? "kv_budget_tokens" : "kv_budget";
+  const std::string_view what = by_tokens ? "'kv_budget_tokens'" : "'kv_budget' below 1";
+  if (body_.options.handover() == protocol::HANDOVER_STREAMING) {
+    return invalid(
+        fmt::format("{} requires 'handover' at-end: which pages are kept is known at the end",
+                    what),
+        field);
+  }
+  if ((body_.options.cache() & protocol::CACHE_WRITE) != 0) {
+    if (was_given("cache")) {
+      return invalid(fmt::format("{} requires 'cache' off or read: later prompts cannot begin with "
+                                 "a cache that is kept in part",
+                                 what),
+                     "cache");
+    }
+    body_.options.set_cache(protocol::CACHE_READ);
+  }
+  return {};
+}
+
 ParsedPrefillBody PrefillFields::finish() {
   const auto invalid = [](const char* message, std::string_view field) {
     return Refusal(Error(Errc::kInvalidArgument, message), std::string(field));
@@ -299,23 +340,7 @@ ParsedPrefillBody PrefillFields::finish() {
         "it can pull",
         "handover");
   }
-  if (body_.options.kv_budget() > 0 && body_.options.kv_budget() < 1) {
-    if (body_.options.handover() == protocol::HANDOVER_STREAMING) {
-      return invalid(
-          "'kv_budget' below 1 requires 'handover' at-end: which pages are kept is known at the "
-          "end",
-          "kv_budget");
-    }
-    if ((body_.options.cache() & protocol::CACHE_WRITE) != 0) {
-      if (was_given("cache")) {
-        return invalid(
-            "'kv_budget' below 1 requires 'cache' off or read: later prompts cannot begin with a "
-            "cache that is kept in part",
-            "cache");
-      }
-      body_.options.set_cache(protocol::CACHE_READ);
-    }
-  }
+  if (auto refusal = check_kv_budget()) return std::move(*refusal);
   return std::move(body_);
 }
 

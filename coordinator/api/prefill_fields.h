@@ -2,6 +2,7 @@
 // common.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,11 +62,14 @@ class PrefillFields {
   Result<void> set_handover(std::string_view value);
   Result<void> set_cache(std::string_view value);
   Result<void> set_cache_salt(std::string_view value);
-  Result<void> set_duration(int64_t value);
+  Result<void> set_integer(int64_t value);
+  Result<void> set_kv_budget_tokens(int64_t value);
   Result<void> set_number(double value);
   Result<void> set_min_recall(double value);
   Result<void> set_kv_budget(double value);
   void set_bool(bool value);
+  // That a cache in part goes with the other fields.
+  std::optional<Refusal> check_kv_budget();
 
   PrefillBodyLimits limits_;
   PrefillBody body_;

@@ -20,6 +20,8 @@ struct PrefillBody {
   std::vector<int32_t> prompt_token_ids;              // not empty, but for a text
   std::string_view prompt_name = "prompt_token_ids";  // what the client calls it; a literal
   bool stream = false;
+  // In place of options.kv_budget: tokens to keep, by layer and kv head. 0: not given.
+  int64_t kv_budget_tokens = 0;
   protocol::PrefillOptions options;   // a streaming handover only with `stream`
   std::vector<uint64_t> prefix_keys;  // common/content/prefix_keys.h; none if it reads no cache
 };

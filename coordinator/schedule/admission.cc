@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/content/prefix_keys.h"
+#include "common/pages/kept_pages.h"
 #include "coordinator/requests/wire_duration.h"
 #include "coordinator/text/request_id.h"
 
@@ -130,6 +131,9 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
       body.prompt_token_ids.end() - std::min<int64_t>(request->num_tokens, kPromptEndTokens),
       body.prompt_token_ids.end());
   request->options = std::move(body.options);
+  if (body.kv_budget_tokens > 0) {
+    request->options.set_kv_budget(share_of_tokens(body.kv_budget_tokens, request->num_tokens));
+  }
   if (settings_.routes_by_prefix) request->prefix_keys = std::move(body.prefix_keys);
   auto& options = request->options;
   if (options.deadline_ms() == 0) options.set_deadline_ms(to_wire_ms(settings_.default_deadline));

@@ -85,7 +85,7 @@ class CudaDevicePages final : public DevicePages {
     MR_RETURN_IF_ERROR(take(counters_, static_cast<int64_t>(PageCounter::kCount) * 8));
     MR_RETURN_IF_ERROR(take(lists_, int64_t{kRing * sizeof(cuda::AdmittedPages)}));
     MR_RETURN_IF_ERROR(take(estimates_, 2 * 4 * of_layer * 4));
-    MR_RETURN_IF_ERROR(take(orders_, (kRing + 1) * heads * (pages + 1) * 4));
+    MR_RETURN_IF_ERROR(take(orders_, (kRing + 1) * heads * (pages + 2) * 4));
     MR_RETURN_IF_ERROR(take(parts_, parts * (2 + shape_.head_dim) * 4));
     MR_RETURN_IF_ERROR(take(log_mass_, of_layer * 4));
     MR_RETURN_IF_ERROR(take(enough_, std::ssize(portions.ends) * shape_.num_query_heads * 4));
@@ -301,8 +301,8 @@ class CudaDevicePages final : public DevicePages {
   cuda::PageOrder order_at(size_t place) const {
     const int64_t size = shape_.num_kv_heads * shape_.num_pages();
     int32_t* const first =
-        orders_.as<int32_t>() + static_cast<int64_t>(place) * (size + shape_.num_kv_heads);
-    return {.pages = first, .attended = first + size};
+        orders_.as<int32_t>() + static_cast<int64_t>(place) * (size + 2 * shape_.num_kv_heads);
+    return {.pages = first, .attended = first + size, .read = first + size + shape_.num_kv_heads};
   }
 
   // Into the stream ahead, then what it chose into that of copies.

@@ -14,13 +14,13 @@ ANSWER_TOKENS = 12
 NUM_LAYERS, NUM_KV_HEADS, PAGE_BYTES = 5, 2, 2 * 64 * 128 * 4
 
 
-def batch(budget):
+def batch(budget, option="--kv-budget"):
     """The result line of one rank that generates itself."""
     with tempfile.TemporaryDirectory(prefix="millrace-e2e-") as directory:
         prompts = os.path.join(directory, "prompts.jsonl")
         with open(prompts, "w") as file:
             file.write(json.dumps({"id": "a", "prompt_token_ids": PROMPT["prompt_token_ids"], "max_tokens": ANSWER_TOKENS, "ignore_eos": True}) + "\n")
-        status, said = run("millrace-batch", "--input", prompts, "--output", directory, "--head-plan", "dense", "--dtype", "float32", "--kv-budget", str(budget))
+        status, said = run("millrace-batch", "--input", prompts, "--output", directory, "--head-plan", "dense", "--dtype", "float32", option, str(budget))
         assert status == 0, said
         with open(os.path.join(directory, "results.jsonl")) as file:
             return json.loads(file.read())
@@ -73,11 +73,23 @@ class BudgetTest(ServiceTestCase):
         # Or the mask would not show.
         self.assertNotEqual(expected[0.1]["generated_token_ids"], expected[1]["generated_token_ids"])
 
+    def test_tokens_are_a_share_of_the_prompt(self):
+        self.start(1, 1)
+        num_tokens = len(PROMPT["prompt_token_ids"])
+        kept = {}
+        for name, fields in ("share", {"kv_budget": 0.25}), ("tokens", {"kv_budget_tokens": num_tokens // 4}):
+            kept[name] = self.prefill(**fields)["manifest"]["kept_pages"]["pages"]
+        self.assertEqual(kept["share"], kept["tokens"])
+        for tokens in num_tokens, num_tokens + 1:
+            self.assertNotIn("dropped", self.prefill(kv_budget_tokens=tokens))
+        self.assertEqual(batch(num_tokens // 4, "--kv-budget-tokens")["dropped"], batch(0.25)["dropped"])
+
     def test_what_does_not_go_together_is_refused(self):
         self.start(1, 1)
         for fields, param in (({"kv_budget": 0}, "kv_budget"), ({"kv_budget": 1.5}, "kv_budget"), ({"kv_budget": "half"}, "kv_budget"),
                               ({"kv_budget": 0.5, "handover": "streaming", "stream": True}, "kv_budget"),
-                              ({"kv_budget": 0.5, "cache": "both"}, "cache")):
+                              ({"kv_budget": 0.5, "cache": "both"}, "cache"), ({"kv_budget_tokens": 0}, "kv_budget_tokens"),
+                              ({"kv_budget": 0.5, "kv_budget_tokens": 64}, "kv_budget_tokens")):
             status, _, body = self.service.prefill(PROMPT, **fields)
             self.assertEqual(status, 400, body)
             self.assertEqual(body["error"]["param"], param)

@@ -28,6 +28,7 @@ struct BatchOptions {
   bool resume = false;  // an earlier job's results stay, and what they have is not computed again
   bool save_kv = false;
   double kv_budget = 1;             // share of its pages that each layer keeps for generation
+  int64_t kv_budget_tokens = 0;     // the same in tokens, in place of the share; 0: not given
   kvstore::PageChoice page_choice;  // for studies: BudgetSink
   bool recall_by_head = false;      // in the result lines
   int64_t crossover_tokens = 0;

@@ -4,6 +4,7 @@
 
 #include "common/float8.h"
 #include "common/page_tokens.h"
+#include "common/pages/kept_pages.h"
 #include "model/generator.h"
 #include "plan/plan_for_length.h"
 
@@ -85,9 +86,12 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
   if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
   auto sinks = make_sinks();
   MR_RETURN_IF_ERROR(sync_.all_agree(sinks.ok() ? Result<void>() : sinks.error()));
-  if (drops_pages(options_.kv_budget)) {
-    sinks->budget = std::make_unique<BudgetSink>(
-        options_.kv_budget, r_.weights, partition_.num_tokens(), &sinks->all, options_.page_choice);
+  const double budget = options_.kv_budget_tokens == 0
+                            ? options_.kv_budget
+                            : share_of_tokens(options_.kv_budget_tokens, partition_.num_tokens());
+  if (drops_pages(budget)) {
+    sinks->budget = std::make_unique<BudgetSink>(budget, r_.weights, partition_.num_tokens(),
+                                                 &sinks->all, options_.page_choice);
   }
   MR_ASSIGN_OR_RETURN(const auto prefilled, prefill(plan, *sinks));
   MR_RETURN_IF_ERROR(finish_files(prefilled, *sinks));

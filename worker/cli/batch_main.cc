@@ -57,13 +57,16 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
                         "what to do with KV caches; save: write them to kv/<id>/");
-  app.add_option(
-         "--kv-budget", options.batch.kv_budget,
-         "share of its pages that each layer keeps for the tokens behind the first, above 0; those "
-         "with most attention mass stay")
-      ->type_name("SHARE")
-      ->check(cli::number_range(0.0, 1.0))
-      ->capture_default_str();
+  auto* share = app.add_option(
+      "--kv-budget", options.batch.kv_budget,
+      "share of its pages that each layer keeps for the tokens behind the first, above 0; those "
+      "with most attention mass stay");
+  share->type_name("SHARE")->check(cli::number_range(0.0, 1.0))->capture_default_str();
+  app.add_option("--kv-budget-tokens", options.batch.kv_budget_tokens,
+                 "the same in tokens of each layer and kv head, whatever the prompt's length")
+      ->type_name("N")
+      ->check(cli::number_range<int64_t>(1))
+      ->excludes(share);
   app.add_flag("--recall-by-head", options.batch.recall_by_head,
                "write each layer's and head's recall to the results");
   app.add_option("--layer-timeout-s", options.layer_timeout_s,
@@ -91,9 +94,8 @@ Result<void> check_budget(const BatchOptions& options) {
     return error(Errc::kInvalidArgument, "--kv-budget {} keeps nothing; must be above 0, at most 1",
                  options.kv_budget);
   }
-  if (options.kv_budget == 1 || !options.save_kv) return {};
-  return error(Errc::kInvalidArgument, "--kv-budget {} with --kv save: files hold whole caches",
-               options.kv_budget);
+  if ((options.kv_budget == 1 && options.kv_budget_tokens == 0) || !options.save_kv) return {};
+  return error(Errc::kInvalidArgument, "a --kv-budget with --kv save: files hold whole caches");
 }
 
 Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) {

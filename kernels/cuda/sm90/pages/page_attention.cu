@@ -381,17 +381,18 @@ __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slic
   static_cast<Output*>(a.out)[head * kDim + d] = narrow<Output>(out);
 }
 
-// Uses, expectation and counts of what was attended.
+// Uses, expectation and counts. A page that was read and not asked for was used, too: what may be asked for
+// next time is read next time.
 __device__ void account(const PageAttention& a, int kv_head, int count, int read) {
   const PageTables& t = a.tables;
   unsigned foreseen = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < read; i += kThreads) {
     const int64_t number =
         t.number(a.layer, kv_head, a.order.pages[static_cast<int64_t>(kv_head) * t.num_pages + i]);
     const float age = t.last[number] < 0 ? 0 : static_cast<float>(a.token - t.last[number]);
     t.heat[number] = t.heat[number] * exp2f(-age / 8.0F) + 1;
     t.last[number] = a.token;
-    foreseen += t.foreseen[number] == a.token + 1 ? 1 : 0;
+    foreseen += i < count && t.foreseen[number] == a.token + 1 ? 1 : 0;
   }
   if (a.foreseen) {
     atomicAdd(&t.counters[static_cast<int>(PageCounter::kForeseen)],
@@ -401,6 +402,7 @@ __device__ void account(const PageAttention& a, int kv_head, int count, int read
   const auto pages = static_cast<unsigned long long>(count);
   t.expected[a.layer * t.num_kv_heads + kv_head] = count;
   a.order.attended[kv_head] = count;
+  a.order.read[kv_head] = read;
   atomicAdd(&t.counters[static_cast<int>(PageCounter::kRead)], pages);
   atomicAdd(&t.counters[static_cast<int>(PageCounter::kSpared)],
             static_cast<unsigned long long>(read) - pages);

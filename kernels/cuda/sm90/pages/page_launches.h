@@ -65,7 +65,7 @@ struct PageAdmission {
   PageTables tables;
   int32_t layer = 0;
   int32_t token = 0;
-  bool foreseen = false;  // pages that are expected, else those attended
+  bool foreseen = false;  // pages that are expected, else those read
   PageOrder order;
   // Layers whose pages keep their slots: steps may be reading them.
   int32_t first_kept_layer = 0;

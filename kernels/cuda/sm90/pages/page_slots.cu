@@ -43,7 +43,7 @@ __device__ float worth(const PageTables& t, int64_t number, int32_t token) {
 __device__ int find_candidates(const PageAdmission& a, int32_t* candidates, int* count) {
   const PageTables& t = a.tables;
   const auto wanted = [&](int kv_head) {
-    if (!a.foreseen) return a.order.attended[kv_head];
+    if (!a.foreseen) return a.order.read[kv_head];
     // More than the last token's: a prediction is not quite in the order of the layer itself.
     const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
     return min(t.num_pages, expected + max(2, expected / 8));

@@ -68,6 +68,7 @@ struct PageEstimates {
 struct PageOrder {
   int32_t* pages;     // [kv heads, pages]
   int32_t* attended;  // [kv heads] of them, the first; or kNotEnough
+  int32_t* read;      // [kv heads] those and what was read ahead of the rule's answer
 };
 // The pages that might be read were not: nothing was left behind.
 inline constexpr int32_t kNotEnough = -1;

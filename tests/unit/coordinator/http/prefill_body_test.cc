@@ -103,7 +103,7 @@ TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
       "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
       "add_special_tokens, head_plan, "
       "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover, cache, cache_salt, "
-      "cache_impure, kv_budget");
+      "cache_impure, kv_budget, kv_budget_tokens");
 }
 
 TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
@@ -180,6 +180,33 @@ TEST(PrefillBody, ABudgetBelowOneGoesWithNeitherStreamingNorAWrittenCache) {
   }
   EXPECT_TRUE(refusal(json(R"("kv_budget":0.5,"handover":"streaming")"))
                   .starts_with("kv_budget: 'kv_budget' below 1 requires 'handover' at-end"));
+}
+
+TEST(PrefillBody, ABudgetInTokensIsOneOfAShareInOtherWords) {
+  const auto json = [](const std::string& fields) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],"stream":true,)" + fields + "}");
+  };
+  const PrefillBody body = accepted(json(R"("kv_budget_tokens":4096)"));
+  EXPECT_EQ(body.kv_budget_tokens, 4096);
+  EXPECT_EQ(body.options.kv_budget(), 0);  // the prompt's length says it
+  EXPECT_EQ(body.options.cache(), protocol::CACHE_READ);
+  EXPECT_EQ(accepted(parse_prefill_binary("\1\0\0\0"sv, "model=m&kv_budget_tokens=64", {}))
+                .kv_budget_tokens,
+            64);
+  for (const auto* budget : {"0", "-1", "9223372036854775807"}) {
+    EXPECT_TRUE(refusal(json(fmt::format(R"("kv_budget_tokens":{})", budget)))
+                    .starts_with("kv_budget_tokens: 'kv_budget_tokens' is "))
+        << budget;
+  }
+  EXPECT_EQ(refusal(json(R"("kv_budget_tokens":0.5)")),
+            "kv_budget_tokens: 'kv_budget_tokens' must be an integer, not a number with a fraction "
+            "or exponent");
+  EXPECT_EQ(refusal(json(R"("kv_budget_tokens":64,"kv_budget":1)")),
+            "kv_budget_tokens: the budget is 'kv_budget' or 'kv_budget_tokens', not both");
+  EXPECT_TRUE(refusal(json(R"("kv_budget_tokens":64,"cache":"both")"))
+                  .starts_with("cache: 'kv_budget_tokens' requires 'cache' off or read"));
+  EXPECT_TRUE(refusal(json(R"("kv_budget_tokens":64,"handover":"streaming")"))
+                  .starts_with("kv_budget_tokens: 'kv_budget_tokens' requires 'handover' at-end"));
 }
 
 TEST(PrefillBody, RefusesWhatIsNoTokenId) {

@@ -44,6 +44,19 @@ TEST_F(AdmissionTest, AnAdmittedPromptWaitsWithTheDefaultsOfTheService) {
   EXPECT_THAT(link_.log, ::testing::IsEmpty());  // dispatching is another's work
 }
 
+TEST_F(AdmissionTest, ABudgetInTokensBecomesAShareOfThePrompt) {
+  join(link_);
+  const auto share_of = [&](const std::string& id, int64_t tokens) {
+    PrefillBody asked = body(id);
+    asked.kv_budget_tokens = tokens;
+    EXPECT_FALSE(admission_.admit(std::move(asked)));
+    return requests_.table().find(id)->options.kv_budget();
+  };
+  EXPECT_EQ(share_of("half", 1), 0.5);
+  EXPECT_EQ(share_of("all", 2), 1);
+  EXPECT_EQ(share_of("more", 5), 1);
+}
+
 TEST_F(AdmissionTest, AnUnknownModelIsToldFromTheModelsThatAreServed) {
   join(link_);
   const auto refused = admission_.admit(body("a", "tinny"));
