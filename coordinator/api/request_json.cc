@@ -32,6 +32,10 @@ void make_null(json::value& value) {
   }
 }
 
+const std::string& or_else(const std::string& text, const std::string& instead) {
+  return text.empty() ? instead : text;
+}
+
 // `object`, with a last member of which `text` is the value.
 std::string with_member(const json::object& object, const char* name, const std::string& text) {
   std::string out = json::serialize(object);
@@ -175,14 +179,19 @@ std::string status_text(const Request& request, TimePoint now, const ResultTexts
 json::object models_json(const std::map<std::string, ModelOffer>& offers, int64_t created_s) {
   json::array data;
   for (const auto& [name, offer] : offers) {
+    const protocol::ModelDescription& model = offer.description;
     data.push_back(json::object{{"id", name},
                                 {"object", "model"},
                                 {"created", created_s},
                                 {"owned_by", "millrace"},
                                 {"max_prompt_tokens", offer.max_prompt_tokens},
-                                {"vocab_size", offer.description.vocab_size()},
-                                {"num_layers", offer.description.num_layers()},
-                                {"dtype", offer.description.dtype()},
+                                {"vocab_size", model.vocab_size()},
+                                {"num_layers", model.num_layers()},
+                                {"num_kv_heads", model.num_kv_heads()},
+                                {"head_dim", model.head_dim()},
+                                {"dtype", model.dtype()},
+                                {"quantization", or_else(model.quantization(), "none")},
+                                {"kv_cache_dtype", or_else(model.kv_cache_dtype(), model.dtype())},
                                 {"groups", offer.num_groups},
                                 {"ready_groups", offer.num_ready}});
   }

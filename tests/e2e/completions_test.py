@@ -145,6 +145,17 @@ class CompletionsTest(ServiceTestCase):
         (model,) = models["data"]
         self.assertEqual((models["object"], model["id"], model["object"], model["owned_by"]), ("list", "fixture", "model", "millrace"))
         self.assertLess(abs(model["created"] - time.time()), 60)
+        self.assertEqual([model[name] for name in ("dtype", "quantization", "kv_cache_dtype", "num_kv_heads", "head_dim")],
+                         ["float32", "none", "float32", 2, 128])
+
+    def test_a_model_says_how_it_computes_and_what_its_pages_are(self):
+        service = Service()
+        self.addCleanup(service.close)
+        service.start_group("--dtype", "bfloat16", "--quantization", "fp8", "--kv-cache-dtype", "fp8")
+        (model,) = service.get("/v1/models")[2]["data"]
+        self.assertEqual([model[name] for name in ("dtype", "quantization", "kv_cache_dtype")], ["bfloat16", "fp8", "float8_e4m3"])
+        _, _, done = service.prefill(SHORT)
+        self.assertEqual(done["manifest"]["layout"]["dtype"], model["kv_cache_dtype"])
 
 
 class WithoutGroupsTest(ServiceTestCase):
