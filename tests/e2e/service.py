@@ -96,9 +96,9 @@ class InBackground:
 class StreamingDecode:
     """millrace-decode beside a prefill: gets the events that a test passes on."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, model=MODEL_DIR):
         self._process = subprocess.Popen(
-            [os.path.join(BIN_DIR, "millrace-decode"), "--events", "-", "--model", MODEL_DIR, "--max-tokens", "4", *options],
+            [os.path.join(BIN_DIR, "millrace-decode"), "--events", "-", "--model", model, "--max-tokens", "4", *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def pass_on(self, name, data):

@@ -11,6 +11,7 @@
 // host is asked. A cooperative launch: all blocks run at once.
 
 #include <algorithm>
+#include <climits>
 
 #include "common/check.h"
 #include "common/page_tokens.h"
@@ -18,6 +19,8 @@
 #include "kernels/cuda/runtime/dispatch_dtype.h"
 #include "kernels/cuda/sm90/pages/log_sum.cuh"
 #include "kernels/cuda/sm90/pages/page_launches.h"
+#include "kernels/cuda/sm90/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/ptx/copy.cuh"
 #include "kernels/cuda/sm90/rows/element.cuh"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
 
@@ -54,6 +57,26 @@ __device__ bool at_host(const PageTables& t, uint64_t place) {
   return place - reinterpret_cast<uint64_t>(t.slots) >=
          static_cast<uint64_t>(t.num_slots) * static_cast<uint64_t>(t.page_bytes);
 }
+
+// A page of the block's that has no slot, brought by the copy engine: read by loads, of which only some are
+// on their way at a time, one such page takes as long as the rest of a layer.
+template <int kPageBytes>
+struct StagedPage {
+  __align__(128) std::byte bytes[kPageBytes];
+  uint64_t arrived;
+  int first;        // 4 * unit + warp of the one that waits for it; kNone: there is none
+  uint32_t parity;  // of the copy that is awaited next
+
+  static constexpr int kNone = INT_MAX;
+
+  __device__ void init() {
+    if (threadIdx.x != 0) return;
+    ptx::barrier_init(&arrived, 1);
+    ptx::fence_barrier_init();
+    first = kNone;
+    parity = 0;
+  }
+};
 
 // A warp's page: its weights relative to its own maximum, and with them the sum of V.
 template <typename Element, int kDim, int kHeads>
@@ -153,10 +176,45 @@ __device__ void attend_page(const Element* page, int tokens, int group, float sc
   }
 }
 
+__device__ uint64_t place_in_order(const PageAttention& a, int kv_head, int position) {
+  const PageTables& t = a.tables;
+  const int page = a.order.pages[kv_head * t.num_pages + position];
+  return place_of(t, t.number(a.layer, kv_head, page));
+}
+
+// Sends for the first page without a slot of the units that this block is about to attend to.
+template <int kPageBytes>
+__device__ void stage_page(const PageAttention& a, int kv_head, int begin, int end,
+                           StagedPage<kPageBytes>& staged) {
+  constexpr int kUnits = kThreads / kUnitPages;
+  if (threadIdx.x == 0) staged.first = StagedPage<kPageBytes>::kNone;
+  __syncthreads();
+  const int num_blocks = static_cast<int>(gridDim.x);
+  const int warp = static_cast<int>(threadIdx.x) % kUnitPages;
+  uint64_t place = 0;
+  int mine = StagedPage<kPageBytes>::kNone;
+  for (int u = begin + static_cast<int>(threadIdx.x) / kUnitPages * num_blocks; u < end;
+       u += kUnits * num_blocks) {
+    const int position = a.portions.unit_pages[u] + warp;
+    if (position >= a.portions.unit_pages[u + 1]) continue;
+    place = place_in_order(a, kv_head, position);
+    if (!at_host(a.tables, place)) continue;
+    mine = u * kUnitPages + warp;
+    atomicMin(&staged.first, mine);
+    break;
+  }
+  __syncthreads();
+  if (mine == StagedPage<kPageBytes>::kNone || mine != staged.first) return;
+  ptx::barrier_arrive_expecting(&staged.arrived, kPageBytes);
+  ptx::copy_bytes(ptx::shared_address(staged.bytes), reinterpret_cast<const void*>(place),
+                  kPageBytes, &staged.arrived);
+}
+
 // The pages of a unit, then their common state.
-template <typename Element, int kDim, int kHeads>
+template <typename Element, int kDim, int kHeads, int kPageBytes>
 __device__ void attend_unit(const PageAttention& a, int kv_head, int unit,
-                            const Vector8 (&q)[kHeads], UnitShared<kDim, kHeads>& shared) {
+                            const Vector8 (&q)[kHeads], UnitShared<kDim, kHeads>& shared,
+                            StagedPage<kPageBytes>& staged) {
   const PageTables& t = a.tables;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -164,7 +222,16 @@ __device__ void attend_unit(const PageAttention& a, int kv_head, int unit,
   const int count = a.portions.unit_pages[unit + 1] - first;
   if (warp < count) {
     const int page = a.order.pages[kv_head * t.num_pages + first + warp];
-    const uint64_t place = place_of(t, t.number(a.layer, kv_head, page));
+    uint64_t place = place_of(t, t.number(a.layer, kv_head, page));
+    if (lane == 0 && at_host(t, place)) {
+      atomicAdd(&t.counters[static_cast<int>(PageCounter::kFromHost)], 1ULL);
+    }
+    if (staged.first == unit * kUnitPages + warp) {
+      ptx::barrier_wait(&staged.arrived, staged.parity);
+      __syncwarp();
+      if (lane == 0) staged.parity ^= 1;
+      place = reinterpret_cast<uint64_t>(staged.bytes);
+    }
     const auto tokens =
         static_cast<int>(min(kPageTokens, t.num_tokens - int64_t{page} * kPageTokens));
     attend_page<Element, kDim, kHeads>(reinterpret_cast<const Element*>(place), tokens, t.group,
@@ -173,9 +240,6 @@ __device__ void attend_unit(const PageAttention& a, int kv_head, int unit,
     if (lane < t.group) {
       a.log_mass[(static_cast<int64_t>(kv_head) * t.group + lane) * t.num_pages + first + warp] =
           shared.maximum[warp][lane] * kLn2 + logf(shared.sum[warp][lane]);
-    }
-    if (lane == 0 && at_host(t, place)) {
-      atomicAdd(&t.counters[static_cast<int>(PageCounter::kFromHost)], 1ULL);
     }
   }
   __syncthreads();
@@ -409,11 +473,17 @@ __device__ void account(const PageAttention& a, int kv_head, int count, int read
   if (a.foreseen) atomicAdd(&t.counters[static_cast<int>(PageCounter::kOfForeseen)], pages);
 }
 
+template <typename Element, int kDim, int kHeads>
+struct AttendShared {
+  StagedPage<2 * kTokens * kDim* static_cast<int>(sizeof(Element))> staged;
+  UnitShared<kDim, kHeads> unit;
+};
+
 // blockIdx.y: kv head; its blocks share the work.
 template <typename Element, typename Output, int kDim, int kHeads>
 __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant__ PageAttention a) {
-  extern __shared__ __align__(16) std::byte memory[];
-  auto& unit_shared = *reinterpret_cast<UnitShared<kDim, kHeads>*>(memory);
+  extern __shared__ __align__(128) std::byte memory[];
+  auto& shared = *reinterpret_cast<AttendShared<Element, kDim, kHeads>*>(memory);
   __shared__ RuleShared rule;
   __shared__ float sums[kUnitPages][kWarpThreads];
   const PageTables& t = a.tables;
@@ -428,6 +498,10 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
     q[h] = load8(a.q + head * kDim + element);
   }
 
+  const bool stages =
+      t.num_slots < static_cast<int64_t>(t.num_layers) * t.num_kv_heads * t.num_pages;
+  shared.staged.init();
+
   const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
   const int last = last_portion(a.portions, a.max_pages);
   int end = portion_of(a.portions, expected == 0 ? kFirstPages : expected) + 1;
@@ -439,8 +513,9 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
     }
     end = min(end, last + 1);
     const int units = a.portions.unit_ends[end - 1];
+    if (stages) stage_page(a, kv_head, units_done + block, units, shared.staged);
     for (int u = units_done + block; u < units; u += num_blocks) {
-      attend_unit<Element, kDim, kHeads>(a, kv_head, u, q, unit_shared);
+      attend_unit<Element, kDim, kHeads>(a, kv_head, u, q, shared.unit, shared.staged);
     }
     meet(arrivals, times);
     const int questions = (end - portions_done) * t.group;
@@ -473,7 +548,7 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
 template <typename Element, typename Output, int kDim, int kHeads>
 void launch(const PageAttention& attention, int num_sms, cudaStream_t stream) {
   auto* const kernel = attend_kernel<Element, Output, kDim, kHeads>;
-  const int bytes = static_cast<int>(sizeof(UnitShared<kDim, kHeads>));
+  const int bytes = static_cast<int>(sizeof(AttendShared<Element, kDim, kHeads>));
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   int blocks_a_sm = 0;
   MR_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_a_sm, kernel, kThreads,
