@@ -22,9 +22,6 @@ constexpr int64_t kFillBytes = 16 << 20;
 Result<std::unique_ptr<DeviceCache>> DeviceCache::open(const Parts& parts,
                                                        const ProgressiveOptions& options,
                                                        double hot_share, Deadline deadline) {
-  if (parts.manifest->kept_pages) {
-    return Error(Errc::kUnsupported, "a cache that is kept in part, on a GPU");
-  }
   std::unique_ptr<DeviceCache> cache(new DeviceCache(parts, hot_share, deadline));
   MR_RETURN_IF_ERROR(cache->make_pages(options));
   return cache;
@@ -32,10 +29,11 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::open(const Parts& parts,
 
 Result<void> DeviceCache::make_pages(const ProgressiveOptions& options) {
   const auto& manifest = *parts_.manifest;
-  const auto shape = device_pages_shape(*parts_.weights, manifest.num_tokens);
-  const int64_t slots = options.pages_memory_bytes == 0
-                            ? shape.all_pages()
-                            : options.pages_memory_bytes / shape.page_bytes();
+  auto shape = device_pages_shape(*parts_.weights, manifest.num_tokens);
+  if (manifest.kept_pages) shape.kept = &*manifest.kept_pages;
+  const int64_t kept = shape.kept_pages();
+  const int64_t room =
+      options.pages_memory_bytes == 0 ? kept : options.pages_memory_bytes / shape.page_bytes();
   if (options.predict) {
     MR_ASSIGN_OR_RETURN(ahead_,
                         kernels::make_cuda_device({.index = parts_.device->gpu_stream()->gpu}));
@@ -46,7 +44,7 @@ Result<void> DeviceCache::make_pages(const ProgressiveOptions& options) {
   MR_ASSIGN_OR_RETURN(pages_, kernels::make_cuda_device_pages(
                                   *parts_.device, ahead_.get(), shape,
                                   {.host = memory_.as<std::byte>(),
-                                   .num_slots = std::min(slots, shape.all_pages()),
+                                   .num_slots = std::min(room, kept),
                                    .rule = {.log_odds = log_odds, .proven = options.proven}}));
   host_ = std::make_unique<HostPages>(
       source_, HostPages::Options{.num_layers = shape.num_layers,
@@ -54,7 +52,8 @@ Result<void> DeviceCache::make_pages(const ProgressiveOptions& options) {
                                   .num_kv_heads = shape.num_kv_heads,
                                   .num_pages = shape.num_pages(),
                                   .page_bytes = shape.page_bytes(),
-                                  .memory = memory_.as<std::byte>()});
+                                  .memory = memory_.as<std::byte>(),
+                                  .num_kept = kept});
   MR_ASSIGN_OR_RETURN(prompt_, DevicePrompt::create(*pages_, ahead_.get(), *parts_.weights,
                                                     manifest.num_tokens, host_.get()));
   return {};
@@ -80,14 +79,13 @@ Result<void> DeviceCache::wait(DecodeStart start, Deadline deadline) {
   return wait_for_fill(start == DecodeStart::kWhole, deadline);
 }
 
-// Its digests, and which of its pages are hot.
+// Its digests, and which of the pages that are kept are hot.
 Result<void> DeviceCache::take_layer(kvclient::KvClient& client, int32_t layer) {
   const int32_t first_head = parts_.weights->shard.first_kv_head;
   const int32_t num_heads = parts_.weights->shard.num_kv_heads;
   const auto num_pages = client.num_pages();
   PageDigests checked(1, 1, num_pages, parts_.weights->config.head_dim);
-  MR_ASSIGN_OR_RETURN(const auto scores,
-                      client.pull_scores(layer, 1, first_head, num_heads, deadline_));
+  MR_ASSIGN_OR_RETURN(auto scores, client.pull_scores(layer, 1, first_head, num_heads, deadline_));
   for (int32_t h = 0; h < num_heads; ++h) {
     MR_ASSIGN_OR_RETURN(const auto digests,
                         client.pull_digests(layer, first_head + h, 0, num_pages, deadline_));
@@ -95,8 +93,15 @@ Result<void> DeviceCache::take_layer(kvclient::KvClient& client, int32_t layer) 
     MR_RETURN_IF_ERROR(pages_->set_digests(layer, h, digests));
     const auto row = std::span(scores).subspan(static_cast<size_t>(h * num_pages),
                                                static_cast<size_t>(num_pages));
+    const auto has_page = [&](int64_t page) {
+      return parts_.manifest->has_page(layer, first_head + h, page);
+    };
+    for (int64_t page = 0; page < num_pages; ++page) {
+      if (!has_page(page)) row[static_cast<size_t>(page)] = 0;
+    }
     const auto is_hot = kvclient::hot_list(row, hot_share_);
     for (int64_t page = 0; page < num_pages; ++page) {
+      if (!has_page(page)) continue;
       (is_hot[static_cast<size_t>(page)] ? hot_ : rest_).push_back({layer, first_head + h, page});
     }
   }

@@ -26,7 +26,7 @@ class DeviceCache {
     const model::ModelWeights* weights = nullptr;  // in the device's memory
     kernels::Device* device = nullptr;             // a GPU
   };
-  // All parts outlive it. kUnsupported: a cache that is kept in part, or shapes that the kernels do not take.
+  // All parts outlive it. kUnsupported: shapes that the kernels do not take.
   static Result<std::unique_ptr<DeviceCache>> open(const Parts& parts,
                                                    const ProgressiveOptions& options,
                                                    double hot_share, Deadline deadline);

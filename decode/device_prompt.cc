@@ -50,20 +50,20 @@ Result<void> DevicePrompt::attend(const Step& step, Deadline deadline) {
 Result<void> DevicePrompt::attend_to_what_comes(kernels::DevicePages::Step step,
                                                 Deadline deadline) {
   MR_ASSIGN_OR_RETURN(const auto order, pages_->order(step, deadline));
-  const int64_t all = std::ssize(order.front());
-  for (step.max_pages = std::min(kFirstPages, all);;
-       step.max_pages = std::min(2 * step.max_pages, all)) {
+  for (step.max_pages = kFirstPages;; step.max_pages *= 2) {
     std::vector<kvclient::PageName> names;
     for (size_t h = 0; h < order.size(); ++h) {
-      for (int64_t i = 0; i < step.max_pages; ++i) {
-        names.push_back({step.layer, weights_->shard.first_kv_head + static_cast<int32_t>(h),
-                         order[h][static_cast<size_t>(i)]});
+      const auto kv_head = weights_->shard.first_kv_head + static_cast<int32_t>(h);
+      const auto count = std::min(step.max_pages, std::ssize(order[h]));
+      for (const int32_t page : std::span(order[h]).first(static_cast<size_t>(count))) {
+        names.push_back({step.layer, kv_head, page});
       }
     }
     MR_RETURN_IF_ERROR(host_->bring(names, FetchUrgency::kNeed, deadline));
     pages_->attend(step);
     MR_ASSIGN_OR_RETURN(const auto read, pages_->pages_read(deadline));
-    if (std::none_of(read.begin(), read.end(), [](const auto& pages) { return pages.empty(); })) {
+    if (std::equal(read.begin(), read.end(), order.begin(),
+                   [](const auto& got, const auto& all) { return got.empty() == all.empty(); })) {
       return {};
     }
   }
@@ -78,7 +78,8 @@ kernels::DevicePagesShape device_pages_shape(const model::ModelWeights& weights,
           .num_tokens = num_tokens,
           .dtype = weights.compute_dtype,
           .output = weights.compute_dtype,
-          .scale = 1.0F / std::sqrt(static_cast<float>(weights.config.head_dim))};
+          .scale = 1.0F / std::sqrt(static_cast<float>(weights.config.head_dim)),
+          .first_kv_head = weights.shard.first_kv_head};
 }
 
 }  // namespace millrace::decode

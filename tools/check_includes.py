@@ -36,7 +36,7 @@ MAY_INCLUDE = {
     "protocol": "",
     "kernels/index": "",
     "kernels/api": "common/system kernels/index",
-    "kernels/pages": "",
+    "kernels/pages": "common/pages",
     "kernels/ref": "kernels/api kernels/index",
     "kernels/cpu/runtime": "kernels/api kernels/index",
     "kernels/cpu/rows": "kernels/api kernels/index kernels/cpu/runtime",

@@ -11,9 +11,8 @@ using kvclient::PageName;
 HostPages::HostPages(PageSource& source, const Options& options)
     : options_(options),
       source_(source),
-      num_missing_(options.num_layers * options.num_kv_heads * options.num_pages) {
-  states_.resize(static_cast<size_t>(num_missing_));
-}
+      states_(static_cast<size_t>(options.num_layers * options.num_kv_heads * options.num_pages)),
+      num_missing_(options.num_kept) {}
 
 size_t HostPages::number_of(const PageName& name) const {
   const int64_t head = name.kv_head - options_.first_kv_head;

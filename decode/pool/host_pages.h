@@ -1,5 +1,6 @@
 // All pages of a rank's cache in one piece of memory, by layer, kv head and page: each comes once, from a
-// PageSource, when somebody asks for it, and stays. What lies behind the slots of a device.
+// PageSource, when somebody asks for it, and stays. Those that are not kept leave their places empty. What
+// lies behind the slots of a device.
 //
 // Thread-safe.
 #pragma once
@@ -24,6 +25,7 @@ class HostPages {
     int64_t num_pages = 0;  // of a layer and kv head
     int64_t page_bytes = 0;
     std::byte* memory = nullptr;  // of all of them; outlives it
+    int64_t num_kept = 0;         // of all of them: no others are asked for
   };
 
   // `source` outlives it.

@@ -55,7 +55,11 @@ class CudaDevicePages final : public DevicePages {
  public:
   CudaDevicePages(Device& device, Device* ahead, const DevicePagesShape& shape,
                   const DevicePagesOptions& options)
-      : device_(device), shape_(shape), options_(options), stream_(device.gpu_stream()->handle) {
+      : device_(device),
+        shape_(shape),
+        options_(options),
+        num_kept_(shape.kept_pages()),
+        stream_(device.gpu_stream()->handle) {
     int index = device.gpu_stream()->gpu;
     MR_CUDA_CHECK(cudaSetDevice(index));
     MR_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, index));
@@ -85,7 +89,7 @@ class CudaDevicePages final : public DevicePages {
     MR_RETURN_IF_ERROR(take(counters_, static_cast<int64_t>(PageCounter::kCount) * 8));
     MR_RETURN_IF_ERROR(take(lists_, int64_t{kRing * sizeof(cuda::AdmittedPages)}));
     MR_RETURN_IF_ERROR(take(estimates_, 2 * 4 * of_layer * 4));
-    MR_RETURN_IF_ERROR(take(orders_, (kRing + 1) * heads * (pages + 2) * 4));
+    MR_RETURN_IF_ERROR(take(orders_, (kRing + 1) * heads * (pages + 3) * 4));
     MR_RETURN_IF_ERROR(take(parts_, parts * (2 + shape_.head_dim) * 4));
     MR_RETURN_IF_ERROR(take(log_mass_, of_layer * 4));
     MR_RETURN_IF_ERROR(take(enough_, std::ssize(portions.ends) * shape_.num_query_heads * 4));
@@ -93,7 +97,7 @@ class CudaDevicePages final : public DevicePages {
     const int64_t numbers = 2 * std::ssize(portions.ends) + units + 1;
     MR_RETURN_IF_ERROR(take(portions_, numbers * 4));
     upload(portions);
-    cuda::place_pages(tables(), /*in_slots=*/false, stream_);
+    place_at_host();
     return {};
   }
 
@@ -110,10 +114,12 @@ class CudaDevicePages final : public DevicePages {
 
   Result<void> complete(Deadline deadline) override {
     if (!holds_all()) return {};
-    MR_CUDA_CHECK(cudaMemcpyAsync(slots_.data(), options_.host, static_cast<size_t>(slots_.bytes()),
-                                  cudaMemcpyDefault, stream_));
-    cuda::place_pages(tables(), /*in_slots=*/true, stream_);
-    return device_.synchronize(deadline);
+    const auto kept = kept_numbers();
+    device_.copy(slot_page_.data(), kept.data(), slot_page_.bytes());
+    cuda::fill_slots(tables(), stream_);
+    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+    all_in_slots_ = true;
+    return {};
   }
 
   void begin_layer(int32_t layer) override {
@@ -133,14 +139,14 @@ class CudaDevicePages final : public DevicePages {
     const auto estimates = estimates_at(1, /*bounds=*/false);
     const auto order = order_at(kRing);
     cuda::estimate_pages(tables(), layer, q, shape_.scale, estimates, nullptr, ahead_);
-    cuda::order_pages(tables(), estimates, nullptr, order, ahead_);
+    cuda::order_pages(tables(), layer, estimates, nullptr, order, ahead_);
     admit(layer, /*foreseen=*/true, order);
   }
 
   void attend(const Step& step) override {
     MR_CHECK(step.layer == layer_, "layer {} was begun, attends in {}", layer_, step.layer);
     rank(step);
-    const auto order = order_at(static_cast<size_t>(turn_) % kRing);
+    const auto order = this_order();
     const int64_t parts = int64_t{portions_view_.num_units} * shape_.num_query_heads;
     cuda::attend_pages({.tables = tables(),
                         .estimates = estimates_at(0, options_.rule.proven),
@@ -150,6 +156,7 @@ class CudaDevicePages final : public DevicePages {
                         .layer = step.layer,
                         .token = token_,
                         .foreseen = was_foreseen_,
+                        .all_in_slots = all_in_slots_,
                         .max_pages = static_cast<int32_t>(
                             step.max_pages == 0 ? shape_.num_pages()
                                                 : std::min(step.max_pages, shape_.num_pages())),
@@ -174,16 +181,12 @@ class CudaDevicePages final : public DevicePages {
 
   Result<PageLists> order(const Step& step, Deadline deadline) override {
     rank(step);
-    const std::vector<int32_t> all(static_cast<size_t>(shape_.num_kv_heads),
-                                   static_cast<int32_t>(shape_.num_pages()));
-    return lists(all, deadline);
+    MR_ASSIGN_OR_RETURN(const auto counts, by_head(this_order().count, deadline));
+    return lists(counts, deadline);
   }
 
   Result<PageLists> pages_read(Deadline deadline) override {
-    std::vector<int32_t> attended(static_cast<size_t>(shape_.num_kv_heads));
-    device_.copy(attended.data(), order_at(static_cast<size_t>(turn_) % kRing).attended,
-                 std::ssize(attended) * 4);
-    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+    MR_ASSIGN_OR_RETURN(auto attended, by_head(this_order().attended, deadline));
     for (int32_t& count : attended) count = std::max(count, 0);  // kNotEnough
     return lists(attended, deadline);
   }
@@ -218,16 +221,50 @@ class CudaDevicePages final : public DevicePages {
     const auto estimates = estimates_at(0, options_.rule.proven);
     cuda::estimate_pages(tables(), step.layer, step.q, shape_.scale, estimates,
                          arrivals_.as<int32_t>(), stream_);
-    cuda::order_pages(tables(), estimates, step.tail_lse,
-                      order_at(static_cast<size_t>(turn_) % kRing), stream_);
+    cuda::order_pages(tables(), step.layer, estimates, step.tail_lse, this_order(), stream_);
+  }
+
+  // Of the pages that are kept, ascending.
+  std::vector<int32_t> kept_numbers() const {
+    std::vector<int32_t> numbers;
+    int32_t number = 0;
+    for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+      for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
+        for (int64_t page = 0; page < shape_.num_pages(); ++page, ++number) {
+          if (shape_.has_page(layer, h, page)) numbers.push_back(number);
+        }
+      }
+    }
+    return numbers;
+  }
+
+  void place_at_host() {
+    const auto t = tables();
+    std::vector<uint64_t> places(static_cast<size_t>(shape_.all_pages()));
+    for (const int32_t number : kept_numbers()) {
+      places[static_cast<size_t>(number)] = t.host_place(number);
+    }
+    device_.copy(place_.data(), places.data(), place_.bytes());
+    for (auto* table : {&last_, &slot_page_}) {
+      MR_CUDA_CHECK(cudaMemsetAsync(table->data(), 0xff, static_cast<size_t>(table->bytes()),
+                                    stream_));  // -1
+    }
+    MR_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
+  // A number of each kv head.
+  Result<std::vector<int32_t>> by_head(const int32_t* numbers, Deadline deadline) {
+    std::vector<int32_t> all(static_cast<size_t>(shape_.num_kv_heads));
+    device_.copy(all.data(), numbers, std::ssize(all) * 4);
+    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+    return all;
   }
 
   // The first `counts` of each kv head's order.
   Result<PageLists> lists(std::span<const int32_t> counts, Deadline deadline) {
     const auto pages = static_cast<size_t>(shape_.num_pages());
     std::vector<int32_t> all(counts.size() * pages);
-    device_.copy(all.data(), order_at(static_cast<size_t>(turn_) % kRing).pages,
-                 std::ssize(all) * 4);
+    device_.copy(all.data(), this_order().pages, std::ssize(all) * 4);
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
     PageLists lists;
     for (size_t h = 0; h < counts.size(); ++h) {
@@ -241,7 +278,7 @@ class CudaDevicePages final : public DevicePages {
   static T& ring(std::array<T, kRing>& events, int64_t turn) {
     return events[static_cast<size_t>(turn) % kRing];
   }
-  bool holds_all() const { return options_.num_slots == shape_.all_pages(); }
+  bool holds_all() const { return options_.num_slots == num_kept_; }
 
   // Zeroed.
   Result<void> take(DeviceBuffer& buffer, int64_t bytes) {
@@ -301,9 +338,14 @@ class CudaDevicePages final : public DevicePages {
   cuda::PageOrder order_at(size_t place) const {
     const int64_t size = shape_.num_kv_heads * shape_.num_pages();
     int32_t* const first =
-        orders_.as<int32_t>() + static_cast<int64_t>(place) * (size + 2 * shape_.num_kv_heads);
-    return {.pages = first, .attended = first + size, .read = first + size + shape_.num_kv_heads};
+        orders_.as<int32_t>() + static_cast<int64_t>(place) * (size + 3 * shape_.num_kv_heads);
+    int32_t* const counts = first + size;
+    return {.pages = first,
+            .count = counts,
+            .attended = counts + shape_.num_kv_heads,
+            .read = counts + 2 * shape_.num_kv_heads};
   }
+  cuda::PageOrder this_order() const { return order_at(static_cast<size_t>(turn_) % kRing); }
 
   // Into the stream ahead, then what it chose into that of copies.
   void admit(int32_t layer, bool foreseen, const cuda::PageOrder& order) {
@@ -328,6 +370,7 @@ class CudaDevicePages final : public DevicePages {
   Device& device_;
   const DevicePagesShape shape_;
   const DevicePagesOptions options_;
+  const int64_t num_kept_;
   int num_sms_ = 0;
   int32_t kept_layers_ = 0;
   cudaStream_t stream_ = nullptr, ahead_ = nullptr;
@@ -342,6 +385,7 @@ class CudaDevicePages final : public DevicePages {
   int32_t token_ = -1, first_token_ = 0, layer_ = -1;
   int64_t turn_ = -1;
   size_t num_lists_ = 0;
+  bool all_in_slots_ = false;  // complete() has put them there
   bool foresees_ = false;      // the next layer
   bool was_foreseen_ = false;  // the layer begun last
 };
@@ -364,9 +408,9 @@ Result<std::unique_ptr<DevicePages>> make_cuda_device_pages(Device& device, Devi
         "128, up to 8, 16 bits, up to {}",
         shape.head_dim, group, dtype_name(shape.dtype), shape.num_pages(), cuda::kMaxOrderedPages);
   }
-  if (options.num_slots < 1 || options.num_slots > shape.all_pages()) {
+  if (options.num_slots < 1 || options.num_slots > shape.kept_pages()) {
     return error(Errc::kInvalidArgument, "{} slots for {} pages", options.num_slots,
-                 shape.all_pages());
+                 shape.kept_pages());
   }
   auto pages = std::make_unique<CudaDevicePages>(device, ahead, shape, options);
   MR_RETURN_IF_ERROR(pages->allocate());

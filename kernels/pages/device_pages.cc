@@ -9,6 +9,17 @@ int64_t DevicePagesShape::num_pages() const {
   return ceil_div(num_tokens, kPageTokens);
 }
 
+int64_t DevicePagesShape::kept_pages() const {
+  if (kept == nullptr) return all_pages();
+  int64_t count = 0;
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    for (int32_t h = 0; h < num_kv_heads; ++h) {
+      count += std::ssize(kept->pages(layer, first_kv_head + h));
+    }
+  }
+  return count;
+}
+
 int64_t DevicePagesShape::page_bytes() const {
   return 2 * kPageTokens * head_dim * dtype_bytes(dtype);
 }

@@ -1,7 +1,8 @@
 // A cache's pages beside a device, for decode steps that attend to them progressively
 // (decode/README.md): all of them in page-locked host memory, as many as there are slots in device
 // memory too, and the digests of all in device memory. Which pages a step attends to is decided on the
-// device, by the same order and the same rule as on a CPU, up to rounding: the host only enqueues.
+// device, by the same order and the same rule as on a CPU, up to rounding: the host only enqueues. Pages
+// that are not kept are as if they were not there; only their places in host memory are.
 //
 //   set_digests(), complete()
 //   for each layer of a token:
@@ -24,6 +25,7 @@
 
 #include "common/clock.h"
 #include "common/dtype.h"
+#include "common/pages/kept_pages.h"
 #include "common/result.h"
 #include "kernels/pages/page_rule.h"
 
@@ -38,19 +40,27 @@ struct DevicePagesShape {
   DType dtype = DType::kBFloat16;   // of the pages
   DType output = DType::kBFloat16;  // of what attend() leaves
   float scale = 0;                  // of scores
+  // The pages there are; null: all. Outlives whatever has the shape.
+  const KeptPages* kept = nullptr;
+  int32_t first_kv_head = 0;  // of the model, by which `kept` counts
 
-  int64_t num_pages() const;  // of a layer and kv head
+  int64_t num_pages() const;  // of a layer and kv head, whether there or not
   int64_t page_bytes() const;
   int64_t all_pages() const { return num_layers * num_kv_heads * num_pages(); }
+  int64_t kept_pages() const;  // of all of them
+  // `kv_head`: from 0 on.
+  bool has_page(int32_t layer, int32_t kv_head, int64_t page) const {
+    return kept == nullptr || kept->has(layer, first_kv_head + kv_head, page);
+  }
   int32_t group() const { return num_query_heads / num_kv_heads; }
 };
 
 struct DevicePagesOptions {
   // Of all pages, by layer, kv head and page, each K [64, head_dim], then V: page-locked memory of the
   // device (Device::allocate_host), which outlives the pages. A page is written before a step that may
-  // attend to it.
+  // attend to it; the places of those that are not kept are never read.
   std::byte* host = nullptr;
-  int64_t num_slots = 0;  // at most as many as there are pages
+  int64_t num_slots = 0;  // at most as many as pages are kept
   PageRuleChoice rule;
 };
 
@@ -88,7 +98,7 @@ class DevicePages {
   // [num_pages, 3, head_dim]: min, max, radius. Host memory, which is read before it returns.
   virtual Result<void> set_digests(int32_t layer, int32_t kv_head,
                                    std::span<const float> digests) = 0;
-  // All host pages are there. Where every page has a slot, they are put into them.
+  // All host pages are there. Where every page that is kept has a slot, they are put into them.
   virtual Result<void> complete(Deadline deadline) = 0;
 
   // In the order of tokens and, for each, of layers.
@@ -100,10 +110,12 @@ class DevicePages {
 
   // By kv head:
   using PageLists = std::vector<std::vector<int32_t>>;
-  // All pages of a step's layer in the order of attention, which is what `max_pages` counts. Waits.
+  // The pages of a step's layer that it may attend to, in the order of attention, which is what
+  // `max_pages` counts. Waits.
   virtual Result<PageLists> order(const Step& step, Deadline deadline) = 0;
-  // What the rule asked for in the last step, in the order of attention; nothing of a kv head for which
-  // `max_pages` was too few: `out` is not whole then, and the step may be repeated with more. Waits.
+  // What the rule asked for in the last step, in the order of attention; nothing of a kv head that has
+  // pages and for which `max_pages` was too few: `out` is not whole then, and the step may be repeated
+  // with more. Waits.
   virtual Result<PageLists> pages_read(Deadline deadline) = 0;
   // Waits for all that was enqueued.
   virtual Result<DevicePagesStats> stats(Deadline deadline) = 0;

@@ -14,48 +14,82 @@
 namespace millrace::decode {
 namespace {
 
+constexpr int32_t kLayers = 5;
+constexpr int32_t kHeads = 2;
 constexpr int64_t kPages = 32;
 // The four digits that the prompt asks for, and what the fixture goes on with.
 constexpr int32_t kTokens = 8;
 
-TEST(DeviceDecode, GivesTheTokensOfDenseAttentionWhateverHasSlotsAndWhenItComes) {
-  if (kernels::num_cuda_devices() == 0) GTEST_SKIP() << "no GPU that the kernels run on";
-  const std::string model = std::string(MILLRACE_SOURCE_DIR) + "/tests/models/fixture";
-  comm::LocalTransport transport;
-  testing::FakeClock clock;  // the lease does not end
-  const auto prompt = testing::make_needle_prompt({.tokens = kPages * 64 - 7, .seed = 3});
-  const test::ServedPrompt served(transport, clock,
-                                  {.model_directory = model,
-                                   .grid = {1, 2},
-                                   .tokens = prompt.token_ids,
-                                   .compute_dtype = DType::kBFloat16,
-                                   .device_pages = 0,
-                                   .host_pages = 120});
-  const auto manifest = kvclient::from_protocol(served.manifest());
-  DecodeOptions wanted{.model_directory = model, .max_tokens = kTokens, .ignore_eos = true};
-  const auto dense = decode(transport, manifest, wanted);
-  ASSERT_TRUE(dense.ok()) << dense.error().to_string();
-  ASSERT_EQ(std::vector(dense->token_ids.begin(), dense->token_ids.begin() + 4),
-            prompt.answer_tokens);
-
-  wanted.attention = AttentionMode::kProgressive;
-  wanted.gpu = 0;
-  for (const int64_t pages : {0, 40, 150}) {
-    for (const bool predict : {false, true}) {
-      for (const auto start : {DecodeStart::kNeed, DecodeStart::kHot, DecodeStart::kWhole}) {
-        wanted.progressive.pages_memory_bytes = pages * manifest.page_bytes();
-        wanted.progressive.predict = predict;
-        wanted.progressive.start = start;
-        const auto report = decode(transport, manifest, wanted);
-        ASSERT_TRUE(report.ok()) << report.error().to_string();
-        EXPECT_EQ(report->token_ids, dense->token_ids)
-            << pages << " pages, start " << static_cast<int>(start);
-        ASSERT_TRUE(report->device_pages);
-        EXPECT_EQ(report->device_pages->tokens, kTokens - 1);
-        EXPECT_LE(report->pulled.pages, 5 * 2 * kPages);
+class DeviceDecodeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kernels::num_cuda_devices() == 0) GTEST_SKIP() << "no GPU that the kernels run on";
+  }
+  static std::string model() { return std::string(MILLRACE_SOURCE_DIR) + "/tests/models/fixture"; }
+  // `options`: what of the cache differs from that of a rank that computes in bfloat16.
+  kvclient::Manifest serve(test::ServedPrompt::Options options = {}) {
+    options.model_directory = model();
+    options.grid = {1, 2};
+    options.tokens = prompt_.token_ids;
+    options.compute_dtype = DType::kBFloat16;
+    options.device_pages = 0;
+    options.host_pages = 120;
+    served_ = std::make_unique<test::ServedPrompt>(transport_, clock_, options);
+    return kvclient::from_protocol(served_->manifest());
+  }
+  DecodeReport must_decode(const kvclient::Manifest& manifest, const DecodeOptions& wanted) {
+    auto report = decode(transport_, manifest, wanted);
+    MR_CHECK(report.ok(), "{}", report.error().to_string());
+    return std::move(*report);
+  }
+  // Whatever has slots and whenever it comes.
+  void expect_tokens_of_dense_attention(const kvclient::Manifest& manifest, int64_t num_pages) {
+    DecodeOptions wanted{.model_directory = model(), .max_tokens = kTokens, .ignore_eos = true};
+    const auto dense = must_decode(manifest, wanted).token_ids;
+    ASSERT_EQ(std::vector(dense.begin(), dense.begin() + 4), prompt_.answer_tokens);
+    wanted.attention = AttentionMode::kProgressive;
+    wanted.gpu = 0;
+    for (const int64_t pages : {0, 40, 150}) {
+      for (const bool predict : {false, true}) {
+        for (const auto start : {DecodeStart::kNeed, DecodeStart::kHot, DecodeStart::kWhole}) {
+          wanted.progressive.pages_memory_bytes = pages * manifest.page_bytes();
+          wanted.progressive.predict = predict;
+          wanted.progressive.start = start;
+          const auto report = must_decode(manifest, wanted);
+          EXPECT_EQ(report.token_ids, dense)
+              << pages << " pages, start " << static_cast<int>(start);
+          ASSERT_TRUE(report.device_pages);
+          EXPECT_EQ(report.device_pages->tokens, kTokens - 1);
+          EXPECT_LE(report.pulled.pages, num_pages);
+          EXPECT_EQ(report.pulled.bytes, report.pulled.pages * manifest.page_bytes());
+        }
       }
     }
   }
+
+  comm::LocalTransport transport_;
+  testing::FakeClock clock_;  // the lease does not end
+  const testing::NeedlePrompt prompt_ =
+      testing::make_needle_prompt({.tokens = kPages * 64 - 7, .seed = 3});
+  std::unique_ptr<test::ServedPrompt> served_;
+};
+
+TEST_F(DeviceDecodeTest, GivesTheTokensOfDenseAttention) {
+  expect_tokens_of_dense_attention(serve(), kLayers * kHeads * kPages);
+}
+
+// Three pages of four, others of each head.
+TEST_F(DeviceDecodeTest, OverACacheThatIsKeptInPart) {
+  const auto kept = std::make_shared<KeptPages>(kLayers, kHeads, kPages);
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (int32_t head = 0; head < kHeads; ++head) {
+      for (int64_t page = 0; page < kPages; ++page) {
+        if ((page + 2 * head) % 4 != layer % 4 || page == 0 || page + 2 >= kPages)
+          kept->keep(layer, head, page);
+      }
+    }
+  }
+  expect_tokens_of_dense_attention(serve({.kept = kept}), kept->count());
 }
 
 TEST(DeviceDecode, RefusesWhatAGpuDoesNotDo) {

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <tuple>
 
 #include "common/dtype.h"
@@ -101,15 +102,18 @@ class OnGpu {
                                           .num_tokens = shape_.num_tokens,
                                           .dtype = shape_.dtype,
                                           .output = shape_.dtype,
-                                          .scale = shape_.scale()};
+                                          .scale = shape_.scale(),
+                                          .kept = shape_.kept,
+                                          .first_kv_head = shape_.first_kv_head};
     host_ = must(device_->allocate_host(shape.all_pages() * shape.page_bytes()));
-    // NaN where no token is.
+    // NaN where no token is, and where no page is kept.
     std::memset(host_.as<std::byte>(), 0xff, static_cast<size_t>(host_.bytes()));
     std::vector<std::byte> page(static_cast<size_t>(shape.page_bytes()));
     int64_t number = 0;
     for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
       for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
         for (int64_t p = 0; p < shape_.num_pages(); ++p, ++number) {
+          if (!shape_.has_page(layer, h, p)) continue;
           const kvclient::NamedPage named{{layer, shape_.first_kv_head + h, p}, page.data()};
           MR_CHECK(cache.fetch({&named, 1}, FetchUrgency::kNeed, ample()).ok(), "no page");
           const auto tokens = std::min<int64_t>(64, shape_.num_tokens - 64 * p);
@@ -124,12 +128,11 @@ class OnGpu {
     pages_ = must(kernels::make_cuda_device_pages(
         *device_, ahead_.get(), shape,
         {.host = host_.as<std::byte>(),
-         .num_slots = num_slots == 0 ? shape.all_pages() : num_slots,
+         .num_slots = num_slots == 0 ? shape.kept_pages() : num_slots,
          .rule = {.log_odds = static_cast<float>(std::log((1 - mass) / mass)), .proven = proven}}));
     for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
       for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
-        const auto size = static_cast<size_t>(shape_.num_pages() * 3 * shape_.head_dim);
-        MR_CHECK(pages_->set_digests(layer, h, {cache.digests().of(layer, h), size}).ok(), "");
+        MR_CHECK(pages_->set_digests(layer, h, digests(cache, layer, h)).ok(), "");
       }
     }
     MR_CHECK(pages_->complete(ample()).ok(), "not complete");
@@ -172,6 +175,17 @@ class OnGpu {
   kernels::DevicePagesStats stats() { return must(pages_->stats(ample())); }
 
  private:
+  // NaN of pages that are not kept.
+  std::vector<float> digests(const PagedCache& cache, int32_t layer, int32_t kv_head) const {
+    const int64_t of_page = 3 * shape_.head_dim;
+    const float* const first = cache.digests().of(layer, kv_head);
+    std::vector<float> all(first, first + shape_.num_pages() * of_page);
+    for (int64_t page = 0; page < shape_.num_pages(); ++page) {
+      if (shape_.has_page(layer, kv_head, page)) continue;
+      std::fill_n(all.begin() + page * of_page, of_page, NAN);
+    }
+    return all;
+  }
   template <typename T>
   static T must(Result<T> result) {
     MR_CHECK(result.ok(), "{}", result.error().to_string());
@@ -208,7 +222,10 @@ void expect_same(Attended gpu, Attended cpu, DType dtype) {
   for (size_t i = 0; i < gpu.out.size(); ++i) {
     ASSERT_NEAR(gpu.out[i], cpu.out[i], tolerance(dtype, double{cpu.out[i]})) << "element " << i;
   }
-  for (size_t i = 0; i < gpu.lse.size(); ++i) ASSERT_NEAR(gpu.lse[i], cpu.lse[i], 2e-5);
+  for (size_t i = 0; i < gpu.lse.size(); ++i) {
+    if (gpu.lse[i] == cpu.lse[i]) continue;  // -inf: no page
+    ASSERT_NEAR(gpu.lse[i], cpu.lse[i], 2e-5);
+  }
 }
 
 TEST_F(DevicePagesTest, AttendToThePagesThatTheCpuDoes) {
@@ -262,6 +279,65 @@ TEST_F(DevicePagesTest, ProvenMassesEndOnTheSamePagesToo) {
     const auto q = queries(cache.shape(), step, 3);
     const auto tail = tail_of(cache.shape(), step);
     expect_same(gpu.attend(0, q, tail), cpu.attend(0, q, tail), DType::kBFloat16);
+  }
+}
+
+// Of layer 0 a head has all pages, the next a random half, then from three pages to none; layer 1 the other
+// way around.
+KeptPages kept_in_part(const CacheShape& shape) {
+  KeptPages kept(shape.num_layers, shape.first_kv_head + shape.num_kv_heads, shape.num_pages());
+  const std::vector<std::function<bool(int64_t)>> choices = {
+      [](int64_t) { return true; },
+      [](int64_t page) { return test::random_normal(91, static_cast<uint64_t>(page)) > 0; },
+      [&](int64_t page) { return kernels::PageRuleNumbers::leads(page, shape.num_pages()); },
+      [](int64_t page) { return page == 5 || page == 77; },
+      [](int64_t page) { return page == 0; },
+      [](int64_t) { return false; }};
+  for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
+      const auto& has = choices[static_cast<size_t>(layer == 0 ? h : shape.num_kv_heads - 1 - h)];
+      for (int64_t page = 0; page < shape.num_pages(); ++page) {
+        if (has(page)) kept.keep(layer, shape.first_kv_head + h, page);
+      }
+    }
+  }
+  return kept;
+}
+
+CacheShape shape_kept_in_part() {
+  return {.num_layers = 2,
+          .first_kv_head = 1,
+          .num_kv_heads = 6,
+          .num_query_heads = 12,
+          .head_dim = 64,
+          .num_tokens = 64 * 150 - 17,
+          .dtype = DType::kBFloat16};
+}
+
+TEST_F(DevicePagesTest, PagesThatAreNotKeptTakeNoPart) {
+  auto shape = shape_kept_in_part();
+  const auto kept = kept_in_part(shape);
+  shape.kept = &kept;
+  PagedCache cache(shape, test::clustered_keys(1, 0.7F), 31);
+  for (const bool proven : {false, true}) {
+    const CalibratedRule calibrated(0.9);
+    const BoundRule bound(0.9);
+    OnCpu cpu(cache, proven ? static_cast<const PageRule&>(bound) : calibrated);
+    for (const int64_t slots : {0, 30}) {
+      OnGpu gpu(cache, 0.9, proven, slots);
+      for (uint64_t step = 0; step < 4; ++step) {
+        for (int32_t layer = 0; layer < 2; ++layer) {
+          SCOPED_TRACE(
+              fmt::format("proven {} slots {} step {} layer {}", proven, slots, step, layer));
+          const auto q = queries(shape, step * 10 + static_cast<uint64_t>(layer), 2);
+          const auto next = queries(shape, step * 10 + 1, 2);
+          const auto tail = tail_of(shape, step);
+          expect_same(gpu.attend(layer, q, tail, layer == 0 ? next : std::vector<float>()),
+                      cpu.attend(layer, q, tail), shape.dtype);
+        }
+      }
+      EXPECT_EQ(gpu.stats().from_host == 0, slots == 0);
+    }
   }
 }
 
@@ -329,6 +405,10 @@ TEST_F(DevicePagesTest, RefusesShapesThatTheKernelsDoNotTake) {
   shape.dtype = DType::kFloat32;
   EXPECT_EQ(refused(shape, 1), Errc::kUnsupported);
   EXPECT_EQ(refused(good, 2), Errc::kInvalidArgument);
+  const KeptPages none(1, 1, 1);
+  shape = good;
+  shape.kept = &none;
+  EXPECT_EQ(refused(shape, 1), Errc::kInvalidArgument);
 }
 
 }  // namespace

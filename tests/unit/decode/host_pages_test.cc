@@ -57,7 +57,8 @@ class HostPagesTest : public testing::Test {
                     .num_kv_heads = 2,
                     .num_pages = 4,
                     .page_bytes = kBytes,
-                    .memory = memory_.data()}};
+                    .memory = memory_.data(),
+                    .num_kept = 16}};
 };
 
 TEST_F(HostPagesTest, EachComesOnceAndLiesAtItsNumber) {
@@ -72,6 +73,22 @@ TEST_F(HostPagesTest, EachComesOnceAndLiesAtItsNumber) {
   for (size_t i = 0; i < names.size(); ++i) {
     EXPECT_EQ(memory_[i * kBytes], Source::byte_of(names[i])) << i;
   }
+}
+
+TEST_F(HostPagesTest, HasAllOnceThoseThatAreKeptAreThere) {
+  const auto names = all();
+  HostPages pages(source_, {.num_layers = 2,
+                            .first_kv_head = kFirstHead,
+                            .num_kv_heads = 2,
+                            .num_pages = 4,
+                            .page_bytes = kBytes,
+                            .memory = memory_.data(),
+                            .num_kept = 5});
+  ASSERT_TRUE(pages.bring(std::span(names).first(4), FetchUrgency::kNeed, ample()).ok());
+  EXPECT_FALSE(pages.has_all());
+  ASSERT_TRUE(pages.bring(std::span(names).last(1), FetchUrgency::kFill, ample()).ok());
+  EXPECT_TRUE(pages.has_all());
+  EXPECT_EQ(source_.num_fetched, 5);
 }
 
 TEST_F(HostPagesTest, WhatFailedForOneIsFetchedAgainForAnother) {

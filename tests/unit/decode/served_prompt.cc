@@ -82,6 +82,18 @@ void must(const Result<void>& result) {
   MR_CHECK(result.ok(), "{}", result.error().to_string());
 }
 
+void drop_all_but(const KeptPages& kept, const model::ShardShape& shard, std::vector<int64_t> pages,
+                  kvstore::KvStore& store) {
+  for (int32_t layer = 0; layer < kept.num_layers(); ++layer) {
+    for (int32_t h = 0; h < shard.num_kv_heads; ++h) {
+      const int32_t head = shard.first_kv_head + h;
+      auto dropped = pages;
+      std::erase_if(dropped, [&](int64_t page) { return kept.has(layer, head, page); });
+      must(store.drop_pages("prompt-1", layer, head, dropped));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size) {
@@ -146,6 +158,7 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
       {.token_ids = options.tokens, .plan = &dense, .sink = stores ? &rounded : nullptr},
       kTimeout));
   kvstore::Placement placement;
+  if (stores && options.kept) drop_all_but(*options.kept, shard, pages, *rank.store);
   if (stores) placement = must(rank.store->seal("prompt-1", "lease-1", kServedLease));
   const auto shards = must(worker::gather_shards(runtime->grid().world(), rank.server->address(),
                                                  placement, Deadline::after(kTimeout)));
@@ -156,6 +169,7 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
                                   .lease = kServedLease,
                                   .epoch = "epoch-1",
                                   .result = &result,
+                                  .kept = options.kept.get(),
                                   .float8 = options.float8.get(),
                                   .ranks = shards},
                                  runtime->weights(), partition, /*prefix=*/{}, options.grid));

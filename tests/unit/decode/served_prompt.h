@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/api/transport.h"
+#include "common/pages/kept_pages.h"
 #include "common/pages/kv_scales.h"
 #include "kvstore/kv_store.h"
 #include "protocol/manifest.pb.h"
@@ -36,6 +37,8 @@ class ServedPrompt {
     std::optional<DType> cache_dtype = {};
     // Of pages in 8-bit floats; `cache_dtype` is then the compute dtype.
     std::shared_ptr<const KvScales> float8 = nullptr;
+    // Pages that are left when others were dropped.
+    std::shared_ptr<const KeptPages> kept = nullptr;
     // Far below what a rank writes, so that every tier holds pages.
     int64_t device_pages = 6;
     int64_t host_pages = 5;

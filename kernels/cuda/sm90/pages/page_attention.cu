@@ -176,6 +176,31 @@ __device__ void attend_page(const Element* page, int tokens, int group, float sc
   }
 }
 
+// What portions and units are to a kv head whose order has so many pages.
+struct HeadPages {
+  const PagePortions& portions;
+  int count;
+
+  __device__ int up_to(int portion) const { return min(portions.ends[portion], count); }
+  __device__ int units_up_to(int portion) const {
+    const int pages_before = portion == 0 ? 0 : portions.ends[portion - 1];
+    const int units_before = portion == 0 ? 0 : portions.unit_ends[portion - 1];
+    return units_before + (max(0, up_to(portion) - pages_before) + kUnitPages - 1) / kUnitPages;
+  }
+  // The first portion that reaches so many pages, or the last one.
+  __device__ int portion_of(int pages) const {
+    int portion = 0;
+    while (up_to(portion) < min(pages, count)) ++portion;
+    return portion;
+  }
+  // The last portion of which all pages may be attended to.
+  __device__ int last_portion(int max_pages) const {
+    int portion = portion_of(count);
+    while (portion > 0 && up_to(portion) > max_pages) --portion;
+    return portion;
+  }
+};
+
 __device__ uint64_t place_in_order(const PageAttention& a, int kv_head, int position) {
   const PageTables& t = a.tables;
   const int page = a.order.pages[kv_head * t.num_pages + position];
@@ -184,8 +209,8 @@ __device__ uint64_t place_in_order(const PageAttention& a, int kv_head, int posi
 
 // Sends for the first page without a slot of the units that this block is about to attend to.
 template <int kPageBytes>
-__device__ void stage_page(const PageAttention& a, int kv_head, int begin, int end,
-                           StagedPage<kPageBytes>& staged) {
+__device__ void stage_page(const PageAttention& a, int kv_head, const HeadPages& pages, int begin,
+                           int end, StagedPage<kPageBytes>& staged) {
   constexpr int kUnits = kThreads / kUnitPages;
   if (threadIdx.x == 0) staged.first = StagedPage<kPageBytes>::kNone;
   __syncthreads();
@@ -196,7 +221,7 @@ __device__ void stage_page(const PageAttention& a, int kv_head, int begin, int e
   for (int u = begin + static_cast<int>(threadIdx.x) / kUnitPages * num_blocks; u < end;
        u += kUnits * num_blocks) {
     const int position = a.portions.unit_pages[u] + warp;
-    if (position >= a.portions.unit_pages[u + 1]) continue;
+    if (position >= min(a.portions.unit_pages[u + 1], pages.count)) continue;
     place = place_in_order(a, kv_head, position);
     if (!at_host(a.tables, place)) continue;
     mine = u * kUnitPages + warp;
@@ -212,14 +237,14 @@ __device__ void stage_page(const PageAttention& a, int kv_head, int begin, int e
 
 // The pages of a unit, then their common state.
 template <typename Element, int kDim, int kHeads, int kPageBytes>
-__device__ void attend_unit(const PageAttention& a, int kv_head, int unit,
+__device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages& pages, int unit,
                             const Vector8 (&q)[kHeads], UnitShared<kDim, kHeads>& shared,
                             StagedPage<kPageBytes>& staged) {
   const PageTables& t = a.tables;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int first = a.portions.unit_pages[unit];
-  const int count = a.portions.unit_pages[unit + 1] - first;
+  const int count = min(a.portions.unit_pages[unit + 1], pages.count) - first;
   if (warp < count) {
     const int page = a.order.pages[kv_head * t.num_pages + first + warp];
     uint64_t place = place_of(t, t.number(a.layer, kv_head, page));
@@ -302,10 +327,10 @@ struct Calibration {
 __device__ Calibration calibrate(const PageAttention& a, const int32_t* order, int64_t head,
                                  int count, RuleShared& shared) {
   const PageTables& t = a.tables;
-  const int num_leading = min(3, t.num_pages);
   double sum = 0, squares = 0;
   int samples = 0;
-  for (int i = num_leading + static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    if (PageRuleNumbers::leads(order[i], t.num_pages)) continue;
     const int64_t page = head * t.num_pages + order[i];
     const float spread = a.estimates.spread[page];
     if (spread < PageRuleNumbers::kLeastSpread) continue;
@@ -343,17 +368,17 @@ __device__ Calibration calibrate(const PageAttention& a, const int32_t* order, i
 }
 
 // PageRule::enough behind a portion, for one query head. The whole block.
-__device__ bool enough(const PageAttention& a, int kv_head, int g, int portion,
-                       RuleShared& shared) {
+__device__ bool enough(const PageAttention& a, int kv_head, const HeadPages& pages, int g,
+                       int portion, RuleShared& shared) {
   const PageTables& t = a.tables;
-  const int count = a.portions.ends[portion];
-  if (count == t.num_pages) return true;
+  const int count = pages.up_to(portion);
+  if (count == pages.count) return true;
   if (!a.rule.proven && count < PageRuleNumbers::kSamples) return false;
   const int64_t head = static_cast<int64_t>(kv_head) * t.group + g;
   const int32_t* const order = a.order.pages + static_cast<int64_t>(kv_head) * t.num_pages;
   LogSum attended;
   if (threadIdx.x == 0 && a.tail_lse != nullptr) attended.add(a.tail_lse[head]);
-  for (int u = static_cast<int>(threadIdx.x); u < a.portions.unit_ends[portion]; u += kThreads) {
+  for (int u = static_cast<int>(threadIdx.x); u < pages.units_up_to(portion); u += kThreads) {
     const int64_t part = (static_cast<int64_t>(kv_head) * a.portions.num_units + u) * t.group + g;
     attended.merge({a.part_max[part] * kLn2, a.part_sum[part]});
   }
@@ -362,7 +387,7 @@ __device__ bool enough(const PageAttention& a, int kv_head, int g, int portion,
   if (!a.rule.proven) k = calibrate(a, order, head, count, shared);
   const float sought = logf(PageRuleNumbers::kSoughtPages / static_cast<float>(t.num_pages));
   LogSum rest;
-  for (int i = count + static_cast<int>(threadIdx.x); i < t.num_pages; i += kThreads) {
+  for (int i = count + static_cast<int>(threadIdx.x); i < pages.count; i += kThreads) {
     const int64_t page = head * t.num_pages + order[i];
     if (a.rule.proven) {
       rest.add(a.estimates.bound[page]);
@@ -376,20 +401,6 @@ __device__ bool enough(const PageAttention& a, int kv_head, int g, int portion,
   }
   const float error = a.rule.proven ? PageRuleNumbers::kSumError : 0;
   return over_block(rest, shared.parts).log() + error <= log_attended + a.rule.log_odds;
-}
-
-// The first portion that has at least so many pages.
-__device__ int portion_of(const PagePortions& portions, int pages) {
-  int portion = 0;
-  while (portion + 1 < portions.num_portions && portions.ends[portion] < pages) ++portion;
-  return portion;
-}
-
-// The last portion of which all pages may be attended to.
-__device__ int last_portion(const PagePortions& portions, int max_pages) {
-  int portion = portions.num_portions - 1;
-  while (portion > 0 && portions.ends[portion] > max_pages) --portion;
-  return portion;
 }
 
 // The first of these portions that is enough for all query heads, or -1. All threads get it.
@@ -434,7 +445,7 @@ __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slic
   __syncthreads();
   if (warp != 0) return;
   for (int w = 1; w < kUnitPages; ++w) out += shared[w][d % kWarpThreads];
-  out /= prompt.sum;
+  if (num_units > 0) out /= prompt.sum;
   if (a.lse != nullptr && d == 0) a.lse[head] = lse;
   if (a.tail_lse != nullptr && a.tail_lse[head] != -INFINITY) {
     const float tail = a.tail_lse[head];
@@ -498,13 +509,12 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
     q[h] = load8(a.q + head * kDim + element);
   }
 
-  const bool stages =
-      t.num_slots < static_cast<int64_t>(t.num_layers) * t.num_kv_heads * t.num_pages;
   shared.staged.init();
 
+  const HeadPages pages{a.portions, a.order.count[kv_head]};
   const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
-  const int last = last_portion(a.portions, a.max_pages);
-  int end = portion_of(a.portions, expected == 0 ? kFirstPages : expected) + 1;
+  const int last = pages.last_portion(a.max_pages);
+  int end = pages.portion_of(expected == 0 ? kFirstPages : expected) + 1;
   int portions_done = 0, units_done = 0, enough_portion = -1, more = 1;
   for (int times = 1; enough_portion < 0; times += 2) {
     if (portions_done > last) {
@@ -512,16 +522,18 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
       return;
     }
     end = min(end, last + 1);
-    const int units = a.portions.unit_ends[end - 1];
-    if (stages) stage_page(a, kv_head, units_done + block, units, shared.staged);
+    const int units = pages.units_up_to(end - 1);
+    if (!a.all_in_slots) {
+      stage_page(a, kv_head, pages, units_done + block, units, shared.staged);
+    }
     for (int u = units_done + block; u < units; u += num_blocks) {
-      attend_unit<Element, kDim, kHeads>(a, kv_head, u, q, shared.unit, shared.staged);
+      attend_unit<Element, kDim, kHeads>(a, kv_head, pages, u, q, shared.unit, shared.staged);
     }
     meet(arrivals, times);
     const int questions = (end - portions_done) * t.group;
     for (int i = block; i < questions; i += num_blocks) {
       const int portion = portions_done + i / t.group, g = i % t.group;
-      const bool answer = enough(a, kv_head, g, portion, rule);
+      const bool answer = enough(a, kv_head, pages, g, portion, rule);
       if (threadIdx.x == 0) {
         a.enough[(static_cast<int64_t>(kv_head) * a.portions.num_portions + portion) * t.group +
                  g] = answer ? 1 : 0;
@@ -535,13 +547,13 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
     more *= 2;
   }
 
-  const int num_units = a.portions.unit_ends[enough_portion];
+  const int num_units = pages.units_up_to(enough_portion);
   constexpr int kSlices = kDim / kWarpThreads;
   for (int i = block; i < t.group * kSlices; i += num_blocks) {
     merge_units<Output, kDim>(a, kv_head, i / kSlices, i % kSlices, num_units, sums, rule);
   }
   if (block == num_blocks - 1) {
-    account(a, kv_head, a.portions.ends[enough_portion], a.portions.ends[portions_done - 1]);
+    account(a, kv_head, pages.up_to(enough_portion), pages.up_to(portions_done - 1));
   }
 }
 

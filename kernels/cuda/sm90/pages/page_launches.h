@@ -14,13 +14,13 @@ namespace millrace::kernels::cuda {
 // As many pages of a kv head as are put in order: their keys fill a multiprocessor's shared memory.
 inline constexpr int64_t kMaxOrderedPages = 16384;
 
-// Of a layer's pages under q [kv heads * group, head_dim]. head_dim 64 or 128. Zeroes `arrivals` [kv heads],
-// where given.
+// Of a layer's pages that are kept, under q [kv heads * group, head_dim]. head_dim 64 or 128. Zeroes
+// `arrivals` [kv heads], where given.
 void estimate_pages(const PageTables& tables, int32_t layer, const float* q, float scale,
                     const PageEstimates& estimates, int32_t* arrivals, cudaStream_t stream);
-// `tail_lse` [kv heads * group] or null.
-void order_pages(const PageTables& tables, const PageEstimates& estimates, const float* tail_lse,
-                 const PageOrder& order, cudaStream_t stream);
+// The same pages. `tail_lse` [kv heads * group] or null.
+void order_pages(const PageTables& tables, int32_t layer, const PageEstimates& estimates,
+                 const float* tail_lse, const PageOrder& order, cudaStream_t stream);
 
 // Progressive attention of a layer: one launch whose blocks of a kv head wait for each other.
 struct PageAttention {
@@ -31,8 +31,9 @@ struct PageAttention {
   PageRuleChoice rule;
   int32_t layer = 0;
   int32_t token = 0;
-  bool foreseen = false;  // counts what was
-  int32_t max_pages = 0;  // of a kv head: the order's first that may be read
+  bool foreseen = false;      // counts what was
+  bool all_in_slots = false;  // no page is read at the host
+  int32_t max_pages = 0;      // of a kv head: the order's first that may be read
   float scale = 0;
   const float* q = nullptr;
   const float* tail_lse = nullptr;  // or null, with tail_out
@@ -79,7 +80,8 @@ void admit_pages(const PageAdmission& admission, cudaStream_t stream);
 void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_number,
                    cudaStream_t stream);
 
-// All pages at the host, or each in the slot of its number.
-void place_pages(const PageTables& tables, bool in_slots, cudaStream_t stream);
+// Where every page that is kept has a slot and slot_page says which: fills them all, and maps the pages to
+// them.
+void fill_slots(const PageTables& tables, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

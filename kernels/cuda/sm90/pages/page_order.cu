@@ -16,6 +16,7 @@ constexpr int kEstimateThreads = 256;
 constexpr int kEstimateWarps = kEstimateThreads / kWarpThreads;
 constexpr int kOrderThreads = 1024;
 constexpr int kMaxGroup = 32;
+constexpr uint64_t kNoPage = ~uint64_t{0};  // behind all keys
 
 __device__ float over_warp(float x) {
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
@@ -42,7 +43,9 @@ __global__ void __launch_bounds__(kEstimateThreads)
   if (arrivals != nullptr && blockIdx.x == 0 && threadIdx.x == 0) arrivals[kv_head] = 0;
   for (int page = static_cast<int>(blockIdx.x) * kEstimateWarps + warp; page < t.num_pages;
        page += static_cast<int>(gridDim.x) * kEstimateWarps) {
-    const float* const digest = t.digests + t.number(layer, kv_head, page) * 3 * kDim;
+    const int64_t number = t.number(layer, kv_head, page);
+    if (!t.is_kept(number)) continue;
+    const float* const digest = t.digests + number * 3 * kDim;
     float low[kLaneDims], high[kLaneDims], mean[kLaneDims];
 #pragma unroll
     for (int e = 0; e < kLaneDims; ++e) {
@@ -102,10 +105,11 @@ __device__ uint32_t descending(float key) {
 }
 
 // A thread block a kv head: the log of what its digests promise each query head, a page's key as its
-// greatest share of that, then the pages that lead and the others by key.
+// greatest share of that, then the pages that lead and the others by key. Pages that are not kept take no
+// part, and come last in what is sorted.
 __global__ void __launch_bounds__(kOrderThreads)
-    order_kernel(const PageTables t, const PageEstimates estimates, const float* tail_lse,
-                 const PageOrder order, int padded) {
+    order_kernel(const PageTables t, int32_t layer, const PageEstimates estimates,
+                 const float* tail_lse, const PageOrder order, int padded) {
   extern __shared__ uint64_t keys[];  // [padded]
   __shared__ LogSum parts[kOrderThreads / kWarpThreads];
   __shared__ float totals[kMaxGroup];
@@ -113,6 +117,7 @@ __global__ void __launch_bounds__(kOrderThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarpThreads;
   const float* const rank = estimates.rank + static_cast<int64_t>(kv_head) * t.group * t.num_pages;
+  const int64_t first_number = t.number(layer, kv_head, 0);
 
   // As many warps to each query head.
   const int warps_a_head = kOrderThreads / kWarpThreads / t.group;
@@ -121,7 +126,7 @@ __global__ void __launch_bounds__(kOrderThreads)
     LogSum sum;
     const int first = thread - head * warps_a_head * kWarpThreads;
     for (int page = first; page < t.num_pages; page += warps_a_head * kWarpThreads) {
-      sum.add(rank[head * t.num_pages + page]);
+      if (t.is_kept(first_number + page)) sum.add(rank[head * t.num_pages + page]);
     }
     sum = sum.over_warp();
     if (thread % kWarpThreads == 0) parts[warp] = sum;
@@ -136,8 +141,8 @@ __global__ void __launch_bounds__(kOrderThreads)
   __syncthreads();
 
   for (int page = thread; page < padded; page += kOrderThreads) {
-    uint64_t key = ~uint64_t{0};
-    if (page < t.num_pages) {
+    uint64_t key = kNoPage;
+    if (page < t.num_pages && t.is_kept(first_number + page)) {
       float share = -INFINITY;
       for (int g = 0; g < t.group; ++g) {
         share = fmaxf(share, rank[g * t.num_pages + page] - totals[g]);
@@ -148,8 +153,10 @@ __global__ void __launch_bounds__(kOrderThreads)
     keys[page] = key;
   }
   block_sort(keys, padded);
-  for (int i = thread; i < t.num_pages; i += kOrderThreads) {
+  if (thread == 0 && keys[0] == kNoPage) order.count[kv_head] = 0;
+  for (int i = thread; i < padded && keys[i] != kNoPage; i += kOrderThreads) {
     order.pages[static_cast<int64_t>(kv_head) * t.num_pages + i] = static_cast<int32_t>(keys[i]);
+    if (i + 1 == padded || keys[i + 1] == kNoPage) order.count[kv_head] = i + 1;
   }
 }
 
@@ -173,8 +180,8 @@ void estimate_pages(const PageTables& tables, int32_t layer, const float* q, flo
   MR_CUDA_CHECK_LAUNCH();
 }
 
-void order_pages(const PageTables& tables, const PageEstimates& estimates, const float* tail_lse,
-                 const PageOrder& order, cudaStream_t stream) {
+void order_pages(const PageTables& tables, int32_t layer, const PageEstimates& estimates,
+                 const float* tail_lse, const PageOrder& order, cudaStream_t stream) {
   MR_CHECK(tables.group <= kMaxGroup, "{} query heads of a kv head", tables.group);
   int padded = 64;
   while (padded < tables.num_pages) padded *= 2;
@@ -182,7 +189,7 @@ void order_pages(const PageTables& tables, const PageEstimates& estimates, const
   MR_CUDA_CHECK(cudaFuncSetAttribute(order_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(bytes)));
   order_kernel<<<static_cast<unsigned>(tables.num_kv_heads), kOrderThreads, bytes, stream>>>(
-      tables, estimates, tail_lse, order, padded);
+      tables, layer, estimates, tail_lse, order, padded);
   MR_CUDA_CHECK_LAUNCH();
 }
 

@@ -46,7 +46,7 @@ __device__ int find_candidates(const PageAdmission& a, int32_t* candidates, int*
     if (!a.foreseen) return a.order.read[kv_head];
     // More than the last token's: a prediction is not quite in the order of the layer itself.
     const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
-    return min(t.num_pages, expected + max(2, expected / 8));
+    return min(a.order.count[kv_head], expected + max(2, expected / 8));
   };
   int most = 0;
   for (int h = 0; h < t.num_kv_heads; ++h) most = max(most, wanted(h));
@@ -138,11 +138,10 @@ __global__ void __launch_bounds__(kAdmitThreads)
             static_cast<unsigned long long>(taken));
 }
 
-// Two pages of a block are on their way at once.
-__global__ void __launch_bounds__(kCopyThreads)
-    copy_kernel(const PageTables t, const AdmittedPages* list, int32_t list_number) {
-  if (list->number != list_number) return;
-  const int count = list->count;
+// Of `count` pages, which all blocks share. Two of a block are on their way at once. `page_of` and
+// `slot_of`: number and slot of each.
+template <typename PageOf, typename SlotOf>
+__device__ void copy_into_slots(const PageTables& t, int count, PageOf page_of, SlotOf slot_of) {
   const int64_t vectors = t.page_bytes / static_cast<int64_t>(sizeof(uint4));
   for (int i = 2 * static_cast<int>(blockIdx.x); i < count; i += 2 * kCopyBlocks) {
     const int pages = min(2, count - i);
@@ -153,14 +152,14 @@ __global__ void __launch_bounds__(kCopyThreads)
       for (int l = 0; l < kLoads; ++l) {
         const int64_t at = base + l * kCopyThreads + threadIdx.x;
         if (at >= pages * vectors) continue;
-        const int64_t number = list->pages[i + at / vectors];
+        const int64_t number = page_of(i + static_cast<int>(at / vectors));
         data[l] = reinterpret_cast<const uint4*>(t.host_place(number))[at % vectors];
       }
 #pragma unroll
       for (int l = 0; l < kLoads; ++l) {
         const int64_t at = base + l * kCopyThreads + threadIdx.x;
         if (at >= pages * vectors) continue;
-        const int64_t slot = list->slots[i + at / vectors];
+        const int64_t slot = slot_of(i + static_cast<int>(at / vectors));
         reinterpret_cast<uint4*>(t.slot_place(slot))[at % vectors] = data[l];
       }
     }
@@ -168,23 +167,28 @@ __global__ void __launch_bounds__(kCopyThreads)
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < pages) {
       const int at = i + static_cast<int>(threadIdx.x);
-      store_place(t, list->pages[at], t.slot_place(list->slots[at]));
+      store_place(t, page_of(at), t.slot_place(slot_of(at)));
     }
   }
+}
+
+__global__ void __launch_bounds__(kCopyThreads)
+    copy_kernel(const PageTables t, const AdmittedPages* list, int32_t list_number) {
+  if (list->number != list_number) return;
+  copy_into_slots(
+      t, list->count, [list](int i) { return list->pages[i]; },
+      [list](int i) { return list->slots[i]; });
+}
+
+__global__ void __launch_bounds__(kCopyThreads) fill_kernel(const PageTables t) {
+  copy_into_slots(
+      t, t.num_slots, [&t](int slot) { return t.slot_page[slot]; }, [](int slot) { return slot; });
+  if (blockIdx.x == 0 && threadIdx.x == 0) *t.free_slot = t.num_slots;
 }
 
 // A list that was filled again since is somebody else's.
 __global__ void empty_kernel(AdmittedPages* list, int32_t list_number) {
   if (list->number == list_number) list->count = 0;
-}
-
-__global__ void place_kernel(const PageTables t, int64_t all, bool in_slots) {
-  const int64_t number = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (number >= all) return;
-  t.place[number] = in_slots ? t.slot_place(number) : t.host_place(number);
-  t.last[number] = -1;
-  if (number < t.num_slots) t.slot_page[number] = in_slots ? static_cast<int32_t>(number) : -1;
-  if (number == 0) *t.free_slot = in_slots ? t.num_slots : 0;
 }
 
 }  // namespace
@@ -202,12 +206,8 @@ void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_n
   MR_CUDA_CHECK_LAUNCH();
 }
 
-void place_pages(const PageTables& tables, bool in_slots, cudaStream_t stream) {
-  constexpr int kThreads = 256;
-  const int64_t all =
-      static_cast<int64_t>(tables.num_layers) * tables.num_kv_heads * tables.num_pages;
-  place_kernel<<<static_cast<unsigned>((all + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      tables, all, in_slots);
+void fill_slots(const PageTables& tables, cudaStream_t stream) {
+  fill_kernel<<<kCopyBlocks, kCopyThreads, 0, stream>>>(tables);
   MR_CUDA_CHECK_LAUNCH();
 }
 

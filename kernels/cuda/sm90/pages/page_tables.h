@@ -36,7 +36,7 @@ struct PageTables {
   const std::byte* host;         // [all pages], page-locked
   std::byte* slots;              // [num_slots]
   const float* digests;          // [all pages, 3, head_dim]
-  uint64_t* place;               // [all pages] address
+  uint64_t* place;               // [all pages] address; 0 for ever: not kept
   float* heat;                   // [all pages] uses, as of `last`
   int32_t* last;                 // [all pages] token of the last use; -1: none
   int32_t* foreseen;             // [all pages] 1 + the token it was foreseen for
@@ -49,6 +49,7 @@ struct PageTables {
   __host__ __device__ int64_t number(int32_t layer, int32_t kv_head, int32_t page) const {
     return (static_cast<int64_t>(layer) * num_kv_heads + kv_head) * num_pages + page;
   }
+  __device__ bool is_kept(int64_t number) const { return place[number] != 0; }
   __host__ __device__ uint64_t host_place(int64_t number) const {
     return reinterpret_cast<uint64_t>(host) + static_cast<uint64_t>(number * page_bytes);
   }
@@ -66,14 +67,16 @@ struct PageEstimates {
 };
 
 struct PageOrder {
-  int32_t* pages;     // [kv heads, pages]
+  int32_t* pages;     // [kv heads, pages], of which count those that there are
+  int32_t* count;     // [kv heads]
   int32_t* attended;  // [kv heads] of them, the first; or kNotEnough
   int32_t* read;      // [kv heads] those and what was read ahead of the rule's answer
 };
 // The pages that might be read were not: nothing was left behind.
 inline constexpr int32_t kNotEnough = -1;
 
-// Portions cut into units of at most kUnitPages, by position in an order.
+// Portions cut into units of at most kUnitPages, by position in an order of all pages. Of a shorter order
+// the last portion is cut where it ends.
 inline constexpr int kUnitPages = 4;
 struct PagePortions {
   const int32_t* ends;        // [num_portions] pages up to the portion's end
