@@ -5,17 +5,16 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_device_pages.h"
-#include "kvclient/kv_client.h"
 #include "kvclient/order/hot_list.h"
 
 namespace millrace::decode {
 
 namespace {
 
-// A reply of digests is that of some megabytes of pages.
-constexpr int32_t kDigestsPerRequest = 1024;
-// A pull at a time: what is needed meanwhile goes before what of it has not been asked of the ranks.
+// What is needed meanwhile goes before what of these pulls has not been asked of the ranks.
 constexpr int64_t kFillBytes = 16 << 20;
+// Pulls at a time, so that the next is under way where one ends.
+constexpr int kFillers = 3;
 
 }  // namespace
 
@@ -64,81 +63,81 @@ DeviceCache::~DeviceCache() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  if (thread_.joinable()) thread_.join();
+  for (auto& filler : fillers_) filler.join();
 }
 
 Result<void> DeviceCache::wait(DecodeStart start, Deadline deadline) {
-  kvclient::KvClient client(*parts_.transport, *parts_.manifest,
-                            {.pages_per_request = kDigestsPerRequest});
+  SummaryPull pull({.transport = parts_.transport,
+                    .manifest = parts_.manifest.get(),
+                    .feed = parts_.feed.get(),
+                    .first_kv_head = parts_.weights->shard.first_kv_head,
+                    .num_kv_heads = parts_.weights->shard.num_kv_heads},
+                   deadline);
   for (int32_t layer = 0; layer < parts_.weights->config.num_layers; ++layer) {
-    MR_RETURN_IF_ERROR(parts_.feed->wait_for_layer(layer, deadline));
-    MR_RETURN_IF_ERROR(take_layer(client, layer));
+    MR_ASSIGN_OR_RETURN(const auto summary, pull.take());
+    MR_RETURN_IF_ERROR(take_layer(layer, summary));
   }
-  thread_ = std::thread([this] { fill(); });
+  hot_left_ = std::ssize(hot_);
+  left_ = hot_left_ + std::ssize(rest_);
+  for (int i = 0; i < kFillers; ++i) fillers_.emplace_back([this] { fill(); });
   if (start == DecodeStart::kNeed) return {};
   return wait_for_fill(start == DecodeStart::kWhole, deadline);
 }
 
 // Its digests, and which of the pages that are kept are hot.
-Result<void> DeviceCache::take_layer(kvclient::KvClient& client, int32_t layer) {
+Result<void> DeviceCache::take_layer(int32_t layer, const LayerSummary& summary) {
   const int32_t first_head = parts_.weights->shard.first_kv_head;
-  const int32_t num_heads = parts_.weights->shard.num_kv_heads;
-  const auto num_pages = client.num_pages();
-  PageDigests checked(1, 1, num_pages, parts_.weights->config.head_dim);
-  MR_ASSIGN_OR_RETURN(auto scores, client.pull_scores(layer, 1, first_head, num_heads, deadline_));
-  for (int32_t h = 0; h < num_heads; ++h) {
-    MR_ASSIGN_OR_RETURN(const auto digests,
-                        client.pull_digests(layer, first_head + h, 0, num_pages, deadline_));
-    MR_RETURN_IF_ERROR(checked.set(0, 0, digests));
-    MR_RETURN_IF_ERROR(pages_->set_digests(layer, h, digests));
-    const auto row = std::span(scores).subspan(static_cast<size_t>(h * num_pages),
-                                               static_cast<size_t>(num_pages));
-    const auto has_page = [&](int64_t page) {
-      return parts_.manifest->has_page(layer, first_head + h, page);
-    };
+  const auto num_pages = parts_.manifest->num_pages();
+  for (int32_t h = 0; h < std::ssize(summary.digests); ++h) {
+    MR_RETURN_IF_ERROR(pages_->set_digests(layer, h, summary.digests[static_cast<size_t>(h)]));
+    const auto is_hot = kvclient::hot_list(
+        std::span(summary.scores)
+            .subspan(static_cast<size_t>(h * num_pages), static_cast<size_t>(num_pages)),
+        hot_share_);
     for (int64_t page = 0; page < num_pages; ++page) {
-      if (!has_page(page)) row[static_cast<size_t>(page)] = 0;
-    }
-    const auto is_hot = kvclient::hot_list(row, hot_share_);
-    for (int64_t page = 0; page < num_pages; ++page) {
-      if (!has_page(page)) continue;
+      if (!parts_.manifest->has_page(layer, first_head + h, page)) continue;
       (is_hot[static_cast<size_t>(page)] ? hot_ : rest_).push_back({layer, first_head + h, page});
     }
   }
   return {};
 }
 
-void DeviceCache::fill() {
+// The next pages that nobody has begun with: hot ones first. Empty: there are none, or it is over.
+std::span<const kvclient::PageName> DeviceCache::next_batch() {
   const auto batch =
       static_cast<size_t>(std::max<int64_t>(8, kFillBytes / parts_.manifest->page_bytes()));
-  for (const bool hot : {true, false}) {
-    const auto names = std::span<const kvclient::PageName>(hot ? hot_ : rest_);
-    for (size_t first = 0; first < names.size(); first += batch) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (stopping_) return;
-      }
-      const auto came = host_->bring(names.subspan(first, std::min(batch, names.size() - first)),
-                                     FetchUrgency::kFill, deadline_);
-      if (came.ok()) continue;
-      const std::lock_guard lock(mutex_);
-      failure_ = came.error();
-      changed_.notify_all();
-      return;
-    }
+  const std::lock_guard lock(mutex_);
+  if (stopping_ || failure_) return {};
+  const bool of_hot = next_ < hot_.size();
+  const auto names = std::span<const kvclient::PageName>(of_hot ? hot_ : rest_)
+                         .subspan(of_hot ? next_ : next_ - hot_.size());
+  const auto taken = names.first(std::min(batch, names.size()));
+  next_ += taken.size();
+  return taken;
+}
+
+void DeviceCache::fill() {
+  for (auto names = next_batch(); !names.empty(); names = next_batch()) {
+    const bool of_hot = names.data() >= hot_.data() && names.data() < hot_.data() + hot_.size();
+    const auto came = host_->bring(names, FetchUrgency::kFill, deadline_);
     const std::lock_guard lock(mutex_);
-    (hot ? hot_done_ : all_done_) = true;
+    if (came.ok()) {
+      left_ -= std::ssize(names);
+      if (of_hot) hot_left_ -= std::ssize(names);
+    } else {
+      failure_ = came.error();
+    }
     changed_.notify_all();
   }
 }
 
 Result<void> DeviceCache::wait_for_fill(bool whole, Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const bool& done = whole ? all_done_ : hot_done_;
-  if (!changed_.wait_until(lock, deadline.when(), [&] { return done || failure_; })) {
+  const int64_t& left = whole ? left_ : hot_left_;
+  if (!changed_.wait_until(lock, deadline.when(), [&] { return left == 0 || failure_; })) {
     return Error(Errc::kDeadlineExceeded, "what decoding begins with did not come in time");
   }
-  if (!done) return *failure_;
+  if (left > 0) return *failure_;
   return {};
 }
 

@@ -1,5 +1,5 @@
 // A handed-over cache beside a GPU: digests and as many pages as have slots in its memory, all pages in
-// page-locked memory of the host, and what has not come yet in the ranks' tiers. It has a thread that pulls
+// page-locked memory of the host, and what has not come yet in the ranks' tiers. It has threads that pull
 // whatever nobody has asked for.
 #pragma once
 
@@ -13,6 +13,7 @@
 #include "decode/paged_prompt.h"
 #include "decode/pool/host_pages.h"
 #include "decode/pool/rank_pages.h"
+#include "decode/summary_pull.h"
 
 namespace millrace::decode {
 
@@ -30,7 +31,7 @@ class DeviceCache {
   static Result<std::unique_ptr<DeviceCache>> open(const Parts& parts,
                                                    const ProgressiveOptions& options,
                                                    double hot_share, Deadline deadline);
-  // Ends with the batch that is under way.
+  // Ends with the batches that are under way.
   ~DeviceCache();
 
   // Until decoding may begin (DecodeStart). On the device's thread.
@@ -48,7 +49,8 @@ class DeviceCache {
         deadline_(deadline),
         source_(*parts.client, parts.manifest) {}
   Result<void> make_pages(const ProgressiveOptions& options);
-  Result<void> take_layer(kvclient::KvClient& client, int32_t layer);
+  Result<void> take_layer(int32_t layer, const LayerSummary& summary);
+  std::span<const kvclient::PageName> next_batch();
   void fill();
   Result<void> wait_for_fill(bool whole, Deadline deadline);
 
@@ -65,9 +67,11 @@ class DeviceCache {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false, hot_done_ = false, all_done_ = false;
+  size_t next_ = 0;                  // of hot_, then of rest_
+  int64_t hot_left_ = 0, left_ = 0;  // of these and of all, that have not come
+  bool stopping_ = false;
   std::optional<Error> failure_;
-  std::thread thread_;  // fills
+  std::vector<std::thread> fillers_;
 };
 
 }  // namespace millrace::decode

@@ -2,7 +2,6 @@
 // made smaller on request some are not. A bit a page. A value; the caller guards it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,11 +11,6 @@
 #include "common/result.h"
 
 namespace millrace {
-
-// What share of a prompt a budget of tokens is.
-inline double share_of_tokens(int64_t budget, int64_t num_tokens) {
-  return std::min(1.0, static_cast<double>(budget) / static_cast<double>(num_tokens));
-}
 
 class KeptPages {
  public:

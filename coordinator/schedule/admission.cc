@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "common/content/prefix_keys.h"
-#include "common/pages/kept_pages.h"
 #include "coordinator/requests/wire_duration.h"
 #include "coordinator/text/request_id.h"
 
@@ -132,7 +131,8 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
       body.prompt_token_ids.end());
   request->options = std::move(body.options);
   if (body.kv_budget_tokens > 0) {
-    request->options.set_kv_budget(share_of_tokens(body.kv_budget_tokens, request->num_tokens));
+    request->options.set_kv_budget(std::min(1.0, static_cast<double>(body.kv_budget_tokens) /
+                                                     static_cast<double>(request->num_tokens)));
   }
   if (settings_.routes_by_prefix) request->prefix_keys = std::move(body.prefix_keys);
   auto& options = request->options;

@@ -1,10 +1,10 @@
 #include "worker/batch/batch_prompt_run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/float8.h"
 #include "common/page_tokens.h"
-#include "common/pages/kept_pages.h"
 #include "model/generator.h"
 #include "plan/plan_for_length.h"
 
@@ -88,7 +88,8 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
   MR_RETURN_IF_ERROR(sync_.all_agree(sinks.ok() ? Result<void>() : sinks.error()));
   const double budget = options_.kv_budget_tokens == 0
                             ? options_.kv_budget
-                            : share_of_tokens(options_.kv_budget_tokens, partition_.num_tokens());
+                            : std::min(1.0, static_cast<double>(options_.kv_budget_tokens) /
+                                                static_cast<double>(partition_.num_tokens()));
   if (drops_pages(budget)) {
     sinks->budget = std::make_unique<BudgetSink>(budget, r_.weights, partition_.num_tokens(),
                                                  &sinks->all, options_.page_choice);
