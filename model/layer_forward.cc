@@ -17,15 +17,16 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
       int64_t{shard.num_query_heads + 2 * shard.num_kv_heads} * weights.config.head_dim;
   // What a product leaves for an operation to read: Q, K and V, then gate and up if need be.
   int64_t projected_row = qkv_width * dtype_bytes(forward.projection_dtype_);
-  const int64_t expert_ffn = std::max<int64_t>(shard.expert_ffn_size, shard.shared_ffn_size);
-  const int64_t mlp_products = device.info().fuses_swiglu ? 0 : shard.ffn_size;
-  const int64_t products = std::max(mlp_products, expert_ffn);
+  const int64_t widest = std::max({shard.ffn_size, shard.expert_ffn_size, shard.shared_ffn_size});
+  const int64_t products = device.info().fuses_swiglu ? 0 : widest;
   projected_row = std::max(projected_row, 2 * products * int64_t{sizeof(float)});
   MR_ASSIGN_OR_RETURN(forward.normed_,
                       device.allocate(max_rows * weights.config.hidden_size * element));
   MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_row));
-  const int64_t widest = std::max<int64_t>(shard.ffn_size, expert_ffn);
-  MR_ASSIGN_OR_RETURN(forward.activated_, device.allocate(max_rows * widest * element));
+  const int64_t activated =
+      std::max({max_rows * shard.ffn_size, forward.expert_rows() * shard.expert_ffn_size,
+                forward.shared_expert_rows() * shard.shared_ffn_size});
+  MR_ASSIGN_OR_RETURN(forward.activated_, device.allocate(activated * element));
   MR_RETURN_IF_ERROR(forward.allocate_quantized());
   MR_RETURN_IF_ERROR(forward.allocate_experts());
   return forward;
@@ -43,15 +44,27 @@ Result<void> LayerForward::allocate_quantized() {
   return {};
 }
 
+int64_t LayerForward::expert_rows() const {
+  const auto& experts = weights_->config.experts;
+  return kernels::expert_scratch_rows(max_rows_, experts.num_experts, experts.experts_per_token,
+                                      device_->info().expert_row_step);
+}
+
+int64_t LayerForward::shared_expert_rows() const {
+  return kernels::expert_scratch_rows(max_rows_, 1, 1, device_->info().expert_row_step);
+}
+
 Result<void> LayerForward::allocate_experts() {
   const auto& experts = weights_->config.experts;
   if (experts.num_experts == 0) return {};
   const int64_t num_choices = max_rows_ * experts.experts_per_token;
-  const int64_t num_elements = max_rows_ * weights_->config.hidden_size;
+  const int64_t num_elements =
+      std::max(expert_rows(), shared_expert_rows()) * weights_->config.hidden_size;
   MR_ASSIGN_OR_RETURN(chosen_, device_->allocate(num_choices * int64_t{sizeof(int32_t)}));
   MR_ASSIGN_OR_RETURN(chosen_weights_, device_->allocate(num_choices * int64_t{sizeof(float)}));
   MR_ASSIGN_OR_RETURN(gathered_,
                       device_->allocate(num_elements * dtype_bytes(weights_->compute_dtype)));
+  if (device_->info().expert_row_step > 0) return {};
   MR_ASSIGN_OR_RETURN(outputs_, device_->allocate(num_elements * int64_t{sizeof(float)}));
   return {};
 }

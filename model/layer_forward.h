@@ -60,6 +60,9 @@ class LayerForward {
   kernels::Float8Matrix quantized(int64_t num_rows, int64_t cols) const;
   Result<void> allocate_quantized();
   Result<void> allocate_experts();
+  // Of the scratch for max_rows rows' experts, and for the expert that all rows choose.
+  int64_t expert_rows() const;
+  int64_t shared_expert_rows() const;
   // Of the rows in `normed_`. run_mlp: of an expert that all of them choose, too.
   void run_mlp(const kernels::ConstMatrix& gate_up, const kernels::ConstMatrix& down,
                int64_t num_rows, float* out, bool accumulate);
@@ -76,18 +79,18 @@ class LayerForward {
   int64_t max_rows_;
   DType projection_dtype_;
   kernels::DeviceBuffer normed_;  // [max_rows, hidden], compute dtype
-  // [max_rows, qkv width], projection dtype; then gate and up where the device does not fuse them,
-  // and of experts
+  // [max_rows, qkv width], projection dtype; then gate and up where the device does not fuse them
   kernels::DeviceBuffer projected_;
-  kernels::DeviceBuffer activated_;  // [max_rows, ffn], compute dtype
+  kernels::DeviceBuffer activated_;  // [max_rows or those of experts, ffn], compute dtype
   // Where the model is quantised: what its next product reads.
   kernels::DeviceBuffer quantized_;   // [max_rows, the widest of what products read] 8-bit floats
   kernels::DeviceBuffer row_scales_;  // [max_rows] float32
-  // Where the model has experts: whom each row chose, then the rows of one of them.
+  // Where the model has experts: whom each row chose, then the rows of one of them or of all.
   kernels::DeviceBuffer chosen_;          // [max_rows, experts a token] int32
   kernels::DeviceBuffer chosen_weights_;  // the same, float32
-  kernels::DeviceBuffer gathered_;        // [max_rows, hidden], compute dtype
-  kernels::DeviceBuffer outputs_;         // [max_rows, hidden] float32
+  kernels::DeviceBuffer gathered_;        // [expert_rows, hidden], compute dtype
+  // The same, float32, where the device computes one expert at a time.
+  kernels::DeviceBuffer outputs_;
 };
 
 }  // namespace millrace::model

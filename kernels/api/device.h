@@ -66,7 +66,10 @@ struct DeviceInfo {
   bool corrected_routes = false;  // RouteParams::correction and factor, kChosenSigmoid
   bool interleaved_rotation = false;
   bool computes_experts = false;  // route() and experts()
-  bool float8_products = false;   // kernels/api/float8.h
+  // The rows of an expert begin at a multiple of this in the scratch of experts(), which has those of
+  // all; 0: it has one expert's at a time. See expert_scratch_rows.
+  int32_t expert_row_step = 0;
+  bool float8_products = false;  // kernels/api/float8.h
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of the
   // MLP, tokens of a prompt under any index.
   int32_t head_dim_step = 16;

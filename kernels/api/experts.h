@@ -39,8 +39,10 @@ struct RouteParams {
   float* weights = nullptr;    // the same
 };
 
-// out[r] = sum of weight * down_e(activation(gate_e a[r], up_e a[r])) over the row's experts e, in the
-// order of their numbers. Scratch is for one expert at a time, which may be every row's.
+// out[r] = sum of weight * down_e(activation(gate_e a[r], up_e a[r])) over the row's experts e, in
+// the order of their numbers where a device computes one expert at a time, in that of the row's
+// choices where it computes all at once (DeviceInfo::expert_row_step). Scratch has s rows,
+// expert_scratch_rows().
 struct ExpertsParams {
   ConstMatrix a;  // [rows, k]
   int32_t num_experts = 0;
@@ -53,13 +55,25 @@ struct ExpertsParams {
   // What products begin with, of each expert as many as it has rows; or null.
   const float* gate_up_bias = nullptr;  // [num_experts * 2 n]
   const float* down_bias = nullptr;     // [num_experts * k]
-  void* gathered = nullptr;             // scratch [rows, k], the dtype of a
-  float* products = nullptr;            // scratch [rows, 2 n]
-  void* activated = nullptr;            // scratch [rows, n], the dtype of a
-  float* outputs = nullptr;             // scratch [rows, k]
-  float* out = nullptr;                 // [rows, k]
-  bool accumulate = false;              // adds to `out`
+  // Scratch. What is float32 only one expert at a time needs; others do not touch it.
+  void* gathered = nullptr;   // [s, k], the dtype of a
+  float* products = nullptr;  // [s, 2 n]
+  void* activated = nullptr;  // [s, n], the dtype of a
+  float* outputs = nullptr;   // [s, k]
+  float* out = nullptr;       // [rows, k]
+  bool accumulate = false;    // adds to `out`
 };
+
+// Rows of scratch that experts() needs for `num_rows` of input. One expert at a time (`row_step` 0)
+// may have all of them. Else each choice has a row, those of each expert from a multiple of
+// `row_step` on. More rows of input never need less.
+inline int64_t expert_scratch_rows(int64_t num_rows, int64_t num_experts, int64_t experts_per_row,
+                                   int64_t row_step) {
+  if (row_step == 0) return num_rows;
+  const int64_t num_choices = num_rows * experts_per_row;
+  const int64_t num_chosen = std::min(num_experts, num_choices);
+  return (num_choices + num_chosen * (row_step - 1)) / row_step * row_step;
+}
 
 // The height of the product for `num_rows` >= 1 rows: the next number whose binary digits behind
 // the first three are zeros, at most `max_rows`. Up to a fourth more work, a tenth on average, for

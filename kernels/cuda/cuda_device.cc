@@ -18,7 +18,6 @@
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/cuda/runtime/upload_ring.h"
 #include "kernels/cuda/sm90/estimation/adaptive/adaptive.h"
-#include "kernels/cuda/sm90/experts/experts.h"
 #include "kernels/cuda/sm90/gemm/gemm.h"
 #include "kernels/cuda/sm90/operations.h"
 
@@ -77,6 +76,7 @@ class CudaDevice final : public Device {
             .narrow_projections = true,
             .fuses_swiglu = true,
             .computes_experts = true,
+            .expert_row_step = cuda::kExpertRowStep,
             .float8_products = true,
             .head_dim_step = 64,
             .max_head_dim = 128,
@@ -182,9 +182,7 @@ class CudaDevice final : public Device {
   }
   void swiglu(const SwigluParams& params) override { run(cuda::swiglu, params); }
   void route(const RouteParams& params) override { run(cuda::route, params); }
-  void experts(const ExpertsParams& params) override {
-    run([&](const ExpertsParams& p, cuda::Context& context) { experts_.run(p, context); }, params);
-  }
+  void experts(const ExpertsParams& params) override { run(cuda::experts, params); }
 
   void float8_quantize(const Float8QuantizeParams& params) override {
     run(cuda::float8_quantize, params);
@@ -282,7 +280,6 @@ class CudaDevice final : public Device {
   cuda::UploadRing uploads_;
   cuda::EventRing marks_{kMarksKept};
   cuda::Gemm gemm_;
-  cuda::Experts experts_{gemm_};
 };
 
 }  // namespace

@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
-#include "kernels/cuda/sm90/experts/experts.h"
 #include "kernels/cuda/sm90/operations.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
@@ -30,6 +31,56 @@ struct Choices {
 
 // Rows of a are 8 elements apart.
 constexpr int64_t kPadding = 8;
+
+// The operands of a mixture, in host memory.
+struct Mixture {
+  Mixture(const Shape& shape_in, DType dtype_in, std::vector<int32_t> experts_in)
+      : shape(shape_in),
+        dtype(dtype_in),
+        experts(std::move(experts_in)),
+        a(test::narrow_bits(test::random_normals(1, shape.rows * (shape.hidden + kPadding)),
+                            dtype)),
+        gate_up(test::narrow_bits(
+            test::random_normals(3, shape.num_experts * 2 * shape.width * shape.hidden,
+                                 1 / std::sqrt(static_cast<float>(shape.hidden))),
+            dtype)),
+        down(test::narrow_bits(
+            test::random_normals(4, shape.num_experts * shape.hidden * shape.width,
+                                 1 / std::sqrt(static_cast<float>(shape.width))),
+            dtype)),
+        before(test::random_normals(6, shape.rows * shape.hidden)) {
+    for (size_t i = 0; i < experts.size(); ++i) weights.push_back(test::random_uniform(5, i));
+  }
+
+  ExpertsParams params(int64_t rows, const void* a_data, const void* gate_up_data,
+                       const void* down_data, const int32_t* chosen, const float* chosen_weights,
+                       float* out, bool accumulate) const {
+    return {.a = {a_data, dtype, rows, shape.hidden, shape.hidden + kPadding},
+            .num_experts = shape.num_experts,
+            .experts_per_row = shape.experts_per_row,
+            .experts = chosen,
+            .weights = chosen_weights,
+            .gate_up = dense_matrix(gate_up_data, dtype, shape.num_experts * 2 * shape.width,
+                                    shape.hidden),
+            .down = dense_matrix(down_data, dtype, shape.num_experts * shape.hidden, shape.width),
+            .out = out,
+            .accumulate = accumulate};
+  }
+
+  std::vector<float> reference(bool accumulate) const {
+    auto out = before;
+    ref::experts(params(shape.rows, a.data(), gate_up.data(), down.data(), experts.data(),
+                        weights.data(), out.data(), accumulate));
+    return out;
+  }
+
+  Shape shape;
+  DType dtype;
+  std::vector<int32_t> experts;
+  std::vector<float> weights;
+  std::vector<uint16_t> a, gate_up, down;
+  std::vector<float> before;  // in `out`
+};
 
 class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
  protected:
@@ -74,61 +125,41 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
     return {experts.values(), weights.values()};
   }
 
-  // The mixture's sum, of the GPU and of the reference.
-  void expect_mixture(const Shape& shape, const std::vector<int32_t>& experts, bool accumulate) {
-    SCOPED_TRACE(fmt::format("{} rows, {} experts, {} a row", shape.rows, shape.num_experts,
-                             shape.experts_per_row));
-    const auto a = rows_of(shape);
-    const auto gate_up = test::narrow_bits(
-        test::random_normals(3, shape.num_experts * 2 * shape.width * shape.hidden,
-                             1 / std::sqrt(static_cast<float>(shape.hidden))),
-        GetParam());
-    const auto down =
-        test::narrow_bits(test::random_normals(4, shape.num_experts * shape.hidden * shape.width,
-                                               1 / std::sqrt(static_cast<float>(shape.width))),
-                          GetParam());
-    std::vector<float> weights(experts.size());
-    for (size_t i = 0; i < weights.size(); ++i) weights[i] = test::random_uniform(5, i);
-    auto expected = test::random_normals(6, shape.rows * shape.hidden);
-    const auto before = expected;
-    const auto params = [&](const void* rows, const void* gates, const void* downs,
-                            const int32_t* chosen, const float* chosen_weights, float* out) {
-      return ExpertsParams{
-          .a = matrix(shape, rows),
-          .num_experts = shape.num_experts,
-          .experts_per_row = shape.experts_per_row,
-          .experts = chosen,
-          .weights = chosen_weights,
-          .gate_up =
-              dense_matrix(gates, GetParam(), shape.num_experts * 2 * shape.width, shape.hidden),
-          .down = dense_matrix(downs, GetParam(), shape.num_experts * shape.hidden, shape.width),
-          .out = out,
-          .accumulate = accumulate};
-    };
-    ref::experts(params(a.data(), gate_up.data(), down.data(), experts.data(), weights.data(),
-                        expected.data()));
-
-    const DeviceArray<uint16_t> device_a(a), device_gate_up(gate_up), device_down(down);
-    const DeviceArray<int32_t> device_experts(experts);
-    const DeviceArray<float> device_weights(weights);
-    DeviceArray<uint16_t> gathered(shape.rows * shape.hidden), activated(shape.rows * shape.width);
-    DeviceArray<float> outputs(shape.rows * shape.hidden), out(before);
-    auto device_params = params(device_a.data(), device_gate_up.data(), device_down.data(),
-                                device_experts.data(), device_weights.data(), out.data());
-    device_params.gathered = gathered.data();
-    device_params.activated = activated.data();
-    device_params.outputs = outputs.data();
-    Gemm gemm;
-    Experts mixture(gemm);
-    run([&](Context& context) { mixture.run(device_params, context); });
+  // Of the first `rows` rows, or of all.
+  std::vector<float> computed_mixture(const Mixture& mixture, bool accumulate, int64_t rows = 0) {
+    Shape shape = mixture.shape;
+    if (rows > 0) shape.rows = rows;
+    const int64_t scratch_rows =
+        expert_scratch_rows(shape.rows, shape.num_experts, shape.experts_per_row, kExpertRowStep);
+    const DeviceArray<uint16_t> a(mixture.a), gate_up(mixture.gate_up), down(mixture.down);
+    const DeviceArray<int32_t> experts_of_rows(mixture.experts);
+    const DeviceArray<float> weights(mixture.weights);
+    DeviceArray<uint16_t> gathered(scratch_rows * shape.hidden);
+    DeviceArray<uint16_t> activated(scratch_rows * shape.width);
+    DeviceArray<float> out(std::vector<float>(mixture.before.begin(),
+                                              mixture.before.begin() + shape.rows * shape.hidden));
+    auto params = mixture.params(shape.rows, a.data(), gate_up.data(), down.data(),
+                                 experts_of_rows.data(), weights.data(), out.data(), accumulate);
+    params.gathered = gathered.data();
+    params.activated = activated.data();
+    run([&](Context& context) { experts(params, context); });
     EXPECT_TRUE(out.guards_intact());
     EXPECT_TRUE(gathered.guards_intact());
     EXPECT_TRUE(activated.guards_intact());
-    EXPECT_TRUE(outputs.guards_intact());
-    const auto values = out.values();
+    return out.values();
+  }
+
+  // The mixture's sum, of the GPU and of the reference.
+  void expect_mixture(const Shape& shape, const std::vector<int32_t>& experts, bool accumulate) {
+    SCOPED_TRACE(fmt::format("{} rows of {}, {} experts of {}, {} a row, accumulate {}", shape.rows,
+                             shape.hidden, shape.num_experts, shape.width, shape.experts_per_row,
+                             accumulate));
+    const Mixture mixture(shape, GetParam(), experts);
+    const auto expected = mixture.reference(accumulate);
+    const auto values = computed_mixture(mixture, accumulate);
     // What SwiGLU leaves is rounded to 16 bits, 2^-9 or 2^-12 of a value of about 1; a down product
-    // sums `width` of them with weights of 1 / sqrt(width), and weights below 1 sum the experts: an
-    // error of about 2^-9 sqrt(experts), of which six deviations are allowed.
+    // sums `width` of them with weights of 1 / sqrt(width) and is rounded as well, and weights below
+    // 1 sum the experts: an error of about 2^-9 sqrt(experts), of which six deviations are allowed.
     const double rounding = GetParam() == DType::kBFloat16 ? 1.0 / 512 : 1.0 / 4096;
     const double tolerance = 6 * rounding * std::sqrt(static_cast<double>(shape.experts_per_row));
     double largest = 0;
@@ -137,11 +168,7 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
       largest = std::max(largest, std::abs(static_cast<double>(values[i]) - expected[i]));
     }
     EXPECT_LE(largest, tolerance);
-
-    DeviceArray<float> again(before);
-    device_params.out = again.data();
-    run([&](Context& context) { mixture.run(device_params, context); });
-    EXPECT_EQ(again.values(), values);
+    EXPECT_EQ(computed_mixture(mixture, accumulate), values);
   }
 };
 MR_INSTANTIATE_NARROW(ExpertsTest);
@@ -236,10 +263,78 @@ TEST_P(ExpertsTest, MixturesMatchTheReference) {
   }
 }
 
-// More choices than a thread block sorts at a time.
+// More choices than a thread block sorts at a time, and row tiles in several groups.
 TEST_P(ExpertsTest, AllRowsMayChooseOneExpert) {
   const Shape shape{1500, 64, 64, 5, 1};
   expect_mixture(shape, std::vector<int32_t>(1500, 3), false);
+  const Shape many_tiles{2600, 320, 136, 3, 1};
+  expect_mixture(many_tiles, std::vector<int32_t>(2600, 1), true);
+  const Shape only_one{300, 64, 264, 1, 1};
+  expect_mixture(only_one, std::vector<int32_t>(300, 0), false);
+}
+
+// Experts of a row each: so many rows choose the first one, and so on, the rows of all by turns.
+std::vector<int32_t> by_counts(std::vector<int32_t> counts) {
+  std::vector<int32_t> experts;
+  for (bool some = true; some;) {
+    some = false;
+    for (size_t expert = 0; expert < counts.size(); ++expert) {
+      if (counts[expert] == 0) continue;
+      --counts[expert];
+      experts.push_back(static_cast<int32_t>(expert));
+      some = true;
+    }
+  }
+  return experts;
+}
+
+TEST_P(ExpertsTest, MatchTheReferenceAtTheBordersOfTiles) {
+  const auto experts = by_counts({0, 1, 127, 128, 129, 0, 257, 384, 2, 0});
+  const auto rows = std::ssize(experts);
+  for (const bool accumulate : {false, true}) {
+    expect_mixture({rows, 72, 136, 10, 1}, experts, accumulate);
+  }
+  // Column tiles of both products: one, two and three, the last of them whole or not.
+  expect_mixture({rows, 256, 128, 10, 1}, experts, false);
+  expect_mixture({rows, 520, 200, 10, 1}, experts, false);
+  expect_mixture({rows, 264, 384, 10, 1}, experts, false);
+}
+
+TEST_P(ExpertsTest, MatchTheReferenceAtWidthsOfModels) {
+  const Shape half{150, 520, 384, 5, 2};
+  expect_mixture(half, spread(half, 5), false);
+  const Shape whole{150, 264, 768, 4, 2};
+  expect_mixture(whole, spread(whole, 4), true);
+  const Shape narrow{150, 264, 96, 4, 3};
+  expect_mixture(narrow, spread(narrow, 4), false);
+}
+
+// Several tiles a cluster, pairs of row tiles and single ones by turns; squares of rows have some
+// experts of 128 often, most seldom.
+TEST_P(ExpertsTest, MatchTheReferenceWhereClustersTakeSeveralTiles) {
+  const Shape shape{500, 136, 264, 128, 8};
+  expect_mixture(shape, spread(shape, 128), false);
+}
+
+TEST_P(ExpertsTest, ARowsSumDoesNotDependOnTheRowsBesideIt) {
+  const Shape shape{1300, 136, 264, 16, 4};
+  const Mixture mixture(shape, GetParam(), spread(shape, 16));
+  for (const bool accumulate : {false, true}) {
+    const auto all = computed_mixture(mixture, accumulate);
+    for (const int64_t rows : {1, 7, 130, 900}) {
+      const auto some = computed_mixture(mixture, accumulate, rows);
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << rows;
+    }
+  }
+}
+
+TEST_P(ExpertsTest, NoRowsAreNoWork) {
+  const Shape shape{0, 64, 64, 4, 2};
+  const Mixture mixture(shape, GetParam(), {});
+  run([&](Context& context) {
+    experts(mixture.params(0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false),
+            context);
+  });
 }
 
 }  // namespace

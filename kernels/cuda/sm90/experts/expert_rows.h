@@ -1,4 +1,4 @@
-// The rows of a product dealt out to the experts that they chose, on the GPU.
+// The rows of a mixture of experts, sorted by the experts that they chose, on the GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,23 +7,36 @@
 
 #include "kernels/api/experts.h"
 #include "kernels/cuda/runtime/context.h"
+#include "kernels/cuda/sm90/gemm/grouped_products.h"
 
 namespace millrace::kernels::cuda {
 
 inline constexpr int32_t kMaxExperts = 1024;
 
-// Choices are numbered row * experts_per_row + n. Sorts them by expert, of each expert by row:
-// `choices` [rows * experts_per_row]; those of expert e begin at begin[e], and begin[num_experts]
-// is their number.
-void sort_choices(const ExpertsParams& params, int32_t* begin, int32_t* choices, Context& context);
+// Of params.gathered and params.activated.
+inline int64_t scratch_rows(const ExpertsParams& params) {
+  return expert_scratch_rows(params.a.rows, params.num_experts, params.experts_per_row,
+                             kGroupedRowStep);
+}
 
-// The rows of `num_choices` choices, one below the other, to params.gathered.
-void gather_rows(const ExpertsParams& params, const int32_t* choices, int64_t num_choices,
-                 Context& context);
+// Choices are numbered row * experts_per_row + n.
+struct SortedChoices {
+  // The row of scratch that each choice has; those of an expert lie together in their order, from a
+  // multiple of kGroupedRowStep on.
+  const int32_t* places = nullptr;
+  // Of the two products, all experts' with a row.
+  ClusterTileList gate_up;
+  ClusterTileList down;
+};
 
-// Adds row i of params.outputs, times its weight, to the row of choice i of params.out. No two
-// choices are of the same row.
-void scatter_rows(const ExpertsParams& params, const int32_t* choices, int64_t num_choices,
-                  Context& context);
+// In the context's scratch.
+SortedChoices sort_choices(const ExpertsParams& params, Context& context);
+
+// Each choice's row to its place in params.gathered. Rows between experts stay as they are.
+void gather_rows(const ExpertsParams& params, const int32_t* places, Context& context);
+
+// Adds to each row of params.out what lies at its choices' places in params.gathered, times their weights,
+// in the order of the choices; or writes it.
+void combine_rows(const ExpertsParams& params, const int32_t* places, Context& context);
 
 }  // namespace millrace::kernels::cuda

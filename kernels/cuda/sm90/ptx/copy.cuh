@@ -56,9 +56,11 @@ __device__ inline void store_bytes(void* global, uint32_t shared, uint32_t bytes
 __device__ inline void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until the shared memory of this thread's stores may be written again.
+// Until the shared memory of this thread's stores may be written again, but for that of the last
+// kPending commits.
+template <int kPending = 0>
 __device__ inline void wait_for_stores_to_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // Brings the 128 bytes around the address near, for a read soon to come.

@@ -1,0 +1,96 @@
+// silu(gate) * up at the end of a tile: a thread has both in registers of its own.
+#pragma once
+
+#include <type_traits>
+
+#include "common/float8.h"
+#include "kernels/cuda/sm90/gemm/tile_product.cuh"
+
+namespace millrace::kernels::cuda {
+
+// -inf gives NaN, as x / (1 + exp(-x)) does in any precision.
+__device__ inline float silu(float x) {
+  return __fdividef(x, 1.0f + __expf(-x));
+}
+
+// FactorType: of what is multiplied; Element: of the output. Sums of 8-bit floats are scaled first.
+template <typename FactorType, typename Element>
+struct SwigluEpilogue {
+  using Factor = FactorType;
+  static constexpr int kMatrices = 2;
+  static constexpr int kColumns = kHalfColumns;
+
+  struct Params {
+    int rows;  // of the output
+    int columns;
+    const float* row_scales;     // [rows], of float8
+    const float* weight_scales;  // [2 columns]
+  };
+
+  __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
+                                int warpgroup, int row, int column, const Params& params,
+                                const CUtensorMap& out_map) {
+    if constexpr (std::is_same_v<Factor, Float8>) scale(sums, row, column, params);
+    activate(sums, panels, warpgroup);
+    if (thread() != 0) return;
+#pragma unroll
+    for (int panel = 0; panel < kColumns / kPanelColumns; ++panel) {
+      ptx::store_box(out_map, column + panel * kPanelColumns, row, 0,
+                     ptx::shared_address(panels[panel]));
+    }
+    ptx::commit_stores();
+  }
+
+ private:
+  static constexpr int kGates = kSums / 2;  // a thread's, in front of as many ups
+  static_assert(kColumns == kPanels * kPanelColumns);
+
+  __device__ static int thread() {
+    return static_cast<int>(threadIdx.x) % kWarpgroup;
+  }
+
+  __device__ static void scale(float (&sums)[kSums], int row, int column, const Params& params) {
+    const int first_row = row + thread() / kWarp * 16 + thread() % kWarp / 4;
+    float row_scales[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      row_scales[half] = params.row_scales[min(first_row + 8 * half, params.rows - 1)];
+    }
+    const int first_column = column + thread() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int own = min(first_column + 8 * j + e, params.columns - 1);
+        const float gate = params.weight_scales[own];
+        const float up = params.weight_scales[params.columns + own];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          sums[4 * j + 2 * half + e] *= row_scales[half] * gate;
+          sums[kGates + 4 * j + 2 * half + e] *= row_scales[half] * up;
+        }
+      }
+    }
+  }
+
+  // To shared memory, where the tile before has left for memory by now.
+  __device__ static void activate(const float (&sums)[kSums],
+                                  std::byte (&panels)[kPanels][kPanelBytes], int warpgroup) {
+    if (thread() == 0) ptx::wait_for_stores_to_read();
+    ptx::synchronise_warpgroup(warpgroup);
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* gate = sums + 4 * j + 2 * half;
+        const float* up = gate + kGates;
+        panel_place(panels[j / 8], j % 8, half) =
+            ptx::pack_finite<Element>(silu(gate[0]) * up[0], silu(gate[1]) * up[1]);
+      }
+    }
+    ptx::fence_async_shared();
+    ptx::synchronise_warpgroup(warpgroup);
+  }
+};
+
+}  // namespace millrace::kernels::cuda
