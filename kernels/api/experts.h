@@ -78,7 +78,7 @@ inline int64_t expert_scratch_rows(int64_t num_rows, int64_t num_experts, int64_
 // The height of the product for `num_rows` >= 1 rows: the next number whose binary digits behind
 // the first three are zeros, at most `max_rows`. Up to a fourth more work, a tenth on average, for
 // 36 heights up to 1024 instead of 1024: every height is a program that oneDNN compiles for a
-// millisecond (kernels/cpu/runtime/matmul_cache.h), and a plan that cuBLASLt has to be asked for.
+// millisecond (kernels/cpu/runtime/matmul_cache.h).
 inline int64_t expert_product_rows(int64_t num_rows, int64_t max_rows) {
   const int num_digits = std::bit_width(static_cast<uint64_t>(num_rows));
   const int64_t step = int64_t{1} << std::max(num_digits - 3, 0);

@@ -23,6 +23,8 @@ class KernelCases {
   Result<std::vector<KernelRow>> products(int64_t num_rows, DType dtype);
   // The same in 8-bit floats, and quantising what each multiplies.
   Result<std::vector<KernelRow>> float8_products(int64_t num_rows);
+  // A layer of Qwen3-30B-A3B's experts, behind a product of as many operations.
+  Result<std::vector<KernelRow>> experts(int64_t num_rows, DType dtype);
   Result<KernelRow> memory_copy(int64_t bytes);
 
   Result<KernelRow> dense(const SampleLayer& layer);
@@ -53,6 +55,7 @@ class KernelCases {
 
   Result<KernelRow> swiglu(int64_t num_rows, DType dtype);
   Result<KernelRow> float8_swiglu(int64_t num_rows);
+  Result<KernelRow> mixture_as_product(int64_t num_rows, DType dtype);
   Result<CheckResult> check_float8(const kernels::Float8GemmParams& params);
   Result<KernelRow> blocks(const SampleLayer& layer, const BlockPattern& pattern, KernelRow row);
   Result<BenchIndex> dense_index(const LayerShape& shape);

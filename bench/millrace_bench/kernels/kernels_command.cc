@@ -25,9 +25,9 @@ constexpr kernels::VerticalSlashBudget kLargeBudget{1000, 6096};
 constexpr kernels::VerticalSlashBudget kSmallBudget{500, 700};
 constexpr int64_t kCopyBytes = 1 << 30;
 
-const std::vector<std::string> kCases = {"products",   "float8-products", "dense",
-                                         "given-sets", "block-sparse",    "vertical-slash",
-                                         "adaptive",   "shares",          "window"};
+const std::vector<std::string> kCases = {
+    "products",     "float8-products", "experts",  "dense",  "given-sets",
+    "block-sparse", "vertical-slash",  "adaptive", "shares", "window"};
 // One rank's share is the whole, without the dense last rows as in the others.
 const std::vector<int> kShareRanks = {1, 2, 4, 8};
 
@@ -43,6 +43,10 @@ class Run {
     if (wants("float8-products")) {
       MR_ASSIGN_OR_RETURN(auto rows, cases_.float8_products(command_.product_rows));
       for (auto& row : rows) take(std::move(row));
+    }
+    if (wants("experts")) {
+      MR_ASSIGN_OR_RETURN(auto rows, cases_.experts(command_.product_rows, command_.dtype));
+      take_products(std::move(rows));
     }
     for (const int64_t tokens : command_.tokens) MR_RETURN_IF_ERROR(at_length(tokens));
     return {};
@@ -62,6 +66,15 @@ class Run {
     rows_.push_back(std::move(row));
   }
 
+  // The fastest may be the roof.
+  void take_products(std::vector<KernelRow> rows) {
+    for (const auto& row : rows) {
+      const auto& gemm = row.parts.front();
+      roof_.tflops = std::max(roof_.tflops, 1e-9 * gemm.flops / gemm.timing.median_ms);
+    }
+    for (auto& row : rows) take(std::move(row));
+  }
+
   // The roof of what follows, so these come first.
   Result<void> products() {
     MR_ASSIGN_OR_RETURN(auto copy, cases_.memory_copy(kCopyBytes));
@@ -69,11 +82,7 @@ class Run {
     roof_.gbytes_per_s = 1e-6 * part.bytes / part.timing.median_ms;
     take(std::move(copy));
     MR_ASSIGN_OR_RETURN(auto rows, cases_.products(command_.product_rows, command_.dtype));
-    for (const auto& row : rows) {
-      const auto& gemm = row.parts.front();
-      roof_.tflops = std::max(roof_.tflops, 1e-9 * gemm.flops / gemm.timing.median_ms);
-    }
-    for (auto& row : rows) take(std::move(row));
+    take_products(std::move(rows));
     return {};
   }
 
@@ -173,7 +182,8 @@ void add_kernels_command(CLI::App& app, KernelsCommand& command) {
       ->check(CLI::IsMember(kCases));
   app.add_option("--tokens", command.tokens, "prompt lengths")
       ->check(CLI::Range(int64_t{65}, int64_t{4} << 20));
-  app.add_option("--product-rows", command.product_rows, "rows of the matrix products")
+  app.add_option("--product-rows", command.product_rows,
+                 "rows of the matrix products and of experts")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--dtype", command.dtype)->transform(CLI::CheckedTransformer(kDTypes));
   app.add_option("--head-dim", command.head_dim)->check(CLI::Range(16, 256));

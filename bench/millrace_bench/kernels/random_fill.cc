@@ -26,8 +26,10 @@ std::vector<float> make_normals(int64_t count, uint64_t seed) {
   return normals;
 }
 
-Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count) {
-  const auto normals = make_normals(std::min(count, kPeriod), /*seed=*/1);
+Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count,
+                               float deviation) {
+  auto normals = make_normals(std::min(count, kPeriod), /*seed=*/1);
+  for (float& normal : normals) normal *= deviation;
   std::vector<std::byte> elements(normals.size() * static_cast<size_t>(dtype_bytes(dtype)));
   model::convert_elements(std::as_bytes(std::span(normals)).data(), DType::kFloat32,
                           std::ssize(normals), elements.data(), dtype);

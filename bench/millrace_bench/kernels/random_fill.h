@@ -9,10 +9,11 @@
 
 namespace millrace::bench {
 
-// About normal, mean 0, variance 1.
+// About normal, mean 0, deviation 1.
 std::vector<float> make_normals(int64_t count, uint64_t seed);
 
 // `data` in device memory, float32 or bfloat16. Repeats after about 2^20 elements.
-Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count);
+Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count,
+                               float deviation = 1);
 
 }  // namespace millrace::bench

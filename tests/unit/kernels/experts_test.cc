@@ -464,5 +464,23 @@ TEST(ExpertRows, HeightsOfProductsAreFewAndNotMuchMoreThanTheRows) {
   EXPECT_EQ(expert_product_rows(701, 701), 701);
 }
 
+TEST(ExpertRows, ScratchHasRoomWhereEveryExpertRoundsUp) {
+  EXPECT_EQ(expert_scratch_rows(/*num_rows=*/10, /*num_experts=*/4, /*experts_per_row=*/2,
+                                /*row_step=*/0),
+            10);
+  EXPECT_EQ(expert_scratch_rows(0, 4, 2, 128), 0);
+  // A choice each, of few of the experts.
+  EXPECT_EQ(expert_scratch_rows(1, 64, 8, 128), 8 * 128);
+  // 9, 9, 5 and 3 rows take 12, 12, 8 and 4.
+  EXPECT_EQ(expert_scratch_rows(26, 4, 1, 4), 36);
+  int64_t last = 0;
+  for (int64_t rows = 0; rows < 100; ++rows) {
+    const int64_t scratch = expert_scratch_rows(rows, 5, 3, 16);
+    EXPECT_GE(scratch, last);
+    EXPECT_EQ(scratch % 16, 0);
+    last = scratch;
+  }
+}
+
 }  // namespace
 }  // namespace millrace::kernels

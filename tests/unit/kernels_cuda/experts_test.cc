@@ -13,11 +13,15 @@
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/random_data.h"
+#include "tests/unit/kernels/naive_operations.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
 namespace millrace::kernels::cuda {
 namespace {
+
+using test::as_good_as_naive;
+using test::float32_rounding;
 
 struct Shape {
   int64_t rows, hidden, width;
@@ -71,6 +75,42 @@ struct Mixture {
     auto out = before;
     ref::experts(params(shape.rows, a.data(), gate_up.data(), down.data(), experts.data(),
                         weights.data(), out.data(), accumulate));
+    return out;
+  }
+
+  // A row and a choice at a time, rounded where the products are.
+  std::vector<float> naive_result(bool accumulate) const {
+    auto out = before;
+    if (!accumulate) std::ranges::fill(out, 0.0F);
+    std::vector<float> products(static_cast<size_t>(2 * shape.width));
+    std::vector<float> activated(static_cast<size_t>(shape.width));
+    std::vector<float> result(static_cast<size_t>(shape.hidden));
+    const auto part_of = [&](const std::vector<uint16_t>& stacked, int64_t part, int64_t rows,
+                             int64_t cols) {
+      const void* first = stacked.data() + part * rows * cols;
+      return dense_matrix(first, dtype, rows, cols);
+    };
+    const auto row_of = [](std::vector<float>& values) {
+      return dense_matrix(values.data(), DType::kFloat32, 1, std::ssize(values));
+    };
+    for (size_t i = 0; i < experts.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i) / shape.experts_per_row;
+      const void* of_row = a.data() + row * (shape.hidden + kPadding);
+      naive::gemm({.a = dense_matrix(of_row, dtype, 1, shape.hidden),
+                   .b = part_of(gate_up, experts[i], 2 * shape.width, shape.hidden),
+                   .c = row_of(products)});
+      naive::activate({.gate_up = products.data(), .out = row_of(activated)});
+      const auto narrow = test::narrow_bits(activated, dtype);
+      naive::gemm(
+          {.a = dense_matrix(static_cast<const void*>(narrow.data()), dtype, 1, shape.width),
+           .b = part_of(down, experts[i], shape.hidden, shape.width),
+           .c = row_of(result)});
+      result = test::widen_bits(test::narrow_bits(result, dtype), dtype);
+      for (int64_t c = 0; c < shape.hidden; ++c) {
+        out[static_cast<size_t>(row * shape.hidden + c)] +=
+            weights[i] * result[static_cast<size_t>(c)];
+      }
+    }
     return out;
   }
 
@@ -157,17 +197,10 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
     const Mixture mixture(shape, GetParam(), experts);
     const auto expected = mixture.reference(accumulate);
     const auto values = computed_mixture(mixture, accumulate);
-    // What SwiGLU leaves is rounded to 16 bits, 2^-9 or 2^-12 of a value of about 1; a down product
-    // sums `width` of them with weights of 1 / sqrt(width) and is rounded as well, and weights below
-    // 1 sum the experts: an error of about 2^-9 sqrt(experts), of which six deviations are allowed.
-    const double rounding = GetParam() == DType::kBFloat16 ? 1.0 / 512 : 1.0 / 4096;
-    const double tolerance = 6 * rounding * std::sqrt(static_cast<double>(shape.experts_per_row));
-    double largest = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_TRUE(std::isfinite(values[i])) << i;
-      largest = std::max(largest, std::abs(static_cast<double>(values[i]) - expected[i]));
-    }
-    EXPECT_LE(largest, tolerance);
+    // As in the matrix product's test: the tensor cores keep a few bits less of a partial sum.
+    const double atol = float32_rounding(expected) *
+                        std::sqrt(static_cast<double>(std::max(shape.hidden, shape.width)));
+    EXPECT_TRUE(as_good_as_naive(values, mixture.naive_result(accumulate), expected, atol));
     EXPECT_EQ(computed_mixture(mixture, accumulate), values);
   }
 };

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kWorkspaceBytes = 32 << 20;
 
 // A layer has four shapes, a vocabulary one, each again for the last, shorter row tile: room for
-// those of several prompts, and for the some forty heights of experts' products.
+// those of several prompts.
 constexpr size_t kMaxPlans = 128;
 
 // Products of fewer rows take less time than a look at their algorithms pays back.

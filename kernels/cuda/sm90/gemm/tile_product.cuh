@@ -14,7 +14,7 @@
 //   kMatrices          1: a tile has 256 columns of one weight. 2: 128 of each of two, one below the
 //                      other in the tensor map, whose sums a thread has in registers of its own.
 //   Params             copied to the kernel
-//   finish(...)        what becomes of one warpgroup's sums; see run()
+//   finish(...)        what becomes of one warpgroup's sums; see TileMultiplier::run
 #pragma once
 
 #include <cuda.h>
@@ -85,6 +85,7 @@ class TileProducer {
 
   __device__ void run(const Tiles& tiles, int num_steps) {
     tiles.for_each(rank_, [&](const BlockTile& tile) {
+#pragma unroll 1
       for (int step = 0; step < num_steps; ++step, at_.advance()) {
         ptx::barrier_wait(&shared_.empty[at_.stage], at_.parity ^ 1);
         ptx::barrier_arrive_expecting(&shared_.full[at_.stage], kStageBytes);
@@ -157,6 +158,7 @@ class TileMultiplier {
  private:
   __device__ void multiply(int num_steps) {
     int before = 0;  // the stage of the step before
+#pragma unroll 1
     for (int step = 0; step < num_steps; ++step, at_.advance()) {
       ptx::barrier_wait(&shared_.full[at_.stage], at_.parity);
       issue_step(at_.stage, step > 0);
