@@ -1,6 +1,6 @@
 // A handed-over cache beside a GPU: digests and as many pages as have slots in its memory, all pages in
-// page-locked memory of the host, and what has not come yet in the ranks' tiers. It has a thread that pulls
-// whatever nobody has asked for.
+// page-locked memory of the host, and what has not come yet in the ranks' tiers. Pages in 8-bit floats stay
+// such. It has a thread that pulls whatever nobody has asked for.
 #pragma once
 
 #include <memory>
@@ -46,7 +46,7 @@ class DeviceCache {
       : parts_(parts),
         hot_share_(hot_share),
         deadline_(deadline),
-        source_(*parts.client, parts.manifest) {}
+        source_(*parts.client, parts.manifest, /*codes=*/true) {}
   Result<void> make_pages(const ProgressiveOptions& options);
   Result<void> take_layer(kvclient::KvClient& client, int32_t layer);
   void fill();

@@ -77,7 +77,6 @@ kernels::DevicePagesShape device_pages_shape(const model::ModelWeights& weights,
           .head_dim = weights.config.head_dim,
           .num_tokens = num_tokens,
           .dtype = weights.compute_dtype,
-          .output = weights.compute_dtype,
           .scale = 1.0F / std::sqrt(static_cast<float>(weights.config.head_dim)),
           .first_kv_head = weights.shard.first_kv_head};
 }

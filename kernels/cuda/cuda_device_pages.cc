@@ -146,6 +146,8 @@ class CudaDevicePages final : public DevicePages {
     rank(step);
     const auto order = this_order();
     const int64_t parts = int64_t{portions_view_.num_units} * shape_.num_query_heads;
+    const bool float8 = shape_.float8 != nullptr;
+    const KvScale scale = float8 ? (*shape_.float8)[static_cast<size_t>(step.layer)] : KvScale();
     cuda::attend_pages({.tables = tables(),
                         .estimates = estimates_at(0, options_.rule.proven),
                         .order = order,
@@ -157,7 +159,8 @@ class CudaDevicePages final : public DevicePages {
                         .max_pages = static_cast<int32_t>(
                             step.max_pages == 0 ? shape_.num_pages()
                                                 : std::min(step.max_pages, shape_.num_pages())),
-                        .scale = shape_.scale,
+                        .scale = shape_.scale * scale.k,
+                        .value_scale = scale.v,
                         .q = step.q,
                         .tail_lse = step.tail_lse,
                         .tail_out = step.tail_out,
@@ -169,7 +172,7 @@ class CudaDevicePages final : public DevicePages {
                         .log_mass = log_mass_.as<float>(),
                         .enough = enough_.as<int32_t>(),
                         .arrivals = arrivals_.as<int32_t>()},
-                       shape_.dtype, shape_.output, num_sms_, stream_);
+                       shape_.dtype, float8, num_sms_, stream_);
     if (was_foreseen_ || holds_all() || step.max_pages != 0) return;
     ring(attended_, turn_).record(stream_);
     ring(attended_, turn_).hold(ahead_);
@@ -404,6 +407,8 @@ Result<std::unique_ptr<DevicePages>> make_cuda_device_pages(Device& device, Devi
         "128, up to 8, 16 bits, up to {}",
         shape.head_dim, group, dtype_name(shape.dtype), shape.num_pages(), cuda::kMaxOrderedPages);
   }
+  MR_CHECK(shape.float8 == nullptr || std::ssize(*shape.float8) == shape.num_layers,
+           "scales of {} layers, {} layers", shape.float8->size(), shape.num_layers);
   if (options.num_slots < 1 || options.num_slots > shape.kept_pages()) {
     return error(Errc::kInvalidArgument, "{} slots for {} pages", options.num_slots,
                  shape.kept_pages());

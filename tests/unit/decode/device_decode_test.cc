@@ -92,6 +92,15 @@ TEST_F(DeviceDecodeTest, OverACacheThatIsKeptInPart) {
   expect_tokens_of_dense_attention(serve({.kept = kept}), kept->count());
 }
 
+// As codes: half the bytes of 16 bits.
+TEST_F(DeviceDecodeTest, OverACacheInEightBits) {
+  const auto scales =
+      std::make_shared<const KvScales>(kLayers, KvScale{.k = 0.0371F, .v = 0.0123F});
+  const auto manifest = serve({.float8 = scales});
+  EXPECT_EQ(manifest.page_bytes(), 2 * 64 * manifest.layout.head_dim);
+  expect_tokens_of_dense_attention(manifest, kLayers * kHeads * kPages);
+}
+
 TEST(DeviceDecode, RefusesWhatAGpuDoesNotDo) {
   comm::LocalTransport transport;
   const auto refused = [&](const DecodeOptions& wanted) {

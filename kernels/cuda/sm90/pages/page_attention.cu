@@ -11,6 +11,7 @@
 // host is asked. A cooperative launch: all blocks run at once.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "common/check.h"
 #include "common/page_tokens.h"
@@ -19,6 +20,7 @@
 #include "kernels/cuda/sm90/pages/log_sum.cuh"
 #include "kernels/cuda/sm90/pages/page_launches.h"
 #include "kernels/cuda/sm90/rows/element.cuh"
+#include "kernels/cuda/sm90/rows/float8.cuh"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
 
 namespace millrace::kernels::cuda {
@@ -55,42 +57,60 @@ __device__ bool at_host(const PageTables& t, uint64_t place) {
          static_cast<uint64_t>(t.num_slots) * static_cast<uint64_t>(t.page_bytes);
 }
 
+// How a warp lies over rows of K or V: several at once, of each a vector a lane.
+template <typename Element, int kDim, int kHeads>
+struct WarpRows {
+  using Raw = std::conditional_t<sizeof(Element) == 1, uint2, uint4>;
+  static constexpr int kLanes = kDim / kVector;  // of a row
+  static constexpr int kRows = kWarpThreads / kLanes;
+  // On their way at once: 128 bytes of a lane, where eight queries leave it the registers.
+  static constexpr int kSteps = kHeads > 4 ? 8 : 128 / static_cast<int>(sizeof(Raw));
+
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  const int row = lane / kLanes;
+  const int element = lane % kLanes * kVector;
+
+  // Calls use(token, vector) for each token of a page, as codes where elements are some. Those behind the
+  // last one have its vector.
+  template <typename Use>
+  __device__ void for_each(const Element* rows, int tokens, Use use) const {
+#pragma unroll 1
+    for (int base = 0; base < kTokens; base += kSteps * kRows) {
+      Raw raw[kSteps];
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        const int token = min(base + s * kRows + row, tokens - 1);
+        raw[s] = *reinterpret_cast<const Raw*>(rows + token * kDim + element);
+      }
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        use(base + s * kRows + row, load8(reinterpret_cast<const Element*>(&raw[s])));
+      }
+    }
+  }
+};
+
 // A warp's page: its weights relative to its own maximum, and with them the sum of V.
 template <typename Element, int kDim, int kHeads>
 __device__ void attend_page(const Element* page, int tokens, int group, float scale_log2,
                             const Vector8 (&q)[kHeads], int warp,
                             UnitShared<kDim, kHeads>& shared) {
-  constexpr int kLanes = kDim / kVector;        // of a key
-  constexpr int kKeys = kWarpThreads / kLanes;  // at once
-  constexpr int kSteps = 8;                     // on their way at once
-  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-  const int slot = lane / kLanes;
-  const int element = lane % kLanes * kVector;
-  // Rows behind the last token are anything.
-#pragma unroll 1
-  for (int base = 0; base < kTokens; base += kSteps * kKeys) {
-    uint4 raw[kSteps];
+  using Rows = WarpRows<Element, kDim, kHeads>;
+  const Rows rows;
+  const int lane = rows.lane;
+  rows.for_each(page, tokens, [&](int token, const Vector8& k) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int key = min(base + s * kKeys + slot, tokens - 1);
-      raw[s] = *reinterpret_cast<const uint4*>(page + key * kDim + element);
-    }
+    for (int h = 0; h < kHeads; ++h) {
+      float product = 0;
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const Vector8 k = load8(reinterpret_cast<const Element*>(&raw[s]));
+      for (int e = 0; e < kVector; ++e) product += q[h][e] * k[e];
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        float product = 0;
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) product += q[h][e] * k[e];
-#pragma unroll
-        for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-          product += __shfl_xor_sync(0xffffffffu, product, mask);
-        }
-        if (element == 0) shared.weights[warp][h][base + s * kKeys + slot] = product * scale_log2;
+      for (int mask = Rows::kLanes / 2; mask > 0; mask /= 2) {
+        product += __shfl_xor_sync(0xffffffffu, product, mask);
       }
+      if (rows.element == 0) shared.weights[warp][h][token] = product * scale_log2;
     }
-  }
+  });
   __syncwarp();
   for (int h = 0; h < group; ++h) {
     float scores[kTokens / kWarpThreads];
@@ -118,38 +138,25 @@ __device__ void attend_page(const Element* page, int tokens, int group, float sc
     }
   }
   __syncwarp();
-  const Element* const values = page + kTokens * kDim;
   Vector8 out[kHeads] = {};
-#pragma unroll 1
-  for (int base = 0; base < kTokens; base += kSteps * kKeys) {
-    uint4 raw[kSteps];
+  rows.for_each(page + kTokens * kDim, tokens, [&](int token, const Vector8& v) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int key = min(base + s * kKeys + slot, tokens - 1);
-      raw[s] = *reinterpret_cast<const uint4*>(values + key * kDim + element);
+    for (int h = 0; h < kHeads; ++h) {
+      const float weight = h < group ? shared.weights[warp][h][token] : 0;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) out[h][e] += weight * v[e];
     }
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const Vector8 v = load8(reinterpret_cast<const Element*>(&raw[s]));
-      const int key = base + s * kKeys + slot;
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const float weight = h < group ? shared.weights[warp][h][key] : 0;
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) out[h][e] += weight * v[e];
-      }
-    }
-  }
+  });
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-    for (int mask = kLanes; mask < kWarpThreads; mask *= 2) {
+    for (int mask = Rows::kLanes; mask < kWarpThreads; mask *= 2) {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
         out[h][e] += __shfl_xor_sync(0xffffffffu, out[h][e], mask);
       }
     }
-    if (slot == 0) store8(out[h], &shared.out[warp][h][element]);
+    if (rows.row == 0) store8(out[h], &shared.out[warp][h][rows.element]);
   }
 }
 
@@ -381,7 +388,7 @@ __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slic
   __syncthreads();
   if (warp != 0) return;
   for (int w = 1; w < kUnitPages; ++w) out += shared[w][d % kWarpThreads];
-  if (num_units > 0) out /= prompt.sum;
+  if (num_units > 0) out *= a.value_scale / prompt.sum;
   if (a.lse != nullptr && d == 0) a.lse[head] = lse;
   if (a.tail_lse != nullptr && a.tail_lse[head] != -INFINITY) {
     const float tail = a.tail_lse[head];
@@ -513,16 +520,24 @@ void launch_for_group(const PageAttention& attention, int num_sms, cudaStream_t 
   }
 }
 
+template <typename Element, typename Output>
+void launch_for_shape(const PageAttention& attention, int num_sms, cudaStream_t stream) {
+  if (attention.tables.head_dim == 128) {
+    launch_for_group<Element, Output, 128>(attention, num_sms, stream);
+  } else {
+    launch_for_group<Element, Output, 64>(attention, num_sms, stream);
+  }
+}
+
 }  // namespace
 
-void attend_pages(const PageAttention& attention, DType pages, DType output, int num_sms,
+void attend_pages(const PageAttention& attention, DType output, bool float8, int num_sms,
                   cudaStream_t stream) {
-  MR_CHECK(pages == output, "pages of {}, output of {}", dtype_name(pages), dtype_name(output));
-  dispatch_narrow_dtype(pages, [&]<typename Element>(Element) {
-    if (attention.tables.head_dim == 128) {
-      launch_for_group<Element, Element, 128>(attention, num_sms, stream);
+  dispatch_narrow_dtype(output, [&]<typename Output>(Output) {
+    if (float8) {
+      launch_for_shape<Float8, Output>(attention, num_sms, stream);
     } else {
-      launch_for_group<Element, Element, 64>(attention, num_sms, stream);
+      launch_for_shape<Output, Output>(attention, num_sms, stream);
     }
   });
 }

@@ -33,7 +33,8 @@ struct PageAttention {
   int32_t token = 0;
   bool foreseen = false;  // counts what was
   int32_t max_pages = 0;  // of a kv head: the order's first that may be read
-  float scale = 0;
+  float scale = 0;        // of products of q and what pages have of K
+  float value_scale = 1;  // of what they have of V
   const float* q = nullptr;
   const float* tail_lse = nullptr;  // or null, with tail_out
   const float* tail_out = nullptr;
@@ -47,7 +48,8 @@ struct PageAttention {
   int32_t* enough = nullptr;    // [kv heads, portions, group]
   int32_t* arrivals = nullptr;  // [kv heads], zero
 };
-void attend_pages(const PageAttention& attention, DType pages, DType output, int num_sms,
+// Pages are in the output's dtype or, if `float8`, in e4m3.
+void attend_pages(const PageAttention& attention, DType output, bool float8, int num_sms,
                   cudaStream_t stream);
 
 // What one admission chose, until it is copied.
