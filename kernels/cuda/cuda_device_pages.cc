@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/page_tokens.h"
 #include "common/units.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/stream.h"
@@ -137,7 +138,7 @@ class CudaDevicePages final : public DevicePages {
     const auto estimates = estimates_at(1, /*bounds=*/false);
     const auto order = order_at(kRing);
     cuda::estimate_pages(tables(), layer, q, shape_.scale, estimates, nullptr, ahead_);
-    cuda::order_pages(tables(), layer, estimates, nullptr, order, ahead_);
+    cuda::order_pages(tables(), estimates, nullptr, order, ahead_);
     admit(layer, /*foreseen=*/true, order);
   }
 
@@ -155,6 +156,7 @@ class CudaDevicePages final : public DevicePages {
                         .rule = options_.rule,
                         .layer = step.layer,
                         .token = token_,
+                        .first_token = step.first_token,
                         .foreseen = was_foreseen_,
                         .max_pages = static_cast<int32_t>(
                             step.max_pages == 0 ? shape_.num_pages()
@@ -218,10 +220,17 @@ class CudaDevicePages final : public DevicePages {
 
  private:
   void rank(const Step& step) {
+    if (step.first_token > 0) {
+      const bool reaches = step.first_token < shape_.num_tokens;
+      const int64_t first = reaches ? step.first_token / kPageTokens : shape_.num_pages();
+      cuda::list_pages(tables(), step.layer, static_cast<int32_t>(first), this_order(),
+                       arrivals_.as<int32_t>(), stream_);
+      return;
+    }
     const auto estimates = estimates_at(0, options_.rule.proven);
     cuda::estimate_pages(tables(), step.layer, step.q, shape_.scale, estimates,
                          arrivals_.as<int32_t>(), stream_);
-    cuda::order_pages(tables(), step.layer, estimates, step.tail_lse, this_order(), stream_);
+    cuda::order_pages(tables(), estimates, step.tail_lse, this_order(), stream_);
   }
 
   // Of the pages that are kept, ascending.
@@ -312,6 +321,7 @@ class CudaDevicePages final : public DevicePages {
             .num_tokens = shape_.num_tokens,
             .page_bytes = shape_.page_bytes(),
             .num_slots = static_cast<int32_t>(options_.num_slots),
+            .all_kept = num_kept_ == shape_.all_pages(),
             .host = options_.host,
             .slots = slots_.as<std::byte>(),
             .digests = digests_.as<float>(),

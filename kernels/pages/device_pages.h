@@ -85,6 +85,9 @@ class DevicePages {
 
   struct Step {
     int32_t layer = 0;
+    // Of the prompt. Where it is not 0, all tokens from it on are attended to: a layer's window is not
+    // searched for what matters in it.
+    int64_t first_token = 0;
     const float* q = nullptr;         // [query heads, head_dim], device memory, as all here
     const float* tail_lse = nullptr;  // [query heads] of the tokens behind the prompt; -inf: none
     const float* tail_out = nullptr;  // [query heads, head_dim] of them

@@ -60,11 +60,13 @@ class OnCpu {
                       .num_slots = shape_.num_layers * shape_.num_kv_heads * shape_.num_pages()}),
         attention_(shape_, cache.digests(), pool_, kernel_, rule) {}
 
-  // Over prompt and tail.
-  Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail) {
+  // Over prompt, from a token on, and tail.
+  Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
+                  int64_t first_token = 0) {
     Attended attended{.out = std::vector<float>(q.size()),
                       .lse = std::vector<float>(static_cast<size_t>(shape_.num_query_heads))};
     const auto end = attention_.attend({.layer = layer,
+                                        .first_token = first_token,
                                         .q = q.data(),
                                         .tail_lse = tail.lse.data(),
                                         .out = attended.out.data(),
@@ -169,7 +171,7 @@ class OnGpu {
 
   // `next_q`: what is foreseen of the next layer, if not empty.
   Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
-                  const std::vector<float>& next_q = {}) {
+                  const std::vector<float>& next_q = {}, int64_t first_token = 0) {
     pages_->begin_layer(layer);
     if (!next_q.empty()) {
       ahead_->copy(next_q_.data(), next_q.data(), next_q_.bytes());
@@ -181,6 +183,7 @@ class OnGpu {
     const std::vector<std::byte> poison(static_cast<size_t>(out_.bytes()), std::byte{0xff});
     device_->copy(out_.data(), poison.data(), out_.bytes());
     pages_->attend({.layer = layer,
+                    .first_token = first_token,
                     .q = q_.as<float>(),
                     .tail_lse = tail_lse_.as<float>(),
                     .tail_out = tail_out_.as<float>(),
@@ -364,6 +367,39 @@ TEST_F(DevicePagesTest, PagesThatAreNotKeptTakeNoPart) {
   }
 }
 
+// Where a window of the prompt begins: within the last page, in one before it, at a page's beginning, at its
+// end, nearly at the prompt's, behind all of the prompt, and behind the last page.
+std::vector<int64_t> window_beginnings(int64_t num_tokens) {
+  return {num_tokens - 1, num_tokens - 37, num_tokens - 64 * 70 - 5, 64 * 120,        64 * 121 - 1,
+          int64_t{1},     num_tokens,      num_tokens + 3,           num_tokens + 500};
+}
+
+TEST_F(DevicePagesTest, OfAWindowAllTokensTakePartAndNoOthers) {
+  auto shape = shape_kept_in_part();
+  const auto kept = kept_in_part(shape);
+  for (const KeptPages* pages : {static_cast<const KeptPages*>(nullptr), &kept}) {
+    shape.kept = pages;
+    PagedCache cache(shape, test::clustered_keys(1, 0.7F), 41);
+    const CalibratedRule rule(0.9);
+    OnCpu cpu(cache, rule);
+    for (const int64_t slots : {0, 30}) {
+      OnGpu gpu(cache, {.num_slots = slots});
+      uint64_t step = 0;
+      for (const int64_t first_token : window_beginnings(shape.num_tokens)) {
+        for (int32_t layer = 0; layer < 2; ++layer, ++step) {
+          SCOPED_TRACE(fmt::format("from token {}, {} slots, layer {}", first_token, slots, layer));
+          const auto q = queries(shape, step, 2);
+          const auto tail = tail_of(shape, step);
+          expect_same(gpu.attend(layer, q, tail, {}, first_token),
+                      cpu.attend(layer, q, tail, first_token), shape.dtype);
+          // And a layer that is searched, behind one that was not.
+          expect_same(gpu.attend(layer, q, tail), cpu.attend(layer, q, tail), shape.dtype);
+        }
+      }
+    }
+  }
+}
+
 // Float32 on the CPU, of what the codes stand for.
 TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirLayersScales) {
   const KvScales scales = {{.k = 0.04F, .v = 3.1F}, {.k = 0.7F, .v = 0.01F}};
@@ -392,6 +428,9 @@ TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirLayersScales) {
               const auto expected = cpu.attend(layer, q, tail);
               expect_same(all.attend(layer, q, tail), expected, output);
               expect_same(some.attend(layer, q, tail), expected, output);
+              if (tokens < 70) continue;
+              expect_same(all.attend(layer, q, tail, {}, tokens - 70),
+                          cpu.attend(layer, q, tail, tokens - 70), output);
             }
           }
         }

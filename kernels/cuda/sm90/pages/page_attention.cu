@@ -57,6 +57,11 @@ __device__ bool at_host(const PageTables& t, uint64_t place) {
          static_cast<uint64_t>(t.num_slots) * static_cast<uint64_t>(t.page_bytes);
 }
 
+// Of a page, those that take part.
+struct PageTokens {
+  int begin, end;
+};
+
 // How a warp lies over rows of K or V: several at once, of each a vector a lane.
 template <typename Element, int kDim, int kHeads>
 struct WarpRows {
@@ -70,16 +75,17 @@ struct WarpRows {
   const int row = lane / kLanes;
   const int element = lane % kLanes * kVector;
 
-  // Calls use(token, vector) for each token of a page, as codes where elements are some. Those behind the
-  // last one have its vector.
+  // Calls use(token, vector) for these tokens of a page, with codes where elements are some; and for others
+  // about them, with anything.
   template <typename Use>
-  __device__ void for_each(const Element* rows, int tokens, Use use) const {
+  __device__ void for_each(const Element* rows, const PageTokens& tokens, Use use) const {
+    constexpr int kRound = kSteps * kRows;
 #pragma unroll 1
-    for (int base = 0; base < kTokens; base += kSteps * kRows) {
+    for (int base = tokens.begin / kRound * kRound; base < tokens.end; base += kRound) {
       Raw raw[kSteps];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
-        const int token = min(base + s * kRows + row, tokens - 1);
+        const int token = min(max(base + s * kRows + row, tokens.begin), tokens.end - 1);
         raw[s] = *reinterpret_cast<const Raw*>(rows + token * kDim + element);
       }
 #pragma unroll
@@ -92,8 +98,8 @@ struct WarpRows {
 
 // A warp's page: its weights relative to its own maximum, and with them the sum of V.
 template <typename Element, int kDim, int kHeads>
-__device__ void attend_page(const Element* page, int tokens, int group, float scale_log2,
-                            const Vector8 (&q)[kHeads], int warp,
+__device__ void attend_page(const Element* page, const PageTokens& tokens, int group,
+                            float scale_log2, const Vector8 (&q)[kHeads], int warp,
                             UnitShared<kDim, kHeads>& shared) {
   using Rows = WarpRows<Element, kDim, kHeads>;
   const Rows rows;
@@ -118,7 +124,8 @@ __device__ void attend_page(const Element* page, int tokens, int group, float sc
 #pragma unroll
     for (int i = 0; i < kTokens / kWarpThreads; ++i) {
       const int key = i * kWarpThreads + lane;
-      scores[i] = key < tokens ? shared.weights[warp][h][key] : -INFINITY;
+      const bool takes_part = key >= tokens.begin && key < tokens.end;
+      scores[i] = takes_part ? shared.weights[warp][h][key] : -INFINITY;
       most = fmaxf(most, scores[i]);
     }
     for (int mask = 16; mask > 0; mask /= 2) {
@@ -197,8 +204,9 @@ __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages
   if (warp < count) {
     const int page = a.order.pages[kv_head * t.num_pages + first + warp];
     const uint64_t place = place_of(t, t.number(a.layer, kv_head, page));
-    const auto tokens =
-        static_cast<int>(min(kPageTokens, t.num_tokens - int64_t{page} * kPageTokens));
+    const int64_t before = int64_t{page} * kPageTokens;
+    const PageTokens tokens = {static_cast<int>(max(int64_t{0}, a.first_token - before)),
+                               static_cast<int>(min(kPageTokens, t.num_tokens - before))};
     attend_page<Element, kDim, kHeads>(reinterpret_cast<const Element*>(place), tokens, t.group,
                                        a.scale * kLog2E, q, warp, shared);
     __syncwarp();
@@ -316,6 +324,7 @@ __device__ bool enough(const PageAttention& a, int kv_head, const HeadPages& pag
   const PageTables& t = a.tables;
   const int count = pages.up_to(portion);
   if (count == pages.count) return true;
+  if (a.first_token > 0) return false;
   if (!a.rule.proven && count < PageRuleNumbers::kSamples) return false;
   const int64_t head = static_cast<int64_t>(kv_head) * t.group + g;
   const int32_t* const order = a.order.pages + static_cast<int64_t>(kv_head) * t.num_pages;
@@ -450,6 +459,7 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
   const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
   const int last = pages.last_portion(a.max_pages);
   int end = pages.portion_of(expected == 0 ? kFirstPages : expected) + 1;
+  if (a.first_token > 0) end = last + 1;
   int portions_done = 0, units_done = 0, enough_portion = -1, more = 1;
   for (int times = 1; enough_portion < 0; times += 2) {
     if (portions_done > last) {

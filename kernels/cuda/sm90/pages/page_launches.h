@@ -19,8 +19,12 @@ inline constexpr int64_t kMaxOrderedPages = 16384;
 void estimate_pages(const PageTables& tables, int32_t layer, const float* q, float scale,
                     const PageEstimates& estimates, int32_t* arrivals, cudaStream_t stream);
 // The same pages. `tail_lse` [kv heads * group] or null.
-void order_pages(const PageTables& tables, int32_t layer, const PageEstimates& estimates,
-                 const float* tail_lse, const PageOrder& order, cudaStream_t stream);
+void order_pages(const PageTables& tables, const PageEstimates& estimates, const float* tail_lse,
+                 const PageOrder& order, cudaStream_t stream);
+
+// Of a layer with a window, without estimates: its pages from `first_page` on that are kept, ascending. Zeroes `arrivals`.
+void list_pages(const PageTables& tables, int32_t layer, int32_t first_page, const PageOrder& order,
+                int32_t* arrivals, cudaStream_t stream);
 
 // Progressive attention of a layer: one launch whose blocks of a kv head wait for each other.
 struct PageAttention {
@@ -31,6 +35,8 @@ struct PageAttention {
   PageRuleChoice rule;
   int32_t layer = 0;
   int32_t token = 0;
+  // Where it is not 0, all tokens from it on are attended to: the order is one of list_pages.
+  int64_t first_token = 0;
   bool foreseen = false;  // counts what was
   int32_t max_pages = 0;  // of a kv head: the order's first that may be read
   float scale = 0;        // of products of q and what pages have of K
