@@ -8,7 +8,8 @@
 //    stands behind the prompt.
 //
 // So which pages count follows from order and rule alone, as if portions came one after the other, and no
-// host is asked. A cooperative launch: all blocks run at once.
+// host is asked. In a layer with a window all pages of the order are attended to, whatever the rule. A
+// cooperative launch: all blocks run at once.
 
 #include <algorithm>
 #include <type_traits>
@@ -96,15 +97,13 @@ struct WarpRows {
   }
 };
 
-// A warp's page: its weights relative to its own maximum, and with them the sum of V.
+// A warp's page: scores, times log2(e), where weights will be.
 template <typename Element, int kDim, int kHeads>
-__device__ void attend_page(const Element* page, const PageTokens& tokens, int group,
-                            float scale_log2, const Vector8 (&q)[kHeads], int warp,
-                            UnitShared<kDim, kHeads>& shared) {
+__device__ void score_keys(const Element* keys, const PageTokens& tokens, float scale_log2,
+                           const Vector8 (&q)[kHeads], int warp, UnitShared<kDim, kHeads>& shared) {
   using Rows = WarpRows<Element, kDim, kHeads>;
   const Rows rows;
-  const int lane = rows.lane;
-  rows.for_each(page, tokens, [&](int token, const Vector8& k) {
+  rows.for_each(keys, tokens, [&](int token, const Vector8& k) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       float product = 0;
@@ -117,7 +116,13 @@ __device__ void attend_page(const Element* page, const PageTokens& tokens, int g
       if (rows.element == 0) shared.weights[warp][h][token] = product * scale_log2;
     }
   });
-  __syncwarp();
+}
+
+// Weights relative to the page's own maximum; of tokens that take no part, 0.
+template <int kDim, int kHeads>
+__device__ void weigh_page(const PageTokens& tokens, int group, int warp,
+                           UnitShared<kDim, kHeads>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   for (int h = 0; h < group; ++h) {
     float scores[kTokens / kWarpThreads];
     float most = -INFINITY;
@@ -144,9 +149,15 @@ __device__ void attend_page(const Element* page, const PageTokens& tokens, int g
       shared.sum[warp][h] = sum;
     }
   }
-  __syncwarp();
+}
+
+template <typename Element, int kDim, int kHeads>
+__device__ void sum_values(const Element* values, const PageTokens& tokens, int group, int warp,
+                           UnitShared<kDim, kHeads>& shared) {
+  using Rows = WarpRows<Element, kDim, kHeads>;
+  const Rows rows;
   Vector8 out[kHeads] = {};
-  rows.for_each(page + kTokens * kDim, tokens, [&](int token, const Vector8& v) {
+  rows.for_each(values, tokens, [&](int token, const Vector8& v) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       const float weight = h < group ? shared.weights[warp][h][token] : 0;
@@ -186,7 +197,8 @@ struct HeadPages {
   }
   // The last portion of which all pages may be attended to.
   __device__ int last_portion(int max_pages) const {
-    int portion = portion_of(count);
+    int portion = portions.num_portions - 1;
+    while (portion > 0 && portions.ends[portion - 1] >= count) --portion;
     while (portion > 0 && up_to(portion) > max_pages) --portion;
     return portion;
   }
@@ -207,8 +219,12 @@ __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages
     const int64_t before = int64_t{page} * kPageTokens;
     const PageTokens tokens = {static_cast<int>(max(int64_t{0}, a.first_token - before)),
                                static_cast<int>(min(kPageTokens, t.num_tokens - before))};
-    attend_page<Element, kDim, kHeads>(reinterpret_cast<const Element*>(place), tokens, t.group,
-                                       a.scale * kLog2E, q, warp, shared);
+    const auto* const keys = reinterpret_cast<const Element*>(place);
+    score_keys(keys, tokens, a.scale * kLog2E, q, warp, shared);
+    __syncwarp();
+    weigh_page(tokens, t.group, warp, shared);
+    __syncwarp();
+    sum_values(keys + kTokens * kDim, tokens, t.group, warp, shared);
     __syncwarp();
     if (lane < t.group) {
       a.log_mass[(static_cast<int64_t>(kv_head) * t.group + lane) * t.num_pages + first + warp] =
