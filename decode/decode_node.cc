@@ -74,15 +74,21 @@ class RankRun {
     return {};
   }
 
+  Result<DType> compute_dtype() const {
+    const DType cached = read_dtype(*node_.manifest);
+    if (!node_.options.gpu) {
+      // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
+      return cached == DType::kBFloat16 ? cached : DType::kFloat32;
+    }
+    if (!node_.manifest->is_float8()) return cached;
+    // 8-bit floats do not say what they were computed in; a GPU computes in 16 bits.
+    MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(node_.options.model_directory));
+    return stored == DType::kFloat32 ? DType::kBFloat16 : stored;
+  }
+
   Result<void> load() {
     const auto& options = node_.options;
-    if (options.gpu && node_.manifest->is_float8()) {
-      return error(Errc::kUnsupported, "a cache in 8-bit floats, on a GPU");
-    }
-    const DType cached = read_dtype(*node_.manifest);
-    // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
-    const bool same = options.gpu || cached == DType::kBFloat16;
-    const DType dtype = same ? cached : DType::kFloat32;
+    MR_ASSIGN_OR_RETURN(const DType dtype, compute_dtype());
     if (!device_->info().computes_in(dtype)) {
       return error(Errc::kUnsupported, "{} does not compute in {}", device_->info().name,
                    dtype_name(dtype));

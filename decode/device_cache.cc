@@ -30,6 +30,7 @@ Result<void> DeviceCache::make_pages(const ProgressiveOptions& options) {
   const auto& manifest = *parts_.manifest;
   auto shape = device_pages_shape(*parts_.weights, manifest.num_tokens);
   if (manifest.kept_pages) shape.kept = &*manifest.kept_pages;
+  if (manifest.is_float8()) shape.float8 = &manifest.layout.scales;
   const int64_t kept = shape.kept_pages();
   const int64_t room =
       options.pages_memory_bytes == 0 ? kept : options.pages_memory_bytes / shape.page_bytes();

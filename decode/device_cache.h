@@ -1,6 +1,11 @@
 // A handed-over cache beside a GPU: digests and as many pages as have slots in its memory, all pages in
+<<<<<<< HEAD
 // page-locked memory of the host, and what has not come yet in the ranks' tiers. It has threads that pull
 // whatever nobody has asked for.
+=======
+// page-locked memory of the host, and what has not come yet in the ranks' tiers. Pages in 8-bit floats stay
+// such. It has a thread that pulls whatever nobody has asked for.
+>>>>>>> gpu-decode
 #pragma once
 
 #include <memory>
@@ -47,7 +52,7 @@ class DeviceCache {
       : parts_(parts),
         hot_share_(hot_share),
         deadline_(deadline),
-        source_(*parts.client, parts.manifest) {}
+        source_(*parts.client, parts.manifest, /*codes=*/true) {}
   Result<void> make_pages(const ProgressiveOptions& options);
   Result<void> take_layer(int32_t layer, const LayerSummary& summary);
   std::span<const kvclient::PageName> next_batch();

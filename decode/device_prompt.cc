@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/check.h"
+#include "common/page_tokens.h"
+#include "common/units.h"
 
 namespace millrace::decode {
 
@@ -27,13 +28,14 @@ Result<DevicePrompt> DevicePrompt::create(kernels::DevicePages& pages, kernels::
 void DevicePrompt::begin_layer(int32_t layer, const float* hidden, int32_t position) {
   pages_->begin_layer(layer);
   if (!queries_ || host_ != nullptr || layer + 1 == weights_->config.num_layers) return;
+  if (weights_->config.window(layer + 1) != 0) return;  // its pages are no question
   queries_->begin_token(position, num_tokens_);
   pages_->foresee(layer + 1, queries_->of_layer(layer + 1, hidden));
 }
 
 Result<void> DevicePrompt::attend(const Step& step, Deadline deadline) {
-  MR_CHECK(step.first_token == 0, "layer {} has a window", step.layer);
   const kernels::DevicePages::Step on_device{.layer = step.layer,
+                                             .first_token = step.first_token,
                                              .q = step.q,
                                              .tail_lse = step.tail_lse,
                                              .tail_out = step.tail_out,
@@ -50,7 +52,9 @@ Result<void> DevicePrompt::attend(const Step& step, Deadline deadline) {
 Result<void> DevicePrompt::attend_to_what_comes(kernels::DevicePages::Step step,
                                                 Deadline deadline) {
   MR_ASSIGN_OR_RETURN(const auto order, pages_->order(step, deadline));
-  for (step.max_pages = kFirstPages;; step.max_pages *= 2) {
+  // All of a window.
+  step.max_pages = step.first_token > 0 ? ceil_div(num_tokens_, kPageTokens) : kFirstPages;
+  for (;; step.max_pages *= 2) {
     std::vector<kvclient::PageName> names;
     for (size_t h = 0; h < order.size(); ++h) {
       const auto kv_head = weights_->shard.first_kv_head + static_cast<int32_t>(h);
@@ -77,7 +81,6 @@ kernels::DevicePagesShape device_pages_shape(const model::ModelWeights& weights,
           .head_dim = weights.config.head_dim,
           .num_tokens = num_tokens,
           .dtype = weights.compute_dtype,
-          .output = weights.compute_dtype,
           .scale = 1.0F / std::sqrt(static_cast<float>(weights.config.head_dim)),
           .first_kv_head = weights.shard.first_kv_head};
 }

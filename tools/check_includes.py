@@ -66,7 +66,7 @@ MAY_INCLUDE = {
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
     "kernels/cuda/sm90/estimation/vertical_slash": "kernels/api kernels/index kernels/cuda/runtime kernels/cuda/sm90"
     " kernels/cuda/sm90/ptx kernels/cuda/sm90/rows kernels/cuda/sm90/estimation",
-    "kernels/cuda/sm90/pages": "kernels/pages kernels/cuda/runtime kernels/cuda/sm90/ptx kernels/cuda/sm90/rows",
+    "kernels/cuda/sm90/pages": "kernels/pages kernels/cuda/runtime kernels/cuda/sm90/rows",
     "kernels/cuda": "common/system kernels/api kernels/index kernels/pages kernels/cuda/*",
     "comm/api": "",
     "comm/net": "",

@@ -146,7 +146,8 @@ Result<void> ProgressiveAttention::attend(const Step& step, Deadline deadline) {
 }
 
 void ProgressiveAttention::take_pages_from(int32_t layer, int64_t first_token) {
-  const int64_t first_page = std::min(first_token / kPageTokens, shape_.num_pages());
+  const bool reaches = first_token < shape_.num_tokens;
+  const int64_t first_page = reaches ? first_token / kPageTokens : shape_.num_pages();
   rankings_.resize(static_cast<size_t>(shape_.num_kv_heads));
   for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
     auto& ranking = rankings_[static_cast<size_t>(h)];

@@ -13,7 +13,7 @@ Result<void> RankPages::fetch(std::span<const kvclient::NamedPage> pages, FetchU
                                                 .dtype = read_dtype(*manifest_),
                                                 .timeout = deadline.left(),
                                                 .priority = static_cast<int32_t>(urgency),
-                                                .float8 = kvclient::Float8Cache::kDecoded}));
+                                                .float8 = float8_}));
   const auto end = pull->wait(deadline);
   const auto pulled = pull->stats();
   {

@@ -1,4 +1,5 @@
-// Pages from the ranks that hold a cache, whatever tier they are in: one pull for each batch.
+// Pages from the ranks that hold a cache, whatever tier they are in: one pull for each batch. Of a cache in
+// 8-bit floats what they stand for, as read_dtype says, or its codes.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,12 @@ namespace millrace::decode {
 class RankPages final : public PageSource {
  public:
   // `client` outlives it. The manifest must have passed check_manifest.
-  RankPages(kvclient::PullClient& client, std::shared_ptr<const kvclient::Manifest> manifest)
-      : client_(client), manifest_(std::move(manifest)) {}
+  RankPages(kvclient::PullClient& client, std::shared_ptr<const kvclient::Manifest> manifest,
+            bool codes = false)
+      : client_(client),
+        manifest_(std::move(manifest)),
+        float8_(codes && manifest_->is_float8() ? kvclient::Float8Cache::kCodes
+                                                : kvclient::Float8Cache::kDecoded) {}
 
   Result<void> fetch(std::span<const kvclient::NamedPage> pages, FetchUrgency urgency,
                      Deadline deadline) override;
@@ -25,6 +30,7 @@ class RankPages final : public PageSource {
  private:
   kvclient::PullClient& client_;
   const std::shared_ptr<const kvclient::Manifest> manifest_;
+  const kvclient::Float8Cache float8_;
   mutable std::mutex mutex_;
   kvclient::PullStats stats_;
 };

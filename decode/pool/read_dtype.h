@@ -1,5 +1,5 @@
-// What this node reads a cache as: its own dtype; of 8-bit floats float32, in which what they stand for
-// is what the digests of their pages bound. The manifest must have passed check_manifest.
+// What this node reads a cache as on a CPU: its own dtype; of 8-bit floats float32, in which what they stand
+// for is what the digests of their pages bound. The manifest must have passed check_manifest.
 #pragma once
 
 #include "common/dtype.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/page_tokens.h"
 #include "common/units.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/stream.h"
@@ -117,9 +118,7 @@ class CudaDevicePages final : public DevicePages {
     const auto kept = kept_numbers();
     device_.copy(slot_page_.data(), kept.data(), slot_page_.bytes());
     cuda::fill_slots(tables(), stream_);
-    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-    all_in_slots_ = true;
-    return {};
+    return device_.synchronize(deadline);
   }
 
   void begin_layer(int32_t layer) override {
@@ -139,7 +138,7 @@ class CudaDevicePages final : public DevicePages {
     const auto estimates = estimates_at(1, /*bounds=*/false);
     const auto order = order_at(kRing);
     cuda::estimate_pages(tables(), layer, q, shape_.scale, estimates, nullptr, ahead_);
-    cuda::order_pages(tables(), layer, estimates, nullptr, order, ahead_);
+    cuda::order_pages(tables(), estimates, nullptr, order, ahead_);
     admit(layer, /*foreseen=*/true, order);
   }
 
@@ -148,6 +147,8 @@ class CudaDevicePages final : public DevicePages {
     rank(step);
     const auto order = this_order();
     const int64_t parts = int64_t{portions_view_.num_units} * shape_.num_query_heads;
+    const bool float8 = shape_.float8 != nullptr;
+    const KvScale scale = float8 ? (*shape_.float8)[static_cast<size_t>(step.layer)] : KvScale();
     cuda::attend_pages({.tables = tables(),
                         .estimates = estimates_at(0, options_.rule.proven),
                         .order = order,
@@ -155,12 +156,13 @@ class CudaDevicePages final : public DevicePages {
                         .rule = options_.rule,
                         .layer = step.layer,
                         .token = token_,
+                        .first_token = step.first_token,
                         .foreseen = was_foreseen_,
-                        .all_in_slots = all_in_slots_,
                         .max_pages = static_cast<int32_t>(
                             step.max_pages == 0 ? shape_.num_pages()
                                                 : std::min(step.max_pages, shape_.num_pages())),
-                        .scale = shape_.scale,
+                        .scale = shape_.scale * scale.k,
+                        .value_scale = scale.v,
                         .q = step.q,
                         .tail_lse = step.tail_lse,
                         .tail_out = step.tail_out,
@@ -172,7 +174,7 @@ class CudaDevicePages final : public DevicePages {
                         .log_mass = log_mass_.as<float>(),
                         .enough = enough_.as<int32_t>(),
                         .arrivals = arrivals_.as<int32_t>()},
-                       shape_.dtype, shape_.output, num_sms_, stream_);
+                       shape_.dtype, float8, num_sms_, stream_);
     if (was_foreseen_ || holds_all() || step.max_pages != 0) return;
     ring(attended_, turn_).record(stream_);
     ring(attended_, turn_).hold(ahead_);
@@ -218,10 +220,17 @@ class CudaDevicePages final : public DevicePages {
 
  private:
   void rank(const Step& step) {
+    if (step.first_token > 0) {
+      const bool reaches = step.first_token < shape_.num_tokens;
+      const int64_t first = reaches ? step.first_token / kPageTokens : shape_.num_pages();
+      cuda::list_pages(tables(), step.layer, static_cast<int32_t>(first), this_order(),
+                       arrivals_.as<int32_t>(), stream_);
+      return;
+    }
     const auto estimates = estimates_at(0, options_.rule.proven);
     cuda::estimate_pages(tables(), step.layer, step.q, shape_.scale, estimates,
                          arrivals_.as<int32_t>(), stream_);
-    cuda::order_pages(tables(), step.layer, estimates, step.tail_lse, this_order(), stream_);
+    cuda::order_pages(tables(), estimates, step.tail_lse, this_order(), stream_);
   }
 
   // Of the pages that are kept, ascending.
@@ -312,6 +321,7 @@ class CudaDevicePages final : public DevicePages {
             .num_tokens = shape_.num_tokens,
             .page_bytes = shape_.page_bytes(),
             .num_slots = static_cast<int32_t>(options_.num_slots),
+            .all_kept = num_kept_ == shape_.all_pages(),
             .host = options_.host,
             .slots = slots_.as<std::byte>(),
             .digests = digests_.as<float>(),
@@ -385,7 +395,6 @@ class CudaDevicePages final : public DevicePages {
   int32_t token_ = -1, first_token_ = 0, layer_ = -1;
   int64_t turn_ = -1;
   size_t num_lists_ = 0;
-  bool all_in_slots_ = false;  // complete() has put them there
   bool foresees_ = false;      // the next layer
   bool was_foreseen_ = false;  // the layer begun last
 };
@@ -408,6 +417,8 @@ Result<std::unique_ptr<DevicePages>> make_cuda_device_pages(Device& device, Devi
         "128, up to 8, 16 bits, up to {}",
         shape.head_dim, group, dtype_name(shape.dtype), shape.num_pages(), cuda::kMaxOrderedPages);
   }
+  MR_CHECK(shape.float8 == nullptr || std::ssize(*shape.float8) == shape.num_layers,
+           "scales of {} layers, {} layers", shape.float8->size(), shape.num_layers);
   if (options.num_slots < 1 || options.num_slots > shape.kept_pages()) {
     return error(Errc::kInvalidArgument, "{} slots for {} pages", options.num_slots,
                  shape.kept_pages());

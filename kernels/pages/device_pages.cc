@@ -1,5 +1,6 @@
 #include "kernels/pages/device_pages.h"
 
+#include "common/float8.h"
 #include "common/page_tokens.h"
 #include "common/units.h"
 
@@ -21,7 +22,8 @@ int64_t DevicePagesShape::kept_pages() const {
 }
 
 int64_t DevicePagesShape::page_bytes() const {
-  return 2 * kPageTokens * head_dim * dtype_bytes(dtype);
+  const int64_t element_bytes = float8 != nullptr ? int64_t{sizeof(Float8)} : dtype_bytes(dtype);
+  return 2 * kPageTokens * head_dim * element_bytes;
 }
 
 }  // namespace millrace::kernels

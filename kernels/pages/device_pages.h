@@ -26,6 +26,7 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/pages/kept_pages.h"
+#include "common/pages/kv_scales.h"
 #include "common/result.h"
 #include "kernels/pages/page_rule.h"
 
@@ -36,10 +37,12 @@ struct DevicePagesShape {
   int32_t num_kv_heads = 0;
   int32_t num_query_heads = 0;
   int32_t head_dim = 0;
-  int64_t num_tokens = 0;           // of the prompt
-  DType dtype = DType::kBFloat16;   // of the pages
-  DType output = DType::kBFloat16;  // of what attend() leaves
-  float scale = 0;                  // of scores
+  int64_t num_tokens = 0;          // of the prompt
+  DType dtype = DType::kBFloat16;  // of what attend() leaves and, but for `float8`, of the pages
+  float scale = 0;                 // of scores
+  // Of pages in 8-bit floats (e4m3), by layer; digests are of code * scale. Outlives whatever has the
+  // shape.
+  const KvScales* float8 = nullptr;
   // The pages there are; null: all. Outlives whatever has the shape.
   const KeptPages* kept = nullptr;
   int32_t first_kv_head = 0;  // of the model, by which `kept` counts
@@ -82,10 +85,13 @@ class DevicePages {
 
   struct Step {
     int32_t layer = 0;
+    // Of the prompt. Where it is not 0, all tokens from it on are attended to: a layer's window is not
+    // searched for what matters in it.
+    int64_t first_token = 0;
     const float* q = nullptr;         // [query heads, head_dim], device memory, as all here
     const float* tail_lse = nullptr;  // [query heads] of the tokens behind the prompt; -inf: none
     const float* tail_out = nullptr;  // [query heads, head_dim] of them
-    // [query heads, head_dim] over the pages attended and those tokens, in the output's dtype.
+    // [query heads, head_dim] over the pages attended and those tokens, in the shape's dtype.
     void* out = nullptr;
     float* lse = nullptr;  // [query heads] of the pages alone, or null
     // Of the order's pages, no others than the first so many, at least four, of each kv head are read;

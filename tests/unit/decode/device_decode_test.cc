@@ -9,6 +9,7 @@
 #include "kvclient/manifest/manifest_proto.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/needle_prompt.h"
+#include "tests/unit/decode/golden_prompt.h"
 #include "tests/unit/decode/served_prompt.h"
 
 namespace millrace::decode {
@@ -90,6 +91,44 @@ TEST_F(DeviceDecodeTest, OverACacheThatIsKeptInPart) {
     }
   }
   expect_tokens_of_dense_attention(serve({.kept = kept}), kept->count());
+}
+
+// As codes: half the bytes of 16 bits.
+TEST_F(DeviceDecodeTest, OverACacheInEightBits) {
+  const auto scales =
+      std::make_shared<const KvScales>(kLayers, KvScale{.k = 0.0371F, .v = 0.0123F});
+  const auto manifest = serve({.float8 = scales});
+  EXPECT_EQ(manifest.page_bytes(), 2 * 64 * manifest.layout.head_dim);
+  expect_tokens_of_dense_attention(manifest, kLayers * kHeads * kPages);
+}
+
+// Windows of 37 tokens in layers 0 and 2, which begin among new tokens after a while; of 91 in all; of 150 in
+// layers 1 and 2. In float16, which is near enough to float32 for Transformers' tokens.
+TEST_F(DeviceDecodeTest, BehindWindowsItGivesTransformersTokens) {
+  for (const char* name : {"window_ministral", "window_mistral", "window_qwen2"}) {
+    const std::string model = test::architecture(name);
+    for (const auto& [tokens, expected] : test::golden_prompts(model)) {
+      const test::ServedPrompt served(transport_, clock_,
+                                      {.model_directory = model,
+                                       .grid = {1, 2},
+                                       .tokens = tokens,
+                                       .cache_dtype = DType::kFloat16});
+      DecodeOptions wanted{.model_directory = model,
+                           .gpu = 0,
+                           .max_tokens = static_cast<int32_t>(expected.size()),
+                           .attention = AttentionMode::kProgressive};
+      wanted.progressive.mass = 1;  // of layers that have no window
+      for (const int64_t pages : {0, 20}) {
+        for (const auto start : {DecodeStart::kNeed, DecodeStart::kWhole}) {
+          const auto manifest = kvclient::from_protocol(served.manifest());
+          wanted.progressive.pages_memory_bytes = pages * manifest.page_bytes();
+          wanted.progressive.start = start;
+          EXPECT_EQ(must_decode(manifest, wanted).token_ids, expected)
+              << name << ", " << tokens.size() << " tokens, " << pages << " pages";
+        }
+      }
+    }
+  }
 }
 
 TEST(DeviceDecode, RefusesWhatAGpuDoesNotDo) {

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "common/dtype.h"
+#include "common/pages/float8_array.h"
 #include "decode/attention/cpu_page_kernel.h"
 #include "decode/attention/progressive_attention.h"
 #include "kernels/cuda/cuda_device.h"
@@ -59,11 +60,13 @@ class OnCpu {
                       .num_slots = shape_.num_layers * shape_.num_kv_heads * shape_.num_pages()}),
         attention_(shape_, cache.digests(), pool_, kernel_, rule) {}
 
-  // Over prompt and tail.
-  Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail) {
+  // Over prompt, from a token on, and tail.
+  Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
+                  int64_t first_token = 0) {
     Attended attended{.out = std::vector<float>(q.size()),
                       .lse = std::vector<float>(static_cast<size_t>(shape_.num_query_heads))};
     const auto end = attention_.attend({.layer = layer,
+                                        .first_token = first_token,
                                         .q = q.data(),
                                         .tail_lse = tail.lse.data(),
                                         .out = attended.out.data(),
@@ -89,10 +92,20 @@ class OnCpu {
   ProgressiveAttention attention_;
 };
 
+struct GpuOptions {
+  double mass = 0.9;
+  bool proven = false;
+  int64_t num_slots = 0;  // 0: of all pages
+  // Pages of float32 become codes under these scales; the output is bfloat16, or `output`.
+  const KvScales* float8 = nullptr;
+  DType output = DType::kBFloat16;
+};
+
 class OnGpu {
  public:
-  OnGpu(PagedCache& cache, double mass, bool proven, int64_t num_slots)
+  OnGpu(PagedCache& cache, const GpuOptions& options)
       : shape_(cache.shape()),
+        output_(options.float8 != nullptr ? options.output : cache.shape().dtype),
         device_(must(kernels::make_cuda_device({}))),
         ahead_(must(kernels::make_cuda_device({}))) {
     const kernels::DevicePagesShape shape{.num_layers = shape_.num_layers,
@@ -100,15 +113,15 @@ class OnGpu {
                                           .num_query_heads = shape_.num_query_heads,
                                           .head_dim = shape_.head_dim,
                                           .num_tokens = shape_.num_tokens,
-                                          .dtype = shape_.dtype,
-                                          .output = shape_.dtype,
+                                          .dtype = output_,
                                           .scale = shape_.scale(),
+                                          .float8 = options.float8,
                                           .kept = shape_.kept,
                                           .first_kv_head = shape_.first_kv_head};
     host_ = must(device_->allocate_host(shape.all_pages() * shape.page_bytes()));
     // NaN where no token is, and where no page is kept.
     std::memset(host_.as<std::byte>(), 0xff, static_cast<size_t>(host_.bytes()));
-    std::vector<std::byte> page(static_cast<size_t>(shape.page_bytes()));
+    std::vector<std::byte> page(static_cast<size_t>(cache.page_bytes()));
     int64_t number = 0;
     for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
       for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
@@ -117,19 +130,30 @@ class OnGpu {
           const kvclient::NamedPage named{{layer, shape_.first_kv_head + h, p}, page.data()};
           MR_CHECK(cache.fetch({&named, 1}, FetchUrgency::kNeed, ample()).ok(), "no page");
           const auto tokens = std::min<int64_t>(64, shape_.num_tokens - 64 * p);
-          const auto rows = static_cast<size_t>(tokens * shape_.head_dim * 2);
           std::byte* const to = host_.as<std::byte>() + number * shape.page_bytes();
-          const auto half = static_cast<size_t>(shape.page_bytes() / 2);
-          std::memcpy(to, page.data(), rows);
-          std::memcpy(to + half, page.data() + half, rows);
+          const int64_t half = shape.page_bytes() / 2;
+          const std::byte* const values = page.data() + page.size() / 2;
+          if (options.float8 == nullptr) {
+            const auto rows = static_cast<size_t>(tokens * shape_.head_dim * 2);
+            std::memcpy(to, page.data(), rows);
+            std::memcpy(to + half, values, rows);
+            continue;
+          }
+          const auto& scale = (*options.float8)[static_cast<size_t>(layer)];
+          const int64_t count = tokens * shape_.head_dim;
+          encode_float8(page.data(), DType::kFloat32, count, scale.k,
+                        reinterpret_cast<Float8*>(to));
+          encode_float8(values, DType::kFloat32, count, scale.v,
+                        reinterpret_cast<Float8*>(to + half));
         }
       }
     }
     pages_ = must(kernels::make_cuda_device_pages(
         *device_, ahead_.get(), shape,
         {.host = host_.as<std::byte>(),
-         .num_slots = num_slots == 0 ? shape.kept_pages() : num_slots,
-         .rule = {.log_odds = static_cast<float>(std::log((1 - mass) / mass)), .proven = proven}}));
+         .num_slots = options.num_slots == 0 ? shape.kept_pages() : options.num_slots,
+         .rule = {.log_odds = static_cast<float>(std::log((1 - options.mass) / options.mass)),
+                  .proven = options.proven}}));
     for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
       for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
         MR_CHECK(pages_->set_digests(layer, h, digests(cache, layer, h)).ok(), "");
@@ -147,7 +171,7 @@ class OnGpu {
 
   // `next_q`: what is foreseen of the next layer, if not empty.
   Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
-                  const std::vector<float>& next_q = {}) {
+                  const std::vector<float>& next_q = {}, int64_t first_token = 0) {
     pages_->begin_layer(layer);
     if (!next_q.empty()) {
       ahead_->copy(next_q_.data(), next_q.data(), next_q_.bytes());
@@ -159,6 +183,7 @@ class OnGpu {
     const std::vector<std::byte> poison(static_cast<size_t>(out_.bytes()), std::byte{0xff});
     device_->copy(out_.data(), poison.data(), out_.bytes());
     pages_->attend({.layer = layer,
+                    .first_token = first_token,
                     .q = q_.as<float>(),
                     .tail_lse = tail_lse_.as<float>(),
                     .tail_out = tail_out_.as<float>(),
@@ -169,7 +194,7 @@ class OnGpu {
     device_->copy(bits.data(), out_.data(), out_.bytes());
     device_->copy(attended.lse.data(), lse_.data(), lse_.bytes());
     attended.pages = must(pages_->pages_read(ample()));
-    attended.out = test::widen_bits(bits, shape_.dtype);
+    attended.out = test::widen_bits(bits, output_);
     return attended;
   }
   kernels::DevicePagesStats stats() { return must(pages_->stats(ample())); }
@@ -193,6 +218,7 @@ class OnGpu {
   }
 
   const CacheShape shape_;
+  const DType output_;
   std::unique_ptr<kernels::Device> device_, ahead_;
   kernels::HostBuffer host_;
   kernels::DeviceBuffer q_, next_q_, tail_out_, tail_lse_, out_, lse_;
@@ -246,7 +272,7 @@ TEST_F(DevicePagesTest, AttendToThePagesThatTheCpuDoes) {
                            test::clustered_keys(1, 0.7F), static_cast<uint64_t>(group + tokens));
           const CalibratedRule rule(0.9);
           OnCpu cpu(cache, rule);
-          OnGpu gpu(cache, 0.9, false, 0);
+          OnGpu gpu(cache, {});
           for (uint64_t step = 0; step < 3; ++step) {
             for (int32_t layer = 0; layer < 2; ++layer) {
               const auto q = queries(cache.shape(), step * 10 + static_cast<uint64_t>(layer), 2);
@@ -274,7 +300,7 @@ TEST_F(DevicePagesTest, ProvenMassesEndOnTheSamePagesToo) {
                    test::clustered_keys(1.5F, 0.05F), 11);
   const BoundRule rule(0.9);
   OnCpu cpu(cache, rule);
-  OnGpu gpu(cache, 0.9, true, 0);
+  OnGpu gpu(cache, {.proven = true});
   for (uint64_t step = 0; step < 5; ++step) {
     const auto q = queries(cache.shape(), step, 3);
     const auto tail = tail_of(cache.shape(), step);
@@ -324,7 +350,7 @@ TEST_F(DevicePagesTest, PagesThatAreNotKeptTakeNoPart) {
     const BoundRule bound(0.9);
     OnCpu cpu(cache, proven ? static_cast<const PageRule&>(bound) : calibrated);
     for (const int64_t slots : {0, 30}) {
-      OnGpu gpu(cache, 0.9, proven, slots);
+      OnGpu gpu(cache, {.proven = proven, .num_slots = slots});
       for (uint64_t step = 0; step < 4; ++step) {
         for (int32_t layer = 0; layer < 2; ++layer) {
           SCOPED_TRACE(
@@ -341,6 +367,78 @@ TEST_F(DevicePagesTest, PagesThatAreNotKeptTakeNoPart) {
   }
 }
 
+// Where a window of the prompt begins: within the last page, in one before it, at a page's beginning, at its
+// end, nearly at the prompt's, behind all of the prompt, and behind the last page.
+std::vector<int64_t> window_beginnings(int64_t num_tokens) {
+  return {num_tokens - 1, num_tokens - 37, num_tokens - 64 * 70 - 5, 64 * 120,        64 * 121 - 1,
+          int64_t{1},     num_tokens,      num_tokens + 3,           num_tokens + 500};
+}
+
+TEST_F(DevicePagesTest, OfAWindowAllTokensTakePartAndNoOthers) {
+  auto shape = shape_kept_in_part();
+  const auto kept = kept_in_part(shape);
+  for (const KeptPages* pages : {static_cast<const KeptPages*>(nullptr), &kept}) {
+    shape.kept = pages;
+    PagedCache cache(shape, test::clustered_keys(1, 0.7F), 41);
+    const CalibratedRule rule(0.9);
+    OnCpu cpu(cache, rule);
+    for (const int64_t slots : {0, 30}) {
+      OnGpu gpu(cache, {.num_slots = slots});
+      uint64_t step = 0;
+      for (const int64_t first_token : window_beginnings(shape.num_tokens)) {
+        for (int32_t layer = 0; layer < 2; ++layer, ++step) {
+          SCOPED_TRACE(fmt::format("from token {}, {} slots, layer {}", first_token, slots, layer));
+          const auto q = queries(shape, step, 2);
+          const auto tail = tail_of(shape, step);
+          expect_same(gpu.attend(layer, q, tail, {}, first_token),
+                      cpu.attend(layer, q, tail, first_token), shape.dtype);
+          // And a layer that is searched, behind one that was not.
+          expect_same(gpu.attend(layer, q, tail), cpu.attend(layer, q, tail), shape.dtype);
+        }
+      }
+    }
+  }
+}
+
+// Float32 on the CPU, of what the codes stand for.
+TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirLayersScales) {
+  const KvScales scales = {{.k = 0.04F, .v = 3.1F}, {.k = 0.7F, .v = 0.01F}};
+  for (const DType output : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int32_t head_dim : {64, 128}) {
+      for (const int32_t group : {1, 3, 8}) {
+        for (const int64_t tokens : {int64_t{1}, int64_t{130}, int64_t{64 * 150 - 17}}) {
+          SCOPED_TRACE(fmt::format("{} head_dim {} group {} tokens {}", dtype_name(output),
+                                   head_dim, group, tokens));
+          PagedCache cache({.num_layers = 2,
+                            .num_kv_heads = 2,
+                            .num_query_heads = 2 * group,
+                            .head_dim = head_dim,
+                            .num_tokens = tokens},
+                           test::clustered_keys(1, 0.7F), static_cast<uint64_t>(group + tokens),
+                           &scales);
+          const CalibratedRule rule(0.9);
+          OnCpu cpu(cache, rule);
+          const int64_t few = std::min<int64_t>(40, cache.shape().num_pages());
+          OnGpu all(cache, {.float8 = &scales, .output = output});
+          OnGpu some(cache, {.num_slots = few, .float8 = &scales, .output = output});
+          for (uint64_t step = 0; step < 3; ++step) {
+            for (int32_t layer = 0; layer < 2; ++layer) {
+              const auto q = queries(cache.shape(), step * 10 + static_cast<uint64_t>(layer), 2);
+              const auto tail = tail_of(cache.shape(), step);
+              const auto expected = cpu.attend(layer, q, tail);
+              expect_same(all.attend(layer, q, tail), expected, output);
+              expect_same(some.attend(layer, q, tail), expected, output);
+              if (tokens < 70) continue;
+              expect_same(all.attend(layer, q, tail, {}, tokens - 70),
+                          cpu.attend(layer, q, tail, tokens - 70), output);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // Slots, foresight and copies decide when, never what: to the bit.
 TEST_F(DevicePagesTest, AnyNumberOfSlotsGivesTheSame) {
   PagedCache cache({.num_layers = 6,
@@ -351,9 +449,9 @@ TEST_F(DevicePagesTest, AnyNumberOfSlotsGivesTheSame) {
                     .dtype = DType::kBFloat16},
                    test::clustered_keys(1, 1), 21);
   for (const bool foresee : {false, true}) {
-    OnGpu ample_slots(cache, 0.95, false, 0);
+    OnGpu ample_slots(cache, {.mass = 0.95});
     for (const int64_t slots : {1, 40, 300}) {
-      OnGpu few(cache, 0.95, false, slots);
+      OnGpu few(cache, {.mass = 0.95, .num_slots = slots});
       for (uint64_t step = 0; step < 12; ++step) {
         for (int32_t layer = 0; layer < 6; ++layer) {
           // Steps that resemble each other, so that slots are of use, and change.

@@ -7,7 +7,9 @@
 #include <functional>
 #include <vector>
 
+#include "common/float8.h"
 #include "common/page_tokens.h"
+#include "common/pages/kv_scales.h"
 #include "decode/attention/progressive_attention.h"
 #include "tests/support/random_data.h"
 
@@ -35,7 +37,9 @@ inline MakeKeys clustered_keys(float distance, float spread) {
 
 class PagedCache final : public decode::PageSource {
  public:
-  PagedCache(const decode::CacheShape& shape, const MakeKeys& make_keys, uint64_t seed)
+  // `float8`: keys and values are what codes of 8-bit floats under these scales, by layer, stand for.
+  PagedCache(const decode::CacheShape& shape, const MakeKeys& make_keys, uint64_t seed,
+             const KvScales* float8 = nullptr)
       : shape_(shape),
         digests_(shape.num_layers, shape.num_kv_heads, shape.num_pages(), shape.head_dim) {
     const int64_t row = shape.head_dim;
@@ -44,6 +48,11 @@ class PagedCache final : public decode::PageSource {
         const auto at = static_cast<uint64_t>(layer * 100 + h * 10);
         keys_.push_back(rounded(make_keys(seed + at, shape.num_tokens, shape.head_dim)));
         values_.push_back(rounded(random_normals(seed + at + 5, shape.num_tokens * row)));
+        if (float8 != nullptr) {
+          const auto& scale = (*float8)[static_cast<size_t>(layer)];
+          for (float& x : keys_.back()) x = to_float(to_float8(x / scale.k)) * scale.k;
+          for (float& x : values_.back()) x = to_float(to_float8(x / scale.v)) * scale.v;
+        }
         const auto set = digests_.set(layer, h, digest(keys_.back()));
         MR_CHECK(set.ok(), "{}", set.error().to_string());
       }

@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <boost/json.hpp>
-#include <fstream>
 #include <functional>
 
 #include "comm/local/fault_transport.h"
@@ -14,6 +12,7 @@
 #include "kvclient/manifest/manifest_proto.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/needle_prompt.h"
+#include "tests/unit/decode/golden_prompt.h"
 #include "tests/unit/decode/served_prompt.h"
 
 namespace millrace::decode {
@@ -202,23 +201,18 @@ TEST_F(PagedDecodeTest, TooLittleMemoryIsRefused) {
 using AlsoCheck = std::function<void(const DecodeReport&, AttentionMode, size_t num_tokens)>;
 
 void expect_golden_tokens(const std::string& name, const AlsoCheck& also) {
-  const std::string model =
-      std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + name;
-  std::ifstream file(model + "/golden.json");
-  const auto golden = boost::json::parse(file).as_array();
+  const std::string model = test::architecture(name);
+  const auto golden = test::golden_prompts(model);
   ASSERT_EQ(golden.size(), 2u);
-  for (const auto& entry : golden) {
-    const auto tokens = boost::json::value_to<std::vector<int32_t>>(entry.at("prompt_token_ids"));
-    const auto expected =
-        boost::json::value_to<std::vector<int32_t>>(entry.at("generated_token_ids"));
+  for (const auto& [prompt, expected] : golden) {
     comm::LocalTransport transport;
     const testing::FakeClock clock;
     const ServedPrompt served(transport, clock,
-                              {.model_directory = model, .grid = {1, 2}, .tokens = tokens});
+                              {.model_directory = model, .grid = {1, 2}, .tokens = prompt});
     const auto manifest = kvclient::from_protocol(served.manifest());
     for (const auto attention : {AttentionMode::kDense, AttentionMode::kProgressive}) {
       for (const int tp : {1, 2}) {
-        SCOPED_TRACE(fmt::format("{}, {} tokens, tp {}", name, tokens.size(), tp));
+        SCOPED_TRACE(fmt::format("{}, {} tokens, tp {}", name, prompt.size(), tp));
         DecodeOptions options{.model_directory = model,
                               .tp = tp,
                               .max_tokens = static_cast<int32_t>(expected.size()),
@@ -228,7 +222,7 @@ void expect_golden_tokens(const std::string& name, const AlsoCheck& also) {
         const auto report = decode(transport, manifest, options);
         ASSERT_TRUE(report.ok()) << report.error().to_string();
         EXPECT_EQ(report->token_ids, expected);
-        also(*report, attention, tokens.size());
+        also(*report, attention, prompt.size());
       }
     }
   }

@@ -8,10 +8,11 @@
 //    stands behind the prompt.
 //
 // So which pages count follows from order and rule alone, as if portions came one after the other, and no
-// host is asked. A cooperative launch: all blocks run at once.
+// host is asked. In a layer with a window all pages of the order are attended to, whatever the rule. A
+// cooperative launch: all blocks run at once.
 
 #include <algorithm>
-#include <climits>
+#include <type_traits>
 
 #include "common/check.h"
 #include "common/page_tokens.h"
@@ -19,9 +20,8 @@
 #include "kernels/cuda/runtime/dispatch_dtype.h"
 #include "kernels/cuda/sm90/pages/log_sum.cuh"
 #include "kernels/cuda/sm90/pages/page_launches.h"
-#include "kernels/cuda/sm90/ptx/barrier.cuh"
-#include "kernels/cuda/sm90/ptx/copy.cuh"
 #include "kernels/cuda/sm90/rows/element.cuh"
+#include "kernels/cuda/sm90/rows/float8.cuh"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
 
 namespace millrace::kernels::cuda {
@@ -58,70 +58,79 @@ __device__ bool at_host(const PageTables& t, uint64_t place) {
          static_cast<uint64_t>(t.num_slots) * static_cast<uint64_t>(t.page_bytes);
 }
 
-// A page of the block's that has no slot, brought by the copy engine: read by loads, of which only some are
-// on their way at a time, one such page takes as long as the rest of a layer.
-template <int kPageBytes>
-struct StagedPage {
-  __align__(128) std::byte bytes[kPageBytes];
-  uint64_t arrived;
-  int first;        // 4 * unit + warp of the one that waits for it; kNone: there is none
-  uint32_t parity;  // of the copy that is awaited next
-
-  static constexpr int kNone = INT_MAX;
-
-  __device__ void init() {
-    if (threadIdx.x != 0) return;
-    ptx::barrier_init(&arrived, 1);
-    ptx::fence_barrier_init();
-    first = kNone;
-    parity = 0;
-  }
+// Of a page, those that take part.
+struct PageTokens {
+  int begin, end;
 };
 
-// A warp's page: its weights relative to its own maximum, and with them the sum of V.
+// How a warp lies over rows of K or V: several at once, of each a vector a lane.
 template <typename Element, int kDim, int kHeads>
-__device__ void attend_page(const Element* page, int tokens, int group, float scale_log2,
-                            const Vector8 (&q)[kHeads], int warp,
-                            UnitShared<kDim, kHeads>& shared) {
-  constexpr int kLanes = kDim / kVector;        // of a key
-  constexpr int kKeys = kWarpThreads / kLanes;  // at once
-  constexpr int kSteps = 8;                     // on their way at once
+struct WarpRows {
+  using Raw = std::conditional_t<sizeof(Element) == 1, uint2, uint4>;
+  static constexpr int kLanes = kDim / kVector;  // of a row
+  static constexpr int kRows = kWarpThreads / kLanes;
+  // On their way at once: 128 bytes of a lane, where eight queries leave it the registers.
+  static constexpr int kSteps = kHeads > 4 ? 8 : 128 / static_cast<int>(sizeof(Raw));
+
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-  const int slot = lane / kLanes;
+  const int row = lane / kLanes;
   const int element = lane % kLanes * kVector;
-  // Rows behind the last token are anything.
+
+  // Calls use(token, vector) for these tokens of a page, with codes where elements are some; and for others
+  // about them, with anything.
+  template <typename Use>
+  __device__ void for_each(const Element* rows, const PageTokens& tokens, Use use) const {
+    constexpr int kRound = kSteps * kRows;
 #pragma unroll 1
-  for (int base = 0; base < kTokens; base += kSteps * kKeys) {
-    uint4 raw[kSteps];
+    for (int base = tokens.begin / kRound * kRound; base < tokens.end; base += kRound) {
+      Raw raw[kSteps];
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int key = min(base + s * kKeys + slot, tokens - 1);
-      raw[s] = *reinterpret_cast<const uint4*>(page + key * kDim + element);
-    }
+      for (int s = 0; s < kSteps; ++s) {
+        const int token = min(max(base + s * kRows + row, tokens.begin), tokens.end - 1);
+        raw[s] = *reinterpret_cast<const Raw*>(rows + token * kDim + element);
+      }
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const Vector8 k = load8(reinterpret_cast<const Element*>(&raw[s]));
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        float product = 0;
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) product += q[h][e] * k[e];
-#pragma unroll
-        for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-          product += __shfl_xor_sync(0xffffffffu, product, mask);
-        }
-        if (element == 0) shared.weights[warp][h][base + s * kKeys + slot] = product * scale_log2;
+      for (int s = 0; s < kSteps; ++s) {
+        use(base + s * kRows + row, load8(reinterpret_cast<const Element*>(&raw[s])));
       }
     }
   }
-  __syncwarp();
+};
+
+// A warp's page: scores, times log2(e), where weights will be.
+template <typename Element, int kDim, int kHeads>
+__device__ void score_keys(const Element* keys, const PageTokens& tokens, float scale_log2,
+                           const Vector8 (&q)[kHeads], int warp, UnitShared<kDim, kHeads>& shared) {
+  using Rows = WarpRows<Element, kDim, kHeads>;
+  const Rows rows;
+  rows.for_each(keys, tokens, [&](int token, const Vector8& k) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      float product = 0;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) product += q[h][e] * k[e];
+#pragma unroll
+      for (int mask = Rows::kLanes / 2; mask > 0; mask /= 2) {
+        product += __shfl_xor_sync(0xffffffffu, product, mask);
+      }
+      if (rows.element == 0) shared.weights[warp][h][token] = product * scale_log2;
+    }
+  });
+}
+
+// Weights relative to the page's own maximum; of tokens that take no part, 0.
+template <int kDim, int kHeads>
+__device__ void weigh_page(const PageTokens& tokens, int group, int warp,
+                           UnitShared<kDim, kHeads>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   for (int h = 0; h < group; ++h) {
     float scores[kTokens / kWarpThreads];
     float most = -INFINITY;
 #pragma unroll
     for (int i = 0; i < kTokens / kWarpThreads; ++i) {
       const int key = i * kWarpThreads + lane;
-      scores[i] = key < tokens ? shared.weights[warp][h][key] : -INFINITY;
+      const bool takes_part = key >= tokens.begin && key < tokens.end;
+      scores[i] = takes_part ? shared.weights[warp][h][key] : -INFINITY;
       most = fmaxf(most, scores[i]);
     }
     for (int mask = 16; mask > 0; mask /= 2) {
@@ -140,39 +149,32 @@ __device__ void attend_page(const Element* page, int tokens, int group, float sc
       shared.sum[warp][h] = sum;
     }
   }
-  __syncwarp();
-  const Element* const values = page + kTokens * kDim;
+}
+
+template <typename Element, int kDim, int kHeads>
+__device__ void sum_values(const Element* values, const PageTokens& tokens, int group, int warp,
+                           UnitShared<kDim, kHeads>& shared) {
+  using Rows = WarpRows<Element, kDim, kHeads>;
+  const Rows rows;
   Vector8 out[kHeads] = {};
-#pragma unroll 1
-  for (int base = 0; base < kTokens; base += kSteps * kKeys) {
-    uint4 raw[kSteps];
+  rows.for_each(values, tokens, [&](int token, const Vector8& v) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int key = min(base + s * kKeys + slot, tokens - 1);
-      raw[s] = *reinterpret_cast<const uint4*>(values + key * kDim + element);
+    for (int h = 0; h < kHeads; ++h) {
+      const float weight = h < group ? shared.weights[warp][h][token] : 0;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) out[h][e] += weight * v[e];
     }
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const Vector8 v = load8(reinterpret_cast<const Element*>(&raw[s]));
-      const int key = base + s * kKeys + slot;
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const float weight = h < group ? shared.weights[warp][h][key] : 0;
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) out[h][e] += weight * v[e];
-      }
-    }
-  }
+  });
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-    for (int mask = kLanes; mask < kWarpThreads; mask *= 2) {
+    for (int mask = Rows::kLanes; mask < kWarpThreads; mask *= 2) {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
         out[h][e] += __shfl_xor_sync(0xffffffffu, out[h][e], mask);
       }
     }
-    if (slot == 0) store8(out[h], &shared.out[warp][h][element]);
+    if (rows.row == 0) store8(out[h], &shared.out[warp][h][rows.element]);
   }
 }
 
@@ -195,51 +197,17 @@ struct HeadPages {
   }
   // The last portion of which all pages may be attended to.
   __device__ int last_portion(int max_pages) const {
-    int portion = portion_of(count);
+    int portion = portions.num_portions - 1;
+    while (portion > 0 && portions.ends[portion - 1] >= count) --portion;
     while (portion > 0 && up_to(portion) > max_pages) --portion;
     return portion;
   }
 };
 
-__device__ uint64_t place_in_order(const PageAttention& a, int kv_head, int position) {
-  const PageTables& t = a.tables;
-  const int page = a.order.pages[kv_head * t.num_pages + position];
-  return place_of(t, t.number(a.layer, kv_head, page));
-}
-
-// Sends for the first page without a slot of the units that this block is about to attend to.
-template <int kPageBytes>
-__device__ void stage_page(const PageAttention& a, int kv_head, const HeadPages& pages, int begin,
-                           int end, StagedPage<kPageBytes>& staged) {
-  constexpr int kUnits = kThreads / kUnitPages;
-  if (threadIdx.x == 0) staged.first = StagedPage<kPageBytes>::kNone;
-  __syncthreads();
-  const int num_blocks = static_cast<int>(gridDim.x);
-  const int warp = static_cast<int>(threadIdx.x) % kUnitPages;
-  uint64_t place = 0;
-  int mine = StagedPage<kPageBytes>::kNone;
-  for (int u = begin + static_cast<int>(threadIdx.x) / kUnitPages * num_blocks; u < end;
-       u += kUnits * num_blocks) {
-    const int position = a.portions.unit_pages[u] + warp;
-    if (position >= min(a.portions.unit_pages[u + 1], pages.count)) continue;
-    place = place_in_order(a, kv_head, position);
-    if (!at_host(a.tables, place)) continue;
-    mine = u * kUnitPages + warp;
-    atomicMin(&staged.first, mine);
-    break;
-  }
-  __syncthreads();
-  if (mine == StagedPage<kPageBytes>::kNone || mine != staged.first) return;
-  ptx::barrier_arrive_expecting(&staged.arrived, kPageBytes);
-  ptx::copy_bytes(ptx::shared_address(staged.bytes), reinterpret_cast<const void*>(place),
-                  kPageBytes, &staged.arrived);
-}
-
 // The pages of a unit, then their common state.
-template <typename Element, int kDim, int kHeads, int kPageBytes>
+template <typename Element, int kDim, int kHeads>
 __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages& pages, int unit,
-                            const Vector8 (&q)[kHeads], UnitShared<kDim, kHeads>& shared,
-                            StagedPage<kPageBytes>& staged) {
+                            const Vector8 (&q)[kHeads], UnitShared<kDim, kHeads>& shared) {
   const PageTables& t = a.tables;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -247,24 +215,23 @@ __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages
   const int count = min(a.portions.unit_pages[unit + 1], pages.count) - first;
   if (warp < count) {
     const int page = a.order.pages[kv_head * t.num_pages + first + warp];
-    uint64_t place = place_of(t, t.number(a.layer, kv_head, page));
-    if (lane == 0 && at_host(t, place)) {
-      atomicAdd(&t.counters[static_cast<int>(PageCounter::kFromHost)], 1ULL);
-    }
-    if (staged.first == unit * kUnitPages + warp) {
-      ptx::barrier_wait(&staged.arrived, staged.parity);
-      __syncwarp();
-      if (lane == 0) staged.parity ^= 1;
-      place = reinterpret_cast<uint64_t>(staged.bytes);
-    }
-    const auto tokens =
-        static_cast<int>(min(kPageTokens, t.num_tokens - int64_t{page} * kPageTokens));
-    attend_page<Element, kDim, kHeads>(reinterpret_cast<const Element*>(place), tokens, t.group,
-                                       a.scale * kLog2E, q, warp, shared);
+    const uint64_t place = place_of(t, t.number(a.layer, kv_head, page));
+    const int64_t before = int64_t{page} * kPageTokens;
+    const PageTokens tokens = {static_cast<int>(max(int64_t{0}, a.first_token - before)),
+                               static_cast<int>(min(kPageTokens, t.num_tokens - before))};
+    const auto* const keys = reinterpret_cast<const Element*>(place);
+    score_keys(keys, tokens, a.scale * kLog2E, q, warp, shared);
+    __syncwarp();
+    weigh_page(tokens, t.group, warp, shared);
+    __syncwarp();
+    sum_values(keys + kTokens * kDim, tokens, t.group, warp, shared);
     __syncwarp();
     if (lane < t.group) {
       a.log_mass[(static_cast<int64_t>(kv_head) * t.group + lane) * t.num_pages + first + warp] =
           shared.maximum[warp][lane] * kLn2 + logf(shared.sum[warp][lane]);
+    }
+    if (lane == 0 && at_host(t, place)) {
+      atomicAdd(&t.counters[static_cast<int>(PageCounter::kFromHost)], 1ULL);
     }
   }
   __syncthreads();
@@ -373,6 +340,7 @@ __device__ bool enough(const PageAttention& a, int kv_head, const HeadPages& pag
   const PageTables& t = a.tables;
   const int count = pages.up_to(portion);
   if (count == pages.count) return true;
+  if (a.first_token > 0) return false;
   if (!a.rule.proven && count < PageRuleNumbers::kSamples) return false;
   const int64_t head = static_cast<int64_t>(kv_head) * t.group + g;
   const int32_t* const order = a.order.pages + static_cast<int64_t>(kv_head) * t.num_pages;
@@ -445,7 +413,7 @@ __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slic
   __syncthreads();
   if (warp != 0) return;
   for (int w = 1; w < kUnitPages; ++w) out += shared[w][d % kWarpThreads];
-  if (num_units > 0) out /= prompt.sum;
+  if (num_units > 0) out *= a.value_scale / prompt.sum;
   if (a.lse != nullptr && d == 0) a.lse[head] = lse;
   if (a.tail_lse != nullptr && a.tail_lse[head] != -INFINITY) {
     const float tail = a.tail_lse[head];
@@ -484,17 +452,11 @@ __device__ void account(const PageAttention& a, int kv_head, int count, int read
   if (a.foreseen) atomicAdd(&t.counters[static_cast<int>(PageCounter::kOfForeseen)], pages);
 }
 
-template <typename Element, int kDim, int kHeads>
-struct AttendShared {
-  StagedPage<2 * kTokens * kDim* static_cast<int>(sizeof(Element))> staged;
-  UnitShared<kDim, kHeads> unit;
-};
-
 // blockIdx.y: kv head; its blocks share the work.
 template <typename Element, typename Output, int kDim, int kHeads>
 __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant__ PageAttention a) {
-  extern __shared__ __align__(128) std::byte memory[];
-  auto& shared = *reinterpret_cast<AttendShared<Element, kDim, kHeads>*>(memory);
+  extern __shared__ __align__(16) std::byte memory[];
+  auto& unit_shared = *reinterpret_cast<UnitShared<kDim, kHeads>*>(memory);
   __shared__ RuleShared rule;
   __shared__ float sums[kUnitPages][kWarpThreads];
   const PageTables& t = a.tables;
@@ -509,12 +471,11 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
     q[h] = load8(a.q + head * kDim + element);
   }
 
-  shared.staged.init();
-
   const HeadPages pages{a.portions, a.order.count[kv_head]};
   const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
   const int last = pages.last_portion(a.max_pages);
   int end = pages.portion_of(expected == 0 ? kFirstPages : expected) + 1;
+  if (a.first_token > 0) end = last + 1;
   int portions_done = 0, units_done = 0, enough_portion = -1, more = 1;
   for (int times = 1; enough_portion < 0; times += 2) {
     if (portions_done > last) {
@@ -523,11 +484,8 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
     }
     end = min(end, last + 1);
     const int units = pages.units_up_to(end - 1);
-    if (!a.all_in_slots) {
-      stage_page(a, kv_head, pages, units_done + block, units, shared.staged);
-    }
     for (int u = units_done + block; u < units; u += num_blocks) {
-      attend_unit<Element, kDim, kHeads>(a, kv_head, pages, u, q, shared.unit, shared.staged);
+      attend_unit<Element, kDim, kHeads>(a, kv_head, pages, u, q, unit_shared);
     }
     meet(arrivals, times);
     const int questions = (end - portions_done) * t.group;
@@ -560,7 +518,7 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
 template <typename Element, typename Output, int kDim, int kHeads>
 void launch(const PageAttention& attention, int num_sms, cudaStream_t stream) {
   auto* const kernel = attend_kernel<Element, Output, kDim, kHeads>;
-  const int bytes = static_cast<int>(sizeof(AttendShared<Element, kDim, kHeads>));
+  const int bytes = static_cast<int>(sizeof(UnitShared<kDim, kHeads>));
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   int blocks_a_sm = 0;
   MR_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_a_sm, kernel, kThreads,
@@ -588,16 +546,24 @@ void launch_for_group(const PageAttention& attention, int num_sms, cudaStream_t 
   }
 }
 
+template <typename Element, typename Output>
+void launch_for_shape(const PageAttention& attention, int num_sms, cudaStream_t stream) {
+  if (attention.tables.head_dim == 128) {
+    launch_for_group<Element, Output, 128>(attention, num_sms, stream);
+  } else {
+    launch_for_group<Element, Output, 64>(attention, num_sms, stream);
+  }
+}
+
 }  // namespace
 
-void attend_pages(const PageAttention& attention, DType pages, DType output, int num_sms,
+void attend_pages(const PageAttention& attention, DType output, bool float8, int num_sms,
                   cudaStream_t stream) {
-  MR_CHECK(pages == output, "pages of {}, output of {}", dtype_name(pages), dtype_name(output));
-  dispatch_narrow_dtype(pages, [&]<typename Element>(Element) {
-    if (attention.tables.head_dim == 128) {
-      launch_for_group<Element, Element, 128>(attention, num_sms, stream);
+  dispatch_narrow_dtype(output, [&]<typename Output>(Output) {
+    if (float8) {
+      launch_for_shape<Float8, Output>(attention, num_sms, stream);
     } else {
-      launch_for_group<Element, Element, 64>(attention, num_sms, stream);
+      launch_for_shape<Output, Output>(attention, num_sms, stream);
     }
   });
 }

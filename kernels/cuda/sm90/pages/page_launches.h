@@ -19,8 +19,12 @@ inline constexpr int64_t kMaxOrderedPages = 16384;
 void estimate_pages(const PageTables& tables, int32_t layer, const float* q, float scale,
                     const PageEstimates& estimates, int32_t* arrivals, cudaStream_t stream);
 // The same pages. `tail_lse` [kv heads * group] or null.
-void order_pages(const PageTables& tables, int32_t layer, const PageEstimates& estimates,
-                 const float* tail_lse, const PageOrder& order, cudaStream_t stream);
+void order_pages(const PageTables& tables, const PageEstimates& estimates, const float* tail_lse,
+                 const PageOrder& order, cudaStream_t stream);
+
+// Of a layer with a window, without estimates: its pages from `first_page` on that are kept, ascending. Zeroes `arrivals`.
+void list_pages(const PageTables& tables, int32_t layer, int32_t first_page, const PageOrder& order,
+                int32_t* arrivals, cudaStream_t stream);
 
 // Progressive attention of a layer: one launch whose blocks of a kv head wait for each other.
 struct PageAttention {
@@ -31,10 +35,12 @@ struct PageAttention {
   PageRuleChoice rule;
   int32_t layer = 0;
   int32_t token = 0;
-  bool foreseen = false;      // counts what was
-  bool all_in_slots = false;  // no page is read at the host
-  int32_t max_pages = 0;      // of a kv head: the order's first that may be read
-  float scale = 0;
+  // Where it is not 0, all tokens from it on are attended to: the order is one of list_pages.
+  int64_t first_token = 0;
+  bool foreseen = false;  // counts what was
+  int32_t max_pages = 0;  // of a kv head: the order's first that may be read
+  float scale = 0;        // of products of q and what pages have of K
+  float value_scale = 1;  // of what they have of V
   const float* q = nullptr;
   const float* tail_lse = nullptr;  // or null, with tail_out
   const float* tail_out = nullptr;
@@ -48,7 +54,8 @@ struct PageAttention {
   int32_t* enough = nullptr;    // [kv heads, portions, group]
   int32_t* arrivals = nullptr;  // [kv heads], zero
 };
-void attend_pages(const PageAttention& attention, DType pages, DType output, int num_sms,
+// Pages are in the output's dtype or, if `float8`, in e4m3.
+void attend_pages(const PageAttention& attention, DType output, bool float8, int num_sms,
                   cudaStream_t stream);
 
 // What one admission chose, until it is copied.

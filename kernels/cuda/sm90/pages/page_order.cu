@@ -1,5 +1,5 @@
 // What digests say of a layer's pages, and the order that they are attended in: PageKernel::estimate and
-// rank_pages of decode/attention, with the same formulas.
+// rank_pages of decode/attention, with the same formulas. Of a window all pages by position.
 
 #include "common/check.h"
 #include "common/page_tokens.h"
@@ -44,7 +44,11 @@ __global__ void __launch_bounds__(kEstimateThreads)
   for (int page = static_cast<int>(blockIdx.x) * kEstimateWarps + warp; page < t.num_pages;
        page += static_cast<int>(gridDim.x) * kEstimateWarps) {
     const int64_t number = t.number(layer, kv_head, page);
-    if (!t.is_kept(number)) continue;
+    const int64_t first_row = static_cast<int64_t>(kv_head) * t.group;
+    if (!t.is_kept(number)) {
+      if (lane < t.group) out.rank[(first_row + lane) * t.num_pages + page] = -INFINITY;
+      continue;
+    }
     const float* const digest = t.digests + number * 3 * kDim;
     float low[kLaneDims], high[kLaneDims], mean[kLaneDims];
 #pragma unroll
@@ -57,7 +61,7 @@ __global__ void __launch_bounds__(kEstimateThreads)
         static_cast<float>(min(kPageTokens, t.num_tokens - int64_t{page} * kPageTokens));
     const float count = logf(tokens);
     for (int g = 0; g < t.group; ++g) {
-      const float* const row = q + (static_cast<int64_t>(kv_head) * t.group + g) * kDim;
+      const float* const row = q + (first_row + g) * kDim;
       float middle = 0, radius = 0, square = 0, upper = 0, half = 0, most = 0;
 #pragma unroll
       for (int e = 0; e < kLaneDims; ++e) {
@@ -75,7 +79,7 @@ __global__ void __launch_bounds__(kEstimateThreads)
       middle = over_warp(middle);
       radius = over_warp(radius);
       square = over_warp(square);
-      const int64_t at = (static_cast<int64_t>(kv_head) * t.group + g) * t.num_pages + page;
+      const int64_t at = (first_row + g) * t.num_pages + page;
       if constexpr (kBound) {
         upper = over_warp(upper);
         half = over_warp(half);
@@ -108,8 +112,8 @@ __device__ uint32_t descending(float key) {
 // greatest share of that, then the pages that lead and the others by key. Pages that are not kept take no
 // part, and come last in what is sorted.
 __global__ void __launch_bounds__(kOrderThreads)
-    order_kernel(const PageTables t, int32_t layer, const PageEstimates estimates,
-                 const float* tail_lse, const PageOrder order, int padded) {
+    order_kernel(const PageTables t, const PageEstimates estimates, const float* tail_lse,
+                 const PageOrder order, int padded) {
   extern __shared__ uint64_t keys[];  // [padded]
   __shared__ LogSum parts[kOrderThreads / kWarpThreads];
   __shared__ float totals[kMaxGroup];
@@ -117,7 +121,6 @@ __global__ void __launch_bounds__(kOrderThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarpThreads;
   const float* const rank = estimates.rank + static_cast<int64_t>(kv_head) * t.group * t.num_pages;
-  const int64_t first_number = t.number(layer, kv_head, 0);
 
   // As many warps to each query head.
   const int warps_a_head = kOrderThreads / kWarpThreads / t.group;
@@ -126,7 +129,7 @@ __global__ void __launch_bounds__(kOrderThreads)
     LogSum sum;
     const int first = thread - head * warps_a_head * kWarpThreads;
     for (int page = first; page < t.num_pages; page += warps_a_head * kWarpThreads) {
-      if (t.is_kept(first_number + page)) sum.add(rank[head * t.num_pages + page]);
+      sum.add(rank[head * t.num_pages + page]);
     }
     sum = sum.over_warp();
     if (thread % kWarpThreads == 0) parts[warp] = sum;
@@ -142,7 +145,7 @@ __global__ void __launch_bounds__(kOrderThreads)
 
   for (int page = thread; page < padded; page += kOrderThreads) {
     uint64_t key = kNoPage;
-    if (page < t.num_pages && t.is_kept(first_number + page)) {
+    if (page < t.num_pages && rank[page] != -INFINITY) {
       float share = -INFINITY;
       for (int g = 0; g < t.group; ++g) {
         share = fmaxf(share, rank[g * t.num_pages + page] - totals[g]);
@@ -158,6 +161,26 @@ __global__ void __launch_bounds__(kOrderThreads)
     order.pages[static_cast<int64_t>(kv_head) * t.num_pages + i] = static_cast<int32_t>(keys[i]);
     if (i + 1 == padded || keys[i + 1] == kNoPage) order.count[kv_head] = i + 1;
   }
+}
+
+// A warp a kv head.
+__global__ void __launch_bounds__(kWarpThreads)
+    list_kernel(const PageTables t, int32_t layer, int32_t first_page, const PageOrder order,
+                int32_t* arrivals) {
+  const int kv_head = static_cast<int>(blockIdx.x);
+  const int lane = static_cast<int>(threadIdx.x);
+  int32_t* const pages = order.pages + static_cast<int64_t>(kv_head) * t.num_pages;
+  int count = 0;
+  for (int base = first_page; base < t.num_pages; base += kWarpThreads) {
+    const int page = base + lane;
+    const bool is_there = page < t.num_pages && t.is_kept(t.number(layer, kv_head, page));
+    const unsigned there = __ballot_sync(0xffffffffu, is_there);
+    if (is_there) pages[count + __popc(there & ((1U << lane) - 1))] = page;
+    count += __popc(there);
+  }
+  if (lane != 0) return;
+  order.count[kv_head] = count;
+  arrivals[kv_head] = 0;
 }
 
 }  // namespace
@@ -180,8 +203,8 @@ void estimate_pages(const PageTables& tables, int32_t layer, const float* q, flo
   MR_CUDA_CHECK_LAUNCH();
 }
 
-void order_pages(const PageTables& tables, int32_t layer, const PageEstimates& estimates,
-                 const float* tail_lse, const PageOrder& order, cudaStream_t stream) {
+void order_pages(const PageTables& tables, const PageEstimates& estimates, const float* tail_lse,
+                 const PageOrder& order, cudaStream_t stream) {
   MR_CHECK(tables.group <= kMaxGroup, "{} query heads of a kv head", tables.group);
   int padded = 64;
   while (padded < tables.num_pages) padded *= 2;
@@ -189,7 +212,14 @@ void order_pages(const PageTables& tables, int32_t layer, const PageEstimates& e
   MR_CUDA_CHECK(cudaFuncSetAttribute(order_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(bytes)));
   order_kernel<<<static_cast<unsigned>(tables.num_kv_heads), kOrderThreads, bytes, stream>>>(
-      tables, layer, estimates, tail_lse, order, padded);
+      tables, estimates, tail_lse, order, padded);
+  MR_CUDA_CHECK_LAUNCH();
+}
+
+void list_pages(const PageTables& tables, int32_t layer, int32_t first_page, const PageOrder& order,
+                int32_t* arrivals, cudaStream_t stream) {
+  list_kernel<<<static_cast<unsigned>(tables.num_kv_heads), kWarpThreads, 0, stream>>>(
+      tables, layer, first_page, order, arrivals);
   MR_CUDA_CHECK_LAUNCH();
 }
 

@@ -33,6 +33,7 @@ struct PageTables {
   int64_t num_tokens;
   int64_t page_bytes;
   int32_t num_slots;
+  bool all_kept;
   const std::byte* host;         // [all pages], page-locked
   std::byte* slots;              // [num_slots]
   const float* digests;          // [all pages, 3, head_dim]
@@ -49,7 +50,7 @@ struct PageTables {
   __host__ __device__ int64_t number(int32_t layer, int32_t kv_head, int32_t page) const {
     return (static_cast<int64_t>(layer) * num_kv_heads + kv_head) * num_pages + page;
   }
-  __device__ bool is_kept(int64_t number) const { return place[number] != 0; }
+  __device__ bool is_kept(int64_t number) const { return all_kept || place[number] != 0; }
   __host__ __device__ uint64_t host_place(int64_t number) const {
     return reinterpret_cast<uint64_t>(host) + static_cast<uint64_t>(number * page_bytes);
   }
@@ -63,7 +64,7 @@ struct PageEstimates {
   float* bound;  // null where the rule is calibrated
   float* centre;
   float* spread;
-  float* rank;
+  float* rank;  // -inf, and the others anything: the page is not kept
 };
 
 struct PageOrder {

@@ -5,6 +5,9 @@
 
 #include <cstdint>
 
+#include "common/float8.h"
+#include "kernels/cuda/sm90/rows/vector8.cuh"
+
 namespace millrace::kernels::cuda {
 
 // Round to nearest even, of magnitude 448 at most; NaN becomes 0x7f.
@@ -20,6 +23,20 @@ __device__ inline float2 unpack_float8(uint16_t codes) {
   uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
   return __half22float2(reinterpret_cast<const __half2&>(halves));
+}
+
+// Eight codes, 8-byte aligned.
+__device__ inline Vector8 load8(const Float8* from) {
+  const uint2 codes = *reinterpret_cast<const uint2*>(from);
+  const uint32_t words[2] = {codes.x, codes.y};
+  Vector8 v;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpack_float8(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16)));
+    v[2 * i] = pair.x;
+    v[2 * i + 1] = pair.y;
+  }
+  return v;
 }
 
 }  // namespace millrace::kernels::cuda

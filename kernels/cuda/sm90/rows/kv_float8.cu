@@ -14,15 +14,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxPlanes = 65535;  // a grid's second dimension
 
-__device__ Vector8 decode8(uint2 codes, float scale) {
-  Vector8 v;
-  const uint32_t words[2] = {codes.x, codes.y};
+__device__ Vector8 decode8(const Float8* codes, float scale) {
+  Vector8 v = load8(codes);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = unpack_float8(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16)));
-    v[2 * i] = pair.x * scale;
-    v[2 * i + 1] = pair.y * scale;
-  }
+  for (int e = 0; e < 8; ++e) v[e] *= scale;
   return v;
 }
 
@@ -38,7 +33,8 @@ __global__ void __launch_bounds__(kThreads)
   const uint2 codes =
       make_uint2(pack_float8(v[0], v[1], v[2], v[3]), pack_float8(v[4], v[5], v[6], v[7]));
   *reinterpret_cast<uint2*>(params.codes + blockIdx.y * params.codes_stride + i) = codes;
-  if (params.kept != nullptr) store8(decode8(codes, params.scale), params.kept + i);
+  if (params.kept == nullptr) return;
+  store8(decode8(reinterpret_cast<const Float8*>(&codes), params.scale), params.kept + i);
 }
 
 template <typename Element>
@@ -46,8 +42,7 @@ __global__ void __launch_bounds__(kThreads)
     decode_kernel(Element* x, const Float8DecodeParams params) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kFloat8Step;
   if (i >= params.count) return;
-  const uint2 codes =
-      *reinterpret_cast<const uint2*>(params.codes + blockIdx.y * params.codes_stride + i);
+  const Float8* const codes = params.codes + blockIdx.y * params.codes_stride + i;
   store8(decode8(codes, params.scale), x + blockIdx.y * params.x_stride + i);
 }
 
