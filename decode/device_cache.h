@@ -1,11 +1,6 @@
 // A handed-over cache beside a GPU: digests and as many pages as have slots in its memory, all pages in
-<<<<<<< HEAD
-// page-locked memory of the host, and what has not come yet in the ranks' tiers. It has threads that pull
-// whatever nobody has asked for.
-=======
 // page-locked memory of the host, and what has not come yet in the ranks' tiers. Pages in 8-bit floats stay
-// such. It has a thread that pulls whatever nobody has asked for.
->>>>>>> gpu-decode
+// such. It has threads that pull whatever nobody has asked for.
 #pragma once
 
 #include <memory>
