@@ -17,8 +17,11 @@ constexpr int kAdmitThreads = 1024;
 constexpr int kWindow = 4096;
 constexpr float kHalfLife = 8;
 
-// As many blocks as the bus needs to be full (bench/results/h200/service-prefix-2026-11-24.txt, section 1).
-constexpr int kCopyBlocks = 6;
+// Beside steps, whose own kernels then wait for the multiprocessors that copies have: with six blocks a step of
+// 16 ms of an 8B model took 1.1 ms more than with two (bench/results/h100/decode-device-2026-11-25.txt).
+constexpr int kCopyBlocks = 2;
+// With nothing beside, as many as the bus needs to be full (bench/results/h200/service-prefix-2026-11-24.txt, section 1).
+constexpr int kFillBlocks = 6;
 constexpr int kCopyThreads = 1024;
 
 __device__ uint64_t load_place(const PageTables& t, int64_t number) {
@@ -143,7 +146,7 @@ __global__ void __launch_bounds__(kAdmitThreads)
 template <typename PageOf, typename SlotOf>
 __device__ void copy_into_slots(const PageTables& t, int count, PageOf page_of, SlotOf slot_of) {
   const int64_t vectors = t.page_bytes / static_cast<int64_t>(sizeof(uint4));
-  for (int i = 2 * static_cast<int>(blockIdx.x); i < count; i += 2 * kCopyBlocks) {
+  for (int i = 2 * static_cast<int>(blockIdx.x); i < count; i += 2 * static_cast<int>(gridDim.x)) {
     const int pages = min(2, count - i);
     constexpr int kLoads = 4;
     for (int64_t base = 0; base < pages * vectors; base += kLoads * kCopyThreads) {
@@ -207,7 +210,7 @@ void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_n
 }
 
 void fill_slots(const PageTables& tables, cudaStream_t stream) {
-  fill_kernel<<<kCopyBlocks, kCopyThreads, 0, stream>>>(tables);
+  fill_kernel<<<kFillBlocks, kCopyThreads, 0, stream>>>(tables);
   MR_CUDA_CHECK_LAUNCH();
 }
 
