@@ -86,7 +86,7 @@ TEST_F(PageFillTest, HotPagesOfAllLayersComeFirst) {
   add(0, 4);
   add(1, 8);
   fill_.start();
-  source_.wait_until_asked(2);
+  source_.wait_until_asked(3);
   for (int64_t page = 0; page < 4; ++page) EXPECT_TRUE(source_.was_asked(0, page)) << page;
   for (int64_t page = 0; page < 8; ++page) EXPECT_TRUE(source_.was_asked(1, page)) << page;
   source_.open();
