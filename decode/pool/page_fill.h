@@ -1,0 +1,64 @@
+// Brings a cache's pages into HostPages behind whatever is asked for, from the layers that are there: hot
+// pages first, then the rest. Several pulls at a time, so that the next is under way where one ends.
+//
+// Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/clock.h"
+#include "decode/pool/host_pages.h"
+
+namespace millrace::decode {
+
+class PageFill {
+ public:
+  // `pages` outlives it.
+  PageFill(HostPages& pages, int32_t num_layers, Deadline deadline)
+      : pages_(pages), num_layers_(num_layers), deadline_(deadline) {}
+  // Ends with the pulls that are under way.
+  ~PageFill();
+
+  // Once. Pulls of pages share the links with whatever else comes.
+  void start();
+  // What of a layer is kept. Each layer once, before start() or after.
+  void add_layer(std::vector<kvclient::PageName> hot, std::vector<kvclient::PageName> rest);
+
+  // Until the hot pages of all layers have come, or all pages. An error is that of the first pull that failed.
+  Result<void> wait_for_hot(Deadline deadline) { return wait(left_hot_, deadline); }
+  Result<void> wait_for_all(Deadline deadline) { return wait(left_, deadline); }
+
+ private:
+  struct Run {
+    std::vector<kvclient::PageName> names;
+    size_t begun = 0;  // pulled, or on their way
+  };
+  struct Batch {
+    std::vector<kvclient::PageName> names;  // none: it is over
+    bool hot = false;
+  };
+  void run();
+  Batch next();
+  Result<void> wait(const int64_t& left, Deadline deadline);
+
+  HostPages& pages_;
+  const int32_t num_layers_;
+  const Deadline deadline_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Run> hot_, rest_;  // of which some have not begun
+  int32_t num_added_ = 0;       // layers
+  int64_t left_hot_ = 0, left_ = 0;
+  bool stopping_ = false;
+  std::optional<Error> failure_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace millrace::decode
