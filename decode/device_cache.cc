@@ -11,8 +11,10 @@ namespace millrace::decode {
 
 Result<std::unique_ptr<DeviceCache>> DeviceCache::open(const Parts& parts,
                                                        const ProgressiveOptions& options,
-                                                       double hot_share, Deadline deadline) {
+                                                       double hot_share, Deadline deadline,
+                                                       kernels::HostBuffer memory) {
   std::unique_ptr<DeviceCache> cache(new DeviceCache(parts, hot_share, deadline));
+  cache->memory_ = std::move(memory);
   MR_RETURN_IF_ERROR(cache->make_pages(options));
   return cache;
 }
@@ -29,8 +31,11 @@ Result<void> DeviceCache::make_pages(const ProgressiveOptions& options) {
     MR_ASSIGN_OR_RETURN(ahead_,
                         kernels::make_cuda_device({.index = parts_.device->gpu_stream()->gpu}));
   }
-  MR_ASSIGN_OR_RETURN(memory_,
-                      parts_.device->allocate_host(shape.all_pages() * shape.page_bytes()));
+  const int64_t bytes = shape.all_pages() * shape.page_bytes();
+  if (memory_.bytes() < bytes) {
+    memory_ = {};
+    MR_ASSIGN_OR_RETURN(memory_, parts_.device->allocate_host(bytes));
+  }
   const auto log_odds = static_cast<float>(std::log((1 - options.mass) / options.mass));
   MR_ASSIGN_OR_RETURN(pages_, kernels::make_cuda_device_pages(
                                   *parts_.device, ahead_.get(), shape,
@@ -62,20 +67,21 @@ Result<void> DeviceCache::wait(DecodeStart start, Deadline deadline) {
   // Beside a prefill there is room for pages; behind it digests come first.
   const bool is_done = parts_.feed->layers_ready() == num_layers;
   if (!is_done) fill_->start();
+  int32_t num_filled = 0;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     MR_ASSIGN_OR_RETURN(const auto summary, pull.take());
     MR_RETURN_IF_ERROR(take_layer(layer, summary));
+    for (; num_filled < fill_->layers_here(); ++num_filled) pages_->fill_layer(num_filled);
   }
   if (is_done) fill_->start();
-  switch (start) {
-    case DecodeStart::kNeed:
-      return {};
-    case DecodeStart::kHot:
-      return fill_->wait_for_hot(deadline);
-    case DecodeStart::kWhole:
-      return fill_->wait_for_all(deadline);
+  if (start == DecodeStart::kHot) return fill_->wait_for_hot(deadline);
+  if (start == DecodeStart::kWhole) {
+    for (; num_filled < num_layers; ++num_filled) {
+      MR_RETURN_IF_ERROR(fill_->wait_for_layers(num_filled + 1, deadline));
+      pages_->fill_layer(num_filled);
+    }
   }
-  return Error(Errc::kInternal, "an unknown start of decoding");
+  return {};
 }
 
 // Its digests, and which of the pages that are kept are hot.

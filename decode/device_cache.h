@@ -26,10 +26,12 @@ class DeviceCache {
     const model::ModelWeights* weights = nullptr;  // in the device's memory
     kernels::Device* device = nullptr;             // a GPU
   };
-  // All parts outlive it. kUnsupported: shapes that the kernels do not take.
+  // All parts outlive it. `memory`: of the device's allocate_host, for pages; where it is less than they take,
+  // more is allocated. kUnsupported: shapes that the kernels do not take.
   static Result<std::unique_ptr<DeviceCache>> open(const Parts& parts,
                                                    const ProgressiveOptions& options,
-                                                   double hot_share, Deadline deadline);
+                                                   double hot_share, Deadline deadline,
+                                                   kernels::HostBuffer memory = {});
   // Until decoding may begin (DecodeStart). On the device's thread.
   Result<void> wait(DecodeStart start, Deadline deadline);
   // After wait().

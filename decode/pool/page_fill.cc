@@ -31,9 +31,8 @@ void PageFill::start() {
 void PageFill::add_layer(std::vector<kvclient::PageName> hot,
                          std::vector<kvclient::PageName> rest) {
   const std::lock_guard lock(mutex_);
-  ++num_added_;
-  left_hot_ += std::ssize(hot);
-  left_ += std::ssize(hot) + std::ssize(rest);
+  layer_left_[static_cast<size_t>(num_added_++)] = std::ssize(hot) + std::ssize(rest);
+  hot_left_ += std::ssize(hot);
   if (!hot.empty()) hot_.push_back({std::move(hot)});
   if (!rest.empty()) rest_.push_back({std::move(rest)});
   changed_.notify_all();
@@ -62,8 +61,8 @@ void PageFill::run() {
     const auto came = pages_.bring(batch.names, FetchUrgency::kFill, deadline_);
     const std::lock_guard lock(mutex_);
     if (came.ok()) {
-      left_ -= std::ssize(batch.names);
-      if (batch.hot) left_hot_ -= std::ssize(batch.names);
+      for (const auto& name : batch.names) --layer_left_[static_cast<size_t>(name.layer)];
+      if (batch.hot) hot_left_ -= std::ssize(batch.names);
     } else if (!failure_) {
       failure_ = came.error();
     }
@@ -71,9 +70,26 @@ void PageFill::run() {
   }
 }
 
-Result<void> PageFill::wait(const int64_t& left, Deadline deadline) {
+int32_t PageFill::layers_here() const {
+  const std::lock_guard lock(mutex_);
+  return count_layers_here();
+}
+
+int32_t PageFill::count_layers_here() const {
+  const auto left = std::span(layer_left_).first(static_cast<size_t>(num_added_));
+  return static_cast<int32_t>(std::ranges::find_if(left, std::identity()) - left.begin());
+}
+
+Result<void> PageFill::wait_for_hot(Deadline deadline) {
+  return wait([this] { return num_added_ == num_layers_ && hot_left_ == 0; }, deadline);
+}
+
+Result<void> PageFill::wait_for_layers(int32_t num_layers, Deadline deadline) {
+  return wait([this, num_layers] { return count_layers_here() >= num_layers; }, deadline);
+}
+
+Result<void> PageFill::wait(const std::function<bool()>& is_there, Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const auto is_there = [&] { return num_added_ == num_layers_ && left == 0; };
   if (!changed_.wait_until(lock, deadline.when(), [&] { return is_there() || failure_; })) {
     return Error(Errc::kDeadlineExceeded, "what decoding begins with did not come in time");
   }

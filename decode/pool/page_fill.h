@@ -1,5 +1,5 @@
 // Brings a cache's pages into HostPages behind whatever is asked for, from the layers that are there: hot
-// pages first, then the rest. Several pulls at a time, so that the next is under way where one ends.
+// pages of all of these first, then the rest. Several pulls at a time, so that the next is under way where one ends.
 //
 // Thread-safe.
 #pragma once
@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -21,18 +22,24 @@ class PageFill {
  public:
   // `pages` outlives it.
   PageFill(HostPages& pages, int32_t num_layers, Deadline deadline)
-      : pages_(pages), num_layers_(num_layers), deadline_(deadline) {}
+      : pages_(pages),
+        num_layers_(num_layers),
+        deadline_(deadline),
+        layer_left_(static_cast<size_t>(num_layers)) {}
   // Ends with the pulls that are under way.
   ~PageFill();
 
   // Once. Pulls of pages share the links with whatever else comes.
   void start();
-  // What of a layer is kept. Each layer once, before start() or after.
+  // What of the next layer is kept, before start() or after.
   void add_layer(std::vector<kvclient::PageName> hot, std::vector<kvclient::PageName> rest);
 
-  // Until the hot pages of all layers have come, or all pages. An error is that of the first pull that failed.
-  Result<void> wait_for_hot(Deadline deadline) { return wait(left_hot_, deadline); }
-  Result<void> wait_for_all(Deadline deadline) { return wait(left_, deadline); }
+  // Layers, from the first on, of which all pages have come.
+  int32_t layers_here() const;
+  // Until the hot pages of all layers have come, or all pages of so many layers. An error is that of the first
+  // pull that failed.
+  Result<void> wait_for_hot(Deadline deadline);
+  Result<void> wait_for_layers(int32_t num_layers, Deadline deadline);
 
  private:
   struct Run {
@@ -45,17 +52,19 @@ class PageFill {
   };
   void run();
   Batch next();
-  Result<void> wait(const int64_t& left, Deadline deadline);
+  Result<void> wait(const std::function<bool()>& is_there, Deadline deadline);
+  int32_t count_layers_here() const;
 
   HostPages& pages_;
   const int32_t num_layers_;
   const Deadline deadline_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Run> hot_, rest_;  // of which some have not begun
   int32_t num_added_ = 0;       // layers
-  int64_t left_hot_ = 0, left_ = 0;
+  int64_t hot_left_ = 0;
+  std::vector<int64_t> layer_left_;  // of the layers that were added: pages
   bool stopping_ = false;
   std::optional<Error> failure_;
   std::vector<std::thread> threads_;

@@ -91,8 +91,20 @@ TEST_F(PageFillTest, HotPagesOfAllLayersComeFirst) {
   for (int64_t page = 0; page < 8; ++page) EXPECT_TRUE(source_.was_asked(1, page)) << page;
   source_.open();
   ASSERT_TRUE(fill_.wait_for_hot(ample()).ok());
-  ASSERT_TRUE(fill_.wait_for_all(ample()).ok());
+  ASSERT_TRUE(fill_.wait_for_layers(kLayers, ample()).ok());
   EXPECT_TRUE(pages_.has_all());
+}
+
+TEST_F(PageFillTest, CountsTheLayersThatAreWhole) {
+  source_.open();
+  fill_.start();
+  EXPECT_EQ(fill_.layers_here(), 0);
+  add(0, 4);
+  ASSERT_TRUE(fill_.wait_for_layers(1, ample()).ok());
+  EXPECT_EQ(fill_.layers_here(), 1);
+  add(1, 0);
+  ASSERT_TRUE(fill_.wait_for_layers(2, ample()).ok());
+  EXPECT_EQ(fill_.layers_here(), 2);
 }
 
 TEST_F(PageFillTest, ALayerThatIsThereDoesNotWaitForTheNext) {
@@ -100,10 +112,11 @@ TEST_F(PageFillTest, ALayerThatIsThereDoesNotWaitForTheNext) {
   fill_.start();
   add(0, 0);
   source_.wait_until_asked(1);
-  EXPECT_EQ(fill_.wait_for_all(Deadline::after(std::chrono::milliseconds(1))).error().code,
-            Errc::kDeadlineExceeded);  // of the second layer nothing is known
+  EXPECT_EQ(
+      fill_.wait_for_layers(kLayers, Deadline::after(std::chrono::milliseconds(1))).error().code,
+      Errc::kDeadlineExceeded);  // of the second layer nothing is known
   add(1, 0);
-  ASSERT_TRUE(fill_.wait_for_all(ample()).ok());
+  ASSERT_TRUE(fill_.wait_for_layers(kLayers, ample()).ok());
   EXPECT_TRUE(pages_.has_all());
 }
 
@@ -118,7 +131,7 @@ TEST_F(PageFillTest, APullThatFailsEndsIt) {
   add(1, 1);
   fill_.start();
   source_.break_off();
-  EXPECT_EQ(fill_.wait_for_all(ample()).error().code, Errc::kPeerLost);
+  EXPECT_EQ(fill_.wait_for_layers(kLayers, ample()).error().code, Errc::kPeerLost);
 }
 
 TEST_F(PageFillTest, EndsWithoutLayersThatNeverCome) {
