@@ -21,13 +21,14 @@ constexpr int64_t kPagesBehind = 1 << 20;
 
 ColumnKeeper::ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeometry& geometry,
                            PageIo& io, Residency& residency, PrefixCache& cache, std::mutex& mutex,
-                           Reserve reserve)
+                           ReadMeter& meter, Reserve reserve)
     : archive_(std::move(archive)),
       geometry_(geometry),
       io_(io),
       residency_(residency),
       cache_(cache),
       mutex_(mutex),
+      meter_(meter),
       reserve_(std::move(reserve)) {}
 
 ArchiveStats ColumnKeeper::stats() const {
@@ -134,7 +135,9 @@ void ColumnKeeper::bring(std::span<const PageContentKey> keys, int64_t sequence)
       if (is_cached) cache_.touch(*column, sequence);
     }
     if (is_cached) continue;
+    meter_.begin();
     const auto restored = restore(key, sequence);
+    meter_.end(restored.ok() ? archive_->stats().slot_bytes : 0);
     if (restored.ok()) continue;
     const auto& failure = restored.error();
     if (failure.code != Errc::kNotFound) {

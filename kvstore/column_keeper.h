@@ -22,6 +22,7 @@
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
+#include "kvstore/read_meter.h"
 
 namespace millrace::kvstore {
 
@@ -31,9 +32,11 @@ class ColumnKeeper {
   // request give way. Without the store's lock.
   using Reserve = std::function<Result<void>(int64_t num_pages, int64_t sequence)>;
 
-  // All but `archive`, which may be null, outlive the keeper; `mutex` guards `residency`, `cache` and the columns.
+  // All but `archive`, which may be null, outlive the keeper; `mutex` guards `residency`, `cache` and the columns; `meter`
+  // is of the archive.
   ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeometry& geometry, PageIo& io,
-               Residency& residency, PrefixCache& cache, std::mutex& mutex, Reserve reserve);
+               Residency& residency, PrefixCache& cache, std::mutex& mutex, ReadMeter& meter,
+               Reserve reserve);
 
   bool keeps() const { return archive_ != nullptr; }
   bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
@@ -65,6 +68,7 @@ class ColumnKeeper {
   Residency& residency_;
   PrefixCache& cache_;
   std::mutex& mutex_;
+  ReadMeter& meter_;
   const Reserve reserve_;
   std::mutex saving_;                   // taken before mutex_
   bool warned_ = false;                 // guarded by saving_

@@ -178,6 +178,19 @@ enum class CacheCheck {
   kDisk,  // of pages that lie on disk alone
 };
 
+// Where a page that the store remembers lies, in all layers and kv heads: what is not on disk or kept is in memory.
+struct CachedPlace {
+  bool held = false;  // remembered or kept; the others say nothing where it is not
+  bool kept = false;  // in the files that outlive the process alone
+  double share_on_disk = 0;
+};
+
+// Bytes a second, of pages that are read with their checksums (kvstore/read_meter.h).
+struct ReadRates {
+  double disk = 0;
+  double kept = 0;
+};
+
 class KvStore {
  public:
   virtual ~KvStore() = default;
@@ -228,7 +241,10 @@ class KvStore {
                                    std::span<const CachedPage> pages) = 0;
   // Which of these pages this rank remembers, or has kept.
   virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
-  // The same, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
+  // Where they lie, and how fast they came of late from where reading takes time.
+  virtual std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const = 0;
+  virtual ReadRates read_rates() const = 0;
+  // As find_cached, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
   // all that `check` says, and brings those that are only kept into the tiers, all of which is checked; where there is no
   // room, or one is damaged, those behind it are not brought.
   virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys,

@@ -29,8 +29,10 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
       read_ahead_(io_, residency_, mutex_, clock, read_ahead_bytes),
-      cache_check_(io_, residency_, cache_, mutex_),
-      keeper_(std::move(archive), geometry, io_, residency_, cache_, mutex_,
+      disk_meter_(clock),
+      kept_meter_(clock),
+      cache_check_(io_, residency_, cache_, mutex_, disk_meter_),
+      keeper_(std::move(archive), geometry, io_, residency_, cache_, mutex_, kept_meter_,
               [this](int64_t num_pages, int64_t sequence) {
                 return reserve_pages(num_pages, sequence);
               }),
@@ -416,6 +418,32 @@ std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> key
   std::vector<bool> found;
   for (const auto& key : keys) found.push_back(cache_.find(key) != nullptr || keeper_.has(key));
   return found;
+}
+
+// A prompt may have thousands of pages, of hundreds of entries each: the lock is taken for one at a time.
+std::vector<CachedPlace> TieredKvStore::place_cached(std::span<const PageContentKey> keys) const {
+  std::vector<CachedPlace> places;
+  places.reserve(keys.size());
+  for (const auto& key : keys) {
+    const std::lock_guard lock(mutex_);
+    PageColumn* const column = cache_.find(key);
+    if (column == nullptr) {
+      const bool kept = keeper_.has(key);
+      places.push_back({.held = kept, .kept = kept});
+      continue;
+    }
+    places.push_back({.held = true});
+    if (residency_.slots_used(Tier::kDisk) == 0) continue;
+    const auto num_on_disk = std::ranges::count_if(
+        column->entries(), [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; });
+    places.back().share_on_disk =
+        static_cast<double>(num_on_disk) / static_cast<double>(column->num_entries());
+  }
+  return places;
+}
+
+ReadRates TieredKvStore::read_rates() const {
+  return {.disk = disk_meter_.bytes_per_s(), .kept = kept_meter_.bytes_per_s()};
 }
 
 std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys,

@@ -23,6 +23,7 @@
 #include "kvstore/pages/residency.h"
 #include "kvstore/pins.h"
 #include "kvstore/read_ahead.h"
+#include "kvstore/read_meter.h"
 #include "kvstore/rules/lease_table.h"
 #include "kvstore/tiers/read_budget.h"
 
@@ -59,6 +60,8 @@ class TieredKvStore final : public KvStore {
   Result<int64_t> remember(const std::string& request_id,
                            std::span<const CachedPage> pages) override;
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
+  std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const override;
+  ReadRates read_rates() const override;
   std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override;
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head,
@@ -169,6 +172,8 @@ class TieredKvStore final : public KvStore {
   PageMover mover_;
   ReadAhead read_ahead_;
   PrefixCache cache_;
+  ReadMeter disk_meter_;
+  ReadMeter kept_meter_;
   CachedPageCheck cache_check_;
   ColumnKeeper keeper_;
   std::condition_variable reader_came_;

@@ -81,6 +81,9 @@ void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
   samples.add(true, "millrace_prefix_cache_hit_tokens_total",
               "Prompt tokens that were cached and not computed",
               static_cast<double>(ranks.front().cache_hit_tokens));
+  samples.add(true, "millrace_prefix_cache_uneconomic_tokens_total",
+              "Prompt tokens that were cached on a slow tier, and computed since that was faster",
+              static_cast<double>(ranks.front().cache_uneconomic_tokens));
   for (const Tier tier : kTiers) {
     samples.add(false, "millrace_prefix_cache_bytes",
                 "KV pool bytes of pages that later prompts may begin with",

@@ -1,7 +1,9 @@
 #include "worker/store/cached_prefix.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <thread>
 
 #include "worker/ranks/rank_values.h"
@@ -13,25 +15,44 @@ namespace {
 // A thread is worth it for so many pages: of an 8B model, 64 MiB, some 10 ms.
 constexpr int64_t kLeastPages = 8;
 
-// Which pages every rank has: [ranks, pages].
-Result<std::vector<std::byte>> gather_flags(comm::Communicator& world, const std::vector<bool>& own,
-                                            Deadline deadline) {
-  std::vector<std::byte> flags;
-  for (const bool flag : own) flags.push_back(std::byte{flag});
-  std::vector<std::byte> all(flags.size() * static_cast<size_t>(world.size()));
-  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), std::ssize(flags));
-  MR_RETURN_IF_ERROR(world.all_gather(flags, all, counts, deadline));
+// Where a rank has a page, as ranks tell each other: kNone, kInMemory, up to kOnDisk the share of it that is on disk, kKept.
+using Place = uint8_t;
+constexpr Place kNone = 0;
+constexpr Place kInMemory = 1;
+constexpr Place kOnDisk = 201;
+constexpr Place kKept = 202;
+
+Place place_of(const kvstore::CachedPlace& cached) {
+  if (!cached.held) return kNone;
+  if (cached.kept) return kKept;
+  return static_cast<Place>(kInMemory + std::ceil(cached.share_on_disk * (kOnDisk - kInMemory)));
+}
+
+double share_on_disk(Place place) {
+  if (place == kNone || place == kKept) return 0;
+  return static_cast<double>(place - kInMemory) / (kOnDisk - kInMemory);
+}
+
+// Of every rank: [ranks, pages].
+Result<std::vector<Place>> gather_places(comm::Communicator& world,
+                                         const std::vector<kvstore::CachedPlace>& cached,
+                                         Deadline deadline) {
+  std::vector<Place> own;
+  for (const auto& place : cached) own.push_back(place_of(place));
+  std::vector<Place> all(own.size() * static_cast<size_t>(world.size()));
+  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), std::ssize(own));
+  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(own)),
+                                      std::as_writable_bytes(std::span(all)), counts, deadline));
   return all;
 }
 
 // The context-parallel rank that has each page, up to the first that none has.
-std::vector<int> find_owners(const std::vector<std::byte>& flags, GridShape grid,
-                             size_t num_pages) {
+std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, size_t num_pages) {
   const auto has = [&](int cp_rank, size_t page) {
     for (int tp_rank = 0; tp_rank < grid.tp; ++tp_rank) {
       const auto rank = static_cast<size_t>(cp_rank) * static_cast<size_t>(grid.tp) +
                         static_cast<size_t>(tp_rank);
-      if (flags[rank * num_pages + page] == std::byte{0}) return false;
+      if (places[rank * num_pages + page] == kNone) return false;
     }
     return true;
   };
@@ -43,6 +64,62 @@ std::vector<int> find_owners(const std::vector<std::byte>& flags, GridShape grid
     owners.push_back(owner);
   }
   return owners;
+}
+
+// What a rank needs for a whole page, in all its layers and heads; and what computing takes, as it sees it.
+struct PageSeconds {
+  double disk = 0;
+  double kept = 0;
+  RowCost rows;
+  bool knows_rows = false;
+};
+
+PageSeconds page_seconds(const kvstore::KvStore& store, const PrefixCheck& check) {
+  const auto& geometry = store.geometry();
+  const double bytes =
+      static_cast<double>(geometry.page_bytes()) * geometry.num_layers * geometry.num_kv_heads;
+  const auto rates = store.read_rates();
+  return {.disk = bytes / rates.disk,
+          .kept = bytes / rates.kept,
+          .rows = check.rows.value_or(RowCost()),
+          .knows_rows = check.rows.has_value()};
+}
+
+// A page takes as long as the slowest of the tensor-parallel ranks that have its heads.
+std::vector<SlowPage> slow_pages(const std::vector<int>& owners, const std::vector<Place>& places,
+                                 const std::vector<PageSeconds>& ranks, int tp) {
+  const size_t num_keys = places.size() / ranks.size();
+  std::vector<SlowPage> pages;
+  for (size_t page = 0; page < owners.size(); ++page) {
+    SlowPage& slow = pages.emplace_back(SlowPage{.owner = owners[page]});
+    const auto first = static_cast<size_t>(owners[page]) * static_cast<size_t>(tp);
+    for (size_t rank = first; rank < first + static_cast<size_t>(tp); ++rank) {
+      const Place place = places[rank * num_keys + page];
+      const double on_disk_s = share_on_disk(place) * ranks[rank].disk;
+      slow.read_s = std::max(slow.read_s, place == kKept ? ranks[rank].kept : on_disk_s);
+      slow.load_s = std::max(slow.load_s, on_disk_s);
+      slow.kept = slow.kept || place == kKept;
+    }
+  }
+  return pages;
+}
+
+// Of the pages that were found, those worth loading: the same on all ranks, from what all know.
+Result<int64_t> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
+                               const std::vector<int>& owners, const std::vector<Place>& places,
+                               Deadline deadline, const PrefixCheck& check) {
+  const bool all_in_memory =
+      std::ranges::all_of(places, [](Place place) { return place <= kInMemory; });
+  if (all_in_memory) return std::ssize(owners);
+  MR_ASSIGN_OR_RETURN(const auto ranks,
+                      gather_values(grid.world(), page_seconds(store, check), deadline));
+  if (!ranks.front().knows_rows) return std::ssize(owners);
+  return num_worth_loading(slow_pages(owners, places, ranks, grid.shape().tp),
+                           {.num_tokens = check.num_tokens,
+                            .rows = ranks.front().rows,
+                            .num_owners = grid.shape().cp,
+                            .loads_beside = check.loads_beside,
+                            .least_gain_s = check.least_gain_s});
 }
 
 // Of `keys`, those before the first damaged one. Each thread has every num_threads-th page: pages that
@@ -82,9 +159,13 @@ CachedPrefix CachedPrefix::of(std::vector<int> owners, std::span<const PageConte
 Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
                                      const PrefixCheck& check) {
-  MR_ASSIGN_OR_RETURN(const auto flags,
-                      gather_flags(grid.world(), store.find_cached(keys), deadline));
-  auto owners = find_owners(flags, grid.shape(), keys.size());
+  MR_ASSIGN_OR_RETURN(const auto places,
+                      gather_places(grid.world(), store.place_cached(keys), deadline));
+  auto owners = find_owners(places, grid.shape(), keys.size());
+  const int64_t num_found = std::ssize(owners);
+  MR_ASSIGN_OR_RETURN(const int64_t num_worth,
+                      agree_on_worth(store, grid, owners, places, deadline, check));
+  owners.resize(static_cast<size_t>(num_worth));
   const int rank = grid.cp().rank();
   const auto found = CachedPrefix::of(owners, keys, rank);
   std::vector<PageContentKey> own_keys;
@@ -95,7 +176,9 @@ Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& gr
                               : found.own[static_cast<size_t>(damaged)].page;
   MR_ASSIGN_OR_RETURN(const auto ends, gather_values(grid.world(), own_end, deadline));
   owners.resize(static_cast<size_t>(*std::ranges::min_element(ends)));
-  return CachedPrefix::of(std::move(owners), keys, rank);
+  auto cached = CachedPrefix::of(std::move(owners), keys, rank);
+  cached.num_left = num_found - num_worth;
+  return cached;
 }
 
 }  // namespace millrace::worker

@@ -98,7 +98,9 @@ TEST_F(KvStoreKeptTest, APrefixIsFoundAfterTheStoreIsGone) {
   restart();
   EXPECT_EQ(num_found('a', 4), 3);
   EXPECT_EQ(store_->stats().cached_pages, 0) << "nothing is read before a prompt asks";
+  EXPECT_TRUE(store_->place_cached(keys_of('a', 3)).back().kept);
   expect_prefix("a", 'a', 3);
+  EXPECT_FALSE(store_->place_cached(keys_of('a', 3)).back().kept);
   EXPECT_EQ(store_->stats().cached_pages, 3 * kRows);
   EXPECT_EQ(store_->stats().pages_restored, 3 * kRows);
   EXPECT_EQ(store_->stats().pages_available, 60);

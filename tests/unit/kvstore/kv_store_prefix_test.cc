@@ -76,6 +76,22 @@ TEST_F(KvStorePrefixTest, PagesThatAreRememberedOutliveTheirRequest) {
   EXPECT_EQ(used(Tier::kHost), 3 * kRows);
 }
 
+TEST_F(KvStorePrefixTest, SaysWhichShareOfAPageIsOnDisk) {
+  make_store(0, 25, 20);
+  leave("a", 4, 'a');
+  std::vector<PageContentKey> keys;
+  for (const auto& cached : chain_of('a', 5)) keys.push_back(cached.key);
+  const auto places = store_->place_cached(keys);
+  double pages_on_disk = 0;
+  for (size_t page = 0; page < 4; ++page) {
+    EXPECT_TRUE(places[page].held && !places[page].kept);
+    pages_on_disk += places[page].share_on_disk * kRows;
+  }
+  EXPECT_FALSE(places[4].held);
+  EXPECT_NEAR(pages_on_disk, static_cast<double>(used(Tier::kDisk)), 1e-9);
+  EXPECT_GT(pages_on_disk, 0);
+}
+
 TEST_F(KvStorePrefixTest, WhatIsNotRememberedGoesWithItsRequest) {
   make_store(0, 60);
   add("a", 3);

@@ -36,13 +36,18 @@ std::vector<PageContentKey> keys() {
 
 class CachedPrefixTest : public ::testing::Test {
  protected:
-  CachedPrefixTest() {
+  CachedPrefixTest() { make_stores(/*host_slots=*/40); }
+
+  void make_stores(int64_t host_slots, int64_t disk_slots = 0) {
     for (auto& store : stores_) {
       const kvstore::KvGeometry geometry{.num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
-      auto made = kvstore::make_kv_store(
-          {.host_bytes = 40 * (geometry.page_bytes() + geometry.record_bytes()),
-           .geometry = geometry},
-          clock_);
+      auto made =
+          kvstore::make_kv_store({.host_bytes = host_slots * geometry.page_bytes() +
+                                                (host_slots + disk_slots) * geometry.record_bytes(),
+                                  .disk_bytes = disk_slots * geometry.page_bytes(),
+                                  .disk_directory = disk_slots > 0 ? ::testing::TempDir() : "",
+                                  .geometry = geometry},
+                                 clock_);
       MR_CHECK(made.ok(), "{}", made.error().to_string());
       store = std::move(*made);
     }
@@ -88,6 +93,7 @@ class CachedPrefixTest : public ::testing::Test {
       }
       const std::lock_guard lock(mutex);
       answers.insert(found->prefix.owners);
+      num_left_ = found->num_left;
     });
     EXPECT_EQ(answers.size(), 1u);
     return *answers.begin();
@@ -99,6 +105,7 @@ class CachedPrefixTest : public ::testing::Test {
 
   ::millrace::testing::FakeClock clock_;
   PrefixCheck check_;
+  int64_t num_left_ = 0;  // as the rank has it that answered last
   std::array<std::unique_ptr<kvstore::KvStore>, 4>
       stores_;  // by world rank: cp_rank * tp + tp_rank
 };
@@ -144,6 +151,50 @@ TEST_F(CachedPrefixTest, PagesInMemoryCanBeLeftToWhoLoadsThem) {
   EXPECT_THAT(agreed(), ElementsAre(0, 0));
   check_.pages = kvstore::CacheCheck::kAll;
   EXPECT_THAT(agreed(), ElementsAre(0));
+}
+
+class SlowPrefixTest : public CachedPrefixTest {
+ protected:
+  // The second tensor-parallel rank of the first two has the end of the prompt's pages on disk.
+  SlowPrefixTest() {
+    make_stores(/*host_slots=*/24, /*disk_slots=*/40);
+    for (const int rank : {0, 1}) remember(rank, kFirstHalf);
+    for (const int rank : {2, 3}) remember(rank, kSecondHalf);
+    const auto places = stores_[1]->place_cached(keys());
+    while (places[static_cast<size_t>(first_on_disk_)].share_on_disk == 0) ++first_on_disk_;
+    check_.num_tokens = 64 * kNumPages + 1;
+    check_.least_gain_s = 0;
+  }
+
+  static inline const std::vector<int64_t> kFirstHalf = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                         8, 9, 10, 11, 12, 13, 14, 15};
+  static inline const std::vector<int64_t> kSecondHalf = {16, 17, 18, 19};
+  int64_t first_on_disk_ = 0;
+};
+
+TEST_F(SlowPrefixTest, EndsWhereComputingIsFasterThanTheDisk) {
+  ASSERT_GT(first_on_disk_, 0);
+  ASSERT_LT(first_on_disk_, 16);
+  check_.rows = RowCost{.row_s = 1e-12};
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  EXPECT_EQ(num_left_, kNumPages - first_on_disk_);
+}
+
+TEST_F(SlowPrefixTest, IsWholeWhereComputingIsSlower) {
+  check_.rows = RowCost{.row_s = 1};
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+  EXPECT_EQ(num_left_, 0);
+}
+
+TEST_F(SlowPrefixTest, IsWholeWhereNobodyKnowsWhatComputingTakes) {
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+}
+
+TEST_F(SlowPrefixTest, DamageIsNotCountedAsLeft) {
+  check_.rows = RowCost{.row_s = 1};
+  damage(0, 3);
+  EXPECT_THAT(agreed(), SizeIs(3));
+  EXPECT_EQ(num_left_, 0);
 }
 
 // Two threads a rank, of eight and more pages each.
