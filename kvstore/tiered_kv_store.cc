@@ -16,6 +16,11 @@ constexpr size_t kMaxRequests = 65536;
 // The disk file grows by at least this many slots: a call per page would dominate.
 constexpr int64_t kDiskGrowthSlots = 64;
 
+int64_t num_on_disk(PageColumn& column) {
+  return std::ranges::count_if(
+      column.entries(), [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; });
+}
+
 }  // namespace
 
 TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, const Clock& clock,
@@ -32,7 +37,7 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       disk_meter_(clock),
       kept_meter_(clock),
       cache_check_(io_, residency_, cache_, mutex_, disk_meter_),
-      keeper_(std::move(archive), geometry, io_, residency_, cache_, mutex_, kept_meter_,
+      keeper_(std::move(archive), geometry, io_, residency_, cache_, mutex_, kept_meter_, clock,
               [this](int64_t num_pages, int64_t sequence) {
                 return reserve_pages(num_pages, sequence);
               }),
@@ -428,16 +433,14 @@ std::vector<CachedPlace> TieredKvStore::place_cached(std::span<const PageContent
     const std::lock_guard lock(mutex_);
     PageColumn* const column = cache_.find(key);
     if (column == nullptr) {
-      const bool kept = keeper_.has(key);
+      const bool kept = keeper_.has(key) && keeper_.answers();
       places.push_back({.held = kept, .kept = kept});
       continue;
     }
     places.push_back({.held = true});
     if (residency_.slots_used(Tier::kDisk) == 0) continue;
-    const auto num_on_disk = std::ranges::count_if(
-        column->entries(), [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; });
     places.back().share_on_disk =
-        static_cast<double>(num_on_disk) / static_cast<double>(column->num_entries());
+        static_cast<double>(num_on_disk(*column)) / static_cast<double>(column->num_entries());
   }
   return places;
 }
@@ -447,13 +450,13 @@ ReadRates TieredKvStore::read_rates() const {
 }
 
 std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys,
-                                              CacheCheck check) {
+                                              CacheCheck check, Duration kept_patience) {
   int64_t sequence = 0;  // of the request that is to come
   {
     std::lock_guard lock(mutex_);
     sequence = next_sequence_;
   }
-  keeper_.bring(keys, sequence);
+  keeper_.bring(keys, sequence, kept_patience);
   return cache_check_.check(keys, check);
 }
 
@@ -707,7 +710,8 @@ KvStoreStats TieredKvStore::stats() const {
   stats.kept_pages = kept.columns * rows();
   stats.kept_bytes = kept.columns * kept.slot_bytes;
   stats.pages_kept = kept.saved * rows();
-  stats.pages_restored = kept.restored * rows();
+  stats.pages_restored = keeper_.num_restored() * rows();
+  stats.late_restores = keeper_.num_late();
   stats.requests = static_cast<int64_t>(tables_.size());
   stats.leases_active = leases_.active();
   stats.leases_expired = leases_.expired();

@@ -62,7 +62,8 @@ class TieredKvStore final : public KvStore {
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
   std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const override;
   ReadRates read_rates() const override;
-  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override;
+  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check,
+                                 Duration kept_patience) override;
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head,
                                                   std::span<const int64_t> pages) override;

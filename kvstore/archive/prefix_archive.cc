@@ -185,6 +185,7 @@ Result<void> PrefixArchive::read(const Slot& slot, const OnTable& on_table, cons
   const std::span page(memory.as<std::byte>(), static_cast<size_t>(layout_.page_bytes));
   for (size_t row = 0; row < num_rows; ++row) {
     const auto number = static_cast<int64_t>(row);
+    step(Step::kPageAhead);
     damaged = true;
     MR_RETURN_IF_ERROR(files_.read(slot.slot, layout_.page_at(number), page));
     if (checksum(page) != checksums[row]) return differs(fmt::format("row {} is", row));

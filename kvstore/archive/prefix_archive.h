@@ -83,8 +83,9 @@ class PrefixArchive {
   std::vector<PageContentKey> keys() const;
   ArchiveStats stats() const;
 
-  // Called in the middle of save(), by tests that end the process there.
-  enum class Step { kSlotTaken, kPageWritten, kTableWritten, kRecordWritten };
+  // Called in the middle of save(), by tests that end the process there, and of load(), before each page is read, by tests
+  // with a disk that is slow or hangs. Set before other threads come.
+  enum class Step { kSlotTaken, kPageWritten, kTableWritten, kRecordWritten, kPageAhead };
   void set_step_hook(std::function<void(Step)> hook) { step_hook_ = std::move(hook); }
 
  private:

@@ -114,6 +114,9 @@ void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
   samples.add(true, "millrace_prefix_cache_restored_pages_total",
               "Kept pages that were read from disk for a prompt",
               sum(ranks, [](const auto& r) { return r.store.pages_restored; }));
+  samples.add(true, "millrace_prefix_cache_late_restores_total",
+              "Times that reading kept pages was left, since to compute the rest takes no longer",
+              sum(ranks, [](const auto& r) { return r.store.late_restores; }));
 }
 
 void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, const char* grid,

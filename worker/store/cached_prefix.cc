@@ -14,6 +14,8 @@ namespace {
 
 // A thread is worth it for so many pages: of an 8B model, 64 MiB, some 10 ms.
 constexpr int64_t kLeastPages = 8;
+// Threads that keep a disk busy. Each has up to three whole pages of kept ones in memory, in all layers and heads.
+constexpr int kMostDiskReaders = 8;
 
 // Where a rank has a page, as ranks tell each other: kNone, kInMemory, up to kOnDisk the share of it that is on disk, kKept.
 using Place = uint8_t;
@@ -104,36 +106,51 @@ std::vector<SlowPage> slow_pages(const std::vector<int>& owners, const std::vect
   return pages;
 }
 
-// Of the pages that were found, those worth loading: the same on all ranks, from what all know.
-Result<int64_t> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
-                               const std::vector<int>& owners, const std::vector<Place>& places,
-                               Deadline deadline, const PrefixCheck& check) {
+// Of the pages that were found.
+struct Worth {
+  int64_t num_pages = 0;  // that are worth loading
+  Duration kept_patience = Duration::zero();
+};
+
+// The same on all ranks, from what all know.
+Result<Worth> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
+                             const std::vector<int>& owners, const std::vector<Place>& places,
+                             Deadline deadline, const PrefixCheck& check) {
   const bool all_in_memory =
       std::ranges::all_of(places, [](Place place) { return place <= kInMemory; });
-  if (all_in_memory) return std::ssize(owners);
+  if (all_in_memory) return Worth{.num_pages = std::ssize(owners)};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_values(grid.world(), page_seconds(store, check), deadline));
-  if (!ranks.front().knows_rows) return std::ssize(owners);
-  return num_worth_loading(slow_pages(owners, places, ranks, grid.shape().tp),
-                           {.num_tokens = check.num_tokens,
-                            .rows = ranks.front().rows,
-                            .num_owners = grid.shape().cp,
-                            .loads_beside = check.loads_beside,
-                            .least_gain_s = check.least_gain_s});
+  const auto pages = slow_pages(owners, places, ranks, grid.shape().tp);
+  if (!ranks.front().knows_rows) {
+    return Worth{.num_pages = std::ssize(pages),
+                 .kept_patience = patience_for_kept(pages, std::nullopt)};
+  }
+  const RowCost& rows = ranks.front().rows;
+  const int64_t num_pages = num_worth_loading(pages, {.num_tokens = check.num_tokens,
+                                                      .rows = rows,
+                                                      .num_owners = grid.shape().cp,
+                                                      .loads_beside = check.loads_beside,
+                                                      .least_gain_s = check.least_gain_s});
+  return Worth{.num_pages = num_pages,
+               .kept_patience =
+                   patience_for_kept(std::span(pages).first(static_cast<size_t>(num_pages)), rows)};
 }
 
 // Of `keys`, those before the first damaged one. Each thread has every num_threads-th page: pages that
 // lie together, on disk or in one tier, are shared out evenly. The store takes its lock for a page at a
 // time and none while it reads.
 int64_t num_intact(kvstore::KvStore& store, std::span<const PageContentKey> keys,
-                   const PrefixCheck& check) {
+                   const PrefixCheck& check, Duration kept_patience) {
+  const int most = kept_patience > Duration::zero() ? std::min(check.num_threads, kMostDiskReaders)
+                                                    : check.num_threads;
   const auto stride = static_cast<size_t>(
-      std::clamp<int64_t>(std::ssize(keys) / kLeastPages, 1, std::max(1, check.num_threads)));
+      std::clamp<int64_t>(std::ssize(keys) / kLeastPages, 1, std::max(1, most)));
   std::vector<size_t> first_damaged(stride, keys.size());
   const auto check_some = [&](size_t thread) {
     std::vector<PageContentKey> own;
     for (size_t i = thread; i < keys.size(); i += stride) own.push_back(keys[i]);
-    const auto intact = store.check_cached(own, check.pages);
+    const auto intact = store.check_cached(own, check.pages, kept_patience);
     const auto damaged = static_cast<size_t>(std::ranges::find(intact, false) - intact.begin());
     if (damaged < own.size()) first_damaged[thread] = thread + damaged * stride;
   };
@@ -163,21 +180,23 @@ Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& gr
                       gather_places(grid.world(), store.place_cached(keys), deadline));
   auto owners = find_owners(places, grid.shape(), keys.size());
   const int64_t num_found = std::ssize(owners);
-  MR_ASSIGN_OR_RETURN(const int64_t num_worth,
+  MR_ASSIGN_OR_RETURN(const auto worth,
                       agree_on_worth(store, grid, owners, places, deadline, check));
-  owners.resize(static_cast<size_t>(num_worth));
+  owners.resize(static_cast<size_t>(worth.num_pages));
   const int rank = grid.cp().rank();
   const auto found = CachedPrefix::of(owners, keys, rank);
   std::vector<PageContentKey> own_keys;
   for (const auto& cached : found.own) own_keys.push_back(cached.key);
-  const int64_t damaged = num_intact(store, own_keys, check);
+  // The other ranks wait for this one's answer until then.
+  const auto kept_patience = std::min(worth.kept_patience, deadline.left() / 2);
+  const int64_t damaged = num_intact(store, own_keys, check, kept_patience);
   const int64_t own_end = damaged == std::ssize(found.own)
                               ? found.prefix.num_pages()
                               : found.own[static_cast<size_t>(damaged)].page;
   MR_ASSIGN_OR_RETURN(const auto ends, gather_values(grid.world(), own_end, deadline));
   owners.resize(static_cast<size_t>(*std::ranges::min_element(ends)));
   auto cached = CachedPrefix::of(std::move(owners), keys, rank);
-  cached.num_left = num_found - num_worth;
+  cached.num_left = num_found - worth.num_pages;
   return cached;
 }
 
