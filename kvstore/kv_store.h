@@ -240,8 +240,8 @@ class KvStore {
   virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                                  Duration lease) = 0;
   // Keeps pages of a sealed request under these keys when it is gone; where one is known already,
-  // the page that has it stays. Returns how many pages of the prompt are new. kNotFound: the request
-  // is gone, or a page is not its. kInvalidArgument: it has dropped pages.
+  // the page that has it stays, unless nobody holds it and more of it is on disk. Returns how many pages of the prompt
+  // are new. kNotFound: the request is gone, or a page is not its. kInvalidArgument: it has dropped pages.
   virtual Result<int64_t> remember(const std::string& request_id,
                                    std::span<const CachedPage> pages) = 0;
   // Which of these pages this rank remembers, or has kept.

@@ -406,6 +406,7 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
       return error(Errc::kNotFound, "request '{}': page {} is not held", request_id, cached.page);
     }
     PageColumn& column = *table.columns()[static_cast<size_t>(place - table.pages().begin())];
+    if (!column.content_key) forget_slower(cached.key, column);
     if (PageColumn* const known = cache_.find(cached.key); known != nullptr) {
       cache_.touch(*known, table.sequence());
     } else if (!column.content_key) {
@@ -423,6 +424,16 @@ std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> key
   std::vector<bool> found;
   for (const auto& key : keys) found.push_back(cache_.find(key) != nullptr || keeper_.has(key));
   return found;
+}
+
+// A page on disk is computed again where that is faster than to load it: the next prompt need not do so too.
+void TieredKvStore::forget_slower(const PageContentKey& key, PageColumn& again) {
+  PageColumn* const known = cache_.find(key);
+  if (known == nullptr || known->num_requests > 0) return;
+  if (num_on_disk(*known) <= num_on_disk(again)) return;
+  residency_.count_cached(*known, -1);
+  const auto gone = cache_.remove(*known);
+  residency_.free(*known);
 }
 
 // A prompt may have thousands of pages, of hundreds of entries each: the lock is taken for one at a time.

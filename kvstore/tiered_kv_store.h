@@ -128,6 +128,8 @@ class TieredKvStore final : public KvStore {
   // Idle columns that were used before the `before`-th request go until so many pages are available; they are
   // let go by the caller without the lock. False where it does not do; nothing is touched where all of them would not.
   bool make_room(int64_t num_pages, int64_t before, Columns& gone);
+  // An idle column of this key of which more is on disk than of the one that a prompt computed again.
+  void forget_slower(const PageContentKey& key, PageColumn& again);
   int64_t idle_pages() const { return cache_.num_idle() * rows(); }
   void let_go(PageColumn& column);
   std::unique_ptr<Pins> hold_pages(std::shared_ptr<PageTable> table,

@@ -48,21 +48,32 @@ Result<std::vector<Place>> gather_places(comm::Communicator& world,
   return all;
 }
 
-// The context-parallel rank that has each page, up to the first that none has.
+// Where a context-parallel rank has a page: as far away as the farthest of its heads, kNone where one is nowhere.
+Place farthest_place(const std::vector<Place>& places, int tp, int cp_rank, size_t num_pages,
+                     size_t page) {
+  Place farthest = kNone;
+  const auto first = static_cast<size_t>(cp_rank) * static_cast<size_t>(tp);
+  for (size_t rank = first; rank < first + static_cast<size_t>(tp); ++rank) {
+    const Place place = places[rank * num_pages + page];
+    if (place == kNone) return kNone;
+    farthest = std::max(farthest, place);
+  }
+  return farthest;
+}
+
+// The context-parallel rank that has each page nearest, up to the first that none has.
 std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, size_t num_pages) {
-  const auto has = [&](int cp_rank, size_t page) {
-    for (int tp_rank = 0; tp_rank < grid.tp; ++tp_rank) {
-      const auto rank = static_cast<size_t>(cp_rank) * static_cast<size_t>(grid.tp) +
-                        static_cast<size_t>(tp_rank);
-      if (places[rank * num_pages + page] == kNone) return false;
-    }
-    return true;
-  };
   std::vector<int> owners;
   for (size_t page = 0; page < num_pages; ++page) {
-    int owner = 0;
-    while (owner < grid.cp && !has(owner, page)) ++owner;
-    if (owner == grid.cp) break;
+    int owner = -1;
+    Place nearest = kNone;
+    for (int cp_rank = 0; cp_rank < grid.cp; ++cp_rank) {
+      const Place place = farthest_place(places, grid.tp, cp_rank, num_pages, page);
+      if (place == kNone || (owner >= 0 && place >= nearest)) continue;
+      owner = cp_rank;
+      nearest = place;
+    }
+    if (owner < 0) break;
     owners.push_back(owner);
   }
   return owners;

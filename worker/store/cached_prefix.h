@@ -41,7 +41,7 @@ struct PrefixCheck {
 };
 
 // Collective over the world. The longest run of `keys`, from the first on, that the stores hold
-// whole and intact: each page on one context-parallel rank, with the heads of all its
+// whole and intact: each page on one context-parallel rank, the one that has it nearest, with the heads of all its
 // tensor-parallel ranks. Where pages lie on slow tiers it ends where computing the rest is faster
 // (worker/store/prefix_cost.h). `keys` are the same on all ranks; every rank stores its heads. What turns out
 // damaged is forgotten (KvStore::check_cached), and the prefix ends before it. Nothing is held: who

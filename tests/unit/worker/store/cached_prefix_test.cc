@@ -10,6 +10,8 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "kvstore/kv_store.h"
 #include "tests/support/fake_clock.h"
@@ -54,22 +56,22 @@ class CachedPrefixTest : public ::testing::Test {
   }
 
   // Pages of the prompt, computed and remembered by a rank.
-  void remember(int rank, const std::vector<int64_t>& pages) {
+  void remember(int rank, const std::vector<int64_t>& pages, const std::string& id = "a") {
     kvstore::KvStore& store = *stores_[static_cast<size_t>(rank)];
     const auto& geometry = store.geometry();
     const std::vector<std::byte> bytes(static_cast<size_t>(geometry.page_bytes()), std::byte{7});
     const std::vector<float> values(static_cast<size_t>(geometry.head_dim));
-    must(store.begin_request("a", 64 * kNumPages, pages));
+    must(store.begin_request(id, 64 * kNumPages, pages));
     std::vector<kvstore::CachedPage> named;
     for (const int64_t page : pages) {
       for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
-        must(store.write_page("a", {.layer = layer, .page = page}, bytes,
+        must(store.write_page(id, {.layer = layer, .page = page}, bytes,
                               {.min = values, .max = values, .radius = values}));
       }
       named.push_back({.page = page, .key = keys()[static_cast<size_t>(page)]});
     }
-    const auto sealed = store.seal("a", "lease", std::chrono::seconds(60));
-    MR_CHECK(sealed.ok() && store.remember("a", named).ok(), "remember");
+    const auto sealed = store.seal(id, "lease", std::chrono::seconds(60));
+    MR_CHECK(sealed.ok() && store.remember(id, named).ok(), "remember");
   }
   void damage(int rank, int64_t page) {
     const auto pins = stores_[static_cast<size_t>(rank)]->pin_pages("a", "lease", 1, 0, {{page}});
@@ -178,6 +180,20 @@ TEST_F(SlowPrefixTest, EndsWhereComputingIsFasterThanTheDisk) {
   check_.rows = RowCost{.row_s = 1e-12};
   EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
   EXPECT_EQ(num_left_, kNumPages - first_on_disk_);
+}
+
+TEST_F(SlowPrefixTest, TakesAPageFromTheRankThatHasItInMemory) {
+  std::vector<int64_t> on_disk;
+  const auto places = stores_[1]->place_cached(keys());
+  for (const int64_t page : kFirstHalf) {
+    if (places[static_cast<size_t>(page)].share_on_disk > 0) on_disk.push_back(page);
+  }
+  for (const int rank : {2, 3}) remember(rank, on_disk, "b");
+  check_.rows = RowCost{.row_s = 1e-12};
+  std::vector<int> owners(kNumPages, 0);
+  for (const int64_t page : on_disk) owners[static_cast<size_t>(page)] = 1;
+  for (const int64_t page : kSecondHalf) owners[static_cast<size_t>(page)] = 1;
+  EXPECT_EQ(agreed(), owners);
 }
 
 TEST_F(SlowPrefixTest, IsWholeWhereComputingIsSlower) {
