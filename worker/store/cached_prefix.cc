@@ -79,28 +79,31 @@ std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, s
   return owners;
 }
 
-// What a rank needs for a whole page, in all its layers and heads; and what computing takes, as it sees it.
-struct PageSeconds {
-  double disk = 0;
-  double kept = 0;
+// What a rank needs for a whole page, in all its layers and heads; and what it thinks of computing, in which rank 0
+// counts for all.
+struct RankPace {
+  double disk_page_s = 0;
+  double kept_page_s = 0;
   RowCost rows;
   bool knows_rows = false;
+  bool loads_beside = false;
 };
 
-PageSeconds page_seconds(const kvstore::KvStore& store, const PrefixCheck& check) {
+RankPace pace_of(const kvstore::KvStore& store, const PrefixCheck& check) {
   const auto& geometry = store.geometry();
   const double bytes =
       static_cast<double>(geometry.page_bytes()) * geometry.num_layers * geometry.num_kv_heads;
   const auto rates = store.read_rates();
-  return {.disk = bytes / rates.disk,
-          .kept = bytes / rates.kept,
+  return {.disk_page_s = bytes / rates.disk,
+          .kept_page_s = bytes / rates.kept,
           .rows = check.rows.value_or(RowCost()),
-          .knows_rows = check.rows.has_value()};
+          .knows_rows = check.rows.has_value(),
+          .loads_beside = check.loads_beside};
 }
 
 // A page takes as long as the slowest of the tensor-parallel ranks that have its heads.
 std::vector<SlowPage> slow_pages(const std::vector<int>& owners, const std::vector<Place>& places,
-                                 const std::vector<PageSeconds>& ranks, int tp) {
+                                 const std::vector<RankPace>& ranks, int tp) {
   const size_t num_keys = places.size() / ranks.size();
   std::vector<SlowPage> pages;
   for (size_t page = 0; page < owners.size(); ++page) {
@@ -108,8 +111,8 @@ std::vector<SlowPage> slow_pages(const std::vector<int>& owners, const std::vect
     const auto first = static_cast<size_t>(owners[page]) * static_cast<size_t>(tp);
     for (size_t rank = first; rank < first + static_cast<size_t>(tp); ++rank) {
       const Place place = places[rank * num_keys + page];
-      const double on_disk_s = share_on_disk(place) * ranks[rank].disk;
-      slow.read_s = std::max(slow.read_s, place == kKept ? ranks[rank].kept : on_disk_s);
+      const double on_disk_s = share_on_disk(place) * ranks[rank].disk_page_s;
+      slow.read_s = std::max(slow.read_s, place == kKept ? ranks[rank].kept_page_s : on_disk_s);
       slow.load_s = std::max(slow.load_s, on_disk_s);
       slow.kept = slow.kept || place == kKept;
     }
@@ -123,7 +126,8 @@ struct Worth {
   Duration kept_patience = Duration::zero();
 };
 
-// The same on all ranks, from what all know.
+// The same pages on all ranks, from what all have gathered: nothing that a rank alone knows goes into it. The other
+// ranks wait for this one at most until `deadline`, of which reading may take half.
 Result<Worth> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
                              const std::vector<int>& owners, const std::vector<Place>& places,
                              Deadline deadline, const PrefixCheck& check) {
@@ -131,21 +135,22 @@ Result<Worth> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
       std::ranges::all_of(places, [](Place place) { return place <= kInMemory; });
   if (all_in_memory) return Worth{.num_pages = std::ssize(owners)};
   MR_ASSIGN_OR_RETURN(const auto ranks,
-                      gather_values(grid.world(), page_seconds(store, check), deadline));
+                      gather_values(grid.world(), pace_of(store, check), deadline));
   const auto pages = slow_pages(owners, places, ranks, grid.shape().tp);
-  if (!ranks.front().knows_rows) {
+  const auto most_patience = deadline.left() / 2;
+  const RankPace& first = ranks.front();
+  if (!first.knows_rows) {
     return Worth{.num_pages = std::ssize(pages),
-                 .kept_patience = patience_for_kept(pages, std::nullopt)};
+                 .kept_patience = patience_for_kept(pages, std::nullopt, most_patience)};
   }
-  const RowCost& rows = ranks.front().rows;
   const int64_t num_pages = num_worth_loading(pages, {.num_tokens = check.num_tokens,
-                                                      .rows = rows,
+                                                      .rows = first.rows,
                                                       .num_owners = grid.shape().cp,
-                                                      .loads_beside = check.loads_beside,
+                                                      .loads_beside = first.loads_beside,
                                                       .least_gain_s = check.least_gain_s});
+  const auto worth = std::span(pages).first(static_cast<size_t>(num_pages));
   return Worth{.num_pages = num_pages,
-               .kept_patience =
-                   patience_for_kept(std::span(pages).first(static_cast<size_t>(num_pages)), rows)};
+               .kept_patience = patience_for_kept(worth, first.rows, most_patience)};
 }
 
 // Of `keys`, those before the first damaged one. Each thread has every num_threads-th page: pages that
@@ -198,9 +203,7 @@ Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& gr
   const auto found = CachedPrefix::of(owners, keys, rank);
   std::vector<PageContentKey> own_keys;
   for (const auto& cached : found.own) own_keys.push_back(cached.key);
-  // The other ranks wait for this one's answer until then.
-  const auto kept_patience = std::min(worth.kept_patience, deadline.left() / 2);
-  const int64_t damaged = num_intact(store, own_keys, check, kept_patience);
+  const int64_t damaged = num_intact(store, own_keys, check, worth.kept_patience);
   const int64_t own_end = damaged == std::ssize(found.own)
                               ? found.prefix.num_pages()
                               : found.own[static_cast<size_t>(damaged)].page;

@@ -34,9 +34,9 @@ struct PrefixCheck {
   kvstore::CacheCheck pages = kvstore::CacheCheck::kAll;
   int num_threads = 1;
   int64_t num_tokens = 0;  // of the prompt
-  // What computing takes, on rank 0: all go by that. None: all pages that are found are worth loading.
+  // Rank 0's count for all. What computing takes; none: all pages that are found are worth loading.
   std::optional<RowCost> rows = std::nullopt;
-  bool loads_beside = false;  // while the device computes
+  bool loads_beside = false;  // pages, while the device computes
   double least_gain_s = kLeastGainS;
 };
 

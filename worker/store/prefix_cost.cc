@@ -10,9 +10,6 @@ namespace millrace::worker {
 
 namespace {
 
-// Beyond this a request's deadline ends it; keeps Duration within bounds.
-constexpr double kMostPatienceS = 600;
-
 // What each rank has read so far, and the most of them: it never falls.
 class RankSeconds {
  public:
@@ -53,15 +50,16 @@ int64_t num_worth_loading(std::span<const SlowPage> pages, const PrefixTimes& ti
   return prompt_s(std::ssize(pages)) - best_s < times.least_gain_s ? std::ssize(pages) : best;
 }
 
-Duration patience_for_kept(std::span<const SlowPage> pages, const std::optional<RowCost>& rows) {
+Duration patience_for_kept(std::span<const SlowPage> pages, const std::optional<RowCost>& rows,
+                           Duration most) {
   const auto first = std::ranges::find_if(pages, &SlowPage::kept);
   if (first == pages.end()) return Duration::zero();
-  if (!rows) return kUnmeasuredPatience;
+  if (!rows) return std::min(most, kUnmeasuredPatience);
   const double computing_s = rows->seconds((first - pages.begin()) * kPageTokens,
                                            std::ssize(pages) * int64_t{kPageTokens});
-  return std::max(kLeastPatience,
-                  std::chrono::duration_cast<Duration>(
-                      std::chrono::duration<double>(std::min(kMostPatienceS, computing_s))));
+  if (computing_s >= seconds(most)) return most;
+  const std::chrono::duration<double> computing(computing_s);
+  return std::min(most, std::max(kLeastPatience, std::chrono::duration_cast<Duration>(computing)));
 }
 
 }  // namespace millrace::worker

@@ -45,7 +45,9 @@ inline constexpr Duration kLeastPatience = std::chrono::milliseconds(100);
 // Where nobody knows what computing takes.
 inline constexpr Duration kUnmeasuredPatience = std::chrono::seconds(10);
 
-// For how long reading kept ones of these pages may go on: no longer than to compute what is behind the first of them.
-Duration patience_for_kept(std::span<const SlowPage> pages, const std::optional<RowCost>& rows);
+// For how long reading kept ones of these pages may go on: no longer than to compute what is behind the first of them,
+// and than `most`.
+Duration patience_for_kept(std::span<const SlowPage> pages, const std::optional<RowCost>& rows,
+                           Duration most);
 
 }  // namespace millrace::worker

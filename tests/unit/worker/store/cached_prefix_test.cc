@@ -9,11 +9,14 @@
 #include <functional>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvstore/kv_store.h"
+#include "kvstore/read_meter.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
 
@@ -21,6 +24,7 @@ namespace millrace::worker {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Gt;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -78,15 +82,16 @@ class CachedPrefixTest : public ::testing::Test {
     const_cast<std::byte&>((*pins)->pages()[0].bytes[3]) ^= std::byte{1};
   }
 
-  // What every rank finds: who holds each page. All must say the same.
+  // What every rank finds: who holds each page. All must say the same, and how many they leave.
   std::vector<int> agreed() {
-    std::set<std::vector<int>> answers;
+    std::set<std::pair<std::vector<int>, int64_t>> answers;
     std::mutex mutex;
     test::run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
       auto& store = *stores_[static_cast<size_t>(world->rank())];
       const auto grid = RankGrid::create(std::move(world), kGrid, Deadline::after(kTimeout));
       MR_CHECK(grid.ok(), "{}", grid.error().to_string());
-      const auto found = agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout), check_);
+      const auto& check = grid->world().rank() == 0 ? check_ : others_.value_or(check_);
+      const auto found = agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout), check);
       MR_CHECK(found.ok(), "{}", found.error().to_string());
       for (const auto& own : found->own) {
         MR_CHECK(found->prefix.owners[static_cast<size_t>(own.page)] == grid->cp().rank() &&
@@ -94,11 +99,11 @@ class CachedPrefixTest : public ::testing::Test {
                  "page {}", own.page);
       }
       const std::lock_guard lock(mutex);
-      answers.insert(found->prefix.owners);
-      num_left_ = found->num_left;
+      answers.emplace(found->prefix.owners, found->num_left);
     });
     EXPECT_EQ(answers.size(), 1u);
-    return *answers.begin();
+    num_left_ = answers.begin()->second;
+    return answers.begin()->first;
   }
 
   static void must(const Result<void>& done) {
@@ -107,7 +112,8 @@ class CachedPrefixTest : public ::testing::Test {
 
   ::millrace::testing::FakeClock clock_;
   PrefixCheck check_;
-  int64_t num_left_ = 0;  // as the rank has it that answered last
+  std::optional<PrefixCheck> others_;  // of all ranks but the first, where it is another
+  int64_t num_left_ = 0;               // behind what was agreed on last
   std::array<std::unique_ptr<kvstore::KvStore>, 4>
       stores_;  // by world rank: cp_rank * tp + tp_rank
 };
@@ -204,6 +210,32 @@ TEST_F(SlowPrefixTest, IsWholeWhereComputingIsSlower) {
 
 TEST_F(SlowPrefixTest, IsWholeWhereNobodyKnowsWhatComputingTakes) {
   EXPECT_THAT(agreed(), SizeIs(kNumPages));
+}
+
+TEST_F(SlowPrefixTest, RankZerosTimesOfComputingCountForAll) {
+  others_ = check_;
+  check_.rows = RowCost{.row_s = 1};
+  others_->rows = RowCost{.row_s = 1e-12};
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+  std::swap(check_, *others_);
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  others_->rows.reset();
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  std::swap(check_, *others_);
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+}
+
+// To read a page twice takes longer than to compute it, to read it once does not.
+TEST_F(SlowPrefixTest, WhetherRankZeroLoadsBesideComputingCountsForAll) {
+  const auto& geometry = stores_[0]->geometry();
+  const double page_s = static_cast<double>(geometry.num_layers * geometry.page_bytes()) /
+                        kvstore::kUnmeasuredBytesPerS;
+  check_.rows = RowCost{.row_s = 1.5 * page_s / 64};
+  others_ = check_;
+  others_->loads_beside = true;
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  std::swap(check_, *others_);
+  EXPECT_THAT(agreed(), SizeIs(Gt(static_cast<size_t>(first_on_disk_))));
 }
 
 TEST_F(SlowPrefixTest, DamageIsNotCountedAsLeft) {

@@ -127,19 +127,29 @@ TEST(NumWorthLoading, IsNoSlowerThanAnyOtherEnd) {
   }
 }
 
+constexpr Duration kMost = std::chrono::minutes(10);
+
 TEST(PatienceForKept, IsWhatComputingTakesFromTheFirstKeptPageOn) {
   auto pages = pages_of(0, 0);
-  EXPECT_EQ(patience_for_kept(pages, kFlat), Duration::zero());
+  EXPECT_EQ(patience_for_kept(pages, kFlat, kMost), Duration::zero());
   pages[22].kept = true;
-  EXPECT_NEAR(seconds(patience_for_kept(pages, kFlat)), 10 * kComputeS, 1e-6);
+  EXPECT_NEAR(seconds(patience_for_kept(pages, kFlat, kMost)), 10 * kComputeS, 1e-6);
 }
 
-TEST(PatienceForKept, OutlastsAPauseOfTheDiskAndHasAnEnd) {
+TEST(PatienceForKept, OutlastsAPauseOfTheDisk) {
   auto pages = pages_of(0, 0);
   pages[0].kept = true;
-  EXPECT_EQ(patience_for_kept(pages, RowCost{}), kLeastPatience);
-  EXPECT_EQ(patience_for_kept(pages, std::nullopt), kUnmeasuredPatience);
-  EXPECT_EQ(patience_for_kept(pages, RowCost{.row_s = 1e300}), std::chrono::minutes(10));
+  EXPECT_EQ(patience_for_kept(pages, RowCost{}, kMost), kLeastPatience);
+  EXPECT_EQ(patience_for_kept(pages, std::nullopt, kMost), kUnmeasuredPatience);
+}
+
+TEST(PatienceForKept, EndsBeforeTheOtherRanksDo) {
+  constexpr Duration kShort = std::chrono::milliseconds(1);
+  auto pages = pages_of(0, 0);
+  pages[0].kept = true;
+  EXPECT_EQ(patience_for_kept(pages, RowCost{.row_s = 1e300}, kMost), kMost);
+  EXPECT_EQ(patience_for_kept(pages, RowCost{}, kShort), kShort);
+  EXPECT_EQ(patience_for_kept(pages, std::nullopt, kShort), kShort);
 }
 
 }  // namespace
