@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -203,6 +204,18 @@ TEST_F(KeptReadingTest, AStoreEndsWhileAReadHangs) {
   start(nullptr);
   EXPECT_THAT(read_for(kPatience), Each(true));
   expect_prefix();
+}
+
+// The weight of two seconds is 1 - exp(-4): read_meter.cc.
+TEST_F(KeptReadingTest, HowFastTheFilesComeIsMeasured) {
+  const auto disk = std::make_shared<HangingDisk>(4);
+  disk->let_go();
+  start(disk);
+  EXPECT_THAT(read_for(3 * kPatience), Each(true));
+  const double measured = static_cast<double>(store_->stats().kept_bytes) / 2;
+  const double expected =
+      kUnmeasuredBytesPerS + (1 - std::exp(-4)) * (measured - kUnmeasuredBytesPerS);
+  EXPECT_NEAR(store_->read_rates().kept, expected, 1);
 }
 
 TEST_F(KeptReadingTest, AHangMakesTheFilesSlow) {

@@ -144,6 +144,26 @@ TEST_F(KvStoreKeptTest, NoRoomForThePrefixLeavesItForLater) {
   EXPECT_TRUE(begin("b", 2).ok());
 }
 
+// Use is noted in the files by the thread that tends the store, before that saves the next column.
+TEST_F(KvStoreKeptTest, APrefixThatAPromptBeginsWithStaysLongerThanOthers) {
+  for (const bool used : {false, true}) {
+    kept_bytes_ = 1 << 20;
+    restart();
+    leave("a", 1, 'a');
+    tend();
+    kept_bytes_ = 2 * store_->stats().kept_bytes + store_->stats().kept_bytes / 2;  // two columns
+    leave("b", 1, 'b');
+    tend();
+    restart();
+    if (used) expect_prefix("a", 'a', 1);
+    leave("c", 1, 'c');
+    tend();
+    EXPECT_EQ(num_found('a', 1), used ? 1 : 0);
+    EXPECT_EQ(num_found('b', 1), used ? 0 : 1);
+    identity_ += "'";
+  }
+}
+
 TEST_F(KvStoreKeptTest, FilesOfAnotherModelAreNotUsed) {
   restart();
   leave("a", 3, 'a');

@@ -118,6 +118,7 @@ TEST_F(KvStorePrefixTest, APageThatIsComputedAgainInMemoryTakesThePlaceOfOneOnDi
   EXPECT_EQ(store_->stats().pages_available, all_room);
   EXPECT_EQ(store_->stats().cached_pages, 2 * kRows);
   EXPECT_EQ(store_->stats().idle_cached_pages, 2 * kRows);
+  for (const TierUse& tier : store_->stats().tiers) EXPECT_EQ(tier.slots_cached, tier.slots_used);
   ASSERT_TRUE(begin_behind("d", 3, 'a', 2).ok());
   {
     const auto pins = store_->pin_prefix("d", 1, 4, consecutive_pages(0, 2));

@@ -43,21 +43,21 @@ std::vector<PageContentKey> keys() {
 
 class CachedPrefixTest : public ::testing::Test {
  protected:
-  CachedPrefixTest() { make_stores(/*host_slots=*/40); }
+  CachedPrefixTest() {
+    for (int rank = 0; rank < 4; ++rank) make_store(rank, /*host_slots=*/40, /*disk_slots=*/0);
+  }
 
-  void make_stores(int64_t host_slots, int64_t disk_slots = 0) {
-    for (auto& store : stores_) {
-      const kvstore::KvGeometry geometry{.num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
-      auto made =
-          kvstore::make_kv_store({.host_bytes = host_slots * geometry.page_bytes() +
-                                                (host_slots + disk_slots) * geometry.record_bytes(),
-                                  .disk_bytes = disk_slots * geometry.page_bytes(),
-                                  .disk_directory = disk_slots > 0 ? ::testing::TempDir() : "",
-                                  .geometry = geometry},
-                                 clock_);
-      MR_CHECK(made.ok(), "{}", made.error().to_string());
-      store = std::move(*made);
-    }
+  void make_store(int rank, int64_t host_slots, int64_t disk_slots) {
+    const kvstore::KvGeometry geometry{.num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
+    auto made =
+        kvstore::make_kv_store({.host_bytes = host_slots * geometry.page_bytes() +
+                                              (host_slots + disk_slots) * geometry.record_bytes(),
+                                .disk_bytes = disk_slots * geometry.page_bytes(),
+                                .disk_directory = disk_slots > 0 ? ::testing::TempDir() : "",
+                                .geometry = geometry},
+                               clock_);
+    MR_CHECK(made.ok(), "{}", made.error().to_string());
+    stores_[static_cast<size_t>(rank)] = std::move(*made);
   }
 
   // Pages of the prompt, computed and remembered by a rank.
@@ -165,18 +165,20 @@ TEST_F(CachedPrefixTest, PagesInMemoryCanBeLeftToWhoLoadsThem) {
   EXPECT_THAT(agreed(), ElementsAre(0));
 }
 
-class SlowPrefixTest : public CachedPrefixTest {
+class SlowPrefixTest : public CachedPrefixTest, public ::testing::WithParamInterface<int> {
  protected:
-  // The second tensor-parallel rank of the first two has the end of the prompt's pages on disk.
+  // One of the first two, tensor-parallel, ranks has the end of its pages on disk.
   SlowPrefixTest() {
-    make_stores(/*host_slots=*/24, /*disk_slots=*/40);
+    make_store(GetParam(), /*host_slots=*/24, /*disk_slots=*/40);
     for (const int rank : {0, 1}) remember(rank, kFirstHalf);
     for (const int rank : {2, 3}) remember(rank, kSecondHalf);
-    const auto places = stores_[1]->place_cached(keys());
+    const auto places = slow_store().place_cached(keys());
     while (places[static_cast<size_t>(first_on_disk_)].share_on_disk == 0) ++first_on_disk_;
     check_.num_tokens = 64 * kNumPages + 1;
     check_.least_gain_s = 0;
   }
+
+  kvstore::KvStore& slow_store() { return *stores_[static_cast<size_t>(GetParam())]; }
 
   static inline const std::vector<int64_t> kFirstHalf = {0, 1, 2,  3,  4,  5,  6,  7,
                                                          8, 9, 10, 11, 12, 13, 14, 15};
@@ -184,7 +186,9 @@ class SlowPrefixTest : public CachedPrefixTest {
   int64_t first_on_disk_ = 0;
 };
 
-TEST_F(SlowPrefixTest, EndsWhereComputingIsFasterThanTheDisk) {
+INSTANTIATE_TEST_SUITE_P(OnRank, SlowPrefixTest, ::testing::Values(0, 1));
+
+TEST_P(SlowPrefixTest, EndsWhereComputingIsFasterThanTheDisk) {
   ASSERT_GT(first_on_disk_, 0);
   ASSERT_LT(first_on_disk_, 16);
   check_.rows = RowCost{.row_s = 1e-12};
@@ -192,9 +196,9 @@ TEST_F(SlowPrefixTest, EndsWhereComputingIsFasterThanTheDisk) {
   EXPECT_EQ(num_left_, kNumPages - first_on_disk_);
 }
 
-TEST_F(SlowPrefixTest, TakesAPageFromTheRankThatHasItInMemory) {
+TEST_P(SlowPrefixTest, TakesAPageFromTheRankThatHasItInMemory) {
   std::vector<int64_t> on_disk;
-  const auto places = stores_[1]->place_cached(keys());
+  const auto places = slow_store().place_cached(keys());
   for (const int64_t page : kFirstHalf) {
     if (places[static_cast<size_t>(page)].share_on_disk > 0) on_disk.push_back(page);
   }
@@ -206,17 +210,17 @@ TEST_F(SlowPrefixTest, TakesAPageFromTheRankThatHasItInMemory) {
   EXPECT_EQ(agreed(), owners);
 }
 
-TEST_F(SlowPrefixTest, IsWholeWhereComputingIsSlower) {
+TEST_P(SlowPrefixTest, IsWholeWhereComputingIsSlower) {
   check_.rows = RowCost{.row_s = 1};
   EXPECT_THAT(agreed(), SizeIs(kNumPages));
   EXPECT_EQ(num_left_, 0);
 }
 
-TEST_F(SlowPrefixTest, IsWholeWhereNobodyKnowsWhatComputingTakes) {
+TEST_P(SlowPrefixTest, IsWholeWhereNobodyKnowsWhatComputingTakes) {
   EXPECT_THAT(agreed(), SizeIs(kNumPages));
 }
 
-TEST_F(SlowPrefixTest, RankZerosTimesOfComputingCountForAll) {
+TEST_P(SlowPrefixTest, RankZerosTimesOfComputingCountForAll) {
   others_ = check_;
   check_.rows = RowCost{.row_s = 1};
   others_->rows = RowCost{.row_s = 1e-12};
@@ -230,7 +234,7 @@ TEST_F(SlowPrefixTest, RankZerosTimesOfComputingCountForAll) {
 }
 
 // To read a page twice takes longer than to compute it, to read it once does not.
-TEST_F(SlowPrefixTest, WhetherRankZeroLoadsBesideComputingCountsForAll) {
+TEST_P(SlowPrefixTest, WhetherRankZeroLoadsBesideComputingCountsForAll) {
   const auto& geometry = stores_[0]->geometry();
   const double page_s = static_cast<double>(geometry.num_layers * geometry.page_bytes()) /
                         kvstore::kUnmeasuredBytesPerS;
@@ -243,7 +247,7 @@ TEST_F(SlowPrefixTest, WhetherRankZeroLoadsBesideComputingCountsForAll) {
   EXPECT_THAT(agreed(), SizeIs(Gt(static_cast<size_t>(first_on_disk_))));
 }
 
-TEST_F(SlowPrefixTest, DamageIsNotCountedAsLeft) {
+TEST_P(SlowPrefixTest, DamageIsNotCountedAsLeft) {
   check_.rows = RowCost{.row_s = 1};
   damage(0, 3);
   EXPECT_THAT(agreed(), SizeIs(3));
