@@ -9,6 +9,7 @@
 #include "decode/device_cache.h"
 #include "decode/pool/read_dtype.h"
 #include "decode/pulled_cache.h"
+#include "decode/warm_up.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kvclient/manifest/manifest.h"
@@ -86,11 +87,24 @@ class RankRun {
         stored == DType::kBFloat16 || (stored == DType::kFloat16 && node_.options.gpu);
     const DType on_device = node_.options.gpu ? DType::kBFloat16 : DType::kFloat32;
     MR_RETURN_IF_ERROR(load_weights(half ? stored : on_device));
-    if (const int64_t bytes = node_.options.progressive.host_memory_bytes;
-        bytes > 0 && node_.options.gpu) {
-      MR_ASSIGN_OR_RETURN(memory_, device_->allocate_host(bytes));
-    }
+    if (node_.options.gpu) MR_RETURN_IF_ERROR(prepare_gpu());
     if (++node_.num_loaded == tp_.size() && node_.options.on_loaded) node_.options.on_loaded();
+    return {};
+  }
+
+  Result<void> prepare_gpu() {
+    const auto& progressive = node_.options.progressive;
+    if (node_.options.max_tokens > 1) {
+      std::unique_ptr<kernels::Device> ahead;
+      if (progressive.predict) {
+        MR_ASSIGN_OR_RETURN(ahead, kernels::make_cuda_device({.index = *node_.options.gpu}));
+      }
+      MR_RETURN_IF_ERROR(make_generator());
+      MR_RETURN_IF_ERROR(warm_up(*device_, ahead.get(), *weights_, *generator_, node_.deadline));
+    }
+    if (progressive.host_memory_bytes > 0) {
+      MR_ASSIGN_OR_RETURN(memory_, device_->allocate_host(progressive.host_memory_bytes));
+    }
     return {};
   }
 
@@ -119,6 +133,7 @@ class RankRun {
       return error(Errc::kUnsupported, "{} does not compute in {}", device_->info().name,
                    dtype_name(dtype));
     }
+    generator_.reset();
     weights_.reset();
     MR_ASSIGN_OR_RETURN(weights_,
                         model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},
@@ -135,8 +150,12 @@ class RankRun {
       MR_ASSIGN_OR_RETURN(mlp_,
                           PredictedMlp::open(options.mlp, *weights_, options.threads_per_rank));
     }
-    MR_ASSIGN_OR_RETURN(
-        generator_, model::Generator::create(*device_, *weights_, tp_, alone_, options.max_tokens));
+    return generator_ ? Result<void>() : make_generator();
+  }
+
+  Result<void> make_generator() {
+    MR_ASSIGN_OR_RETURN(generator_, model::Generator::create(*device_, *weights_, tp_, alone_,
+                                                             node_.options.max_tokens));
     return {};
   }
 

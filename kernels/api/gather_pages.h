@@ -14,9 +14,9 @@ struct HostPage {
   uint64_t checksum = 0;             // common/checksum.h
 };
 
-// 4 MiB of 32 KiB pages. Their addresses and checksums, 2 KiB, travel with the launch of a kernel, whose
-// parameters may have 4 KiB on every driver.
-inline constexpr int64_t kMaxGatheredPages = 128;
+// 8 MiB of 16 KiB pages. Their addresses and checksums, 8 KiB, travel with the launch of a kernel, whose
+// parameters may have 32 KiB (CUDA 12.1 and up, compute capability 7.0 and up).
+inline constexpr int64_t kMaxGatheredPages = 512;
 
 // The first half of page i (its keys) goes to k + i * page_bytes / 2, the second to v + the same.
 struct GatherPagesParams {

@@ -41,10 +41,6 @@ bool runs_our_kernels(int index) {
 // (docs/notebook/service.md).
 constexpr int64_t kPooledBytes = int64_t{16} << 20;
 
-// Gathers at once, each on one multiprocessor: four of them bring no more, and two 5 % less
-// (docs/notebook/prefix-on-gpus.md).
-constexpr size_t kNumGathers = 3;
-
 // Of the GPU, or of its instance where it is divided: what nvidia-smi shows, without the dashes.
 std::string uuid_of(const cudaDeviceProp& properties) {
   std::string text;
@@ -158,7 +154,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CopyLane> make_copy_lane() override {
     use();
     return std::make_unique<cuda::CudaCopyLane>(
-        index_, stream_.get(), gathers_[num_lanes_++ % kNumGathers].get(), locked_);
+        index_, stream_.get(), gathers_[num_lanes_++ % gathers_.size()].get(), locked_);
   }
   std::optional<GpuStream> gpu_stream() const override {
     return GpuStream{.gpu = index_, .handle = stream_.get()};
@@ -275,7 +271,12 @@ class CudaDevice final : public Device {
   cuda::PinnedMemory pinned_;
   cuda::LockedMemory locked_;
   cuda::Stream stream_;
-  std::array<cuda::Stream, kNumGathers> gathers_;
+  // Gathers at once, each on one multiprocessor: four of them bring no more, and two 5 % less. Where they wait
+  // for a multiprocessor as other kernels do, the first token behind a prefix takes a third longer
+  // (docs/notebook/prefix-on-gpus.md).
+  std::array<cuda::Stream, 3> gathers_ = {cuda::Stream(cuda::Stream::Priority::kHigh),
+                                          cuda::Stream(cuda::Stream::Priority::kHigh),
+                                          cuda::Stream(cuda::Stream::Priority::kHigh)};
   size_t num_lanes_ = 0;
   cuda::UploadRing uploads_;
   cuda::EventRing marks_{kMarksKept};

@@ -8,26 +8,32 @@
 
 namespace millrace::worker {
 
-// 4 MiB at 32 KiB a page: a copy of that size runs at the full speed of the bus, and a layer of
-// 32,768 tokens and 8 heads still keeps eight threads busy.
-inline constexpr int64_t kChunkPages = 128;
-
 struct PageChunk {
   int32_t head = 0;
   int64_t first = 0;  // into the layer's pages
   int64_t count = 0;
 };
 
-inline int64_t num_page_chunks(int32_t num_heads, int64_t num_pages) {
-  return num_heads * ceil_div(num_pages, kChunkPages);
-}
+class PageChunks {
+ public:
+  // `num_pages` of each head; `chunk_pages` of a chunk, but for the last of a head.
+  PageChunks(int32_t num_heads, int64_t num_pages, int64_t chunk_pages)
+      : num_heads_(num_heads), num_pages_(num_pages), chunk_pages_(chunk_pages) {}
 
-inline PageChunk page_chunk(int64_t i, int64_t num_pages) {
-  const int64_t chunks_per_head = ceil_div(num_pages, kChunkPages);
-  const int64_t first = i % chunks_per_head * kChunkPages;
-  return {.head = static_cast<int32_t>(i / chunks_per_head),
-          .first = first,
-          .count = std::min(kChunkPages, num_pages - first)};
-}
+  int64_t count() const { return num_heads_ * of_head(); }
+  PageChunk operator[](int64_t i) const {
+    const int64_t first = i % of_head() * chunk_pages_;
+    return {.head = static_cast<int32_t>(i / of_head()),
+            .first = first,
+            .count = std::min(chunk_pages_, num_pages_ - first)};
+  }
+
+ private:
+  int64_t of_head() const { return ceil_div(num_pages_, chunk_pages_); }
+
+  int32_t num_heads_;
+  int64_t num_pages_;
+  int64_t chunk_pages_;
+};
 
 }  // namespace millrace::worker

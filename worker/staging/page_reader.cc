@@ -16,7 +16,11 @@ namespace {
 // For the device to be through with what is overwritten: a layer's computation, at most.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
 
-static_assert(kChunkPages <= kernels::kMaxGatheredPages);
+// 8 MiB, one launch of the kernel that gathers: with 4 MiB the first token behind 131,072 takes 5 to 8 % longer
+// (docs/notebook/prefix-on-gpus.md).
+int64_t pages_of_chunk(const kvstore::KvGeometry& geometry) {
+  return std::clamp((8 << 20) / geometry.page_bytes(), int64_t{1}, kernels::kMaxGatheredPages);
+}
 
 }  // namespace
 
@@ -27,8 +31,9 @@ Result<std::unique_ptr<PageReader>> PageReader::create(kernels::Device& device,
   for (int i = 0; i < std::max(num_threads, 1); ++i) {
     Workspace workspace{.lane = device.make_copy_lane()};
     if (num_threads > 0) {
+      const int64_t page_bytes = store.geometry().page_bytes();
       MR_ASSIGN_OR_RETURN(workspace.pages,
-                          device.allocate_host(kChunkPages * store.geometry().page_bytes()));
+                          device.allocate_host(pages_of_chunk(store.geometry()) * page_bytes));
     }
     reader->workspaces_.push_back(std::move(workspace));
   }
@@ -38,11 +43,11 @@ Result<std::unique_ptr<PageReader>> PageReader::create(kernels::Device& device,
 void PageReader::begin(const CachedLayer& layer) {
   layer_ = layer;
   for (Workspace& workspace : workspaces_) workspace.lane->follow();
-  const int64_t num_pages = std::ssize(layer.pages);
-  threads_.begin(num_page_chunks(geometry().num_kv_heads, num_pages),
-                 [this, num_pages](int thread, int64_t i) {
-                   return bring(page_chunk(i, num_pages), workspaces_[static_cast<size_t>(thread)]);
-                 });
+  const PageChunks chunks(geometry().num_kv_heads, std::ssize(layer.pages),
+                          pages_of_chunk(geometry()));
+  threads_.begin(chunks.count(), [this, chunks](int thread, int64_t i) {
+    return bring(chunks[i], workspaces_[static_cast<size_t>(thread)]);
+  });
 }
 
 Result<void> PageReader::wait(Deadline deadline) {
@@ -96,7 +101,7 @@ bool PageReader::reached(Pages pages, const kernels::CopyLane& lane) {
 
 // The pages stay pinned until the device has read them.
 Result<void> PageReader::gather(const PageChunk& chunk, Pages pages, kernels::CopyLane& lane) {
-  std::array<kernels::HostPage, kChunkPages> table;
+  std::array<kernels::HostPage, kernels::kMaxGatheredPages> table;
   std::ranges::transform(pages, table.begin(), [](const auto& page) {
     return kernels::HostPage{.bytes = page.bytes.data(), .checksum = page.checksum};
   });

@@ -60,8 +60,8 @@ class PageWriter {
   // What one thread works with.
   struct Workspace {
     std::unique_ptr<kernels::CopyLane> lane;
-    kernels::HostBuffer pages;    // [kChunkPages, page bytes]
-    kernels::HostBuffer digests;  // [3, kChunkPages, head_dim]
+    kernels::HostBuffer pages;    // [pages of a chunk, page bytes]
+    kernels::HostBuffer digests;  // [3, pages of a chunk, head_dim]
   };
   PageWriter(kvstore::KvStore& store, const kvstore::KvGeometry& geometry, int num_threads)
       : store_(store), geometry_(geometry), threads_(num_threads) {}

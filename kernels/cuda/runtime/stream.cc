@@ -5,8 +5,11 @@
 
 namespace millrace::kernels::cuda {
 
-Stream::Stream() {
-  MR_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+Stream::Stream(Priority priority) {
+  int least = 0, greatest = 0;
+  MR_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  MR_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                             priority == Priority::kHigh ? greatest : least));
   MR_CUDA_CHECK(cudaEventCreateWithFlags(&reached_, cudaEventDisableTiming));
 }
 

@@ -10,7 +10,9 @@ namespace millrace::kernels::cuda {
 
 class Stream {
  public:
-  Stream();
+  // kHigh: its kernels take multiprocessors as they become free, before those of other streams.
+  enum class Priority { kNormal, kHigh };
+  explicit Stream(Priority priority = Priority::kNormal);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream();

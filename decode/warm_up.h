@@ -1,0 +1,16 @@
+// A token that nobody asked for, so that kernels and libraries are loaded before one is: some 0.2 s on an H100.
+#pragma once
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "model/generator.h"
+
+namespace millrace::decode {
+
+// Behind a prompt of one page of zeros. `ahead`: as DevicePrompt's. `generator`: of the device and the weights,
+// with room for two tokens. On the device's thread. kUnsupported: shapes that the kernels do not take.
+Result<void> warm_up(kernels::Device& device, kernels::Device* ahead,
+                     const model::ModelWeights& weights, model::Generator& generator,
+                     Deadline deadline);
+
+}  // namespace millrace::decode
