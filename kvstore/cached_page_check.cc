@@ -60,7 +60,11 @@ Result<void> CachedPageCheck::read(PageColumn& column, CacheCheck what) const {
                    key.layer, key.kv_head, key.page, column.request_id());
     }
     if (memory.bytes() == 0) memory = AlignedBuffer(io_.page_bytes());
-    MR_RETURN_IF_ERROR(io_.read(tier, slot, page, {memory.as<std::byte>(), page_bytes}));
+    const std::span bytes(memory.as<std::byte>(), page_bytes);
+    if (tier == Tier::kDisk) meter_.begin();
+    const auto done = io_.read(tier, slot, page, bytes);
+    if (tier == Tier::kDisk) meter_.end(std::ssize(bytes));
+    MR_RETURN_IF_ERROR(done);
   }
   return {};
 }

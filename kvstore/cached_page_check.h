@@ -12,14 +12,16 @@
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
+#include "kvstore/read_meter.h"
 
 namespace millrace::kvstore {
 
 class CachedPageCheck {
  public:
-  // All outlive the check; `mutex` guards `residency`, `cache` and the columns.
-  CachedPageCheck(const PageIo& io, Residency& residency, PrefixCache& cache, std::mutex& mutex)
-      : io_(io), residency_(residency), cache_(cache), mutex_(mutex) {}
+  // All outlive the check; `mutex` guards `residency`, `cache` and the columns; `meter` is of the disk tier.
+  CachedPageCheck(const PageIo& io, Residency& residency, PrefixCache& cache, std::mutex& mutex,
+                  ReadMeter& meter)
+      : io_(io), residency_(residency), cache_(cache), mutex_(mutex), meter_(meter) {}
 
   // Of each key, whether its page is remembered and intact. Any thread, several at once.
   std::vector<bool> check(std::span<const PageContentKey> keys, CacheCheck what);
@@ -36,6 +38,7 @@ class CachedPageCheck {
   Residency& residency_;
   PrefixCache& cache_;
   std::mutex& mutex_;
+  ReadMeter& meter_;
   int64_t num_damaged_ = 0;
 };
 

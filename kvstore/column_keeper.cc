@@ -16,18 +16,24 @@ namespace {
 constexpr const char* kNoRequest = "of an earlier life";
 // A page of a prefix is not among a prompt's last ones (rules/placement.h).
 constexpr int64_t kPagesBehind = 1 << 20;
+// As many as take no longer to touch than a column to save.
+constexpr size_t kTouchesAtOnce = 256;
+// Beyond these the disk does not keep up, and the order of use of some is that of an earlier prompt.
+constexpr size_t kMostTouches = 1 << 18;
 
 }  // namespace
 
 ColumnKeeper::ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeometry& geometry,
                            PageIo& io, Residency& residency, PrefixCache& cache, std::mutex& mutex,
-                           Reserve reserve)
+                           ReadMeter& meter, const Clock& clock, Reserve reserve)
     : archive_(std::move(archive)),
       geometry_(geometry),
       io_(io),
       residency_(residency),
       cache_(cache),
       mutex_(mutex),
+      meter_(meter),
+      clock_(clock),
       reserve_(std::move(reserve)) {}
 
 ArchiveStats ColumnKeeper::stats() const {
@@ -38,7 +44,22 @@ void ColumnKeeper::remembered(const PageContentKey& key) {
   if (keeps()) to_save_.push_back(key);
 }
 
+bool ColumnKeeper::touch_next() {
+  std::vector<std::pair<PageContentKey, int64_t>> touched;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto count = static_cast<std::ptrdiff_t>(std::min(kTouchesAtOnce, to_touch_.size()));
+    touched.assign(to_touch_.begin(), to_touch_.begin() + count);
+    to_touch_.erase(to_touch_.begin(), to_touch_.begin() + count);
+  }
+  for (const auto& [key, sequence] : touched) archive_->touch(key, sequence);
+  return !touched.empty();
+}
+
+// What was used lately is known before it is asked which column gives way.
 bool ColumnKeeper::save_next() {
+  if (!keeps()) return false;
+  if (touch_next()) return true;
   PageContentKey key{};
   {
     const std::lock_guard lock(mutex_);
@@ -121,71 +142,116 @@ Result<std::span<const std::byte>> ColumnKeeper::page_of(PageEntry& entry,
                entry.column->page());
 }
 
-void ColumnKeeper::bring(std::span<const PageContentKey> keys, int64_t sequence) {
+void ColumnKeeper::bring(std::span<const PageContentKey> keys, int64_t sequence,
+                         Duration patience) {
   if (!keeps()) return;
-  for (const auto& key : keys) {
-    archive_->touch(key, sequence);
-    bool is_cached = false;
-    {
-      const std::lock_guard lock(mutex_);
-      PageColumn* const column = cache_.find(key);
-      is_cached = column != nullptr;
-      // It does not give way to the rest of its own prefix.
-      if (is_cached) cache_.touch(*column, sequence);
-    }
-    if (is_cached) continue;
-    const auto restored = restore(key, sequence);
-    if (restored.ok()) continue;
-    const auto& failure = restored.error();
-    if (failure.code != Errc::kNotFound) {
-      spdlog::warn("kvstore: a prefix that was kept is computed again: {}", failure.to_string());
-    }
-    return;  // nothing behind it is of use
+  const auto missing = use(keys, sequence);
+  if (missing.empty() || patience <= Duration::zero() || !answers()) return;
+  meter_.begin();
+  const int64_t num_read = read(missing, sequence, clock_.now() + patience);
+  meter_.end(num_read * archive_->stats().slot_bytes);
+  if (!answers() && !told_.exchange(true)) {
+    spdlog::warn(
+        "kvstore: a read of prefixes that were kept did not return in time: none are read until it "
+        "does");
   }
 }
 
-Result<void> ColumnKeeper::restore(const PageContentKey& key, int64_t sequence) {
-  if (!has(key)) return error(Errc::kNotFound, "a page is not remembered");
-  const auto num_rows = int64_t{geometry_.num_layers} * geometry_.num_kv_heads;
-  MR_RETURN_IF_ERROR(reserve_(num_rows, sequence));
-  std::shared_ptr<PageColumn> column;
+std::vector<PageContentKey> ColumnKeeper::use(std::span<const PageContentKey> keys,
+                                              int64_t sequence) {
+  std::vector<PageContentKey> missing;
+  const std::lock_guard lock(mutex_);
+  for (const auto& key : keys) {
+    if (PageColumn* const column = cache_.find(key); column != nullptr) {
+      cache_.touch(*column, sequence);  // it does not give way to the rest of its own prefix
+    } else if (has(key)) {
+      missing.push_back(key);
+    } else {
+      break;  // nothing behind it is of use
+    }
+    if (to_touch_.size() < kMostTouches) to_touch_.emplace_back(key, sequence);
+  }
+  return missing;
+}
+
+// Room comes first: what there is none for need not be read.
+int64_t ColumnKeeper::read(std::span<const PageContentKey> keys, int64_t sequence,
+                           TimePoint until) {
+  auto room = reserve_(num_rows(), sequence);
+  if (!room.ok()) {
+    tell_of(room.error());
+    return 0;
+  }
+  ColumnReading reading(archive_, {keys.begin(), keys.end()}, clock_, until, num_left_);
+  int64_t num_read = 0;
+  while (room.ok()) {
+    const auto restored = restore(reading, sequence);
+    if (!restored.ok()) {
+      tell_of(restored.error());
+      return num_read;
+    }
+    if (++num_read == std::ssize(keys)) return num_read;
+    room = reserve_(num_rows(), sequence);
+  }
+  tell_of(room.error());
+  return num_read;
+}
+
+void ColumnKeeper::tell_of(const Error& failure) {
+  if (failure.code == Errc::kNotFound) return;
+  if (failure.code != Errc::kDeadlineExceeded) {
+    spdlog::warn("kvstore: a prefix that was kept is computed again: {}", failure.to_string());
+    return;
+  }
+  spdlog::debug("kvstore: the rest of a prefix that was kept is computed: {}", failure.message);
+  const std::lock_guard lock(mutex_);
+  ++num_late_;
+}
+
+Result<void> ColumnKeeper::restore(ColumnReading& reading, int64_t sequence) {
+  auto kept = reading.next();
+  if (kept.ok()) return place(*kept, sequence);
+  const std::lock_guard lock(mutex_);
+  residency_.unreserve(num_rows());
+  return kept.error();
+}
+
+Result<void> ColumnKeeper::place(const ColumnReading::Column& kept, int64_t sequence) {
+  const auto column = std::make_shared<PageColumn>(kNoRequest, geometry_, kept.page,
+                                                   kept.page + kPagesBehind, sequence);
+  auto placed = take_table(*column, kept);
   std::vector<PageSlots> slots;
-  auto loaded = archive_->load(
-      key,
-      [&](const PrefixArchive::Table& table) -> Result<void> {
-        column = std::make_shared<PageColumn>(kNoRequest, geometry_, table.page,
-                                              table.page + kPagesBehind, sequence);
-        MR_RETURN_IF_ERROR(take_table(*column, table));
-        const std::lock_guard lock(mutex_);
-        for (PageEntry& entry : column->entries()) {
-          entry.state = PageState::kWriting;
-          slots.push_back(residency_.take_for_write(entry));
-        }
-        return {};
-      },
-      [&](int64_t row, std::span<const std::byte> bytes) {
-        return io_.write(slots[static_cast<size_t>(row)], bytes);
-      });
-  if (loaded.ok()) {
-    adopt(key, *column, slots);
-    return {};
+  {
+    const std::lock_guard lock(mutex_);
+    for (PageEntry& entry : column->entries()) {
+      entry.state = PageState::kWriting;
+      slots.push_back(residency_.take_for_write(entry));
+    }
+  }
+  const int64_t page_bytes = io_.page_bytes();
+  for (size_t row = 0; placed.ok() && row < slots.size(); ++row) {
+    placed =
+        io_.write(slots[row], {kept.pages.as<std::byte>() + static_cast<int64_t>(row) * page_bytes,
+                               static_cast<size_t>(page_bytes)});
+  }
+  if (placed.ok()) {
+    adopt(kept.key, *column, slots);
+    return placed;
   }
   const std::lock_guard lock(mutex_);
-  if (slots.empty()) residency_.unreserve(num_rows);
   for (const auto& taken : slots) residency_.give_back(taken);
-  return loaded;
+  return placed;
 }
 
-Result<void> ColumnKeeper::take_table(PageColumn& column, const PrefixArchive::Table& table) const {
+Result<void> ColumnKeeper::take_table(PageColumn& column, const ColumnReading::Column& kept) const {
   const auto digests = column.digests();
-  if (table.digests.size() != digests.size() ||
-      std::ssize(table.checksums) != column.num_entries()) {
+  if (kept.digests.size() != digests.size() || std::ssize(kept.checksums) != column.num_entries()) {
     return error(Errc::kInternal, "a column of {} pages kept as one of {}", column.num_entries(),
-                 table.checksums.size());
+                 kept.checksums.size());
   }
-  std::ranges::copy(table.digests, digests.begin());
-  for (size_t row = 0; row < table.checksums.size(); ++row) {
-    column.entries()[row].checksum = table.checksums[row];
+  std::ranges::copy(kept.digests, digests.begin());
+  for (size_t row = 0; row < kept.checksums.size(); ++row) {
+    column.entries()[row].checksum = kept.checksums[row];
   }
   return {};
 }
@@ -203,6 +269,7 @@ void ColumnKeeper::adopt(const PageContentKey& key, PageColumn& column,
     entry.state = PageState::kWritten;
     residency_.settle(entry, slots[row]);
   }
+  ++num_restored_;
   column.sealed = true;
   column.num_requests = 1;
   cache_.insert(key, column);

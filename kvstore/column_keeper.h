@@ -2,9 +2,11 @@
 // those that the archive alone has. None of it is done where there is no archive.
 //
 // Threads: any. Pages are copied outside the store's lock, pinned when they are saved and known to nobody else when they
-// are restored.
+// are restored. Files are written by the thread that saves, and read by threads that bring() can leave: no prompt waits
+// for a disk that hangs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -12,16 +14,19 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/content/page_keys.h"
 #include "common/result.h"
+#include "kvstore/archive/column_reading.h"
 #include "kvstore/archive/prefix_archive.h"
 #include "kvstore/pages/page_column.h"
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
+#include "kvstore/read_meter.h"
 
 namespace millrace::kvstore {
 
@@ -31,9 +36,11 @@ class ColumnKeeper {
   // request give way. Without the store's lock.
   using Reserve = std::function<Result<void>(int64_t num_pages, int64_t sequence)>;
 
-  // All but `archive`, which may be null, outlive the keeper; `mutex` guards `residency`, `cache` and the columns.
+  // All but `archive`, which may be null, outlive the keeper; `mutex` guards `residency`, `cache` and the columns; `meter`
+  // is of the archive.
   ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeometry& geometry, PageIo& io,
-               Residency& residency, PrefixCache& cache, std::mutex& mutex, Reserve reserve);
+               Residency& residency, PrefixCache& cache, std::mutex& mutex, ReadMeter& meter,
+               const Clock& clock, Reserve reserve);
 
   bool keeps() const { return archive_ != nullptr; }
   bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
@@ -46,29 +53,54 @@ class ColumnKeeper {
   // Those that were used last first, each from the prompt's beginning on, until `deadline`. Returns how many are left.
   int64_t save_all(Deadline deadline);
   // A request, the `sequence`-th, may begin with these: columns that are in the archive alone are brought into the cache
-  // as far as there is room, and all of them are used. What is damaged is forgotten.
-  void bring(std::span<const PageContentKey> keys, int64_t sequence);
+  // as far as there is room and time, and all of them are used. What is damaged is forgotten. Returns when `patience` is
+  // over, whatever the disk does: what was read by then is there.
+  void bring(std::span<const PageContentKey> keys, int64_t sequence, Duration patience);
+  // Not while a read that was left has not come back: nothing else is read then.
+  bool answers() const { return num_left_->load() == 0; }
   // Zeros where there is no archive.
   ArchiveStats stats() const;
+  // Under the store's lock: columns that were brought, and how often time was up before all were.
+  int64_t num_restored() const { return num_restored_; }
+  int64_t num_late() const { return num_late_; }
 
  private:
   void save(const PageContentKey& key);
   // The column is pinned.
   Result<std::span<const std::byte>> page_of(PageEntry& entry, std::span<std::byte> staging) const;
-  Result<void> restore(const PageContentKey& key, int64_t sequence);
-  Result<void> take_table(PageColumn& column, const PrefixArchive::Table& table) const;
+  // The touched ones that wait longest, some at a time. False: there is none.
+  bool touch_next();
+  // Of these the ones that only the archive has, up to the first that nobody has; all are used.
+  std::vector<PageContentKey> use(std::span<const PageContentKey> keys, int64_t sequence);
+  // Of `keys`, as many as come: returns how many.
+  int64_t read(std::span<const PageContentKey> keys, int64_t sequence, TimePoint until);
+  // The next column, for which there is room; that goes where it does not come.
+  Result<void> restore(ColumnReading& reading, int64_t sequence);
+  Result<void> place(const ColumnReading::Column& kept, int64_t sequence);
+  Result<void> take_table(PageColumn& column, const ColumnReading::Column& kept) const;
   void adopt(const PageContentKey& key, PageColumn& column, std::span<const PageSlots> slots);
+  void tell_of(const Error& failure);
+  int64_t num_rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
 
-  const std::unique_ptr<PrefixArchive> archive_;
+  const std::shared_ptr<PrefixArchive> archive_;  // of reads that were left too
   const KvGeometry geometry_;
   PageIo& io_;
   Residency& residency_;
   PrefixCache& cache_;
   std::mutex& mutex_;
+  ReadMeter& meter_;
+  const Clock& clock_;
   const Reserve reserve_;
   std::mutex saving_;                   // taken before mutex_
   bool warned_ = false;                 // guarded by saving_
-  std::deque<PageContentKey> to_save_;  // guarded by mutex_
+  std::deque<PageContentKey> to_save_;  // guarded by mutex_, as all that follows
+  // Columns that requests began with, and which: records are written behind the prompts, as columns are.
+  std::deque<std::pair<PageContentKey, int64_t>> to_touch_;
+  int64_t num_restored_ = 0;
+  int64_t num_late_ = 0;
+  const std::shared_ptr<ColumnReading::NumLeft> num_left_ =
+      std::make_shared<ColumnReading::NumLeft>(0);
+  std::atomic<bool> told_ = false;  // that reads hang
 };
 
 }  // namespace millrace::kvstore

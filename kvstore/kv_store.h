@@ -37,6 +37,7 @@
 // complete yet), kCorrupt (a page read back from disk that does not match its checksum), kIo.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,6 +62,9 @@ inline constexpr int64_t kDefaultReadBytes = int64_t{512} << 20;
 
 // A layer of 131,072 tokens of an 8B model on two ranks.
 inline constexpr int64_t kDefaultReadAheadBytes = int64_t{256} << 20;
+
+// For how long check_cached reads what was kept, of who does not say.
+inline constexpr Duration kDefaultKeptPatience = std::chrono::seconds(10);
 
 // Budgets of the tiers, taken once, at construction (disk: as it is used).
 struct KvStoreConfig {
@@ -152,6 +156,7 @@ struct KvStoreStats {
   int64_t kept_bytes = 0;      // that these take
   int64_t pages_kept = 0;      // written there since start
   int64_t pages_restored = 0;  // read from there since start
+  int64_t late_restores = 0;   // since start, how often time was up before all were
   int64_t requests = 0;        // held
   int64_t leases_active = 0;
   int64_t leases_expired = 0;  // since start
@@ -176,6 +181,19 @@ struct Placement {
 enum class CacheCheck {
   kAll,
   kDisk,  // of pages that lie on disk alone
+};
+
+// Where a page that the store remembers lies, in all layers and kv heads: what is not on disk or kept is in memory.
+struct CachedPlace {
+  bool held = false;  // remembered or kept; the others say nothing where it is not
+  bool kept = false;  // in the files that outlive the process alone
+  double share_on_disk = 0;
+};
+
+// Bytes a second, of pages that are read with their checksums (kvstore/read_meter.h).
+struct ReadRates {
+  double disk = 0;
+  double kept = 0;
 };
 
 class KvStore {
@@ -222,17 +240,21 @@ class KvStore {
   virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                                  Duration lease) = 0;
   // Keeps pages of a sealed request under these keys when it is gone; where one is known already,
-  // the page that has it stays. Returns how many pages of the prompt are new. kNotFound: the request
-  // is gone, or a page is not its. kInvalidArgument: it has dropped pages.
+  // the page that has it stays, unless nobody holds it and more of it is on disk. Returns how many pages of the prompt
+  // are new. kNotFound: the request is gone, or a page is not its. kInvalidArgument: it has dropped pages.
   virtual Result<int64_t> remember(const std::string& request_id,
                                    std::span<const CachedPage> pages) = 0;
   // Which of these pages this rank remembers, or has kept.
   virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
-  // The same, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
+  // Where they lie, kept ones while their files answer, and how fast they came of late from where reading takes time.
+  virtual std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const = 0;
+  virtual ReadRates read_rates() const = 0;
+  // As find_cached, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
   // all that `check` says, and brings those that are only kept into the tiers, all of which is checked; where there is no
-  // room, or one is damaged, those behind it are not brought.
+  // room, one is damaged, or `kept_patience` is over, those behind it are not brought.
   virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys,
-                                         CacheCheck check = CacheCheck::kAll) = 0;
+                                         CacheCheck check = CacheCheck::kAll,
+                                         Duration kept_patience = kDefaultKeptPatience) = 0;
   // Pages that a request which is being written began with, for who computes the rest: no lease, and
   // no pull that counts. Otherwise as pin_in_place.
   virtual Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id,

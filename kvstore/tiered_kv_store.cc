@@ -13,8 +13,11 @@ namespace millrace::kvstore {
 namespace {
 
 constexpr size_t kMaxRequests = 65536;
-// The disk file grows by at least this many slots: a call per page would dominate.
-constexpr int64_t kDiskGrowthSlots = 64;
+
+int64_t num_on_disk(PageColumn& column) {
+  return std::ranges::count_if(
+      column.entries(), [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; });
+}
 
 }  // namespace
 
@@ -29,11 +32,14 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
       read_ahead_(io_, residency_, mutex_, clock, read_ahead_bytes),
-      cache_check_(io_, residency_, cache_, mutex_),
-      keeper_(std::move(archive), geometry, io_, residency_, cache_, mutex_,
+      disk_meter_(clock),
+      kept_meter_(clock),
+      cache_check_(io_, residency_, cache_, mutex_, disk_meter_),
+      keeper_(std::move(archive), geometry, io_, residency_, cache_, mutex_, kept_meter_, clock,
               [this](int64_t num_pages, int64_t sequence) {
-                return reserve_pages(num_pages, sequence);
+                return room_.reserve_for(num_pages, sequence);
               }),
+      room_(io_, residency_, cache_, mutex_, keeper_, rows()),
       leases_(clock),
       cooled_at_(clock.now()) {}
 
@@ -50,10 +56,10 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   // No overflow: `pages` lies in memory, and rows is at most 2^24 (kv_store.cc).
   const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows();
   // One at a time, so that the room found is still there when it is taken.
-  std::lock_guard growing(growth_mutex_);
+  const auto alone = room_.alone();
   Columns columns, gone;
   int64_t sequence = 0;
-  const auto held_off = hold_off_saving(num_pages + std::ssize(prefix) * rows());
+  const auto held_off = room_.hold_off_saving(num_pages + std::ssize(prefix) * rows());
   {
     std::lock_guard lock(mutex_);
     if (tables_.contains(request_id)) {
@@ -65,9 +71,9 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
     }
     sequence = next_sequence_++;
     MR_ASSIGN_OR_RETURN(columns, take_prefix(request_id, prefix, sequence));
-    if (!make_room(num_pages, sequence + 1, gone)) {
+    if (!room_.make(num_pages, sequence + 1, gone)) {
       for (const auto& column : columns) let_go(*column);
-      return no_room(request_id, num_pages);
+      return room_.none_for(request_id, num_pages);
     }
   }
   gone.clear();
@@ -83,42 +89,13 @@ Result<void> TieredKvStore::begin_after(const std::string& request_id, int64_t n
                                         std::span<const int64_t> pages, int64_t sequence,
                                         Columns prefix) {
   const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows();
-  MR_RETURN_IF_ERROR(grow_disk_for(request_id, num_pages));
+  MR_RETURN_IF_ERROR(room_.grow_disk(request_id, num_pages));
   MR_ASSIGN_OR_RETURN(auto table,
                       make_table(request_id, num_tokens, pages, sequence, std::move(prefix)));
   std::lock_guard lock(mutex_);
-  // The disk grew by less.
-  if (residency_.disk_shortfall(num_pages) > 0) return no_room(request_id, num_pages);
-  residency_.reserve(num_pages);
+  MR_RETURN_IF_ERROR(room_.reserve(request_id, num_pages));
   leases_.forget_end(request_id);
   tables_.emplace(request_id, std::move(table));
-  return {};
-}
-
-// Where all idle columns may have to give way, the one that is being saved, which is pinned, too.
-std::unique_lock<std::mutex> TieredKvStore::hold_off_saving(int64_t num_pages) {
-  {
-    std::lock_guard lock(mutex_);
-    if (num_pages <= residency_.available() + idle_pages() - rows()) return {};
-  }
-  return keeper_.wait_for_save();
-}
-
-// For pages that the `sequence`-th request may begin with: others of them do not give way.
-Result<void> TieredKvStore::reserve_pages(int64_t num_pages, int64_t sequence) {
-  static const std::string kNobody = "of an earlier life";
-  std::lock_guard growing(growth_mutex_);
-  Columns gone;
-  const auto held_off = hold_off_saving(num_pages);
-  {
-    std::lock_guard lock(mutex_);
-    if (!make_room(num_pages, sequence, gone)) return no_room(kNobody, num_pages);
-  }
-  gone.clear();
-  MR_RETURN_IF_ERROR(grow_disk_for(kNobody, num_pages));
-  std::lock_guard lock(mutex_);
-  if (residency_.disk_shortfall(num_pages) > 0) return no_room(kNobody, num_pages);
-  residency_.reserve(num_pages);
   return {};
 }
 
@@ -139,20 +116,6 @@ Result<TieredKvStore::Columns> TieredKvStore::take_prefix(const std::string& req
   return columns;
 }
 
-bool TieredKvStore::make_room(int64_t num_pages, int64_t before, Columns& gone) {
-  if (num_pages > residency_.available() + idle_pages()) return false;
-  while (num_pages > residency_.available()) {
-    PageColumn* const column = cache_.first_to_go();
-    // What is left is being read, or of use to the one who asks.
-    if (column == nullptr || column->last_used >= before) return false;
-    residency_.count_cached(*column, -1);
-    gone.push_back(cache_.remove(*column));
-    cache_evictions_ += column->num_entries();
-    residency_.free(*column);
-  }
-  return true;
-}
-
 void TieredKvStore::let_go(PageColumn& column) {
   if (cache_.let_go(column)) residency_.free(column);
 }
@@ -170,38 +133,6 @@ Result<std::shared_ptr<PageTable>> TieredKvStore::make_table(const std::string& 
     return error(Errc::kExhausted, "request '{}': cannot allocate records of {} pages, {} each",
                  request_id, std::ssize(pages) * rows(), format_bytes(geometry_.record_bytes()));
   }
-}
-
-Result<void> TieredKvStore::grow_disk_for(const std::string& request_id, int64_t num_pages) {
-  int64_t old_slots = 0;
-  int64_t new_slots = 0;
-  {
-    std::lock_guard lock(mutex_);
-    const int64_t shortfall = residency_.disk_shortfall(num_pages);
-    if (shortfall == 0) return {};
-    old_slots = residency_.slots_allocated(Tier::kDisk);
-    new_slots = std::min(old_slots + std::max(shortfall, kDiskGrowthSlots),
-                         residency_.slots_total(Tier::kDisk));
-  }
-  if (new_slots == old_slots) return {};
-  if (auto grown = io_.resize_disk(new_slots); !grown.ok()) {
-    return error(grown.error().code, "request '{}': {}", request_id, grown.error().message);
-  }
-  std::lock_guard lock(mutex_);
-  residency_.grow_disk(new_slots - old_slots);
-  return {};
-}
-
-Error TieredKvStore::no_room(const std::string& request_id, int64_t num_pages) const {
-  const auto use = [this](Tier tier) {
-    return fmt::format("{} of {}", residency_.slots_used(tier), residency_.slots_total(tier));
-  };
-  return error(Errc::kExhausted,
-               "request '{}' needs {} pages of {}, room for {} (slots used: device {}, host {}, "
-               "disk {})",
-               request_id, num_pages, format_bytes(io_.page_bytes()),
-               residency_.available() + idle_pages(), use(Tier::kDevice), use(Tier::kHost),
-               use(Tier::kDisk));
 }
 
 Result<std::shared_ptr<PageTable>> TieredKvStore::find_running(
@@ -382,6 +313,7 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
 
 Result<int64_t> TieredKvStore::remember(const std::string& request_id,
                                         std::span<const CachedPage> pages) {
+  Columns gone;
   std::lock_guard lock(mutex_);
   const auto found = tables_.find(request_id);
   if (found == tables_.end() || !found->second->sealed) {
@@ -399,6 +331,7 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
       return error(Errc::kNotFound, "request '{}': page {} is not held", request_id, cached.page);
     }
     PageColumn& column = *table.columns()[static_cast<size_t>(place - table.pages().begin())];
+    if (!column.content_key) forget_slower(cached.key, column, gone);
     if (PageColumn* const known = cache_.find(cached.key); known != nullptr) {
       cache_.touch(*known, table.sequence());
     } else if (!column.content_key) {
@@ -418,14 +351,48 @@ std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> key
   return found;
 }
 
+// A page on disk is computed again where that is faster than to load it: the next prompt need not do so too.
+void TieredKvStore::forget_slower(const PageContentKey& key, PageColumn& again, Columns& gone) {
+  PageColumn* const known = cache_.find(key);
+  if (known == nullptr || known->num_requests > 0) return;
+  if (num_on_disk(*known) <= num_on_disk(again)) return;
+  residency_.count_cached(*known, -1);
+  gone.push_back(cache_.remove(*known));
+  residency_.free(*known);
+}
+
+// A prompt may have thousands of pages, of hundreds of entries each: the lock is taken for one at a time.
+std::vector<CachedPlace> TieredKvStore::place_cached(std::span<const PageContentKey> keys) const {
+  std::vector<CachedPlace> places;
+  places.reserve(keys.size());
+  for (const auto& key : keys) {
+    const std::lock_guard lock(mutex_);
+    PageColumn* const column = cache_.find(key);
+    if (column == nullptr) {
+      const bool kept = keeper_.has(key) && keeper_.answers();
+      places.push_back({.held = kept, .kept = kept});
+      continue;
+    }
+    places.push_back({.held = true});
+    if (residency_.slots_used(Tier::kDisk) == 0) continue;
+    places.back().share_on_disk =
+        static_cast<double>(num_on_disk(*column)) / static_cast<double>(column->num_entries());
+  }
+  return places;
+}
+
+ReadRates TieredKvStore::read_rates() const {
+  return {.disk = disk_meter_.bytes_per_s(), .kept = kept_meter_.bytes_per_s()};
+}
+
 std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys,
-                                              CacheCheck check) {
+                                              CacheCheck check, Duration kept_patience) {
   int64_t sequence = 0;  // of the request that is to come
   {
     std::lock_guard lock(mutex_);
     sequence = next_sequence_;
   }
-  keeper_.bring(keys, sequence);
+  keeper_.bring(keys, sequence, kept_patience);
   return cache_check_.check(keys, check);
 }
 
@@ -643,21 +610,9 @@ int64_t TieredKvStore::expire_leases() {
       gone.push_back(forget(request_id, LeaseEnd::kExpired));
     }
   }
-  shrink_disk();
+  room_.shrink_disk();
   cool_pages();
   return std::ssize(gone);
-}
-
-// The sweep also gives an unused disk file back to the file system.
-void TieredKvStore::shrink_disk() {
-  std::lock_guard growing(growth_mutex_);
-  {
-    std::lock_guard lock(mutex_);
-    if (!residency_.shrink_disk()) return;
-  }
-  if (const auto shrunk = io_.resize_disk(0); !shrunk.ok()) {
-    spdlog::warn("kvstore: {}", shrunk.error().to_string());
-  }
 }
 
 KvStoreStats TieredKvStore::stats() const {
@@ -670,16 +625,17 @@ KvStoreStats TieredKvStore::stats() const {
                          .slots_cached = residency_.cached_slots()[tier],
                          .slot_bytes = io_.page_bytes()};
   }
-  stats.pages_available = residency_.available() + idle_pages();
+  stats.pages_available = room_.available();
   stats.cached_pages = cache_.num_columns() * rows();
-  stats.idle_cached_pages = idle_pages();
+  stats.idle_cached_pages = room_.idle_pages();
   const auto kept = keeper_.stats();
-  stats.cache_evictions = cache_evictions_ + kept.evictions * rows();
+  stats.cache_evictions = room_.num_evictions() + kept.evictions * rows();
   stats.cache_corruptions = cache_check_.num_damaged() + kept.damaged;
   stats.kept_pages = kept.columns * rows();
   stats.kept_bytes = kept.columns * kept.slot_bytes;
   stats.pages_kept = kept.saved * rows();
-  stats.pages_restored = kept.restored * rows();
+  stats.pages_restored = keeper_.num_restored() * rows();
+  stats.late_restores = keeper_.num_late();
   stats.requests = static_cast<int64_t>(tables_.size());
   stats.leases_active = leases_.active();
   stats.leases_expired = leases_.expired();

@@ -3,8 +3,8 @@
 // Locks. `mutex_` guards every table, entry, queue and lease, and is held for bookkeeping only:
 // bytes are copied, checksummed and read from disk outside it, into slots that nobody else can name
 // (writes) or that a pin holds in place (reads, moves). Three more locks are taken before it and may
-// be held over file operations: `growth_mutex_` by those who resize the disk file, that of the
-// PageMover, and that of the ColumnKeeper, which comes after `growth_mutex_`.
+// be held over file operations: that of the StoreRoom, that of the PageMover, and that of the ColumnKeeper, which comes
+// after the StoreRoom's.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,9 @@
 #include "kvstore/pages/residency.h"
 #include "kvstore/pins.h"
 #include "kvstore/read_ahead.h"
+#include "kvstore/read_meter.h"
 #include "kvstore/rules/lease_table.h"
+#include "kvstore/store_room.h"
 #include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
@@ -59,7 +61,10 @@ class TieredKvStore final : public KvStore {
   Result<int64_t> remember(const std::string& request_id,
                            std::span<const CachedPage> pages) override;
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
-  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check) override;
+  std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const override;
+  ReadRates read_rates() const override;
+  std::vector<bool> check_cached(std::span<const PageContentKey> keys, CacheCheck check,
+                                 Duration kept_patience) override;
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head,
                                                   std::span<const int64_t> pages) override;
@@ -112,19 +117,17 @@ class TieredKvStore final : public KvStore {
   Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
   Result<void> append_scores(const std::string& request_id, const std::string& lease_id,
                              int32_t layer, int32_t kv_head, std::vector<float>& scores) const;
-  Error no_room(const std::string& request_id, int64_t num_pages) const;
   Result<void> check_sealed_lease(const std::string& request_id, const std::string& lease_id) const;
   // Returns the table, null if there is none, for the caller to let go without the lock: a large
   // one takes its time.
   std::shared_ptr<PageTable> forget(const std::string& request_id, LeaseEnd why);
 
-  using Columns = std::vector<std::shared_ptr<PageColumn>>;
+  using Columns = StoreRoom::Columns;
   Result<Columns> take_prefix(const std::string& request_id, std::span<const CachedPage> prefix,
                               int64_t sequence);
-  // Idle columns that were used before the `before`-th request go until so many pages are available; they are
-  // let go by the caller without the lock. False where it does not do; nothing is touched where all of them would not.
-  bool make_room(int64_t num_pages, int64_t before, Columns& gone);
-  int64_t idle_pages() const { return cache_.num_idle() * rows(); }
+  // An idle column of this key of which more is on disk than of the one that a prompt computed again goes, and is let go
+  // by the caller without the lock.
+  void forget_slower(const PageContentKey& key, PageColumn& again, Columns& gone);
   void let_go(PageColumn& column);
   std::unique_ptr<Pins> hold_pages(std::shared_ptr<PageTable> table,
                                    std::vector<PageEntry*> entries);
@@ -135,10 +138,6 @@ class TieredKvStore final : public KvStore {
   Result<std::shared_ptr<PageTable>> make_table(const std::string& request_id, int64_t num_tokens,
                                                 std::span<const int64_t> pages, int64_t sequence,
                                                 Columns prefix) const;
-  std::unique_lock<std::mutex> hold_off_saving(int64_t num_pages);
-  Result<void> reserve_pages(int64_t num_pages, int64_t sequence);
-  Result<void> grow_disk_for(const std::string& request_id, int64_t num_pages);
-  void shrink_disk();
 
   Result<PageWrites> start_writes(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const int64_t> pages);
@@ -163,18 +162,19 @@ class TieredKvStore final : public KvStore {
   ReadBudget read_budget_;
   const Clock& clock_;
 
-  std::mutex growth_mutex_;
   mutable std::mutex mutex_;
   Residency residency_;
   PageMover mover_;
   ReadAhead read_ahead_;
   PrefixCache cache_;
+  ReadMeter disk_meter_;
+  ReadMeter kept_meter_;
   CachedPageCheck cache_check_;
   ColumnKeeper keeper_;
+  StoreRoom room_;
   std::condition_variable reader_came_;
   LeaseTable leases_;
   std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;
-  int64_t cache_evictions_ = 0;
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
   int64_t pages_dropped_ = 0;

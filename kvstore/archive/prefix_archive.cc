@@ -60,13 +60,15 @@ void PrefixArchive::adopt_found() {
 }
 
 Result<void> PrefixArchive::save(const Column& column, const PageOf& page_of) {
-  std::optional<int64_t> slot;
   {
     const std::lock_guard lock(mutex_);
-    if (columns_.contains(column.key) || writing_.contains(column.key)) return {};
-    slot = take_slot(column);
-    if (!slot) return {};
-    writing_.insert(column.key);
+    if (columns_.contains(column.key) || !writing_.insert(column.key).second) return {};
+  }
+  const auto slot = take_slot(column);
+  if (!slot) {
+    const std::lock_guard lock(mutex_);
+    writing_.erase(column.key);
+    return {};
   }
   step(Step::kSlotTaken);
   const auto written = write(*slot, column, page_of);
@@ -109,31 +111,45 @@ Result<ArchiveRecord> PrefixArchive::write(int64_t slot, const Column& column,
 }
 
 std::optional<int64_t> PrefixArchive::take_slot(const Column& column) {
-  if (free_.empty()) {
-    if (const auto slot = take_from_disk()) return slot;
-    const auto first =
-        std::ranges::find_if(by_use_, [](const Slot* slot) { return slot->num_readers == 0; });
-    if (first == by_use_.end()) return std::nullopt;
-    // What would go next itself is not worth the place of another.
-    const Slot as_kept{.slot = 0, .record = {.page = column.page, .used = use_of(column.sequence)}};
-    if (GoesFirst()(&as_kept, *first)) return std::nullopt;
-    ++stats_.evictions;
-    forget(**first);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) return take_free();
   }
+  if (const auto slot = take_from_disk()) return slot;
+  const std::lock_guard lock(mutex_);
+  return take_from_other(column);
+}
+
+int64_t PrefixArchive::take_free() {
   const int64_t slot = free_.back();
   free_.pop_back();
   return slot;
 }
 
 std::optional<int64_t> PrefixArchive::take_from_disk() {
+  const std::lock_guard growing(growing_);
   if (files_.num_slots() >= max_slots_) return std::nullopt;
   const int64_t slot = files_.num_slots();
+  step(Step::kFileGrows);
   const auto added = files_.add_slot();
   if (added.ok()) return slot;
   spdlog::warn("no more than {} of cached prefixes are kept for the next start: {}",
                format_bytes(slot * layout_.slot_bytes()), added.error().message);
   max_slots_ = slot;
   return std::nullopt;
+}
+
+std::optional<int64_t> PrefixArchive::take_from_other(const Column& column) {
+  if (!free_.empty()) return take_free();
+  const auto first =
+      std::ranges::find_if(by_use_, [](const Slot* slot) { return slot->num_readers == 0; });
+  if (first == by_use_.end()) return std::nullopt;
+  // What would go next itself is not worth the place of another.
+  const Slot as_kept{.slot = 0, .record = {.page = column.page, .used = use_of(column.sequence)}};
+  if (GoesFirst()(&as_kept, *first)) return std::nullopt;
+  ++stats_.evictions;
+  forget(**first);
+  return take_free();
 }
 
 void PrefixArchive::forget(Slot& slot) {
@@ -154,10 +170,7 @@ Result<void> PrefixArchive::load(const PageContentKey& key, const OnTable& on_ta
     if (!cleared.ok()) spdlog::debug("{}", cleared.error().to_string());
   }
   let_go(*slot, damaged);
-  if (!loaded.ok()) return loaded;
-  const std::lock_guard lock(mutex_);
-  ++stats_.restored;
-  return {};
+  return loaded;
 }
 
 Result<void> PrefixArchive::read(const Slot& slot, const OnTable& on_table, const OnPage& on_page,
@@ -185,6 +198,7 @@ Result<void> PrefixArchive::read(const Slot& slot, const OnTable& on_table, cons
   const std::span page(memory.as<std::byte>(), static_cast<size_t>(layout_.page_bytes));
   for (size_t row = 0; row < num_rows; ++row) {
     const auto number = static_cast<int64_t>(row);
+    step(Step::kPageAhead);
     damaged = true;
     MR_RETURN_IF_ERROR(files_.read(slot.slot, layout_.page_at(number), page));
     if (checksum(page) != checksums[row]) return differs(fmt::format("row {} is", row));

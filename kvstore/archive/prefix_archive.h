@@ -10,7 +10,8 @@
 // Room: slots are taken from the disk one by one, up to the limit; then, or where the disk is full, the column used least
 // lately goes, of these the deepest in the prompt, as in the prefix cache itself.
 //
-// Threads: any. The lock is held for bookkeeping; pages are read and written outside it.
+// Threads: any. The lock is held for bookkeeping alone: files are read, written and grown outside it, so that a disk
+// that hangs does not hold up who asks what is there.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,6 @@ struct ArchiveStats {
   int64_t columns = 0;
   int64_t slot_bytes = 0;
   int64_t saved = 0;      // columns, since start
-  int64_t restored = 0;   // the same
   int64_t evictions = 0;  // that gave way to others
   int64_t damaged = 0;    // that did not match their checksums, and were forgotten
 };
@@ -83,8 +83,16 @@ class PrefixArchive {
   std::vector<PageContentKey> keys() const;
   ArchiveStats stats() const;
 
-  // Called in the middle of save(), by tests that end the process there.
-  enum class Step { kSlotTaken, kPageWritten, kTableWritten, kRecordWritten };
+  // Called in the middle of save(), by tests that end the process there, and of load(), before each page is read, by tests
+  // with a disk that is slow or hangs. Set before other threads come.
+  enum class Step {
+    kFileGrows,
+    kSlotTaken,
+    kPageWritten,
+    kTableWritten,
+    kRecordWritten,
+    kPageAhead
+  };
   void set_step_hook(std::function<void(Step)> hook) { step_hook_ = std::move(hook); }
 
  private:
@@ -99,9 +107,12 @@ class PrefixArchive {
 
   PrefixArchive(ArchiveFiles files, const ArchiveLayout& layout, int64_t max_slots);
   void adopt_found();
-  // With the lock held:
+  // A free one, one that the file grows by, or that of a column worth less, in this order. None: there is none.
   std::optional<int64_t> take_slot(const Column& column);
   std::optional<int64_t> take_from_disk();
+  // With the lock held:
+  int64_t take_free();
+  std::optional<int64_t> take_from_other(const Column& column);
   void forget(Slot& slot);
 
   uint64_t use_of(int64_t sequence) const { return first_use_ + static_cast<uint64_t>(sequence); }
@@ -118,9 +129,12 @@ class PrefixArchive {
   const ArchiveLayout layout_;
   std::function<void(Step)> step_hook_;
 
-  mutable std::mutex mutex_;
+  // Held while the file grows; guards how many slots there are and may be.
+  std::mutex growing_;
   ArchiveFiles files_;
   int64_t max_slots_;
+
+  mutable std::mutex mutex_;  // guards all that follows
   std::unordered_map<PageContentKey, std::unique_ptr<Slot>, PageContentKeyHash> columns_;
   std::set<Slot*, GoesFirst> by_use_;
   std::set<PageContentKey> writing_;

@@ -78,6 +78,7 @@ class PrefixTest(ServiceTestCase):
         self.assertGreater(hit, 0)
         wait_until("the metric", lambda: self.metric("millrace_prefix_cache_hit_tokens_total") >= before + hit, 20)
         self.assertGreater(self.metric("millrace_prefix_cache_bytes"), 0)
+        self.assertEqual(self.metric("millrace_prefix_cache_uneconomic_tokens_total"), 0)  # nothing is on disk
 
 
 class RoutingTest(ServiceTestCase):

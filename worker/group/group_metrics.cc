@@ -81,6 +81,9 @@ void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
   samples.add(true, "millrace_prefix_cache_hit_tokens_total",
               "Prompt tokens that were cached and not computed",
               static_cast<double>(ranks.front().cache_hit_tokens));
+  samples.add(true, "millrace_prefix_cache_uneconomic_tokens_total",
+              "Prompt tokens that were cached on a slow tier, and computed since that was faster",
+              static_cast<double>(ranks.front().cache_uneconomic_tokens));
   for (const Tier tier : kTiers) {
     samples.add(false, "millrace_prefix_cache_bytes",
                 "KV pool bytes of pages that later prompts may begin with",
@@ -111,6 +114,9 @@ void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
   samples.add(true, "millrace_prefix_cache_restored_pages_total",
               "Kept pages that were read from disk for a prompt",
               sum(ranks, [](const auto& r) { return r.store.pages_restored; }));
+  samples.add(true, "millrace_prefix_cache_late_restores_total",
+              "Times that reading kept pages was left, since to compute the rest takes no longer",
+              sum(ranks, [](const auto& r) { return r.store.late_restores; }));
 }
 
 void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, const char* grid,

@@ -20,9 +20,10 @@ struct RankStats {
   comm::CommStats cp;
   double attention_imbalance = 1;  // of the last prompt, the same on all ranks
   // Of prompts that came to a good end, the same on all ranks too:
-  int64_t cache_queried_tokens = 0;  // of those that read the prefix cache
-  int64_t cache_hit_tokens = 0;      // of these, not computed
-  int64_t num_gone_pages = 0;        // that the rank goes on to name (CacheEvents)
+  int64_t cache_queried_tokens = 0;     // of those that read the prefix cache
+  int64_t cache_hit_tokens = 0;         // of these, not computed
+  int64_t cache_uneconomic_tokens = 0;  // cached, and computed since that was faster
+  int64_t num_gone_pages = 0;           // that the rank goes on to name (CacheEvents)
 };
 
 // Collective: the stats of all ranks, on every rank.

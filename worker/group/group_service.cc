@@ -108,6 +108,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                  .server = r_.server,
                  .sync = sync_,
                  .reporter = reporter_,
+                 .pace = pace_,
                  .ledger = r_.link == nullptr ? nullptr : &ledger_,
                  .events = r_.events,
                  .options = options_},
@@ -121,6 +122,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
   attention_imbalance_ = run.attention_imbalance().value_or(attention_imbalance_);
   cache_queried_tokens_ += run.cache_queried_tokens();
   cache_hit_tokens_ += run.cache_hit_tokens();
+  cache_uneconomic_tokens_ += run.cache_uneconomic_tokens();
   return outcome;
 }
 
@@ -161,6 +163,7 @@ Result<void> GroupService::post_metrics() {
                       .attention_imbalance = attention_imbalance_,
                       .cache_queried_tokens = cache_queried_tokens_,
                       .cache_hit_tokens = cache_hit_tokens_,
+                      .cache_uneconomic_tokens = cache_uneconomic_tokens_,
                       .num_gone_pages = std::ssize(gone)};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(sync_.world(), own, Deadline::after(sync_.timeouts().command)));

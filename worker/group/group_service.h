@@ -22,6 +22,7 @@
 #include "worker/staging/page_reader.h"
 #include "worker/staging/page_writer.h"
 #include "worker/store/kv_server.h"
+#include "worker/store/row_pace.h"
 #include "worker/watch/group_watch.h"
 
 namespace millrace::worker {
@@ -67,6 +68,7 @@ class GroupService {
   CoordinatorReporter reporter_;
   LeaseCommands leases_;
   PrefixLedger ledger_;  // rank 0's
+  RowPace pace_;
   // From run() on; the second is of prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
@@ -74,6 +76,7 @@ class GroupService {
   double attention_imbalance_ = 1;  // of the last prompt
   int64_t cache_queried_tokens_ = 0;
   int64_t cache_hit_tokens_ = 0;
+  int64_t cache_uneconomic_tokens_ = 0;
 };
 
 }  // namespace millrace::worker

@@ -133,6 +133,7 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   MR_ASSIGN_OR_RETURN(const auto token_ids, checked_tokens());
   const auto head_plan = plan();
   MR_RETURN_IF_ERROR(r_.sync.all_agree(head_plan.ok() ? Result<void>() : head_plan.error()));
+  plan_identity_ = model::plan_identity(*head_plan);
   keys_ = reusable_keys(token_ids, *head_plan);
   // What a streaming prompt begins with is known to its client before it is loaded.
   MR_RETURN_IF_ERROR(find_prefix_and_room(streams(prompt_) ? kvstore::CacheCheck::kAll
@@ -155,7 +156,9 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   }
   if (!computed.ok()) return not_the_clients(computed.error());
   FinishedPrompt finished{.prefill = *std::move(computed),
-                          .cached_tokens = cached_.prefix.num_tokens()};
+                          .cached_tokens = cached_.prefix.num_tokens(),
+                          .uneconomic_tokens = cached_.num_left * kernels::kPageTokens};
+  learn_pace(finished.prefill);
   progress_.report_until(r_.runtime.weights().config.num_layers);
   attention_imbalance_ = finished.prefill.imbalance.mean;
   if (budget_) MR_RETURN_IF_ERROR(drop_pages(finished));
@@ -164,6 +167,7 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   remember(token_ids);
   if (reads_cache(prompt_)) cache_queried_tokens_ = num_tokens_;
   cache_hit_tokens_ = finished.cached_tokens;
+  cache_uneconomic_tokens_ = finished.uneconomic_tokens;
   return finished;
 }
 
@@ -276,7 +280,7 @@ std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> to
       .dtype = fmt::format(
           "{}{}", model::arithmetic_name({weights.compute_dtype, weights.quantization}), pages),
       .long_rope = long_rope,
-      .plan = model::plan_identity(plan),
+      .plan = plan_identity_,
       .salt = tenant_salt(prompt_.owner(), prompt_.options().cache_salt())};
   origin_ = origin_key(origin);
   return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_), origin);
@@ -289,10 +293,13 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   const int64_t most = kernels::first_dense_position(num_tokens_) / kernels::kPageTokens;
   const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
   if (reads_cache(prompt_) && !wanted.empty()) {
-    MR_ASSIGN_OR_RETURN(
-        cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
-                                 Deadline::after(r_.options.layer_timeout),
-                                 {.pages = check, .num_threads = r_.runtime.cores().num_threads}));
+    MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
+                                                 Deadline::after(r_.options.layer_timeout),
+                                                 {.pages = check,
+                                                  .num_threads = r_.runtime.cores().num_threads,
+                                                  .num_tokens = num_tokens_,
+                                                  .rows = r_.pace.of(plan_identity_),
+                                                  .loads_beside = r_.reader.runs_beside()}));
   }
   auto made = make_room();
   if (made.ok() || cached_.prefix.num_pages() == 0 ||
@@ -302,6 +309,13 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   pages_.reset();
   cached_ = {};
   return make_room();
+}
+
+// Phases are the device's: prompts that ran between two layers of this one do not count, and all ranks have the same.
+void PromptRun::learn_pace(const PrefillResult& prefill) {
+  double computing_s = 0;
+  for (const double phase_s : prefill.phases.seconds()) computing_s += phase_s;
+  r_.pace.observe(plan_identity_, cached_.prefix.num_tokens(), num_tokens_, computing_s);
 }
 
 Result<void> PromptRun::make_room() {
@@ -386,9 +400,12 @@ void PromptRun::log_end(const Result<FinishedPrompt>& finished, const Result<voi
   const auto head = fmt::format("request {}: {} tokens, ", prompt_.request_id(), num_tokens_);
   if (outcome.ok()) {
     const int64_t cached = finished->cached_tokens;
-    spdlog::info("{}{}done in {:.2f} s, density {:.3f}", head,
-                 cached > 0 ? fmt::format("{} of them cached, ", cached) : "", elapsed_s,
-                 finished->prefill.density);
+    const int64_t uneconomic = finished->uneconomic_tokens;
+    spdlog::info(
+        "{}{}{}done in {:.2f} s, density {:.3f}", head,
+        cached > 0 ? fmt::format("{} of them cached, ", cached) : "",
+        uneconomic > 0 ? fmt::format("{} cached too but faster computed, ", uneconomic) : "",
+        elapsed_s, finished->prefill.density);
   } else {
     spdlog::info("{}{} after {:.2f} s: {}", head, errc_name(outcome.error().code), elapsed_s,
                  outcome.error().message);

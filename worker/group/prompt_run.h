@@ -25,6 +25,7 @@
 #include "worker/staging/page_writer.h"
 #include "worker/store/cached_prefix.h"
 #include "worker/store/kv_server.h"
+#include "worker/store/row_pace.h"
 
 namespace millrace::worker {
 
@@ -37,6 +38,7 @@ struct PromptResources {
   const KvServer& server;
   RankSync& sync;
   CoordinatorReporter& reporter;
+  RowPace& pace;
   PrefixLedger* ledger = nullptr;  // rank 0's
   CacheEvents* events = nullptr;   // null where nobody is told
   const GroupOptions& options;
@@ -44,7 +46,8 @@ struct PromptResources {
 
 struct FinishedPrompt {
   PrefillResult prefill;
-  int64_t cached_tokens = 0;  // of the prompt, that were not computed
+  int64_t cached_tokens = 0;      // of the prompt, that were not computed
+  int64_t uneconomic_tokens = 0;  // cached too, and computed since that was faster
   kvstore::Placement placement;
   StoredBytes stored;                  // by all ranks
   std::optional<BudgetChoice> budget;  // where not all pages are to be kept
@@ -69,9 +72,11 @@ class PromptRun {
   Result<void> run();
   // Most over mean of the ranks' attention; none where the prompt did not come to its end.
   std::optional<double> attention_imbalance() const { return attention_imbalance_; }
-  // Of the same prompts: tokens of one that reads the prefix cache, and those that were not computed.
+  // Of the same prompts: tokens of one that reads the prefix cache, those that were not computed, and those that were
+  // cached and yet faster computed.
   int64_t cache_queried_tokens() const { return cache_queried_tokens_; }
   int64_t cache_hit_tokens() const { return cache_hit_tokens_; }
+  int64_t cache_uneconomic_tokens() const { return cache_uneconomic_tokens_; }
 
  private:
   Result<FinishedPrompt> prefill(StageClock& stages);
@@ -86,6 +91,7 @@ class PromptRun {
                                             const model::HeadPlan& plan);
   // What of the prompt need not be computed, and room for the rest.
   Result<void> find_prefix_and_room(kvstore::CacheCheck check);
+  void learn_pace(const PrefillResult& prefill);
   Result<void> make_room();
   Result<void> after_layer(const LayerReport& report);
   Result<int32_t> num_reportable();
@@ -103,6 +109,7 @@ class PromptRun {
   const Boundary at_boundary_;
   const int64_t num_tokens_;
   std::vector<PageContentKey> keys_;
+  std::string plan_identity_;
   uint64_t origin_ = 0;  // of the keys, but for the salt
   bool impure_ = false;
   CachedPrefix cached_;
@@ -112,6 +119,7 @@ class PromptRun {
   std::optional<double> attention_imbalance_;
   int64_t cache_queried_tokens_ = 0;
   int64_t cache_hit_tokens_ = 0;
+  int64_t cache_uneconomic_tokens_ = 0;
 };
 
 }  // namespace millrace::worker

@@ -1,7 +1,9 @@
 #include "worker/store/cached_prefix.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <thread>
 
 #include "worker/ranks/rank_values.h"
@@ -12,51 +14,159 @@ namespace {
 
 // A thread is worth it for so many pages: of an 8B model, 64 MiB, some 10 ms.
 constexpr int64_t kLeastPages = 8;
+// Threads that keep a disk busy. Each has up to three whole pages of kept ones in memory, in all layers and heads.
+constexpr int kMostDiskReaders = 8;
 
-// Which pages every rank has: [ranks, pages].
-Result<std::vector<std::byte>> gather_flags(comm::Communicator& world, const std::vector<bool>& own,
-                                            Deadline deadline) {
-  std::vector<std::byte> flags;
-  for (const bool flag : own) flags.push_back(std::byte{flag});
-  std::vector<std::byte> all(flags.size() * static_cast<size_t>(world.size()));
-  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), std::ssize(flags));
-  MR_RETURN_IF_ERROR(world.all_gather(flags, all, counts, deadline));
+// Where a rank has a page, as ranks tell each other: kNone, kInMemory, up to kOnDisk the share of it that is on disk, kKept.
+using Place = uint8_t;
+constexpr Place kNone = 0;
+constexpr Place kInMemory = 1;
+constexpr Place kOnDisk = 201;
+constexpr Place kKept = 202;
+
+Place place_of(const kvstore::CachedPlace& cached) {
+  if (!cached.held) return kNone;
+  if (cached.kept) return kKept;
+  return static_cast<Place>(kInMemory + std::ceil(cached.share_on_disk * (kOnDisk - kInMemory)));
+}
+
+double share_on_disk(Place place) {
+  if (place == kNone || place == kKept) return 0;
+  return static_cast<double>(place - kInMemory) / (kOnDisk - kInMemory);
+}
+
+// Of every rank: [ranks, pages].
+Result<std::vector<Place>> gather_places(comm::Communicator& world,
+                                         const std::vector<kvstore::CachedPlace>& cached,
+                                         Deadline deadline) {
+  std::vector<Place> own;
+  for (const auto& place : cached) own.push_back(place_of(place));
+  std::vector<Place> all(own.size() * static_cast<size_t>(world.size()));
+  const std::vector<int64_t> counts(static_cast<size_t>(world.size()), std::ssize(own));
+  MR_RETURN_IF_ERROR(world.all_gather(std::as_bytes(std::span(own)),
+                                      std::as_writable_bytes(std::span(all)), counts, deadline));
   return all;
 }
 
-// The context-parallel rank that has each page, up to the first that none has.
-std::vector<int> find_owners(const std::vector<std::byte>& flags, GridShape grid,
-                             size_t num_pages) {
-  const auto has = [&](int cp_rank, size_t page) {
-    for (int tp_rank = 0; tp_rank < grid.tp; ++tp_rank) {
-      const auto rank = static_cast<size_t>(cp_rank) * static_cast<size_t>(grid.tp) +
-                        static_cast<size_t>(tp_rank);
-      if (flags[rank * num_pages + page] == std::byte{0}) return false;
-    }
-    return true;
-  };
+// Where a context-parallel rank has a page: as far away as the farthest of its heads, kNone where one is nowhere.
+Place farthest_place(const std::vector<Place>& places, int tp, int cp_rank, size_t num_pages,
+                     size_t page) {
+  Place farthest = kNone;
+  const auto first = static_cast<size_t>(cp_rank) * static_cast<size_t>(tp);
+  for (size_t rank = first; rank < first + static_cast<size_t>(tp); ++rank) {
+    const Place place = places[rank * num_pages + page];
+    if (place == kNone) return kNone;
+    farthest = std::max(farthest, place);
+  }
+  return farthest;
+}
+
+// The context-parallel rank that has each page nearest, up to the first that none has.
+std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, size_t num_pages) {
   std::vector<int> owners;
   for (size_t page = 0; page < num_pages; ++page) {
-    int owner = 0;
-    while (owner < grid.cp && !has(owner, page)) ++owner;
-    if (owner == grid.cp) break;
+    int owner = -1;
+    Place nearest = kNone;
+    for (int cp_rank = 0; cp_rank < grid.cp; ++cp_rank) {
+      const Place place = farthest_place(places, grid.tp, cp_rank, num_pages, page);
+      if (place == kNone || (owner >= 0 && place >= nearest)) continue;
+      owner = cp_rank;
+      nearest = place;
+    }
+    if (owner < 0) break;
     owners.push_back(owner);
   }
   return owners;
+}
+
+// What a rank needs for a whole page, in all its layers and heads; and what it thinks of computing, in which rank 0
+// counts for all.
+struct RankPace {
+  double disk_page_s = 0;
+  double kept_page_s = 0;
+  RowCost rows;
+  bool knows_rows = false;
+  bool loads_beside = false;
+};
+
+RankPace pace_of(const kvstore::KvStore& store, const PrefixCheck& check) {
+  const auto& geometry = store.geometry();
+  const double bytes =
+      static_cast<double>(geometry.page_bytes()) * geometry.num_layers * geometry.num_kv_heads;
+  const auto rates = store.read_rates();
+  return {.disk_page_s = bytes / rates.disk,
+          .kept_page_s = bytes / rates.kept,
+          .rows = check.rows.value_or(RowCost()),
+          .knows_rows = check.rows.has_value(),
+          .loads_beside = check.loads_beside};
+}
+
+// A page takes as long as the slowest of the tensor-parallel ranks that have its heads.
+std::vector<SlowPage> slow_pages(const std::vector<int>& owners, const std::vector<Place>& places,
+                                 const std::vector<RankPace>& ranks, int tp) {
+  const size_t num_keys = places.size() / ranks.size();
+  std::vector<SlowPage> pages;
+  for (size_t page = 0; page < owners.size(); ++page) {
+    SlowPage& slow = pages.emplace_back(SlowPage{.owner = owners[page]});
+    const auto first = static_cast<size_t>(owners[page]) * static_cast<size_t>(tp);
+    for (size_t rank = first; rank < first + static_cast<size_t>(tp); ++rank) {
+      const Place place = places[rank * num_keys + page];
+      const double on_disk_s = share_on_disk(place) * ranks[rank].disk_page_s;
+      slow.read_s = std::max(slow.read_s, place == kKept ? ranks[rank].kept_page_s : on_disk_s);
+      slow.load_s = std::max(slow.load_s, on_disk_s);
+      slow.kept = slow.kept || place == kKept;
+    }
+  }
+  return pages;
+}
+
+// Of the pages that were found.
+struct Worth {
+  int64_t num_pages = 0;  // that are worth loading
+  Duration kept_patience = Duration::zero();
+};
+
+// The same pages on all ranks, from what all have gathered: nothing that a rank alone knows goes into it. The other
+// ranks wait for this one at most until `deadline`, of which reading may take half.
+Result<Worth> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
+                             const std::vector<int>& owners, const std::vector<Place>& places,
+                             Deadline deadline, const PrefixCheck& check) {
+  const bool all_in_memory =
+      std::ranges::all_of(places, [](Place place) { return place <= kInMemory; });
+  if (all_in_memory) return Worth{.num_pages = std::ssize(owners)};
+  MR_ASSIGN_OR_RETURN(const auto ranks,
+                      gather_values(grid.world(), pace_of(store, check), deadline));
+  const auto pages = slow_pages(owners, places, ranks, grid.shape().tp);
+  const auto most_patience = deadline.left() / 2;
+  const RankPace& first = ranks.front();
+  if (!first.knows_rows) {
+    return Worth{.num_pages = std::ssize(pages),
+                 .kept_patience = patience_for_kept(pages, std::nullopt, most_patience)};
+  }
+  const int64_t num_pages = num_worth_loading(pages, {.num_tokens = check.num_tokens,
+                                                      .rows = first.rows,
+                                                      .num_owners = grid.shape().cp,
+                                                      .loads_beside = first.loads_beside,
+                                                      .least_gain_s = check.least_gain_s});
+  const auto worth = std::span(pages).first(static_cast<size_t>(num_pages));
+  return Worth{.num_pages = num_pages,
+               .kept_patience = patience_for_kept(worth, first.rows, most_patience)};
 }
 
 // Of `keys`, those before the first damaged one. Each thread has every num_threads-th page: pages that
 // lie together, on disk or in one tier, are shared out evenly. The store takes its lock for a page at a
 // time and none while it reads.
 int64_t num_intact(kvstore::KvStore& store, std::span<const PageContentKey> keys,
-                   const PrefixCheck& check) {
+                   const PrefixCheck& check, Duration kept_patience) {
+  const int most = kept_patience > Duration::zero() ? std::min(check.num_threads, kMostDiskReaders)
+                                                    : check.num_threads;
   const auto stride = static_cast<size_t>(
-      std::clamp<int64_t>(std::ssize(keys) / kLeastPages, 1, std::max(1, check.num_threads)));
+      std::clamp<int64_t>(std::ssize(keys) / kLeastPages, 1, std::max(1, most)));
   std::vector<size_t> first_damaged(stride, keys.size());
   const auto check_some = [&](size_t thread) {
     std::vector<PageContentKey> own;
     for (size_t i = thread; i < keys.size(); i += stride) own.push_back(keys[i]);
-    const auto intact = store.check_cached(own, check.pages);
+    const auto intact = store.check_cached(own, check.pages, kept_patience);
     const auto damaged = static_cast<size_t>(std::ranges::find(intact, false) - intact.begin());
     if (damaged < own.size()) first_damaged[thread] = thread + damaged * stride;
   };
@@ -82,20 +192,26 @@ CachedPrefix CachedPrefix::of(std::vector<int> owners, std::span<const PageConte
 Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
                                      const PrefixCheck& check) {
-  MR_ASSIGN_OR_RETURN(const auto flags,
-                      gather_flags(grid.world(), store.find_cached(keys), deadline));
-  auto owners = find_owners(flags, grid.shape(), keys.size());
+  MR_ASSIGN_OR_RETURN(const auto places,
+                      gather_places(grid.world(), store.place_cached(keys), deadline));
+  auto owners = find_owners(places, grid.shape(), keys.size());
+  const int64_t num_found = std::ssize(owners);
+  MR_ASSIGN_OR_RETURN(const auto worth,
+                      agree_on_worth(store, grid, owners, places, deadline, check));
+  owners.resize(static_cast<size_t>(worth.num_pages));
   const int rank = grid.cp().rank();
   const auto found = CachedPrefix::of(owners, keys, rank);
   std::vector<PageContentKey> own_keys;
   for (const auto& cached : found.own) own_keys.push_back(cached.key);
-  const int64_t damaged = num_intact(store, own_keys, check);
+  const int64_t damaged = num_intact(store, own_keys, check, worth.kept_patience);
   const int64_t own_end = damaged == std::ssize(found.own)
                               ? found.prefix.num_pages()
                               : found.own[static_cast<size_t>(damaged)].page;
   MR_ASSIGN_OR_RETURN(const auto ends, gather_values(grid.world(), own_end, deadline));
   owners.resize(static_cast<size_t>(*std::ranges::min_element(ends)));
-  return CachedPrefix::of(std::move(owners), keys, rank);
+  auto cached = CachedPrefix::of(std::move(owners), keys, rank);
+  cached.num_left = num_found - worth.num_pages;
+  return cached;
 }
 
 }  // namespace millrace::worker

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "common/checksum.h"
@@ -326,6 +327,24 @@ TEST(KvStoreDisk, DetectsAByteFlippedInTheFile) {
   EXPECT_EQ(corrupt.error().code, Errc::kCorrupt);
   EXPECT_THAT(corrupt.error().message, HasSubstr("layer 4 kv head 5 page 1"));
   std::filesystem::remove_all(directory);
+}
+
+// The weight of a tenth of a millisecond is 1 - exp(-1 / 5000): read_meter.cc.
+TEST_F(KvStoreFaultsTest, HowFastTheDiskBringsCachedPagesIsMeasured) {
+  make_store({0, 15, 30});
+  add("a", 2);
+  std::vector<PageContentKey> keys(2);
+  keys[1][0] = std::byte{1};
+  const std::vector<CachedPage> pages = {{.page = 0, .key = keys[0]}, {.page = 1, .key = keys[1]}};
+  ASSERT_TRUE(store_->remember("a", pages).ok());
+  faults(Tier::kDisk).while_reading = [this] { clock_.advance(std::chrono::microseconds(100)); };
+  EXPECT_EQ(store_->check_cached(keys, CacheCheck::kDisk, Duration::zero()),
+            std::vector<bool>(2, true));
+  const double measured = static_cast<double>(geometry_.page_bytes()) / 100e-6;
+  const double expected =
+      kUnmeasuredBytesPerS + (1 - std::exp(-1.0 / 5000)) * (measured - kUnmeasuredBytesPerS);
+  EXPECT_NEAR(store_->read_rates().disk, expected, 1);
+  EXPECT_NEAR(store_->read_rates().kept, kUnmeasuredBytesPerS, 1e3) << "it is as old";
 }
 
 }  // namespace

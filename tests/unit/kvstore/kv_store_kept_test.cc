@@ -98,7 +98,9 @@ TEST_F(KvStoreKeptTest, APrefixIsFoundAfterTheStoreIsGone) {
   restart();
   EXPECT_EQ(num_found('a', 4), 3);
   EXPECT_EQ(store_->stats().cached_pages, 0) << "nothing is read before a prompt asks";
+  EXPECT_TRUE(store_->place_cached(keys_of('a', 3)).back().kept);
   expect_prefix("a", 'a', 3);
+  EXPECT_FALSE(store_->place_cached(keys_of('a', 3)).back().kept);
   EXPECT_EQ(store_->stats().cached_pages, 3 * kRows);
   EXPECT_EQ(store_->stats().pages_restored, 3 * kRows);
   EXPECT_EQ(store_->stats().pages_available, 60);
@@ -140,6 +142,26 @@ TEST_F(KvStoreKeptTest, NoRoomForThePrefixLeavesItForLater) {
   EXPECT_EQ(num_found('a', 3), 3);
   // And a prompt that needs all the room gets it.
   EXPECT_TRUE(begin("b", 2).ok());
+}
+
+// Use is noted in the files by the thread that tends the store, before that saves the next column.
+TEST_F(KvStoreKeptTest, APrefixThatAPromptBeginsWithStaysLongerThanOthers) {
+  for (const bool used : {false, true}) {
+    kept_bytes_ = 1 << 20;
+    restart();
+    leave("a", 1, 'a');
+    tend();
+    kept_bytes_ = 2 * store_->stats().kept_bytes + store_->stats().kept_bytes / 2;  // two columns
+    leave("b", 1, 'b');
+    tend();
+    restart();
+    if (used) expect_prefix("a", 'a', 1);
+    leave("c", 1, 'c');
+    tend();
+    EXPECT_EQ(num_found('a', 1), used ? 1 : 0);
+    EXPECT_EQ(num_found('b', 1), used ? 0 : 1);
+    identity_ += "'";
+  }
 }
 
 TEST_F(KvStoreKeptTest, FilesOfAnotherModelAreNotUsed) {

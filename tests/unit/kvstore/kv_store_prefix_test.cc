@@ -61,6 +61,14 @@ class KvStorePrefixTest : public KvStoreTest {
     ASSERT_TRUE(store_->remember(id, chain_of(chain, num_pages)).ok());
     ASSERT_TRUE(store_->release_lease(id, "lease-" + id).ok());
   }
+  // Of pages of the chain, in all layers and heads.
+  double num_on_disk(char chain, int64_t num_pages) {
+    std::vector<PageContentKey> keys;
+    for (const auto& cached : chain_of(chain, num_pages)) keys.push_back(cached.key);
+    double pages = 0;
+    for (const auto& place : store_->place_cached(keys)) pages += place.share_on_disk * kRows;
+    return pages;
+  }
   int64_t used_anywhere() { return used(Tier::kDevice) + used(Tier::kHost) + used(Tier::kDisk); }
 };
 
@@ -74,6 +82,49 @@ TEST_F(KvStorePrefixTest, PagesThatAreRememberedOutliveTheirRequest) {
   EXPECT_EQ(store_->stats().idle_cached_pages, 3 * kRows);
   EXPECT_EQ(store_->stats().pages_available, 60);
   EXPECT_EQ(used(Tier::kHost), 3 * kRows);
+}
+
+TEST_F(KvStorePrefixTest, SaysWhichShareOfAPageIsOnDisk) {
+  make_store(0, 25, 20);
+  leave("a", 4, 'a');
+  std::vector<PageContentKey> keys;
+  for (const auto& cached : chain_of('a', 5)) keys.push_back(cached.key);
+  const auto places = store_->place_cached(keys);
+  double pages_on_disk = 0;
+  for (size_t page = 0; page < 4; ++page) {
+    EXPECT_TRUE(places[page].held && !places[page].kept);
+    pages_on_disk += places[page].share_on_disk * kRows;
+  }
+  EXPECT_FALSE(places[4].held);
+  EXPECT_NEAR(pages_on_disk, static_cast<double>(used(Tier::kDisk)), 1e-9);
+  EXPECT_GT(pages_on_disk, 0);
+}
+
+TEST_F(KvStorePrefixTest, APageThatIsComputedAgainInMemoryTakesThePlaceOfOneOnDisk) {
+  make_store(0, 40, 60);
+  const int64_t all_room = store_->stats().pages_available;
+  add("x", 4);
+  leave("a", 2, 'a');
+  store_->abort("x");
+  const double before = num_on_disk('a', 2);
+  ASSERT_GT(before, 0);
+  // While somebody holds it, it stays.
+  ASSERT_TRUE(begin_behind("holder", 3, 'a', 2).ok());
+  leave("b", 2, 'a');
+  EXPECT_EQ(num_on_disk('a', 2), before);
+  store_->abort("holder");
+  leave("c", 2, 'a');
+  EXPECT_EQ(num_on_disk('a', 2), 0);
+  EXPECT_EQ(store_->stats().pages_available, all_room);
+  EXPECT_EQ(store_->stats().cached_pages, 2 * kRows);
+  EXPECT_EQ(store_->stats().idle_cached_pages, 2 * kRows);
+  for (const TierUse& tier : store_->stats().tiers) EXPECT_EQ(tier.slots_cached, tier.slots_used);
+  ASSERT_TRUE(begin_behind("d", 3, 'a', 2).ok());
+  {
+    const auto pins = store_->pin_prefix("d", 1, 4, consecutive_pages(0, 2));
+    ASSERT_TRUE(pins.ok());
+    EXPECT_TRUE(holds_generated_data((*pins)->pages()[1], "c", {1, 4, 1}, geometry_));
+  }
 }
 
 TEST_F(KvStorePrefixTest, WhatIsNotRememberedGoesWithItsRequest) {

@@ -125,7 +125,6 @@ TEST_F(PrefixArchiveTest, WhatWasSavedIsFoundByTheNextProcess) {
   EXPECT_EQ(archive->stats().columns, 3);
   for (int number = 1; number <= 3; ++number) EXPECT_EQ(load(*archive, number), number - 1);
   EXPECT_EQ(load(*archive, 4), std::nullopt);
-  EXPECT_EQ(archive->stats().restored, 3);
 }
 
 TEST_F(PrefixArchiveTest, TheColumnUsedLeastLatelyGoesTheDeepestOfAPromptFirst) {
@@ -181,8 +180,8 @@ TEST_F(PrefixArchiveTest, AProcessThatDiesAnywhereLeavesWholeColumns) {
         if (!save(*archive, 1, 0, 2).ok()) _exit(2);
         if (into_used_slot && !save(*archive, 3, 0, 1).ok()) _exit(2);
         size_t seen = 0;
-        archive->set_step_hook([&](Step) {
-          if (seen++ == last) _exit(3);
+        archive->set_step_hook([&](Step step) {
+          if (step != Step::kFileGrows && seen++ == last) _exit(3);
         });
         _exit(save(*archive, 2, 1, 2).ok() ? 4 : 5);
       }
@@ -369,6 +368,23 @@ TEST_F(PrefixArchiveTest, APageThatCannotBeHadEndsItsColumnAlone) {
   ASSERT_TRUE(save(*archive, 3, 1).ok());
   EXPECT_EQ(load(*archive, 3), 1);
   EXPECT_EQ(load(*archive, 1), 0);
+}
+
+// A disk may take its time, or hang, and the store asks under its own lock.
+TEST_F(PrefixArchiveTest, SaysWhatIsThereWhileTheFileGrows) {
+  const auto archive = open();
+  ASSERT_TRUE(save(*archive, 1, 0).ok());
+  bool grew = false;
+  archive->set_step_hook([&](PrefixArchive::Step step) {
+    if (step != PrefixArchive::Step::kFileGrows) return;
+    grew = true;
+    EXPECT_TRUE(archive->contains(SomeColumn(1).key));
+    EXPECT_EQ(archive->stats().columns, 1);
+    EXPECT_EQ(load(*archive, 1), 0);
+  });
+  ASSERT_TRUE(save(*archive, 2, 1).ok());
+  EXPECT_TRUE(grew);
+  EXPECT_EQ(load(*archive, 2), 1);
 }
 
 // The one who loads has no room: the column is as good as before.

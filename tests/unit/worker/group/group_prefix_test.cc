@@ -254,5 +254,24 @@ TEST_F(GroupPrefixTest, APrefixThatIsDamagedAfterItsCheckIsComputed) {
   expect_same(b, run(request("whole", 700, 0, protocol::CACHE_OFF)));
 }
 
+// What computing takes is learnt from the first prompt, and what reading takes from the second.
+TEST_F(GroupPrefixTest, APrefixOnADiskThatIsSlowerThanComputingIsComputed) {
+  const test::TempDirectory disk;
+  options_.grid = {1, 1};
+  options_.device_pages = 16;
+  options_.host_pages = 16;
+  options_.disk_pages = 512;
+  options_.disk_directory = disk.path();
+  group().start();
+  let_go(run(request("a", 700)));
+  group().clock_of(0).advance_per_look(std::chrono::milliseconds(100));
+  const auto read = run(request("b", 700));
+  group().clock_of(0).advance_per_look(Duration::zero());
+  EXPECT_EQ(read.cached_tokens(), 576u);
+  const auto computed = run(request("c", 700));
+  EXPECT_LT(computed.cached_tokens(), 576u);
+  expect_same(computed, run(request("whole", 700, 0, protocol::CACHE_OFF)));
+}
+
 }  // namespace
 }  // namespace millrace::worker

@@ -21,12 +21,17 @@ namespace millrace::test {
 class RankClock final : public Clock {
  public:
   explicit RankClock(const Clock& group) : group_(group) {}
-  TimePoint now() const override { return group_.now() + Duration(ahead_.load()); }
+  TimePoint now() const override {
+    return group_.now() + Duration(ahead_.fetch_add(per_look_.load()));
+  }
   void advance(Duration by) { ahead_.fetch_add(by.count()); }
+  // From here on it advances whenever somebody looks at it: whatever is measured takes long.
+  void advance_per_look(Duration by) { per_look_.store(by.count()); }
 
  private:
   const Clock& group_;
-  std::atomic<Duration::rep> ahead_{0};
+  mutable std::atomic<Duration::rep> ahead_{0};
+  std::atomic<Duration::rep> per_look_{0};
 };
 
 // The link of a group whose end the test has.

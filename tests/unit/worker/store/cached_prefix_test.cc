@@ -9,9 +9,15 @@
 #include <functional>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "kvstore/kv_store.h"
+#include "kvstore/read_meter.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
 
@@ -19,6 +25,7 @@ namespace millrace::worker {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Gt;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -37,49 +44,57 @@ std::vector<PageContentKey> keys() {
 class CachedPrefixTest : public ::testing::Test {
  protected:
   CachedPrefixTest() {
-    for (auto& store : stores_) {
-      const kvstore::KvGeometry geometry{.num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
-      auto made = kvstore::make_kv_store(
-          {.host_bytes = 40 * (geometry.page_bytes() + geometry.record_bytes()),
-           .geometry = geometry},
-          clock_);
-      MR_CHECK(made.ok(), "{}", made.error().to_string());
-      store = std::move(*made);
-    }
+    for (int rank = 0; rank < 4; ++rank) make_store(rank, /*host_slots=*/40, /*disk_slots=*/0);
+  }
+
+  void make_store(int rank, int64_t host_slots, int64_t disk_slots) {
+    const kvstore::KvGeometry geometry{.num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
+    auto made =
+        kvstore::make_kv_store({.host_bytes = host_slots * geometry.page_bytes() +
+                                              (host_slots + disk_slots) * geometry.record_bytes(),
+                                .disk_bytes = disk_slots * geometry.page_bytes(),
+                                .disk_directory = disk_slots > 0 ? ::testing::TempDir() : "",
+                                .geometry = geometry},
+                               clock_);
+    MR_CHECK(made.ok(), "{}", made.error().to_string());
+    stores_[static_cast<size_t>(rank)] = std::move(*made);
   }
 
   // Pages of the prompt, computed and remembered by a rank.
-  void remember(int rank, const std::vector<int64_t>& pages) {
+  void remember(int rank, const std::vector<int64_t>& pages, const std::string& id = "a") {
     kvstore::KvStore& store = *stores_[static_cast<size_t>(rank)];
     const auto& geometry = store.geometry();
     const std::vector<std::byte> bytes(static_cast<size_t>(geometry.page_bytes()), std::byte{7});
     const std::vector<float> values(static_cast<size_t>(geometry.head_dim));
-    must(store.begin_request("a", 64 * kNumPages, pages));
+    must(store.begin_request(id, 64 * kNumPages, pages));
     std::vector<kvstore::CachedPage> named;
     for (const int64_t page : pages) {
       for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
-        must(store.write_page("a", {.layer = layer, .page = page}, bytes,
+        must(store.write_page(id, {.layer = layer, .page = page}, bytes,
                               {.min = values, .max = values, .radius = values}));
       }
       named.push_back({.page = page, .key = keys()[static_cast<size_t>(page)]});
     }
-    const auto sealed = store.seal("a", "lease", std::chrono::seconds(60));
-    MR_CHECK(sealed.ok() && store.remember("a", named).ok(), "remember");
+    const auto sealed = store.seal(id, "lease", std::chrono::seconds(60));
+    MR_CHECK(sealed.ok() && store.remember(id, named).ok(), "remember");
   }
   void damage(int rank, int64_t page) {
     const auto pins = stores_[static_cast<size_t>(rank)]->pin_pages("a", "lease", 1, 0, {{page}});
     const_cast<std::byte&>((*pins)->pages()[0].bytes[3]) ^= std::byte{1};
   }
 
-  // What every rank finds: who holds each page. All must say the same.
+  // What every rank finds: who holds each page. All must say the same, and how many they leave.
   std::vector<int> agreed() {
-    std::set<std::vector<int>> answers;
+    std::set<std::pair<std::vector<int>, int64_t>> answers;
     std::mutex mutex;
+    const auto all = keys();
     test::run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
       auto& store = *stores_[static_cast<size_t>(world->rank())];
       const auto grid = RankGrid::create(std::move(world), kGrid, Deadline::after(kTimeout));
       MR_CHECK(grid.ok(), "{}", grid.error().to_string());
-      const auto found = agree_on_prefix(store, *grid, keys(), Deadline::after(kTimeout), check_);
+      const auto& check = grid->world().rank() == 0 ? check_ : others_.value_or(check_);
+      const auto found = agree_on_prefix(store, *grid, std::span(all).first(num_keys_),
+                                         Deadline::after(kTimeout), check);
       MR_CHECK(found.ok(), "{}", found.error().to_string());
       for (const auto& own : found->own) {
         MR_CHECK(found->prefix.owners[static_cast<size_t>(own.page)] == grid->cp().rank() &&
@@ -87,10 +102,11 @@ class CachedPrefixTest : public ::testing::Test {
                  "page {}", own.page);
       }
       const std::lock_guard lock(mutex);
-      answers.insert(found->prefix.owners);
+      answers.emplace(found->prefix.owners, found->num_left);
     });
     EXPECT_EQ(answers.size(), 1u);
-    return *answers.begin();
+    num_left_ = answers.begin()->second;
+    return answers.begin()->first;
   }
 
   static void must(const Result<void>& done) {
@@ -98,7 +114,10 @@ class CachedPrefixTest : public ::testing::Test {
   }
 
   ::millrace::testing::FakeClock clock_;
+  size_t num_keys_ = kNumPages;  // of the prompt's, from the first on
   PrefixCheck check_;
+  std::optional<PrefixCheck> others_;  // of all ranks but the first, where it is another
+  int64_t num_left_ = 0;               // behind what was agreed on last
   std::array<std::unique_ptr<kvstore::KvStore>, 4>
       stores_;  // by world rank: cp_rank * tp + tp_rank
 };
@@ -144,6 +163,95 @@ TEST_F(CachedPrefixTest, PagesInMemoryCanBeLeftToWhoLoadsThem) {
   EXPECT_THAT(agreed(), ElementsAre(0, 0));
   check_.pages = kvstore::CacheCheck::kAll;
   EXPECT_THAT(agreed(), ElementsAre(0));
+}
+
+class SlowPrefixTest : public CachedPrefixTest, public ::testing::WithParamInterface<int> {
+ protected:
+  // One of the first two, tensor-parallel, ranks has the end of its pages on disk.
+  SlowPrefixTest() {
+    make_store(GetParam(), /*host_slots=*/24, /*disk_slots=*/40);
+    for (const int rank : {0, 1}) remember(rank, kFirstHalf);
+    for (const int rank : {2, 3}) remember(rank, kSecondHalf);
+    const auto places = slow_store().place_cached(keys());
+    while (places[static_cast<size_t>(first_on_disk_)].share_on_disk == 0) ++first_on_disk_;
+    check_.num_tokens = 64 * kNumPages + 1;
+    check_.least_gain_s = 0;
+  }
+
+  kvstore::KvStore& slow_store() { return *stores_[static_cast<size_t>(GetParam())]; }
+
+  static inline const std::vector<int64_t> kFirstHalf = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                         8, 9, 10, 11, 12, 13, 14, 15};
+  static inline const std::vector<int64_t> kSecondHalf = {16, 17, 18, 19};
+  int64_t first_on_disk_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(OnRank, SlowPrefixTest, ::testing::Values(0, 1));
+
+TEST_P(SlowPrefixTest, EndsWhereComputingIsFasterThanTheDisk) {
+  ASSERT_GT(first_on_disk_, 0);
+  ASSERT_LT(first_on_disk_, 16);
+  check_.rows = RowCost{.row_s = 1e-12};
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  EXPECT_EQ(num_left_, kNumPages - first_on_disk_);
+}
+
+TEST_P(SlowPrefixTest, TakesAPageFromTheRankThatHasItInMemory) {
+  std::vector<int64_t> on_disk;
+  const auto places = slow_store().place_cached(keys());
+  for (const int64_t page : kFirstHalf) {
+    if (places[static_cast<size_t>(page)].share_on_disk > 0) on_disk.push_back(page);
+  }
+  for (const int rank : {2, 3}) remember(rank, on_disk, "b");
+  check_.rows = RowCost{.row_s = 1e-12};
+  std::vector<int> owners(kNumPages, 0);
+  for (const int64_t page : on_disk) owners[static_cast<size_t>(page)] = 1;
+  for (const int64_t page : kSecondHalf) owners[static_cast<size_t>(page)] = 1;
+  EXPECT_EQ(agreed(), owners);
+}
+
+TEST_P(SlowPrefixTest, IsWholeWhereComputingIsSlower) {
+  check_.rows = RowCost{.row_s = 1};
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+  EXPECT_EQ(num_left_, 0);
+}
+
+TEST_P(SlowPrefixTest, IsWholeWhereNobodyKnowsWhatComputingTakes) {
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+}
+
+TEST_P(SlowPrefixTest, RankZerosTimesOfComputingCountForAll) {
+  others_ = check_;
+  check_.rows = RowCost{.row_s = 1};
+  others_->rows = RowCost{.row_s = 1e-12};
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+  std::swap(check_, *others_);
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  others_->rows.reset();
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  std::swap(check_, *others_);
+  EXPECT_THAT(agreed(), SizeIs(kNumPages));
+}
+
+// To read a page twice takes longer than to compute it, to read it once does not.
+TEST_P(SlowPrefixTest, WhetherRankZeroLoadsBesideComputingCountsForAll) {
+  const auto& geometry = stores_[0]->geometry();
+  const double page_s = static_cast<double>(geometry.num_layers * geometry.page_bytes()) /
+                        kvstore::kUnmeasuredBytesPerS;
+  check_.rows = RowCost{.row_s = 1.5 * page_s / 64};
+  num_keys_ = kFirstHalf.size();
+  others_ = check_;
+  others_->loads_beside = true;
+  EXPECT_THAT(agreed(), SizeIs(static_cast<size_t>(first_on_disk_)));
+  std::swap(check_, *others_);
+  EXPECT_THAT(agreed(), SizeIs(Gt(static_cast<size_t>(first_on_disk_))));
+}
+
+TEST_P(SlowPrefixTest, DamageIsNotCountedAsLeft) {
+  check_.rows = RowCost{.row_s = 1};
+  damage(0, 3);
+  EXPECT_THAT(agreed(), SizeIs(3));
+  EXPECT_EQ(num_left_, 0);
 }
 
 // Two threads a rank, of eight and more pages each.
