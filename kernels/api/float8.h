@@ -19,7 +19,7 @@
 
 namespace millrace::kernels {
 
-// Columns and row strides are multiples of this: what a GPU's copy engine moves at least.
+// On a GPU columns and row strides are multiples of this: what its copy engine moves at least.
 inline constexpr int64_t kFloat8WidthStep = 16;
 
 // Element (r, c) is data[r * row_stride + c] * scales[r].
