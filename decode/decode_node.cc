@@ -1,6 +1,7 @@
 #include "decode/decode_node.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -45,20 +46,24 @@ double tail_s(const PullTimeline& timeline, TimePoint done_at) {
 struct Node {
   comm::Transport& transport;
   kvclient::PullClient& client;
-  const std::shared_ptr<const kvclient::Manifest> manifest;
   const std::shared_ptr<kvclient::HandoverFeed> feed;
   const DecodeOptions& options;
   const Deadline deadline;
+  std::atomic<int> num_loaded = 0;  // ranks
 };
 
 // One rank from pulling to the last token.
 class RankRun {
  public:
-  RankRun(const Node& node, comm::Communicator& tp, comm::Communicator& alone)
+  RankRun(Node& node, comm::Communicator& tp, comm::Communicator& alone)
       : node_(node), tp_(tp), alone_(alone) {}
 
   Result<DecodeReport> run() {
     MR_RETURN_IF_ERROR(make_device());
+    // A model is loaded while the prompt is computed, or before.
+    const auto known = node_.feed->wait_for_manifest(Deadline::after(Duration::zero()));
+    if (!known.ok()) MR_RETURN_IF_ERROR(load_ahead());
+    MR_RETURN_IF_ERROR(wait_for_manifest());
     MR_RETURN_IF_ERROR(load());
     if (node_.options.gpu) return run_on_gpu();
     return node_.options.attention == AttentionMode::kDense ? run_dense() : run_progressive();
@@ -74,29 +79,58 @@ class RankRun {
     return {};
   }
 
+  // Of what a cache is likely to be in: the model's own type.
+  Result<void> load_ahead() {
+    MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(node_.options.model_directory));
+    const bool half =
+        stored == DType::kBFloat16 || (stored == DType::kFloat16 && node_.options.gpu);
+    const DType on_device = node_.options.gpu ? DType::kBFloat16 : DType::kFloat32;
+    MR_RETURN_IF_ERROR(load_weights(half ? stored : on_device));
+    if (const int64_t bytes = node_.options.progressive.host_memory_bytes;
+        bytes > 0 && node_.options.gpu) {
+      MR_ASSIGN_OR_RETURN(memory_, device_->allocate_host(bytes));
+    }
+    if (++node_.num_loaded == tp_.size() && node_.options.on_loaded) node_.options.on_loaded();
+    return {};
+  }
+
+  Result<void> wait_for_manifest() {
+    MR_ASSIGN_OR_RETURN(auto manifest, node_.feed->wait_for_manifest(node_.deadline));
+    MR_RETURN_IF_ERROR(kvclient::check_manifest(manifest));
+    manifest_ = std::make_shared<const kvclient::Manifest>(std::move(manifest));
+    return {};
+  }
+
   Result<DType> compute_dtype() const {
-    const DType cached = read_dtype(*node_.manifest);
+    const DType cached = read_dtype(*manifest_);
     if (!node_.options.gpu) {
       // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
       return cached == DType::kBFloat16 ? cached : DType::kFloat32;
     }
-    if (!node_.manifest->is_float8()) return cached;
+    if (!manifest_->is_float8()) return cached;
     // 8-bit floats do not say what they were computed in; a GPU computes in 16 bits.
     MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(node_.options.model_directory));
     return stored == DType::kFloat32 ? DType::kBFloat16 : stored;
   }
 
-  Result<void> load() {
+  Result<void> load_weights(DType dtype) {
     const auto& options = node_.options;
-    MR_ASSIGN_OR_RETURN(const DType dtype, compute_dtype());
     if (!device_->info().computes_in(dtype)) {
       return error(Errc::kUnsupported, "{} does not compute in {}", device_->info().name,
                    dtype_name(dtype));
     }
+    weights_.reset();
     MR_ASSIGN_OR_RETURN(weights_,
                         model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},
                                                   dtype, *device_, options.threads_per_rank));
-    MR_RETURN_IF_ERROR(check_model(*weights_, *node_.manifest, options.any_weights));
+    return {};
+  }
+
+  Result<void> load() {
+    const auto& options = node_.options;
+    MR_ASSIGN_OR_RETURN(const DType dtype, compute_dtype());
+    if (!weights_ || weights_->compute_dtype != dtype) MR_RETURN_IF_ERROR(load_weights(dtype));
+    MR_RETURN_IF_ERROR(check_model(*weights_, *manifest_, options.any_weights));
     if (!options.mlp.predictor_path.empty()) {
       MR_ASSIGN_OR_RETURN(mlp_,
                           PredictedMlp::open(options.mlp, *weights_, options.threads_per_rank));
@@ -110,7 +144,7 @@ class RankRun {
     const auto& options = node_.options;
     MR_ASSIGN_OR_RETURN(
         const auto cache,
-        PulledCache::pull(node_.client, *node_.manifest, node_.feed, weights_->shard, *device_,
+        PulledCache::pull(node_.client, *manifest_, node_.feed, weights_->shard, *device_,
                           {options.order, options.hot_share}, node_.deadline));
     const auto& timeline = cache.timeline();
     MR_ASSIGN_OR_RETURN(const auto result, node_.feed->wait_for_result(node_.deadline));
@@ -131,7 +165,7 @@ class RankRun {
     MR_ASSIGN_OR_RETURN(const auto prompt,
                         PagedPrompt::open({.transport = &node_.transport,
                                            .client = &node_.client,
-                                           .manifest = node_.manifest,
+                                           .manifest = manifest_,
                                            .feed = node_.feed,
                                            .weights = weights_.get(),
                                            .num_threads = options.threads_per_rank},
@@ -150,14 +184,14 @@ class RankRun {
 
   Result<DecodeReport> run_on_gpu() {
     const auto& options = node_.options;
-    MR_ASSIGN_OR_RETURN(const auto cache,
-                        DeviceCache::open({.transport = &node_.transport,
-                                           .client = &node_.client,
-                                           .manifest = node_.manifest,
-                                           .feed = node_.feed,
-                                           .weights = weights_.get(),
-                                           .device = device_.get()},
-                                          options.progressive, options.hot_share, node_.deadline));
+    MR_ASSIGN_OR_RETURN(const auto cache, DeviceCache::open({.transport = &node_.transport,
+                                                             .client = &node_.client,
+                                                             .manifest = manifest_,
+                                                             .feed = node_.feed,
+                                                             .weights = weights_.get(),
+                                                             .device = device_.get()},
+                                                            options.progressive, options.hot_share,
+                                                            node_.deadline, std::move(memory_)));
     const auto began = Clock::steady().now();
     MR_RETURN_IF_ERROR(cache->wait(options.progressive.start, node_.deadline));
     MR_ASSIGN_OR_RETURN(const auto result, node_.feed->wait_for_result(node_.deadline));
@@ -174,7 +208,7 @@ class RankRun {
     const auto& options = node_.options;
     const auto from = std::max(began, node_.feed->done_at());
     request.mlp = mlp_.get();
-    request.num_prompt_tokens = node_.manifest->num_tokens;
+    request.num_prompt_tokens = manifest_->num_tokens;
     request.max_tokens = options.max_tokens;
     request.ignore_eos = options.ignore_eos;
     if (!options.follow.empty()) request.follow = std::span(options.follow).subspan(1);
@@ -191,10 +225,12 @@ class RankRun {
     return {};
   }
 
-  const Node& node_;
+  Node& node_;
   comm::Communicator& tp_;
   comm::Communicator& alone_;
   std::unique_ptr<kernels::Device> device_;
+  kernels::HostBuffer memory_;  // until a cache takes it
+  std::shared_ptr<const kvclient::Manifest> manifest_;
   std::unique_ptr<model::ModelWeights> weights_;
   std::unique_ptr<PredictedMlp> mlp_;
   std::optional<model::Generator> generator_;
@@ -230,15 +266,12 @@ Result<DecodeReport> decode(comm::Transport& transport,
                  "predicted neurons on a GPU: a CPU alone computes some of an MLP");
   }
   const auto deadline = Deadline::after(options.timeout);
-  MR_ASSIGN_OR_RETURN(const auto manifest, feed->wait_for_manifest(deadline));
-  MR_RETURN_IF_ERROR(kvclient::check_manifest(manifest));
   kvclient::PullClient client(transport, options.client);
-  const Node node{.transport = transport,
-                  .client = client,
-                  .manifest = std::make_shared<const kvclient::Manifest>(manifest),
-                  .feed = feed,
-                  .options = options,
-                  .deadline = deadline};
+  Node node{.transport = transport,
+            .client = client,
+            .feed = feed,
+            .options = options,
+            .deadline = deadline};
   auto group = comm::LocalGroup::create(options.tp);
   std::vector<Result<DecodeReport>> reports(
       group.size(), Result<DecodeReport>(Error(Errc::kInternal, "the rank did not run")));

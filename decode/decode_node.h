@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,6 +38,8 @@ struct DecodeOptions {
   double hot_share = kvclient::kDefaultHotShare;  // of kCriticality
   Duration timeout = std::chrono::minutes(10);    // pull and generation together
   AttentionMode attention = AttentionMode::kDense;
+  // Once the model is loaded and memory taken; what its feed tells by then is waited for behind it.
+  std::function<void()> on_loaded = {};
   ProgressiveOptions progressive;  // `order` and `client`'s pages per request are kDense's
   PredictedMlpOptions mlp;         // on the CPU
   // Goes on with these tokens whatever it chooses itself (model::GenerateRequest::follow); the first

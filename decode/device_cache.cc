@@ -9,19 +9,12 @@
 
 namespace millrace::decode {
 
-namespace {
-
-// What is needed meanwhile goes before what of these pulls has not been asked of the ranks.
-constexpr int64_t kFillBytes = 16 << 20;
-// Pulls at a time, so that the next is under way where one ends.
-constexpr int kFillers = 3;
-
-}  // namespace
-
 Result<std::unique_ptr<DeviceCache>> DeviceCache::open(const Parts& parts,
                                                        const ProgressiveOptions& options,
-                                                       double hot_share, Deadline deadline) {
+                                                       double hot_share, Deadline deadline,
+                                                       kernels::HostBuffer memory) {
   std::unique_ptr<DeviceCache> cache(new DeviceCache(parts, hot_share, deadline));
+  cache->memory_ = std::move(memory);
   MR_RETURN_IF_ERROR(cache->make_pages(options));
   return cache;
 }
@@ -38,8 +31,11 @@ Result<void> DeviceCache::make_pages(const ProgressiveOptions& options) {
     MR_ASSIGN_OR_RETURN(ahead_,
                         kernels::make_cuda_device({.index = parts_.device->gpu_stream()->gpu}));
   }
-  MR_ASSIGN_OR_RETURN(memory_,
-                      parts_.device->allocate_host(shape.all_pages() * shape.page_bytes()));
+  const int64_t bytes = shape.all_pages() * shape.page_bytes();
+  if (memory_.bytes() < bytes) {
+    memory_ = {};
+    MR_ASSIGN_OR_RETURN(memory_, parts_.device->allocate_host(bytes));
+  }
   const auto log_odds = static_cast<float>(std::log((1 - options.mass) / options.mass));
   MR_ASSIGN_OR_RETURN(pages_, kernels::make_cuda_device_pages(
                                   *parts_.device, ahead_.get(), shape,
@@ -59,36 +55,40 @@ Result<void> DeviceCache::make_pages(const ProgressiveOptions& options) {
   return {};
 }
 
-DeviceCache::~DeviceCache() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  for (auto& filler : fillers_) filler.join();
-}
-
 Result<void> DeviceCache::wait(DecodeStart start, Deadline deadline) {
+  const int32_t num_layers = parts_.weights->config.num_layers;
   SummaryPull pull({.transport = parts_.transport,
                     .manifest = parts_.manifest.get(),
                     .feed = parts_.feed.get(),
                     .first_kv_head = parts_.weights->shard.first_kv_head,
                     .num_kv_heads = parts_.weights->shard.num_kv_heads},
                    deadline);
-  for (int32_t layer = 0; layer < parts_.weights->config.num_layers; ++layer) {
+  fill_.emplace(*host_, num_layers, deadline_);
+  // Beside a prefill there is room for pages; behind it digests come first.
+  const bool is_done = parts_.feed->layers_ready() == num_layers;
+  if (!is_done) fill_->start();
+  int32_t num_filled = 0;
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
     MR_ASSIGN_OR_RETURN(const auto summary, pull.take());
     MR_RETURN_IF_ERROR(take_layer(layer, summary));
+    for (; num_filled < fill_->layers_here(); ++num_filled) pages_->fill_layer(num_filled);
   }
-  hot_left_ = std::ssize(hot_);
-  left_ = hot_left_ + std::ssize(rest_);
-  for (int i = 0; i < kFillers; ++i) fillers_.emplace_back([this] { fill(); });
-  if (start == DecodeStart::kNeed) return {};
-  return wait_for_fill(start == DecodeStart::kWhole, deadline);
+  if (is_done) fill_->start();
+  if (start == DecodeStart::kHot) return fill_->wait_for_hot(deadline);
+  if (start == DecodeStart::kWhole) {
+    for (; num_filled < num_layers; ++num_filled) {
+      MR_RETURN_IF_ERROR(fill_->wait_for_layers(num_filled + 1, deadline));
+      pages_->fill_layer(num_filled);
+    }
+  }
+  return {};
 }
 
 // Its digests, and which of the pages that are kept are hot.
 Result<void> DeviceCache::take_layer(int32_t layer, const LayerSummary& summary) {
   const int32_t first_head = parts_.weights->shard.first_kv_head;
   const auto num_pages = parts_.manifest->num_pages();
+  std::vector<kvclient::PageName> hot, rest;
   for (int32_t h = 0; h < std::ssize(summary.digests); ++h) {
     MR_RETURN_IF_ERROR(pages_->set_digests(layer, h, summary.digests[static_cast<size_t>(h)]));
     const auto is_hot = kvclient::hot_list(
@@ -97,48 +97,10 @@ Result<void> DeviceCache::take_layer(int32_t layer, const LayerSummary& summary)
         hot_share_);
     for (int64_t page = 0; page < num_pages; ++page) {
       if (!parts_.manifest->has_page(layer, first_head + h, page)) continue;
-      (is_hot[static_cast<size_t>(page)] ? hot_ : rest_).push_back({layer, first_head + h, page});
+      (is_hot[static_cast<size_t>(page)] ? hot : rest).push_back({layer, first_head + h, page});
     }
   }
-  return {};
-}
-
-// The next pages that nobody has begun with: hot ones first. Empty: there are none, or it is over.
-std::span<const kvclient::PageName> DeviceCache::next_batch() {
-  const auto batch =
-      static_cast<size_t>(std::max<int64_t>(8, kFillBytes / parts_.manifest->page_bytes()));
-  const std::lock_guard lock(mutex_);
-  if (stopping_ || failure_) return {};
-  const bool of_hot = next_ < hot_.size();
-  const auto names = std::span<const kvclient::PageName>(of_hot ? hot_ : rest_)
-                         .subspan(of_hot ? next_ : next_ - hot_.size());
-  const auto taken = names.first(std::min(batch, names.size()));
-  next_ += taken.size();
-  return taken;
-}
-
-void DeviceCache::fill() {
-  for (auto names = next_batch(); !names.empty(); names = next_batch()) {
-    const bool of_hot = names.data() >= hot_.data() && names.data() < hot_.data() + hot_.size();
-    const auto came = host_->bring(names, FetchUrgency::kFill, deadline_);
-    const std::lock_guard lock(mutex_);
-    if (came.ok()) {
-      left_ -= std::ssize(names);
-      if (of_hot) hot_left_ -= std::ssize(names);
-    } else {
-      failure_ = came.error();
-    }
-    changed_.notify_all();
-  }
-}
-
-Result<void> DeviceCache::wait_for_fill(bool whole, Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  const int64_t& left = whole ? left_ : hot_left_;
-  if (!changed_.wait_until(lock, deadline.when(), [&] { return left == 0 || failure_; })) {
-    return Error(Errc::kDeadlineExceeded, "what decoding begins with did not come in time");
-  }
-  if (left > 0) return *failure_;
+  fill_->add_layer(std::move(hot), std::move(rest));
   return {};
 }
 

@@ -1,17 +1,16 @@
 // A handed-over cache beside a GPU: digests and as many pages as have slots in its memory, all pages in
 // page-locked memory of the host, and what has not come yet in the ranks' tiers. Pages in 8-bit floats stay
-// such. It has threads that pull whatever nobody has asked for.
+// such. What nobody has asked for comes as well, from the first layer that is there on.
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 
 #include "comm/api/transport.h"
 #include "decode/device_prompt.h"
 #include "decode/paged_prompt.h"
 #include "decode/pool/host_pages.h"
+#include "decode/pool/page_fill.h"
 #include "decode/pool/rank_pages.h"
 #include "decode/summary_pull.h"
 
@@ -27,13 +26,12 @@ class DeviceCache {
     const model::ModelWeights* weights = nullptr;  // in the device's memory
     kernels::Device* device = nullptr;             // a GPU
   };
-  // All parts outlive it. kUnsupported: shapes that the kernels do not take.
+  // All parts outlive it. `memory`: of the device's allocate_host, for pages; where it is less than they take,
+  // more is allocated. kUnsupported: shapes that the kernels do not take.
   static Result<std::unique_ptr<DeviceCache>> open(const Parts& parts,
                                                    const ProgressiveOptions& options,
-                                                   double hot_share, Deadline deadline);
-  // Ends with the batches that are under way.
-  ~DeviceCache();
-
+                                                   double hot_share, Deadline deadline,
+                                                   kernels::HostBuffer memory = {});
   // Until decoding may begin (DecodeStart). On the device's thread.
   Result<void> wait(DecodeStart start, Deadline deadline);
   // After wait().
@@ -50,9 +48,6 @@ class DeviceCache {
         source_(*parts.client, parts.manifest, /*codes=*/true) {}
   Result<void> make_pages(const ProgressiveOptions& options);
   Result<void> take_layer(int32_t layer, const LayerSummary& summary);
-  std::span<const kvclient::PageName> next_batch();
-  void fill();
-  Result<void> wait_for_fill(bool whole, Deadline deadline);
 
   const Parts parts_;
   const double hot_share_;
@@ -63,15 +58,7 @@ class DeviceCache {
   std::unique_ptr<kernels::DevicePages> pages_;
   std::unique_ptr<HostPages> host_;
   std::optional<DevicePrompt> prompt_;
-  std::vector<kvclient::PageName> hot_, rest_;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t next_ = 0;                  // of hot_, then of rest_
-  int64_t hot_left_ = 0, left_ = 0;  // of these and of all, that have not come
-  bool stopping_ = false;
-  std::optional<Error> failure_;
-  std::vector<std::thread> fillers_;
+  std::optional<PageFill> fill_;  // ends first
 };
 
 }  // namespace millrace::decode

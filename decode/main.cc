@@ -44,6 +44,7 @@ struct Options {
   std::string output_path;
   std::string follow_path;
   std::string pages_memory = "0";
+  std::string host_memory = "0";
   std::string device = "cpu";
   bool no_prediction = false;
   comm::UcxTransports transports = comm::UcxTransports::kAuto;
@@ -82,6 +83,12 @@ void add_attention_options(CLI::App& app, Options& options) {
   app.add_option(
          "--pages-memory", options.pages_memory,
          "with progressive attention: memory for pages of each rank, such as 512MiB; 0: all")
+      ->type_name("SIZE")
+      ->check(cli::check_by(parse_bytes))
+      ->capture_default_str();
+  app.add_option("--host-memory", options.host_memory,
+                 "on a GPU: page-locked memory for all pages of a cache, such as 20GiB, taken "
+                 "before events tell of one; 0: then")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
@@ -319,6 +326,9 @@ Result<void> run(Options& options) {
   }
   MR_ASSIGN_OR_RETURN(options.decode.progressive.pages_memory_bytes,
                       parse_bytes(options.pages_memory));
+  MR_ASSIGN_OR_RETURN(options.decode.progressive.host_memory_bytes,
+                      parse_bytes(options.host_memory));
+  options.decode.on_loaded = [] { spdlog::info("ready for events: the model is loaded"); };
   options.decode.progressive.predict = !options.no_prediction;
   MR_ASSIGN_OR_RETURN(options.decode.gpu, parse_gpu(options.device));
   options.decode.threads_per_rank = std::max(1, usable_cores() / options.decode.tp);

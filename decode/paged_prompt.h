@@ -19,6 +19,9 @@ struct ProgressiveOptions {
   double mass = 0.98;              // of each head's attention, in each layer; above 0, at most 1
   bool proven = false;             // by BoundRule, else CalibratedRule
   int64_t pages_memory_bytes = 0;  // of a rank; 0: room for all its pages
+  // On a GPU: page-locked memory of the host for all pages, taken before there is a prompt; 0: once it is known
+  // how many there are.
+  int64_t host_memory_bytes = 0;
   bool predict = true;
   DecodeStart start = DecodeStart::kNeed;
   Eviction eviction = Eviction::kLeastUsed;

@@ -36,6 +36,7 @@ class HostPages {
   Result<void> bring(std::span<const kvclient::PageName> names, FetchUrgency urgency,
                      Deadline deadline);
   bool has_all() const;
+  int64_t page_bytes() const { return options_.page_bytes; }
   int64_t num_needed() const;  // that came by kNeed
 
  private:

@@ -60,6 +60,7 @@ class CudaDevicePages final : public DevicePages {
         shape_(shape),
         options_(options),
         num_kept_(shape.kept_pages()),
+        filled_(static_cast<size_t>(shape.num_layers)),
         stream_(device.gpu_stream()->handle) {
     int index = device.gpu_stream()->gpu;
     MR_CUDA_CHECK(cudaSetDevice(index));
@@ -113,11 +114,15 @@ class CudaDevicePages final : public DevicePages {
     return device_.synchronize(Deadline::after(std::chrono::seconds(30)));
   }
 
+  void fill_layer(int32_t layer) override {
+    const auto l = static_cast<size_t>(layer);
+    if (!holds_all() || filled_[l]) return;
+    filled_[l] = true;
+    cuda::fill_slots(tables(), layer_slots_[l], layer_slots_[l + 1], stream_);
+  }
+
   Result<void> complete(Deadline deadline) override {
-    if (!holds_all()) return {};
-    const auto kept = kept_numbers();
-    device_.copy(slot_page_.data(), kept.data(), slot_page_.bytes());
-    cuda::fill_slots(tables(), stream_);
+    for (int32_t layer = 0; layer < shape_.num_layers; ++layer) fill_layer(layer);
     return device_.synchronize(deadline);
   }
 
@@ -233,16 +238,18 @@ class CudaDevicePages final : public DevicePages {
     cuda::order_pages(tables(), estimates, step.tail_lse, this_order(), stream_);
   }
 
-  // Of the pages that are kept, ascending.
-  std::vector<int32_t> kept_numbers() const {
+  // Of the pages that are kept, ascending; and where each layer's begin among them, the last one's end behind.
+  std::vector<int32_t> kept_numbers() {
     std::vector<int32_t> numbers;
     int32_t number = 0;
+    layer_slots_ = {0};
     for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
       for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
         for (int64_t page = 0; page < shape_.num_pages(); ++page, ++number) {
           if (shape_.has_page(layer, h, page)) numbers.push_back(number);
         }
       }
+      layer_slots_.push_back(static_cast<int32_t>(numbers.size()));
     }
     return numbers;
   }
@@ -250,13 +257,20 @@ class CudaDevicePages final : public DevicePages {
   void place_at_host() {
     const auto t = tables();
     std::vector<uint64_t> places(static_cast<size_t>(shape_.all_pages()));
-    for (const int32_t number : kept_numbers()) {
+    const auto kept = kept_numbers();
+    for (const int32_t number : kept) {
       places[static_cast<size_t>(number)] = t.host_place(number);
     }
     device_.copy(place_.data(), places.data(), place_.bytes());
     for (auto* table : {&last_, &slot_page_}) {
       MR_CUDA_CHECK(cudaMemsetAsync(table->data(), 0xff, static_cast<size_t>(table->bytes()),
                                     stream_));  // -1
+    }
+    if (holds_all()) {
+      // No slot is free: each has its page, whenever it comes.
+      const auto num_slots = static_cast<int32_t>(options_.num_slots);
+      device_.copy(slot_page_.data(), kept.data(), slot_page_.bytes());
+      device_.copy(t.free_slot, &num_slots, sizeof num_slots);
     }
     MR_CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
@@ -381,6 +395,8 @@ class CudaDevicePages final : public DevicePages {
   const DevicePagesShape shape_;
   const DevicePagesOptions options_;
   const int64_t num_kept_;
+  std::vector<bool> filled_;          // by layer, where all pages have slots
+  std::vector<int32_t> layer_slots_;  // [layers + 1] then: where the slots of each begin
   int num_sms_ = 0;
   int32_t kept_layers_ = 0;
   cudaStream_t stream_ = nullptr, ahead_ = nullptr;

@@ -4,7 +4,7 @@
 // device, by the same order and the same rule as on a CPU, up to rounding: the host only enqueues. Pages
 // that are not kept are as if they were not there; only their places in host memory are.
 //
-//   set_digests(), complete()
+//   set_digests(), fill_layer(), complete()
 //   for each layer of a token:
 //     begin_layer(l)
 //     foresee(l + 1, q)                       beside the layer: q from a device of its own
@@ -104,7 +104,10 @@ class DevicePages {
   // [num_pages, 3, head_dim]: min, max, radius. Host memory, which is read before it returns.
   virtual Result<void> set_digests(int32_t layer, int32_t kv_head,
                                    std::span<const float> digests) = 0;
-  // All host pages are there. Where every page that is kept has a slot, they are put into them.
+  // The layer's host pages are all there. Where every page that is kept has a slot, they are put into them,
+  // in the order of steps; once for a layer, whoever asks again.
+  virtual void fill_layer(int32_t layer) = 0;
+  // All host pages are there: fills what is left. Waits.
   virtual Result<void> complete(Deadline deadline) = 0;
 
   // In the order of tokens and, for each, of layers.

@@ -107,6 +107,13 @@ class StreamingDecode:
             self._process.stdin.write(f"event: {name}\ndata: {json.dumps(data)}\n\n")
             self._process.stdin.flush()
 
+    def wait_until_ready(self):
+        """Until its model is loaded."""
+        for line in self._process.stderr:
+            if "ready for events" in line:
+                return
+        raise AssertionError("the decode node has ended")
+
     def result(self):
         """Exit status, and what it prints or complains of. Its events stay open: that they end is not what ends it."""
         self._process.wait(PATIENCE_S)

@@ -92,6 +92,7 @@ def of_form(document, media_type, model):
         # These depend on other parameters.
         schemas["Handover"] = {"type": "string", "enum": ["at-end"]}
         schemas["Cache"] = {"type": "string", "enum": ["off", "read"]}
+        prefill["parameters"] = [entry for entry in prefill["parameters"] if entry.get("name") != "kv_budget_tokens"]
         for entry in prefill["parameters"]:
             entry["required"] = entry.get("name") == "model"
     return document

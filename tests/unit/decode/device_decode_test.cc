@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "comm/local/local_transport.h"
 #include "decode/decode_node.h"
 #include "kernels/cuda/cuda_device.h"
@@ -77,6 +79,35 @@ class DeviceDecodeTest : public ::testing::Test {
 
 TEST_F(DeviceDecodeTest, GivesTheTokensOfDenseAttention) {
   expect_tokens_of_dense_attention(serve(), kLayers * kHeads * kPages);
+}
+
+// Layers come one by one, once the model is loaded; host memory taken ahead is enough, too little, or none.
+TEST_F(DeviceDecodeTest, BesideThePrefill) {
+  const auto manifest = serve();
+  DecodeOptions wanted{.model_directory = model(), .max_tokens = kTokens, .ignore_eos = true};
+  const auto dense = must_decode(manifest, wanted).token_ids;
+  wanted.attention = AttentionMode::kProgressive;
+  wanted.gpu = 0;
+  for (const auto start : {DecodeStart::kNeed, DecodeStart::kHot, DecodeStart::kWhole}) {
+    for (const int64_t memory : {int64_t{0}, int64_t{1}, kLayers * kHeads * kPages}) {
+      const auto feed = std::make_shared<kvclient::HandoverFeed>();
+      std::jthread prefill;
+      wanted.progressive.start = start;
+      wanted.progressive.host_memory_bytes = memory * manifest.page_bytes();
+      wanted.on_loaded = [&] {
+        prefill = std::jthread([&] {
+          feed->take("manifest", test::event_of(manifest));
+          for (int32_t layer = 0; layer < kLayers; ++layer) {
+            feed->take("layer", fmt::format(R"({{"layer":{}}})", layer));
+          }
+          feed->take("done", test::event_of(manifest));
+        });
+      };
+      const auto report = decode(transport_, feed, wanted);
+      ASSERT_TRUE(report.ok()) << report.error().to_string();
+      EXPECT_EQ(report->token_ids, dense) << memory << " pages of memory";
+    }
+  }
 }
 
 // Three pages of four, others of each head.

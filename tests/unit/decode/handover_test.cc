@@ -254,6 +254,24 @@ TEST_P(GenerationTest, DecodeNodeGeneratesWhatABatchJobOfOneRankGenerates) {
   EXPECT_EQ(report->pulled.pages, 2 * std::max(GetParam().num_kv_heads, decode_tp) * 12);
 }
 
+// Whatever type the cache turns out to have.
+TEST_P(GenerationTest, TheModelIsLoadedBeforeTheNodeHearsOfACache) {
+  const auto feed = std::make_shared<kvclient::HandoverFeed>();
+  int times = 0;
+  DecodeOptions options{.model_directory = model_directory(),
+                        .tp = GetParam().decode_tp,
+                        .max_tokens = 6,
+                        .timeout = std::chrono::seconds(60)};
+  options.on_loaded = [&] {
+    ++times;
+    feed->take("done", test::event_of(manifest()));
+  };
+  const auto report = decode(*transport_, feed, options);
+  ASSERT_TRUE(report.ok()) << report.error().to_string();
+  EXPECT_EQ(times, 1);
+  EXPECT_EQ(report->token_ids, batch_tokens(model_directory(), GetParam().dtype, tokens_, 6));
+}
+
 TEST_P(GenerationTest, InOrderOfCriticalityTheSameCacheArrives) {
   const auto run = [&](kvclient::PullOrder order) {
     auto report = decode(*transport_, manifest(),

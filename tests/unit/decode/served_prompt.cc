@@ -105,6 +105,10 @@ std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size) {
   return tokens;
 }
 
+std::string event_of(const kvclient::Manifest& manifest) {
+  return fmt::format(R"({{"manifest":{}}})", kvclient::to_json(manifest));
+}
+
 ServedPrompt::ServedPrompt(comm::Transport& transport, const Clock& clock, const Options& options)
     : config_(must(model::load_model_config(options.model_directory))),
       num_tokens_(static_cast<int64_t>(options.tokens.size())),

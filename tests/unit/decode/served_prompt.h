@@ -10,6 +10,7 @@
 #include "comm/api/transport.h"
 #include "common/pages/kept_pages.h"
 #include "common/pages/kv_scales.h"
+#include "kvclient/manifest/manifest.h"
 #include "kvstore/kv_store.h"
 #include "protocol/manifest.pb.h"
 #include "tests/support/temp_directory.h"
@@ -25,6 +26,9 @@ inline constexpr std::chrono::seconds kServedLease{60};
 inline constexpr int64_t kTinyPageBytes = 2 * 64 * 16 * 4;
 
 std::vector<int32_t> random_tokens(int64_t count, int32_t vocab_size);
+
+// Data of the events `manifest` and `done`.
+std::string event_of(const kvclient::Manifest& manifest);
 
 class ServedPrompt {
  public:

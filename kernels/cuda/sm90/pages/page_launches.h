@@ -87,8 +87,9 @@ void admit_pages(const PageAdmission& admission, cudaStream_t stream);
 void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_number,
                    cudaStream_t stream);
 
-// Where every page that is kept has a slot and slot_page says which: fills them all, and maps the pages to
-// them.
-void fill_slots(const PageTables& tables, cudaStream_t stream);
+// Where every page that is kept has a slot and slot_page says which: fills slots [first, end), and maps their
+// pages to them.
+void fill_slots(const PageTables& tables, int32_t first_slot, int32_t end_slot,
+                cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

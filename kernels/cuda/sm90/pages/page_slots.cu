@@ -183,10 +183,11 @@ __global__ void __launch_bounds__(kCopyThreads)
       [list](int i) { return list->slots[i]; });
 }
 
-__global__ void __launch_bounds__(kCopyThreads) fill_kernel(const PageTables t) {
+__global__ void __launch_bounds__(kCopyThreads)
+    fill_kernel(const PageTables t, int first_slot, int count) {
   copy_into_slots(
-      t, t.num_slots, [&t](int slot) { return t.slot_page[slot]; }, [](int slot) { return slot; });
-  if (blockIdx.x == 0 && threadIdx.x == 0) *t.free_slot = t.num_slots;
+      t, count, [&](int i) { return t.slot_page[first_slot + i]; },
+      [first_slot](int i) { return first_slot + i; });
 }
 
 // A list that was filled again since is somebody else's.
@@ -209,8 +210,10 @@ void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_n
   MR_CUDA_CHECK_LAUNCH();
 }
 
-void fill_slots(const PageTables& tables, cudaStream_t stream) {
-  fill_kernel<<<kFillBlocks, kCopyThreads, 0, stream>>>(tables);
+void fill_slots(const PageTables& tables, int32_t first_slot, int32_t end_slot,
+                cudaStream_t stream) {
+  if (first_slot == end_slot) return;
+  fill_kernel<<<kFillBlocks, kCopyThreads, 0, stream>>>(tables, first_slot, end_slot - first_slot);
   MR_CUDA_CHECK_LAUNCH();
 }
 

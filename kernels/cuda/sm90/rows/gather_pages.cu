@@ -18,8 +18,9 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int64_t kMaxPageBytes = 32 << 10;
-// As many pages on their way as shared memory holds.
-constexpr int kWarps = 6;
+// As many pages on their way as shared memory holds: what is on its way is what the bus gives.
+constexpr int64_t kBufferBytes = 6 * kMaxPageBytes;
+constexpr int kMaxWarps = 24;
 
 struct GatherArguments {
   HostPage pages[kMaxGatheredPages];
@@ -30,10 +31,11 @@ struct GatherArguments {
   int32_t* damaged;
 };
 
-__global__ void __launch_bounds__(kWarps * 32)
+__global__ void __launch_bounds__(kMaxWarps * 32)
     gather_pages_kernel(const __grid_constant__ GatherArguments arguments) {
-  extern __shared__ __align__(128) std::byte buffers[];  // [kWarps, page bytes]
-  __shared__ uint64_t arrivals[kWarps];
+  extern __shared__ __align__(128) std::byte buffers[];  // [warps, page bytes]
+  __shared__ uint64_t arrivals[kMaxWarps];
+  const int num_warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool leads = threadIdx.x % 32 == 0;
   const int page_bytes = arguments.page_bytes;
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   __syncwarp();
 
   uint32_t parity = 0;
-  for (int i = warp; i < arguments.num_pages; i += kWarps) {
+  for (int i = warp; i < arguments.num_pages; i += num_warps) {
     const HostPage& page = arguments.pages[i];
     const uint32_t shared = ptx::shared_address(buffer);
     if (leads) {
@@ -88,10 +90,12 @@ void gather_pages(const GatherPagesParams& params, int32_t* damaged, cudaStream_
                             .page_bytes = static_cast<int32_t>(params.page_bytes),
                             .damaged = damaged};
   std::ranges::copy(params.pages, arguments.pages);
-  const int bytes = kWarps * arguments.page_bytes;
+  const int warps =
+      static_cast<int>(std::min<int64_t>(kMaxWarps, kBufferBytes / params.page_bytes));
+  const int bytes = warps * arguments.page_bytes;
   MR_CUDA_CHECK(cudaFuncSetAttribute(gather_pages_kernel,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  gather_pages_kernel<<<1, kWarps * 32, static_cast<size_t>(bytes), stream>>>(arguments);
+  gather_pages_kernel<<<1, warps * 32, static_cast<size_t>(bytes), stream>>>(arguments);
   MR_CUDA_CHECK_LAUNCH();
 }
 
