@@ -220,6 +220,8 @@ class Float8MixtureCase {
   MixtureCase& wide() { return wide_; }
 
   void run() { device_->float8_experts(params()); }
+  // The rows, once for all of their experts; not part of run().
+  void quantize() { device_->float8_quantize(a_.quantize()); }
 
   // As MixtureCase::check. What the tensor cores cut off moves some numbers between the products to
   // another code: a hundredth of a row in the mean square at most.
@@ -350,6 +352,9 @@ Result<std::vector<KernelRow>> KernelCases::float8_experts(int64_t num_rows) {
       MR_ASSIGN_OR_RETURN(auto part, time("experts", [&] { mixture.run(); }));
       part.flops = mixture.wide().flops();
       row.parts.push_back(std::move(part));
+      MR_ASSIGN_OR_RETURN(auto quantize, time("quantize", [&] { mixture.quantize(); }));
+      quantize.bytes = 3.0 * static_cast<double>(num_rows * kExpertHidden);
+      row.parts.push_back(std::move(quantize));
       rows.push_back(std::move(row));
     }
   }

@@ -149,6 +149,7 @@ TEST_P(QuantizedExperts, AreTheFilesUnderOneScaleAndElseTheNearest) {
 INSTANTIATE_TEST_SUITE_P(Model, QuantizedExperts,
                          testing::Values(Combination{test::kTensorLayout, 1, 1},
                                          Combination{test::kRowLayout, 2, 0},
+                                         Combination{test::kFbgemmLayout, 1, 1},
                                          Combination{test::kBlockLayout, 1, 0},
                                          Combination{test::kBlockLayout, 2, 1}));
 
