@@ -61,6 +61,7 @@ class WeightLoader {
         weights_(&weights),
         config_(&weights.config),
         shard_(&weights.shard),
+        device_(device.info()),
         uploader_(device, weights.storage, num_threads),
         experts_(tensors, uploader_, weights) {}
 
@@ -244,9 +245,11 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (std::ranges::all_of(bias.tensor.bytes, is_zero)) return {};
-    if (weights_->quantization != Quantization::kNone) {
+    if (weights_->quantization != Quantization::kNone && !device_.float8_sum_biases) {
       return error(Errc::kUnsupported,
-                   "tensor \"{}\" is not zero; supported with --quantization none", name);
+                   "tensor \"{}\" is not zero, and {} adds none to products of 8-bit floats; "
+                   "supported with --quantization none",
+                   name, device_.name);
     }
     if (weights_->tp.rank != 0) return {};
     MR_ASSIGN_OR_RETURN(layer.o_bias, uploader_.stacked_vector(std::array{bias}));
@@ -274,6 +277,7 @@ class WeightLoader {
   ModelWeights* weights_;
   const ModelConfig* config_;
   const ShardShape* shard_;
+  kernels::DeviceInfo device_;
   WeightUploader uploader_;
   ExpertLoader experts_;
 };

@@ -69,7 +69,8 @@ struct DeviceInfo {
   // The rows of an expert begin at a multiple of this in the scratch of experts(), which has those of
   // all; 0: it has one expert's at a time. See expert_scratch_rows.
   int32_t expert_row_step = 0;
-  bool float8_products = false;  // kernels/api/float8.h
+  bool float8_products = false;    // kernels/api/float8.h
+  bool float8_sum_biases = false;  // Float8GemmParams::bias into float32
   // What widths of products of 8-bit floats are multiples of.
   int32_t float8_width_step = kFloat8WidthStep;
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of an

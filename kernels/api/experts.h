@@ -66,7 +66,8 @@ struct ExpertsParams {
 };
 
 // The same of 8-bit floats (kernels/api/float8.h), without biases: what the activation leaves is rounded to
-// `dtype` and quantised by row for the second product.
+// `dtype` and quantised by row for the second product. k, n and strides between rows are multiples of
+// DeviceInfo::float8_width_step.
 struct Float8ExpertsParams {
   ConstFloat8Matrix a;  // [rows, k]
   int32_t num_experts = 0;

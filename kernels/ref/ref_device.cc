@@ -18,6 +18,7 @@ class RefDevice final : public HostMemoryDevice {
             .interleaved_rotation = true,
             .computes_experts = true,
             .float8_products = true,
+            .float8_sum_biases = true,
             .float8_width_step = 1};
   }
 

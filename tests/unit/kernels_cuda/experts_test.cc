@@ -409,17 +409,19 @@ class Float8ExpertsTest : public GpuCase {
     return out.values();
   }
 
-  // The tensor cores lose up to 2^-13 of the largest of a sum's products, by which some in a hundred
-  // of the numbers between the products become another bfloat16, and some in a thousand another code,
-  // 1/16 off: half a hundredth of the sum in the mean square. What an expert gives is rounded to
-  // bfloat16, 2^-9 at most.
+  // The tensor cores lose up to 2^-13 of the largest of a step's products (float8_case.h), by which
+  // some in a hundred of the numbers between the products become another bfloat16, up to 2^-7 off.
+  // Each of these is another code in one case of ten; where it is a row's largest, its scale moves
+  // and one in ten of the row's codes. Another code is an eighth of a number off at most: with p of
+  // the codes, 0.09 sqrt(p) of the sum in the mean square, 0.01 for p = 1.2 %. Twice that. What an
+  // expert gives is rounded to bfloat16, 2^-9 at most. One wrong scale of 50 would be 0.05.
   void expect_mixture(const Shape& s, const std::vector<int32_t>& experts, bool accumulate) {
     SCOPED_TRACE(fmt::format("{} rows of {}, {} experts of {}, {} a row, accumulate {}", s.rows,
                              s.hidden, s.num_experts, s.width, s.experts_per_row, accumulate));
     test::Float8Mixture mixture({s.rows, s.hidden, s.width, s.num_experts, s.experts_per_row},
                                 experts);
     const auto values = computed_mixture(mixture, accumulate);
-    EXPECT_LT(test::relative_error(values, mixture.reference(DType::kBFloat16, accumulate)), 0.01);
+    EXPECT_LT(test::relative_error(values, mixture.reference(DType::kBFloat16, accumulate)), 0.02);
     EXPECT_TRUE(test::bitwise_equal(computed_mixture(mixture, accumulate), values));
   }
 };
