@@ -116,6 +116,11 @@ Result<void> ExpertLoader::stack(const Names& names, int64_t all, ExpertWeights&
     down.push_back(columns.cols(first, count));
   }
   if (!names.router.empty()) MR_RETURN_IF_ERROR(load_router(names.router, experts));
+  if (weights_->quantization == Quantization::kFloat8) {
+    MR_ASSIGN_OR_RETURN(experts.float8.gate_up, uploader_->stack_float8(gate_up));
+    MR_ASSIGN_OR_RETURN(experts.float8.down, uploader_->stack_float8(down));
+    return {};
+  }
   MR_ASSIGN_OR_RETURN(experts.gate_up, uploader_->stack(gate_up, weights_->compute_dtype));
   MR_ASSIGN_OR_RETURN(experts.down, uploader_->stack(down, weights_->compute_dtype));
   return {};

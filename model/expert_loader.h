@@ -1,5 +1,6 @@
 // Puts the mixture of experts of a layer together, as WeightLoader does the rest: a rank's part of all
-// experts, one below the other.
+// experts, one below the other. In 8-bit floats where the model is quantised, but for gpt-oss's, whose
+// products have biases.
 #pragma once
 
 #include <string>

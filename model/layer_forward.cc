@@ -37,8 +37,8 @@ Result<void> LayerForward::allocate_quantized() {
   const auto& config = weights_->config;
   const auto& shard = weights_->shard;
   const int64_t query_width = int64_t{shard.num_query_heads} * config.head_dim;
-  const int64_t widest =
-      std::max({int64_t{config.hidden_size}, query_width, int64_t{shard.ffn_size}});
+  const int64_t widest = std::max({int64_t{config.hidden_size}, query_width,
+                                   int64_t{shard.ffn_size}, int64_t{shard.shared_ffn_size}});
   MR_ASSIGN_OR_RETURN(quantized_, device_->allocate(max_rows_ * widest));
   MR_ASSIGN_OR_RETURN(row_scales_, device_->allocate(max_rows_ * int64_t{sizeof(float)}));
   return {};
@@ -64,6 +64,15 @@ Result<void> LayerForward::allocate_experts() {
   MR_ASSIGN_OR_RETURN(chosen_weights_, device_->allocate(num_choices * int64_t{sizeof(float)}));
   MR_ASSIGN_OR_RETURN(gathered_,
                       device_->allocate(num_elements * dtype_bytes(weights_->compute_dtype)));
+  const auto quantized = [](const LayerWeights& layer) { return layer.experts.quantized(); };
+  if (std::ranges::any_of(weights_->layers, quantized)) {
+    const auto& shard = weights_->shard;
+    const int64_t num_rows = std::max(expert_rows(), shared_expert_rows());
+    const int64_t num_codes = std::max(expert_rows() * shard.expert_ffn_size,
+                                       shared_expert_rows() * shard.shared_ffn_size);
+    MR_ASSIGN_OR_RETURN(expert_codes_, device_->allocate(num_codes));
+    MR_ASSIGN_OR_RETURN(expert_scales_, device_->allocate(num_rows * int64_t{sizeof(float)}));
+  }
   if (device_->info().expert_row_step > 0) return {};
   MR_ASSIGN_OR_RETURN(outputs_, device_->allocate(num_elements * int64_t{sizeof(float)}));
   return {};
@@ -170,30 +179,14 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
   if (w.experts.num_experts > 0) {
     rms_norm(hidden, w.mlp_norm, num_rows);
-    run_experts(w.experts, num_rows, out, accumulate);
-    if (w.shared_expert.num_experts > 0 && w.shared_expert.router == nullptr) {
-      run_mlp(w.shared_expert.gate_up, w.shared_expert.down, num_rows, out, /*accumulate=*/true);
-    } else if (w.shared_expert.num_experts > 0) {
-      run_experts(w.shared_expert, num_rows, out, /*accumulate=*/true);
-    }
-    return;
+    return run_mixture(w, num_rows, out, accumulate);
   }
   if (!float8()) {
     rms_norm(hidden, w.mlp_norm, num_rows);
     return run_mlp(w.gate_up, w.down, num_rows, out, accumulate);
   }
-  const auto activated =
-      dense_matrix(activated_.data(), weights_->compute_dtype, num_rows, weights_->shard.ffn_size);
-  device_->float8_swiglu({.a = float8_rms_norm(hidden, w.mlp_norm, num_rows),
-                          .gate_up = w.float8.gate_up,
-                          .activation = weights_->config.activation,
-                          .products = projected_.as<float>(),
-                          .out = activated});
-  device_->float8_gemm(
-      {.a = quantize(activated),
-       .b = w.float8.down,
-       .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
-       .accumulate = accumulate});
+  run_float8_mlp(float8_rms_norm(hidden, w.mlp_norm, num_rows), w.float8.gate_up, w.float8.down,
+                 out, accumulate);
 }
 
 void LayerForward::run_mlp(const kernels::ConstMatrix& gate_up, const kernels::ConstMatrix& down,
@@ -209,6 +202,24 @@ void LayerForward::run_mlp(const kernels::ConstMatrix& gate_up, const kernels::C
                  .b = down,
                  .c = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size),
                  .accumulate = accumulate});
+}
+
+void LayerForward::run_float8_mlp(const kernels::ConstFloat8Matrix& rows,
+                                  const kernels::ConstFloat8Matrix& gate_up,
+                                  const kernels::ConstFloat8Matrix& down, float* out,
+                                  bool accumulate) {
+  const auto activated =
+      dense_matrix(activated_.data(), weights_->compute_dtype, rows.rows, down.cols);
+  device_->float8_swiglu({.a = rows,
+                          .gate_up = gate_up,
+                          .activation = weights_->config.activation,
+                          .products = projected_.as<float>(),
+                          .out = activated});
+  device_->float8_gemm(
+      {.a = quantize(activated),
+       .b = down,
+       .c = dense_matrix(out, DType::kFloat32, rows.rows, weights_->config.hidden_size),
+       .accumulate = accumulate});
 }
 
 void LayerForward::add_attention(int32_t layer, float* sum, int64_t num_rows, float* hidden) {
@@ -230,8 +241,24 @@ void LayerForward::add_sum(const float* norm, float* sum, int64_t num_rows, floa
   device_->add({.x = hidden, .y = sum, .count = num_rows * width});
 }
 
-void LayerForward::run_experts(const ExpertWeights& experts, int64_t num_rows, float* out,
+// The router reads the rows as they are; experts of 8 bits read them quantised, once for all.
+void LayerForward::run_mixture(const LayerWeights& layer, int64_t num_rows, float* out,
                                bool accumulate) {
+  const auto& shared = layer.shared_expert;
+  kernels::ConstFloat8Matrix rows;
+  if (layer.experts.quantized()) rows = quantize(normed(num_rows));
+  run_experts(layer.experts, rows, num_rows, out, accumulate);
+  if (shared.num_experts == 0) return;
+  if (shared.router != nullptr) {
+    run_experts(shared, rows, num_rows, out, /*accumulate=*/true);
+  } else if (shared.quantized()) {
+    run_float8_mlp(rows, shared.float8.gate_up, shared.float8.down, out, /*accumulate=*/true);
+  } else {
+    run_mlp(shared.gate_up, shared.down, num_rows, out, /*accumulate=*/true);
+  }
+}
+
+void LayerForward::route(const ExpertWeights& experts, int64_t num_rows) {
   device_->route({.a = normed(num_rows),
                   .router = experts.router,
                   .bias = experts.router_bias,
@@ -242,6 +269,30 @@ void LayerForward::run_experts(const ExpertWeights& experts, int64_t num_rows, f
                   .factor = experts.weight_factor,
                   .experts = chosen_.as<int32_t>(),
                   .weights = chosen_weights_.as<float>()});
+}
+
+void LayerForward::run_experts(const ExpertWeights& experts, const kernels::ConstFloat8Matrix& rows,
+                               int64_t num_rows, float* out, bool accumulate) {
+  route(experts, num_rows);
+  if (experts.quantized()) {
+    return device_->float8_experts({.a = rows,
+                                    .num_experts = experts.num_experts,
+                                    .experts_per_row = experts.experts_per_token,
+                                    .experts = chosen_.as<int32_t>(),
+                                    .weights = chosen_weights_.as<float>(),
+                                    .gate_up = experts.float8.gate_up,
+                                    .down = experts.float8.down,
+                                    .activation = weights_->config.activation,
+                                    .dtype = weights_->compute_dtype,
+                                    .gathered = gathered_.data(),
+                                    .products = projected_.as<float>(),
+                                    .activated = activated_.data(),
+                                    .quantized = expert_codes_.as<Float8>(),
+                                    .row_scales = expert_scales_.as<float>(),
+                                    .outputs = outputs_.as<float>(),
+                                    .out = out,
+                                    .accumulate = accumulate});
+  }
   device_->experts({.a = normed(num_rows),
                     .num_experts = experts.num_experts,
                     .experts_per_row = experts.experts_per_token,

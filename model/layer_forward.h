@@ -66,7 +66,15 @@ class LayerForward {
   // Of the rows in `normed_`. run_mlp: of an expert that all of them choose, too.
   void run_mlp(const kernels::ConstMatrix& gate_up, const kernels::ConstMatrix& down,
                int64_t num_rows, float* out, bool accumulate);
-  void run_experts(const ExpertWeights& experts, int64_t num_rows, float* out, bool accumulate);
+  // The same of quantised rows; overwrites them.
+  void run_float8_mlp(const kernels::ConstFloat8Matrix& rows,
+                      const kernels::ConstFloat8Matrix& gate_up,
+                      const kernels::ConstFloat8Matrix& down, float* out, bool accumulate);
+  void run_mixture(const LayerWeights& layer, int64_t num_rows, float* out, bool accumulate);
+  void route(const ExpertWeights& experts, int64_t num_rows);
+  // `rows`: those in `normed_`, quantised where the experts are; they stay.
+  void run_experts(const ExpertWeights& experts, const kernels::ConstFloat8Matrix& rows,
+                   int64_t num_rows, float* out, bool accumulate);
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
   void add_sum(const float* norm, float* sum, int64_t num_rows, float* hidden);
   // Where the model is quantised; the result lies in `quantized_`.
@@ -91,6 +99,9 @@ class LayerForward {
   kernels::DeviceBuffer gathered_;        // [expert_rows, hidden], compute dtype
   // The same, float32, where the device computes one expert at a time.
   kernels::DeviceBuffer outputs_;
+  // Where experts are quantised: what their second products read.
+  kernels::DeviceBuffer expert_codes_;   // [expert_rows, ffn] 8-bit floats
+  kernels::DeviceBuffer expert_scales_;  // [expert_rows] float32
 };
 
 }  // namespace millrace::model

@@ -20,11 +20,9 @@ bool divides_heads(const ModelConfig& config, int32_t size) {
 // The width of MLPs, as config.json has it, that `size` ranks cannot share; empty where they can.
 std::string undivided_width(const ModelConfig& config, int32_t size) {
   const auto& experts = config.experts;
-  const bool own_field =
-      experts.names == ExpertsConfig::Names::kQwen || experts.names == ExpertsConfig::Names::kGlm4;
   const std::array<std::pair<std::string_view, int32_t>, 3> widths{
       {{"intermediate_size", config.has_dense_layers() ? config.ffn_size : 0},
-       {own_field ? "moe_intermediate_size" : "intermediate_size", experts.ffn_size},
+       {expert_width_field(experts), experts.ffn_size},
        {"shared_expert_intermediate_size", experts.shared_ffn_size}}};
   for (const auto& [field, width] : widths) {
     if (width % size != 0) return fmt::format("{} = {}", field, width);

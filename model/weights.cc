@@ -61,6 +61,7 @@ class WeightLoader {
         weights_(&weights),
         config_(&weights.config),
         shard_(&weights.shard),
+        device_(device.info()),
         uploader_(device, weights.storage, num_threads),
         experts_(tensors, uploader_, weights) {}
 
@@ -244,9 +245,11 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (std::ranges::all_of(bias.tensor.bytes, is_zero)) return {};
-    if (weights_->quantization != Quantization::kNone) {
+    if (weights_->quantization != Quantization::kNone && !device_.float8_sum_biases) {
       return error(Errc::kUnsupported,
-                   "tensor \"{}\" is not zero; supported with --quantization none", name);
+                   "tensor \"{}\" is not zero, and {} adds none to products of 8-bit floats; "
+                   "supported with --quantization none",
+                   name, device_.name);
     }
     if (weights_->tp.rank != 0) return {};
     MR_ASSIGN_OR_RETURN(layer.o_bias, uploader_.stacked_vector(std::array{bias}));
@@ -274,6 +277,7 @@ class WeightLoader {
   ModelWeights* weights_;
   const ModelConfig* config_;
   const ShardShape* shard_;
+  kernels::DeviceInfo device_;
   WeightUploader uploader_;
   ExpertLoader experts_;
 };
@@ -322,15 +326,44 @@ Result<void> check_quantization(const ModelWeights& weights, const kernels::Devi
   }
   const auto& config = weights.config;
   const int64_t query_width = int64_t{weights.shard.num_query_heads} * config.head_dim;
+  const int32_t step = device.float8_width_step;
   const std::array<std::pair<const char*, int64_t>, 3> widths{
       {{"hidden_size", config.hidden_size},
        {"heads times head_dim of a rank", query_width},
        {"intermediate_size of a rank", weights.shard.ffn_size}}};
   for (const auto& [name, width] : widths) {
-    if (width % kernels::kFloat8WidthStep == 0) continue;
+    if (width % step == 0) continue;
     return error(Errc::kUnsupported,
-                 "{} is {}: products of 8-bit floats take multiples of {}, others any width", name,
-                 width, kernels::kFloat8WidthStep);
+                 "{} is {}: products of 8-bit floats take multiples of {} on {}", name, width, step,
+                 device.name);
+  }
+  return {};
+}
+
+// The same: a rank's part of experts, of 16 bits or of 8.
+Result<void> check_expert_widths(const std::string& model, const ModelWeights& weights,
+                                 const kernels::DeviceInfo& device) {
+  const auto& experts = weights.config.experts;
+  if (experts.num_experts == 0) return {};
+  const bool float8 = weights.quantization == Quantization::kFloat8 &&
+                      experts.names != ExpertsConfig::Names::kGptOss;
+  const int32_t step = float8 ? device.float8_width_step : device.width_step;
+  const bool own_field = experts.names == ExpertsConfig::Names::kQwen;
+  const std::string_view shared_field = own_field ? "shared_expert_intermediate_size"
+                                                  : "n_shared_experts times moe_intermediate_size";
+  struct Width {
+    std::string_view field;
+    int32_t all, own;
+  };
+  for (const auto& [field, all, own] :
+       {Width{expert_width_field(experts), experts.ffn_size, weights.shard.expert_ffn_size},
+        Width{shared_field, experts.shared_ffn_size, weights.shard.shared_ffn_size}}) {
+    if (own % step == 0) continue;
+    return error(Errc::kUnsupported,
+                 "{}: {} = {}, {} on each of {} tensor-parallel ranks: experts of {} bits take "
+                 "multiples of {} on {}",
+                 is_synthetic_model(model) ? model : model + "/config.json", field, all, own,
+                 weights.tp.size, float8 ? 8 : 16, step, device.name);
   }
   return {};
 }
@@ -364,6 +397,7 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
   weights->quantization = arithmetic.quantization;
   weights->embedding_scale = embedding_scale(weights->config, arithmetic.dtype);
   MR_RETURN_IF_ERROR(check_quantization(*weights, device.info()));
+  MR_RETURN_IF_ERROR(check_expert_widths(model, *weights, device.info()));
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model, weights->config));
   weights->fingerprint = fingerprint(weights->config, *tensors);
   MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights, num_threads).load());

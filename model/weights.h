@@ -45,6 +45,11 @@ struct ShardShape {
 // work. (Vocabulary: any; the last rank holds fewer rows.)
 Result<ShardShape> shard_shape(const ModelConfig& config, TensorParallel tp);
 
+// Both matrices of experts, of the shapes that ExpertWeights says.
+struct Float8ExpertWeights {
+  kernels::ConstFloat8Matrix gate_up, down;
+};
+
 // Experts that lie one below the other, in device memory.
 struct ExpertWeights {
   int32_t num_experts = 0;  // 0: the layer has none
@@ -54,10 +59,14 @@ struct ExpertWeights {
   const float* router_bias = nullptr;  // [num_experts] or null
   const float* correction = nullptr;   // [num_experts] or null: RouteParams::correction
   float weight_factor = 1;
-  kernels::ConstMatrix gate_up;         // [num_experts * 2 * ffn of this rank, hidden]
-  kernels::ConstMatrix down;            // [num_experts * hidden, ffn of this rank]
+  kernels::ConstMatrix gate_up;  // [num_experts * 2 * ffn of this rank, hidden]
+  kernels::ConstMatrix down;     // [num_experts * hidden, ffn of this rank]
+  // In place of the two where the model is quantised and these experts are.
+  Float8ExpertWeights float8;
   const float* gate_up_bias = nullptr;  // [num_experts * 2 * ffn of this rank] or null
   const float* down_bias = nullptr;     // [num_experts * hidden], of the first rank, or null
+
+  bool quantized() const { return float8.gate_up.data != nullptr; }
 };
 
 // What products of linear layers are computed in.
@@ -66,8 +75,8 @@ enum class Quantization {
   kFloat8,  // 8-bit floats, weights scaled by output channel and activations by token
 };
 
-// How a model computes: what its KV cache, experts, embedding and lm_head are in, and its other
-// linear layers.
+// How a model computes: what its KV cache, embedding and lm_head are in, and its other linear layers,
+// those of experts among them.
 struct Arithmetic {
   DType dtype = DType::kFloat32;
   Quantization quantization = Quantization::kNone;
@@ -131,8 +140,8 @@ struct ModelWeights {
 // Weights are converted to what `arithmetic` says (norms and biases to float32). Those of 8-bit
 // floats that have one scale for a row, or for all of them, are taken as they are where that is
 // asked for; others are quantised by row (common/float8.h). kUnsupported: float16 does not hold
-// them, or the device does not compute the model's experts or in 8 bits. `num_threads`: that convert
-// what the file has in another form.
+// them, or the device does not compute the model's experts, in 8 bits, or in a rank's part of a width.
+// `num_threads`: that convert what the file has in another form.
 // `device` outlives the result. kNotFound: a missing tensor, by name; kCorrupt: a file that lies
 // about offsets or shapes; kInvalidArgument: a shape that differs from config.json.
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,

@@ -41,8 +41,8 @@ MAY_INCLUDE = {
     "kernels/cpu/runtime": "kernels/api kernels/index",
     "kernels/cpu/rows": "kernels/api kernels/index kernels/cpu/runtime",
     "kernels/cpu/gemm": "kernels/api kernels/cpu/runtime kernels/cpu/rows",
-    "kernels/cpu/experts": "kernels/api kernels/cpu/runtime kernels/cpu/rows kernels/cpu/gemm",
     "kernels/cpu/float8": "kernels/api kernels/cpu/runtime kernels/cpu/rows kernels/cpu/gemm",
+    "kernels/cpu/experts": "kernels/api kernels/cpu/runtime kernels/cpu/rows kernels/cpu/gemm kernels/cpu/float8",
     "kernels/cpu/attention": "kernels/api kernels/index kernels/cpu/runtime",
     "kernels/cpu/estimation": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows",
     "kernels/cpu/estimation/adaptive": "kernels/api kernels/index kernels/cpu/runtime kernels/cpu/rows"

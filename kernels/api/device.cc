@@ -61,6 +61,9 @@ void Device::float8_gemm(const Float8GemmParams&) {
 void Device::float8_swiglu(const Float8SwigluParams&) {
   refuse(*this, kFloat8);
 }
+void Device::float8_experts(const Float8ExpertsParams&) {
+  refuse(*this, kFloat8);
+}
 void Device::float8_encode(const Float8EncodeParams&) {
   refuse(*this, kKvFloat8);
 }

@@ -69,9 +69,12 @@ struct DeviceInfo {
   // The rows of an expert begin at a multiple of this in the scratch of experts(), which has those of
   // all; 0: it has one expert's at a time. See expert_scratch_rows.
   int32_t expert_row_step = 0;
-  bool float8_products = false;  // kernels/api/float8.h
-  // What the operations take: head dimensions, widths of hidden states and of a rank's part of the
-  // MLP, tokens of a prompt under any index.
+  bool float8_products = false;    // kernels/api/float8.h
+  bool float8_sum_biases = false;  // Float8GemmParams::bias into float32
+  // What widths of products of 8-bit floats are multiples of.
+  int32_t float8_width_step = kFloat8WidthStep;
+  // What the operations take: head dimensions, widths of hidden states and of a rank's part of an
+  // MLP or an expert, tokens of a prompt under any index.
   int32_t head_dim_step = 16;
   int32_t max_head_dim = 256;
   int32_t rotary_dim_step = 2;  // of the elements of a head that turn
@@ -226,6 +229,8 @@ class Device {
   virtual void float8_rms_norm(const Float8RmsNormParams& params);
   virtual void float8_gemm(const Float8GemmParams& params);
   virtual void float8_swiglu(const Float8SwigluParams& params);
+  // Where info().computes_experts, too.
+  virtual void float8_experts(const Float8ExpertsParams& params);
   virtual void float8_encode(const Float8EncodeParams& params);
   virtual void float8_decode(const Float8DecodeParams& params);
 

@@ -9,6 +9,7 @@
 
 #include "common/units.h"
 #include "kernels/api/activation.h"
+#include "kernels/api/float8.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels {
@@ -62,6 +63,30 @@ struct ExpertsParams {
   float* outputs = nullptr;   // [s, k]
   float* out = nullptr;       // [rows, k]
   bool accumulate = false;    // adds to `out`
+};
+
+// The same of 8-bit floats (kernels/api/float8.h), without biases: what the activation leaves is rounded to
+// `dtype` and quantised by row for the second product. k, n and strides between rows are multiples of
+// DeviceInfo::float8_width_step.
+struct Float8ExpertsParams {
+  ConstFloat8Matrix a;  // [rows, k]
+  int32_t num_experts = 0;
+  int32_t experts_per_row = 0;
+  const int32_t* experts = nullptr;  // as ExpertsParams
+  const float* weights = nullptr;
+  ConstFloat8Matrix gate_up;  // [num_experts * 2 n, k]
+  ConstFloat8Matrix down;     // [num_experts * k, n]
+  Activation activation;
+  DType dtype = DType::kBFloat16;  // the compute dtype
+  // Scratch.
+  void* gathered = nullptr;     // [s, k] in `dtype`; first the codes of rows, a byte each
+  float* products = nullptr;    // as ExpertsParams
+  void* activated = nullptr;    // [s, n] in `dtype`
+  Float8* quantized = nullptr;  // [s, n]
+  float* row_scales = nullptr;  // [s], of the rows in `gathered`, then of those in `quantized`
+  float* outputs = nullptr;     // as ExpertsParams
+  float* out = nullptr;         // [rows, k]
+  bool accumulate = false;      // adds to `out`
 };
 
 // Rows of scratch that experts() needs for `num_rows` of input. One expert at a time (`row_step` 0)

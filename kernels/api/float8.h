@@ -19,7 +19,7 @@
 
 namespace millrace::kernels {
 
-// Columns and row strides are multiples of this: what a GPU's copy engine moves at least.
+// On a GPU columns and row strides are multiples of this: what its copy engine moves at least.
 inline constexpr int64_t kFloat8WidthStep = 16;
 
 // Element (r, c) is data[r * row_stride + c] * scales[r].
@@ -59,11 +59,12 @@ struct Float8RmsNormParams {
 
 // c = a * b^T (+ bias) (+ c when `accumulate`), as GemmParams
 struct Float8GemmParams {
-  ConstFloat8Matrix a;          // [m, k]
-  ConstFloat8Matrix b;          // [n, k]
-  const float* bias = nullptr;  // [n] or null; only into the projection dtype
-  Matrix c;                     // [m, n], float32, or the device's projection dtype
-  bool accumulate = false;      // only into float32
+  ConstFloat8Matrix a;  // [m, k]
+  ConstFloat8Matrix b;  // [n, k]
+  // [n] or null; into float32 where DeviceInfo::float8_sum_biases, else only into the projection dtype.
+  const float* bias = nullptr;
+  Matrix c;                 // [m, n], float32, or the device's projection dtype
+  bool accumulate = false;  // only into float32
 };
 
 // out = activation(a gate^T, a up^T), as SwigluParams

@@ -192,6 +192,9 @@ class CudaDevice final : public Device {
   void float8_swiglu(const Float8SwigluParams& params) override {
     run(cuda::float8_swiglu, params);
   }
+  void float8_experts(const Float8ExpertsParams& params) override {
+    run(cuda::float8_experts, params);
+  }
   void float8_encode(const Float8EncodeParams& params) override {
     run(cuda::float8_encode, params);
   }

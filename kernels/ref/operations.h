@@ -26,7 +26,8 @@ void experts(const ExpertsParams& params);  // does not touch scratch
 void float8_quantize(const Float8QuantizeParams& params);
 void float8_rms_norm(const Float8RmsNormParams& params);
 void float8_gemm(const Float8GemmParams& params);
-void float8_swiglu(const Float8SwigluParams& params);  // does not touch `products`
+void float8_swiglu(const Float8SwigluParams& params);    // does not touch `products`
+void float8_experts(const Float8ExpertsParams& params);  // does not touch scratch
 void float8_encode(const Float8EncodeParams& params);
 void float8_decode(const Float8DecodeParams& params);
 

@@ -17,7 +17,9 @@ class RefDevice final : public HostMemoryDevice {
             .corrected_routes = true,
             .interleaved_rotation = true,
             .computes_experts = true,
-            .float8_products = true};
+            .float8_products = true,
+            .float8_sum_biases = true,
+            .float8_width_step = 1};
   }
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
@@ -34,6 +36,7 @@ class RefDevice final : public HostMemoryDevice {
   void float8_rms_norm(const Float8RmsNormParams& params) override { ref::float8_rms_norm(params); }
   void float8_gemm(const Float8GemmParams& params) override { ref::float8_gemm(params); }
   void float8_swiglu(const Float8SwigluParams& params) override { ref::float8_swiglu(params); }
+  void float8_experts(const Float8ExpertsParams& params) override { ref::float8_experts(params); }
   void float8_encode(const Float8EncodeParams& params) override { ref::float8_encode(params); }
   void float8_decode(const Float8DecodeParams& params) override { ref::float8_decode(params); }
 

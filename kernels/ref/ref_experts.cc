@@ -113,4 +113,40 @@ void experts(const ExpertsParams& p) {
   }
 }
 
+// An expert at a time for each row, by the operations of dense layers.
+void float8_experts(const Float8ExpertsParams& p) {
+  const int64_t width = p.down.cols;
+  const int64_t hidden = p.a.cols;
+  const auto part_of = [](const ConstFloat8Matrix& all, int64_t first, int64_t count) {
+    return ConstFloat8Matrix{all.data + first * all.row_stride, all.scales + first, count, all.cols,
+                             all.row_stride};
+  };
+  std::vector<float> activated(static_cast<size_t>(width));  // or of 16 bits
+  std::vector<Float8> codes(static_cast<size_t>(width));
+  std::vector<float> output(static_cast<size_t>(hidden));
+  std::vector<double> sums(static_cast<size_t>(hidden));
+  float scale = 0;
+  const auto one_row = dense_matrix(static_cast<void*>(activated.data()), p.dtype, 1, width);
+  const Float8Matrix quantized{codes.data(), &scale, 1, width, width};
+  for (int64_t row = 0; row < p.a.rows; ++row) {
+    std::ranges::fill(sums, 0);
+    for (int64_t n = row * p.experts_per_row; n < (row + 1) * p.experts_per_row; ++n) {
+      const int64_t expert = p.experts[n];
+      float8_swiglu({.a = part_of(p.a, row, 1),
+                     .gate_up = part_of(p.gate_up, expert * 2 * width, 2 * width),
+                     .activation = p.activation,
+                     .out = one_row});
+      float8_quantize({.a = one_row, .out = quantized});
+      float8_gemm({.a = quantized,
+                   .b = part_of(p.down, expert * hidden, hidden),
+                   .c = dense_matrix(output.data(), DType::kFloat32, 1, hidden)});
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += double{p.weights[n]} * output[i];
+    }
+    for (int64_t i = 0; i < hidden; ++i) {
+      float& out = p.out[row * hidden + i];
+      out = static_cast<float>(sums[static_cast<size_t>(i)] + (p.accumulate ? double{out} : 0));
+    }
+  }
+}
+
 }  // namespace millrace::kernels::ref

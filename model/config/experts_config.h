@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <string_view>
 
 namespace millrace::model {
 
@@ -30,5 +31,12 @@ struct ExpertsConfig {
 
   bool operator==(const ExpertsConfig&) const = default;
 };
+
+// What config.json calls an expert's width.
+inline std::string_view expert_width_field(const ExpertsConfig& experts) {
+  using Names = ExpertsConfig::Names;
+  const bool own_field = experts.names == Names::kQwen || experts.names == Names::kGlm4;
+  return own_field ? "moe_intermediate_size" : "intermediate_size";
+}
 
 }  // namespace millrace::model

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numbers>
 #include <numeric>
+#include <utility>
 
 #include "bench/millrace_bench/kernels/case_shapes.h"
+#include "bench/millrace_bench/kernels/float8_operand.h"
 #include "bench/millrace_bench/kernels/host_head.h"
 #include "bench/millrace_bench/kernels/kernel_cases.h"
 #include "bench/millrace_bench/kernels/random_fill.h"
@@ -87,14 +90,30 @@ class MixtureCase {
     return 2.0 * 3 * static_cast<double>(num_rows_ * kExpertsPerRow * width_ * kExpertHidden);
   }
 
+  kernels::ExpertsParams params() const {
+    const auto matrix = [&](const kernels::DeviceBuffer& buffer, int64_t rows, int64_t cols) {
+      return kernels::dense_matrix(static_cast<const void*>(buffer.data()), dtype_, rows, cols);
+    };
+    return {.a = matrix(a_, num_rows_, kExpertHidden),
+            .num_experts = kNumExperts,
+            .experts_per_row = kExpertsPerRow,
+            .experts = experts_.as<int32_t>(),
+            .weights = weights_.as<float>(),
+            .gate_up = matrix(gate_up_, kNumExperts * 2 * width_, kExpertHidden),
+            .down = matrix(down_, kNumExperts * kExpertHidden, width_),
+            .gathered = gathered_.data(),
+            .products = products_.as<float>(),
+            .activated = activated_.data(),
+            .outputs = outputs_.as<float>(),
+            .out = out_.as<float>()};
+  }
+
   // One row against the reference, whose mixture has the row's experts alone. What SwiGLU leaves
   // and what an expert gives may be rounded to 16 bits, 2^-9 of each: six deviations of both.
-  Result<CheckResult> check(int64_t row) {
+  Result<CheckResult> check(int64_t row) const {
     auto p = params();
     const int64_t element = dtype_bytes(dtype_);
-    MR_ASSIGN_OR_RETURN(
-        const auto experts,
-        read_array<int32_t>(*device_, p.experts + row * kExpertsPerRow, kExpertsPerRow));
+    MR_ASSIGN_OR_RETURN(const auto experts, experts_of(row));
     MR_ASSIGN_OR_RETURN(const auto a, rows_of(p.a, row, 1));
     std::vector<std::byte> gate_up, down;
     for (const int32_t expert : experts) {
@@ -118,6 +137,12 @@ class MixtureCase {
                                    kExpertsPerRow * kExpertHidden, width_);
     p.out = expected.data();
     kernels::ref::experts(p);
+    return compare(row, expected, 6 * std::numbers::sqrt2 * 0x1p-9);
+  }
+
+  // `allowed`: of a row's deviation.
+  Result<CheckResult> compare(int64_t row, const std::vector<float>& expected,
+                              double allowed) const {
     MR_ASSIGN_OR_RETURN(
         const auto computed,
         read_floats(*device_, out_.as<float>() + row * kExpertHidden, kExpertHidden));
@@ -130,8 +155,13 @@ class MixtureCase {
       result.error = error;
       result.where = fmt::format("row {} column {}", row, i);
     }
-    result.allowed = 6 * 0x1p-9 * std::sqrt(2 * squares / static_cast<double>(kExpertHidden));
+    result.allowed = allowed * std::sqrt(squares / static_cast<double>(kExpertHidden));
     return result;
+  }
+
+  Result<std::vector<int32_t>> experts_of(int64_t row) const {
+    return read_array<int32_t>(*device_, experts_.as<int32_t>() + row * kExpertsPerRow,
+                               kExpertsPerRow);
   }
 
  private:
@@ -154,26 +184,8 @@ class MixtureCase {
     return {};
   }
 
-  kernels::ExpertsParams params() const {
-    const auto matrix = [&](const kernels::DeviceBuffer& buffer, int64_t rows, int64_t cols) {
-      return kernels::dense_matrix(static_cast<const void*>(buffer.data()), dtype_, rows, cols);
-    };
-    return {.a = matrix(a_, num_rows_, kExpertHidden),
-            .num_experts = kNumExperts,
-            .experts_per_row = kExpertsPerRow,
-            .experts = experts_.as<int32_t>(),
-            .weights = weights_.as<float>(),
-            .gate_up = matrix(gate_up_, kNumExperts * 2 * width_, kExpertHidden),
-            .down = matrix(down_, kNumExperts * kExpertHidden, width_),
-            .gathered = gathered_.data(),
-            .products = products_.as<float>(),
-            .activated = activated_.data(),
-            .outputs = outputs_.as<float>(),
-            .out = out_.as<float>()};
-  }
-
   Result<std::vector<std::byte>> rows_of(const kernels::ConstMatrix& matrix, int64_t first,
-                                         int64_t count) {
+                                         int64_t count) const {
     const int64_t row_bytes = matrix.cols * dtype_bytes(dtype_);
     return read_array<std::byte>(*device_,
                                  static_cast<const std::byte*>(matrix.data) + first * row_bytes,
@@ -185,6 +197,94 @@ class MixtureCase {
   DType dtype_;
   kernels::DeviceBuffer a_, gate_up_, down_, experts_, weights_;
   kernels::DeviceBuffer gathered_, products_, activated_, outputs_, out_;
+};
+
+// The same mixture in 8-bit floats, whose scratch is more.
+class Float8MixtureCase {
+ public:
+  static Result<Float8MixtureCase> create(kernels::Device& device, int64_t num_rows,
+                                          int64_t width) {
+    MR_ASSIGN_OR_RETURN(auto wide, MixtureCase::create(device, num_rows, width, DType::kBFloat16));
+    const auto p = wide.params();
+    MR_ASSIGN_OR_RETURN(auto a, Float8Operand::of(device, p.a));
+    MR_ASSIGN_OR_RETURN(auto gate_up, Float8Operand::of(device, p.gate_up));
+    MR_ASSIGN_OR_RETURN(auto down, Float8Operand::of(device, p.down));
+    const int64_t rows = kernels::expert_scratch_rows(num_rows, kNumExperts, kExpertsPerRow,
+                                                      device.info().expert_row_step);
+    MR_ASSIGN_OR_RETURN(auto quantized, device.allocate(rows * width));
+    MR_ASSIGN_OR_RETURN(auto row_scales, device.allocate(rows * int64_t{sizeof(float)}));
+    return Float8MixtureCase(device, std::move(wide), std::move(a), std::move(gate_up),
+                             std::move(down), std::move(quantized), std::move(row_scales));
+  }
+
+  MixtureCase& wide() { return wide_; }
+
+  void run() { device_->float8_experts(params()); }
+  // The rows, once for all of their experts; not part of run().
+  void quantize() { device_->float8_quantize(a_.quantize()); }
+
+  // As MixtureCase::check. What the tensor cores cut off moves some numbers between the products to
+  // another code: a hundredth of a row in the mean square at most.
+  Result<CheckResult> check(int64_t row) const {
+    auto p = params();
+    const int64_t width = p.down.cols;
+    MR_ASSIGN_OR_RETURN(const auto experts, wide_.experts_of(row));
+    HostFloat8Rows a, gate_up, down;
+    MR_RETURN_IF_ERROR(a.append(*device_, p.a, row, 1));
+    for (const int32_t expert : experts) {
+      MR_RETURN_IF_ERROR(gate_up.append(*device_, p.gate_up, expert * 2 * width, 2 * width));
+      MR_RETURN_IF_ERROR(down.append(*device_, p.down, expert * kExpertHidden, kExpertHidden));
+    }
+    std::vector<int32_t> all(kExpertsPerRow);
+    std::iota(all.begin(), all.end(), 0);
+    const std::vector<float> weights(all.size(), 1.0F / kExpertsPerRow);
+    std::vector<float> expected(static_cast<size_t>(kExpertHidden));
+    p.a = a.view();
+    p.num_experts = kExpertsPerRow;
+    p.experts = all.data();
+    p.weights = weights.data();
+    p.gate_up = gate_up.view();
+    p.down = down.view();
+    p.out = expected.data();
+    kernels::ref::float8_experts(p);
+    return wide_.compare(row, expected, 6 * 0.01);
+  }
+
+ private:
+  Float8MixtureCase(kernels::Device& device, MixtureCase wide, Float8Operand a,
+                    Float8Operand gate_up, Float8Operand down, kernels::DeviceBuffer quantized,
+                    kernels::DeviceBuffer row_scales)
+      : device_(&device),
+        wide_(std::move(wide)),
+        a_(std::move(a)),
+        gate_up_(std::move(gate_up)),
+        down_(std::move(down)),
+        quantized_(std::move(quantized)),
+        row_scales_(std::move(row_scales)) {}
+
+  kernels::Float8ExpertsParams params() const {
+    const auto p = wide_.params();
+    return {.a = a_.view(),
+            .num_experts = p.num_experts,
+            .experts_per_row = p.experts_per_row,
+            .experts = p.experts,
+            .weights = p.weights,
+            .gate_up = gate_up_.view(),
+            .down = down_.view(),
+            .dtype = DType::kBFloat16,
+            .gathered = p.gathered,
+            .products = p.products,
+            .activated = p.activated,
+            .quantized = quantized_.as<Float8>(),
+            .row_scales = row_scales_.as<float>(),
+            .outputs = p.outputs,
+            .out = p.out};
+  }
+
+  kernels::Device* device_;
+  MixtureCase wide_;
+  Float8Operand a_, gate_up_, down_;
+  kernels::DeviceBuffer quantized_, row_scales_;
 };
 
 }  // namespace
@@ -229,6 +329,32 @@ Result<std::vector<KernelRow>> KernelCases::experts(int64_t num_rows, DType dtyp
       MR_ASSIGN_OR_RETURN(auto part, time("experts", [&] { mixture.run(); }));
       part.flops = mixture.flops();
       row.parts.push_back(std::move(part));
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+Result<std::vector<KernelRow>> KernelCases::float8_experts(int64_t num_rows) {
+  std::vector<KernelRow> rows;
+  for (const int64_t width : kWidths) {
+    MR_ASSIGN_OR_RETURN(auto mixture, Float8MixtureCase::create(*device_, num_rows, width));
+    for (const bool even : {true, false}) {
+      MR_RETURN_IF_ERROR(mixture.wide().choose(even));
+      KernelRow row{.name = "float8-experts",
+                    .setting = fmt::format("{} {}", width, even ? "even" : "skewed"),
+                    .num_tokens = num_rows};
+      if (options_.check) {
+        mixture.run();
+        MR_ASSIGN_OR_RETURN(auto output, mixture.check(num_rows / 2));
+        row.checks.push_back(std::move(output));
+      }
+      MR_ASSIGN_OR_RETURN(auto part, time("experts", [&] { mixture.run(); }));
+      part.flops = mixture.wide().flops();
+      row.parts.push_back(std::move(part));
+      MR_ASSIGN_OR_RETURN(auto quantize, time("quantize", [&] { mixture.quantize(); }));
+      quantize.bytes = 3.0 * static_cast<double>(num_rows * kExpertHidden);
+      row.parts.push_back(std::move(quantize));
       rows.push_back(std::move(row));
     }
   }

@@ -5,9 +5,8 @@
 #include <cmath>
 
 #include "bench/millrace_bench/kernels/case_shapes.h"
+#include "bench/millrace_bench/kernels/float8_operand.h"
 #include "bench/millrace_bench/kernels/kernel_cases.h"
-#include "bench/millrace_bench/kernels/random_fill.h"
-#include "model/checkpoint/element_conversion.h"
 #include "model/synthetic/synthetic_random.h"
 
 namespace millrace::bench {
@@ -15,47 +14,6 @@ namespace millrace::bench {
 namespace {
 
 constexpr auto kCopyTimeout = std::chrono::minutes(1);
-
-// A matrix of 8-bit floats in device memory, quantised there from normals.
-class Float8Operand {
- public:
-  static Result<Float8Operand> create(kernels::Device& device, int64_t rows, int64_t cols) {
-    Float8Operand operand;
-    MR_ASSIGN_OR_RETURN(operand.wide_, device.allocate(rows * cols * 2));
-    MR_ASSIGN_OR_RETURN(operand.codes_, device.allocate(rows * cols));
-    MR_ASSIGN_OR_RETURN(operand.scales_, device.allocate(rows * int64_t{sizeof(float)}));
-    MR_RETURN_IF_ERROR(
-        fill_with_normals(device, operand.wide_.data(), DType::kBFloat16, rows * cols));
-    operand.quantize_ = {.a = kernels::dense_matrix(static_cast<const void*>(operand.wide_.data()),
-                                                    DType::kBFloat16, rows, cols),
-                         .out = {.data = operand.codes_.as<Float8>(),
-                                 .scales = operand.scales_.as<float>(),
-                                 .rows = rows,
-                                 .cols = cols,
-                                 .row_stride = cols}};
-    device.float8_quantize(operand.quantize_);
-    return operand;
-  }
-
-  const kernels::Float8QuantizeParams& quantize() const { return quantize_; }
-  kernels::ConstFloat8Matrix view() const { return quantize_.out; }
-
- private:
-  kernels::DeviceBuffer wide_, codes_, scales_;
-  kernels::Float8QuantizeParams quantize_;
-};
-
-Result<std::vector<float>> read_row(kernels::Device& device,
-                                    const kernels::ConstFloat8Matrix& matrix, int64_t row) {
-  std::vector<std::byte> codes(static_cast<size_t>(matrix.cols));
-  float scale = 0;
-  device.copy(codes.data(), matrix.data + row * matrix.row_stride, matrix.cols);
-  device.copy(&scale, matrix.scales + row, sizeof scale);
-  MR_RETURN_IF_ERROR(device.synchronize(Deadline::after(kCopyTimeout)));
-  std::vector<float> values(codes.size());
-  model::convert_float8(codes.data(), matrix.cols, scale, values.data(), DType::kFloat32);
-  return values;
-}
 
 // An element of a product, and what Hopper's tensor cores may lose of it: of 32 products and the sum
 // so far they keep 13 bits behind the point of the largest, and cut off what is below.
@@ -138,8 +96,8 @@ Result<CheckResult> KernelCases::check_float8(const kernels::Float8GemmParams& p
       return static_cast<int64_t>(model::mixed_bits(seed, i) % static_cast<uint64_t>(count));
     };
     const int64_t row = pick(1, params.c.rows), col = pick(2, params.c.cols);
-    MR_ASSIGN_OR_RETURN(const auto a, read_row(*device_, params.a, row));
-    MR_ASSIGN_OR_RETURN(const auto b, read_row(*device_, params.b, col));
+    MR_ASSIGN_OR_RETURN(const auto a, read_float8_row(*device_, params.a, row));
+    MR_ASSIGN_OR_RETURN(const auto b, read_float8_row(*device_, params.b, col));
     const Dot expected = dot(a, b);
     float computed = 0;
     device_->copy(&computed,

@@ -25,6 +25,8 @@ class KernelCases {
   Result<std::vector<KernelRow>> float8_products(int64_t num_rows);
   // A layer of Qwen3-30B-A3B's experts, behind a product of as many operations.
   Result<std::vector<KernelRow>> experts(int64_t num_rows, DType dtype);
+  // The layer in 8-bit floats.
+  Result<std::vector<KernelRow>> float8_experts(int64_t num_rows);
   Result<KernelRow> memory_copy(int64_t bytes);
 
   Result<KernelRow> dense(const SampleLayer& layer);

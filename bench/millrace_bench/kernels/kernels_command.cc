@@ -47,6 +47,8 @@ class Run {
     if (wants("experts")) {
       MR_ASSIGN_OR_RETURN(auto rows, cases_.experts(command_.product_rows, command_.dtype));
       take_products(std::move(rows));
+      MR_ASSIGN_OR_RETURN(rows, cases_.float8_experts(command_.product_rows));
+      for (auto& row : rows) take(std::move(row));
     }
     for (const int64_t tokens : command_.tokens) MR_RETURN_IF_ERROR(at_length(tokens));
     return {};

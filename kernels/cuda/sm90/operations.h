@@ -32,6 +32,8 @@ void route(const RouteParams& params, Context& context);
 // rows are beside it.
 void experts(const ExpertsParams& params, Context& context);
 inline constexpr int32_t kExpertRowStep = 128;  // DeviceInfo::expert_row_step
+// The same, widths in multiples of kFloat8WidthStep, `dtype` bfloat16.
+void float8_experts(const Float8ExpertsParams& params, Context& context);
 void float8_quantize(const Float8QuantizeParams& params, Context& context);
 void float8_rms_norm(const Float8RmsNormParams& params, Context& context);
 void float8_swiglu(const Float8SwigluParams& params, Context& context);

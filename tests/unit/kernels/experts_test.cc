@@ -16,6 +16,7 @@
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kernels/contexts.h"
+#include "tests/unit/kernels/float8_mixture.h"
 #include "tests/unit/kernels/naive_operations.h"
 
 namespace millrace::kernels {
@@ -366,7 +367,8 @@ class Mixture {
     p.activated = activated.data();
     p.outputs = outputs.data();
     cpu::Gemm gemm(context);
-    cpu::Experts(context, gemm).run(p);
+    cpu::Float8Products float8_products(context, gemm);
+    cpu::Experts(context, gemm, float8_products).run(p);
     const auto expected = reference(accumulate);
     EXPECT_TRUE(as_good_as_naive(out.span(), naive(dtype, accumulate), expected,
                                  float32_rounding(expected)));
@@ -435,6 +437,54 @@ TEST(Experts, MatchReferenceWhereAllRowsChooseOneAndNoneAnother) {
     experts.push_back(row % 7 == 0 ? 4 : 1);
   }
   Mixture(shape, experts).expect_as_good_as_naive();
+}
+
+// With guards around the scratch. Both round what is activated to `dtype` and take the nearest codes.
+// Sums that differ in float32's last bits put few numbers on the other side of a border between two codes;
+// one of thousands, an eighth off at most, is 2e-3 of the mean square.
+void expect_float8_mixture(test::Float8Mixture& mixture, DType dtype, bool accumulate,
+                           const Context& context) {
+  const auto& shape = mixture.shape;
+  SCOPED_TRACE(fmt::format("{} rows, {} of {} experts of {}, {}, accumulate {}, {}", shape.rows,
+                           shape.experts_per_row, shape.num_experts, shape.width, dtype_name(dtype),
+                           accumulate, test::to_string(context)));
+  GuardedBuffer<std::byte> gathered(shape.rows * shape.hidden * dtype_bytes(dtype));
+  GuardedBuffer<float> products(shape.rows * 2 * shape.width);
+  GuardedBuffer<std::byte> activated(shape.rows * shape.width * dtype_bytes(dtype));
+  GuardedBuffer<Float8> quantized(shape.rows * shape.width);
+  GuardedBuffer<float> row_scales(shape.rows), outputs(shape.rows * shape.hidden);
+  GuardedBuffer<float> out(mixture.before);
+  auto p = mixture.params(shape.rows, dtype, out.data(), accumulate);
+  p.gathered = gathered.data();
+  p.products = products.data();
+  p.activated = activated.data();
+  p.quantized = quantized.data();
+  p.row_scales = row_scales.data();
+  p.outputs = outputs.data();
+  cpu::Gemm gemm(context);
+  cpu::Float8Products float8_products(context, gemm);
+  cpu::Experts(context, gemm, float8_products).run(p);
+  const std::vector<float> actual(out.span().begin(), out.span().end());
+  EXPECT_LT(test::relative_error(actual, mixture.reference(dtype, accumulate)), 2e-3);
+  EXPECT_TRUE(gathered.guards_intact() && products.guards_intact() && activated.guards_intact() &&
+              quantized.guards_intact() && row_scales.guards_intact() && outputs.guards_intact() &&
+              out.guards_intact());
+}
+
+TEST(Float8Experts, AreTheReferences) {
+  const Shape even{37, 48, 24, 5, 2}, one{11, 32, 16, 3, 1}, single{1, 32, 16, 4, 4};
+  const Shape odd{29, 33, 17, 5, 2};
+  for (const Shape& s : {even, one, single, odd}) {
+    test::Float8Mixture mixture({s.rows, s.hidden, s.width, s.num_experts, s.experts_per_row},
+                                even_choices(s, 1));
+    for (const Context& context : test::contexts()) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        for (const bool accumulate : {false, true}) {
+          expect_float8_mixture(mixture, dtype, accumulate, context);
+        }
+      }
+    }
+  }
 }
 
 TEST(ExpertRows, AreSortedByExpertAndRow) {

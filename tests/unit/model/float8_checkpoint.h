@@ -68,6 +68,14 @@ inline ModelConfig float8_config(const char* family) {
   return config;
 }
 
+// As float8_config, experts included.
+inline ModelConfig float8_mixture_config(const char* family) {
+  auto config = float8_config(family);
+  config.experts.ffn_size = family == std::string("MixtralForCausalLM") ? config.ffn_size : 160;
+  if (config.experts.shared_ffn_size > 0) config.experts.shared_ffn_size = 288;
+  return config;
+}
+
 struct Float8Checkpoint {
   RawTensors tensors;
   // Of every matrix that is float8: its elements times their scales, in float32.
@@ -78,7 +86,7 @@ inline Float8Checkpoint float8_checkpoint(const ModelConfig& config, const Layou
   Float8Checkpoint made;
   uint64_t seed = 1;
   for (const auto& [name, tensor] : random_tensors(config, 3)) {
-    if (!name.ends_with("_proj.weight")) {
+    if (!name.ends_with("_proj.weight") && name.find(".experts.") == std::string::npos) {
       made.tensors[name] = float32_tensor(tensor.shape, tensor.values);
       continue;
     }

@@ -13,6 +13,7 @@
 #include "model/layer_forward.h"
 #include "model/weights.h"
 #include "tests/support/compare.h"
+#include "tests/unit/kernels/float8_mixture.h"
 #include "tests/unit/model/float8_checkpoint.h"
 #include "tests/unit/model/memory_device.h"
 
@@ -23,6 +24,7 @@ using test::float8_checkpoint;
 using test::float8_config;
 using test::Layout;
 using test::MemoryDevice;
+using test::relative_error;
 using test::TempDirectory;
 using testing::HasSubstr;
 
@@ -32,20 +34,42 @@ float element(const kernels::ConstFloat8Matrix& matrix, int64_t row, int64_t col
   return to_float(matrix.data[row * matrix.row_stride + col]) * matrix.scales[row];
 }
 
+// A matrix of a checkpoint, and that `part` has rows of it from (first_row, first_col) on: the codes of
+// the file under one scale for a row; of blocks along it, the nearest under the scale of the slice's
+// largest: half of a code's distance, an eighth of its power of two at most.
+struct FileMatrix {
+  const test::Float8Checkpoint& made;
+  std::string name;
+  bool one_scale;
+
+  void expect_rows(const kernels::ConstFloat8Matrix& part, int64_t from, int64_t count,
+                   int64_t first_row, int64_t first_col = 0) const {
+    const auto& values = made.values.at(name);
+    const int64_t cols = made.tensors.at(name).shape[1];
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t col = 0; col < part.cols; ++col) {
+        const float value =
+            values.at(static_cast<size_t>((first_row + row) * cols + first_col + col));
+        const float half_step =
+            std::max(std::abs(value) / 16, 0x1p-10F * part.scales[from + row]) * 1.0001F;
+        ASSERT_LE(std::abs(element(part, from + row, col) - value), one_scale ? 0 : half_step)
+            << name << " row " << row << " column " << col;
+      }
+    }
+  }
+};
+
 // Layout, tensor-parallel size, device threads (0: as a GPU).
 using Combination = std::tuple<Layout, int32_t, int>;
 
 class QuantizedWeights : public testing::TestWithParam<Combination> {};
 
-// Codes under one scale for a row are the file's; of blocks along it, the nearest under the scale of
-// the slice's largest: half of a code's distance, an eighth of its power of two at most.
 TEST_P(QuantizedWeights, AreTheFilesUnderOneScaleAndElseTheNearest) {
   const auto& [layout, size, num_threads] = GetParam();
   const auto config = float8_config(kLlama);
   const auto made = float8_checkpoint(config, layout);
   TempDirectory directory;
   write(directory, config, made.tensors, layout.quantization);
-  const bool exact = layout.block_cols == 0;
   for (int32_t rank = 0; rank < size; ++rank) {
     MemoryDevice device(num_threads);
     const auto loaded = load_model_weights(directory.path(), {rank, size},
@@ -54,22 +78,12 @@ TEST_P(QuantizedWeights, AreTheFilesUnderOneScaleAndElseTheNearest) {
     const auto& layer = (*loaded)->layers[1].float8;
     const auto& shard = (*loaded)->shard;
     EXPECT_EQ((*loaded)->layers[1].qkv.data, nullptr);
-    const auto expect = [&](const kernels::ConstFloat8Matrix& part, int64_t from, int64_t count,
+    SCOPED_TRACE(fmt::format("rank {}", rank));
+    const auto expect = [&, one_scale = layout.block_cols == 0](
+                            const kernels::ConstFloat8Matrix& part, int64_t from, int64_t count,
                             const std::string& name, int64_t first_row, int64_t first_col = 0) {
-      const auto full = "model.layers.1." + name;
-      const auto& values = made.values.at(full);
-      const int64_t cols = made.tensors.at(full).shape[1];
-      for (int64_t row = 0; row < count; ++row) {
-        for (int64_t col = 0; col < part.cols; ++col) {
-          const float value =
-              values.at(static_cast<size_t>((first_row + row) * cols + first_col + col));
-          const float stored = element(part, from + row, col);
-          const float half_step =
-              std::max(std::abs(value) / 16, 0x1p-10F * part.scales[from + row]) * 1.0001F;
-          ASSERT_LE(std::abs(stored - value), exact ? 0 : half_step)
-              << full << " row " << row << " column " << col << " on rank " << rank;
-        }
-      }
+      FileMatrix{made, "model.layers.1." + name, one_scale}.expect_rows(part, from, count,
+                                                                        first_row, first_col);
     };
     const int64_t q = shard.num_query_heads * config.head_dim;
     const int64_t kv = shard.num_kv_heads * config.head_dim;
@@ -88,6 +102,56 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Combination{test::kTensorLayout, 1, 1}, Combination{test::kTensorLayout, 2, 0},
                     Combination{test::kRowLayout, 2, 1}, Combination{test::kFbgemmLayout, 1, 0},
                     Combination{test::kBlockLayout, 1, 1}, Combination{test::kBlockLayout, 2, 0}));
+
+// Experts lie one below the other, each its gate, its up; of down a rank has columns.
+class QuantizedExperts : public testing::TestWithParam<Combination> {};
+
+TEST_P(QuantizedExperts, AreTheFilesUnderOneScaleAndElseTheNearest) {
+  const auto& [layout, size, num_threads] = GetParam();
+  for (const char* family : {"MixtralForCausalLM", "Qwen2MoeForCausalLM"}) {
+    const auto config = test::float8_mixture_config(family);
+    const auto made = float8_checkpoint(config, layout);
+    TempDirectory directory;
+    write(directory, config, made.tensors, layout.quantization);
+    const bool mixtral = config.experts.names == ExpertsConfig::Names::kMixtral;
+    const std::string mixture = mixtral ? "block_sparse_moe." : "mlp.";
+    for (int32_t rank = 0; rank < size; ++rank) {
+      SCOPED_TRACE(fmt::format("{}, rank {}", family, rank));
+      MemoryDevice device(num_threads);
+      const auto loaded = load_model_weights(directory.path(), {rank, size},
+                                             {DType::kBFloat16, Quantization::kFloat8}, device, 2);
+      ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+      const auto& layer = (*loaded)->layers[1];
+      const auto expect = [&, one_scale = layout.block_cols == 0](const ExpertWeights& experts,
+                                                                  int64_t number, int64_t width,
+                                                                  const std::string& name) {
+        const auto matrix = [&](const char* mixtrals, const char* qwens) {
+          const std::string prefix = "model.layers.1." + mixture + name;
+          return FileMatrix{made, prefix + (mixtral ? mixtrals : qwens) + ".weight", one_scale};
+        };
+        const auto& [gate_up, down] = experts.float8;
+        matrix("w1", "gate_proj").expect_rows(gate_up, number * 2 * width, width, rank * width);
+        matrix("w3", "up_proj").expect_rows(gate_up, (number * 2 + 1) * width, width, rank * width);
+        matrix("w2", "down_proj")
+            .expect_rows(down, number * config.hidden_size, config.hidden_size, 0, rank * width);
+      };
+      EXPECT_EQ(layer.experts.gate_up.data, nullptr);
+      EXPECT_EQ(layer.experts.down.data, nullptr);
+      const auto& shard = (*loaded)->shard;
+      for (const int number : {0, 3}) {
+        expect(layer.experts, number, shard.expert_ffn_size, fmt::format("experts.{}.", number));
+      }
+      if (!mixtral) expect(layer.shared_expert, 0, shard.shared_ffn_size, "shared_expert.");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Model, QuantizedExperts,
+                         testing::Values(Combination{test::kTensorLayout, 1, 1},
+                                         Combination{test::kRowLayout, 2, 0},
+                                         Combination{test::kFbgemmLayout, 1, 1},
+                                         Combination{test::kBlockLayout, 1, 0},
+                                         Combination{test::kBlockLayout, 2, 1}));
 
 // A row's scale comes from its largest element.
 TEST(QuantizedWeightsOf16Bits, AreTheNearestCodes) {
@@ -157,7 +221,7 @@ class Layer {
     weights_ = std::move(*loaded);
   }
 
-  // K, then the sum of what attention's output and the MLP add.
+  // K of the first layer, then the sum of what attention's output and the last MLP add.
   std::vector<float> run(int64_t rows) {
     const auto& config = weights_->config;
     auto forward = LayerForward::create(device_, *weights_, rows);
@@ -172,7 +236,7 @@ class Layer {
                  {.q = q.data(), .k = k.data(), .v = v.data(), .kv_stride = rows});
     std::vector<float> out(static_cast<size_t>(rows * config.hidden_size));
     forward->attention_output(0, q.data(), rows, out.data(), /*accumulate=*/false);
-    forward->mlp(0, hidden.data(), rows, out.data(), /*accumulate=*/true);
+    forward->mlp(config.num_layers - 1, hidden.data(), rows, out.data(), /*accumulate=*/true);
     k.insert(k.end(), out.begin(), out.end());
     return k;
   }
@@ -182,17 +246,10 @@ class Layer {
   std::unique_ptr<ModelWeights> weights_;
 };
 
-double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(double{actual[i]} - expected[i], 2);
-    norm += std::pow(double{expected[i]}, 2);
-  }
-  return std::sqrt(error / norm);
-}
+class QuantizedLayer : public testing::TestWithParam<const char*> {};
 
-TEST(QuantizedLayer, IsTheReferencesAndNearTheLayerOfWideProducts) {
-  const auto config = float8_config("Qwen2ForCausalLM");
+TEST_P(QuantizedLayer, IsTheReferencesAndNearTheLayerOfWideProducts) {
+  const auto config = test::float8_mixture_config(GetParam());
   TempDirectory directory;
   test::RawTensors tensors;
   for (const auto& [name, tensor] : test::random_tensors(config, 3)) {
@@ -214,6 +271,10 @@ TEST(QuantizedLayer, IsTheReferencesAndNearTheLayerOfWideProducts) {
     EXPECT_GT(relative_error(actual, wide), 0.005);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Model, QuantizedLayer,
+                         testing::Values("Qwen2ForCausalLM", "MixtralForCausalLM",
+                                         "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"));
 
 }  // namespace
 }  // namespace millrace::model

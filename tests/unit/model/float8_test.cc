@@ -1,4 +1,5 @@
 // Weights of 8-bit floats: their elements, the layouts of their scales, what is refused.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -138,6 +139,42 @@ INSTANTIATE_TEST_SUITE_P(Model, Float8Weights,
                                          Combination{kBlockLayout, kPhi3, kF32, 2, 1},
                                          Combination{kBlockLayout, "Qwen3ForCausalLM", kBF16, 8,
                                                      0}));
+
+// In the compute type: experts one below the other, each its gate, its up; of down a rank has columns.
+TEST(Float8Weights, ExpertsAreElementsTimesScalesBitByBit) {
+  const auto config = test::float8_mixture_config("Qwen3MoeForCausalLM");
+  const auto made = float8_checkpoint(config, kBlockLayout);
+  TempDirectory directory;
+  write(directory, config, made.tensors, kBlockLayout.quantization);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    MemoryDevice device(0);
+    const auto loaded = load_model_weights(directory.path(), {rank, 2}, kBF16, device, 2);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+    const auto& experts = (*loaded)->layers[1].experts;
+    EXPECT_FALSE(experts.quantized());
+    const int64_t width = (*loaded)->shard.expert_ffn_size, hidden = config.hidden_size;
+    for (int64_t number = 0; number < experts.num_experts; ++number) {
+      const auto expect = [&](const kernels::ConstMatrix& part, int64_t from, int64_t count,
+                              const std::string& name, int64_t first_row, int64_t first_col) {
+        const auto full = fmt::format("model.layers.1.mlp.experts.{}.{}.weight", number, name);
+        const auto& values = made.values.at(full);
+        const int64_t cols = made.tensors.at(full).shape[1];
+        int64_t num_wrong = 0;
+        for (int64_t row = 0; row < count; ++row) {
+          for (int64_t col = 0; col < part.cols; ++col) {
+            const auto at = static_cast<size_t>((first_row + row) * cols + first_col + col);
+            num_wrong += element(part, from + row, col) != rounded_to(kBF16, values.at(at));
+          }
+        }
+        EXPECT_EQ(num_wrong, 0) << full << " on rank " << rank;
+      };
+      const int64_t first = rank * width;
+      expect(experts.gate_up, number * 2 * width, width, "gate_proj", first, 0);
+      expect(experts.gate_up, (number * 2 + 1) * width, width, "up_proj", first, 0);
+      expect(experts.down, number * hidden, hidden, "down_proj", 0, first);
+    }
+  }
+}
 
 TEST(Float8Weights, AnEmbeddingOf8BitsAlsoServesAsTiedHead) {
   auto config = float8_config(kLlama);

@@ -19,13 +19,17 @@ class MemoryDevice final : public kernels::Device {
   int64_t allocated_bytes() const { return allocated_bytes_; }
   void set_computes_experts(bool computes) { computes_experts_ = computes; }
   void set_float8_products(bool computes) { float8_products_ = computes; }
+  void set_float8_sum_biases(bool adds) { float8_sum_biases_ = adds; }
+  void set_width_step(int32_t step) { width_step_ = step; }
 
   kernels::DeviceInfo info() const override {
     return {.name = "memory",
             .num_threads = num_threads_,
             .host_memory = num_threads_ > 0,
             .computes_experts = computes_experts_,
-            .float8_products = float8_products_};
+            .float8_products = float8_products_,
+            .float8_sum_biases = float8_sum_biases_,
+            .width_step = width_step_};
   }
   int64_t free_bytes() const override { return capacity_bytes_ - allocated_bytes_; }
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override {
@@ -81,6 +85,8 @@ class MemoryDevice final : public kernels::Device {
   int num_threads_;
   bool computes_experts_ = true;
   bool float8_products_ = true;
+  bool float8_sum_biases_ = false;
+  int32_t width_step_ = 1;
   int64_t capacity_bytes_;
   int64_t allocated_bytes_ = 0;
 };

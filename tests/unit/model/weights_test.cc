@@ -364,6 +364,36 @@ TEST(ModelWeights, RefusesExpertsOnADeviceThatDoesNotComputeThem) {
   EXPECT_THAT(loaded.error().message, AllOf(HasSubstr("4 experts"), HasSubstr("memory")));
 }
 
+// Before they are read: with the file, the field and what the rank would have.
+TEST(ModelWeights, RefusesPartsOfExpertsThatTheDeviceDoesNotMultiply) {
+  auto config = test::tiny_model_config("Qwen2MoeForCausalLM");
+  const auto refusal = [&](Arithmetic arithmetic, int32_t size) {
+    TempDirectory directory;
+    directory.write("config.json", test::config_json(config));
+    MemoryDevice device(0);
+    device.set_width_step(8);
+    const auto loaded = load_model_weights(directory.path(), {0, size}, arithmetic, device);
+    EXPECT_FALSE(loaded.ok());
+    return loaded.ok() ? Error(Errc::kInternal, "was loaded") : loaded.error();
+  };
+  config.experts.ffn_size = 24;
+  auto error = refusal(kBF16, 2);
+  EXPECT_EQ(error.code, Errc::kUnsupported);
+  EXPECT_THAT(error.message, HasSubstr("/config.json: moe_intermediate_size = 24, 12 on each of 2 "
+                                       "tensor-parallel ranks: experts of 16 bits take multiples "
+                                       "of 8 on memory"));
+  error = refusal({kBF16, Quantization::kFloat8}, 1);
+  EXPECT_EQ(error.code, Errc::kUnsupported);
+  EXPECT_THAT(error.message,
+              AllOf(HasSubstr("moe_intermediate_size = 24, 24 on"), HasSubstr("of 16 on memory")));
+  config.experts.ffn_size = 32;
+  config.experts.shared_ffn_size = 40;
+  error = refusal(kBF16, 2);
+  EXPECT_EQ(error.code, Errc::kUnsupported);
+  EXPECT_THAT(error.message,
+              HasSubstr("/config.json: shared_expert_intermediate_size = 40, 20 on"));
+}
+
 // Of all ranks one adds it to the sum.
 TEST(ModelWeights, TheFirstRankHasTheOutputBias) {
   const auto config = test::tiny_model_config();
@@ -382,6 +412,32 @@ TEST(ModelWeights, TheFirstRankHasTheOutputBias) {
     ASSERT_EQ((*loaded)->layers[1].o_bias != nullptr, rank == 0);
     if (rank == 0) {
       EXPECT_EQ((*loaded)->layers[1].o_bias[63], 0.5f);
+    }
+  }
+}
+
+// Of zeros it is none.
+TEST(ModelWeights, RefusesAnOutputBiasThatTheDeviceDoesNotAddToProductsOf8Bits) {
+  const auto config = test::tiny_model_config();
+  for (const float value : {0.0f, 0.5f}) {
+    auto tensors = test::random_tensors(config, 5);
+    tensors["model.layers.1.self_attn.o_proj.bias"] = {.shape = {64},
+                                                       .values = std::vector<float>(64, value)};
+    TempDirectory directory;
+    test::write_checkpoint(config, tensors, kF32, directory.path(), 1);
+    for (const bool adds : {false, true}) {
+      MemoryDevice device(1);
+      device.set_float8_sum_biases(adds);
+      const auto loaded =
+          load_model_weights(directory.path(), {0, 1}, {kBF16, Quantization::kFloat8}, device);
+      ASSERT_EQ(loaded.ok(), adds || value == 0) << value;
+      if (loaded.ok()) {
+        EXPECT_EQ((*loaded)->layers[1].o_bias != nullptr, value != 0);
+        continue;
+      }
+      EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
+      EXPECT_THAT(loaded.error().message, AllOf(HasSubstr("layers.1.self_attn.o_proj.bias"),
+                                                HasSubstr("--quantization none")));
     }
   }
 }

@@ -1,5 +1,8 @@
 #include "kernels/cuda/sm90/experts/expert_rows.h"
 
+#include <algorithm>
+
+#include "common/units.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/dispatch_dtype.h"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
@@ -10,17 +13,30 @@ namespace {
 constexpr int kRowThreads = 256;
 constexpr int kVector = 8;
 
+// What a thread copies.
+constexpr int64_t kPieceBytes = sizeof(uint4);
+
+// Rows of so many pieces, and a number that goes with each where `scales` is not null.
+struct GatherRows {
+  const uint4* rows;
+  const float* scales;
+  int64_t row_stride;  // pieces
+  int64_t num_pieces;
+  uint4* gathered;
+  float* gathered_scales;
+};
+
 // A thread block a row, which is read once.
-template <typename Element>
-__global__ void gather_kernel(const Element* a, int64_t row_stride, int64_t cols,
-                              const int32_t* places, int32_t experts_per_row, Element* gathered) {
-  const auto* from = reinterpret_cast<const uint4*>(a + int64_t{blockIdx.x} * row_stride);
+__global__ void gather_kernel(const GatherRows p, const int32_t* places, int32_t experts_per_row) {
+  const uint4* from = p.rows + int64_t{blockIdx.x} * p.row_stride;
   const int32_t* own = places + int64_t{blockIdx.x} * experts_per_row;
-  for (int64_t i = threadIdx.x; i < cols / kVector; i += kRowThreads) {
-    const uint4 vector = from[i];
-    for (int32_t n = 0; n < experts_per_row; ++n) {
-      reinterpret_cast<uint4*>(gathered + own[n] * cols)[i] = vector;
-    }
+  for (int64_t i = threadIdx.x; i < p.num_pieces; i += blockDim.x) {
+    const uint4 piece = from[i];
+    for (int32_t n = 0; n < experts_per_row; ++n) p.gathered[own[n] * p.num_pieces + i] = piece;
+  }
+  if (p.scales == nullptr) return;
+  for (int32_t n = static_cast<int32_t>(threadIdx.x); n < experts_per_row; n += blockDim.x) {
+    p.gathered_scales[own[n]] = p.scales[blockIdx.x];
   }
 }
 
@@ -44,26 +60,54 @@ __global__ void combine_kernel(const Element* outputs, int64_t cols, const int32
   }
 }
 
-}  // namespace
+void gather(const GatherRows& rows, int64_t num_rows, const int32_t* places,
+            int32_t experts_per_row, Context& context) {
+  const int64_t threads = std::min<int64_t>(kRowThreads, round_up(rows.num_pieces, int64_t{32}));
+  gather_kernel<<<static_cast<unsigned>(num_rows), static_cast<unsigned>(threads), 0,
+                  context.stream>>>(rows, places, experts_per_row);
+  MR_CUDA_CHECK_LAUNCH();
+}
 
-void gather_rows(const ExpertsParams& params, const int32_t* places, Context& context) {
-  const ConstMatrix& a = params.a;
-  dispatch_narrow_dtype(a.dtype, [&]<typename Element>(Element) {
-    gather_kernel<<<static_cast<unsigned>(a.rows), kRowThreads, 0, context.stream>>>(
-        static_cast<const Element*>(a.data), a.row_stride, a.cols, places, params.experts_per_row,
-        static_cast<Element*>(params.gathered));
+// `dtype`: of params.gathered.
+template <typename Params>
+void combine(const Params& params, DType dtype, const int32_t* places, Context& context) {
+  dispatch_narrow_dtype(dtype, [&]<typename Element>(Element) {
+    combine_kernel<<<static_cast<unsigned>(params.a.rows), kRowThreads, 0, context.stream>>>(
+        static_cast<const Element*>(params.gathered), params.a.cols, places, params.weights,
+        params.experts_per_row, params.accumulate, params.out);
   });
   MR_CUDA_CHECK_LAUNCH();
 }
 
+}  // namespace
+
+void gather_rows(const ExpertsParams& params, const int32_t* places, Context& context) {
+  const int64_t per_piece = kPieceBytes / dtype_bytes(params.a.dtype);
+  gather({.rows = static_cast<const uint4*>(params.a.data),
+          .scales = nullptr,
+          .row_stride = params.a.row_stride / per_piece,
+          .num_pieces = params.a.cols / per_piece,
+          .gathered = static_cast<uint4*>(params.gathered),
+          .gathered_scales = nullptr},
+         params.a.rows, places, params.experts_per_row, context);
+}
+
+void gather_rows(const Float8ExpertsParams& params, const int32_t* places, Context& context) {
+  gather({.rows = reinterpret_cast<const uint4*>(params.a.data),
+          .scales = params.a.scales,
+          .row_stride = params.a.row_stride / kPieceBytes,
+          .num_pieces = params.a.cols / kPieceBytes,
+          .gathered = static_cast<uint4*>(params.gathered),
+          .gathered_scales = params.row_scales},
+         params.a.rows, places, params.experts_per_row, context);
+}
+
 void combine_rows(const ExpertsParams& params, const int32_t* places, Context& context) {
-  const ConstMatrix& a = params.a;
-  dispatch_narrow_dtype(a.dtype, [&]<typename Element>(Element) {
-    combine_kernel<<<static_cast<unsigned>(a.rows), kRowThreads, 0, context.stream>>>(
-        static_cast<const Element*>(params.gathered), a.cols, places, params.weights,
-        params.experts_per_row, params.accumulate, params.out);
-  });
-  MR_CUDA_CHECK_LAUNCH();
+  combine(params, params.a.dtype, places, context);
+}
+
+void combine_rows(const Float8ExpertsParams& params, const int32_t* places, Context& context) {
+  combine(params, params.dtype, places, context);
 }
 
 }  // namespace millrace::kernels::cuda

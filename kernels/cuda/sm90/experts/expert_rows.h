@@ -13,8 +13,9 @@ namespace millrace::kernels::cuda {
 
 inline constexpr int32_t kMaxExperts = 1024;
 
-// Of params.gathered and params.activated.
-inline int64_t scratch_rows(const ExpertsParams& params) {
+// ExpertsParams or Float8ExpertsParams: the rows of params.gathered and params.activated.
+template <typename Params>
+int64_t scratch_rows(const Params& params) {
   return expert_scratch_rows(params.a.rows, params.num_experts, params.experts_per_row,
                              kGroupedRowStep);
 }
@@ -31,12 +32,16 @@ struct SortedChoices {
 
 // In the context's scratch.
 SortedChoices sort_choices(const ExpertsParams& params, Context& context);
+SortedChoices sort_choices(const Float8ExpertsParams& params, Context& context);
 
-// Each choice's row to its place in params.gathered. Rows between experts stay as they are.
+// Each choice's row to its place in params.gathered, and its scale to that in params.row_scales. Rows
+// between experts stay as they are.
 void gather_rows(const ExpertsParams& params, const int32_t* places, Context& context);
+void gather_rows(const Float8ExpertsParams& params, const int32_t* places, Context& context);
 
 // Adds to each row of params.out what lies at its choices' places in params.gathered, times their weights,
 // in the order of the choices; or writes it.
 void combine_rows(const ExpertsParams& params, const int32_t* places, Context& context);
+void combine_rows(const Float8ExpertsParams& params, const int32_t* places, Context& context);
 
 }  // namespace millrace::kernels::cuda

@@ -170,9 +170,9 @@ ClusterTileList allocate_list(int64_t num_row_tiles, int64_t width, int32_t tile
           .tile_columns = tile_columns};
 }
 
-}  // namespace
-
-SortedChoices sort_choices(const ExpertsParams& p, Context& context) {
+// ExpertsParams or Float8ExpertsParams.
+template <typename Params>
+SortedChoices sort(const Params& p, Context& context) {
   const auto num_choices = static_cast<int32_t>(p.a.rows * p.experts_per_row);
   const int32_t num_blocks = ceil_div(num_choices, kThreads);
   const int64_t num_row_tiles = scratch_rows(p) / kBlockRows;
@@ -193,6 +193,16 @@ SortedChoices sort_choices(const ExpertsParams& p, Context& context) {
                                                       begin_of_expert, places);
   MR_CUDA_CHECK_LAUNCH();
   return {.places = places, .gate_up = gate_up, .down = down};
+}
+
+}  // namespace
+
+SortedChoices sort_choices(const ExpertsParams& params, Context& context) {
+  return sort(params, context);
+}
+
+SortedChoices sort_choices(const Float8ExpertsParams& params, Context& context) {
+  return sort(params, context);
 }
 
 }  // namespace millrace::kernels::cuda

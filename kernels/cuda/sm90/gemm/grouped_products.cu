@@ -8,18 +8,26 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// The sums as they are, in 16 bits: a panel of columns is written while the one before leaves.
-template <typename Element>
+// The sums in 16 bits, those of 8-bit floats scaled first: a panel of columns is written while the one
+// before leaves.
+template <typename FactorType, typename Element>
 struct PlainEpilogue {
-  using Factor = Element;
+  using Factor = FactorType;
   static constexpr int kMatrices = 1;
   static constexpr int kColumns = 2 * kHalfColumns;
-  struct Params {};
+
+  struct Params {
+    int rows;  // of the output
+    int columns;
+    const float* row_scales;     // [rows], of float8
+    const float* weight_scales;  // [matrices, columns]
+  };
 
   __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
-                                int warpgroup, int row, int column, const Params& /*params*/,
-                                const CUtensorMap& out_map) {
-    const bool first_thread = threadIdx.x % kWarpgroup == 0;
+                                int warpgroup, int row, int column, int matrix,
+                                const Params& params, const CUtensorMap& out_map) {
+    if constexpr (std::is_same_v<Factor, Float8>) scale(sums, row, column, matrix, params);
+    const bool first_thread = thread() == 0;
 #pragma unroll
     for (int part = 0; part < kColumns / kPanelColumns; ++part) {
       std::byte* panel = panels[part % kPanels];
@@ -40,21 +48,72 @@ struct PlainEpilogue {
       ptx::commit_stores();
     }
   }
+
+ private:
+  __device__ static int thread() {
+    return static_cast<int>(threadIdx.x) % kWarpgroup;
+  }
+
+  // Columns are even, so that a pair of them is a matrix's or none.
+  __device__ static void scale(float (&sums)[kSums], int row, int column, int matrix,
+                               const Params& params) {
+    const int first_row = row + thread() / kWarp * 16 + thread() % kWarp / 4;
+    float row_scales[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      row_scales[half] = params.row_scales[min(first_row + 8 * half, params.rows - 1)];
+    }
+    const float* weight_scales = params.weight_scales + int64_t{matrix} * params.columns;
+    const int first_column = column + thread() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int own = min(first_column + 8 * j, params.columns - 2);
+      const float2 pair = *reinterpret_cast<const float2*>(weight_scales + own);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums[4 * j + 2 * half] *= row_scales[half] * pair.x;
+        sums[4 * j + 2 * half + 1] *= row_scales[half] * pair.y;
+      }
+    }
+  }
 };
 
-template <typename Epilogue>
-void launch(const GroupedParams& p, Context& context) {
+bool fits(const GroupedParams& p) {
+  return p.a.dtype == p.weights.dtype && p.a.dtype == p.out.dtype;
+}
+// The copy engine's and PlainEpilogue::scale's widths.
+bool fits(const Float8GroupedParams& p) {
+  return p.out.dtype == DType::kBFloat16 && p.a.cols % kFloat8WidthStep == 0 &&
+         p.a.row_stride % kFloat8WidthStep == 0 && p.weights.row_stride % kFloat8WidthStep == 0 &&
+         p.out.cols % 2 == 0;
+}
+
+const float* scales_of(const ConstMatrix&) {
+  return nullptr;
+}
+const float* scales_of(const ConstFloat8Matrix& matrix) {
+  return matrix.scales;
+}
+
+// GroupedParams or Float8GroupedParams.
+template <typename Epilogue, typename Params>
+void launch(const Params& p, Context& context) {
   const auto num_planes = static_cast<int>(p.num_matrices * Epilogue::kMatrices);
   const int64_t width = p.out.cols;
-  MR_CHECK(p.a.dtype == p.weights.dtype && p.a.dtype == p.out.dtype && p.a.rows == p.out.rows &&
-               p.a.cols == p.weights.cols && p.weights.rows == num_planes * width,
-           "grouped products: {} of {} x {}, rows {} x {}, out {} x {}", p.num_matrices,
-           p.weights.rows, p.weights.cols, p.a.rows, p.a.cols, p.out.rows, width);
+  MR_CHECK(fits(p) && p.a.rows == p.out.rows && p.a.cols == p.weights.cols &&
+               p.weights.rows == num_planes * width,
+           "grouped products: {} of {} x {}, rows {} x {}, out {} x {} of {}", p.num_matrices,
+           p.weights.rows, p.weights.cols, p.a.rows, p.a.cols, p.out.rows, width,
+           dtype_name(p.out.dtype));
   MR_CHECK(p.tiles.tile_columns == Epilogue::kColumns && p.a.rows % kGroupedRowStep == 0,
            "grouped products: tiles of {} columns, {} rows", p.tiles.tile_columns, p.a.rows);
   using Tiles = GroupedTiles<Epilogue::kColumns>;
   launch_tile_product<Epilogue>(Tiles{.tiles = p.tiles.tiles, .num_tiles = p.tiles.num_tiles},
-                                p.tiles.max_tiles, p.a.cols, typename Epilogue::Params{},
+                                p.tiles.max_tiles, p.a.cols,
+                                {.rows = static_cast<int>(p.out.rows),
+                                 .columns = static_cast<int>(width),
+                                 .row_scales = scales_of(p.a),
+                                 .weight_scales = scales_of(p.weights)},
                                 {.a = matrix_tensor_map(p.a, 1, Tiles::kBoxRows),
                                  .weights = matrix_tensor_map(p.weights, num_planes, kHalfColumns),
                                  .out = matrix_tensor_map(ConstMatrix(p.out), 1, kMultiplierRows)},
@@ -70,11 +129,19 @@ void grouped_swiglu(const GroupedParams& params, Context& context) {
   });
 }
 
+void grouped_swiglu(const Float8GroupedParams& params, Context& context) {
+  launch<SwigluEpilogue<Float8, BFloat16>>(params, context);
+}
+
 void grouped_product(const GroupedParams& params, Context& context) {
   dispatch_narrow_dtype(params.a.dtype, [&]<typename Element>(Element) {
-    static_assert(PlainEpilogue<Element>::kColumns == kGroupedProductColumns);
-    launch<PlainEpilogue<Element>>(params, context);
+    static_assert(PlainEpilogue<Element, Element>::kColumns == kGroupedProductColumns);
+    launch<PlainEpilogue<Element, Element>>(params, context);
   });
+}
+
+void grouped_product(const Float8GroupedParams& params, Context& context) {
+  launch<PlainEpilogue<Float8, BFloat16>>(params, context);
 }
 
 }  // namespace millrace::kernels::cuda

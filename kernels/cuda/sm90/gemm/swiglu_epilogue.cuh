@@ -24,13 +24,13 @@ struct SwigluEpilogue {
     int rows;  // of the output
     int columns;
     const float* row_scales;     // [rows], of float8
-    const float* weight_scales;  // [2 columns]
+    const float* weight_scales;  // [matrices, 2 columns]
   };
 
   __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
-                                int warpgroup, int row, int column, const Params& params,
-                                const CUtensorMap& out_map) {
-    if constexpr (std::is_same_v<Factor, Float8>) scale(sums, row, column, params);
+                                int warpgroup, int row, int column, int matrix,
+                                const Params& params, const CUtensorMap& out_map) {
+    if constexpr (std::is_same_v<Factor, Float8>) scale(sums, row, column, matrix, params);
     activate(sums, panels, warpgroup);
     if (thread() != 0) return;
 #pragma unroll
@@ -49,21 +49,23 @@ struct SwigluEpilogue {
     return static_cast<int>(threadIdx.x) % kWarpgroup;
   }
 
-  __device__ static void scale(float (&sums)[kSums], int row, int column, const Params& params) {
+  __device__ static void scale(float (&sums)[kSums], int row, int column, int matrix,
+                               const Params& params) {
     const int first_row = row + thread() / kWarp * 16 + thread() % kWarp / 4;
     float row_scales[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       row_scales[half] = params.row_scales[min(first_row + 8 * half, params.rows - 1)];
     }
+    const float* weight_scales = params.weight_scales + int64_t{matrix} * 2 * params.columns;
     const int first_column = column + thread() % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int own = min(first_column + 8 * j + e, params.columns - 1);
-        const float gate = params.weight_scales[own];
-        const float up = params.weight_scales[params.columns + own];
+        const float gate = weight_scales[own];
+        const float up = weight_scales[params.columns + own];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           sums[4 * j + 2 * half + e] *= row_scales[half] * gate;

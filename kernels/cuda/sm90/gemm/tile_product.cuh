@@ -150,7 +150,8 @@ class TileMultiplier {
     tiles.for_each(rank, [&](const BlockTile& tile) {
       multiply(num_steps);
       Epilogue::finish(sums_, shared_.out[warpgroup_], warpgroup_,
-                       tile.row + warpgroup_ * kMultiplierRows, tile.column, params, out_map);
+                       tile.row + warpgroup_ * kMultiplierRows, tile.column, tile.matrix, params,
+                       out_map);
     });
     if (threadIdx.x % kWarpgroup == 0) ptx::wait_for_stores_to_read();
   }

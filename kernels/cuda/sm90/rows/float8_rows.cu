@@ -3,6 +3,8 @@
 
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "common/check.h"
 #include "common/float8.h"
 #include "common/units.h"
@@ -11,6 +13,7 @@
 #include "kernels/cuda/sm90/operations.h"
 #include "kernels/cuda/sm90/rows/block_reduce.cuh"
 #include "kernels/cuda/sm90/rows/float8.cuh"
+#include "kernels/cuda/sm90/rows/float8_rows.h"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
 
 namespace millrace::kernels::cuda {
@@ -54,10 +57,19 @@ __device__ void quantize_held(const Vector8 (&held)[kHeld], int64_t cols, int64_
 // 16,384 columns of 56 to 64 registers.
 constexpr int kThreads = 256;
 
-template <int kHeld, typename Element>
+// The rows of a grid, or those that it names.
+struct AllRows {
+  __device__ int64_t operator[](unsigned block) const { return block; }
+};
+struct NamedRows {
+  const int32_t* rows;
+  __device__ int64_t operator[](unsigned block) const { return rows[block]; }
+};
+
+template <int kHeld, typename Element, typename Rows>
 __global__ void __launch_bounds__(kThreads)
-    quantize_kernel(const Element* a, int64_t row_stride, Float8Matrix out) {
-  const int64_t row = blockIdx.x;
+    quantize_kernel(const Element* a, int64_t row_stride, const Rows rows, Float8Matrix out) {
+  const int64_t row = rows[blockIdx.x];
   Vector8 held[kHeld];
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
@@ -68,10 +80,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Of rows too long to hold: read twice, the second time from the L2 cache.
-template <typename Element>
+template <typename Element, typename Rows>
 __global__ void __launch_bounds__(kThreads)
-    quantize_long_kernel(const Element* a, int64_t row_stride, Float8Matrix out) {
-  const int64_t row = blockIdx.x;
+    quantize_long_kernel(const Element* a, int64_t row_stride, const Rows rows, Float8Matrix out) {
+  const int64_t row = rows[blockIdx.x];
   const Element* from = a + row * row_stride;
   float largest = 0;
   for (int64_t c = threadIdx.x * kVector; c < out.cols; c += kThreads * kVector) {
@@ -119,32 +131,49 @@ void check_width(int64_t cols, int64_t row_stride, const char* operation) {
            row_stride, kFloat8WidthStep);
 }
 
-template <typename Element>
-void quantize(const Element* a, int64_t row_stride, const Float8Matrix& out, cudaStream_t stream) {
-  const auto rows = static_cast<unsigned>(out.rows);
-  const int64_t held = ceil_div(out.cols, int64_t{kThreads} * kVector);
+// Rows of few columns have fewer threads, so that more of them are in flight.
+template <typename Element, typename Rows>
+void quantize(const ConstMatrix& a, const Rows& rows, int64_t num_rows, const Float8Matrix& out,
+              cudaStream_t stream) {
+  const auto* from = static_cast<const Element*>(a.data);
+  const auto blocks = static_cast<unsigned>(num_rows);
+  const int64_t vectors = out.cols / kVector;
+  const auto threads =
+      static_cast<unsigned>(std::min<int64_t>(kThreads, round_up(vectors, int64_t{kWarpThreads})));
+  const int64_t held = ceil_div(vectors, int64_t{kThreads});
   if (held <= 2) {
-    quantize_kernel<2><<<rows, kThreads, 0, stream>>>(a, row_stride, out);
+    quantize_kernel<2><<<blocks, threads, 0, stream>>>(from, a.row_stride, rows, out);
   } else if (held <= 8) {
-    quantize_kernel<8><<<rows, kThreads, 0, stream>>>(a, row_stride, out);
+    quantize_kernel<8><<<blocks, threads, 0, stream>>>(from, a.row_stride, rows, out);
   } else {
-    quantize_long_kernel<<<rows, kThreads, 0, stream>>>(a, row_stride, out);
+    quantize_long_kernel<<<blocks, threads, 0, stream>>>(from, a.row_stride, rows, out);
   }
 }
 
-}  // namespace
-
-void float8_quantize(const Float8QuantizeParams& params, Context& context) {
+template <typename Rows>
+void quantize(const Float8QuantizeParams& params, const Rows& rows, int64_t num_rows,
+              Context& context) {
   const auto& [a, out] = params;
   check_width(a.cols, a.row_stride, "float8_quantize");
   check_width(out.cols, out.row_stride, "float8_quantize");
   MR_CHECK(a.rows == out.rows && a.cols == out.cols, "float8_quantize: {} x {} to {} x {}", a.rows,
            a.cols, out.rows, out.cols);
-  if (out.rows == 0) return;
+  if (num_rows == 0) return;
   dispatch_narrow_dtype(a.dtype, [&]<typename Element>(Element) {
-    quantize(static_cast<const Element*>(a.data), a.row_stride, out, context.stream);
+    quantize<Element>(a, rows, num_rows, out, context.stream);
   });
   MR_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace
+
+void float8_quantize(const Float8QuantizeParams& params, Context& context) {
+  quantize(params, AllRows{}, params.out.rows, context);
+}
+
+void float8_quantize_rows(const Float8QuantizeParams& params, const int32_t* rows, int64_t num_rows,
+                          Context& context) {
+  quantize(params, NamedRows{rows}, num_rows, context);
 }
 
 void float8_rms_norm(const Float8RmsNormParams& params, Context& context) {
