@@ -116,7 +116,7 @@ Result<void> ExpertLoader::stack(const Names& names, int64_t all, ExpertWeights&
     down.push_back(columns.cols(first, count));
   }
   if (!names.router.empty()) MR_RETURN_IF_ERROR(load_router(names.router, experts));
-  if (weights_->quantization == Quantization::kFloat8) {
+  if (weights_->quantization != Quantization::kNone) {
     MR_ASSIGN_OR_RETURN(experts.float8.gate_up, uploader_->stack_float8(gate_up));
     MR_ASSIGN_OR_RETURN(experts.float8.down, uploader_->stack_float8(down));
     return {};

@@ -127,7 +127,7 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
   const int64_t width =
       int64_t{weights_->shard.num_query_heads + 2 * weights_->shard.num_kv_heads} * config.head_dim;
   const auto projected = dense_matrix(projected_.data(), projection_dtype_, num_rows, width);
-  if (float8()) {
+  if (w.float8.qkv.data != nullptr) {
     device_->float8_gemm({.a = float8_rms_norm(hidden, w.attention_norm, num_rows),
                           .b = w.float8.qkv,
                           .bias = w.qkv_bias,

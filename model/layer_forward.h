@@ -55,7 +55,7 @@ class LayerForward {
         max_rows_(max_rows),
         projection_dtype_(device.info().projection_dtype(weights.compute_dtype)) {}
 
-  bool float8() const { return weights_->quantization == Quantization::kFloat8; }
+  bool float8() const { return weights_->quantization != Quantization::kNone; }
   kernels::Matrix normed(int64_t num_rows) const;
   kernels::Float8Matrix quantized(int64_t num_rows, int64_t cols) const;
   Result<void> allocate_quantized();

@@ -226,7 +226,11 @@ class WeightLoader {
       MR_ASSIGN_OR_RETURN(const auto bias, vector(tensor + "bias", all_rows));
       biases.push_back(bias.rows(first, count));
     }
-    MR_RETURN_IF_ERROR(stack_linear(weights, layer.qkv, layer.float8.qkv));
+    if (weights_->quantization == Quantization::kFloat8ExceptQkv) {
+      MR_ASSIGN_OR_RETURN(layer.qkv, uploader_.stack(weights, weights_->compute_dtype));
+    } else {
+      MR_RETURN_IF_ERROR(stack_linear(weights, layer.qkv, layer.float8.qkv));
+    }
     if (config_->qkv_bias) {
       MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
     }
@@ -345,8 +349,8 @@ Result<void> check_expert_widths(const std::string& model, const ModelWeights& w
                                  const kernels::DeviceInfo& device) {
   const auto& experts = weights.config.experts;
   if (experts.num_experts == 0) return {};
-  const bool float8 = weights.quantization == Quantization::kFloat8 &&
-                      experts.names != ExpertsConfig::Names::kGptOss;
+  const bool float8 =
+      weights.quantization != Quantization::kNone && experts.names != ExpertsConfig::Names::kGptOss;
   const int32_t step = float8 ? device.float8_width_step : device.width_step;
   const bool own_field = experts.names == ExpertsConfig::Names::kQwen;
   const std::string_view shared_field = own_field ? "shared_expert_intermediate_size"
@@ -379,8 +383,20 @@ Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
 
 std::string arithmetic_name(const Arithmetic& arithmetic) {
   std::string name(dtype_name(arithmetic.dtype));
-  if (arithmetic.quantization == Quantization::kFloat8) name += " fp8";
-  return name;
+  if (arithmetic.quantization == Quantization::kNone) return name;
+  return fmt::format("{} {}", name, quantization_name(arithmetic.quantization));
+}
+
+std::string_view quantization_name(Quantization quantization) {
+  switch (quantization) {
+    case Quantization::kNone:
+      return "none";
+    case Quantization::kFloat8:
+      return "fp8";
+    case Quantization::kFloat8ExceptQkv:
+      return "fp8-except-qkv";
+  }
+  return "?";
 }
 
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,

@@ -73,7 +73,13 @@ struct ExpertWeights {
 enum class Quantization {
   kNone,    // the compute dtype
   kFloat8,  // 8-bit floats, weights scaled by output channel and activations by token
+  // The same, but Q, K and V are the compute dtype's: a head that looks up what it copies compares them, and
+  // rounding all of them costs a small model 2 points of copies (docs/notebook/float8.md).
+  kFloat8ExceptQkv,
 };
+
+// As in vLLM, "none" or "fp8"; or "fp8-except-qkv".
+std::string_view quantization_name(Quantization quantization);
 
 // How a model computes: what its KV cache, embedding and lm_head are in, and its other linear layers,
 // those of experts among them.
@@ -85,12 +91,13 @@ struct Arithmetic {
       : dtype(dtype_in), quantization(quantization_in) {}
 };
 
-// "bfloat16", "bfloat16 fp8": two caches are equal only if it is.
+// "bfloat16", "bfloat16 fp8" and so on: two caches are equal only if it is.
 std::string arithmetic_name(const Arithmetic& arithmetic);
 
 // The linear layers of a quantised model, of the shapes that LayerWeights says.
 struct Float8Weights {
-  kernels::ConstFloat8Matrix qkv, o, gate_up, down;
+  kernels::ConstFloat8Matrix qkv;  // without data where it is left out
+  kernels::ConstFloat8Matrix o, gate_up, down;
 };
 
 // Views; the memory is in ModelWeights::storage or host_memory.

@@ -37,9 +37,11 @@ void add_model_options(CLI::App& app, RankOptions& options) {
                                         "a CPU, 16 bits as in the checkpoint on a GPU");
   cli::add_choice<model::Quantization>(
       app, "--quantization", options.quantization,
-      {{"none", model::Quantization::kNone}, {"fp8", model::Quantization::kFloat8}},
+      {{"none", model::Quantization::kNone},
+       {"fp8", model::Quantization::kFloat8},
+       {"fp8-except-qkv", model::Quantization::kFloat8ExceptQkv}},
       "fp8: linear layers multiply 8-bit floats (e4m3), weights scaled by output channel, "
-      "activations by token");
+      "activations by token; fp8-except-qkv: all but Q, K and V");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
       ->check(cli::number_range(0, kMaxThreads))

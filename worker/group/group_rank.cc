@@ -131,7 +131,9 @@ protocol::Register GroupRank::description() const {
   model.set_head_dim(static_cast<uint32_t>(config.head_dim));
   model.set_max_position_embeddings(static_cast<uint64_t>(config.max_position_embeddings));
   model.set_dtype(std::string(dtype_name(weights.compute_dtype)));
-  if (options_.rank.quantization == model::Quantization::kFloat8) model.set_quantization("fp8");
+  if (options_.rank.quantization != model::Quantization::kNone) {
+    model.set_quantization(std::string(model::quantization_name(options_.rank.quantization)));
+  }
   if (runtime_->kv_scales()) model.set_kv_cache_dtype(std::string(kFloat8KvName));
   return description;
 }

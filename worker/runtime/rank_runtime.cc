@@ -31,7 +31,7 @@ std::vector<NamedValue> options_of(const RankOptions& options) {
   return {{"--tp", std::to_string(options.grid.tp)},
           {"--cp", std::to_string(options.grid.cp)},
           {"--dtype", dtype},
-          {"--quantization", options.quantization == model::Quantization::kNone ? "none" : "fp8"},
+          {"--quantization", std::string(model::quantization_name(options.quantization))},
           {"--kv-cache-dtype", options.float8_kv ? "fp8" : "auto"},
           {"--stripe-tokens", std::to_string(options.engine.stripe_tokens)},
           {"--crossover-tokens", std::to_string(options.crossover_tokens)}};

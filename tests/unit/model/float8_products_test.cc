@@ -209,6 +209,8 @@ TEST(QuantizedWeights, AreRefusedByName) {
 TEST(Arithmetic, NamesTellOneFromAnother) {
   EXPECT_EQ(arithmetic_name(DType::kBFloat16), "bfloat16");
   EXPECT_EQ(arithmetic_name({DType::kBFloat16, Quantization::kFloat8}), "bfloat16 fp8");
+  EXPECT_EQ(arithmetic_name({DType::kBFloat16, Quantization::kFloat8ExceptQkv}),
+            "bfloat16 fp8-except-qkv");
 }
 
 // Both halves of a layer on a device, from the same hidden states.
@@ -246,30 +248,52 @@ class Layer {
   std::unique_ptr<ModelWeights> weights_;
 };
 
-class QuantizedLayer : public testing::TestWithParam<const char*> {};
+class QuantizedLayer : public testing::TestWithParam<const char*> {
+ protected:
+  static constexpr int64_t kRows = 37;
+
+  void SetUp() override {
+    test::RawTensors tensors;
+    for (const auto& [name, tensor] : test::random_tensors(config_, 3)) {
+      tensors[name] = test::float32_tensor(tensor.shape, tensor.values);
+    }
+    write(directory_, config_, tensors, "");
+  }
+
+  const ModelConfig config_ = test::float8_mixture_config(GetParam());
+  TempDirectory directory_;
+  const std::unique_ptr<kernels::Device> cpu_ = kernels::make_cpu_device({.num_threads = 2});
+};
 
 TEST_P(QuantizedLayer, IsTheReferencesAndNearTheLayerOfWideProducts) {
-  const auto config = test::float8_mixture_config(GetParam());
-  TempDirectory directory;
-  test::RawTensors tensors;
-  for (const auto& [name, tensor] : test::random_tensors(config, 3)) {
-    tensors[name] = test::float32_tensor(tensor.shape, tensor.values);
-  }
-  write(directory, config, tensors, "");
-  const auto cpu = kernels::make_cpu_device({.num_threads = 2});
   const auto reference = kernels::make_ref_device();
   const Arithmetic quantized{DType::kFloat32, Quantization::kFloat8};
-  for (const int64_t rows : {1, 37}) {
-    const auto expected = Layer(directory.path(), *reference, quantized).run(rows);
-    const auto actual = Layer(directory.path(), *cpu, quantized).run(rows);
+  for (const int64_t rows : {int64_t{1}, kRows}) {
+    const auto expected = Layer(directory_.path(), *reference, quantized).run(rows);
+    const auto actual = Layer(directory_.path(), *cpu_, quantized).run(rows);
     // A few numbers of thousands lie on the border of two codes, and go to the other.
     EXPECT_LT(relative_error(actual, expected), 2e-3);
     // A code is off by up to 1/16, evenly spread: 1/28 in the mean square. Both factors of each of
     // three products in a row.
-    const auto wide = Layer(directory.path(), *cpu, DType::kFloat32).run(rows);
+    const auto wide = Layer(directory_.path(), *cpu_, DType::kFloat32).run(rows);
     EXPECT_LT(relative_error(actual, wide), 0.1);
     EXPECT_GT(relative_error(actual, wide), 0.005);
   }
+}
+
+TEST_P(QuantizedLayer, MayLeaveQkvAsItIs) {
+  const auto of_layer = [&](Quantization quantization) {
+    auto k = Layer(directory_.path(), *cpu_, {DType::kFloat32, quantization}).run(kRows);
+    const auto begin = k.begin() + config_.num_kv_heads * kRows * config_.head_dim;
+    std::vector<float> sum(begin, k.end());
+    k.erase(begin, k.end());
+    return std::pair(std::move(k), std::move(sum));
+  };
+  const auto [wide_k, wide_sum] = of_layer(Quantization::kNone);
+  const auto [k, sum] = of_layer(Quantization::kFloat8ExceptQkv);
+  EXPECT_EQ(k, wide_k);
+  EXPECT_GT(relative_error(sum, wide_sum), 0.005);
+  EXPECT_GT(relative_error(of_layer(Quantization::kFloat8).first, wide_k), 0.005);
 }
 
 INSTANTIATE_TEST_SUITE_P(Model, QuantizedLayer,
