@@ -71,6 +71,8 @@ class CudaDevice final : public Device {
             .host_memory = false,
             .narrow_projections = true,
             .fuses_swiglu = true,
+            .corrected_routes = true,
+            .interleaved_rotation = true,
             .computes_experts = true,
             .expert_row_step = cuda::kExpertRowStep,
             .float8_products = true,

@@ -131,6 +131,27 @@ TEST_F(ElementwiseTest, RmsNormMatchesReference) {
   }
 }
 
+TEST_F(ElementwiseTest, RmsNormMayWriteOverItsInput) {
+  for (const int64_t cols : kWidths) {
+    const auto x = test::random_normals(1, 65 * cols, 3.0F);
+    const DeviceArray<float> device_x(x), weight(test::random_normals(2, cols));
+    DeviceArray<float> apart(65 * cols), over(x);
+    const auto normalise = [&](const float* from, float* to) {
+      run([&](Context& context) {
+        rms_norm({.x = from,
+                  .weight = weight.data(),
+                  .eps = 1e-5F,
+                  .out = dense_matrix(to, DType::kFloat32, 65, cols)},
+                 context);
+      });
+    };
+    normalise(device_x.data(), apart.data());
+    normalise(over.data(), over.data());
+    EXPECT_TRUE(bitwise_equal(over.values(), apart.values())) << cols;
+    EXPECT_TRUE(over.guards_intact());
+  }
+}
+
 TEST_F(ElementwiseTest, AddAddsEachElementOnce) {
   for (int64_t count : {1, 3, 4, 5, 1023, 1025, 100003}) {
     const auto x = test::random_normals(1, count);

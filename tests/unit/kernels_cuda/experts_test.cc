@@ -34,6 +34,12 @@ struct Choices {
   std::vector<float> weights;
 };
 
+// RouteParams::correction and factor.
+struct Correction {
+  std::vector<float> of_experts;
+  float factor = 1;
+};
+
 // Rows of a are 8 elements apart.
 constexpr int64_t kPadding = 8;
 
@@ -143,24 +149,29 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
             .weights = weights};
   }
   static Choices reference_choices(const Shape& shape, const std::vector<uint16_t>& a,
-                                   const std::vector<float>& router, ExpertWeighting weighting) {
+                                   const std::vector<float>& router, ExpertWeighting weighting,
+                                   const Correction& correction = {}) {
     const auto count = static_cast<size_t>(shape.rows * shape.experts_per_row);
     Choices choices{std::vector<int32_t>(count), std::vector<float>(count)};
-    ref::route(route_params(shape, matrix(shape, a.data()), router.data(), weighting,
-                            choices.experts.data(), choices.weights.data()));
+    auto params = route_params(shape, matrix(shape, a.data()), router.data(), weighting,
+                               choices.experts.data(), choices.weights.data());
+    if (!correction.of_experts.empty()) params.correction = correction.of_experts.data();
+    params.factor = correction.factor;
+    ref::route(params);
     return choices;
   }
   Choices computed_choices(const Shape& shape, const std::vector<uint16_t>& a,
-                           const std::vector<float>& router, ExpertWeighting weighting) {
+                           const std::vector<float>& router, ExpertWeighting weighting,
+                           const Correction& correction = {}) {
     const DeviceArray<uint16_t> device_a(a);
-    const DeviceArray<float> device_router(router);
+    const DeviceArray<float> device_router(router), of_experts(correction.of_experts);
     DeviceArray<int32_t> experts(shape.rows * shape.experts_per_row);
     DeviceArray<float> weights(shape.rows * shape.experts_per_row);
-    run([&](Context& context) {
-      route(route_params(shape, matrix(shape, device_a.data()), device_router.data(), weighting,
-                         experts.data(), weights.data()),
-            context);
-    });
+    auto params = route_params(shape, matrix(shape, device_a.data()), device_router.data(),
+                               weighting, experts.data(), weights.data());
+    if (!correction.of_experts.empty()) params.correction = of_experts.data();
+    params.factor = correction.factor;
+    run([&](Context& context) { route(params, context); });
     EXPECT_TRUE(experts.guards_intact());
     EXPECT_TRUE(weights.guards_intact());
     return {experts.values(), weights.values()};
@@ -214,8 +225,8 @@ TEST_P(ExpertsTest, ChoosesAndWeighsAsTheReference) {
     const auto a = rows_of(shape);
     const auto router = test::random_normals(2, shape.num_experts * shape.hidden,
                                              2 / std::sqrt(static_cast<float>(shape.hidden)));
-    for (const auto weighting :
-         {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax, ExpertWeighting::kSigmoid}) {
+    for (const auto weighting : {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax,
+                                 ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
       SCOPED_TRACE(
           fmt::format("{} experts, weighting {}", shape.num_experts, static_cast<int>(weighting)));
       const auto expected = reference_choices(shape, a, router, weighting);
@@ -229,6 +240,59 @@ TEST_P(ExpertsTest, ChoosesAndWeighsAsTheReference) {
       }
     }
   }
+}
+
+// GLM-4.5's: the correction decides who is chosen, and has no part in the weights.
+TEST_P(ExpertsTest, ACorrectionIsOfTheChoiceAlone) {
+  // The last has rows of 32 kB, of which fewer than 8 fit into shared memory.
+  for (const Shape& shape : {Shape{33, 72, 0, 9, 3}, Shape{5, 2048, 0, 160, 8},
+                             Shape{7, 64, 0, 4, 4}, Shape{9, 16384, 0, 40, 2}}) {
+    const auto a = rows_of(shape);
+    const auto router = test::random_normals(2, shape.num_experts * shape.hidden,
+                                             2 / std::sqrt(static_cast<float>(shape.hidden)));
+    const Correction correction{test::random_normals(3, shape.num_experts, 0.5F), 1.75F};
+    for (const auto weighting : {ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
+      SCOPED_TRACE(
+          fmt::format("{} experts, weighting {}", shape.num_experts, static_cast<int>(weighting)));
+      const auto expected = reference_choices(shape, a, router, weighting, correction);
+      EXPECT_NE(expected.experts, reference_choices(shape, a, router, weighting).experts);
+      const auto computed = computed_choices(shape, a, router, weighting, correction);
+      EXPECT_EQ(computed.experts, expected.experts);
+      // As above, times the factor.
+      const double tolerance = std::sqrt(static_cast<double>(shape.hidden)) * 1.75e-6;
+      for (size_t i = 0; i < expected.weights.size(); ++i) {
+        ASSERT_NEAR(computed.weights[i], expected.weights[i], tolerance) << i;
+      }
+    }
+  }
+}
+
+TEST_P(ExpertsTest, AFactorIsOfAllWeights) {
+  const Shape shape{33, 72, 0, 9, 3};
+  const auto a = rows_of(shape);
+  const auto router = test::random_normals(2, shape.num_experts * shape.hidden, 0.25F);
+  for (const auto weighting : {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax,
+                               ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
+    SCOPED_TRACE(static_cast<int>(weighting));
+    const auto plain = computed_choices(shape, a, router, weighting);
+    const auto twice = computed_choices(shape, a, router, weighting, {.factor = 2});
+    EXPECT_EQ(twice.experts, plain.experts);
+    for (size_t i = 0; i < plain.weights.size(); ++i) {
+      EXPECT_EQ(twice.weights[i], 2 * plain.weights[i]) << i;
+    }
+  }
+}
+
+// Sigmoids of 0 in float32: no division by it, and the correction still chooses.
+TEST_P(ExpertsTest, SigmoidsThatVanishGiveWeightsOfZero) {
+  const Shape shape{2, 16, 0, 6, 2};
+  const std::vector<float> ones(static_cast<size_t>(shape.rows * (shape.hidden + kPadding)), 1);
+  const std::vector<float> router(static_cast<size_t>(shape.num_experts * shape.hidden), -20.0F);
+  const auto computed =
+      computed_choices(shape, test::narrow_bits(ones, GetParam()), router,
+                       ExpertWeighting::kChosenSigmoid, {.of_experts = {0, 1, 0, 0, 2, 0}});
+  EXPECT_EQ(computed.experts, (std::vector{4, 1, 4, 1}));
+  for (const float weight : computed.weights) EXPECT_EQ(weight, 0.0F);
 }
 
 TEST_P(ExpertsTest, OfEqualLogitsTakesTheLowerIndex) {

@@ -59,6 +59,7 @@ struct Variant {
   int32_t rotary_dim = 0;
   float turn_scale = 1;
   bool normed = false;
+  bool interleaved = false;
 };
 
 class RopeTest : public GpuCase {
@@ -88,8 +89,9 @@ class RopeTest : public GpuCase {
 };
 
 void RopeTest::expect_as_good_as_naive(const Shape& shape, const Variant& variant) {
-  SCOPED_TRACE(fmt::format("{} rows, head_dim {}, {} turn, normed {}", shape.num_rows,
-                           shape.head_dim, variant.rotary_dim, variant.normed));
+  SCOPED_TRACE(fmt::format("{} rows, head_dim {}, {} turn, normed {}, interleaved {}",
+                           shape.num_rows, shape.head_dim, variant.rotary_dim, variant.normed,
+                           variant.interleaved));
   const auto bf16 = test::narrow(test::random_normals(1, shape.qkv_count()));
   const auto qkv = test::widen(bf16);
   std::vector<int32_t> positions;
@@ -110,6 +112,7 @@ void RopeTest::expect_as_good_as_naive(const Shape& shape, const Variant& varian
                           .head_dim = shape.head_dim,
                           .positions = positions.data(),
                           .rotary_dim = variant.rotary_dim,
+                          .interleaved = variant.interleaved,
                           .inv_freq = inv_freq.data(),
                           .turn_scale = variant.turn_scale,
                           .q_norm = variant.normed ? q_norm.data() : nullptr,
@@ -175,6 +178,23 @@ TEST_F(RopeTest, NormalisesEachHeadBeforeItTurns) {
 TEST_F(RopeTest, TurnsTheFirstElementsOfAHeadAlone) {
   expect_as_good_as_naive({33, 6, 2, 128, 40}, {.rotary_dim = 96, .turn_scale = 1.25F});
   expect_as_good_as_naive({33, 6, 2, 64, 40}, {.rotary_dim = 16, .normed = true});
+}
+
+// 64 of 128 are GLM-4's.
+TEST_F(RopeTest, TurnsNeighboursWhereTheModelDoes) {
+  for (const bool normed : {false, true}) {
+    const Variant whole{.normed = normed, .interleaved = true};
+    for (const Shape shape : {Shape{1, 1, 1, 16, 1}, Shape{65, 6, 1, 64, 70},
+                              Shape{64, 32, 2, 128, 100}, Shape{33, 5, 5, 256, 33}}) {
+      expect_as_good_as_naive(shape, whole);
+    }
+    Variant part = whole;
+    part.rotary_dim = 64;
+    part.turn_scale = 1.25F;
+    expect_as_good_as_naive({33, 32, 2, 128, 40}, part);
+    part.rotary_dim = 48;
+    expect_as_good_as_naive({33, 6, 2, 64, 40}, part);
+  }
 }
 
 }  // namespace

@@ -23,65 +23,76 @@ constexpr int kThreads = kRows * kWarp;
 constexpr int kVector = 8;
 constexpr uint32_t kAll = 0xffffffffu;
 constexpr int kMaxSharedBytes = 227 * 1024;
+// Of sigmoids, so that a row whose experts all have none is no division by 0; as on a CPU.
+constexpr float kLeastSum = 1e-20F;
 
 __device__ float warp_sum(float value) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAll, value, lanes);
   return value;
 }
 
+__device__ float sigmoid(float x) {
+  return 1 / (1 + expf(-x));
+}
+
 struct Choice {
-  float logit;
+  float key;
   int32_t expert;
 };
 
-// Of equal logits the lower index; what is no number comes last.
+// Of equal keys the lower index; what is no number comes last.
 __device__ bool before(const Choice& a, const Choice& b) {
   if (a.expert < 0 || b.expert < 0) return b.expert < 0 && a.expert >= 0;
-  const bool a_is_number = a.logit == a.logit;
-  const bool b_is_number = b.logit == b.logit;
+  const bool a_is_number = a.key == a.key;
+  const bool b_is_number = b.key == b.key;
   if (a_is_number != b_is_number) return a_is_number;
-  if (a_is_number && a.logit != b.logit) return a.logit > b.logit;
+  if (a_is_number && a.key != b.key) return a.key > b.key;
   return a.expert < b.expert;
 }
 
 // One warp. The best expert that is not taken; `taken` has a bit for each expert of this lane.
-__device__ Choice best(const float* logits, int32_t num_experts, uint32_t taken, int lane) {
+__device__ Choice best(const float* keys, int32_t num_experts, uint32_t taken, int lane) {
   Choice mine{0, -1};
   for (int32_t i = 0; lane + i * kWarp < num_experts; ++i) {
-    const Choice other{logits[lane + i * kWarp], lane + i * kWarp};
+    const Choice other{keys[lane + i * kWarp], lane + i * kWarp};
     if ((taken >> i & 1) == 0 && before(other, mine)) mine = other;
   }
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    const Choice other{__shfl_xor_sync(kAll, mine.logit, lanes),
+    const Choice other{__shfl_xor_sync(kAll, mine.key, lanes),
                        __shfl_xor_sync(kAll, mine.expert, lanes)};
     if (before(other, mine)) mine = other;
   }
   return mine;
 }
 
-// One warp a row.
-__device__ void choose(const float* logits, const RouteParams& p, int64_t row, int lane) {
+// One warp a row. The experts of the largest keys; keys are the logits where nothing corrects them.
+__device__ void choose(const float* logits, const float* keys, const RouteParams& p, int64_t row,
+                       int lane) {
   int32_t* experts = p.experts + row * p.experts_per_row;
   float* weights = p.weights + row * p.experts_per_row;
+  const bool sigmoids =
+      p.weighting == ExpertWeighting::kSigmoid || p.weighting == ExpertWeighting::kChosenSigmoid;
+  const bool of_chosen = p.weighting == ExpertWeighting::kChosenSoftmax ||
+                         p.weighting == ExpertWeighting::kChosenSigmoid;
   uint32_t taken = 0;
-  const float largest = best(logits, p.num_experts, 0, lane).logit;
-  float sum = 0;
+  const float largest = best(keys, p.num_experts, 0, lane).key;
+  float sum = p.weighting == ExpertWeighting::kSigmoid ? 1 : sigmoids ? kLeastSum : 0;
   if (p.weighting == ExpertWeighting::kSoftmax) {
     for (int32_t e = lane; e < p.num_experts; e += kWarp) sum += expf(logits[e] - largest);
     sum = warp_sum(sum);
   }
   for (int32_t n = 0; n < p.experts_per_row; ++n) {
-    const Choice chosen = best(logits, p.num_experts, taken, lane);
+    const Choice chosen = best(keys, p.num_experts, taken, lane);
     if (chosen.expert % kWarp == lane) taken |= 1u << (chosen.expert / kWarp);
-    const bool sigmoid = p.weighting == ExpertWeighting::kSigmoid;
-    const float part = sigmoid ? 1 / (1 + expf(-chosen.logit)) : expf(chosen.logit - largest);
-    if (p.weighting == ExpertWeighting::kChosenSoftmax) sum += part;
+    const float logit = logits[chosen.expert];
+    const float part = sigmoids ? sigmoid(logit) : expf(logit - largest);
+    if (of_chosen) sum += part;
     if (lane != 0) continue;
     experts[n] = chosen.expert;
-    weights[n] = p.weighting == ExpertWeighting::kSoftmax ? part / sum : part;
+    weights[n] = of_chosen ? part : part / sum * p.factor;
   }
-  if (p.weighting != ExpertWeighting::kChosenSoftmax || lane != 0) return;
-  for (int32_t n = 0; n < p.experts_per_row; ++n) weights[n] /= sum;
+  if (!of_chosen || lane != 0) return;
+  for (int32_t n = 0; n < p.experts_per_row; ++n) weights[n] = weights[n] / sum * p.factor;
 }
 
 template <typename Element>
@@ -89,6 +100,8 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p, in
   extern __shared__ uint4 shared[];
   auto* rows = reinterpret_cast<Element*>(shared);  // [rows_at_once, cols]
   auto* logits = reinterpret_cast<float*>(rows + rows_at_once * p.a.cols);
+  const bool corrected = p.correction != nullptr;
+  float* keys = corrected ? logits + rows_at_once * p.num_experts : logits;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t first = int64_t{blockIdx.x} * rows_at_once;
@@ -117,11 +130,15 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p, in
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const float sum = warp_sum(sums[row]);
-      if (lane == 0 && row < num_rows) logits[row * p.num_experts + expert] = sum;
+      if (lane == 0 && row < num_rows) {
+        logits[row * p.num_experts + expert] = sum;
+        if (corrected) keys[row * p.num_experts + expert] = sigmoid(sum) + p.correction[expert];
+      }
     }
   }
   __syncthreads();
-  if (warp < num_rows) choose(logits + warp * p.num_experts, p, first + warp, lane);
+  if (warp >= num_rows) return;
+  choose(logits + warp * p.num_experts, keys + warp * p.num_experts, p, first + warp, lane);
 }
 
 }  // namespace
@@ -134,8 +151,13 @@ void route(const RouteParams& params, Context& context) {
   MR_CHECK(a.cols % kVector == 0 && a.row_stride % kVector == 0,
            "route: rows of {}, {} apart; both must be multiples of {}", a.cols, a.row_stride,
            kVector);
+  MR_CHECK(params.bias == nullptr, "route: logits with a bias");
+  MR_CHECK(params.correction == nullptr || params.weighting == ExpertWeighting::kSigmoid ||
+               params.weighting == ExpertWeighting::kChosenSigmoid,
+           "route: a corrected choice with weights by softmax");
   if (a.rows == 0) return;
-  const int64_t row_bytes = a.cols * dtype_bytes(a.dtype) + params.num_experts * int64_t{4};
+  const int64_t floats = params.num_experts * (params.correction == nullptr ? 1 : 2);
+  const int64_t row_bytes = a.cols * dtype_bytes(a.dtype) + floats * int64_t{sizeof(float)};
   const auto rows = static_cast<int>(std::min<int64_t>(kRows, kMaxSharedBytes / row_bytes));
   MR_CHECK(rows > 0, "route: rows of {}", a.cols);
   dispatch_narrow_dtype(a.dtype, [&]<typename Element>(Element) {

@@ -2,8 +2,9 @@
 //
 // A thread block is a row: its first threads work out the row's cosines and sines once, for all
 // heads; then each thread takes a pair of vectors of one head after another: elements i.. and i +
-// rotary_dim / 2 .. of those that turn, 16 in a row of the others. The threads of a head are
-// neighbours in a warp, so its norm is a few shuffles. Everything is read and written once.
+// rotary_dim / 2 .. of those that turn, 16 in a row of the others, and of all where neighbours turn.
+// The threads of a head are neighbours in a warp, so its norm is a few shuffles. Everything is read
+// and written once.
 
 #include <bit>
 
@@ -31,6 +32,7 @@ struct RowSplit {
   float norm_eps;
   float turn_scale;
   int32_t rotary_dim;
+  bool interleaved;
   Output* q;
   Output* k;
   Output* v;
@@ -71,6 +73,26 @@ __device__ void scale_by(Vector8& v, float scale, const float* weights) {
   for (int e = 0; e < kVector; ++e) v[e] = v[e] * scale * weight[e];
 }
 
+// Elements of one vector with those of the other.
+__device__ void turn(Vector8& first, Vector8& second, const Vector8& cosine, const Vector8& sine) {
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) {
+    const float x = first[e];
+    first[e] = x * cosine[e] - second[e] * sine[e];
+    second[e] = second[e] * cosine[e] + x * sine[e];
+  }
+}
+
+// Neighbours, by the cosines and sines from `begin` on.
+__device__ void turn_neighbours(Vector8& v, const Vector8& cosine, const Vector8& sine, int begin) {
+#pragma unroll
+  for (int e = 0; e < kVector / 2; ++e) {
+    const float x = v[2 * e];
+    v[2 * e] = x * cosine[begin + e] - v[2 * e + 1] * sine[begin + e];
+    v[2 * e + 1] = v[2 * e + 1] * cosine[begin + e] + x * sine[begin + e];
+  }
+}
+
 template <bool kNormed, typename Input, typename Output>
 __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input, Output> split) {
   __shared__ __align__(16) float cosines[kMaxHalf];
@@ -97,9 +119,10 @@ __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input
     const int head = pair / pairs_per_head;
     const int number = pair % pairs_per_head;
     const bool turns = number < turned_pairs;
+    const bool apart = turns && !split.interleaved;
     // Of the vectors that stay, 2 half + 16 (number - turned_pairs) is 16 number.
-    const int i = number * (turns ? kVector : 2 * kVector);
-    const int j = i + (turns ? half : kVector);
+    const int i = number * (apart ? kVector : 2 * kVector);
+    const int j = i + (apart ? half : kVector);
     Vector8 first = load8(from + head * split.head_dim + i);
     Vector8 second = load8(from + head * split.head_dim + j);
     if constexpr (kNormed) {
@@ -113,13 +136,13 @@ __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input
       }
     }
     if (head < num_turned && turns) {
-      const Vector8 cosine = load8(cosines + i);
-      const Vector8 sine = load8(sines + i);
-#pragma unroll
-      for (int e = 0; e < kVector; ++e) {
-        const float x = first[e];
-        first[e] = x * cosine[e] - second[e] * sine[e];
-        second[e] = second[e] * cosine[e] + x * sine[e];
+      const Vector8 cosine = load8(cosines + number * kVector);
+      const Vector8 sine = load8(sines + number * kVector);
+      if (split.interleaved) {
+        turn_neighbours(first, cosine, sine, 0);
+        turn_neighbours(second, cosine, sine, kVector / 2);
+      } else {
+        turn(first, second, cosine, sine);
       }
     }
     Output* to = split.destination(row, head);
@@ -138,6 +161,7 @@ void launch(const RopeQkvParams& params, cudaStream_t stream) {
                                       .norm_eps = params.norm_eps,
                                       .turn_scale = params.turn_scale,
                                       .rotary_dim = params.num_turned(),
+                                      .interleaved = params.interleaved,
                                       .q = static_cast<Output*>(params.q),
                                       .k = static_cast<Output*>(params.k),
                                       .v = static_cast<Output*>(params.v),
