@@ -53,7 +53,7 @@ class DeviceCommunicator {
 
   // Collectives called from here on come after all operations the device has been given so far.
   virtual void follow() = 0;
-  // The end of all collectives called so far. The last kCollectiveMarksKept are remembered.
+  // The end of all collectives called so far. Older ones than the last kCollectiveMarksKept mean the oldest of these.
   virtual CollectiveMark mark() = 0;
   // Operations the device is given from here on come after `mark`.
   virtual void join(CollectiveMark mark) = 0;

@@ -1,5 +1,7 @@
 #include "comm/nccl/collective_queue.h"
 
+#include <algorithm>
+
 #include "comm/nccl/cuda_failure.h"
 #include "common/check.h"
 
@@ -47,9 +49,9 @@ CollectiveMark CollectiveQueue::mark() {
 }
 
 void CollectiveQueue::join(CollectiveMark mark) {
-  const auto number = static_cast<int64_t>(mark);
-  MR_CHECK(number < num_marks_ && number >= num_marks_ - kCollectiveMarksKept, "mark {} of {}",
-           number, num_marks_);
+  // A prompt that was set aside joins marks of long ago. What came later in the stream comes behind them.
+  const auto number = std::max(static_cast<int64_t>(mark), num_marks_ - kCollectiveMarksKept);
+  MR_CHECK(number < num_marks_, "mark {} of {}", number, num_marks_);
   use();
   check(cudaStreamWaitEvent(operations_, marks_[static_cast<size_t>(number % kCollectiveMarksKept)],
                             0),

@@ -156,6 +156,21 @@ TEST_P(DeviceGroupsTest, BroadcastBringsTheRootsBytes) {
   });
 }
 
+// As a prompt's is that was set aside for others.
+TEST_P(DeviceGroupsTest, AMarkOfLongAgoIsBehindItsCollectiveStill) {
+  on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
+    const auto data = must(device.allocate(4 * 1000));
+    std::vector<int32_t> values(1000, cp.rank());
+    device.copy(data.data(), values.data(), data.bytes());
+    cp.follow();
+    ASSERT_TRUE(cp.broadcast("test", data.data(), data.bytes(), /*root=*/0, ample()).ok());
+    const auto mark = cp.mark();
+    for (int64_t i = 0; i < 2 * comm::kCollectiveMarksKept; ++i) cp.mark();
+    cp.join(mark);
+    EXPECT_EQ(on_host(device, data), std::vector<int32_t>(1000, 0));
+  });
+}
+
 TEST_P(DeviceGroupsTest, AllReduceSumsToTheSameBitsOnAllRanks) {
   constexpr int kCount = 100'003;
   std::vector<std::vector<int32_t>> bits(4);
