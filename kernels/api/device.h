@@ -95,7 +95,8 @@ struct DeviceInfo {
 
 // A point in a device's order of execution; see Device::mark.
 enum class TimeMark : int64_t {};
-inline constexpr int64_t kMarksKept = 1024;
+// Those of a prompt that is set aside outlast all of the one that runs meanwhile: a dozen in each layer.
+inline constexpr int64_t kMarksKept = 4096;
 
 // Where a GPU's operations go, for a library that orders work of its own by them.
 struct GpuStream {
