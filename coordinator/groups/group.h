@@ -25,9 +25,12 @@ struct Group {
   }
   // As far as it has reported.
   bool has_room(int64_t num_tokens) const { return !free_tokens || *free_tokens >= num_tokens; }
-  // Adjusts the estimate when a cache comes or goes, until the group's next report.
+  // Adjusts the estimate when a cache comes or goes, until the group's next report. A group that is asked
+  // without room that is known of may have more than its last report said: from then on nothing is known.
   void count_room(int64_t num_tokens) {
-    if (free_tokens) *free_tokens += num_tokens;
+    if (!free_tokens) return;
+    *free_tokens += num_tokens;
+    if (*free_tokens < 0) free_tokens.reset();
   }
   // Reports during a prefill are ignored: they are from before it started.
   void report_room(uint64_t free_prompt_tokens);

@@ -248,11 +248,12 @@ class Service:
         return http.client.HTTPConnection(self.address, port or self.http_port, timeout=timeout_s)
 
     def request(self, method, path, body=None, timeout_s=PATIENCE_S):
-        """(status, headers, parsed JSON or text)"""
+        """(status, headers, parsed JSON or text). `body`: its JSON, or what to make JSON of."""
+        if body is not None and not isinstance(body, str):
+            body = json.dumps(body)
         connection = self.connection(timeout_s)
         with contextlib.closing(connection):
-            connection.request(method, path, None if body is None else json.dumps(body),
-                               {"Content-Type": "application/json"})
+            connection.request(method, path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             text = response.read().decode()
             is_json = response.headers.get("Content-Type", "").startswith("application/json")

@@ -49,38 +49,47 @@ void KvExchange::cut_tiles(int64_t tile_rows) {
   }
 }
 
-// Whole pages of a tile's rows at most: no prefix takes more memory than rows that need not be
-// computed do (worker/engine/capacity.h).
+// Staging takes as many rows as a tile of products: no prefix takes more memory than rows that need not
+// be computed do (worker/engine/capacity.h).
 void KvExchange::cut_prefix(int64_t tile_rows) {
-  if (alone()) return;
-  const int64_t page_rows_bytes = kPageTokens * shape_.row_bytes();
-  const int64_t max_pages = std::max<int64_t>(tile_rows / kPageTokens, 1);
+  if (alone() || prefix_->num_pages() == 0) return;
+  std::vector<std::vector<int64_t>> pages;
+  size_t most = 0;
   for (int rank = 0; rank < cp_->size(); ++rank) {
-    const auto pages = prefix_->pages(rank);
-    for (int64_t first = 0; first < std::ssize(pages); first += max_pages) {
-      PrefixChunk chunk{
-          .owner = rank, .first = first, .count = std::min(max_pages, std::ssize(pages) - first)};
-      for (int64_t i = 0; i < chunk.count; ++i) {
-        chunk.to_slab.push_back(
-            {.destination = pages[static_cast<size_t>(first + i)] * page_rows_bytes,
-             .source = i * page_rows_bytes,
-             .bytes = page_rows_bytes});
+    most = std::max(most, pages.emplace_back(prefix_->pages(rank)).size());
+  }
+  const int64_t staged_rows = tile_rows / (std::ssize(staging_) * cp_->size());
+  const auto pages_together =
+      std::min(most, static_cast<size_t>(std::max<int64_t>(staged_rows / kPageTokens, 1)));
+  staging_rows_ = static_cast<int64_t>(pages_together) * kPageTokens;
+  const int64_t page_bytes = kPageTokens * shape_.row_bytes();
+  for (size_t first = 0; first < most; first += pages_together) {
+    PrefixChunk chunk{.first = static_cast<int64_t>(first)};
+    for (int rank = 0; rank < cp_->size(); ++rank) {
+      const auto& held = pages[static_cast<size_t>(rank)];
+      const size_t end = std::min(held.size(), first + pages_together);
+      for (size_t i = first; i < end; ++i) {
+        chunk.to_slab.push_back({.destination = held[i] * page_bytes,
+                                 .source = rank * 2 * staged_side_bytes() +
+                                           static_cast<int64_t>(i - first) * page_bytes,
+                                 .bytes = page_bytes});
       }
-      staging_rows_ = std::max(staging_rows_, chunk.count * kPageTokens);
-      chunks_.push_back(std::move(chunk));
+      if (rank == cp_->rank()) chunk.count = static_cast<int64_t>(std::max(end, first) - first);
     }
+    chunks_.push_back(std::move(chunk));
   }
 }
 
 Result<void> KvExchange::allocate_staging() {
-  if (staging_rows_ == 0) return {};
-  MR_ASSIGN_OR_RETURN(
-      staging_, device_->allocate(2 * shape_.num_kv_heads * staging_rows_ * shape_.row_bytes()));
+  if (chunks_.empty()) return {};
+  for (auto& buffer : staging_) {
+    MR_ASSIGN_OR_RETURN(buffer, device_->allocate(cp_->size() * 2 * staged_side_bytes()));
+  }
   return {};
 }
 
-// The staging memory is used by one chunk after the other: a collective comes after what the device
-// was given before, and the device's copies after the collective.
+// A chunk is gathered while the one before it goes into the slab. It is loaded into a staging buffer
+// behind the copies that read that buffer last, and gathered behind both.
 Result<void> KvExchange::bring_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
                                       Deadline deadline) {
   if (alone()) {
@@ -90,29 +99,41 @@ Result<void> KvExchange::bring_prefix(PrefixSource& source, int32_t layer, Resul
     }
     return {};
   }
-  const int64_t plane_bytes = staging_rows_ * shape_.row_bytes();
-  const int64_t side_bytes = shape_.num_kv_heads * plane_bytes;
-  const KvPlace staged{
-      .k = staging_.data(), .v = staging_.as<std::byte>() + side_bytes, .stride = staging_rows_};
-  for (const PrefixChunk& chunk : chunks_) {
-    if (chunk.owner == cp_->rank() && loaded.ok()) {
-      loaded = source.load(layer, chunk.first, chunk.count, staged);
+  comm::CollectiveMark before{};
+  for (size_t i = 0; i <= chunks_.size(); ++i) {
+    const auto& staging = staging_[i % staging_.size()];
+    comm::CollectiveMark arrived{};
+    if (i < chunks_.size()) {
+      const PrefixChunk& chunk = chunks_[i];
+      std::byte* own = staging.as<std::byte>() + cp_->rank() * 2 * staged_side_bytes();
+      if (chunk.count > 0 && loaded.ok()) {
+        loaded = source.load(layer, chunk.first, chunk.count,
+                             {.k = own, .v = own + staged_side_bytes(), .stride = staging_rows_});
+      }
+      cp_->follow();
+      MR_RETURN_IF_ERROR(
+          cp_->all_gather("prefix", staging.data(), 2 * staged_side_bytes(), deadline));
+      arrived = cp_->mark();
     }
-    cp_->follow();
-    MR_RETURN_IF_ERROR(
-        cp_->broadcast("prefix", staging_.data(), 2 * side_bytes, chunk.owner, deadline));
-    cp_->join(cp_->mark());
-    for (const auto& [from, to] : {std::pair{staged.k, &k_}, std::pair{staged.v, &v_}}) {
-      device_->copy_pieces(
-          {.destination = to->slab.data(),
-           .destination_plane_bytes = partition_->num_tokens() * shape_.row_bytes(),
-           .source = from,
-           .source_plane_bytes = plane_bytes,
-           .num_planes = shape_.num_kv_heads,
-           .pieces = chunk.to_slab});
+    if (i > 0) {
+      cp_->join(before);
+      copy_to_slab(chunks_[i - 1], staging_[(i - 1) % staging_.size()]);
     }
+    before = arrived;
   }
   return {};
+}
+
+void KvExchange::copy_to_slab(const PrefixChunk& chunk, const kernels::DeviceBuffer& staging) {
+  const std::byte* const k = staging.as<std::byte>();
+  for (const auto& [from, to] : {std::pair{k, &k_}, std::pair{k + staged_side_bytes(), &v_}}) {
+    device_->copy_pieces({.destination = to->slab.data(),
+                          .destination_plane_bytes = partition_->num_tokens() * shape_.row_bytes(),
+                          .source = from,
+                          .source_plane_bytes = staging_rows_ * shape_.row_bytes(),
+                          .num_planes = shape_.num_kv_heads,
+                          .pieces = chunk.to_slab});
+  }
 }
 
 Result<void> KvExchange::allocate(Side& side) {

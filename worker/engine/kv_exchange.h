@@ -5,8 +5,9 @@
 // their devices compute the next tile: layer l + 1 arrives during the MLP of layer l. The
 // projection writes a tile where it is sent from, its own place among those of all ranks.
 //
-// Rows of a cached prefix come from the ranks that hold them, one after the other, before the first
-// tile of a layer, and go straight into the slab.
+// Pages of a cached prefix come from the ranks that hold them before the first tile of a layer, some of
+// every rank's at a time, so that all links carry both ways, and go from the staging memory into the slab
+// while the next ones travel.
 //
 // All ranks send equal tiles: what goes beyond a rank's own rows is not looked at. Tiles arrive by
 // rank and head, and are put in the order of positions by one pass of the device's: at 1M tokens of
@@ -14,6 +15,7 @@
 // of the time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -113,12 +115,11 @@ class KvExchange {
     kernels::CopyPiece to_own;
   };
 
-  // Pages of one rank that travel together.
+  // Pages that travel together: of each rank's, as many from the same one on.
   struct PrefixChunk {
-    int owner = 0;
-    int64_t first = 0;  // of the owner's pages
-    int64_t count = 0;
-    std::vector<kernels::CopyPiece> to_slab;  // of one head, from staging_
+    int64_t first = 0;
+    int64_t count = 0;                        // of this rank's
+    std::vector<kernels::CopyPiece> to_slab;  // of one head, from a staging buffer
   };
 
   KvExchange(kernels::Device& device, const Partition& partition, const PromptPrefix& prefix,
@@ -132,6 +133,11 @@ class KvExchange {
   void cut_tiles(int64_t tile_rows);
   void cut_prefix(int64_t tile_rows);
   Result<void> allocate_staging();
+  // Of K or V of one rank's pages in a staging buffer.
+  int64_t staged_side_bytes() const {
+    return shape_.num_kv_heads * staging_rows_ * shape_.row_bytes();
+  }
+  void copy_to_slab(const PrefixChunk& chunk, const kernels::DeviceBuffer& staging);
   // Of all ranks' rows of a tile.
   int64_t gathered_offset(const Tile& tile) const;
   Result<void> allocate(Side& side);
@@ -148,8 +154,9 @@ class KvExchange {
   std::vector<Tile> tiles_;
   // Of a prefix, with several ranks:
   std::vector<PrefixChunk> chunks_;
-  int64_t staging_rows_ = 0;       // of the largest chunk
-  kernels::DeviceBuffer staging_;  // [K, V] of [kv heads, staging_rows_, head_dim]
+  int64_t staging_rows_ = 0;  // of one rank in the largest chunk
+  // Used in turn; each [ranks, 2, kv heads, staging_rows_, head_dim], the 2 are K and V.
+  std::array<kernels::DeviceBuffer, 2> staging_;
   Side k_{.name = "keys"}, v_{.name = "values"};
 };
 

@@ -95,8 +95,9 @@ GemmAlgorithm Gemm::choose(const GemmPlan& plan, const GemmOperands& operands, C
   }
   kind.m = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kind.m)));
   for (const Tuned& tuned : tuned_) {
-    if (tuned.kind == kind && plan.accepts(handle_, operands, tuned.algorithm))
-      return tuned.algorithm;
+    if (tuned.kind != kind) continue;
+    const auto adapted = plan.adapted(handle_, operands, tuned.algorithm, kWorkspaceBytes);
+    if (adapted) return *adapted;
   }
   return tuned_.emplace_back(kind, fastest(plan, operands, context)).algorithm;
 }

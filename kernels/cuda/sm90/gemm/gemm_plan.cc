@@ -159,13 +159,17 @@ std::vector<GemmAlgorithm> GemmPlan::algorithms(cublasLtHandle_t handle,
   return whole;
 }
 
-bool GemmPlan::accepts(cublasLtHandle_t handle, const GemmOperands& operands,
-                       const GemmAlgorithm& algorithm) const {
+std::optional<GemmAlgorithm> GemmPlan::adapted(cublasLtHandle_t handle,
+                                               const GemmOperands& operands,
+                                               const GemmAlgorithm& algorithm,
+                                               int64_t workspace_bytes) const {
   set_pointers(operands);
   cublasLtMatmulHeuristicResult_t result{};
-  return cublasLtMatmulAlgoCheck(handle, product_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                 &algorithm.choice, &result) == CUBLAS_STATUS_SUCCESS &&
-         static_cast<int64_t>(result.workspaceSize) <= algorithm.workspace_bytes;
+  const auto status = cublasLtMatmulAlgoCheck(handle, product_.get(), b_.get(), a_.get(), c_.get(),
+                                              c_.get(), &algorithm.choice, &result);
+  const auto needed = static_cast<int64_t>(result.workspaceSize);
+  if (status != CUBLAS_STATUS_SUCCESS || needed > workspace_bytes) return std::nullopt;
+  return GemmAlgorithm{algorithm.choice, needed};
 }
 
 void GemmPlan::run(cublasLtHandle_t handle, const GemmAlgorithm& algorithm,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <type_traits>
 #include <vector>
@@ -61,9 +62,11 @@ class GemmPlan {
   // algorithms: any of those it will be run with.
   std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, const GemmOperands& operands,
                                         int64_t workspace_bytes, int max_count) const;
-  // Whether an algorithm that was found for another number of rows does for these.
-  bool accepts(cublasLtHandle_t handle, const GemmOperands& operands,
-               const GemmAlgorithm& algorithm) const;
+  // An algorithm that was found for another number of rows, with the workspace that it takes for these.
+  // Nothing: it does not do for them.
+  std::optional<GemmAlgorithm> adapted(cublasLtHandle_t handle, const GemmOperands& operands,
+                                       const GemmAlgorithm& algorithm,
+                                       int64_t workspace_bytes) const;
 
   void run(cublasLtHandle_t handle, const GemmAlgorithm& algorithm, const GemmOperands& operands,
            void* workspace, cudaStream_t stream) const;

@@ -22,6 +22,16 @@ TEST(Group, AReportDuringAPrefillIsIgnored) {
   EXPECT_EQ(group.free_tokens, INT32_MAX);
 }
 
+// Its report was from before the cache went for whose place it is asked.
+TEST(Group, OneThatIsAskedWithoutRoomThatIsKnownOfMayHaveMore) {
+  Group group;
+  group.report_room(50);
+  group.count_room(-60);
+  EXPECT_TRUE(group.has_room(1000));
+  group.report_room(10);
+  EXPECT_FALSE(group.has_room(11));
+}
+
 TEST(Group, WhoHasNotReportedHasRoom) {
   Group group;
   group.count_room(-10);
