@@ -71,6 +71,7 @@ class CudaDevice final : public Device {
             .host_memory = false,
             .narrow_projections = true,
             .fuses_swiglu = true,
+            .attention_sinks = true,
             .corrected_routes = true,
             .interleaved_rotation = true,
             .computes_experts = true,
