@@ -72,6 +72,7 @@ class CudaDevice final : public Device {
             .narrow_projections = true,
             .fuses_swiglu = true,
             .attention_sinks = true,
+            .expert_biases = true,
             .corrected_routes = true,
             .interleaved_rotation = true,
             .computes_experts = true,
