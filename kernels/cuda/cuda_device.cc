@@ -78,6 +78,7 @@ class CudaDevice final : public Device {
             .computes_experts = true,
             .expert_row_step = cuda::kExpertRowStep,
             .float8_products = true,
+            .float8_sum_biases = true,
             .head_dim_step = 64,
             .max_head_dim = 128,
             .rotary_dim_step = 16,
