@@ -34,11 +34,13 @@ void DevicePrompt::begin_layer(int32_t layer, const float* hidden, int32_t posit
 }
 
 Result<void> DevicePrompt::attend(const Step& step, Deadline deadline) {
+  const auto& layer = weights_->layers[static_cast<size_t>(step.layer)];
   const kernels::DevicePages::Step on_device{.layer = step.layer,
                                              .first_token = step.first_token,
                                              .q = step.q,
                                              .tail_lse = step.tail_lse,
                                              .tail_out = step.tail_out,
+                                             .sinks = layer.sinks,
                                              .out = step.merged};
   if (host_ != nullptr && host_->has_all()) {
     MR_RETURN_IF_ERROR(pages_->complete(deadline));

@@ -311,11 +311,11 @@ Result<void> check_attention(const ModelConfig& config, const kernels::DeviceInf
                config.name, config.architecture, device.name);
 }
 
-// The same.
+// The same. kClamped is of experts alone, which check_experts asks for.
 Result<void> check_activation(const ModelConfig& config, const kernels::DeviceInfo& device) {
-  if (config.activation.kind == kernels::Activation::Kind::kSilu || device.all_activations) {
-    return {};
-  }
+  using Kind = kernels::Activation::Kind;
+  const auto kind = config.activation.kind;
+  if (kind == Kind::kSilu || kind == Kind::kClamped || device.all_activations) return {};
   return error(Errc::kUnsupported,
                "{} computes MLPs with SiLU only, and {} is a {}; supported: --device cpu",
                device.name, config.name, config.architecture);

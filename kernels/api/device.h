@@ -62,7 +62,7 @@ struct DeviceInfo {
   bool fuses_swiglu = false;      // needs no room for the products
   bool all_activations = false;   // else SiLU alone
   bool attention_sinks = false;   // AttentionParams::sinks
-  bool expert_biases = false;     // RouteParams::bias, ExpertsParams' two
+  bool expert_biases = false;     // RouteParams::bias, ExpertsParams' two and kClamped
   bool corrected_routes = false;  // RouteParams::correction and factor, kChosenSigmoid
   bool interleaved_rotation = false;
   bool computes_experts = false;  // route() and experts()

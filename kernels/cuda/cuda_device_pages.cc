@@ -171,6 +171,7 @@ class CudaDevicePages final : public DevicePages {
                         .q = step.q,
                         .tail_lse = step.tail_lse,
                         .tail_out = step.tail_out,
+                        .sinks = step.sinks,
                         .out = step.out,
                         .lse = step.lse,
                         .part_max = parts_.as<float>(),

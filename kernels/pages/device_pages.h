@@ -91,6 +91,8 @@ class DevicePages {
     const float* q = nullptr;         // [query heads, head_dim], device memory, as all here
     const float* tail_lse = nullptr;  // [query heads] of the tokens behind the prompt; -inf: none
     const float* tail_out = nullptr;  // [query heads, head_dim] of them
+    // [query heads] of the layer (AttentionParams::sinks), or null: no part of what is read, nor of lse.
+    const float* sinks = nullptr;
     // [query heads, head_dim] over the pages attended and those tokens, in the shape's dtype.
     void* out = nullptr;
     float* lse = nullptr;  // [query heads] of the pages alone, or null

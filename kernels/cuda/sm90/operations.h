@@ -28,11 +28,11 @@ void rope_qkv(const RopeQkvParams& params, Context& context);
 void add(const AddParams& params, Context& context);
 void swiglu(const SwigluParams& params, Context& context);
 void route(const RouteParams& params, Context& context);
-// At most 1024 experts, widths in multiples of 8, SiLU, no biases. The same row gives the same bits, whatever
+// At most 1024 experts, widths in multiples of 8, SiLU or kClamped. The same row gives the same bits, whatever
 // rows are beside it.
 void experts(const ExpertsParams& params, Context& context);
 inline constexpr int32_t kExpertRowStep = 128;  // DeviceInfo::expert_row_step
-// The same, widths in multiples of kFloat8WidthStep, `dtype` bfloat16.
+// The same, widths in multiples of kFloat8WidthStep, SiLU, `dtype` bfloat16.
 void float8_experts(const Float8ExpertsParams& params, Context& context);
 void float8_quantize(const Float8QuantizeParams& params, Context& context);
 void float8_rms_norm(const Float8RmsNormParams& params, Context& context);

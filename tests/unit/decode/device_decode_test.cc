@@ -134,9 +134,10 @@ TEST_F(DeviceDecodeTest, OverACacheInEightBits) {
 }
 
 // Windows of 37 tokens in layers 0 and 2, which begin among new tokens after a while; of 91 in all; of 150 in
-// layers 1 and 2. In float16, which is near enough to float32 for Transformers' tokens.
+// layers 1 and 2; gpt-oss's beside its sinks and experts. In float16, which is near enough to float32 for Transformers' tokens.
 TEST_F(DeviceDecodeTest, BehindWindowsItGivesTransformersTokens) {
-  for (const char* name : {"window_ministral", "window_mistral", "window_qwen2"}) {
+  for (const char* name :
+       {"window_ministral", "window_mistral", "window_qwen2", "gpt-oss", "gpt-oss-mxfp4"}) {
     const std::string model = test::architecture(name);
     for (const auto& [tokens, expected] : test::golden_prompts(model)) {
       const test::ServedPrompt served(transport_, clock_,

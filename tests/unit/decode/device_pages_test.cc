@@ -60,6 +60,7 @@ class OnCpu {
                       .num_slots = shape_.num_layers * shape_.num_kv_heads * shape_.num_pages()}),
         attention_(shape_, cache.digests(), pool_, kernel_, rule) {}
 
+  void set_sinks(std::vector<float> sinks) { sinks_ = std::move(sinks); }  // of all layers
   // Over prompt, from a token on, and tail.
   Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
                   int64_t first_token = 0) {
@@ -77,6 +78,10 @@ class OnCpu {
       const size_t head = i / static_cast<size_t>(shape_.head_dim);
       const double weight = 1 / (1 + std::exp(double{tail.lse[head]} - attended.lse[head]));
       attended.out[i] = static_cast<float>(weight * attended.out[i] + (1 - weight) * tail.out[i]);
+      if (sinks_.empty()) continue;
+      const double mass = std::exp(double{attended.lse[head]}) + std::exp(double{tail.lse[head]});
+      const double share = 1 / (1 + std::exp(double{sinks_[head]} - std::log(mass)));
+      attended.out[i] = static_cast<float>(share * attended.out[i]);
     }
     for (int32_t h = 0; h < shape_.num_kv_heads; ++h) {
       const auto pages = attention_.pages_read(h);
@@ -90,6 +95,7 @@ class OnCpu {
   PagePool pool_;
   CpuPageKernel kernel_{2};
   ProgressiveAttention attention_;
+  std::vector<float> sinks_;
 };
 
 struct GpuOptions {
@@ -169,6 +175,11 @@ class OnGpu {
     lse_ = must(device_->allocate(shape_.num_query_heads * 4));
   }
 
+  void set_sinks(const std::vector<float>& sinks) {
+    sinks_ = must(device_->allocate(std::ssize(sinks) * 4));
+    device_->copy(sinks_.data(), sinks.data(), sinks_.bytes());
+    MR_CHECK(device_->synchronize(ample()).ok(), "no sinks");
+  }
   // `next_q`: what is foreseen of the next layer, if not empty.
   Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
                   const std::vector<float>& next_q = {}, int64_t first_token = 0) {
@@ -187,6 +198,7 @@ class OnGpu {
                     .q = q_.as<float>(),
                     .tail_lse = tail_lse_.as<float>(),
                     .tail_out = tail_out_.as<float>(),
+                    .sinks = sinks_.as<float>(),
                     .out = out_.data(),
                     .lse = lse_.as<float>()});
     std::vector<uint16_t> bits(q.size());
@@ -221,7 +233,7 @@ class OnGpu {
   const DType output_;
   std::unique_ptr<kernels::Device> device_, ahead_;
   kernels::HostBuffer host_;
-  kernels::DeviceBuffer q_, next_q_, tail_out_, tail_lse_, out_, lse_;
+  kernels::DeviceBuffer q_, next_q_, tail_out_, tail_lse_, sinks_, out_, lse_;
   std::unique_ptr<kernels::DevicePages> pages_;
 };
 
@@ -394,6 +406,43 @@ TEST_F(DevicePagesTest, OfAWindowAllTokensTakePartAndNoOthers) {
                       cpu.attend(layer, q, tail, first_token), shape.dtype);
           // And a layer that is searched, behind one that was not.
           expect_same(gpu.attend(layer, q, tail), cpu.attend(layer, q, tail), shape.dtype);
+        }
+      }
+    }
+  }
+}
+
+// Of prompt and tail together, and no part of what is read: the same pages. A head has no tail.
+TEST_F(DevicePagesTest, ASinkTakesItsShareOfPromptAndTail) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int32_t head_dim : {64, 128}) {
+      PagedCache cache({.num_layers = 2,
+                        .num_kv_heads = 2,
+                        .num_query_heads = 16,
+                        .head_dim = head_dim,
+                        .num_tokens = 64 * 150 - 17,
+                        .dtype = dtype},
+                       test::clustered_keys(1, 0.7F), 51);
+      const CalibratedRule rule(0.9);
+      OnCpu cpu(cache, rule);
+      OnGpu gpu(cache, {.num_slots = 100});
+      const std::vector<float> sinks = {0,  4, 9.5F, -3, 1e4F, -1e4F, 12, 8,
+                                        -1, 3, 7,    10, 11,   13,    9,  6};
+      for (const bool with_sinks : {false, true}) {
+        if (with_sinks) {
+          cpu.set_sinks(sinks);
+          gpu.set_sinks(sinks);
+        }
+        for (int32_t layer = 0; layer < 2; ++layer) {
+          SCOPED_TRACE(fmt::format("{} head_dim {} layer {} sinks {}", dtype_name(dtype), head_dim,
+                                   layer, with_sinks));
+          const auto q = queries(cache.shape(), static_cast<uint64_t>(layer), 2);
+          auto tail = tail_of(cache.shape(), 3);
+          tail.lse[7] = -INFINITY;
+          expect_same(gpu.attend(layer, q, tail), cpu.attend(layer, q, tail), dtype);
+          const int64_t window = cache.shape().num_tokens - 150;
+          expect_same(gpu.attend(layer, q, tail, {}, window), cpu.attend(layer, q, tail, window),
+                      dtype);
         }
       }
     }

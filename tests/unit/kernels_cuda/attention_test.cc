@@ -52,6 +52,10 @@ class CudaAttention : public GpuCase, public testing::WithParamInterface<DType> 
     DeviceArray<uint16_t> out(num_q);
     DeviceArray<float> lse(problem.num_rows() * shape.num_query_heads);
     DeviceArray<int64_t> pairs(shape.num_query_heads);
+    std::vector<float> sinks;
+    if (params.sinks != nullptr) sinks.assign(params.sinks, params.sinks + shape.num_query_heads);
+    DeviceArray<float> device_sinks(sinks);
+    if (params.sinks != nullptr) params.sinks = device_sinks.data();
     params.q = device_q.data();
     params.kv.k = device_k.data();
     params.kv.v = device_v.data();
@@ -264,6 +268,59 @@ TEST_P(CudaAttention, PagesBeforeTheWindowAreNotRead) {
   const auto behind = static_cast<ptrdiff_t>(576 * 64);
   EXPECT_TRUE(
       std::equal(clean.out.begin() + behind, clean.out.end(), poisoned.out.begin() + behind));
+}
+
+// What a sink far above all scores leaves is nothing, and far below them it is not felt. In a log-sum-exp it
+// has no part.
+TEST_P(CudaAttention, ASinkTakesItsShareOfEveryRow) {
+  for (const int64_t window : {0, 70}) {
+    for (const int32_t head_dim : {64, 128}) {
+      SCOPED_TRACE(testing::Message() << "window " << window << ", head_dim " << head_dim);
+      AttentionShape shape = shape_of(613, head_dim, 6, 2);
+      shape.window = window;
+      const std::vector<RowTile> stripes = tiles_of_two_stripes();
+      AttentionCase problem(shape, random_heads(shape, stripes, 17), stripes, 16);
+      const AttentionResult without = run_cuda(problem);
+      problem.set_sinks({0, 4, 6.5F, -3, 1e4F, -1e4F});
+      expect_right(problem);
+      const AttentionResult with = run_cuda(problem);
+      EXPECT_TRUE(test::bitwise_equal(with.lse, without.lse));
+      for (size_t i = 0; i < with.out.size(); ++i) {
+        const size_t head = i / static_cast<size_t>(head_dim) % 6;
+        if (head < 4) continue;
+        ASSERT_EQ(with.out[i], head == 4 ? 0 : without.out[i]) << i;
+      }
+    }
+  }
+}
+
+// The last rows are cut by keys: the sink is not of each part.
+TEST_P(CudaAttention, ASinkIsOfARowOnce) {
+  for (const int64_t window : {0, 5000}) {
+    SCOPED_TRACE(window);
+    AttentionShape shape = shape_of(9001, 64, 4, 2);
+    shape.window = window;
+    std::vector<RowTile> last = tile_rows(shape.num_tokens);
+    last.erase(last.begin(), last.end() - 2);
+    int64_t local_row = 0;
+    for (RowTile& tile : last) {
+      tile.local_row = local_row;
+      local_row += tile.num_rows;
+    }
+    AttentionCase problem(shape, dense_heads(shape), last, 18);
+    problem.set_sinks({9, 8, 1e4F, 10.5F});
+    expect_right(problem);
+  }
+}
+
+TEST_P(CudaAttention, RowsThatSeeNothingAreZeroWithASinkToo) {
+  AttentionCase problem(shape_of(300, 64), {HeadLists{.bands = {}, .columns = {40}, .blocks = {}}},
+                        6);
+  problem.set_sinks({2});
+  const AttentionResult result = run_cuda(problem);
+  for (size_t i = 0; i < 40 * 64; ++i) ASSERT_EQ(result.out[i], 0.0F) << i;
+  EXPECT_EQ(result.lse[39], -std::numeric_limits<float>::infinity());
+  expect_right(problem);
 }
 
 TEST_P(CudaAttention, RowsThatSeeNothingAreZeroWithNoMass) {

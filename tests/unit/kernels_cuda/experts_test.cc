@@ -34,10 +34,11 @@ struct Choices {
   std::vector<float> weights;
 };
 
-// RouteParams::correction and factor.
+// RouteParams::correction, factor and bias.
 struct Correction {
   std::vector<float> of_experts;
   float factor = 1;
+  std::vector<float> bias;
 };
 
 // Rows of a are 8 elements apart.
@@ -63,6 +64,14 @@ struct Mixture {
     for (size_t i = 0; i < experts.size(); ++i) weights.push_back(test::random_uniform(5, i));
   }
 
+  // As gpt-oss's; with the second product's biases on one of its tensor-parallel ranks.
+  void add_biases(bool of_down) {
+    gate_up_bias = test::random_normals(7, shape.num_experts * 2 * shape.width);
+    if (of_down) down_bias = test::random_normals(8, shape.num_experts * shape.hidden);
+    activation = {Activation::Kind::kClamped, 1.702F, 1.5F};
+  }
+
+  // Without biases.
   ExpertsParams params(int64_t rows, const void* a_data, const void* gate_up_data,
                        const void* down_data, const int32_t* chosen, const float* chosen_weights,
                        float* out, bool accumulate) const {
@@ -74,14 +83,18 @@ struct Mixture {
             .gate_up = dense_matrix(gate_up_data, dtype, shape.num_experts * 2 * shape.width,
                                     shape.hidden),
             .down = dense_matrix(down_data, dtype, shape.num_experts * shape.hidden, shape.width),
+            .activation = activation,
             .out = out,
             .accumulate = accumulate};
   }
 
   std::vector<float> reference(bool accumulate) const {
     auto out = before;
-    ref::experts(params(shape.rows, a.data(), gate_up.data(), down.data(), experts.data(),
-                        weights.data(), out.data(), accumulate));
+    auto all = params(shape.rows, a.data(), gate_up.data(), down.data(), experts.data(),
+                      weights.data(), out.data(), accumulate);
+    all.gate_up_bias = bias_of(gate_up_bias, 0, 0);
+    all.down_bias = bias_of(down_bias, 0, 0);
+    ref::experts(all);
     return out;
   }
 
@@ -105,12 +118,15 @@ struct Mixture {
       const void* of_row = a.data() + row * (shape.hidden + kPadding);
       naive::gemm({.a = dense_matrix(of_row, dtype, 1, shape.hidden),
                    .b = part_of(gate_up, experts[i], 2 * shape.width, shape.hidden),
+                   .bias = bias_of(gate_up_bias, experts[i], 2 * shape.width),
                    .c = row_of(products)});
-      naive::activate({.gate_up = products.data(), .out = row_of(activated)});
+      naive::activate(
+          {.gate_up = products.data(), .activation = activation, .out = row_of(activated)});
       const auto narrow = test::narrow_bits(activated, dtype);
       naive::gemm(
           {.a = dense_matrix(static_cast<const void*>(narrow.data()), dtype, 1, shape.width),
            .b = part_of(down, experts[i], shape.hidden, shape.width),
+           .bias = bias_of(down_bias, experts[i], shape.hidden),
            .c = row_of(result)});
       result = test::widen_bits(test::narrow_bits(result, dtype), dtype);
       for (int64_t c = 0; c < shape.hidden; ++c) {
@@ -121,11 +137,18 @@ struct Mixture {
     return out;
   }
 
+  // Of an expert; null where there are none.
+  static const float* bias_of(const std::vector<float>& biases, int64_t expert, int64_t count) {
+    return biases.empty() ? nullptr : biases.data() + expert * count;
+  }
+
   Shape shape;
   DType dtype;
   std::vector<int32_t> experts;
   std::vector<float> weights;
   std::vector<uint16_t> a, gate_up, down;
+  std::vector<float> gate_up_bias, down_bias;  // or empty
+  Activation activation;
   std::vector<float> before;  // in `out`
 };
 
@@ -156,6 +179,7 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
     auto params = route_params(shape, matrix(shape, a.data()), router.data(), weighting,
                                choices.experts.data(), choices.weights.data());
     if (!correction.of_experts.empty()) params.correction = correction.of_experts.data();
+    if (!correction.bias.empty()) params.bias = correction.bias.data();
     params.factor = correction.factor;
     ref::route(params);
     return choices;
@@ -164,12 +188,14 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
                            const std::vector<float>& router, ExpertWeighting weighting,
                            const Correction& correction = {}) {
     const DeviceArray<uint16_t> device_a(a);
-    const DeviceArray<float> device_router(router), of_experts(correction.of_experts);
+    const DeviceArray<float> device_router(router), of_experts(correction.of_experts),
+        bias(correction.bias);
     DeviceArray<int32_t> experts(shape.rows * shape.experts_per_row);
     DeviceArray<float> weights(shape.rows * shape.experts_per_row);
     auto params = route_params(shape, matrix(shape, device_a.data()), device_router.data(),
                                weighting, experts.data(), weights.data());
     if (!correction.of_experts.empty()) params.correction = of_experts.data();
+    if (!correction.bias.empty()) params.bias = bias.data();
     params.factor = correction.factor;
     run([&](Context& context) { route(params, context); });
     EXPECT_TRUE(experts.guards_intact());
@@ -185,13 +211,16 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
         expert_scratch_rows(shape.rows, shape.num_experts, shape.experts_per_row, kExpertRowStep);
     const DeviceArray<uint16_t> a(mixture.a), gate_up(mixture.gate_up), down(mixture.down);
     const DeviceArray<int32_t> experts_of_rows(mixture.experts);
-    const DeviceArray<float> weights(mixture.weights);
+    const DeviceArray<float> weights(mixture.weights), gate_up_bias(mixture.gate_up_bias),
+        down_bias(mixture.down_bias);
     DeviceArray<uint16_t> gathered(scratch_rows * shape.hidden);
     DeviceArray<uint16_t> activated(scratch_rows * shape.width);
     DeviceArray<float> out(std::vector<float>(mixture.before.begin(),
                                               mixture.before.begin() + shape.rows * shape.hidden));
     auto params = mixture.params(shape.rows, a.data(), gate_up.data(), down.data(),
                                  experts_of_rows.data(), weights.data(), out.data(), accumulate);
+    if (!mixture.gate_up_bias.empty()) params.gate_up_bias = gate_up_bias.data();
+    if (!mixture.down_bias.empty()) params.down_bias = down_bias.data();
     params.gathered = gathered.data();
     params.activated = activated.data();
     run([&](Context& context) { experts(params, context); });
@@ -206,7 +235,10 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
     SCOPED_TRACE(fmt::format("{} rows of {}, {} experts of {}, {} a row, accumulate {}", shape.rows,
                              shape.hidden, shape.num_experts, shape.width, shape.experts_per_row,
                              accumulate));
-    const Mixture mixture(shape, GetParam(), experts);
+    expect_mixture(Mixture(shape, GetParam(), experts), accumulate);
+  }
+  void expect_mixture(const Mixture& mixture, bool accumulate) {
+    const Shape& shape = mixture.shape;
     const auto expected = mixture.reference(accumulate);
     const auto values = computed_mixture(mixture, accumulate);
     // As in the matrix product's test: the tensor cores keep a few bits less of a partial sum.
@@ -279,6 +311,31 @@ TEST_P(ExpertsTest, AFactorIsOfAllWeights) {
     EXPECT_EQ(twice.experts, plain.experts);
     for (size_t i = 0; i < plain.weights.size(); ++i) {
       EXPECT_EQ(twice.weights[i], 2 * plain.weights[i]) << i;
+    }
+  }
+}
+
+// gpt-oss's: the bias is of the logits, and so of choice and weights.
+TEST_P(ExpertsTest, ABiasIsOfTheLogits) {
+  for (const Shape& shape : {Shape{33, 72, 0, 9, 3}, Shape{5, 2880, 0, 128, 4},
+                             Shape{7, 64, 0, 4, 4}, Shape{9, 16384, 0, 40, 2}}) {
+    const auto a = rows_of(shape);
+    const auto router = test::random_normals(2, shape.num_experts * shape.hidden,
+                                             2 / std::sqrt(static_cast<float>(shape.hidden)));
+    const Correction bias{.of_experts = {}, .bias = test::random_normals(3, shape.num_experts, 2)};
+    for (const auto weighting : {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax,
+                                 ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
+      SCOPED_TRACE(
+          fmt::format("{} experts, weighting {}", shape.num_experts, static_cast<int>(weighting)));
+      const auto expected = reference_choices(shape, a, router, weighting, bias);
+      EXPECT_NE(expected.experts, reference_choices(shape, a, router, weighting).experts);
+      const auto computed = computed_choices(shape, a, router, weighting, bias);
+      EXPECT_EQ(computed.experts, expected.experts);
+      // As without one.
+      const double tolerance = std::sqrt(static_cast<double>(shape.hidden)) * 1e-6;
+      for (size_t i = 0; i < expected.weights.size(); ++i) {
+        ASSERT_NEAR(computed.weights[i], expected.weights[i], tolerance) << i;
+      }
     }
   }
 }
@@ -423,6 +480,42 @@ TEST_P(ExpertsTest, ARowsSumDoesNotDependOnTheRowsBesideIt) {
       const auto some = computed_mixture(mixture, accumulate, rows);
       EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << rows;
     }
+  }
+}
+
+// Column tiles that are whole and not, of one expert and several; biases of every expert are its own.
+TEST_P(ExpertsTest, BiasesAndAClampMatchTheReference) {
+  const auto borders = by_counts({0, 1, 127, 128, 129, 0, 257, 384, 2, 0});
+  const auto num_borders = std::ssize(borders);
+  const std::vector<std::pair<Shape, std::vector<int32_t>>> cases = {
+      {{200, 64, 48, 6, 2}, spread({200, 64, 48, 6, 2}, 6)},
+      {{70, 72, 136, 16, 3}, spread({70, 72, 136, 16, 3}, 5)},
+      {{1, 128, 64, 8, 8}, spread({1, 128, 64, 8, 8}, 8)},
+      {{num_borders, 256, 128, 10, 1}, borders},
+      {{num_borders, 520, 200, 10, 1}, borders},
+      {{num_borders, 264, 384, 10, 1}, borders},
+      {{500, 136, 264, 128, 8}, spread({500, 136, 264, 128, 8}, 128)}};
+  for (const auto& [shape, experts] : cases) {
+    for (const bool of_down : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} rows of {}, {} experts of {}, biases of down {}", shape.rows,
+                               shape.hidden, shape.num_experts, shape.width, of_down));
+      Mixture mixture(shape, GetParam(), experts);
+      mixture.add_biases(of_down);
+      expect_mixture(mixture, /*accumulate=*/of_down);
+      mixture.activation = {};  // and under SiLU
+      expect_mixture(mixture, /*accumulate=*/!of_down);
+    }
+  }
+}
+
+TEST_P(ExpertsTest, ARowsSumWithBiasesDoesNotDependOnTheRowsBesideIt) {
+  const Shape shape{1300, 136, 264, 16, 4};
+  Mixture mixture(shape, GetParam(), spread(shape, 16));
+  mixture.add_biases(/*of_down=*/true);
+  const auto all = computed_mixture(mixture, /*accumulate=*/false);
+  for (const int64_t rows : {1, 130, 900}) {
+    const auto some = computed_mixture(mixture, /*accumulate=*/false, rows);
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << rows;
   }
 }
 

@@ -119,14 +119,18 @@ struct Case {
   int64_t m, n, k;
   bool bias = false, accumulate = false;
   int64_t padding = 0;
+  bool narrow = false;  // bfloat16, not float32
 };
 
 TEST_F(Float8Test, ProductsLoseWhatTensorCoresCutOff) {
-  for (const Case& c : {Case{1, 64, 16}, Case{5, 64, 48}, Case{64, 128, 512},
-                        Case{129, 72, 1040, false, true}, Case{1100, 96, 256, true},
-                        Case{77, 256, 4096, false, true}, Case{50, 80, 320, true, false, 16}}) {
-    const DType dtype = c.bias ? DType::kBFloat16 : DType::kFloat32;
-    SCOPED_TRACE(fmt::format("{} x {} x {}, {}", c.m, c.n, c.k, dtype_name(dtype)));
+  for (const Case& c :
+       {Case{1, 64, 16}, Case{5, 64, 48}, Case{64, 128, 512}, Case{129, 72, 1040, false, true},
+        Case{1100, 96, 256, true, false, 0, true}, Case{77, 256, 4096, false, true},
+        Case{50, 80, 320, true, false, 16, true}, Case{1, 64, 16, true}, Case{130, 264, 512, true},
+        Case{77, 2880, 64, true, true}}) {
+    const DType dtype = c.narrow ? DType::kBFloat16 : DType::kFloat32;
+    SCOPED_TRACE(
+        fmt::format("{} x {} x {}, {}, bias {}", c.m, c.n, c.k, dtype_name(dtype), c.bias));
     Float8Rows a(1, c.m, c.k, c.padding), b(2, c.n, c.k, 2 * c.padding);
     const auto bias = test::widen(test::narrow(test::random_normals(3, c.n)));
     auto expected = test::random_normals(4, c.m * c.n);

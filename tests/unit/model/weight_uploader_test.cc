@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "model/checkpoint/mxfp4.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/model/memory_device.h"
 
@@ -93,6 +94,44 @@ TEST(WeightUploader, TakesEverySecondRow) {
     const auto* actual = static_cast<const float*>(matrix->data) + row * kCols;
     const auto* expected = values.data() + (1 + 2 * (2 + row)) * kCols;
     EXPECT_TRUE(std::equal(actual, actual + kCols, expected)) << row;
+  }
+}
+
+// gpt-oss's experts in 4 bits: a rank's columns of every second row, in 16 bits wherever the memory is.
+TEST(WeightUploader, MultipliesMxfp4Out) {
+  constexpr int64_t kBlocks = kCols / kMxfp4Block;
+  std::vector<std::byte> elements(kRows * kBlocks * kMxfp4BlockBytes), scales(kRows * kBlocks);
+  for (size_t i = 0; i < elements.size(); ++i) {
+    elements[i] = static_cast<std::byte>(test::random_bits(1, i));
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = static_cast<std::byte>(120 + test::random_bits(2, i) % 8);
+  }
+  const int64_t first_col = 400, num_cols = 400;
+  const auto slice = TensorSlice::whole({.dtype = DType::kBFloat16,
+                                         .mxfp4 = true,
+                                         .block_scales = scales,
+                                         .shape = {kRows, kCols},
+                                         .bytes = elements})
+                         .every(1, 2)
+                         .cols(first_col, num_cols);
+  for (const int kind : kDevices) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      test::MemoryDevice device(kind);
+      std::vector<kernels::DeviceBuffer> storage;
+      WeightUploader uploader(device, storage, /*num_threads=*/2);
+      const auto matrix = uploader.stack(std::array{slice}, dtype);
+      ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
+      ASSERT_EQ(matrix->rows, kRows / 2);
+      std::vector<uint16_t> expected(static_cast<size_t>(num_cols));
+      for (int64_t row = 0; row < matrix->rows; ++row) {
+        const int64_t block = (1 + 2 * row) * kBlocks;
+        convert_mxfp4(elements.data() + block * kMxfp4BlockBytes, scales.data() + block, first_col,
+                      num_cols, expected.data(), dtype);
+        const auto* actual = static_cast<const uint16_t*>(matrix->data) + row * num_cols;
+        ASSERT_TRUE(std::equal(expected.begin(), expected.end(), actual)) << row;
+      }
+    }
   }
 }
 

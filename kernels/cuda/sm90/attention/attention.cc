@@ -179,6 +179,7 @@ void attention(const AttentionParams& params, Context& context) {
       .v = static_cast<const uint16_t*>(kv.v),
       .out = static_cast<uint16_t*>(params.out),
       .lse = params.lse,
+      .sinks = params.sinks,
       .covered_pairs = reinterpret_cast<unsigned long long*>(params.covered_pairs),
       .num_rows = params.num_rows,
       .token_stride = kv.token_stride,

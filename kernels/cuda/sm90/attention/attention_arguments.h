@@ -55,6 +55,7 @@ struct AttentionArguments {
   const uint16_t* v = nullptr;
   uint16_t* out = nullptr;
   float* lse = nullptr;
+  const float* sinks = nullptr;                 // or null
   unsigned long long* covered_pairs = nullptr;  // zero at the start, or null
   int64_t num_rows = 0;
   int64_t token_stride = 0;

@@ -33,8 +33,10 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
     out += factor * arguments.part_out[place(part) * head_dim + column];
   }
   const int64_t local_row = group.local_row + row;
+  // The sink is no part's but the row's.
+  const float all = sum + sink_weight(arguments.sinks, head, base);
   arguments.out[(local_row * arguments.num_query_heads + head) * head_dim + column] =
-      narrow<Element>(sum > 0 ? out / sum : 0.0F).bits;
+      narrow<Element>(sum > 0 ? out / all : 0.0F).bits;
   if (arguments.lse != nullptr && column == 0) {
     arguments.lse[head * arguments.num_rows + local_row] = log_sum_exp(base, sum);
   }

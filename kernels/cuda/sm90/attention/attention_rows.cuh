@@ -17,6 +17,13 @@ __device__ inline float log_sum_exp(float base_log2, float sum) {
   return sum > 0 ? (base_log2 + log2f(sum)) * kLn2 : -INFINITY;
 }
 
+// What a head's sink adds to the sum of a row, which is relative to base. Where that is far below the
+// sink, infinity, and the row comes to nothing.
+__device__ inline float sink_weight(const float* sinks, int32_t head, float base_log2) {
+  constexpr float kLog2E = 1.44269504088896341F;
+  return sinks == nullptr ? 0.0F : exp2f(sinks[head] * kLog2E - base_log2);
+}
+
 // How far the weights of a row may rise above the base they are relative to, as a power of two, and
 // how far above 1 the largest begins when the base is set. Weights keep their relative precision in
 // bfloat16 however small. In float16 they lose it below 2^-14 and vanish below 2^-25, and a million
@@ -361,7 +368,8 @@ class AttentionConsumer {
   }
 
   __device__ void write_row(int half, int row, float sum) {
-    const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
+    const float inverse =
+        sum > 0 ? 1.0F / (sum + sink_weight(arguments_.sinks, head_, base_[half])) : 0.0F;
     uint16_t* out = arguments_.out + row_offset(row) + 2 * pair_;
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; ++j) {

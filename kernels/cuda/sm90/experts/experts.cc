@@ -25,14 +25,13 @@ void check_shapes(const Params& p, int64_t step) {
   MR_CHECK(p.a.cols % step == 0 && p.a.row_stride % step == 0 && width % step == 0,
            "experts: rows of {}, {} apart, to {}; all must be multiples of {}", p.a.cols,
            p.a.row_stride, width, step);
-  MR_CHECK(p.activation.kind == Activation::Kind::kSilu, "experts with another activation");
 }
 
 }  // namespace
 
 void experts(const ExpertsParams& p, Context& context) {
   check_shapes(p, 8);
-  MR_CHECK(p.gate_up_bias == nullptr && p.down_bias == nullptr, "experts with biases");
+  MR_CHECK(p.activation.kind != Activation::Kind::kGeluTanh, "experts with GeGLU");
   if (p.a.rows == 0) return;
   const int64_t rows = scratch_rows(p);
   const Matrix gathered = dense_matrix(p.gathered, p.a.dtype, rows, p.a.cols);
@@ -43,6 +42,8 @@ void experts(const ExpertsParams& p, Context& context) {
                                .weights = p.gate_up,
                                .num_matrices = p.num_experts,
                                .tiles = sorted.gate_up,
+                               .bias = p.gate_up_bias,
+                               .activation = p.activation,
                                .out = activated},
                  context);
   // Over the rows that it was computed from, which nobody reads again.
@@ -50,6 +51,8 @@ void experts(const ExpertsParams& p, Context& context) {
                                 .weights = p.down,
                                 .num_matrices = p.num_experts,
                                 .tiles = sorted.down,
+                                .bias = p.down_bias,
+                                .activation = {},
                                 .out = gathered},
                   context);
   combine_rows(p, sorted.places, context);
@@ -57,6 +60,8 @@ void experts(const ExpertsParams& p, Context& context) {
 
 void float8_experts(const Float8ExpertsParams& p, Context& context) {
   check_shapes(p, kFloat8WidthStep);
+  MR_CHECK(p.activation.kind == Activation::Kind::kSilu,
+           "experts of 8-bit floats with another activation");
   MR_CHECK(p.dtype == DType::kBFloat16, "experts of 8-bit floats leave {}", dtype_name(p.dtype));
   if (p.a.rows == 0) return;
   const int64_t rows = scratch_rows(p);

@@ -129,10 +129,11 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p, in
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const float sum = warp_sum(sums[row]);
+      float logit = warp_sum(sums[row]);
       if (lane == 0 && row < num_rows) {
-        logits[row * p.num_experts + expert] = sum;
-        if (corrected) keys[row * p.num_experts + expert] = sigmoid(sum) + p.correction[expert];
+        if (p.bias != nullptr) logit += p.bias[expert];
+        logits[row * p.num_experts + expert] = logit;
+        if (corrected) keys[row * p.num_experts + expert] = sigmoid(logit) + p.correction[expert];
       }
     }
   }
@@ -151,7 +152,6 @@ void route(const RouteParams& params, Context& context) {
   MR_CHECK(a.cols % kVector == 0 && a.row_stride % kVector == 0,
            "route: rows of {}, {} apart; both must be multiples of {}", a.cols, a.row_stride,
            kVector);
-  MR_CHECK(params.bias == nullptr, "route: logits with a bias");
   MR_CHECK(params.correction == nullptr || params.weighting == ExpertWeighting::kSigmoid ||
                params.weighting == ExpertWeighting::kChosenSigmoid,
            "route: a corrected choice with weights by softmax");

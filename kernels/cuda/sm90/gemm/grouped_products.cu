@@ -21,12 +21,17 @@ struct PlainEpilogue {
     int columns;
     const float* row_scales;     // [rows], of float8
     const float* weight_scales;  // [matrices, columns]
+    const float* bias;           // the same, or null, as of float8; `columns` is even then
   };
 
   __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
                                 int warpgroup, int row, int column, int matrix,
                                 const Params& params, const CUtensorMap& out_map) {
-    if constexpr (std::is_same_v<Factor, Float8>) scale(sums, row, column, matrix, params);
+    if constexpr (std::is_same_v<Factor, Float8>) {
+      scale(sums, row, column, matrix, params);
+    } else if (params.bias != nullptr) {
+      add_bias(sums, column, matrix, params);
+    }
     const bool first_thread = thread() == 0;
 #pragma unroll
     for (int part = 0; part < kColumns / kPanelColumns; ++part) {
@@ -76,10 +81,28 @@ struct PlainEpilogue {
       }
     }
   }
+
+  // The same of columns.
+  __device__ static void add_bias(float (&sums)[kSums], int column, int matrix,
+                                  const Params& params) {
+    const float* bias = params.bias + int64_t{matrix} * params.columns;
+    const int first_column = column + thread() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int own = min(first_column + 8 * j, params.columns - 2);
+      const float2 pair = *reinterpret_cast<const float2*>(bias + own);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums[4 * j + 2 * half] += pair.x;
+        sums[4 * j + 2 * half + 1] += pair.y;
+      }
+    }
+  }
 };
 
 bool fits(const GroupedParams& p) {
-  return p.a.dtype == p.weights.dtype && p.a.dtype == p.out.dtype;
+  return p.a.dtype == p.weights.dtype && p.a.dtype == p.out.dtype &&
+         (p.bias == nullptr || p.out.cols % 2 == 0);
 }
 // The copy engine's and PlainEpilogue::scale's widths.
 bool fits(const Float8GroupedParams& p) {
@@ -93,6 +116,31 @@ const float* scales_of(const ConstMatrix&) {
 }
 const float* scales_of(const ConstFloat8Matrix& matrix) {
   return matrix.scales;
+}
+
+const float* bias_of(const GroupedParams& p) {
+  return p.bias;
+}
+const float* bias_of(const Float8GroupedParams&) {
+  return nullptr;
+}
+
+Activation activation_of(const GroupedParams& p) {
+  return p.activation;
+}
+Activation activation_of(const Float8GroupedParams&) {
+  return {};
+}
+
+template <typename Epilogue, typename Params>
+typename Epilogue::Params epilogue_params(const Params& p) {
+  typename Epilogue::Params params{.rows = static_cast<int>(p.out.rows),
+                                   .columns = static_cast<int>(p.out.cols),
+                                   .row_scales = scales_of(p.a),
+                                   .weight_scales = scales_of(p.weights),
+                                   .bias = bias_of(p)};
+  if constexpr (Epilogue::kMatrices == 2) params.activation = activation_of(p);
+  return params;
 }
 
 // GroupedParams or Float8GroupedParams.
@@ -109,11 +157,7 @@ void launch(const Params& p, Context& context) {
            "grouped products: tiles of {} columns, {} rows", p.tiles.tile_columns, p.a.rows);
   using Tiles = GroupedTiles<Epilogue::kColumns>;
   launch_tile_product<Epilogue>(Tiles{.tiles = p.tiles.tiles, .num_tiles = p.tiles.num_tiles},
-                                p.tiles.max_tiles, p.a.cols,
-                                {.rows = static_cast<int>(p.out.rows),
-                                 .columns = static_cast<int>(width),
-                                 .row_scales = scales_of(p.a),
-                                 .weight_scales = scales_of(p.weights)},
+                                p.tiles.max_tiles, p.a.cols, epilogue_params<Epilogue>(p),
                                 {.a = matrix_tensor_map(p.a, 1, Tiles::kBoxRows),
                                  .weights = matrix_tensor_map(p.weights, num_planes, kHalfColumns),
                                  .out = matrix_tensor_map(ConstMatrix(p.out), 1, kMultiplierRows)},
@@ -124,8 +168,9 @@ void launch(const Params& p, Context& context) {
 
 void grouped_swiglu(const GroupedParams& params, Context& context) {
   dispatch_narrow_dtype(params.a.dtype, [&]<typename Element>(Element) {
-    static_assert(SwigluEpilogue<Element, Element>::kColumns == kGroupedSwigluColumns);
-    launch<SwigluEpilogue<Element, Element>>(params, context);
+    using Epilogue = SwigluEpilogue<Element, Element, /*kBiased=*/true>;
+    static_assert(Epilogue::kColumns == kGroupedSwigluColumns);
+    launch<Epilogue>(params, context);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/api/activation.h"
 #include "kernels/api/float8.h"
 #include "kernels/api/matrix.h"
 #include "kernels/cuda/runtime/context.h"
@@ -43,10 +44,12 @@ struct GroupedParams {
   ConstMatrix weights;
   int64_t num_matrices = 0;
   ClusterTileList tiles;
-  Matrix out;  // [rows, n], the dtype of a
+  const float* bias = nullptr;  // of as many products as `weights` has rows, or null
+  Activation activation;        // SiLU or kClamped; of grouped_swiglu
+  Matrix out;                   // [rows, n], the dtype of a
 };
 
-// The same of 8-bit floats. Scales of rows that no tile has, or that nobody reads, may be any.
+// The same of 8-bit floats, SiLU, without biases. Scales of rows that no tile has, or that nobody reads, may be any.
 struct Float8GroupedParams {
   ConstFloat8Matrix a;  // [rows, k]
   ConstFloat8Matrix weights;
@@ -55,11 +58,11 @@ struct Float8GroupedParams {
   Matrix out;  // [rows, n], bfloat16
 };
 
-// out = silu(a gate^T) * (a up^T); weights: [num_matrices * 2 n, k], of each gate's rows, then up's.
-// Bits of a row as swiglu()'s and float8_swiglu()'s.
+// out = activation(a gate^T + bias, a up^T + bias); weights: [num_matrices * 2 n, k], of each gate's
+// rows, then up's. Bits of a row as swiglu()'s and float8_swiglu()'s, but for bias and kClamped.
 void grouped_swiglu(const GroupedParams& params, Context& context);
 void grouped_swiglu(const Float8GroupedParams& params, Context& context);
-// out = a b^T; weights: [num_matrices * n, k].
+// out = a b^T + bias; weights: [num_matrices * n, k].
 void grouped_product(const GroupedParams& params, Context& context);
 void grouped_product(const Float8GroupedParams& params, Context& context);
 

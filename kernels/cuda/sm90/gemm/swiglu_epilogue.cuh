@@ -1,9 +1,11 @@
-// silu(gate) * up at the end of a tile: a thread has both in registers of its own.
+// What a gated MLP's activation leaves of gate and up at the end of a tile: a thread has both in
+// registers of its own.
 #pragma once
 
 #include <type_traits>
 
 #include "common/float8.h"
+#include "kernels/api/activation.h"
 #include "kernels/cuda/sm90/gemm/tile_product.cuh"
 
 namespace millrace::kernels::cuda {
@@ -13,8 +15,18 @@ __device__ inline float silu(float x) {
   return __fdividef(x, 1.0f + __expf(-x));
 }
 
+// Activation::kClamped. Comparisons, so that what is no number stays so.
+__device__ inline float clamped_glu(float gate, float up, const Activation& activation) {
+  const float limit = activation.limit;
+  const float g = gate > limit ? limit : gate;
+  const float u = up > limit ? limit : up < -limit ? -limit : up;
+  return __fdividef(g, 1.0f + __expf(-activation.alpha * g)) * (u + 1.0f);
+}
+
 // FactorType: of what is multiplied; Element: of the output. Sums of 8-bit floats are scaled first.
-template <typename FactorType, typename Element>
+// kBiased: the parameters may have a bias and another activation than SiLU, which is asked once a tile, by
+// all threads alike; what never has them is spared the code.
+template <typename FactorType, typename Element, bool kBiased = false>
 struct SwigluEpilogue {
   using Factor = FactorType;
   static constexpr int kMatrices = 2;
@@ -25,13 +37,27 @@ struct SwigluEpilogue {
     int columns;
     const float* row_scales;     // [rows], of float8
     const float* weight_scales;  // [matrices, 2 columns]
+    const float* bias;           // the same, or null; `columns` is even then
+    Activation activation = {};  // SiLU or kClamped
   };
 
   __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
                                 int warpgroup, int row, int column, int matrix,
                                 const Params& params, const CUtensorMap& out_map) {
     if constexpr (std::is_same_v<Factor, Float8>) scale(sums, row, column, matrix, params);
-    activate(sums, panels, warpgroup);
+    if constexpr (kBiased) {
+      if (params.bias != nullptr) add_bias(sums, column, matrix, params);
+    }
+    if (thread() == 0) ptx::wait_for_stores_to_read();  // of the tile before
+    ptx::synchronise_warpgroup(warpgroup);
+    if (kBiased && params.activation.kind == Activation::Kind::kClamped) {
+      activate(sums, panels,
+               [&](float gate, float up) { return clamped_glu(gate, up, params.activation); });
+    } else {
+      activate(sums, panels, [](float gate, float up) { return silu(gate) * up; });
+    }
+    ptx::fence_async_shared();
+    ptx::synchronise_warpgroup(warpgroup);
     if (thread() != 0) return;
 #pragma unroll
     for (int panel = 0; panel < kColumns / kPanelColumns; ++panel) {
@@ -75,11 +101,31 @@ struct SwigluEpilogue {
     }
   }
 
-  // To shared memory, where the tile before has left for memory by now.
+  // A pair of columns is a matrix's or none.
+  __device__ static void add_bias(float (&sums)[kSums], int column, int matrix,
+                                  const Params& params) {
+    const float* bias = params.bias + int64_t{matrix} * 2 * params.columns;
+    const int first_column = column + thread() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int own = min(first_column + 8 * j, params.columns - 2);
+      const float2 gate = *reinterpret_cast<const float2*>(bias + own);
+      const float2 up = *reinterpret_cast<const float2*>(bias + params.columns + own);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums[4 * j + 2 * half] += gate.x;
+        sums[4 * j + 2 * half + 1] += gate.y;
+        sums[kGates + 4 * j + 2 * half] += up.x;
+        sums[kGates + 4 * j + 2 * half + 1] += up.y;
+      }
+    }
+  }
+
+  // To shared memory.
+  template <typename Activate>
   __device__ static void activate(const float (&sums)[kSums],
-                                  std::byte (&panels)[kPanels][kPanelBytes], int warpgroup) {
-    if (thread() == 0) ptx::wait_for_stores_to_read();
-    ptx::synchronise_warpgroup(warpgroup);
+                                  std::byte (&panels)[kPanels][kPanelBytes],
+                                  const Activate& activated) {
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
@@ -87,11 +133,9 @@ struct SwigluEpilogue {
         const float* gate = sums + 4 * j + 2 * half;
         const float* up = gate + kGates;
         panel_place(panels[j / 8], j % 8, half) =
-            ptx::pack_finite<Element>(silu(gate[0]) * up[0], silu(gate[1]) * up[1]);
+            ptx::pack_finite<Element>(activated(gate[0], up[0]), activated(gate[1], up[1]));
       }
     }
-    ptx::fence_async_shared();
-    ptx::synchronise_warpgroup(warpgroup);
   }
 };
 

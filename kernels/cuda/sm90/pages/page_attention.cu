@@ -5,7 +5,7 @@
 // 2. wait for each other, and ask the rule about every portion's end, a block an end and query head;
 // 3. wait again. Where no portion was enough, one more is attended, then two, from 1 on;
 // 4. merge the states of the units up to the first portion that was enough for all query heads, and what
-//    stands behind the prompt.
+//    stands behind the prompt; a sink takes its share of both.
 //
 // So which pages count follows from order and rule alone, as if portions came one after the other, and no
 // host is asked. In a layer with a window all pages of the order are attended to, whatever the rule. A
@@ -415,12 +415,15 @@ __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slic
   for (int w = 1; w < kUnitPages; ++w) out += shared[w][d % kWarpThreads];
   if (num_units > 0) out *= a.value_scale / prompt.sum;
   if (a.lse != nullptr && d == 0) a.lse[head] = lse;
+  float log_all = lse;
   if (a.tail_lse != nullptr && a.tail_lse[head] != -INFINITY) {
     const float tail = a.tail_lse[head];
     const float most = fmaxf(lse, tail);
     const float of_prompt = expf(lse - most), of_tail = expf(tail - most);
     out = (of_prompt * out + of_tail * a.tail_out[head * kDim + d]) / (of_prompt + of_tail);
+    log_all = most + logf(of_prompt + of_tail);
   }
+  if (a.sinks != nullptr) out /= 1.0F + expf(a.sinks[head] - log_all);
   static_cast<Output*>(a.out)[head * kDim + d] = narrow<Output>(out);
 }
 

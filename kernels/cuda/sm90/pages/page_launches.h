@@ -44,6 +44,7 @@ struct PageAttention {
   const float* q = nullptr;
   const float* tail_lse = nullptr;  // or null, with tail_out
   const float* tail_out = nullptr;
+  const float* sinks = nullptr;  // [kv heads * group] or null
   void* out = nullptr;
   float* lse = nullptr;  // or null
   // Scratch:

@@ -1,0 +1,13 @@
+// A bias added to each row of a float32 matrix, where a product cannot begin with it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/api/matrix.h"
+
+namespace millrace::kernels::cuda {
+
+// bias: [c.cols] device memory; c: float32.
+void add_bias(const float* bias, const Matrix& c, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda
