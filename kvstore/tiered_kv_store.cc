@@ -379,7 +379,7 @@ std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, 
 }
 
 bool TieredKvStore::tend(Deadline deadline) {
-  if (read_path_.read_ahead() || mover_.rise() || keeper_.save_next()) return true;
+  if (read_path_.read_ahead() || mover_.rise() || keeper_.save_next(deadline)) return true;
   read_path_.wait_for_reader(deadline);
   return false;
 }

@@ -92,7 +92,7 @@ class TieredKvStore final : public KvStore {
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
   int64_t expire_leases() override;
   bool tend(Deadline deadline) override;
-  int64_t keep_cached(Deadline deadline) override { return keeper_.save_all(deadline) * rows(); }
+  int64_t keep_cached(Duration patience) override { return keeper_.save_all(patience) * rows(); }
   bool keeps_prefixes() const override { return keeper_.keeps(); }
   KvStoreStats stats() const override;
   void prefault(int num_threads, const Prefault::Then& then) override {
