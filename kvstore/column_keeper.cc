@@ -34,7 +34,8 @@ ColumnKeeper::ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeome
       mutex_(mutex),
       meter_(meter),
       clock_(clock),
-      reserve_(std::move(reserve)) {}
+      reserve_(std::move(reserve)),
+      writer_(archive_ ? std::make_unique<ArchiveWriter>(archive_) : nullptr) {}
 
 ArchiveStats ColumnKeeper::stats() const {
   return keeps() ? archive_->stats() : ArchiveStats();
@@ -45,20 +46,30 @@ void ColumnKeeper::remembered(const PageContentKey& key) {
 }
 
 bool ColumnKeeper::touch_next() {
-  std::vector<std::pair<PageContentKey, int64_t>> touched;
+  ArchiveWriter::Touches touched;
   {
     const std::lock_guard lock(mutex_);
     const auto count = static_cast<std::ptrdiff_t>(std::min(kTouchesAtOnce, to_touch_.size()));
     touched.assign(to_touch_.begin(), to_touch_.begin() + count);
     to_touch_.erase(to_touch_.begin(), to_touch_.begin() + count);
   }
-  for (const auto& [key, sequence] : touched) archive_->touch(key, sequence);
-  return !touched.empty();
+  if (touched.empty()) return false;
+  writer_->touch(std::move(touched));
+  return true;
+}
+
+bool ColumnKeeper::save_next(const Clock& clock, TimePoint until) {
+  if (!keeps()) return false;
+  if (!writer_->wait(clock, until)) return true;
+  const bool has_begun = begin_next();
+  const bool is_written = writer_->wait(clock, until);
+  if (const auto failure = writer_->take_failure()) tell_of_unsaved(*failure);
+  return has_begun || !is_written;
 }
 
 // What was used lately is known before it is asked which column gives way.
-bool ColumnKeeper::save_next() {
-  if (!keeps()) return false;
+bool ColumnKeeper::begin_next() {
+  const std::lock_guard copying(copying_);
   if (touch_next()) return true;
   PageContentKey key{};
   {
@@ -71,7 +82,9 @@ bool ColumnKeeper::save_next() {
   return true;
 }
 
-int64_t ColumnKeeper::save_all(Deadline deadline) {
+int64_t ColumnKeeper::save_all(Duration patience) {
+  if (!keeps()) return 0;
+  const TimePoint until = clock_.now() + patience;
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(to_save_, [this](const auto& key) { return cache_.find(key) == nullptr; });
@@ -82,49 +95,54 @@ int64_t ColumnKeeper::save_all(Deadline deadline) {
              std::tuple(-second.last_used, second.page());
     });
   }
-  while (!deadline.passed() && save_next()) continue;
+  while (clock_.now() < until && save_next(clock_, until)) continue;
   const std::lock_guard lock(mutex_);
-  return std::ssize(to_save_);
+  return std::ssize(to_save_) + writer_->num_waiting();
 }
 
 // One that gave way meanwhile is not saved: it was worth least.
 void ColumnKeeper::save(const PageContentKey& key) {
-  const std::lock_guard saving(saving_);
   std::shared_ptr<PageColumn> column;
   std::vector<PageEntry*> entries;
-  int64_t sequence = 0;
+  if (archive_->contains(key)) return;
   {
     const std::lock_guard lock(mutex_);
     PageColumn* const found = cache_.find(key);
     if (found == nullptr) return;
     column = found->shared_from_this();
-    sequence = column->last_used;
     for (PageEntry& entry : column->entries()) entries.push_back(&entry);
     residency_.pin_for_reader(entries);
   }
-  std::vector<uint64_t> checksums;
-  for (const PageEntry* entry : entries) checksums.push_back(entry->checksum);
-  AlignedBuffer staging(io_.page_bytes());
-  const std::span bytes(staging.as<std::byte>(), static_cast<size_t>(io_.page_bytes()));
-  const auto saved = archive_->save(
-      {.key = key,
-       .page = column->page(),
-       .sequence = sequence,
-       .digests = column->digests(),
-       .checksums = checksums},
-      [&](int64_t row) { return page_of(*entries[static_cast<size_t>(row)], bytes); });
+  auto copy = copy_of(key, *column);
   {
     const std::lock_guard lock(mutex_);
     residency_.unpin_for_reader(entries);
+    if (copy.ok()) copy->sequence = column->last_used;
   }
-  if (!saved.ok() && !std::exchange(warned_, true)) {
-    spdlog::warn("kvstore: prefixes may not be found after the next start: {}",
-                 saved.error().to_string());
-  }
+  if (!copy.ok()) return tell_of_unsaved(copy.error());
+  writer_->save(*std::move(copy));
 }
 
-Result<std::span<const std::byte>> ColumnKeeper::page_of(PageEntry& entry,
-                                                         std::span<std::byte> staging) const {
+// A column is megabytes: it is copied faster than a disk takes it.
+Result<ArchiveWriter::Column> ColumnKeeper::copy_of(const PageContentKey& key,
+                                                    PageColumn& column) const {
+  const int64_t page_bytes = io_.page_bytes();
+  const auto digests = column.digests();
+  ArchiveWriter::Column copy{.key = key,
+                             .page = column.page(),
+                             .digests = {digests.begin(), digests.end()},
+                             .checksums = {},
+                             .pages = AlignedBuffer(page_bytes * column.num_entries())};
+  std::byte* to = copy.pages.as<std::byte>();
+  for (const PageEntry& entry : column.entries()) {
+    MR_RETURN_IF_ERROR(copy_page(entry, {to, static_cast<size_t>(page_bytes)}));
+    copy.checksums.push_back(entry.checksum);
+    to += page_bytes;
+  }
+  return copy;
+}
+
+Result<void> ColumnKeeper::copy_page(const PageEntry& entry, std::span<std::byte> to) const {
   Tier tier{};
   int32_t slot = 0;
   {
@@ -133,13 +151,16 @@ Result<std::span<const std::byte>> ColumnKeeper::page_of(PageEntry& entry,
     slot = entry.slots[tier];
   }
   const auto in_place = io_.address(tier, slot);
-  if (in_place.empty()) {
-    MR_RETURN_IF_ERROR(io_.read(tier, slot, entry, staging));
-    return std::span<const std::byte>(staging);
-  }
-  if (checksum(in_place) == entry.checksum) return in_place;
+  if (in_place.empty()) return io_.read(tier, slot, entry, to);
+  std::ranges::copy(in_place, to.begin());
+  if (checksum(to) == entry.checksum) return {};
   return error(Errc::kCorrupt, "page {} has not the checksum it was written with",
                entry.column->page());
+}
+
+void ColumnKeeper::tell_of_unsaved(const Error& failure) {
+  if (warned_.exchange(true)) return;
+  spdlog::warn("kvstore: prefixes may not be found after the next start: {}", failure.to_string());
 }
 
 void ColumnKeeper::bring(std::span<const PageContentKey> keys, int64_t sequence,

@@ -2,8 +2,8 @@
 // those that the archive alone has. None of it is done where there is no archive.
 //
 // Threads: any. Pages are copied outside the store's lock, pinned when they are saved and known to nobody else when they
-// are restored. Files are written by the thread that saves, and read by threads that bring() can leave: no prompt waits
-// for a disk that hangs.
+// are restored. Files are written and read by threads that who waits for them leaves when time is up: neither a prompt
+// nor the end of a rank waits for a disk that hangs.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/content/page_keys.h"
 #include "common/result.h"
+#include "kvstore/archive/archive_writer.h"
 #include "kvstore/archive/column_reading.h"
 #include "kvstore/archive/prefix_archive.h"
 #include "kvstore/pages/page_column.h"
@@ -46,12 +47,13 @@ class ColumnKeeper {
   bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
   // Under the store's lock: a column that came into the cache, to be saved.
   void remembered(const PageContentKey& key);
-  // Waits for the column that is pinned to be saved, and holds off the next one: pinned ones do not give way.
-  std::unique_lock<std::mutex> wait_for_save() { return std::unique_lock(saving_); }
-  // Saves one of them. False: there is none.
-  bool save_next();
-  // Those that were used last first, each from the prompt's beginning on, until `deadline`. Returns how many are left.
-  int64_t save_all(Deadline deadline);
+  // Waits for the column that is pinned to be copied, and holds off the next one: pinned ones do not give way.
+  std::unique_lock<std::mutex> wait_for_copy() { return std::unique_lock(copying_); }
+  // Saves one of them, and waits for the disk until `deadline`. False: there is none, nor one under way.
+  bool save_next(Deadline deadline) { return save_next(Clock::steady(), deadline.when()); }
+  // Those that were used last first, each from the prompt's beginning on. Returns when `patience` is over, whatever the
+  // disk does: how many are left then.
+  int64_t save_all(Duration patience);
   // A request, the `sequence`-th, may begin with these: columns that are in the archive alone are brought into the cache
   // as far as there is room and time, and all of them are used. What is damaged is forgotten. Returns when `patience` is
   // over, whatever the disk does: what was read by then is there.
@@ -65,11 +67,16 @@ class ColumnKeeper {
   int64_t num_late() const { return num_late_; }
 
  private:
+  bool save_next(const Clock& clock, TimePoint until);
+  // Hands the next one to the writer. False: there is none.
+  bool begin_next();
   void save(const PageContentKey& key);
+  Result<ArchiveWriter::Column> copy_of(const PageContentKey& key, PageColumn& column) const;
   // The column is pinned.
-  Result<std::span<const std::byte>> page_of(PageEntry& entry, std::span<std::byte> staging) const;
+  Result<void> copy_page(const PageEntry& entry, std::span<std::byte> to) const;
   // The touched ones that wait longest, some at a time. False: there is none.
   bool touch_next();
+  void tell_of_unsaved(const Error& failure);
   // Of these the ones that only the archive has, up to the first that nobody has; all are used.
   std::vector<PageContentKey> use(std::span<const PageContentKey> keys, int64_t sequence);
   // Of `keys`, as many as come: returns how many.
@@ -91,9 +98,10 @@ class ColumnKeeper {
   ReadMeter& meter_;
   const Clock& clock_;
   const Reserve reserve_;
-  std::mutex saving_;                   // taken before mutex_
-  bool warned_ = false;                 // guarded by saving_
-  std::deque<PageContentKey> to_save_;  // guarded by mutex_, as all that follows
+  const std::unique_ptr<ArchiveWriter> writer_;  // null where there is no archive
+  std::atomic<bool> warned_ = false;             // that saves fail
+  std::mutex copying_;                           // taken before mutex_
+  std::deque<PageContentKey> to_save_;           // guarded by mutex_, as all that follows
   // Columns that requests began with, and which: records are written behind the prompts, as columns are.
   std::deque<std::pair<PageContentKey, int64_t>> to_touch_;
   int64_t num_restored_ = 0;

@@ -301,12 +301,12 @@ class KvStore {
   // moves the best pages on disk into memory, where they take the places of pages worth much less. Then keeps what is
   // remembered and not yet kept, a page in all layers and heads at a time.
   // Called over and over by a thread of the owner's. Returns whether there was anything to do, at
-  // `deadline` at the latest where there was not.
+  // `deadline` at the latest where there was not, or where the disk that pages are kept on has not answered.
   virtual bool tend(Deadline deadline) = 0;
 
-  // Before the process ends in good order: pages that later ones may begin with are written where they outlive it, until
-  // `deadline`. Returns how many are not.
-  virtual int64_t keep_cached(Deadline deadline) = 0;
+  // Before the process ends in good order: pages that later ones may begin with are written where they outlive it. Returns
+  // when `patience` is over, whatever the disk does: how many are not. A write that hangs then is left, with the store too.
+  virtual int64_t keep_cached(Duration patience) = 0;
   virtual bool keeps_prefixes() const = 0;
 
   virtual KvStoreStats stats() const = 0;

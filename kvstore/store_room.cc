@@ -21,7 +21,7 @@ std::unique_lock<std::mutex> StoreRoom::hold_off_saving(int64_t num_pages) {
     const std::lock_guard lock(mutex_);
     if (num_pages <= available() - num_rows_) return {};
   }
-  return keeper_.wait_for_save();
+  return keeper_.wait_for_copy();
 }
 
 Result<void> StoreRoom::reserve_for(int64_t num_pages, int64_t sequence) {

@@ -35,8 +35,8 @@ class StoreRoom {
 
   // Without the store's lock:
   std::unique_lock<std::mutex> alone() { return std::unique_lock(growing_); }
-  // Where all idle columns may have to give way for so many pages, the one that is being saved, which is pinned, must
-  // too: it is waited for, and the next one held off.
+  // Where all idle columns may have to give way for so many pages, the one that is being copied for the archive, which is
+  // pinned, must too: it is waited for, and the next one held off.
   std::unique_lock<std::mutex> hold_off_saving(int64_t num_pages);
   // kExhausted, kIo.
   Result<void> grow_disk(const std::string& request_id, int64_t num_pages);

@@ -12,8 +12,6 @@
 namespace millrace::kvstore {
 namespace {
 
-constexpr size_t kMaxRequests = 65536;
-
 int64_t num_on_disk(PageColumn& column) {
   return std::ranges::count_if(
       column.entries(), [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; });
@@ -27,11 +25,8 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
     : geometry_(geometry),
       promotes_(promotes),
       io_(std::move(tiers), geometry.page_bytes()),
-      read_budget_(read_bytes),
-      clock_(clock),
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
-      read_ahead_(io_, residency_, mutex_, clock, read_ahead_bytes),
       disk_meter_(clock),
       kept_meter_(clock),
       cache_check_(io_, residency_, cache_, mutex_, disk_meter_),
@@ -40,8 +35,8 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
                 return room_.reserve_for(num_pages, sequence);
               }),
       room_(io_, residency_, cache_, mutex_, keeper_, rows()),
-      leases_(clock),
-      cooled_at_(clock.now()) {}
+      requests_(clock),
+      read_path_(io_, residency_, requests_, cache_, mutex_, clock, read_bytes, read_ahead_bytes) {}
 
 TieredKvStore::~TieredKvStore() {
   MR_CHECK(residency_.reader_pins() == 0, "{} pages are pinned in a store that is being destroyed",
@@ -62,13 +57,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   const auto held_off = room_.hold_off_saving(num_pages + std::ssize(prefix) * rows());
   {
     std::lock_guard lock(mutex_);
-    if (tables_.contains(request_id)) {
-      return error(Errc::kInvalidArgument, "request '{}' already exists", request_id);
-    }
-    if (tables_.size() >= kMaxRequests) {
-      return error(Errc::kExhausted, "request '{}': the store holds {} requests, the limit",
-                   request_id, kMaxRequests);
-    }
+    MR_RETURN_IF_ERROR(requests_.check_new(request_id));
     sequence = next_sequence_++;
     MR_ASSIGN_OR_RETURN(columns, take_prefix(request_id, prefix, sequence));
     if (!room_.make(num_pages, sequence + 1, gone)) {
@@ -94,8 +83,7 @@ Result<void> TieredKvStore::begin_after(const std::string& request_id, int64_t n
                       make_table(request_id, num_tokens, pages, sequence, std::move(prefix)));
   std::lock_guard lock(mutex_);
   MR_RETURN_IF_ERROR(room_.reserve(request_id, num_pages));
-  leases_.forget_end(request_id);
-  tables_.emplace(request_id, std::move(table));
+  requests_.add(std::move(table));
   return {};
 }
 
@@ -135,26 +123,9 @@ Result<std::shared_ptr<PageTable>> TieredKvStore::make_table(const std::string& 
   }
 }
 
-Result<std::shared_ptr<PageTable>> TieredKvStore::find_running(
-    const std::string& request_id) const {
-  const auto found = tables_.find(request_id);
-  if (found == tables_.end()) {
-    return error(Errc::kNotFound, "request '{}' is unknown", request_id);
-  }
-  if (found->second->sealed) {
-    return error(Errc::kInvalidArgument, "request '{}' is sealed", request_id);
-  }
-  return found->second;
-}
-
 Result<void> TieredKvStore::open(const std::string& request_id, const std::string& lease_id) {
   std::lock_guard lock(mutex_);
-  MR_RETURN_IF_ERROR(find_running(request_id));
-  if (leases_.holds(request_id)) {
-    return error(Errc::kInvalidArgument, "request '{}' is open", request_id);
-  }
-  leases_.open(request_id, lease_id);
-  return {};
+  return requests_.open(request_id, lease_id);
 }
 
 // The lock is taken twice, however many pages there are: readers take it for each of their requests.
@@ -187,7 +158,7 @@ Result<TieredKvStore::PageWrites> TieredKvStore::start_writes(const std::string&
                                                               int32_t layer, int32_t kv_head,
                                                               std::span<const int64_t> pages) {
   std::lock_guard lock(mutex_);
-  MR_ASSIGN_OR_RETURN(auto table, find_running(request_id));
+  MR_ASSIGN_OR_RETURN(auto table, requests_.find_running(request_id));
   MR_ASSIGN_OR_RETURN(const auto entries, table->select(layer, kv_head, pages));
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i]->state == PageState::kUnwritten) continue;
@@ -236,7 +207,7 @@ Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t la
   int64_t row = 0;
   {
     std::lock_guard lock(mutex_);
-    MR_ASSIGN_OR_RETURN(table, find_running(request_id));
+    MR_ASSIGN_OR_RETURN(table, requests_.find_running(request_id));
     MR_ASSIGN_OR_RETURN(row, table->row_of(layer, kv_head));
     MR_ASSIGN_OR_RETURN(entries, table->head(layer, kv_head));
   }
@@ -262,8 +233,8 @@ Result<void> TieredKvStore::drop_pages(const std::string& request_id, int32_t la
                                        int32_t kv_head, std::span<const int64_t> pages) {
   if (pages.empty()) return {};
   std::lock_guard lock(mutex_);
-  MR_ASSIGN_OR_RETURN(const auto table, find_running(request_id));
-  if (leases_.holds(request_id)) {
+  MR_ASSIGN_OR_RETURN(const auto table, requests_.find_running(request_id));
+  if (requests_.is_open(request_id)) {
     return error(Errc::kInvalidArgument, "request '{}' is open: its pages may have been read",
                  request_id);
   }
@@ -287,8 +258,8 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
   std::shared_ptr<PageTable> table;
   {
     std::lock_guard lock(mutex_);
-    MR_ASSIGN_OR_RETURN(table, find_running(request_id));
-    if (leases_.holds(request_id)) MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
+    MR_ASSIGN_OR_RETURN(table, requests_.find_running(request_id));
+    MR_RETURN_IF_ERROR(requests_.check_seal(request_id, lease_id));
     if (table->num_written < table->num_entries()) {
       return error(Errc::kInvalidArgument, "request '{}': {} of {} pages are written", request_id,
                    table->num_written, table->num_entries());
@@ -298,8 +269,7 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
   std::lock_guard lock(mutex_);
   if (table->dead) return error(Errc::kNotFound, "request '{}' was aborted", request_id);
   if (table->sealed) return error(Errc::kInvalidArgument, "request '{}' is sealed", request_id);
-  table->sealed = true;
-  leases_.grant(request_id, lease_id, lease);
+  requests_.seal(*table, lease_id, lease);
   Placement placement;
   for (int64_t place = 0; place < std::ssize(table->columns()); ++place) {
     PageColumn& column = *table->columns()[static_cast<size_t>(place)];
@@ -315,11 +285,8 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
                                         std::span<const CachedPage> pages) {
   Columns gone;
   std::lock_guard lock(mutex_);
-  const auto found = tables_.find(request_id);
-  if (found == tables_.end() || !found->second->sealed) {
-    return error(Errc::kNotFound, "request '{}' is not sealed", request_id);
-  }
-  const PageTable& table = *found->second;
+  MR_ASSIGN_OR_RETURN(const auto found, requests_.find_sealed(request_id));
+  const PageTable& table = *found;
   if (table.num_dropped() > 0) {
     return error(Errc::kInvalidArgument, "request '{}' has dropped {} pages", request_id,
                  table.num_dropped());
@@ -396,20 +363,6 @@ std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> ke
   return cache_check_.check(keys, check);
 }
 
-Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_prefix(const std::string& request_id,
-                                                               int32_t layer, int32_t kv_head,
-                                                               std::span<const int64_t> pages) {
-  std::lock_guard lock(mutex_);
-  MR_ASSIGN_OR_RETURN(auto table, find_running(request_id));
-  MR_ASSIGN_OR_RETURN(auto entries, table->select(layer, kv_head, pages));
-  for (PageEntry* page : entries) {
-    if (page->state == PageState::kWritten) continue;
-    return error(Errc::kInvalidArgument, "request '{}': page {} is not of its prefix", request_id,
-                 page->column->page());
-  }
-  return std::unique_ptr<PinnedPages>(hold_pages(std::move(table), std::move(entries)));
-}
-
 void TieredKvStore::abort(const std::string& request_id) {
   std::shared_ptr<PageTable> gone;
   std::lock_guard lock(mutex_);
@@ -417,187 +370,36 @@ void TieredKvStore::abort(const std::string& request_id) {
 }
 
 std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, LeaseEnd why) {
-  const auto found = tables_.find(request_id);
-  if (found == tables_.end()) return nullptr;
-  auto table = std::move(found->second);
-  tables_.erase(found);
-  table->dead = true;
-  read_ahead_.forget(*table);
+  auto table = requests_.remove(request_id, why);
+  if (table == nullptr) return nullptr;
+  read_path_.forget(*table);
   residency_.unreserve(table->num_unwritten);
   for (const auto& column : table->columns()) let_go(*column);
-  leases_.end(request_id, why);
   return table;
 }
 
-Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_pages(const std::string& request_id,
-                                                              const std::string& lease_id,
-                                                              int32_t layer, int32_t kv_head,
-                                                              std::span<const int64_t> pages) {
-  MR_ASSIGN_OR_RETURN(auto pins, pin_in_place(request_id, lease_id, layer, kv_head, pages));
-  MR_RETURN_IF_ERROR(pins->load());
-  return pins;
-}
-
-Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_in_place(const std::string& request_id,
-                                                                 const std::string& lease_id,
-                                                                 int32_t layer, int32_t kv_head,
-                                                                 std::span<const int64_t> pages) {
-  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
-  follow(*pins);
-  pins->count_in_place();
-  return std::unique_ptr<PinnedPages>(std::move(pins));
-}
-
-Result<std::unique_ptr<PinnedPages>> TieredKvStore::pin_digests(const std::string& request_id,
-                                                                const std::string& lease_id,
-                                                                int32_t layer, int32_t kv_head,
-                                                                std::span<const int64_t> pages) {
-  MR_ASSIGN_OR_RETURN(auto pins, hold(request_id, lease_id, layer, kv_head, pages));
-  return std::unique_ptr<PinnedPages>(std::move(pins));
-}
-
-Result<std::unique_ptr<Pins>> TieredKvStore::hold(const std::string& request_id,
-                                                  const std::string& lease_id, int32_t layer,
-                                                  int32_t kv_head, std::span<const int64_t> pages) {
-  std::lock_guard lock(mutex_);
-  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
-  const auto& table = tables_.at(request_id);
-  MR_ASSIGN_OR_RETURN(auto entries, table->select(layer, kv_head, pages));
-  MR_RETURN_IF_ERROR(table->check_readable(entries));
-  return hold_pages(table, std::move(entries));
-}
-
-std::unique_ptr<Pins> TieredKvStore::hold_pages(std::shared_ptr<PageTable> table,
-                                                std::vector<PageEntry*> entries) {
-  residency_.pin_for_reader(entries);
-  return std::make_unique<Pins>(
-      Pins::Source{.io = io_,
-                   .budget = read_budget_,
-                   .read_ahead = [this, of = table.get()](
-                                     const PageEntry& page) { return take_read_ahead(*of, page); },
-                   .count = [this](auto held, auto found) { count_hits(held, found); }},
-      std::move(table), std::move(entries),
-      [this](std::span<PageEntry* const> held) { unpin(held); });
-}
-
-// A long prompt has hundreds of thousands of pages: the lock is taken for one head at a time.
-Result<std::vector<float>> TieredKvStore::scores(const std::string& request_id,
-                                                 const std::string& lease_id,
-                                                 const HeadBlock& heads) const {
-  if (heads.num_layers <= 0 || heads.num_kv_heads <= 0) {
-    return error(Errc::kInvalidArgument, "request '{}': scores of {} layers, {} kv heads",
-                 request_id, heads.num_layers, heads.num_kv_heads);
-  }
-  std::vector<float> scores;
-  for (int32_t layer = 0; layer < heads.num_layers; ++layer) {
-    for (int32_t head = 0; head < heads.num_kv_heads; ++head) {
-      const std::lock_guard lock(mutex_);
-      MR_RETURN_IF_ERROR(append_scores(request_id, lease_id, heads.first_layer + layer,
-                                       heads.first_kv_head + head, scores));
-    }
-  }
-  return scores;
-}
-
-Result<void> TieredKvStore::append_scores(const std::string& request_id,
-                                          const std::string& lease_id, int32_t layer,
-                                          int32_t kv_head, std::vector<float>& scores) const {
-  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
-  const auto& table = tables_.at(request_id);
-  MR_ASSIGN_OR_RETURN(const int64_t row, table->row_of(layer, kv_head));
-  MR_ASSIGN_OR_RETURN(const auto pages, table->head(layer, kv_head));
-  MR_RETURN_IF_ERROR(table->check_readable(pages));
-  const auto of_row = table->scores(row);
-  scores.insert(scores.end(), of_row.begin(), of_row.end());
-  return {};
-}
-
-void TieredKvStore::follow(const Pins& pins) {
-  if (residency_.slots_total(Tier::kDisk) == 0) return;
-  std::lock_guard lock(mutex_);
-  PageTable& table = pins.table();
-  if (!table.dead) read_ahead_.follow(table, pins.entries());
-  if (read_ahead_.has_targets()) reader_came_.notify_one();
-}
-
-std::optional<ReadMemory> TieredKvStore::take_read_ahead(const PageTable& table,
-                                                         const PageEntry& page) {
-  std::lock_guard lock(mutex_);
-  return read_ahead_.take(table, page);
-}
-
-void TieredKvStore::count_hits(std::span<PageEntry* const> entries,
-                               std::span<const PinnedPage> pages) {
-  std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < pages.size(); ++i) {
-    ++page_hits_[pages[i].tier];
-    residency_.count_hit(*entries[i]);
-  }
-}
-
 bool TieredKvStore::tend(Deadline deadline) {
-  if (read_ahead_.step() || mover_.rise() || keeper_.save_next()) return true;
-  std::unique_lock lock(mutex_);
-  if (!deadline.passed()) reader_came_.wait_until(lock, deadline.when());
+  if (read_path_.read_ahead() || mover_.rise() || keeper_.save_next(deadline)) return true;
+  read_path_.wait_for_reader(deadline);
   return false;
-}
-
-void TieredKvStore::cool_pages() {
-  // Few enough that nobody waits long for the lock.
-  constexpr size_t kPagesAtOnce = 4096;
-  Columns columns;
-  {
-    std::lock_guard lock(mutex_);
-    if (clock_.now() - cooled_at_ < kHitHalfLife) return;
-    cooled_at_ = clock_.now();
-    for (const auto& [id, table] : tables_) {
-      columns.insert(columns.end(), table->columns().begin(), table->columns().end());
-    }
-    for (const auto& [key, column] : cache_.columns()) columns.push_back(column);
-  }
-  std::ranges::sort(columns);
-  const auto twice = std::ranges::unique(columns);
-  columns.erase(twice.begin(), twice.end());
-  const auto at_once = std::max<size_t>(1, kPagesAtOnce / static_cast<size_t>(rows()));
-  for (size_t first = 0; first < columns.size(); first += at_once) {
-    std::lock_guard lock(mutex_);
-    for (size_t i = first; i < std::min(first + at_once, columns.size()); ++i) {
-      for (PageEntry& page : columns[i]->entries()) {
-        if (page.priority.hits > 0) residency_.halve_hits(page);
-      }
-    }
-  }
-}
-
-void TieredKvStore::unpin(std::span<PageEntry* const> pages) {
-  std::lock_guard lock(mutex_);
-  residency_.unpin_for_reader(pages);
-}
-
-Result<void> TieredKvStore::check_sealed_lease(const std::string& request_id,
-                                               const std::string& lease_id) const {
-  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id));
-  if (tables_.at(request_id)->sealed) return {};
-  return error(Errc::kNotFound, "request '{}' is not sealed", request_id);
 }
 
 bool TieredKvStore::knows_lease(std::string_view lease_id) const {
   std::lock_guard lock(mutex_);
-  return leases_.knows(lease_id);
+  return requests_.leases().knows(lease_id);
 }
 
 Result<void> TieredKvStore::renew_lease(const std::string& request_id, const std::string& lease_id,
                                         Duration lease) {
   std::lock_guard lock(mutex_);
-  MR_RETURN_IF_ERROR(check_sealed_lease(request_id, lease_id));
-  return leases_.renew(request_id, lease_id, lease);
+  return requests_.renew(request_id, lease_id, lease);
 }
 
 Result<void> TieredKvStore::release_lease(const std::string& request_id,
                                           const std::string& lease_id) {
   std::shared_ptr<PageTable> gone;
   std::lock_guard lock(mutex_);
-  MR_RETURN_IF_ERROR(check_sealed_lease(request_id, lease_id));
+  MR_RETURN_IF_ERROR(requests_.check_release(request_id, lease_id));
   gone = forget(request_id, LeaseEnd::kReleased);
   return {};
 }
@@ -606,19 +408,19 @@ int64_t TieredKvStore::expire_leases() {
   std::vector<std::shared_ptr<PageTable>> gone;
   {
     std::lock_guard lock(mutex_);
-    for (const std::string& request_id : leases_.expired_requests()) {
+    for (const std::string& request_id : requests_.leases().expired_requests()) {
       gone.push_back(forget(request_id, LeaseEnd::kExpired));
     }
   }
   room_.shrink_disk();
-  cool_pages();
+  read_path_.cool_pages();
   return std::ssize(gone);
 }
 
 KvStoreStats TieredKvStore::stats() const {
   std::lock_guard lock(mutex_);
   KvStoreStats stats;
-  stats.page_hits = page_hits_;
+  stats.page_hits = read_path_.page_hits();
   for (const Tier tier : kTiers) {
     stats.tiers[tier] = {.slots_total = residency_.slots_total(tier),
                          .slots_used = residency_.slots_used(tier),
@@ -636,15 +438,15 @@ KvStoreStats TieredKvStore::stats() const {
   stats.pages_kept = kept.saved * rows();
   stats.pages_restored = keeper_.num_restored() * rows();
   stats.late_restores = keeper_.num_late();
-  stats.requests = static_cast<int64_t>(tables_.size());
-  stats.leases_active = leases_.active();
-  stats.leases_expired = leases_.expired();
+  stats.requests = static_cast<int64_t>(requests_.tables().size());
+  stats.leases_active = requests_.leases().active();
+  stats.leases_expired = requests_.leases().expired();
   stats.pages_written = pages_written_;
   stats.pages_dropped = pages_dropped_;
   stats.evictions = residency_.evictions();
   stats.moves = residency_.moves();
-  stats.read_ahead_pages = read_ahead_.pages_read();
-  stats.read_ahead_hits = read_ahead_.pages_taken();
+  stats.read_ahead_pages = read_path_.pages_read_ahead();
+  stats.read_ahead_hits = read_path_.pages_taken();
   stats.pinned_pages = residency_.reader_pins();
   return stats;
 }

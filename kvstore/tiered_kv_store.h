@@ -7,11 +7,10 @@
 // after the StoreRoom's.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
+#include <vector>
 
 #include "kvstore/cached_page_check.h"
 #include "kvstore/column_keeper.h"
@@ -21,18 +20,12 @@
 #include "kvstore/pages/page_table.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
-#include "kvstore/pins.h"
-#include "kvstore/read_ahead.h"
 #include "kvstore/read_meter.h"
-#include "kvstore/rules/lease_table.h"
+#include "kvstore/read_path.h"
+#include "kvstore/request_table.h"
 #include "kvstore/store_room.h"
-#include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
-
-// After so long without being pulled, a page's hits count half: longer than a decode node takes for a
-// cache, shorter than leases are renewed for a conversation that goes on.
-inline constexpr Duration kHitHalfLife = std::chrono::minutes(1);
 
 class TieredKvStore final : public KvStore {
  public:
@@ -67,29 +60,39 @@ class TieredKvStore final : public KvStore {
                                  Duration kept_patience) override;
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head,
-                                                  std::span<const int64_t> pages) override;
+                                                  std::span<const int64_t> pages) override {
+    return read_path_.pin_prefix(request_id, layer, kv_head, pages);
+  }
   void abort(const std::string& request_id) override;
   Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
                                                  const std::string& lease_id, int32_t layer,
                                                  int32_t kv_head,
-                                                 std::span<const int64_t> pages) override;
+                                                 std::span<const int64_t> pages) override {
+    return read_path_.pin_pages(request_id, lease_id, layer, kv_head, pages);
+  }
   Result<std::unique_ptr<PinnedPages>> pin_in_place(const std::string& request_id,
                                                     const std::string& lease_id, int32_t layer,
                                                     int32_t kv_head,
-                                                    std::span<const int64_t> pages) override;
+                                                    std::span<const int64_t> pages) override {
+    return read_path_.pin_in_place(request_id, lease_id, layer, kv_head, pages);
+  }
   Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
                                                    const std::string& lease_id, int32_t layer,
                                                    int32_t kv_head,
-                                                   std::span<const int64_t> pages) override;
+                                                   std::span<const int64_t> pages) override {
+    return read_path_.pin_digests(request_id, lease_id, layer, kv_head, pages);
+  }
   Result<std::vector<float>> scores(const std::string& request_id, const std::string& lease_id,
-                                    const HeadBlock& heads) const override;
+                                    const HeadBlock& heads) const override {
+    return read_path_.scores(request_id, lease_id, heads);
+  }
   bool knows_lease(std::string_view lease_id) const override;
   Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                            Duration lease) override;
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
   int64_t expire_leases() override;
   bool tend(Deadline deadline) override;
-  int64_t keep_cached(Deadline deadline) override { return keeper_.save_all(deadline) * rows(); }
+  int64_t keep_cached(Duration patience) override { return keeper_.save_all(patience) * rows(); }
   bool keeps_prefixes() const override { return keeper_.keeps(); }
   KvStoreStats stats() const override;
   void prefault(int num_threads, const Prefault::Then& then) override {
@@ -114,10 +117,6 @@ class TieredKvStore final : public KvStore {
   };
 
   // These are called with mutex_ held.
-  Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
-  Result<void> append_scores(const std::string& request_id, const std::string& lease_id,
-                             int32_t layer, int32_t kv_head, std::vector<float>& scores) const;
-  Result<void> check_sealed_lease(const std::string& request_id, const std::string& lease_id) const;
   // Returns the table, null if there is none, for the caller to let go without the lock: a large
   // one takes its time.
   std::shared_ptr<PageTable> forget(const std::string& request_id, LeaseEnd why);
@@ -129,8 +128,6 @@ class TieredKvStore final : public KvStore {
   // by the caller without the lock.
   void forget_slower(const PageContentKey& key, PageColumn& again, Columns& gone);
   void let_go(PageColumn& column);
-  std::unique_ptr<Pins> hold_pages(std::shared_ptr<PageTable> table,
-                                   std::vector<PageEntry*> entries);
 
   int64_t rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
   Result<void> begin_after(const std::string& request_id, int64_t num_tokens,
@@ -143,43 +140,24 @@ class TieredKvStore final : public KvStore {
                                   std::span<const int64_t> pages);
   void finish_writes(const PageWrites& writes);
 
-  Result<std::unique_ptr<Pins>> hold(const std::string& request_id, const std::string& lease_id,
-                                     int32_t layer, int32_t kv_head,
-                                     std::span<const int64_t> pages);
-  // A reader has these pages: what it will ask for next is read ahead.
-  void follow(const Pins& pins);
-  std::optional<ReadMemory> take_read_ahead(const PageTable& table, const PageEntry& page);
-  // Of pages that a reader has: those whose bytes are empty once load() has found them, or the reader is
-  // told where to copy them.
-  void count_hits(std::span<PageEntry* const> entries, std::span<const PinnedPage> pages);
-  // Under expire_leases(), every kHitHalfLife: what was pulled long ago counts less.
-  void cool_pages();
-  void unpin(std::span<PageEntry* const> pages);
-
   const KvGeometry geometry_;
   const bool promotes_;
   PageIo io_;
-  ReadBudget read_budget_;
-  const Clock& clock_;
 
   mutable std::mutex mutex_;
   Residency residency_;
   PageMover mover_;
-  ReadAhead read_ahead_;
   PrefixCache cache_;
   ReadMeter disk_meter_;
   ReadMeter kept_meter_;
   CachedPageCheck cache_check_;
   ColumnKeeper keeper_;
   StoreRoom room_;
-  std::condition_variable reader_came_;
-  LeaseTable leases_;
-  std::unordered_map<std::string, std::shared_ptr<PageTable>> tables_;
+  RequestTable requests_;
+  ReadPath read_path_;
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
   int64_t pages_dropped_ = 0;
-  PerTier<int64_t> page_hits_;
-  TimePoint cooled_at_;
 };
 
 }  // namespace millrace::kvstore

@@ -140,7 +140,7 @@ protocol::Register GroupRank::description() const {
 
 void GroupRank::keep_prefixes() {
   if (!store_->keeps_prefixes()) return;
-  const int64_t num_left = store_->keep_cached(Deadline::after(kKeepTime));
+  const int64_t num_left = store_->keep_cached(kKeepTime);
   const auto stats = store_->stats();
   spdlog::info("{} of cached prefixes are kept for the next start{}",
                format_bytes(stats.kept_bytes),

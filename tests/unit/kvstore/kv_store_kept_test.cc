@@ -94,7 +94,7 @@ class KvStoreKeptTest : public KvStoreTest {
 TEST_F(KvStoreKeptTest, APrefixIsFoundAfterTheStoreIsGone) {
   restart();
   leave("a", 3, 'a');
-  EXPECT_EQ(store_->keep_cached(Deadline::after(std::chrono::seconds(60))), 0);
+  EXPECT_EQ(store_->keep_cached(std::chrono::seconds(60)), 0);
   restart();
   EXPECT_EQ(num_found('a', 4), 3);
   EXPECT_EQ(store_->stats().cached_pages, 0) << "nothing is read before a prompt asks";
@@ -206,7 +206,7 @@ TEST_F(KvStoreKeptTest, NoSpaceForOnePageInAllLayersIsAStoreWithoutThem) {
 TEST_F(KvStoreKeptTest, TimeThatIsUpKeepsNothingMore) {
   restart();
   leave("a", 3, 'a');
-  EXPECT_EQ(store_->keep_cached(Deadline::after(Duration::zero())), 3 * kRows);
+  EXPECT_EQ(store_->keep_cached(Duration::zero()), 3 * kRows);
   EXPECT_EQ(store_->stats().kept_pages, 0);
 }
 
@@ -214,7 +214,7 @@ TEST_F(KvStoreKeptTest, ARequestThatNeedsAllRoomGetsThatOfThePageBeingKept) {
   restart(/*host_slots=*/31);
   leave("a", 3, 'a');
   EXPECT_TRUE(begin("b", 3).ok());
-  EXPECT_EQ(store_->keep_cached(Deadline::after(std::chrono::seconds(60))), 0);
+  EXPECT_EQ(store_->keep_cached(std::chrono::seconds(60)), 0);
   EXPECT_EQ(num_found('a', 3), 0);
 }
 

@@ -1,0 +1,126 @@
+#include "kvstore/archive/archive_writer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <variant>
+
+namespace millrace::kvstore {
+
+namespace {
+
+// The clock may be another than the one by which threads wait: it is looked at so often.
+constexpr Duration kPoll = std::chrono::milliseconds(5);
+
+}  // namespace
+
+// Of the thread and of who waits for it; goes with the last of them.
+struct ArchiveWriter::Shared {
+  using Task = std::variant<Column, Touches>;
+  Result<void> write(const Task& task) const;
+  Result<void> save(const Column& column) const;
+
+  std::shared_ptr<PrefixArchive> archive;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  // Guarded by the mutex:
+  std::deque<Task> tasks;  // the first is being written
+  std::optional<Error> failure;
+  // Nobody waits for it. Set under the mutex.
+  std::atomic<bool> left = false;
+};
+
+Result<void> ArchiveWriter::Shared::write(const Task& task) const {
+  if (const auto* column = std::get_if<Column>(&task)) return save(*column);
+  for (const auto& [key, sequence] : std::get<Touches>(task)) {
+    if (!left.load()) archive->touch(key, sequence);
+  }
+  return {};
+}
+
+Result<void> ArchiveWriter::Shared::save(const Column& column) const {
+  const auto page_bytes = column.pages.bytes() / std::ssize(column.checksums);
+  return archive->save({.key = column.key,
+                        .page = column.page,
+                        .sequence = column.sequence,
+                        .digests = column.digests,
+                        .checksums = column.checksums},
+                       [&](int64_t row) -> Result<std::span<const std::byte>> {
+                         if (left.load()) {
+                           return error(Errc::kDeadlineExceeded, "writing kept pages was left");
+                         }
+                         return std::span(column.pages.as<std::byte>() + row * page_bytes,
+                                          static_cast<size_t>(page_bytes));
+                       });
+}
+
+ArchiveWriter::ArchiveWriter(std::shared_ptr<PrefixArchive> archive)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->archive = std::move(archive);
+  thread_ = std::thread([shared = shared_] { write_all(*shared); });
+}
+
+ArchiveWriter::~ArchiveWriter() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->left.store(true);
+  shared_->changed.notify_all();
+  const bool is_writing = !shared_->tasks.empty();
+  lock.unlock();
+  is_writing ? thread_.detach() : thread_.join();
+}
+
+void ArchiveWriter::save(Column column) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->tasks.emplace_back(std::move(column));
+  shared_->changed.notify_all();
+}
+
+void ArchiveWriter::touch(Touches touches) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->tasks.emplace_back(std::move(touches));
+  shared_->changed.notify_all();
+}
+
+bool ArchiveWriter::wait(const Clock& clock, TimePoint until) {
+  std::unique_lock lock(shared_->mutex);
+  while (!shared_->tasks.empty()) {
+    const auto left = until - clock.now();
+    if (left <= Duration::zero()) return false;
+    shared_->changed.wait_for(lock, std::min(kPoll, left));
+  }
+  return true;
+}
+
+int64_t ArchiveWriter::num_waiting() const {
+  const std::lock_guard lock(shared_->mutex);
+  return std::ranges::count_if(
+      shared_->tasks, [](const auto& task) { return std::holds_alternative<Column>(task); });
+}
+
+std::optional<Error> ArchiveWriter::take_failure() {
+  const std::lock_guard lock(shared_->mutex);
+  return std::exchange(shared_->failure, std::nullopt);
+}
+
+// A task stays where it is while it is written: it is done when it is gone.
+void ArchiveWriter::write_all(Shared& shared) {
+  std::unique_lock lock(shared.mutex);
+  for (;;) {
+    shared.changed.wait(lock, [&] { return shared.left.load() || !shared.tasks.empty(); });
+    if (shared.left.load()) break;
+    const auto& task = shared.tasks.front();
+    lock.unlock();
+    auto written = shared.write(task);
+    lock.lock();
+    if (!written.ok()) shared.failure = std::move(written).error();
+    shared.tasks.pop_front();
+    shared.changed.notify_all();
+  }
+  // The files are free once nobody reads them either: whoever opens them waits for that.
+  const auto archive = std::move(shared.archive);
+}
+
+}  // namespace millrace::kvstore
