@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/local/local_group.h"
+#include "common/log.h"
 #include "decode/device_cache.h"
 #include "decode/pool/read_dtype.h"
 #include "decode/pulled_cache.h"
@@ -80,13 +81,12 @@ class RankRun {
     return {};
   }
 
-  // Of what a cache is likely to be in: the model's own type.
+  // Of what a cache is to be in, or is likely to be: the model's own type.
   Result<void> load_ahead() {
     MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(node_.options.model_directory));
-    const bool half =
-        stored == DType::kBFloat16 || (stored == DType::kFloat16 && node_.options.gpu);
-    const DType on_device = node_.options.gpu ? DType::kBFloat16 : DType::kFloat32;
-    MR_RETURN_IF_ERROR(load_weights(half ? stored : on_device));
+    DType cached = node_.options.cache_dtype.value_or(stored);
+    if (node_.options.gpu && cached == DType::kFloat32) cached = DType::kBFloat16;
+    MR_RETURN_IF_ERROR(load_weights(dtype_beside(cached)));
     if (node_.options.gpu) MR_RETURN_IF_ERROR(prepare_gpu());
     if (++node_.num_loaded == tp_.size() && node_.options.on_loaded) node_.options.on_loaded();
     return {};
@@ -115,13 +115,16 @@ class RankRun {
     return {};
   }
 
+  // What this node computes in beside a cache of this type.
+  DType dtype_beside(DType cached) const {
+    // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
+    return node_.options.gpu || cached == DType::kBFloat16 ? cached : DType::kFloat32;
+  }
+
   Result<DType> compute_dtype() const {
-    const DType cached = read_dtype(*manifest_);
-    if (!node_.options.gpu) {
-      // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
-      return cached == DType::kBFloat16 ? cached : DType::kFloat32;
+    if (!node_.options.gpu || !manifest_->is_float8()) {
+      return dtype_beside(read_dtype(*manifest_));
     }
-    if (!manifest_->is_float8()) return cached;
     // 8-bit floats do not say what they were computed in; a GPU computes in 16 bits.
     MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(node_.options.model_directory));
     return stored == DType::kFloat32 ? DType::kBFloat16 : stored;
@@ -133,6 +136,13 @@ class RankRun {
       return error(Errc::kUnsupported, "{} does not compute in {}", device_->info().name,
                    dtype_name(dtype));
     }
+    if (weights_ && tp_.rank() == 0) {
+      spdlog::info(
+          "the model is loaded again: the cache takes {}, and it was loaded for {}; --cache-dtype "
+          "says beforehand what caches are in",
+          dtype_name(dtype), dtype_name(weights_->compute_dtype));
+    }
+    ++num_loads_;
     generator_.reset();
     weights_.reset();
     MR_ASSIGN_OR_RETURN(weights_,
@@ -239,6 +249,7 @@ class RankRun {
                         generator_->generate(request, [this] { return node_.deadline; }));
     report.finish_reason =
         model::finish_reason(report.token_ids, weights_->config, options.ignore_eos);
+    report.model_loads = num_loads_;
     report.generate_s = watch.elapsed_s();
     if (mlp_ != nullptr) report.mlp = mlp_->report();
     return {};
@@ -251,6 +262,7 @@ class RankRun {
   kernels::HostBuffer memory_;  // until a cache takes it
   std::shared_ptr<const kvclient::Manifest> manifest_;
   std::unique_ptr<model::ModelWeights> weights_;
+  int num_loads_ = 0;
   std::unique_ptr<PredictedMlp> mlp_;
   std::optional<model::Generator> generator_;
 };
@@ -320,6 +332,7 @@ Result<DecodeReport> decode(comm::Transport& transport,
     for (const uint64_t checksum : report->cache_checksums) {
       total.cache_checksums.push_back(checksum);
     }
+    total.model_loads = std::max(total.model_loads, report->model_loads);
     total.generate_s = std::max(total.generate_s, report->generate_s);
     total.first_token_s = std::max(total.first_token_s, report->first_token_s);
     total.progressive.add(report->progressive);

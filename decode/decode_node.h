@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/api/transport.h"
+#include "common/dtype.h"
 #include "common/result.h"
 #include "decode/mlp/predicted_mlp.h"
 #include "decode/paged_prompt.h"
@@ -33,6 +35,9 @@ struct DecodeOptions {
   // Goes on with a cache of other weights of the same shape: another file format of the same model,
   // say, which looks like another model.
   bool any_weights = false;
+  // What caches will be in, where that is known before they come. A model that is loaded ahead for
+  // another is loaded again; without it that is the checkpoint's own.
+  std::optional<DType> cache_dtype = {};
   kvclient::PullClientOptions client;
   kvclient::PullOrder order = kvclient::PullOrder::kPosition;
   double hot_share = kvclient::kDefaultHotShare;  // of kCriticality
@@ -59,6 +64,7 @@ struct DecodeReport {
   double hot_s =
       0;  // from the start of the slowest rank's pull until the hot lists of all layers were there
   std::vector<uint64_t> cache_checksums;  // by rank, of kDense
+  int model_loads = 0;                    // of each rank
   double generate_s = 0;
   // Until the first token that this node computed: from `done`, or from when the ranks could pull if
   // that was later. 0: it computed none.

@@ -146,6 +146,14 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--ignore-eos", options.decode.ignore_eos, "continue after end-of-text tokens");
   app.add_flag("--any-weights", options.decode.any_weights,
                "also of a model whose fingerprint is not the cache's");
+  cli::add_choice<std::optional<DType>>(
+      app, "--cache-dtype", options.decode.cache_dtype,
+      {{"auto", std::nullopt},
+       {"float32", DType::kFloat32},
+       {"bfloat16", DType::kBFloat16},
+       {"float16", DType::kFloat16}},
+      "with --events: what the cache will be in, so that the model is loaded for it; auto: what "
+      "the model is in, and loaded again where the cache is not");
   app.add_option(
          "--device", options.device,
          "a GPU decodes with progressive attention: pages without a slot in --pages-memory lie "

@@ -217,7 +217,8 @@ class Float8MixtureCase {
                              std::move(down), std::move(quantized), std::move(row_scales));
   }
 
-  MixtureCase& wide() { return wide_; }
+  Result<void> choose(bool even) { return wide_.choose(even); }
+  double flops() const { return wide_.flops(); }
 
   void run() { device_->float8_experts(params()); }
   // The rows, once for all of their experts; not part of run().
@@ -311,14 +312,15 @@ Result<KernelRow> KernelCases::mixture_as_product(int64_t num_rows, DType dtype)
   return row;
 }
 
-Result<std::vector<KernelRow>> KernelCases::experts(int64_t num_rows, DType dtype) {
+template <typename CreateCase>
+Result<std::vector<KernelRow>> KernelCases::mixtures(const char* name, int64_t num_rows,
+                                                     const CreateCase& create) {
   std::vector<KernelRow> rows;
-  MR_ASSIGN_OR_RETURN(rows.emplace_back(), mixture_as_product(num_rows, dtype));
   for (const int64_t width : kWidths) {
-    MR_ASSIGN_OR_RETURN(auto mixture, MixtureCase::create(*device_, num_rows, width, dtype));
+    MR_ASSIGN_OR_RETURN(auto mixture, create(width));
     for (const bool even : {true, false}) {
       MR_RETURN_IF_ERROR(mixture.choose(even));
-      KernelRow row{.name = "experts",
+      KernelRow row{.name = name,
                     .setting = fmt::format("{} {}", width, even ? "even" : "skewed"),
                     .num_tokens = num_rows};
       if (options_.check) {
@@ -329,36 +331,30 @@ Result<std::vector<KernelRow>> KernelCases::experts(int64_t num_rows, DType dtyp
       MR_ASSIGN_OR_RETURN(auto part, time("experts", [&] { mixture.run(); }));
       part.flops = mixture.flops();
       row.parts.push_back(std::move(part));
+      if constexpr (requires { mixture.quantize(); }) {
+        MR_ASSIGN_OR_RETURN(auto quantize, time("quantize", [&] { mixture.quantize(); }));
+        quantize.bytes = 3.0 * static_cast<double>(num_rows * kExpertHidden);
+        row.parts.push_back(std::move(quantize));
+      }
       rows.push_back(std::move(row));
     }
   }
   return rows;
 }
 
-Result<std::vector<KernelRow>> KernelCases::float8_experts(int64_t num_rows) {
-  std::vector<KernelRow> rows;
-  for (const int64_t width : kWidths) {
-    MR_ASSIGN_OR_RETURN(auto mixture, Float8MixtureCase::create(*device_, num_rows, width));
-    for (const bool even : {true, false}) {
-      MR_RETURN_IF_ERROR(mixture.wide().choose(even));
-      KernelRow row{.name = "float8-experts",
-                    .setting = fmt::format("{} {}", width, even ? "even" : "skewed"),
-                    .num_tokens = num_rows};
-      if (options_.check) {
-        mixture.run();
-        MR_ASSIGN_OR_RETURN(auto output, mixture.check(num_rows / 2));
-        row.checks.push_back(std::move(output));
-      }
-      MR_ASSIGN_OR_RETURN(auto part, time("experts", [&] { mixture.run(); }));
-      part.flops = mixture.wide().flops();
-      row.parts.push_back(std::move(part));
-      MR_ASSIGN_OR_RETURN(auto quantize, time("quantize", [&] { mixture.quantize(); }));
-      quantize.bytes = 3.0 * static_cast<double>(num_rows * kExpertHidden);
-      row.parts.push_back(std::move(quantize));
-      rows.push_back(std::move(row));
-    }
-  }
+Result<std::vector<KernelRow>> KernelCases::experts(int64_t num_rows, DType dtype) {
+  MR_ASSIGN_OR_RETURN(auto product, mixture_as_product(num_rows, dtype));
+  MR_ASSIGN_OR_RETURN(auto rows, mixtures("experts", num_rows, [&](int64_t width) {
+                        return MixtureCase::create(*device_, num_rows, width, dtype);
+                      }));
+  rows.insert(rows.begin(), std::move(product));
   return rows;
+}
+
+Result<std::vector<KernelRow>> KernelCases::float8_experts(int64_t num_rows) {
+  return mixtures("float8-experts", num_rows, [&](int64_t width) {
+    return Float8MixtureCase::create(*device_, num_rows, width);
+  });
 }
 
 }  // namespace millrace::bench

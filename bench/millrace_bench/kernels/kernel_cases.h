@@ -58,6 +58,10 @@ class KernelCases {
   Result<KernelRow> swiglu(int64_t num_rows, DType dtype);
   Result<KernelRow> float8_swiglu(int64_t num_rows);
   Result<KernelRow> mixture_as_product(int64_t num_rows, DType dtype);
+  // What `create` makes of a width, under even and skewed choices of experts.
+  template <typename CreateCase>
+  Result<std::vector<KernelRow>> mixtures(const char* name, int64_t num_rows,
+                                          const CreateCase& create);
   Result<CheckResult> check_float8(const kernels::Float8GemmParams& params);
   Result<KernelRow> blocks(const SampleLayer& layer, const BlockPattern& pattern, KernelRow row);
   Result<BenchIndex> dense_index(const LayerShape& shape);

@@ -19,6 +19,7 @@
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest_proto.h"
 #include "model/checkpoint/element_conversion.h"
+#include "model/weights.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/unit/decode/served_prompt.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
@@ -270,6 +271,23 @@ TEST_P(GenerationTest, TheModelIsLoadedBeforeTheNodeHearsOfACache) {
   ASSERT_TRUE(report.ok()) << report.error().to_string();
   EXPECT_EQ(times, 1);
   EXPECT_EQ(report->token_ids, batch_tokens(model_directory(), GetParam().dtype, tokens_, 6));
+}
+
+TEST_P(GenerationTest, AModelIsLoadedOnceForACacheOfAKnownType) {
+  for (const auto known : {std::optional<DType>(), std::optional(GetParam().page_dtype())}) {
+    const auto feed = std::make_shared<kvclient::HandoverFeed>();
+    DecodeOptions options{.model_directory = model_directory(),
+                          .tp = GetParam().decode_tp,
+                          .cache_dtype = known,
+                          .max_tokens = 2,
+                          .timeout = std::chrono::seconds(60)};
+    options.on_loaded = [&] { feed->take("done", test::event_of(manifest())); };
+    const auto report = decode(*transport_, feed, options);
+    ASSERT_TRUE(report.ok()) << report.error().to_string();
+    const auto stored = model::stored_dtype(model_directory());
+    ASSERT_TRUE(stored.ok()) << stored.error().to_string();
+    EXPECT_EQ(report->model_loads, known || GetParam().dtype == *stored ? 1 : 2);
+  }
 }
 
 TEST_P(GenerationTest, InOrderOfCriticalityTheSameCacheArrives) {
