@@ -278,8 +278,8 @@ TEST_P(GenerationTest, AModelIsLoadedOnceForACacheOfAKnownType) {
     const auto feed = std::make_shared<kvclient::HandoverFeed>();
     DecodeOptions options{.model_directory = model_directory(),
                           .tp = GetParam().decode_tp,
-                          .cache_dtype = known,
                           .max_tokens = 2,
+                          .cache_dtype = known,
                           .timeout = std::chrono::seconds(60)};
     options.on_loaded = [&] { feed->take("done", test::event_of(manifest())); };
     const auto report = decode(*transport_, feed, options);
