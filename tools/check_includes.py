@@ -76,7 +76,7 @@ MAY_INCLUDE = {
     "comm/nccl": "comm/api",
     "comm/tcp": "common/net common/system comm/api comm/net",
     "comm/any": "comm/api comm/net comm/tcp",
-    "comm/ucx": "comm/any comm/api comm/net",
+    "comm/ucx": "common/system comm/any comm/api comm/net",
     "kvstore/rules": "common/pages",
     "kvstore/tiers": "common/system",
     "kvstore/pages": "common/content common/pages kvstore/rules kvstore/tiers",

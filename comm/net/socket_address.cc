@@ -59,6 +59,12 @@ int SocketAddress::port() const {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }
 
+SocketAddress SocketAddress::with_port(int port) const {
+  SocketAddress address = *this;
+  reinterpret_cast<sockaddr_in*>(&address.storage_)->sin_port = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
 socklen_t SocketAddress::size() const {
   return storage_.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }

@@ -23,6 +23,7 @@ class SocketAddress {
   const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const;
   int port() const;
+  SocketAddress with_port(int port) const;
   std::string to_string() const;
 
  private:

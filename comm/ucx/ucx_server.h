@@ -1,5 +1,5 @@
-// The server end: a listener, the lanes that share its connections, and the threads that read what
-// replies must wait for. Each lane is a thread; the first one drives the listener too.
+// The server end: lanes, each a thread with a port of its own, and the threads that read what replies
+// must wait for.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@ namespace millrace::comm {
 
 class UcxServer final : public TransportServer {
  public:
+  // The first lane takes `address`, the others those of further_addresses().
   static Result<std::unique_ptr<UcxServer>> listen(const std::shared_ptr<UcxContext>& context,
                                                    const SocketAddress& address, int num_threads,
                                                    int num_readers, Handler handler);
@@ -26,14 +27,11 @@ class UcxServer final : public TransportServer {
   UcxServer(Handler handler, int num_readers)
       : handler_(std::move(handler)), readers_(num_readers) {}
   Result<void> start(const SocketAddress& address);
-  static void on_connection(ucp_conn_request_h request, void* self);
 
   const Handler handler_;
   UcxServerCounts counts_;
   ReaderThreads readers_;
-  ucp_listener_h listener_ = nullptr;
   std::string address_;
-  size_t next_lane_ = 0;                               // on the first lane's thread
   std::vector<std::unique_ptr<UcxServerLane>> lanes_;  // last: they use all of the above
 };
 

@@ -16,6 +16,8 @@ namespace {
 // outstanding does not wait for its replies, or does not read them.
 constexpr int kMaxWaitingPerClient = 2;
 constexpr int kMaxSendsPerClient = 4;
+// Of all lanes.
+constexpr int64_t kMaxClients = 1024;
 constexpr std::chrono::seconds kShutdownLimit{2};
 
 // Nothing while the endpoint is still being set up.
@@ -40,9 +42,33 @@ Result<std::unique_ptr<UcxServerLane>> UcxServerLane::create(
   return lane;
 }
 
-void UcxServerLane::start(std::string name, std::function<void()> at_end) {
+Result<SocketAddress> UcxServerLane::listen(const SocketAddress& address) {
+  ucp_listener_params_t params{};
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.sockaddr.addr = address.data();
+  params.sockaddr.addrlen = address.size();
+  params.conn_handler.cb = &UcxServerLane::on_connection;
+  params.conn_handler.arg = this;
+  if (const auto status = ucp_listener_create(worker_->handle(), &params, &listener_);
+      status != UCS_OK) {
+    listener_ = nullptr;
+    return ucx_error(status, fmt::format("listening on {}", address.to_string()));
+  }
+  ucp_listener_attr_t attributes{};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  if (const auto status = ucp_listener_query(listener_, &attributes); status != UCS_OK) {
+    return ucx_error(status, "asking for the listener's address");
+  }
+  return SocketAddress(attributes.sockaddr);
+}
+
+UcxServerLane::~UcxServerLane() {
+  stop();
+  if (listener_ != nullptr) ucp_listener_destroy(listener_);
+}
+
+void UcxServerLane::start(std::string name) {
   name_ = std::move(name);
-  at_end_ = std::move(at_end);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -53,12 +79,17 @@ void UcxServerLane::stop() {
   thread_.join();
 }
 
-void UcxServerLane::accept(ucp_conn_request_h request) {
-  {
-    const std::lock_guard lock(arrivals_mutex_);
-    arrivals_.push_back(request);
+void UcxServerLane::on_connection(ucp_conn_request_h request, void* self) {
+  auto& lane = *static_cast<UcxServerLane*>(self);
+  if (++lane.counts_.clients <= kMaxClients) {
+    lane.arrivals_.push_back(request);
+    return;
   }
-  worker_->wake();
+  --lane.counts_.clients;
+  ++lane.counts_.failures;
+  spdlog::warn("UCX server {}: refusing a client: {} are connected, the limit", lane.name_,
+               kMaxClients);
+  ucp_listener_reject(lane.listener_, request);
 }
 
 void UcxServerLane::run() {
@@ -74,12 +105,7 @@ void UcxServerLane::run() {
 }
 
 void UcxServerLane::accept_clients() {
-  std::vector<ucp_conn_request_h> arrivals;
-  {
-    const std::lock_guard lock(arrivals_mutex_);
-    arrivals.swap(arrivals_);
-  }
-  for (const ucp_conn_request_h request : arrivals) {
+  for (const ucp_conn_request_h request : std::exchange(arrivals_, {})) {
     auto endpoint = UcxEndpoint::accept(*worker_, request);
     if (!endpoint.ok()) {
       spdlog::warn("UCX server {}: {}", name_, endpoint.error().to_string());
@@ -228,7 +254,11 @@ void UcxServerLane::drop_lost_clients() {
 }
 
 void UcxServerLane::shut_down() {
-  if (at_end_) at_end_();
+  for (const ucp_conn_request_h request : std::exchange(arrivals_, {})) {
+    ucp_listener_reject(listener_, request);
+    --counts_.clients;
+  }
+  ucp_listener_destroy(std::exchange(listener_, nullptr));
   for (auto& [key, client] : clients_) {
     client->endpoint->start_close();
     leaving_.push_back(std::move(client));

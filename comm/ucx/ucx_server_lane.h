@@ -1,10 +1,11 @@
-// One of a server's threads: a worker of its own, the connections that were given to it, and the
-// requests that come over them.
+// One of a server's threads: a worker with a listener of its own, the connections that came to it, and
+// the requests that come over them. A connection stays on the worker that it came to: UCX before 1.18
+// ends the process (ucs/async/async.c, handler->async == async) when one passes to another worker
+// while the first has an event of its socket in a queue.
 #pragma once
 
 #include <array>
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 
 #include "comm/api/transport.h"
 #include "comm/net/reader_threads.h"
+#include "comm/net/socket_address.h"
 #include "comm/ucx/ucx_endpoint.h"
 #include "comm/ucx/ucx_worker.h"
 
@@ -36,17 +38,14 @@ class UcxServerLane {
                                                        const TransportServer::Handler& handler,
                                                        ReaderThreads& readers,
                                                        UcxServerCounts& counts);
-  ~UcxServerLane() { stop(); }
+  ~UcxServerLane();
 
-  // Before start(), on the calling thread; after it, the lane's own thread alone may.
-  UcxWorker& worker() { return *worker_; }
-
-  // `name` heads what it logs. `at_end` is called on the lane's thread when it stops.
-  void start(std::string name, std::function<void()> at_end = {});
+  // Before start(). Returns the address with its port, of which 0 takes a free one.
+  Result<SocketAddress> listen(const SocketAddress& address);
+  // Accepts and answers from here on. `name` heads what it logs.
+  void start(std::string name);
   // Gives up its connections, 2 s at most, and ends the thread.
   void stop();
-  // Takes on who asks for a connection. Any thread.
-  void accept(ucp_conn_request_h request);
 
  private:
   struct Client {
@@ -88,17 +87,17 @@ class UcxServerLane {
   void drop_lost_clients();
   void shut_down();
 
+  static void on_connection(ucp_conn_request_h request, void* self);
   static ucs_status_t on_request(void* self, const void* frame, size_t frame_bytes, void* text,
                                  size_t text_bytes, const ucp_am_recv_param_t* params);
 
   const std::unique_ptr<UcxWorker> worker_;
+  ucp_listener_h listener_ = nullptr;
   const TransportServer::Handler& handler_;
   ReaderThreads& readers_;
   UcxServerCounts& counts_;
   std::string name_;
-  std::function<void()> at_end_;
 
-  std::mutex arrivals_mutex_;
   std::vector<ucp_conn_request_h> arrivals_;
   std::mutex answers_mutex_;
   std::vector<Answer> answers_;  // made by readers

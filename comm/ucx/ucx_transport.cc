@@ -1,9 +1,12 @@
 #include "comm/ucx/ucx_transport.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "comm/net/address_scheme.h"
 #include "comm/net/socket_address.h"
+#include "comm/ucx/server_ports.h"
 #include "comm/ucx/ucx_connection.h"
 #include "comm/ucx/ucx_context.h"
 #include "comm/ucx/ucx_server.h"
@@ -17,7 +20,10 @@ std::vector<std::pair<std::string, UcxTransports>> ucx_transport_names() {
 }
 
 UcxTransport::UcxTransport(UcxOptions options, std::shared_ptr<UcxContext> context)
-    : options_(options), context_(std::move(context)) {}
+    // Clients of one connection each, in processes of their own, spread as well.
+    : options_(options),
+      context_(std::move(context)),
+      next_port_(static_cast<unsigned>(::getpid())) {}
 
 Result<std::unique_ptr<UcxTransport>> UcxTransport::create(UcxOptions options) {
   MR_ASSIGN_OR_RETURN(auto context, UcxContext::create(options));
@@ -37,7 +43,8 @@ Result<std::unique_ptr<TransportConnection>> UcxTransport::connect(const std::st
                                                                    const std::string&,
                                                                    Deadline deadline) {
   MR_ASSIGN_OR_RETURN(const std::string where, without_scheme(address, kUcxScheme));
-  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(where));
+  MR_ASSIGN_OR_RETURN(const auto ports, split_ports(where));
+  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(ports[next_port_++ % ports.size()]));
   MR_ASSIGN_OR_RETURN(auto connection, UcxConnection::open(context_, target, deadline));
   // UCX takes TCP where shared memory does not reach, without a word.
   if (options_.transports == UcxTransports::kSharedMemory &&

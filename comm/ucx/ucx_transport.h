@@ -1,8 +1,9 @@
 // Transport over UCX: shared memory between processes of one host, TCP or RDMA between hosts,
 // chosen per connection. docs/adr/0003-kv-transport.md says why it is used the way it is.
 //
-// Addresses are "ucx://host:port" ("ucx://[::1]:7000" for IPv6). A host name is resolved by the system's
-// resolver, whose own time limit then applies; numeric addresses never wait.
+// Addresses are "ucx://host:port" ("ucx://[::1]:7000" for IPv6), or "ucx://host:port,port" of a server with
+// several threads, each of which has a port; connections take them in turn. A host name is resolved by
+// the system's resolver, whose own time limit then applies; numeric addresses never wait.
 //
 // Thread-safe. Connections and servers may outlive the transport.
 //
@@ -11,6 +12,7 @@
 // be unreachable for strangers (docs/adr/0013-kv-port.md).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,7 +38,7 @@ struct UcxOptions {
   // What UCX has to say goes to the default logger; else where the process, which may use UCX by
   // itself, has it.
   bool owns_log = true;
-  // That answer requests, of each server: its connections are shared out among them.
+  // That answer requests, of each server. Each listens at a port of its own.
   int server_threads = 1;
   // That make replies which take waiting for (TransportReply::later), of each server.
   int reader_threads = 4;
@@ -48,7 +50,8 @@ class UcxTransport final : public Transport {
   using Transport::connect;
   using Transport::listen;
 
-  // Port 0 takes a free one; address() of the server names it. An empty host is every interface,
+  // Port 0 takes a free one; address() of the server names it. `port` is the first thread's, the others
+  // take free ones, of UCX_TCP_PORT_RANGE if that is set. An empty host is every interface,
   // which leaves address() without a host that a client could use.
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
                                                   TransportServer::Handler handler,
@@ -62,6 +65,7 @@ class UcxTransport final : public Transport {
 
   const UcxOptions options_;
   const std::shared_ptr<UcxContext> context_;
+  std::atomic<unsigned> next_port_;  // of a server, for the next connection
 };
 
 }  // namespace millrace::comm

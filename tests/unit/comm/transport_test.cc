@@ -217,7 +217,9 @@ TEST_P(TransportContract, APortCanBeTakenAgainAtOnce) {
   serve(answer_with_pattern,
         port);  // the old server closes its connections, then the new one binds
   ASSERT_NE(server_, nullptr);
-  EXPECT_EQ(server_->address(), address);
+  // Of UCX's further threads each has a free port, behind a comma.
+  const auto first_port = [](const std::string& of) { return of.substr(0, of.find(',')); };
+  EXPECT_EQ(first_port(server_->address()), first_port(address));
   connection = connect();
   expect_pattern(*connection, 1 << 20, 2);
 }
