@@ -7,12 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "kvstore/kept/read_meter.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/pages/page_column.h"
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
-#include "kvstore/read_meter.h"
 
 namespace millrace::kvstore {
 

@@ -190,7 +190,7 @@ struct CachedPlace {
   double share_on_disk = 0;
 };
 
-// Bytes a second, of pages that are read with their checksums (kvstore/read_meter.h).
+// Bytes a second, of pages that are read with their checksums (kvstore/kept/read_meter.h).
 struct ReadRates {
   double disk = 0;
   double kept = 0;
@@ -299,7 +299,8 @@ class KvStore {
 
   // Brings pages nearer to those who will read them, a page at a time: reads ahead of readers, and
   // moves the best pages on disk into memory, where they take the places of pages worth much less. Then keeps what is
-  // remembered and not yet kept, a page in all layers and heads at a time.
+  // remembered and not yet kept, a page in all layers and heads at a time, and brings what earlier processes kept into
+  // free memory.
   // Called over and over by a thread of the owner's. Returns whether there was anything to do, at
   // `deadline` at the latest where there was not, or where the disk that pages are kept on has not answered.
   virtual bool tend(Deadline deadline) = 0;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/result.h"
-#include "kvstore/column_keeper.h"
+#include "kvstore/kept/column_keeper.h"
 #include "kvstore/pages/page_column.h"
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"

@@ -13,14 +13,15 @@
 #include <vector>
 
 #include "kvstore/cached_page_check.h"
-#include "kvstore/column_keeper.h"
+#include "kvstore/kept/column_keeper.h"
+#include "kvstore/kept/read_meter.h"
+#include "kvstore/kept/warm_up.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/page_mover.h"
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/page_table.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
-#include "kvstore/read_meter.h"
 #include "kvstore/read_path.h"
 #include "kvstore/request_table.h"
 #include "kvstore/store_room.h"
@@ -153,6 +154,7 @@ class TieredKvStore final : public KvStore {
   CachedPageCheck cache_check_;
   ColumnKeeper keeper_;
   StoreRoom room_;
+  WarmUp warm_up_;
   RequestTable requests_;
   ReadPath read_path_;
   int64_t next_sequence_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "common/aligned_buffer.h"
@@ -248,12 +249,14 @@ void PrefixArchive::touch(const PageContentKey& key, int64_t sequence) {
   let_go(*slot, /*damaged=*/false);
 }
 
-std::vector<PageContentKey> PrefixArchive::keys() const {
+std::vector<PrefixArchive::Use> PrefixArchive::by_use() const {
   const std::lock_guard lock(mutex_);
-  std::vector<PageContentKey> keys;
-  keys.reserve(columns_.size());
-  for (const auto& [key, slot] : columns_) keys.push_back(key);
-  return keys;
+  std::vector<Use> uses;
+  uses.reserve(by_use_.size());
+  for (const Slot* const slot : by_use_ | std::views::reverse) {
+    uses.push_back({slot->record.key, static_cast<int64_t>(slot->record.used - first_use_)});
+  }
+  return uses;
 }
 
 ArchiveStats PrefixArchive::stats() const {

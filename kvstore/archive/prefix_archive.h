@@ -79,8 +79,12 @@ class PrefixArchive {
   bool contains(const PageContentKey& key) const;
   // A request begins with it: the `sequence`-th of this process, later than all of earlier ones.
   void touch(const PageContentKey& key, int64_t sequence);
-  // That are there, in no order.
-  std::vector<PageContentKey> keys() const;
+  // Those that are there, by use: the last first, of these the ones nearest to the prompt's beginning.
+  struct Use {
+    PageContentKey key{};
+    int64_t sequence = 0;  // as of save(); of an earlier process below 0
+  };
+  std::vector<Use> by_use() const;
   ArchiveStats stats() const;
 
   // Called in the middle of save(), by tests that end the process there, and of load(), before each page is read, by tests

@@ -46,6 +46,11 @@ int64_t Residency::available() const {
   return std::max<int64_t>(0, slack() + moving_ + disk_growth - transit_slots_);
 }
 
+int64_t Residency::available_in_memory() const {
+  const int64_t free = pool(Tier::kDevice).free() + pool(Tier::kHost).free();
+  return std::max<int64_t>(0, std::min(available(), free - unwritten_));
+}
+
 int64_t Residency::disk_shortfall(int64_t num_pages) const {
   return std::max<int64_t>(0, num_pages + transit_slots_ - slack() - moving_);
 }

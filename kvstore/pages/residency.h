@@ -42,6 +42,8 @@ class Residency {
 
   // Reservation. available(): pages that could be reserved if the disk grew to its limit.
   int64_t available() const;
+  // Of these, pages that could be in memory, beside all that is reserved already.
+  int64_t available_in_memory() const;
   int64_t disk_shortfall(int64_t num_pages) const;  // slots the disk lacks to reserve num_pages
   void grow_disk(int64_t num_slots) { pool(Tier::kDisk).grow(num_slots); }
   // Gives up all disk slots when none is used or promised; returns whether it did.

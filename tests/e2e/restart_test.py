@@ -51,6 +51,9 @@ class RestartTest(ServiceTestCase):
         """Of these tokens all pages, in the fixture's 5 layers and 2 kv heads."""
         wait_until("kept pages", lambda: self.metric("millrace_prefix_cache_kept_pages_total") >= num_tokens // 64 * 10, PATIENCE_S)
 
+    def wait_until_restored(self, num_tokens):
+        wait_until("restored pages", lambda: self.metric("millrace_prefix_cache_restored_pages_total") >= num_tokens // 64 * 10, PATIENCE_S)
+
     def kill(self, group):
         ranks = list(self.service.ranks().values())
         for pid in [group.pid, *ranks]:
@@ -84,6 +87,18 @@ class RestartTest(ServiceTestCase):
         self.drain(group)
         self.start()
         self.decoded(self.run_prompt(cached_tokens=CACHED))
+
+    def test_prefixes_come_into_memory_before_a_prompt_asks(self):
+        group = self.start()
+        self.run_prompt(cached_tokens=0)
+        self.drain(group)
+        self.start()
+        self.wait_until_restored(CACHED)
+        # Files that are gone are not missed any more.
+        for path in glob.glob(os.path.join(self.disk, "rank-*", "*.slots")):
+            os.truncate(path, 0)
+        self.decoded(self.run_prompt(cached_tokens=CACHED))
+        self.assertEqual(self.metric("millrace_prefix_cache_corruptions_total"), 0)
 
     def test_a_rank_that_lost_its_files_ends_the_prefix_for_all(self):
         group = self.start()

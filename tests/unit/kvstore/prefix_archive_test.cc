@@ -111,6 +111,11 @@ class PrefixArchiveTest : public ::testing::Test {
       ASSERT_TRUE(save(*archive, number, number - 1).ok());
     }
   }
+  static std::vector<PageContentKey> keys_by_use(const PrefixArchive& archive) {
+    std::vector<PageContentKey> keys;
+    for (const auto& use : archive.by_use()) keys.push_back(use.key);
+    return keys;
+  }
   static std::string content(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -134,8 +139,8 @@ TEST_F(PrefixArchiveTest, TheColumnUsedLeastLatelyGoesTheDeepestOfAPromptFirst) 
   ASSERT_TRUE(save(*archive, 3, 0, 6).ok());
   archive->touch(SomeColumn(1).key, 7);
   ASSERT_TRUE(save(*archive, 4, 0, 7).ok());
-  EXPECT_THAT(archive->keys(),
-              UnorderedElementsAre(SomeColumn(1).key, SomeColumn(3).key, SomeColumn(4).key));
+  EXPECT_THAT(keys_by_use(*archive),
+              ElementsAre(SomeColumn(4).key, SomeColumn(1).key, SomeColumn(3).key));
   // Itself the first to go, it takes nobody's place.
   ASSERT_TRUE(save(*archive, 5, 9, 6).ok());
   EXPECT_FALSE(archive->contains(SomeColumn(5).key));
@@ -152,8 +157,12 @@ TEST_F(PrefixArchiveTest, OrderOfUseOutlivesTheProcessAndLaterProcessesComeLater
   const auto archive = open(3);
   ASSERT_TRUE(save(*archive, 3, 0, 0).ok());
   ASSERT_TRUE(save(*archive, 4, 0, 0).ok());
-  EXPECT_THAT(archive->keys(),
-              UnorderedElementsAre(SomeColumn(1).key, SomeColumn(3).key, SomeColumn(4).key));
+  const auto uses = archive->by_use();
+  ASSERT_EQ(uses.size(), 3u);
+  EXPECT_EQ(uses[0].sequence, 0);
+  EXPECT_EQ(uses[1].sequence, 0);
+  EXPECT_EQ(uses[2].key, SomeColumn(1).key);
+  EXPECT_EQ(uses[2].sequence, -1) << "the last of the process before";
 }
 
 TEST_F(PrefixArchiveTest, FewerSlotsKeepWhatLiesInThem) {
@@ -364,7 +373,7 @@ TEST_F(PrefixArchiveTest, APageThatCannotBeHadEndsItsColumnAlone) {
         return std::span<const std::byte>(column.pages[static_cast<size_t>(row)]);
       });
   EXPECT_EQ(failed.error().code, Errc::kCorrupt);
-  EXPECT_THAT(archive->keys(), ElementsAre(SomeColumn(1).key));
+  EXPECT_THAT(keys_by_use(*archive), ElementsAre(SomeColumn(1).key));
   ASSERT_TRUE(save(*archive, 3, 1).ok());
   EXPECT_EQ(load(*archive, 3), 1);
   EXPECT_EQ(load(*archive, 1), 0);

@@ -1,6 +1,6 @@
 // What a slow tier is believed to bring in a second.
 
-#include "kvstore/read_meter.h"
+#include "kvstore/kept/read_meter.h"
 
 #include <gtest/gtest.h>
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "kvstore/kept/read_meter.h"
 #include "kvstore/kv_store.h"
-#include "kvstore/read_meter.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
 

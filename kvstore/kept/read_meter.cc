@@ -1,4 +1,4 @@
-#include "kvstore/read_meter.h"
+#include "kvstore/kept/read_meter.h"
 
 #include <algorithm>
 #include <cmath>

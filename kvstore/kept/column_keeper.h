@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,11 +24,11 @@
 #include "kvstore/archive/archive_writer.h"
 #include "kvstore/archive/column_reading.h"
 #include "kvstore/archive/prefix_archive.h"
+#include "kvstore/kept/read_meter.h"
 #include "kvstore/pages/page_column.h"
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
-#include "kvstore/read_meter.h"
 
 namespace millrace::kvstore {
 
@@ -45,6 +46,8 @@ class ColumnKeeper {
 
   bool keeps() const { return archive_ != nullptr; }
   bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
+  // PrefixArchive::by_use; empty where there is none.
+  std::vector<PrefixArchive::Use> kept_by_use() const;
   // Under the store's lock: a column that came into the cache, to be saved.
   void remembered(const PageContentKey& key);
   // Waits for the column that is pinned to be copied, and holds off the next one: pinned ones do not give way.
@@ -58,6 +61,13 @@ class ColumnKeeper {
   // as far as there is room and time, and all of them are used. What is damaged is forgotten. Returns when `patience` is
   // over, whatever the disk does: what was read by then is there.
   void bring(std::span<const PageContentKey> keys, int64_t sequence, Duration patience);
+  // Ahead of any request: columns that the archive alone has, in their order, as far as there is room that idle ones used
+  // before `sequence` do not take, and time.
+  struct Brought {
+    int64_t num_columns = 0;
+    std::optional<Error> failure;  // of the next one
+  };
+  Brought bring_ahead(std::span<const PageContentKey> keys, int64_t sequence, Duration patience);
   // Not while a read that was left has not come back: nothing else is read then.
   bool answers() const { return num_left_->load() == 0; }
   // Zeros where there is no archive.
@@ -79,8 +89,7 @@ class ColumnKeeper {
   void tell_of_unsaved(const Error& failure);
   // Of these the ones that only the archive has, up to the first that nobody has; all are used.
   std::vector<PageContentKey> use(std::span<const PageContentKey> keys, int64_t sequence);
-  // Of `keys`, as many as come: returns how many.
-  int64_t read(std::span<const PageContentKey> keys, int64_t sequence, TimePoint until);
+  Brought read(std::span<const PageContentKey> keys, int64_t sequence, TimePoint until);
   // The next column, for which there is room; that goes where it does not come.
   Result<void> restore(ColumnReading& reading, int64_t sequence);
   Result<void> place(const ColumnReading::Column& kept, int64_t sequence);

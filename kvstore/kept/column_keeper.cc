@@ -1,4 +1,4 @@
-#include "kvstore/column_keeper.h"
+#include "kvstore/kept/column_keeper.h"
 
 #include <algorithm>
 #include <tuple>
@@ -39,6 +39,11 @@ ColumnKeeper::ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeome
 
 ArchiveStats ColumnKeeper::stats() const {
   return keeps() ? archive_->stats() : ArchiveStats();
+}
+
+std::vector<PrefixArchive::Use> ColumnKeeper::kept_by_use() const {
+  if (!keeps()) return {};
+  return archive_->by_use();
 }
 
 void ColumnKeeper::remembered(const PageContentKey& key) {
@@ -168,14 +173,21 @@ void ColumnKeeper::bring(std::span<const PageContentKey> keys, int64_t sequence,
   if (!keeps()) return;
   const auto missing = use(keys, sequence);
   if (missing.empty() || patience <= Duration::zero() || !answers()) return;
+  const auto brought = bring_ahead(missing, sequence, patience);
+  if (brought.failure) tell_of(*brought.failure);
+}
+
+ColumnKeeper::Brought ColumnKeeper::bring_ahead(std::span<const PageContentKey> keys,
+                                                int64_t sequence, Duration patience) {
   meter_.begin();
-  const int64_t num_read = read(missing, sequence, clock_.now() + patience);
-  meter_.end(num_read * archive_->stats().slot_bytes);
+  auto brought = read(keys, sequence, clock_.now() + patience);
+  meter_.end(brought.num_columns * archive_->stats().slot_bytes);
   if (!answers() && !told_.exchange(true)) {
     spdlog::warn(
         "kvstore: a read of prefixes that were kept did not return in time: none are read until it "
         "does");
   }
+  return brought;
 }
 
 std::vector<PageContentKey> ColumnKeeper::use(std::span<const PageContentKey> keys,
@@ -196,26 +208,23 @@ std::vector<PageContentKey> ColumnKeeper::use(std::span<const PageContentKey> ke
 }
 
 // Room comes first: what there is none for need not be read.
-int64_t ColumnKeeper::read(std::span<const PageContentKey> keys, int64_t sequence,
-                           TimePoint until) {
+ColumnKeeper::Brought ColumnKeeper::read(std::span<const PageContentKey> keys, int64_t sequence,
+                                         TimePoint until) {
+  Brought brought;
   auto room = reserve_(num_rows(), sequence);
-  if (!room.ok()) {
-    tell_of(room.error());
-    return 0;
-  }
+  if (!room.ok()) return {.num_columns = 0, .failure = room.error()};
   ColumnReading reading(archive_, {keys.begin(), keys.end()}, clock_, until, num_left_);
-  int64_t num_read = 0;
   while (room.ok()) {
     const auto restored = restore(reading, sequence);
     if (!restored.ok()) {
-      tell_of(restored.error());
-      return num_read;
+      brought.failure = restored.error();
+      return brought;
     }
-    if (++num_read == std::ssize(keys)) return num_read;
+    if (++brought.num_columns == std::ssize(keys)) return brought;
     room = reserve_(num_rows(), sequence);
   }
-  tell_of(room.error());
-  return num_read;
+  brought.failure = room.error();
+  return brought;
 }
 
 void ColumnKeeper::tell_of(const Error& failure) {

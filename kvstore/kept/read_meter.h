@@ -1,4 +1,5 @@
-// How fast a slow tier is read, measured whenever pages of cached prefixes are read from it and never for its own sake.
+// How fast a slow tier is read, measured whenever pages of cached prefixes are read from it, by prompts or ahead of them, and
+// never for its own sake.
 // Reads that go on at once count as one: what they bring together over the time in which there is any.
 //
 // An exponentially weighted mean over the time spent reading. What was not measured of late is believed to be faster,
