@@ -148,16 +148,17 @@ class EventStream:
 
 
 class Prefill(EventStream):
-    """A prompt that this process posted: close() cancels it while it runs. `model` may be a function that returns its name."""
+    """A prompt that this process posted: close() cancels it while it runs. `model` may be a function that returns its name.
+    `cache_salt`: any text; cached pages are shared by prompts of one salt alone."""
 
     def __init__(self, coordinator, model, token_ids, *, request_id=None, lease_ms=60000, head_plan=None, min_recall=None,
-                 deadline_ms=None, on_news=None):
+                 deadline_ms=None, cache_salt=None, on_news=None):
         self.request_id = request_id or uuid.uuid4().hex
 
         def post():
             fields = {"model": model() if callable(model) else model, "request_id": self.request_id, "stream": "true",
                       "handover": "streaming", "lease_ms": lease_ms, "head_plan": head_plan, "min_recall": min_recall,
-                      "deadline_ms": deadline_ms}
+                      "deadline_ms": deadline_ms, "cache_salt": cache_salt and hashlib.sha256(cache_salt.encode()).hexdigest()}
             query = urlencode({name: value for name, value in fields.items() if value is not None})
             return "POST", "/v1/prefill?" + query, token_bytes(token_ids)
 

@@ -176,7 +176,7 @@ class SchedulerSide:
             raise MillraceError(self._shut_why.code, self._shut_why.message)
         events = self._coordinator.prefill(self._model_name, request.prompt_token_ids, lease_ms=self._options.lease_ms,
                                            head_plan=self._options.head_plan or None, min_recall=self._options.min_recall or None,
-                                           on_news=self._news.set)
+                                           cache_salt=request.cache_salt, on_news=self._news.set)
         logger.debug("request %s is prefilled as %s", request.request_id, events.request_id)
         return _Remote(events, time.monotonic(), events.request_id)
 
