@@ -73,8 +73,9 @@ Result<void> ExpertLoader::load_separate(const std::string& prefix, LayerWeights
   using kernels::ExpertWeighting;
   const auto& config = weights_->config.experts;
   const bool mixtral = config.names == ExpertsConfig::Names::kMixtral;
+  const bool hy3 = config.names == ExpertsConfig::Names::kHy3;
   const std::string mixture = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
-  Names names{.router = mixture + "gate.weight",
+  Names names{.router = mixture + (hy3 ? "router.gate.weight" : "gate.weight"),
               .gate = mixtral ? "w1" : "gate_proj",
               .up = mixtral ? "w3" : "up_proj",
               .down = mixtral ? "w2" : "down_proj"};
@@ -83,15 +84,15 @@ Result<void> ExpertLoader::load_separate(const std::string& prefix, LayerWeights
   }
   MR_RETURN_IF_ERROR(stack(names, config.ffn_size, layer.experts));
   if (config.shared_ffn_size == 0) return {};
-  if (config.names == ExpertsConfig::Names::kGlm4) {
+  if (config.by_sigmoids) {
     const std::array corrections{int64_t{config.num_experts}};
-    MR_ASSIGN_OR_RETURN(auto correction,
-                        tensors_->find(mixture + "gate.e_score_correction_bias", corrections));
+    const char* const name = hy3 ? "expert_bias" : "gate.e_score_correction_bias";
+    MR_ASSIGN_OR_RETURN(auto correction, tensors_->find(mixture + name, corrections));
     MR_ASSIGN_OR_RETURN(
         layer.experts.correction,
         uploader_->stacked_vector(std::array{TensorSlice::whole(std::move(correction))}));
     names.router.clear();
-    names.experts = {mixture + "shared_experts."};
+    names.experts = {mixture + (hy3 ? "shared_mlp." : "shared_experts.")};
   } else {
     names.router = mixture + "shared_expert_gate.weight";
     names.experts = {mixture + "shared_expert."};

@@ -35,6 +35,9 @@ std::string facts_of(const ModelConfig& config) {
     facts += fmt::format(" local rope {} {}", config.local_rope_theta,
                          fmt::join(config.local_rope_layers, " "));
   }
+  if (!config.unrotated_layers.empty()) {
+    facts += fmt::format(" unrotated {}", fmt::join(config.unrotated_layers, " "));
+  }
   if (config.activation.limit != 0) {
     facts += fmt::format(" clamp {} {}", config.activation.alpha, config.activation.limit);
   }

@@ -117,12 +117,7 @@ void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t nu
 void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                        const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
   const auto& config = weights_->config;
-  const bool local = config.local_rope_layers.contains(layer);
-  const bool long_prompt =
-      weights_->long_inv_freq != nullptr && prompt_tokens > max_short_rope_tokens(config);
-  const float* inv_freq = local         ? weights_->local_inv_freq
-                          : long_prompt ? weights_->long_inv_freq
-                                        : weights_->inv_freq;
+  const auto rotation = weights_->rotation(layer, prompt_tokens);
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
   const int64_t width =
       int64_t{weights_->shard.num_query_heads + 2 * weights_->shard.num_kv_heads} * config.head_dim;
@@ -143,10 +138,10 @@ void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                      .num_kv_heads = weights_->shard.num_kv_heads,
                      .head_dim = config.head_dim,
                      .positions = positions,
-                     .rotary_dim = config.num_turned(),
-                     .interleaved = config.interleaved_rope,
-                     .inv_freq = inv_freq,
-                     .turn_scale = local ? 1 : rope_turn_scale(config),
+                     .rotary_dim = rotation.rotary_dim,
+                     .interleaved = rotation.interleaved,
+                     .inv_freq = rotation.inv_freq,
+                     .turn_scale = rotation.turn_scale,
                      .q_norm = w.q_norm,
                      .k_norm = w.k_norm,
                      .norm_eps = config.rms_norm_eps,

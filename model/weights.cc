@@ -82,6 +82,10 @@ class WeightLoader {
       MR_ASSIGN_OR_RETURN(weights_->local_inv_freq,
                           uploader_.vector(local_rope_inv_freq(*config_)));
     }
+    if (!config_->unrotated_layers.empty()) {
+      const std::vector<float> zeros(static_cast<size_t>(config_->num_turned() / 2));
+      MR_ASSIGN_OR_RETURN(weights_->zero_inv_freq, uploader_.vector(zeros));
+    }
     if (max_short_rope_tokens(*config_) == 0) return {};
     MR_ASSIGN_OR_RETURN(weights_->long_inv_freq,
                         uploader_.vector(rope_inv_freq(*config_, /*long_prompt=*/true)));
@@ -380,6 +384,20 @@ Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
 }
 
 }  // namespace
+
+Rotation ModelWeights::rotation(int32_t layer, int64_t prompt_tokens) const {
+  Rotation rotation{.rotary_dim = config.num_turned(), .interleaved = config.interleaved_rope};
+  if (config.unrotated_layers.contains(layer)) {
+    rotation.inv_freq = zero_inv_freq;
+  } else if (config.local_rope_layers.contains(layer)) {
+    rotation.inv_freq = local_inv_freq;
+  } else {
+    const bool is_long = long_inv_freq != nullptr && prompt_tokens > max_short_rope_tokens(config);
+    rotation.inv_freq = is_long ? long_inv_freq : inv_freq;
+    rotation.turn_scale = rope_turn_scale(config);
+  }
+  return rotation;
+}
 
 std::string arithmetic_name(const Arithmetic& arithmetic) {
   std::string name(dtype_name(arithmetic.dtype));

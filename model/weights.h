@@ -122,7 +122,18 @@ struct LayerWeights {
   ExpertWeights shared_expert;
 };
 
+// How a layer's heads turn: fields of kernels::RopeQkvParams.
+struct Rotation {
+  int32_t rotary_dim = 0;
+  bool interleaved = false;
+  const float* inv_freq = nullptr;
+  float turn_scale = 1;
+};
+
 struct ModelWeights {
+  // Of a prompt of so many tokens, and of what is generated after it.
+  Rotation rotation(int32_t layer, int64_t prompt_tokens) const;
+
   ModelConfig config;
   ShardShape shard;
   TensorParallel tp;
@@ -138,6 +149,7 @@ struct ModelWeights {
   const float* inv_freq = nullptr;        // [rotary dimension / 2]
   const float* long_inv_freq = nullptr;   // of prompts beyond max_short_rope_tokens, where others
   const float* local_inv_freq = nullptr;  // of local_rope_layers, where there are
+  const float* zero_inv_freq = nullptr;   // of unrotated_layers, where there are
 
   std::vector<kernels::DeviceBuffer> storage;
   std::vector<std::shared_ptr<const void>> host_memory;  // mapped files that views point into

@@ -40,8 +40,7 @@ const float* NextQueries::of_layer(int32_t layer, const float* hidden) {
                  .b = queries,
                  .bias = w.qkv_bias,
                  .c = kernels::dense_matrix(projected_.data(), projected, 1, width)});
-  const bool long_prompt =
-      weights_->long_inv_freq != nullptr && prompt_tokens_ > model::max_short_rope_tokens(config);
+  const auto rotation = weights_->rotation(layer, prompt_tokens_);
   device_->rope_qkv({.qkv = projected_.data(),
                      .qkv_dtype = projected,
                      .num_rows = 1,
@@ -49,9 +48,10 @@ const float* NextQueries::of_layer(int32_t layer, const float* hidden) {
                      .num_kv_heads = 0,
                      .head_dim = config.head_dim,
                      .positions = position_.as<int32_t>(),
-                     .rotary_dim = config.num_turned(),
-                     .inv_freq = long_prompt ? weights_->long_inv_freq : weights_->inv_freq,
-                     .turn_scale = model::rope_turn_scale(config),
+                     .rotary_dim = rotation.rotary_dim,
+                     .interleaved = rotation.interleaved,
+                     .inv_freq = rotation.inv_freq,
+                     .turn_scale = rotation.turn_scale,
                      .q_norm = w.q_norm,
                      .k_norm = w.k_norm,
                      .norm_eps = config.rms_norm_eps,

@@ -68,7 +68,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory,
   const bool is_single = std::filesystem::exists(single, ignored);
   if (is_single || std::filesystem::exists(index, ignored)) {
     auto checkpoint = is_single ? open_single(single) : open_indexed(directory, index);
-    if (checkpoint.ok()) checkpoint->float8_ = float8;
+    if (!checkpoint.ok()) return checkpoint;
+    checkpoint->float8_ = float8;
+    checkpoint->rename_text_model();
     return checkpoint;
   }
   return error(Errc::kNotFound,
@@ -79,7 +81,7 @@ Result<Checkpoint> Checkpoint::open_single(const std::string& path) {
   Checkpoint checkpoint;
   checkpoint.listing_ = path;
   MR_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(path));
-  for (auto& name : file->names()) checkpoint.file_of_.emplace(std::move(name), 0);
+  for (auto& name : file->names()) checkpoint.file_of_.emplace(name, Place{0, name});
   checkpoint.files_.push_back(std::move(file));
   return checkpoint;
 }
@@ -100,13 +102,24 @@ Result<Checkpoint> Checkpoint::open_indexed(const std::string& directory,
                           SafetensorsFile::open(fmt::format("{}/{}", directory, file_name)));
       checkpoint.files_.push_back(std::move(file));
     }
-    checkpoint.file_of_.emplace(tensor, place->second);
+    checkpoint.file_of_.emplace(tensor, Place{place->second, tensor});
   }
   return checkpoint;
 }
 
+void Checkpoint::rename_text_model() {
+  constexpr std::string_view kOuter = "language_model.";        // of all its tensors
+  constexpr std::string_view kInner = "model.language_model.";  // of those called model.
+  for (const auto& [name, place] : std::exchange(file_of_, {})) {
+    std::string own = name;
+    if (name.starts_with(kOuter)) own = name.substr(kOuter.size());
+    if (name.starts_with(kInner)) own = fmt::format("model.{}", name.substr(kInner.size()));
+    file_of_.emplace(std::move(own), place);
+  }
+}
+
 const std::string& Checkpoint::path_of(std::string_view name) const {
-  return files_[file_of_.find(name)->second]->file()->path();
+  return files_[file_of_.find(name)->second.file]->file()->path();
 }
 
 Result<Tensor> Checkpoint::stored(std::string_view name) const {
@@ -115,8 +128,9 @@ Result<Tensor> Checkpoint::stored(std::string_view name) const {
     return error(Errc::kNotFound, "{}: no tensor {} of type {}", listing_, quoted(name),
                  kTensorTypes);
   }
-  const auto& file = *files_[found->second];
-  MR_ASSIGN_OR_RETURN(auto tensor, file.tensor(name));
+  const auto& [index, stored_name] = found->second;
+  const auto& file = *files_[index];
+  MR_ASSIGN_OR_RETURN(auto tensor, file.tensor(stored_name));
   tensor.memory = file.file();
   return tensor;
 }
@@ -218,8 +232,8 @@ Result<void> Checkpoint::find_scales(std::string_view name, Tensor& tensor) cons
 uint64_t Checkpoint::fingerprint() const {
   constexpr std::size_t kSampleBytes = 256;
   std::string facts;
-  for (const auto& [name, file] : file_of_) {
-    const auto tensor = files_[file]->tensor(name);
+  for (const auto& [name, place] : file_of_) {
+    const auto tensor = files_[place.file]->tensor(place.name);
     if (!tensor.ok()) continue;  // of a dtype that no model here reads
     facts += fmt::format("{} {} [{}] ", name, type_name(*tensor), fmt::join(tensor->shape, ","));
     const auto bytes = tensor->bytes;

@@ -30,6 +30,9 @@ class Checkpoint final : public TensorSource {
   // matrix or of which the config says nothing; kNotFound, kInvalidArgument, kCorrupt: of its scales
   // (Float8Scales).
   Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
+  // Of a checkpoint for images and text the text model's tensors are called by the names that they would
+  // have alone: model.embed_tokens.weight is language_model.model.embed_tokens.weight there, or
+  // model.language_model.embed_tokens.weight.
   bool contains(std::string_view name) const override { return file_of_.contains(name); }
   // The same of a tensor that there is as `name`_blocks and `name`_scales; `shape` is of its elements.
   // kCorrupt: a scale beyond kMaxMxfp4Scale.
@@ -44,6 +47,7 @@ class Checkpoint final : public TensorSource {
   static Result<Checkpoint> open_indexed(const std::string& directory,
                                          const std::string& index_path);
 
+  void rename_text_model();
   // Of the file that has the tensor.
   const std::string& path_of(std::string_view name) const;
   Result<Tensor> stored(std::string_view name) const;
@@ -53,7 +57,11 @@ class Checkpoint final : public TensorSource {
   std::optional<Float8Format> float8_;
   std::string listing_;  // path of the file that says which tensors there are
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, std::size_t, std::less<>> file_of_;  // tensor name -> index into files_
+  struct Place {
+    std::size_t file = 0;  // of files_
+    std::string name;      // there
+  };
+  std::map<std::string, Place, std::less<>> file_of_;  // by tensor
 };
 
 }  // namespace millrace::model

@@ -15,6 +15,7 @@
 #include "model/config/json_text.h"
 #include "model/config/layer_windows.h"
 #include "model/config/rope_fields.h"
+#include "model/config/text_config.h"
 
 namespace millrace::model {
 
@@ -53,16 +54,28 @@ Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   return {};
 }
 
+// `assumed`: where the file does not say; 0: it must.
+template <typename T>
+Result<int32_t> count(const JsonFields& fields, std::string_view name, T assumed, int32_t max) {
+  if (assumed == 0) return fields.count(name, max);
+  return fields.count_or(name, static_cast<int32_t>(assumed), max);
+}
+
 Result<void> read_dimensions(const JsonFields& fields, const Family& family, ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(config.num_layers, fields.count("num_hidden_layers", kMaxLayers));
   MR_ASSIGN_OR_RETURN(config.hidden_size, fields.count("hidden_size", kMaxHiddenSize));
   MR_ASSIGN_OR_RETURN(config.ffn_size, fields.count("intermediate_size", kMaxFfnSize));
-  MR_ASSIGN_OR_RETURN(config.vocab_size, fields.count("vocab_size", kMaxVocabSize));
+  const auto& assumed = family.assumed;
+  MR_ASSIGN_OR_RETURN(config.vocab_size,
+                      count(fields, "vocab_size", assumed.vocab_size, kMaxVocabSize));
   MR_ASSIGN_OR_RETURN(config.max_position_embeddings,
-                      fields.count("max_position_embeddings", kMaxPositions));
-  MR_ASSIGN_OR_RETURN(config.num_query_heads, fields.count("num_attention_heads", kMaxHeads));
+                      count(fields, "max_position_embeddings", assumed.positions, kMaxPositions));
+  MR_ASSIGN_OR_RETURN(config.num_query_heads,
+                      count(fields, "num_attention_heads", assumed.num_query_heads, kMaxHeads));
+  const int32_t kv_heads =
+      assumed.num_kv_heads != 0 ? assumed.num_kv_heads : config.num_query_heads;
   MR_ASSIGN_OR_RETURN(config.num_kv_heads,
-                      fields.count_or("num_key_value_heads", config.num_query_heads, kMaxHeads));
+                      fields.count_or("num_key_value_heads", kv_heads, kMaxHeads));
   if (config.num_query_heads % config.num_kv_heads != 0) {
     return fields.invalid(
         "num_key_value_heads",
@@ -74,9 +87,9 @@ Result<void> read_dimensions(const JsonFields& fields, const Family& family, Mod
                           fmt::format("a multiple of num_attention_heads ({}) without head_dim",
                                       config.num_query_heads));
   }
-  const int32_t assumed =
+  const int32_t head_dim =
       family.head_dim != 0 ? family.head_dim : config.hidden_size / config.num_query_heads;
-  MR_ASSIGN_OR_RETURN(config.head_dim, fields.count_or("head_dim", assumed, kMaxHeadDim));
+  MR_ASSIGN_OR_RETURN(config.head_dim, fields.count_or("head_dim", head_dim, kMaxHeadDim));
   if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
     return fields.invalid(
         fields.find("head_dim") ? "head_dim" : "hidden_size",
@@ -135,6 +148,34 @@ Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
+// SmolLM3's: no_rope_layers has a 1 for each layer that turns, and without it every so manieth does
+// not.
+Result<void> read_unrotated_layers(const JsonFields& fields, const Family& family,
+                                   ModelConfig& config) {
+  if (!family.unrotated_layers) return {};
+  MR_ASSIGN_OR_RETURN(const auto slides, fields.boolean_or("use_sliding_window", false));
+  if (slides) return fields.unsupported("use_sliding_window", "false");
+  constexpr int32_t kInterval = 4;  // what Transformers assumes
+  MR_ASSIGN_OR_RETURN(const auto interval,
+                      fields.count_or("no_rope_layer_interval", kInterval, kMaxLayers));
+  const auto* turns = fields.find("no_rope_layers");
+  const auto expected = fmt::format("a list of {} times 0 or 1", config.num_layers);
+  if (turns != nullptr &&
+      (!turns->is_array() || turns->get_array().size() != static_cast<size_t>(config.num_layers))) {
+    return fields.invalid("no_rope_layers", expected);
+  }
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (turns == nullptr) {
+      if ((layer + 1) % interval == 0) config.unrotated_layers.insert(layer);
+      continue;
+    }
+    const auto& value = turns->get_array()[static_cast<size_t>(layer)];
+    if (value != 0 && value != 1) return fields.invalid("no_rope_layers", expected);
+    if (value == 0) config.unrotated_layers.insert(layer);
+  }
+  return {};
+}
+
 Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_window) {
   ModelConfig config;
   MR_ASSIGN_OR_RETURN(const auto* family, read_family(fields));
@@ -148,6 +189,7 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   }
   MR_RETURN_IF_ERROR(read_experts(fields, *family, config));
   MR_RETURN_IF_ERROR(read_rope(fields, *family, config));
+  MR_RETURN_IF_ERROR(read_unrotated_layers(fields, *family, config));
   MR_RETURN_IF_ERROR(read_layer_windows(fields, *family, has_sliding_window, config));
   MR_ASSIGN_OR_RETURN(const auto eps,
                       fields.number_or("rms_norm_eps", family->rms_norm_eps, 1e-12, 1));
@@ -200,7 +242,8 @@ std::string directory_name(const std::string& directory) {
 Result<ModelConfig> read_model_config(const std::string& directory) {
   const std::string path = directory + "/config.json";
   MR_RETURN_IF_ERROR(refuse_gguf(directory));
-  MR_ASSIGN_OR_RETURN(const auto object, read_object(path));
+  MR_ASSIGN_OR_RETURN(auto whole, read_object(path));
+  MR_ASSIGN_OR_RETURN(const auto object, text_config(std::move(whole), path));
   MR_ASSIGN_OR_RETURN(auto config,
                       read_config(JsonFields(object, path), object.contains("sliding_window")));
   const std::string generation_path = directory + "/generation_config.json";

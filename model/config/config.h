@@ -33,6 +33,7 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   double local_rope_theta = 0;  // of local_rope_layers, which no scaling stretches
   std::set<int32_t> local_rope_layers;
+  std::set<int32_t> unrotated_layers;  // whose heads do not turn
   float rms_norm_eps = 1e-5f;
   LayerNorms norms = LayerNorms::kBefore;
   float norm_offset = 0;  // added to the weights of all norms

@@ -42,6 +42,7 @@ Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
                                               {"moe_layer_freq", 1}}};
   for (const auto& [field, harmless, glm4] : kVariants) {
     if (glm4 && family.experts == Experts::kGlm4) continue;
+    if (field == "first_k_dense_replace" && family.experts == Experts::kHy3) continue;
     const auto* value = fields.find(field);
     if (value != nullptr && !is_number(*value, harmless)) {
       return fields.unsupported(field, fmt::format("{}, or no such field", harmless));
@@ -87,6 +88,28 @@ Result<void> read_layers(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
+// A shared expert of the width of so many.
+Result<void> read_shared(const JsonFields& fields, std::string_view field, ModelConfig& config) {
+  auto& experts = config.experts;
+  MR_ASSIGN_OR_RETURN(const auto num_shared, fields.count_or(field, 1, kMaxExperts));
+  const int64_t ffn_size = int64_t{num_shared} * experts.ffn_size;
+  if (ffn_size > kMaxFfnSize) {
+    return fields.invalid(
+        field, fmt::format("at most {} of {}", kMaxFfnSize / experts.ffn_size, experts.ffn_size));
+  }
+  experts.shared_ffn_size = static_cast<int32_t>(ffn_size);
+  return {};
+}
+
+Result<void> read_first_dense(const JsonFields& fields, ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(const auto count,
+                      fields.number_or("first_k_dense_replace", 1, 0, config.num_layers));
+  for (int32_t layer = 0; layer < static_cast<int32_t>(count); ++layer) {
+    config.experts.dense_layers.insert(layer);
+  }
+  return {};
+}
+
 // What GLM-4's mixtures have besides Qwen's fields: sigmoids, a factor, a shared expert of the width of
 // some, and MLPs in the first layers. The numbers are what Transformers assumes.
 Result<void> read_glm4(const JsonFields& fields, ModelConfig& config) {
@@ -96,18 +119,35 @@ Result<void> read_glm4(const JsonFields& fields, ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(experts.weights_sum_to_one, fields.boolean_or("norm_topk_prob", true));
   MR_ASSIGN_OR_RETURN(experts.weight_factor,
                       fields.number_or("routed_scaling_factor", 1, 1e-6, 1e6));
-  MR_ASSIGN_OR_RETURN(const auto num_shared, fields.count_or("n_shared_experts", 1, kMaxExperts));
-  const int64_t shared_ffn_size = int64_t{num_shared} * experts.ffn_size;
-  if (shared_ffn_size > kMaxFfnSize) {
-    return fields.invalid(
-        "n_shared_experts",
-        fmt::format("at most {} of {}", kMaxFfnSize / experts.ffn_size, experts.ffn_size));
+  MR_RETURN_IF_ERROR(read_shared(fields, "n_shared_experts", config));
+  return read_first_dense(fields, config);
+}
+
+// Hy3's: the same, by other names, and layers one by one.
+Result<void> read_hy3(const JsonFields& fields, ModelConfig& config) {
+  auto& experts = config.experts;
+  experts.names = ExpertsConfig::Names::kHy3;
+  experts.by_sigmoids = true;
+  experts.weights_sum_to_one = true;
+  for (const char* always :
+       {"qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"}) {
+    MR_ASSIGN_OR_RETURN(const auto is_so, fields.boolean_or(always, true));
+    if (!is_so) return fields.unsupported(always, "true");
   }
-  experts.shared_ffn_size = static_cast<int32_t>(shared_ffn_size);
-  MR_ASSIGN_OR_RETURN(const auto num_dense,
-                      fields.number_or("first_k_dense_replace", 1, 0, config.num_layers));
-  for (int32_t layer = 0; layer < static_cast<int32_t>(num_dense); ++layer) {
-    experts.dense_layers.insert(layer);
+  MR_ASSIGN_OR_RETURN(experts.weight_factor,
+                      fields.number_or("router_scaling_factor", 2.826, 1e-6, 1e6));
+  MR_RETURN_IF_ERROR(read_shared(fields, "num_shared_experts", config));
+  const auto* types = fields.find("mlp_layer_types");
+  if (types == nullptr) return read_first_dense(fields, config);
+  const auto expected =
+      fmt::format("\"dense\" or \"sparse\" for each of {} layers", config.num_layers);
+  if (!types->is_array() || types->get_array().size() != static_cast<size_t>(config.num_layers)) {
+    return fields.invalid("mlp_layer_types", expected);
+  }
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const auto& type = types->get_array()[static_cast<size_t>(layer)];
+    if (type != "dense" && type != "sparse") return fields.unsupported("mlp_layer_types", expected);
+    if (type == "dense") experts.dense_layers.insert(layer);
   }
   return {};
 }
@@ -138,6 +178,7 @@ Result<void> read_experts(const JsonFields& fields, const Family& family, ModelC
   }
   MR_ASSIGN_OR_RETURN(experts.ffn_size, fields.count("moe_intermediate_size", kMaxFfnSize));
   if (family.experts == Experts::kGlm4) return read_glm4(fields, config);
+  if (family.experts == Experts::kHy3) return read_hy3(fields, config);
   MR_ASSIGN_OR_RETURN(experts.weights_sum_to_one, fields.boolean_or("norm_topk_prob", false));
   if (family.shared_expert) {
     MR_ASSIGN_OR_RETURN(experts.shared_ffn_size,

@@ -17,6 +17,8 @@ struct ExpertsConfig {
     kGptOss,
     // As kQwen, mlp.gate.e_score_correction_bias, and mlp.shared_experts, which has no gate.
     kGlm4,
+    // The same as mlp.router.gate, mlp.experts, mlp.expert_bias, mlp.shared_mlp.
+    kHy3,
   };
 
   int32_t num_experts = 0;  // 0: all layers have an MLP
@@ -35,8 +37,8 @@ struct ExpertsConfig {
 // What config.json calls an expert's width.
 inline std::string_view expert_width_field(const ExpertsConfig& experts) {
   using Names = ExpertsConfig::Names;
-  const bool own_field = experts.names == Names::kQwen || experts.names == Names::kGlm4;
-  return own_field ? "moe_intermediate_size" : "intermediate_size";
+  const bool mlp_field = experts.names == Names::kMixtral || experts.names == Names::kGptOss;
+  return mlp_field ? "intermediate_size" : "moe_intermediate_size";
 }
 
 }  // namespace millrace::model

@@ -24,7 +24,13 @@ struct Family {
   };
 
   // Whose fields and tensor names a mixture of experts in place of the MLP has.
-  enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4 };
+  enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4, kHy3 };
+
+  // What Transformers assumes where a file does not say; 0: it must.
+  struct Assumed {
+    int32_t num_query_heads = 0, num_kv_heads = 0, vocab_size = 0;
+    int64_t positions = 0;
+  };
 
   std::string_view architecture;
   LayerNorms norms = LayerNorms::kBefore;
@@ -48,12 +54,14 @@ struct Family {
   double rope_theta = 10000;      // what Transformers assumes
   bool assumes_scaling = false;   // rope_scaling, where the file has none: refused
   double local_rope_theta = 0;    // the same, of layers with a window; 0: no other
+  bool unrotated_layers = false;  // as no_rope_layers says
   Experts experts = Experts::kNone;
   bool shared_expert = false;  // and an MLP beside them that all tokens go through
   Windows windows = Windows::kNone;
   int32_t sliding_window = 4096;  // what Transformers assumes
   int32_t window_pattern = 0;     // the same
   double rms_norm_eps = 1e-6;     // what Transformers assumes when the file does not say
+  Assumed assumed;
 };
 
 // kUnsupported names those there are.

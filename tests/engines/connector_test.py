@@ -8,6 +8,7 @@ import math
 import threading
 import types
 import unittest
+import urllib.parse
 from unittest import mock
 
 import torch
@@ -132,6 +133,7 @@ class Offers(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.server.asked.append(f"POST {self.path.partition('?')[0]}")
+        self.server.fields = dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
         self.rfile.read(int(self.headers["Content-Length"]))
         self.answer(503, {"error": {"type": "unavailable", "message": "no group"}})
 
@@ -150,7 +152,7 @@ class Offers(http.server.BaseHTTPRequestHandler):
 
 
 class OfferTest(unittest.TestCase):
-    def asked(self, **offer):
+    def asked(self, cache_salt=None, **offer):
         """What the coordinator with this model was asked for one prompt, and why that is vLLM's in the end."""
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Offers)
         server.offer, server.asked = {"id": "fixture", "num_layers": 5, "dtype": "bfloat16", "vocab_size": 2048, **offer}, []
@@ -160,11 +162,13 @@ class OfferTest(unittest.TestCase):
         side._say = mock.Mock()
         try:
             request, promised = prompt_request(), (None, False)
+            request.cache_salt = cache_salt
             while promised[0] is None:
                 promised = side.num_matched_tokens(request, 0)
                 if request.request_id in side._remotes:
                     side._remotes[request.request_id].events.ended.wait(60)
             self.assertEqual(promised, (0, False))
+            self.fields = getattr(server, "fields", None)
             return server.asked, side._say.call_args.args[2]
         finally:
             side.close()
@@ -181,6 +185,14 @@ class OfferTest(unittest.TestCase):
 
     def test_one_of_the_same_gets_it(self):
         self.assertEqual(self.asked(), (["GET /v1/models", "POST /v1/prefill"], "unavailable: no group"))
+        self.assertNotIn("cache_salt", self.fields)
+
+    def test_prompts_of_one_salt_alone_share_cached_pages(self):
+        self.asked(cache_salt="tenant Ä")  # any text: sent in a form that the coordinator takes
+        one = self.fields["cache_salt"]
+        self.assertRegex(one, "^[0-9a-f]{64}$")
+        self.asked(cache_salt="tenant B")
+        self.assertNotEqual(self.fields["cache_salt"], one)
 
 
 class OwnCacheTest(unittest.TestCase):

@@ -72,6 +72,10 @@ MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.sel
 GLM4 = {"num_hidden_layers": 2, "attention_bias": True, **rope(partial_rotary_factor=0.5, rope_type="default")}
 GLM4_MOE = {**GLM4, "use_qk_norm": True, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 2,
             "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.75}
+# Sigmoids, an MLP in layer 0; a layer without a rotary embedding between two with one.
+HY3 = {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1, "moe_intermediate_size": 16,
+       "router_scaling_factor": 1.75}
+SMOLLM3 = {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": False, **rope(rope_type="default")}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "num_key_value_heads": 2}
 MIXTRAL = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 4}
 
@@ -94,6 +98,12 @@ MODELS = {
     "glm4-moe": ("Glm4Moe", GLM4_MOE),  # layer 0 has an MLP
     "gpt-oss": ("GptOss", GPT_OSS),
     "gpt-oss-mxfp4": ("GptOss", GPT_OSS),  # its experts' weights in 4 bits
+    "hy3": ("HYV3", HY3),
+    "seed-oss": ("SeedOss", {"num_hidden_layers": 2, "attention_bias": True, "attention_dropout": 0.0, "residual_dropout": 0.0}),
+    "smollm3": ("SmolLM3", SMOLLM3),
+    # The text model within one for images and text.
+    "gemma3-images": ("Gemma3", GEMMA3),
+    "mistral3-images": ("Mistral", {"num_hidden_layers": 2, "sliding_window": None}),
     "longrope": ("Phi3", {**PHI3, "original_max_position_embeddings": 256, **rope(**LONGROPE)}),
     # Layer 1 has an MLP; the others' weights are of a softmax over the chosen two.
     "qwen3moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1]}),
@@ -105,6 +115,9 @@ MODELS = {
     "mixtral": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 2}),
     "mixtral-all": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 4}),
 }
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+WITH_IMAGES = {"gemma3-images": ("Gemma3", {"vision_config": VISION, "mm_tokens_per_image": 1}),
+               "mistral3-images": ("Mistral3", {"vision_config": {**VISION, "model_type": "pixtral"}, "tie_word_embeddings": False})}
 ADDS_ONE = {"gemma3_text"}  # to the weights of its norms
 TEXT_CONFIGS = {"Gemma3": "Gemma3TextConfig"}  # others are called FamilyConfig
 SKEWED = {"qwen2moe-skewed"}
@@ -117,18 +130,19 @@ SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2}  # of those that the n
 def randomise(model, seed):
     """Weights that make every part matter: scores of a few nats, norms and biases that are not 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
+    config = model.config.get_text_config()
     with torch.no_grad():
         corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias")]
         for name, weight in sorted([*model.named_parameters(), *corrections]):
             noise = torch.randn(weight.shape, generator=generator)
             if name.endswith("norm.weight"):
-                weight.copy_((0 if model.config.model_type in ADDS_ONE else 1) + 0.2 * noise)
+                weight.copy_((0 if config.model_type in ADDS_ONE else 1) + 0.2 * noise)
             elif name.endswith("sinks"):
                 weight.copy_(4 + 2 * noise)  # about what the keys of a window sum to
             elif weight.dim() == 1:
                 weight.copy_(0.3 * noise)
             elif "embed_tokens" in name:
-                weight.copy_(noise * (0.05 if model.config.tie_word_embeddings else 1))  # else a row would predict itself
+                weight.copy_(noise * (0.05 if config.tie_word_embeddings else 1))  # else a row would predict itself
             else:
                 gain = 2 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "gate.weight", "router")) else 1
                 weight.copy_(noise * gain / weight.shape[-1] ** 0.5)
@@ -247,7 +261,7 @@ def top_logits(row):
 
 
 def golden(name, model, ids, rng, max_tokens):
-    config = model.config
+    config = model.config.get_text_config()
     routers = watch_routers(model)
     with torch.no_grad():
         out = model(torch.tensor([ids]), use_cache=True, past_key_values=transformers.DynamicCache())
@@ -278,7 +292,10 @@ def make(name):
     seed = SEEDS.get(name, sum(name.encode()))
     shape = {**SHAPE, **changes}
     config = getattr(transformers, TEXT_CONFIGS.get(family, family + "Config"))(**{field: value for field, value in shape.items() if value != "none"})
-    model = getattr(transformers, family + "ForCausalLM")(config).float().eval()
+    if name in WITH_IMAGES:
+        family, around = WITH_IMAGES[name]
+        config = getattr(transformers, family + "Config")(text_config=config.to_dict(), **around)
+    model = getattr(transformers, family + ("ForConditionalGeneration" if name in WITH_IMAGES else "ForCausalLM"))(config).float().eval()
     randomise(model, seed)
     if name in SKEWED:
         skew(model)

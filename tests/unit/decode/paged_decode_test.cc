@@ -244,7 +244,7 @@ TEST(WindowedDecode, GivesTransformersTokens) {
 
 // Scaled embeddings, norms after a half and sinks, on the decode node's side.
 TEST(ArchitectureDecode, GivesTransformersTokens) {
-  for (const char* name : {"gemma3", "glm4", "gpt-oss", "gpt-oss-mxfp4"}) {
+  for (const char* name : {"gemma3", "glm4", "gpt-oss", "gpt-oss-mxfp4", "smollm3"}) {
     expect_golden_tokens(name, [](const DecodeReport&, AttentionMode, size_t) {});
   }
 }

@@ -94,7 +94,7 @@ TEST(Gemma3Config, LayersWithAWindowTurnByAnotherTheta) {
 }
 
 TEST(Gemma3Config, RefusesWhatIsNotComputedHere) {
-  expect_refused(kGemma3, R"({"architectures": ["Gemma3ForConditionalGeneration"]})",
+  expect_refused(kGemma3, R"({"architectures": ["Gemma3nForConditionalGeneration"]})",
                  "architectures", "Gemma3ForCausalLM");
   expect_refused(kGemma3, R"({"architectures": ["Gemma2ForCausalLM"]})", "architectures",
                  "Gemma3ForCausalLM");
@@ -222,6 +222,139 @@ TEST(Glm4MoeConfig, RefusesWhatIsNotComputedHere) {
   expect_refused(kGlm4Moe, R"({"n_group": 8})", "n_group = 8", "1");
   expect_refused(kGlm4Moe, R"({"topk_group": 4})", "topk_group = 4", "1");
   expect_refused(kGlm4Moe, R"({"hidden_act": "gelu"})", "hidden_act", "silu");
+}
+
+// Of a Hy3, with fewer layers.
+constexpr std::string_view kHy3 = R"({
+  "architectures": ["HYV3ForCausalLM"], "attention_bias": false, "head_dim": 128,
+  "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 13312,
+  "max_position_embeddings": 131072, "mlp_bias": false, "moe_intermediate_size": 1536,
+  "num_attention_heads": 64, "num_experts": 192, "num_experts_per_tok": 8, "num_hidden_layers": 4,
+  "num_key_value_heads": 8, "num_shared_experts": 1, "rms_norm_eps": 1e-05,
+  "rope_parameters": {"rope_type": "default", "rope_theta": 11158840.0},
+  "router_scaling_factor": 2.826, "tie_word_embeddings": false, "vocab_size": 120832})";
+
+TEST(Hy3Config, HasItsParts) {
+  const auto config = load(kHy3);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_EQ(config->experts, (ExpertsConfig{.num_experts = 192,
+                                            .experts_per_token = 8,
+                                            .ffn_size = 1536,
+                                            .weights_sum_to_one = true,
+                                            .by_sigmoids = true,
+                                            .weight_factor = 2.826,
+                                            .shared_ffn_size = 1536,
+                                            .dense_layers = {0},
+                                            .names = ExpertsConfig::Names::kHy3}));
+  const auto named =
+      load(changed(kHy3, R"({"mlp_layer_types": ["sparse", "dense", "sparse", "dense"]})"));
+  EXPECT_THAT(named->experts.dense_layers, ElementsAre(1, 3));
+  EXPECT_THAT(load(changed(kHy3, R"({"first_k_dense_replace": 2})"))->experts.dense_layers,
+              ElementsAre(0, 1));
+}
+
+TEST(Hy3Config, RefusesWhatIsNotComputedHere) {
+  expect_refused(kHy3, R"({"route_norm": false})", "route_norm = false", "true");
+  expect_refused(kHy3, R"({"moe_router_use_sigmoid": false})", "moe_router_use_sigmoid", "true");
+  expect_refused(kHy3, R"({"mlp_layer_types": ["sparse", "dense", "linear", "dense"]})",
+                 "mlp_layer_types", "\"sparse\"");
+  EXPECT_EQ(load(changed(kHy3, R"({"mlp_layer_types": ["sparse"]})")).error().code,
+            Errc::kInvalidArgument);
+}
+
+constexpr std::string_view kSeedOss = R"({
+  "architectures": ["SeedOssForCausalLM"], "attention_bias": true, "attention_out_bias": false,
+  "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 27648,
+  "max_position_embeddings": 524288, "mlp_bias": false, "num_attention_heads": 80,
+  "num_hidden_layers": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+  "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0, "tie_word_embeddings": false,
+  "vocab_size": 155136})";
+
+TEST(SeedOssConfig, HasItsParts) {
+  const auto config = load(kSeedOss);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_TRUE(load(changed(kSeedOss, R"({"attention_bias": "absent"})"))->qkv_bias);
+  EXPECT_EQ(config->head_dim, 128);
+  EXPECT_EQ(config->max_position_embeddings, 524288);
+  EXPECT_EQ(config->rope_theta, 1e7);
+}
+
+constexpr std::string_view kSmolLm3 = R"({
+  "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "hidden_act": "silu",
+  "hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 65536,
+  "max_window_layers": 28, "no_rope_layer_interval": 4, "num_attention_heads": 16,
+  "num_hidden_layers": 9, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0,
+  "sliding_window": null, "use_sliding_window": false, "vocab_size": 128256})";
+
+TEST(SmolLm3Config, SomeLayersDoNotTurn) {
+  const auto config = load(kSmolLm3);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->tied_embeddings);  // without the field
+  EXPECT_THAT(config->unrotated_layers, ElementsAre(3, 7));
+  const auto named = load(changed(kSmolLm3, R"({"no_rope_layers": [1, 0, 1, 1, 1, 1, 1, 1, 0]})"));
+  EXPECT_THAT(named->unrotated_layers, ElementsAre(1, 8));
+  for (const char* none : {R"({"no_rope_layers": [1, 0]})", R"({"no_rope_layers": 4})",
+                           R"({"no_rope_layers": [1, 2, 1, 1, 1, 1, 1, 1, 0]})"}) {
+    EXPECT_EQ(load(changed(kSmolLm3, none)).error().code, Errc::kInvalidArgument) << none;
+  }
+  expect_refused(kSmolLm3, R"({"use_sliding_window": true})", "use_sliding_window", "false");
+}
+
+// Of a Gemma 3 of 4B: what text_config leaves out is Transformers' to know.
+constexpr std::string_view kGemma3WithImages = R"({
+  "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+  "image_token_index": 262144, "text_config": {"hidden_size": 2560, "intermediate_size": 10240,
+      "model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": 1024,
+      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}},
+  "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27}})";
+
+TEST(TextConfig, IsTheTextModelOfOneForImages) {
+  const auto config = load(kGemma3WithImages);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->architecture, "Gemma3ForCausalLM");
+  EXPECT_EQ(config->num_layers, 7);
+  EXPECT_EQ(config->num_query_heads, 8);
+  EXPECT_EQ(config->num_kv_heads, 4);
+  EXPECT_EQ(config->head_dim, 256);
+  EXPECT_EQ(config->vocab_size, 262208);
+  EXPECT_EQ(config->max_position_embeddings, 131072);
+  EXPECT_TRUE(config->tied_embeddings);
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(1, 106));
+  EXPECT_THAT(config->layer_windows, ElementsAre(1024, 1024, 1024, 1024, 1024, 0, 1024));
+}
+
+// Of a Mistral Small 3.1.
+constexpr std::string_view kMistral3 = R"({
+  "architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"head_dim": 128,
+      "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 32768,
+      "max_position_embeddings": 131072, "model_type": "mistral", "num_attention_heads": 32,
+      "num_hidden_layers": 40, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+      "rope_theta": 1000000000.0, "sliding_window": null, "vocab_size": 131072},
+  "vision_config": {"hidden_size": 1024}})";
+
+TEST(TextConfig, OfMistralSmall) {
+  const auto config = load(kMistral3);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->architecture, "MistralForCausalLM");
+  EXPECT_EQ(config->hidden_size, 5120);
+  EXPECT_FALSE(config->tied_embeddings);
+  EXPECT_THAT(config->layer_windows, IsEmpty());
+  EXPECT_FALSE(config->float8);
+  EXPECT_TRUE(load(changed(kMistral3, R"({"quantization_config": {"quant_method": "fp8",
+      "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}})"))
+                  ->float8);
+}
+
+TEST(TextConfig, ThatIsAnotherModelIsRefused) {
+  const auto other = load(changed(kMistral3, R"({"text_config": {"model_type": "ministral3"}})"));
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code, Errc::kUnsupported);
+  EXPECT_THAT(other.error().message, HasSubstr("text_config.model_type = \"ministral3\""));
+  for (const char* none : {R"({"text_config": "absent"})", R"({"text_config": [1]})"}) {
+    EXPECT_EQ(load(changed(kMistral3, none)).error().code, Errc::kInvalidArgument) << none;
+  }
 }
 
 }  // namespace

@@ -323,7 +323,7 @@ TEST_P(ArchitecturePrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ArchitecturePrefixTest,
-                         testing::Values("gemma3", "glm4", "glm4-moe", "gpt-oss"),
+                         testing::Values("gemma3", "glm4", "glm4-moe", "gpt-oss", "smollm3"),
                          [](const auto& model) {
                            std::string name = model.param;
                            std::ranges::replace(name, '-', '_');

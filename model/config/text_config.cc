@@ -1,0 +1,54 @@
+#include "model/config/text_config.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/value.hpp>
+#include <string_view>
+#include <utility>
+
+#include "model/config/json_fields.h"
+
+namespace millrace::model {
+
+namespace {
+
+// An architecture for images and text, the model_type of its text_config, and what that is.
+struct Wrapped {
+  std::string_view architecture, model_type, text_architecture;
+};
+constexpr std::array kWrapped = {
+    Wrapped{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
+    Wrapped{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
+};
+
+// Empty where there is not one of them.
+std::string_view architecture_of(const boost::json::object& config) {
+  const auto* names = config.if_contains("architectures");
+  if (names == nullptr || !names->is_array() || names->get_array().size() != 1) return {};
+  const auto* name = names->get_array()[0].if_string();
+  return name == nullptr ? std::string_view() : std::string_view(*name);
+}
+
+}  // namespace
+
+Result<boost::json::object> text_config(boost::json::object config, const std::string& path) {
+  const auto* wrapped =
+      std::ranges::find(kWrapped, architecture_of(config), &Wrapped::architecture);
+  if (wrapped == kWrapped.end()) return config;
+  MR_ASSIGN_OR_RETURN(const auto fields, JsonFields(config, path).object("text_config"));
+  MR_ASSIGN_OR_RETURN(const auto type, fields.string_or("model_type", wrapped->model_type));
+  if (type != wrapped->model_type) {
+    return fields.unsupported("model_type", fmt::format("\"{}\"", wrapped->model_type));
+  }
+  boost::json::object text = std::move(config["text_config"].get_object());
+  text["architectures"] = boost::json::array{wrapped->text_architecture};
+  for (const char* around : {"quantization_config", "eos_token_id"}) {
+    const auto* value = config.if_contains(around);
+    const auto* own = text.if_contains(around);
+    if (value != nullptr && (own == nullptr || own->is_null())) text[around] = *value;
+  }
+  return text;
+}
+
+}  // namespace millrace::model
