@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -13,36 +12,17 @@
 #include "kernels/ref/operations.h"
 #include "tests/support/compare.h"
 #include "tests/support/random_data.h"
-#include "tests/unit/kernels/float8_mixture.h"
 #include "tests/unit/kernels/naive_operations.h"
 #include "tests/unit/kernels_cuda/device_array.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
+#include "tests/unit/kernels_cuda/mixture_shapes.h"
 
 namespace millrace::kernels::cuda {
 namespace {
 
 using test::as_good_as_naive;
 using test::float32_rounding;
-
-struct Shape {
-  int64_t rows, hidden, width;
-  int32_t num_experts, experts_per_row;
-};
-
-struct Choices {
-  std::vector<int32_t> experts;
-  std::vector<float> weights;
-};
-
-// RouteParams::correction, factor and bias.
-struct Correction {
-  std::vector<float> of_experts;
-  float factor = 1;
-  std::vector<float> bias;
-};
-
-// Rows of a are 8 elements apart.
-constexpr int64_t kPadding = 8;
+using Shape = MixtureShape;
 
 // The operands of a mixture, in host memory.
 struct Mixture {
@@ -154,55 +134,6 @@ struct Mixture {
 
 class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
  protected:
-  static std::vector<uint16_t> rows_of(const Shape& shape) {
-    return test::narrow_bits(test::random_normals(1, shape.rows * (shape.hidden + kPadding)),
-                             GetParam());
-  }
-  static ConstMatrix matrix(const Shape& shape, const void* data) {
-    return {data, GetParam(), shape.rows, shape.hidden, shape.hidden + kPadding};
-  }
-  static RouteParams route_params(const Shape& shape, const ConstMatrix& a, const float* router,
-                                  ExpertWeighting weighting, int32_t* experts, float* weights) {
-    return {.a = a,
-            .router = router,
-            .num_experts = shape.num_experts,
-            .experts_per_row = shape.experts_per_row,
-            .weighting = weighting,
-            .experts = experts,
-            .weights = weights};
-  }
-  static Choices reference_choices(const Shape& shape, const std::vector<uint16_t>& a,
-                                   const std::vector<float>& router, ExpertWeighting weighting,
-                                   const Correction& correction = {}) {
-    const auto count = static_cast<size_t>(shape.rows * shape.experts_per_row);
-    Choices choices{std::vector<int32_t>(count), std::vector<float>(count)};
-    auto params = route_params(shape, matrix(shape, a.data()), router.data(), weighting,
-                               choices.experts.data(), choices.weights.data());
-    if (!correction.of_experts.empty()) params.correction = correction.of_experts.data();
-    if (!correction.bias.empty()) params.bias = correction.bias.data();
-    params.factor = correction.factor;
-    ref::route(params);
-    return choices;
-  }
-  Choices computed_choices(const Shape& shape, const std::vector<uint16_t>& a,
-                           const std::vector<float>& router, ExpertWeighting weighting,
-                           const Correction& correction = {}) {
-    const DeviceArray<uint16_t> device_a(a);
-    const DeviceArray<float> device_router(router), of_experts(correction.of_experts),
-        bias(correction.bias);
-    DeviceArray<int32_t> experts(shape.rows * shape.experts_per_row);
-    DeviceArray<float> weights(shape.rows * shape.experts_per_row);
-    auto params = route_params(shape, matrix(shape, device_a.data()), device_router.data(),
-                               weighting, experts.data(), weights.data());
-    if (!correction.of_experts.empty()) params.correction = of_experts.data();
-    if (!correction.bias.empty()) params.bias = bias.data();
-    params.factor = correction.factor;
-    run([&](Context& context) { route(params, context); });
-    EXPECT_TRUE(experts.guards_intact());
-    EXPECT_TRUE(weights.guards_intact());
-    return {experts.values(), weights.values()};
-  }
-
   // Of the first `rows` rows, or of all.
   std::vector<float> computed_mixture(const Mixture& mixture, bool accumulate, int64_t rows = 0) {
     Shape shape = mixture.shape;
@@ -250,161 +181,6 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
 };
 MR_INSTANTIATE_NARROW(ExpertsTest);
 
-TEST_P(ExpertsTest, ChoosesAndWeighsAsTheReference) {
-  for (const Shape& shape :
-       {Shape{33, 72, 0, 9, 3}, Shape{5, 2048, 0, 128, 8}, Shape{7, 64, 0, 4, 4},
-        Shape{3, 16, 0, 1, 1}, Shape{300, 256, 0, 8, 1}, Shape{9, 16384, 0, 40, 2}}) {
-    const auto a = rows_of(shape);
-    const auto router = test::random_normals(2, shape.num_experts * shape.hidden,
-                                             2 / std::sqrt(static_cast<float>(shape.hidden)));
-    for (const auto weighting : {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax,
-                                 ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
-      SCOPED_TRACE(
-          fmt::format("{} experts, weighting {}", shape.num_experts, static_cast<int>(weighting)));
-      const auto expected = reference_choices(shape, a, router, weighting);
-      const auto computed = computed_choices(shape, a, router, weighting);
-      EXPECT_EQ(computed.experts, expected.experts);
-      // Logits of about 2, summed in float32 in another order: 2^-24 sqrt(hidden) of each, and as
-      // much of the weight.
-      const double tolerance = std::sqrt(static_cast<double>(shape.hidden)) * 1e-6;
-      for (size_t i = 0; i < expected.weights.size(); ++i) {
-        ASSERT_NEAR(computed.weights[i], expected.weights[i], tolerance) << i;
-      }
-    }
-  }
-}
-
-// GLM-4.5's: the correction decides who is chosen, and has no part in the weights.
-TEST_P(ExpertsTest, ACorrectionIsOfTheChoiceAlone) {
-  // The last has rows of 32 kB, of which fewer than 8 fit into shared memory.
-  for (const Shape& shape : {Shape{33, 72, 0, 9, 3}, Shape{5, 2048, 0, 160, 8},
-                             Shape{7, 64, 0, 4, 4}, Shape{9, 16384, 0, 40, 2}}) {
-    const auto a = rows_of(shape);
-    const auto router = test::random_normals(2, shape.num_experts * shape.hidden,
-                                             2 / std::sqrt(static_cast<float>(shape.hidden)));
-    const Correction correction{test::random_normals(3, shape.num_experts, 0.5F), 1.75F};
-    for (const auto weighting : {ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
-      SCOPED_TRACE(
-          fmt::format("{} experts, weighting {}", shape.num_experts, static_cast<int>(weighting)));
-      const auto expected = reference_choices(shape, a, router, weighting, correction);
-      EXPECT_NE(expected.experts, reference_choices(shape, a, router, weighting).experts);
-      const auto computed = computed_choices(shape, a, router, weighting, correction);
-      EXPECT_EQ(computed.experts, expected.experts);
-      // As above, times the factor.
-      const double tolerance = std::sqrt(static_cast<double>(shape.hidden)) * 1.75e-6;
-      for (size_t i = 0; i < expected.weights.size(); ++i) {
-        ASSERT_NEAR(computed.weights[i], expected.weights[i], tolerance) << i;
-      }
-    }
-  }
-}
-
-TEST_P(ExpertsTest, AFactorIsOfAllWeights) {
-  const Shape shape{33, 72, 0, 9, 3};
-  const auto a = rows_of(shape);
-  const auto router = test::random_normals(2, shape.num_experts * shape.hidden, 0.25F);
-  for (const auto weighting : {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax,
-                               ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
-    SCOPED_TRACE(static_cast<int>(weighting));
-    const auto plain = computed_choices(shape, a, router, weighting);
-    const auto twice = computed_choices(shape, a, router, weighting, {.factor = 2});
-    EXPECT_EQ(twice.experts, plain.experts);
-    for (size_t i = 0; i < plain.weights.size(); ++i) {
-      EXPECT_EQ(twice.weights[i], 2 * plain.weights[i]) << i;
-    }
-  }
-}
-
-// gpt-oss's: the bias is of the logits, and so of choice and weights.
-TEST_P(ExpertsTest, ABiasIsOfTheLogits) {
-  for (const Shape& shape : {Shape{33, 72, 0, 9, 3}, Shape{5, 2880, 0, 128, 4},
-                             Shape{7, 64, 0, 4, 4}, Shape{9, 16384, 0, 40, 2}}) {
-    const auto a = rows_of(shape);
-    const auto router = test::random_normals(2, shape.num_experts * shape.hidden,
-                                             2 / std::sqrt(static_cast<float>(shape.hidden)));
-    const Correction bias{.of_experts = {}, .bias = test::random_normals(3, shape.num_experts, 2)};
-    for (const auto weighting : {ExpertWeighting::kSoftmax, ExpertWeighting::kChosenSoftmax,
-                                 ExpertWeighting::kSigmoid, ExpertWeighting::kChosenSigmoid}) {
-      SCOPED_TRACE(
-          fmt::format("{} experts, weighting {}", shape.num_experts, static_cast<int>(weighting)));
-      const auto expected = reference_choices(shape, a, router, weighting, bias);
-      EXPECT_NE(expected.experts, reference_choices(shape, a, router, weighting).experts);
-      const auto computed = computed_choices(shape, a, router, weighting, bias);
-      EXPECT_EQ(computed.experts, expected.experts);
-      // As without one.
-      const double tolerance = std::sqrt(static_cast<double>(shape.hidden)) * 1e-6;
-      for (size_t i = 0; i < expected.weights.size(); ++i) {
-        ASSERT_NEAR(computed.weights[i], expected.weights[i], tolerance) << i;
-      }
-    }
-  }
-}
-
-// Sigmoids of 0 in float32: no division by it, and the correction still chooses.
-TEST_P(ExpertsTest, SigmoidsThatVanishGiveWeightsOfZero) {
-  const Shape shape{2, 16, 0, 6, 2};
-  const std::vector<float> ones(static_cast<size_t>(shape.rows * (shape.hidden + kPadding)), 1);
-  const std::vector<float> router(static_cast<size_t>(shape.num_experts * shape.hidden), -20.0F);
-  const auto computed =
-      computed_choices(shape, test::narrow_bits(ones, GetParam()), router,
-                       ExpertWeighting::kChosenSigmoid, {.of_experts = {0, 1, 0, 0, 2, 0}});
-  EXPECT_EQ(computed.experts, (std::vector{4, 1, 4, 1}));
-  for (const float weight : computed.weights) EXPECT_EQ(weight, 0.0F);
-}
-
-TEST_P(ExpertsTest, OfEqualLogitsTakesTheLowerIndex) {
-  const Shape shape{4, 16, 0, 70, 3};
-  const std::vector<float> router(static_cast<size_t>(shape.num_experts * shape.hidden), 0.5F);
-  const auto computed =
-      computed_choices(shape, rows_of(shape), router, ExpertWeighting::kChosenSoftmax);
-  for (size_t i = 0; i < computed.experts.size(); ++i) {
-    EXPECT_EQ(computed.experts[i], static_cast<int32_t>(i % 3));
-    EXPECT_EQ(computed.weights[i], 1.0F / 3);
-  }
-}
-
-TEST_P(ExpertsTest, ARowsChoiceDoesNotDependOnTheRowsBesideIt) {
-  const Shape shape{200, 304, 0, 16, 4};
-  const auto a = rows_of(shape);
-  const auto router = test::random_normals(2, shape.num_experts * shape.hidden, 0.1F);
-  const auto all = computed_choices(shape, a, router, ExpertWeighting::kSoftmax);
-  for (const int64_t row : {0, 77, 199}) {
-    Shape one_row = shape;
-    one_row.rows = 1;
-    const auto first = a.begin() + row * (shape.hidden + kPadding);
-    const auto one = computed_choices(one_row, {first, first + shape.hidden + kPadding}, router,
-                                      ExpertWeighting::kSoftmax);
-    for (size_t n = 0; n < 4; ++n) {
-      EXPECT_EQ(one.experts[n], all.experts[static_cast<size_t>(row * 4) + n]);
-      EXPECT_EQ(one.weights[n], all.weights[static_cast<size_t>(row * 4) + n]);
-    }
-  }
-}
-
-TEST_P(ExpertsTest, LogitsThatAreNoNumbersChooseExpertsThatExist) {
-  const Shape shape{2, 16, 0, 5, 3};
-  auto a = rows_of(shape);
-  const auto nan = std::vector<float>{std::numeric_limits<float>::quiet_NaN()};
-  a[3] = test::narrow_bits(nan, GetParam()).front();
-  const auto router = test::random_normals(2, shape.num_experts * shape.hidden);
-  const auto computed = computed_choices(shape, a, router, ExpertWeighting::kSoftmax);
-  EXPECT_EQ(std::vector(computed.experts.begin(), computed.experts.begin() + 3),
-            (std::vector{0, 1, 2}));
-  EXPECT_TRUE(std::isnan(computed.weights[0]));
-  EXPECT_FALSE(std::isnan(computed.weights[3]));
-}
-
-// Experts of a row: the first ones from a start that moves on, so that some are nobody's.
-std::vector<int32_t> spread(const Shape& shape, int32_t used) {
-  std::vector<int32_t> experts;
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    for (int32_t n = 0; n < shape.experts_per_row; ++n) {
-      experts.push_back(static_cast<int32_t>((row * row + n) % used));
-    }
-  }
-  return experts;
-}
-
 TEST_P(ExpertsTest, MixturesMatchTheReference) {
   for (const bool accumulate : {false, true}) {
     const Shape even{200, 64, 48, 6, 2};
@@ -426,21 +202,6 @@ TEST_P(ExpertsTest, AllRowsMayChooseOneExpert) {
   expect_mixture(many_tiles, std::vector<int32_t>(2600, 1), true);
   const Shape only_one{300, 64, 264, 1, 1};
   expect_mixture(only_one, std::vector<int32_t>(300, 0), false);
-}
-
-// Experts of a row each: so many rows choose the first one, and so on, the rows of all by turns.
-std::vector<int32_t> by_counts(std::vector<int32_t> counts) {
-  std::vector<int32_t> experts;
-  for (bool some = true; some;) {
-    some = false;
-    for (size_t expert = 0; expert < counts.size(); ++expert) {
-      if (counts[expert] == 0) continue;
-      --counts[expert];
-      experts.push_back(static_cast<int32_t>(expert));
-      some = true;
-    }
-  }
-  return experts;
 }
 
 TEST_P(ExpertsTest, MatchTheReferenceAtTheBordersOfTiles) {
@@ -525,118 +286,6 @@ TEST_P(ExpertsTest, NoRowsAreNoWork) {
   run([&](Context& context) {
     experts(mixture.params(0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false),
             context);
-  });
-}
-
-// Of 8-bit floats.
-class Float8ExpertsTest : public GpuCase {
- protected:
-  // Of the first `rows` rows, or of all.
-  std::vector<float> computed_mixture(test::Float8Mixture& mixture, bool accumulate,
-                                      int64_t rows = 0) {
-    const auto& shape = mixture.shape;
-    if (rows == 0) rows = shape.rows;
-    const int64_t scratch_rows =
-        expert_scratch_rows(rows, shape.num_experts, shape.experts_per_row, kExpertRowStep);
-    const DeviceArray<Float8> a(mixture.a.codes), gate_up(mixture.gate_up.codes),
-        down(mixture.down.codes);
-    const DeviceArray<float> a_scales(mixture.a.scales), gate_up_scales(mixture.gate_up.scales),
-        down_scales(mixture.down.scales), weights(mixture.weights);
-    const DeviceArray<int32_t> experts_of_rows(mixture.experts);
-    DeviceArray<uint16_t> gathered(scratch_rows * shape.hidden);
-    DeviceArray<uint16_t> activated(scratch_rows * shape.width);
-    DeviceArray<Float8> quantized(scratch_rows * shape.width);
-    DeviceArray<float> row_scales(scratch_rows);
-    DeviceArray<float> out(
-        std::vector<float>(mixture.before.begin(), mixture.before.begin() + rows * shape.hidden));
-    auto params = mixture.params(rows, DType::kBFloat16, out.data(), accumulate);
-    params.a.data = a.data();
-    params.a.scales = a_scales.data();
-    params.gate_up = mixture.gate_up.view_of(gate_up.data(), gate_up_scales.data());
-    params.down = mixture.down.view_of(down.data(), down_scales.data());
-    params.experts = experts_of_rows.data();
-    params.weights = weights.data();
-    params.gathered = gathered.data();
-    params.activated = activated.data();
-    params.quantized = quantized.data();
-    params.row_scales = row_scales.data();
-    run([&](Context& context) { float8_experts(params, context); });
-    EXPECT_TRUE(out.guards_intact() && gathered.guards_intact() && activated.guards_intact() &&
-                quantized.guards_intact() && row_scales.guards_intact());
-    return out.values();
-  }
-
-  // The tensor cores lose up to 2^-13 of the largest of a step's products (float8_case.h), by which
-  // some in a hundred of the numbers between the products become another bfloat16, up to 2^-7 off.
-  // Each of these is another code in one case of ten; where it is a row's largest, its scale moves
-  // and one in ten of the row's codes. Another code is an eighth of a number off at most: with p of
-  // the codes, 0.09 sqrt(p) of the sum in the mean square, 0.01 for p = 1.2 %. Twice that. What an
-  // expert gives is rounded to bfloat16, 2^-9 at most. One wrong scale of 50 would be 0.05.
-  void expect_mixture(const Shape& s, const std::vector<int32_t>& experts, bool accumulate) {
-    SCOPED_TRACE(fmt::format("{} rows of {}, {} experts of {}, {} a row, accumulate {}", s.rows,
-                             s.hidden, s.num_experts, s.width, s.experts_per_row, accumulate));
-    test::Float8Mixture mixture({s.rows, s.hidden, s.width, s.num_experts, s.experts_per_row},
-                                experts);
-    const auto values = computed_mixture(mixture, accumulate);
-    EXPECT_LT(test::relative_error(values, mixture.reference(DType::kBFloat16, accumulate)), 0.02);
-    EXPECT_TRUE(test::bitwise_equal(computed_mixture(mixture, accumulate), values));
-  }
-};
-
-TEST_F(Float8ExpertsTest, MatchTheReference) {
-  for (const bool accumulate : {false, true}) {
-    const Shape even{200, 64, 48, 6, 2};
-    expect_mixture(even, spread(even, 6), accumulate);
-    const Shape some_idle{70, 80, 144, 16, 3};
-    expect_mixture(some_idle, spread(some_idle, 5), accumulate);
-    const Shape one{1, 128, 64, 8, 8};
-    expect_mixture(one, spread(one, 8), accumulate);
-  }
-  const Shape only_one{300, 64, 272, 1, 1};
-  expect_mixture(only_one, std::vector<int32_t>(300, 0), true);
-}
-
-TEST_F(Float8ExpertsTest, MatchTheReferenceAtTheBordersOfTiles) {
-  const auto experts = by_counts({0, 1, 127, 128, 129, 0, 257, 384, 2, 0});
-  const auto rows = std::ssize(experts);
-  for (const bool accumulate : {false, true}) {
-    expect_mixture({rows, 80, 144, 10, 1}, experts, accumulate);
-  }
-  expect_mixture({rows, 256, 128, 10, 1}, experts, false);
-  expect_mixture({rows, 528, 208, 10, 1}, experts, false);
-  expect_mixture({rows, 272, 384, 10, 1}, experts, false);
-}
-
-TEST_F(Float8ExpertsTest, MatchTheReferenceWhereClustersTakeSeveralTiles) {
-  const Shape shape{500, 144, 272, 128, 8};
-  expect_mixture(shape, spread(shape, 128), false);
-}
-
-// Widths held in registers in two ways, and one read twice.
-TEST_F(Float8ExpertsTest, MatchTheReferenceAtWidthsOfModels) {
-  for (const int64_t width : {768, 4112, 16400}) {
-    const Shape shape{9, 32, width, 2, 1};
-    expect_mixture(shape, spread(shape, 2), false);
-  }
-}
-
-TEST_F(Float8ExpertsTest, ARowsSumDoesNotDependOnTheRowsBesideIt) {
-  const Shape s{1300, 144, 272, 16, 4};
-  test::Float8Mixture mixture({s.rows, s.hidden, s.width, s.num_experts, s.experts_per_row},
-                              spread(s, 16));
-  for (const bool accumulate : {false, true}) {
-    const auto all = computed_mixture(mixture, accumulate);
-    for (const int64_t rows : {1, 7, 130, 900}) {
-      const auto some = computed_mixture(mixture, accumulate, rows);
-      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << rows;
-    }
-  }
-}
-
-TEST_F(Float8ExpertsTest, NoRowsAreNoWork) {
-  test::Float8Mixture mixture({0, 64, 64, 4, 2}, {});
-  run([&](Context& context) {
-    float8_experts(mixture.params(0, DType::kBFloat16, nullptr, false), context);
   });
 }
 
