@@ -1,6 +1,9 @@
 // Rounding to int8 as AdaptiveParams defines it.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -18,13 +21,24 @@ struct Int8Steps {
 };
 
 inline Int8Steps int8_steps(const float* values, int64_t count) {
-  float largest = 0;
-  bool finite = true;
-  for (int64_t i = 0; i < count; ++i) {
-    const float magnitude = values[i] < 0 ? -values[i] : values[i];
-    finite &= magnitude <= std::numeric_limits<float>::max();
-    largest = magnitude > largest ? magnitude : largest;
+  // In lanes, which compilers turn into vectors; one chain of comparisons took a sixth of a prompt behind
+  // a long cached prefix. A value that is not finite times 0 is no number, and stays none in a sum.
+  constexpr int64_t kLanes = 16;
+  std::array<float, kLanes> maxima{}, zeros{};
+  const auto take = [&](int64_t lane, float value) {
+    const float magnitude = std::fabs(value);
+    maxima[static_cast<size_t>(lane)] = magnitude > maxima[static_cast<size_t>(lane)]
+                                            ? magnitude
+                                            : maxima[static_cast<size_t>(lane)];
+    zeros[static_cast<size_t>(lane)] += value * 0.0F;
+  };
+  int64_t first = 0;
+  for (; first + kLanes <= count; first += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) take(lane, values[first + lane]);
   }
+  for (int64_t lane = 0; first + lane < count; ++lane) take(lane, values[first + lane]);
+  const float largest = *std::ranges::max_element(maxima);
+  const bool finite = std::ranges::all_of(zeros, [](float zero) { return zero == 0; });
   if (!finite) return {.step = std::numeric_limits<float>::quiet_NaN()};
   return {.step = largest / 127.0F, .inverse = largest > 0 ? 127.0F / largest : 0.0F};
 }

@@ -1,6 +1,7 @@
 #include "kernels/cpu/estimation/adaptive/key_pages.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/dtype.h"
 #include "common/units.h"
@@ -52,11 +53,18 @@ void KeyPages::set_page(int64_t page, const float* keys, int64_t num_keys,
   steps_[static_cast<size_t>(page)] = steps.step;
   int8_t* bytes = keys_.data() + page * kScanKeys * dim_;
   int32_t* sums = sums_.data() + page * kScanKeys;
+  std::vector<int8_t> row(static_cast<size_t>(dim_));
   for (int64_t key = 0; key < num_keys; ++key) {
+    const float* values = residuals.data() + key * dim_;
+    int32_t sum = 0;
     for (int64_t d = 0; d < dim_; ++d) {
-      const int8_t byte = steps.round(residuals[static_cast<size_t>(key * dim_ + d)]);
-      bytes[scan_offset(key, d)] = byte;
-      sums[key] += byte;
+      const int8_t byte = steps.round(values[d]);
+      row[static_cast<size_t>(d)] = byte;
+      sum += byte;
+    }
+    sums[key] = sum;
+    for (int64_t d = 0; d < dim_; d += kScanChannels) {
+      std::memcpy(bytes + scan_offset(key, d), row.data() + d, kScanChannels);
     }
   }
 }

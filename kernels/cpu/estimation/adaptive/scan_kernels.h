@@ -13,10 +13,11 @@ namespace millrace::kernels::cpu {
 // Keys of a page, as many as kPageTokens, in the order of the products: for each four channels the
 // four bytes of every key, [dim / 4, kScanKeys, 4].
 inline constexpr int64_t kScanKeys = 64;
+inline constexpr int64_t kScanChannels = 4;
 
 // Where channel d of a key lies within its page.
 inline constexpr int64_t scan_offset(int64_t key, int64_t d) {
-  return (d / 4 * kScanKeys + key) * 4 + d % 4;
+  return (d / kScanChannels * kScanKeys + key) * kScanChannels + d % kScanChannels;
 }
 
 // One page against rows of [dim] int8; dim is a multiple of 4.
