@@ -117,16 +117,42 @@ float quantize_row(const TensorSlice& slice, int64_t row, Float8* out) {
   return quantize_float8(values.data(), slice.num_cols, out);
 }
 
-// All as wide as the first.
-int64_t num_rows_of(std::span<const TensorSlice> slices) {
-  int64_t num_rows = 0;
-  for (const auto& slice : slices) {
-    MR_CHECK(slice.num_cols == slices.front().num_cols, "{} columns below {}", slice.num_cols,
-             slices.front().num_cols);
-    num_rows += slice.num_rows;
+// Slices one below the other, all as wide as the first.
+class Stack {
+ public:
+  explicit Stack(std::span<const TensorSlice> slices) : slices_(slices) {
+    for (const auto& slice : slices) {
+      MR_CHECK(slice.num_cols == num_cols(), "{} columns below {}", slice.num_cols, num_cols());
+      first_rows_.push_back(num_rows_);
+      num_rows_ += slice.num_rows;
+    }
   }
-  return num_rows;
-}
+
+  int64_t num_rows() const { return num_rows_; }
+  int64_t num_cols() const { return slices_.front().num_cols; }
+
+  // use(slice, its first row, rows) of each slice that has some of the rows [first, first + count), in
+  // their order.
+  template <typename Use>
+  Result<void> for_each_slice(int64_t first, int64_t count, const Use& use) const {
+    auto next = std::ranges::upper_bound(first_rows_, first) - first_rows_.begin() - 1;
+    while (count > 0) {
+      const auto& slice = slices_[static_cast<size_t>(next)];
+      const int64_t row = first - first_rows_[static_cast<size_t>(next)];
+      const int64_t rows = std::min(count, slice.num_rows - row);
+      MR_RETURN_IF_ERROR(use(slice, row, rows));
+      first += rows;
+      count -= rows;
+      ++next;
+    }
+    return {};
+  }
+
+ private:
+  std::span<const TensorSlice> slices_;
+  std::vector<int64_t> first_rows_;
+  int64_t num_rows_ = 0;
+};
 
 // Calls use(first row, number of rows) for blocks of rows in ascending order, on `num_threads`
 // threads, each with a `use` that make_use() gave it. No block begins after one failed; of several
@@ -224,15 +250,25 @@ const std::byte* TensorSlice::row_data(int64_t row) const {
 
 Result<kernels::ConstMatrix> WeightUploader::stack(std::span<const TensorSlice> slices,
                                                    DType dtype) {
-  const int64_t num_cols = slices.front().num_cols;
-  const int64_t num_rows = num_rows_of(slices);
-  MR_ASSIGN_OR_RETURN(auto buffer, device_->allocate(num_rows * num_cols * dtype_bytes(dtype)));
-  const auto matrix =
-      kernels::dense_matrix(std::as_const(buffer).data(), dtype, num_rows, num_cols);
-  auto* destination = buffer.as<std::byte>();
-  for (const auto& slice : slices) {
-    MR_RETURN_IF_ERROR(upload(slice, dtype, destination));
-    destination += slice.num_rows * num_cols * dtype_bytes(dtype);
+  const Stack stacked(slices);
+  const int64_t row_bytes = stacked.num_cols() * dtype_bytes(dtype);
+  MR_ASSIGN_OR_RETURN(auto buffer, device_->allocate(stacked.num_rows() * row_bytes));
+  const auto matrix = kernels::dense_matrix(std::as_const(buffer).data(), dtype, stacked.num_rows(),
+                                            stacked.num_cols());
+  const auto is_copied = [dtype](const TensorSlice& slice) {
+    return !slice.tensor.float8 && slice.tensor.dtype == dtype && slice.contiguous();
+  };
+  if (std::ranges::all_of(slices, is_copied)) {
+    MR_RETURN_IF_ERROR(copy(slices, row_bytes, buffer.as<std::byte>()));
+  } else {
+    const auto convert = [&](int64_t first, int64_t count, std::byte* out) {
+      return stacked.for_each_slice(first, count,
+                                    [&](const TensorSlice& slice, int64_t row, int64_t rows) {
+                                      auto* const to = std::exchange(out, out + rows * row_bytes);
+                                      return convert_rows(slice, row, rows, dtype, to);
+                                    });
+    };
+    MR_RETURN_IF_ERROR(upload_rows(stacked.num_rows(), row_bytes, buffer.as<std::byte>(), convert));
   }
   storage_->push_back(std::move(buffer));
   return kernels::ConstMatrix(matrix);
@@ -262,16 +298,14 @@ kernels::ConstMatrix WeightUploader::in_place(const TensorSlice& slice, DType dt
                                slice.num_cols);
 }
 
-Result<void> WeightUploader::upload(const TensorSlice& slice, DType dtype, std::byte* destination) {
-  const int64_t row_bytes = slice.num_cols * dtype_bytes(dtype);
-  if (!slice.tensor.float8 && slice.tensor.dtype == dtype && slice.contiguous()) {
+Result<void> WeightUploader::copy(std::span<const TensorSlice> slices, int64_t row_bytes,
+                                  std::byte* destination) {
+  for (const auto& slice : slices) {
     device_->copy(destination, slice.row_data(0), slice.num_rows * row_bytes);
-    return device_->synchronize(Deadline::after(kCopyTimeout));
+    MR_RETURN_IF_ERROR(device_->synchronize(Deadline::after(kCopyTimeout)));
+    destination += slice.num_rows * row_bytes;
   }
-  return upload_rows(slice.num_rows, row_bytes, destination,
-                     [&](int64_t row, int64_t count, std::byte* out) {
-                       return convert_rows(slice, row, count, dtype, out);
-                     });
+  return {};
 }
 
 template <typename Convert>
@@ -302,24 +336,22 @@ Result<void> WeightUploader::upload_rows(int64_t num_rows, int64_t row_bytes,
 
 Result<kernels::ConstFloat8Matrix> WeightUploader::stack_float8(
     std::span<const TensorSlice> slices) {
-  const int64_t num_cols = slices.front().num_cols;
-  const int64_t num_rows = num_rows_of(slices);
+  const Stack stacked(slices);
+  const int64_t num_rows = stacked.num_rows(), num_cols = stacked.num_cols();
   MR_ASSIGN_OR_RETURN(auto codes, device_->allocate(num_rows * num_cols));
   std::vector<float> scales(static_cast<size_t>(num_rows));
-  int64_t first = 0;
-  for (const auto& slice : slices) {
-    const auto quantize = [&](int64_t row, int64_t count, std::byte* out) -> Result<void> {
-      auto* to = reinterpret_cast<Float8*>(out);
-      for (int64_t i = 0; i < count; ++i) {
-        scales[static_cast<size_t>(first + row + i)] =
-            quantize_row(slice, row + i, to + i * num_cols);
-      }
-      return {};
-    };
-    MR_RETURN_IF_ERROR(
-        upload_rows(slice.num_rows, num_cols, codes.as<std::byte>() + first * num_cols, quantize));
-    first += slice.num_rows;
-  }
+  const auto quantize = [&](int64_t first, int64_t count, std::byte* out) {
+    auto* to = reinterpret_cast<Float8*>(out);
+    float* scale = scales.data() + first;
+    return stacked.for_each_slice(
+        first, count, [&](const TensorSlice& slice, int64_t row, int64_t rows) -> Result<void> {
+          for (int64_t i = row; i < row + rows; ++i, to += num_cols) {
+            *scale++ = quantize_row(slice, i, to);
+          }
+          return {};
+        });
+  };
+  MR_RETURN_IF_ERROR(upload_rows(num_rows, num_cols, codes.as<std::byte>(), quantize));
   MR_ASSIGN_OR_RETURN(const float* device_scales, vector(scales));
   const kernels::ConstFloat8Matrix matrix{.data = codes.as<Float8>(),
                                           .scales = device_scales,

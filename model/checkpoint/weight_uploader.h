@@ -64,9 +64,11 @@ class WeightUploader {
   kernels::ConstMatrix in_place(const TensorSlice& slice, DType dtype) const;
 
  private:
-  Result<void> upload(const TensorSlice& slice, DType dtype, std::byte* destination);
+  // Of rows that lie in the file as they are to be.
+  Result<void> copy(std::span<const TensorSlice> slices, int64_t row_bytes, std::byte* destination);
   // Blocks of rows, one behind the other at `destination`: converted there where the host can write
-  // it, else copied. convert(row, count, to) is called by several threads, for other rows each.
+  // it, else copied. convert(row, count, to) is called by several threads, for other rows each. Threads
+  // and their memory are made once a call: of 128 experts at a time, not of each.
   template <typename Convert>
   Result<void> upload_rows(int64_t num_rows, int64_t row_bytes, std::byte* destination,
                            const Convert& convert);
