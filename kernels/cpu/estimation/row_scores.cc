@@ -16,8 +16,15 @@ RowScores::RowScores(std::span<const int64_t> positions, const KvSlab& kv, int32
 
 void RowScores::score(int64_t first_key, int64_t num_keys, ScoreTile& tile) const {
   const float* keys = keys_.rows(first_key, num_keys, tile.keys.data());
-  kernels_.multiply(keys, num_keys, head_dim_, queries_.panels(),
-                    PanelMatrix::panels_of(kScoreRows), tile.scores.data(), kScoreRows);
+  const int64_t num_rows = std::ssize(positions_);
+  kernels_.multiply(keys, num_keys, head_dim_, queries_.panels(), PanelMatrix::panels_of(num_rows),
+                    tile.scores.data(), kScoreRows);
+  if (const int64_t lanes = PanelMatrix::padded(num_rows); lanes < kScoreRows) {
+    for (int64_t k = 0; k < num_keys; ++k) {
+      std::fill(tile.scores.begin() + k * kScoreRows + lanes,
+                tile.scores.begin() + (k + 1) * kScoreRows, 0.0F);
+    }
+  }
   size_t rows_before = 0;
   for (int64_t k = 0; k < num_keys; ++k) {
     while (rows_before < positions_.size() && positions_[rows_before] < first_key + k) {
@@ -27,9 +34,8 @@ void RowScores::score(int64_t first_key, int64_t num_keys, ScoreTile& tile) cons
                 -std::numeric_limits<float>::infinity());
     if (window_ == 0) continue;
     const auto last_row = std::ranges::lower_bound(positions_, first_key + k + window_);
-    const auto num_rows = last_row - positions_.begin();
-    std::fill(tile.scores.begin() + k * kScoreRows + num_rows,
-              tile.scores.begin() + k * kScoreRows + std::ssize(positions_),
+    std::fill(tile.scores.begin() + k * kScoreRows + (last_row - positions_.begin()),
+              tile.scores.begin() + k * kScoreRows + num_rows,
               -std::numeric_limits<float>::infinity());
   }
 }
