@@ -1,12 +1,12 @@
 """Turns text into token ids and back for one model, for the program that started it.
 
-    python3 millrace_tokenizer.py DIRECTORY MEMORY_BYTES PARENT_PID
+    python3 millrace_tokenizer.py DIRECTORY MEMORY_BYTES PARENT_PID text|chat
 
-DIRECTORY holds a Hugging Face tokenizer.json. Standard input is one end of a socket: requests come in and replies go out as frames
+DIRECTORY holds a Hugging Face tokenizer.json; for `chat` also the model's chat template. Standard input is one end of a socket: requests come in and replies go out as frames
 (frame.h), one at a time. The first frame out says whether the tokenizer could be loaded. What a text does to the library ends this process
 at worst, whose parent starts another.
 
-Needs the package tokenizers (PyPI); with Python's standard library otherwise.
+Needs the package tokenizers (PyPI), for `chat` transformers and jinja2 as well; with Python's standard library otherwise.
 """
 import sys
 
@@ -198,15 +198,103 @@ class ModelTokenizer:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in own)
 
 
+def text_of_content(content):
+    """A message's content as templates take it: parts that are text are lines of one, as vLLM has it for them."""
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            raise Refused("invalid_argument", f"a message has content of type {kind!r:.80}; supported is text")
+    return "\n".join(texts)
+
+
+def arguments_of(call):
+    """A tool call with its arguments as an object, which clients send as text and templates read as what it says."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except ValueError as why:
+        raise Refused("invalid_argument", f"the arguments of a tool call are no JSON: {why}") from why
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def message_of(message):
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise Refused("invalid_argument", "each of 'messages' must be an object with a 'role'")
+    message = dict(message)
+    if "content" in message:
+        message["content"] = text_of_content(message["content"])
+    if isinstance(message.get("tool_calls"), list):
+        message["tool_calls"] = [arguments_of(call) for call in message["tool_calls"]]
+    return message
+
+
+class ChatTemplate:
+    """The model's own, rendered by transformers as it renders it."""
+    # Of apply_chat_template: not for clients to set by chat_template_kwargs.
+    OWN = {"conversation", "messages", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message",
+           "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+
+    def __init__(self, directory):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+        # Where it is installed transformers imports it: six seconds and 370 MiB in place of two and 80, and it wants to write files.
+        sys.modules["torch"] = None
+        try:
+            import jinja2  # noqa: F401: transformers renders with it, and says so late
+            import transformers
+        except ImportError as why:
+            raise Refused("unsupported", f"{sys.executable} cannot render chat templates ({why}): install transformers and jinja2 there with "
+                          "'pip install transformers jinja2', or name another Python") from why
+        try:
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        except Exception as why:
+            raise Refused("corrupt", f"{directory}: {type(why).__name__}: {why}") from why
+        if not self._tokenizer.chat_template:
+            raise Refused("unsupported", f"{directory} has no chat template, in tokenizer_config.json or chat_template.jinja")
+        self.library = f"transformers {transformers.__version__}"
+
+    def render(self, fields):
+        """The prompt of the body of a chat completion, as text."""
+        messages = fields.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise Refused("invalid_argument", "'messages' must be a list of at least one message")
+        more = fields.get("chat_template_kwargs") or {}
+        if not isinstance(more, dict) or self.OWN & more.keys():
+            raise Refused("invalid_argument", f"'chat_template_kwargs' must be an object without any of {', '.join(sorted(self.OWN))}")
+        given = {"add_generation_prompt": True, "continue_final_message": False, **{name: fields[name] for name in (
+            "add_generation_prompt", "continue_final_message", "tools", "documents", "reasoning_effort") if fields.get(name) is not None}}
+        if "reasoning_effort" in given and "enable_thinking" not in more:
+            given["enable_thinking"] = given["reasoning_effort"] != "none"
+        try:
+            return self._tokenizer.apply_chat_template([message_of(message) for message in messages], tokenize=False, **{**more, **given})
+        except Refused:
+            raise
+        except Exception as why:  # templates say so what they do not take
+            raise Refused("invalid_argument", f"the chat template: {type(why).__name__}: {why}") from why
+
+
 def ids_of(body):
     ids = array.array("i")
     ids.frombytes(body)
     return ids.tolist()
 
 
-def answer(tokenizer, header, body):
+def answer(tokenizer, template, header, body):
     """(header, body) of the reply."""
     wanted = header["do"]
+    if wanted == "chat":
+        text = template.render(json.loads(body.decode()))
+        # A template writes special tokens itself.
+        return {}, array.array("i", tokenizer.encode(text, header["add_special_tokens"])).tobytes()
     if wanted == "encode":
         try:
             text = body.decode()
@@ -220,10 +308,10 @@ def answer(tokenizer, header, body):
     raise Refused("internal", f"unknown request {wanted!r}")
 
 
-def serve(connection, tokenizer):
+def serve(connection, tokenizer, template):
     while (request := connection.receive()) is not None:
         try:
-            reply = answer(tokenizer, *request)
+            reply = answer(tokenizer, template, *request)
         except Refused as why:
             reply = {"error": {"code": why.code, "message": str(why)}}, b""
         except MemoryError:
@@ -235,16 +323,18 @@ def serve(connection, tokenizer):
 
 
 def main():
-    directory, memory_bytes, parent_pid = sys.argv[1:]
+    directory, memory_bytes, parent_pid, takes = sys.argv[1:]
     confine(int(memory_bytes), int(parent_pid))
     connection = Connection(socket.socket(fileno=0))
     try:
         tokenizer = ModelTokenizer(directory)
+        template = ChatTemplate(directory) if takes == "chat" else None
     except Refused as why:
         connection.send({"error": {"code": why.code, "message": str(why)}})
         return
-    connection.send({"num_ids": tokenizer.num_ids, "library": tokenizer.library})
-    serve(connection, tokenizer)
+    libraries = [part.library for part in (tokenizer, template) if part is not None]
+    connection.send({"num_ids": tokenizer.num_ids, "library": ", ".join(libraries)})
+    serve(connection, tokenizer, template)
 
 
 if __name__ == "__main__":

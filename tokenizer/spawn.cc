@@ -98,8 +98,9 @@ Result<pid_t> spawn_tokenizer(const ProcessOptions& options, int socket) {
   const std::string parent = std::to_string(::getpid());
   std::string program = options.python;
   std::string path = fmt::format("/dev/fd/{}", kScriptDescriptor);
-  std::array<std::string, 5> words = {program, path, options.directory, memory, parent};
-  std::array<char*, 6> arguments{};
+  const std::string takes = options.chat ? "chat" : "text";
+  std::array<std::string, 6> words = {program, path, options.directory, memory, parent, takes};
+  std::array<char*, 7> arguments{};
   for (size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();
   const Attributes attributes;
   const Actions actions(input.get(), script.get());

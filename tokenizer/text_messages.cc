@@ -32,6 +32,11 @@ Frame encode_request(std::string text, bool add_special_tokens) {
   return {.header = json::serialize(header), .body = std::move(text)};
 }
 
+Frame chat_request(std::string body, bool add_special_tokens) {
+  const json::object header{{"do", "chat"}, {"add_special_tokens", add_special_tokens}};
+  return {.header = json::serialize(header), .body = std::move(body)};
+}
+
 Result<std::vector<int32_t>> encoded_ids(const Frame& reply, int64_t num_ids) {
   MR_RETURN_IF_ERROR(read_header(reply));
   if (reply.body.size() % sizeof(int32_t) != 0) return not_as_expected(reply);

@@ -19,7 +19,9 @@ inline constexpr int64_t kMaxTextBytes = 16ll << 20;
 inline constexpr size_t kContextTokens = 8;
 
 Frame encode_request(std::string text, bool add_special_tokens);
-// kCorrupt where an id is not below `num_ids`.
+// `body`: a chat completion's, whose messages the model's chat template makes a text of.
+Frame chat_request(std::string body, bool add_special_tokens);
+// Of either. kCorrupt where an id is not below `num_ids`.
 Result<std::vector<int32_t>> encoded_ids(const Frame& reply, int64_t num_ids);
 
 // What tokens add to the text of those before them.

@@ -302,6 +302,10 @@ const std::string& Tokenizer::library() const {
   return impl_->library;
 }
 
+bool Tokenizer::renders_chats() const {
+  return impl_->options.process.chat;
+}
+
 const std::string& Tokenizer::directory() const {
   return impl_->options.process.directory;
 }

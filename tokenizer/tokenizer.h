@@ -56,6 +56,8 @@ class Tokenizer {
   int64_t num_ids() const;
   const std::string& library() const;
   const std::string& directory() const;
+  // Whether chat_request() has an answer.
+  bool renders_chats() const;
   TokenizerHealth health() const;
 
  private:

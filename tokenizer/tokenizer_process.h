@@ -18,6 +18,7 @@ namespace millrace::tokenizer {
 struct ProcessOptions {
   std::string python = "python3";  // a path, or a name that is looked for in PATH
   std::string directory;           // has tokenizer.json
+  bool chat = false;               // and a chat template, which the process renders
   // Of address space. 16 MiB of text that is nothing but short tokens take 5.6 GiB.
   int64_t memory_bytes = 8ll << 30;
   // Reading the tokenizer.json of a large vocabulary takes seconds on a busy machine.

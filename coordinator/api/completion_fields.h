@@ -1,4 +1,4 @@
-// The fields of POST /v1/completions that mean something here. All others are for the decode engine,
+// The fields of POST /v1/completions and of POST /v1/chat/completions that mean something here. All others are for the decode engine,
 // to which a router sends the same body afterwards, and are not looked at.
 #pragma once
 
@@ -10,17 +10,22 @@ namespace millrace::coordinator {
 enum class CompletionRole {
   kPrefill,        // as in POST /v1/prefill
   kPrompt,         // text or token ids, flat or as the only member of a list
+  kMessages,       // a list; with kTemplates what the chat template makes the prompt of
+  kTemplates,      // anything, for the chat template
   kSpecialTokens,  // a boolean
   kTokensAsIds,    // a boolean
   kStream,         // a boolean
   kStreamOptions,  // an object with kIncludeUsage
   kIncludeUsage,   // a boolean
   kLogprobs,       // an integer from 0 on
+  kWantsLogprobs,  // a boolean
+  kTopLogprobs,    // an integer from 0 on, with kWantsLogprobs
   kMillrace,       // an object with kMillraceFields
   // What one greedy token after one prompt cannot stand for.
   kMustBeOne,
   kMustBeFalse,
   kMustBeNull,
+  kModels,  // null: the model's own is used
 };
 
 struct CompletionField {
@@ -49,6 +54,35 @@ inline constexpr std::array<CompletionField, 19> kCompletionFields = {
      {"prompt_embeds", CompletionRole::kMustBeNull},
      {"prompt_logprobs", CompletionRole::kMustBeNull},
      {"truncate_prompt_tokens", CompletionRole::kMustBeNull}}};
+
+// What is called kTemplates is read by the tokenizer's process (tokenizer/millrace_tokenizer.py).
+inline constexpr std::array<CompletionField, 26> kChatFields = {
+    {{"model", CompletionRole::kPrefill},
+     {"request_id", CompletionRole::kPrefill},
+     {"messages", CompletionRole::kMessages},
+     {"tools", CompletionRole::kTemplates},
+     {"documents", CompletionRole::kTemplates},
+     {"reasoning_effort", CompletionRole::kTemplates},
+     {"chat_template_kwargs", CompletionRole::kTemplates},
+     {"add_generation_prompt", CompletionRole::kTemplates},
+     {"continue_final_message", CompletionRole::kTemplates},
+     {"chat_template", CompletionRole::kModels},
+     {"add_special_tokens", CompletionRole::kSpecialTokens},
+     {"return_tokens_as_token_ids", CompletionRole::kTokensAsIds},
+     {"stream", CompletionRole::kStream},
+     {"stream_options", CompletionRole::kStreamOptions},
+     {"logprobs", CompletionRole::kWantsLogprobs},
+     {"top_logprobs", CompletionRole::kTopLogprobs},
+     {"millrace", CompletionRole::kMillrace},
+     {"max_tokens", CompletionRole::kMustBeOne},
+     {"max_completion_tokens", CompletionRole::kMustBeOne},
+     {"n", CompletionRole::kMustBeOne},
+     {"echo", CompletionRole::kMustBeFalse},
+     {"use_beam_search", CompletionRole::kMustBeFalse},
+     {"prompt_logprobs", CompletionRole::kMustBeNull},
+     {"truncate_prompt_tokens", CompletionRole::kMustBeNull},
+     {"functions", CompletionRole::kMustBeNull},
+     {"audio", CompletionRole::kMustBeNull}}};
 
 // Those of POST /v1/prefill that OpenAI has no place for, with the same rules. No hand-over: there is no manifest to
 // pull by before the answer.

@@ -42,20 +42,58 @@ json::value logprobs_json(const protocol::Manifest& manifest, const CompletionOp
                       {"text_offset", json::array{0}}};
 }
 
+// A token of a chat's list. Bytes that are no text have a name that says so, and no list of their own.
+json::object chat_token_json(const std::string& name, bool is_text, float logprob) {
+  json::value bytes = nullptr;
+  if (is_text && !name.starts_with("bytes:")) {
+    bytes = json::array();
+    for (const char byte : name) bytes.get_array().push_back(static_cast<unsigned char>(byte));
+  }
+  return {{"token", name}, {"logprob", number_or_null(logprob)}, {"bytes", std::move(bytes)}};
+}
+
+// The same in a chat's form.
+json::value chat_logprobs_json(const protocol::Manifest& manifest, const CompletionOptions& options,
+                               const std::vector<int32_t>& tokens, const CompletionWords& words) {
+  if (!options.logprobs) return nullptr;
+  const bool by_name = !options.tokens_as_ids && words.tokens.size() == tokens.size();
+  const auto name = [&](size_t i) { return by_name ? words.tokens[i] : token_name(tokens[i]); };
+  json::array listed;
+  float chosen = 0;
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    const auto& token = manifest.top_logprobs(static_cast<int>(i) - 1);
+    if (token.token_id() == manifest.first_token_id()) chosen = token.logprob();
+    if (std::ssize(listed) == *options.logprobs) continue;
+    listed.push_back(chat_token_json(name(i), by_name, token.logprob()));
+  }
+  json::object content = chat_token_json(name(0), by_name, chosen);
+  content["top_logprobs"] = std::move(listed);
+  return json::object{{"content", json::array{std::move(content)}}};
+}
+
 json::object choice_json(const Request& request, const CompletionOptions& options,
                          const CompletionWords& words) {
   const protocol::Manifest& manifest = request.result->manifest();
-  return {{"index", 0},
-          {"text", words.text},
-          {"token_ids", json::array{manifest.first_token_id()}},
-          {"logprobs", logprobs_json(manifest, options, listed_tokens(request, options), words)},
-          {"finish_reason", "length"}};
+  const auto listed = listed_tokens(request, options);
+  json::object choice{{"index", 0}};
+  if (options.is_chat) {
+    choice[options.stream ? "delta" : "message"] = {{"role", "assistant"}, {"content", words.text}};
+  } else {
+    choice["text"] = words.text;
+  }
+  choice["token_ids"] = json::array{manifest.first_token_id()};
+  choice["logprobs"] = options.is_chat ? chat_logprobs_json(manifest, options, listed, words)
+                                       : logprobs_json(manifest, options, listed, words);
+  choice["finish_reason"] = "length";
+  return choice;
 }
 
 // What whole answers and all events of a stream begin with.
-json::object head_json(const Request& request, int64_t created_s) {
-  return {{"id", "cmpl-" + request.id},
-          {"object", "text_completion"},
+json::object head_json(const Request& request, const CompletionOptions& options,
+                       int64_t created_s) {
+  const char* const chat = options.stream ? "chat.completion.chunk" : "chat.completion";
+  return {{"id", (options.is_chat ? "chatcmpl-" : "cmpl-") + request.id},
+          {"object", options.is_chat ? chat : "text_completion"},
           {"created", created_s},
           {"model", request.model}};
 }
@@ -90,7 +128,7 @@ std::string completion_text(const Request& request, const CompletionOptions& opt
                             const CompletionWords& words, const std::string& prompt_sha256,
                             int64_t created_s) {
   const protocol::Manifest& manifest = request.result->manifest();
-  const json::object head = head_json(request, created_s);
+  const json::object head = head_json(request, options, created_s);
   json::object answer = head;
   answer["choices"] = json::array{choice_json(request, options, words)};
   if (!options.stream) {

@@ -1,4 +1,4 @@
-// Answers of POST /v1/completions, in OpenAI's shape. Pure.
+// Answers of POST /v1/completions and POST /v1/chat/completions, in OpenAI's shapes. Pure.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,9 @@ namespace {
 
 class CompletionJson : public JsonSink {
  public:
-  explicit CompletionJson(const PrefillBodyLimits& limits) : prefill_(limits, "prompt") {}
+  CompletionJson(const PrefillBodyLimits& limits, std::span<const CompletionField> fields,
+                 std::string_view prompt_name)
+      : fields_(fields), prefill_(limits, prompt_name) {}
 
   Result<void> key(std::string_view name) override;
   Result<void> value(const JsonScalar& value) override;
@@ -29,7 +31,11 @@ class CompletionJson : public JsonSink {
   Result<void> array_ends() override;
   const std::string& blamed() const override { return current_; }
 
+  // Unless the body says otherwise: templates write them.
+  void leave_out_special_tokens() { prefill_.set_add_special_tokens(false); }
   ParsedCompletionBody finish();
+  // Of a chat, whose body this was.
+  ParsedCompletionBody finish_chat(std::string_view body);
 
  private:
   enum class Scope { kBody, kStreamOptions, kMillrace, kPrompt, kListInPrompt };
@@ -38,11 +44,12 @@ class CompletionJson : public JsonSink {
   Result<void> begin_millrace(std::string_view name);
   Result<void> add_to_prompt(const JsonScalar& element);
   Result<void> set_bool(bool& option, const JsonScalar& value) const;
-  Result<void> set_logprobs(const JsonScalar& value);
+  Result<void> set_count(int64_t& count, const JsonScalar& value) const;
   Result<void> require(const JsonScalar& only, const JsonScalar& value) const;
   bool has_prompt() const { return has_list_ || prefill_.has_text() || prefill_.num_tokens() > 0; }
   Error wrong(std::string_view got) const;
 
+  const std::span<const CompletionField> fields_;
   PrefillFields prefill_;
   CompletionOptions options_;
   Scope scope_ = Scope::kBody;
@@ -50,7 +57,10 @@ class CompletionJson : public JsonSink {
   std::optional<CompletionRole> role_;  // of the current field; nullopt: it is passed over
   int passed_over_ = 0;                 // objects and arrays that are open in such a field
   bool has_list_ = false;               // the prompt is a list with a list in it
-  uint32_t seen_ = 0;                   // one bit per field
+  bool has_messages_ = false;
+  bool wants_logprobs_ = false;
+  int64_t top_logprobs_ = 0;
+  uint32_t seen_ = 0;  // one bit per field
 };
 
 // What a role's value must be.
@@ -62,8 +72,12 @@ std::string_view wanted(CompletionRole role) {
     case CompletionRole::kTokensAsIds:
     case CompletionRole::kStream:
     case CompletionRole::kIncludeUsage:
+    case CompletionRole::kWantsLogprobs:
       return "true or false";
+    case CompletionRole::kMessages:
+      return "a list of messages";
     case CompletionRole::kLogprobs:
+    case CompletionRole::kTopLogprobs:
       return "an integer from 0 on";
     case CompletionRole::kMustBeOne:
       return "1";
@@ -88,18 +102,20 @@ Result<void> CompletionJson::key(std::string_view name) {
 
 Result<void> CompletionJson::begin_field(std::string_view name) {
   role_.reset();
-  const auto known = std::find_if(kCompletionFields.begin(), kCompletionFields.end(),
-                                  [name](const auto& field) { return field.name == name; });
-  if (known == kCompletionFields.end()) return {};
+  const auto known = std::ranges::find(fields_, name, &CompletionField::name);
+  if (known == fields_.end()) return {};
   role_ = known->role;
   current_ = name;
-  const uint32_t bit = 1u << (known - kCompletionFields.begin());
+  const uint32_t bit = 1u << (known - fields_.begin());
   if ((seen_ & bit) != 0) {
     return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
   }
   seen_ |= bit;
   if (role_ == CompletionRole::kPrefill) return prefill_.begin(name);
-  if (role_ == CompletionRole::kPrompt) return prefill_.begin("prompt_token_ids", name);
+  if (role_ == CompletionRole::kPrompt || role_ == CompletionRole::kMessages) {
+    return prefill_.begin("prompt_token_ids", name);
+  }
+  if (role_ == CompletionRole::kTemplates) role_.reset();  // passed over here
   return {};
 }
 
@@ -136,8 +152,14 @@ Result<void> CompletionJson::value(const JsonScalar& value) {
       return set_bool(options_.stream, value);
     case CompletionRole::kIncludeUsage:
       return set_bool(options_.include_usage, value);
-    case CompletionRole::kLogprobs:
-      return set_logprobs(value);
+    case CompletionRole::kLogprobs: {
+      options_.logprobs = 0;
+      return set_count(*options_.logprobs, value);
+    }
+    case CompletionRole::kWantsLogprobs:
+      return set_bool(wants_logprobs_, value);
+    case CompletionRole::kTopLogprobs:
+      return set_count(top_logprobs_, value);
     case CompletionRole::kMustBeOne:
       return require(int64_t{1}, value);
     case CompletionRole::kMustBeFalse:
@@ -170,6 +192,12 @@ Result<void> CompletionJson::object_ends() {
 
 Result<void> CompletionJson::array_begins() {
   if (!role_) {
+    ++passed_over_;
+    return {};
+  }
+  if (role_ == CompletionRole::kMessages) {
+    has_messages_ = true;
+    role_.reset();
     ++passed_over_;
     return {};
   }
@@ -213,10 +241,10 @@ Result<void> CompletionJson::set_bool(bool& option, const JsonScalar& value) con
   return {};
 }
 
-Result<void> CompletionJson::set_logprobs(const JsonScalar& value) {
+Result<void> CompletionJson::set_count(int64_t& count, const JsonScalar& value) const {
   const auto* given = std::get_if<int64_t>(&value);
   if (given == nullptr || *given < 0) return wrong(given ? "negative" : kind_of(value));
-  options_.logprobs = *given;
+  count = *given;
   return {};
 }
 
@@ -236,6 +264,8 @@ Error CompletionJson::wrong(std::string_view got) const {
                    "'{}' must be {}: a prefill has one prompt and answers with the "
                    "one token after it",
                    current_, wanted(*role_));
+    case CompletionRole::kModels:
+      return error(Errc::kInvalidArgument, "'{}' is not taken: the model's own is used", current_);
     default:
       return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_, wanted(*role_),
                    got);
@@ -248,12 +278,32 @@ ParsedCompletionBody CompletionJson::finish() {
   return CompletionBody{std::get<PrefillBody>(std::move(parsed)), options_};
 }
 
+ParsedCompletionBody CompletionJson::finish_chat(std::string_view body) {
+  if (!has_messages_) {
+    return Refusal(Error(Errc::kInvalidArgument, "'messages' is missing"), "messages");
+  }
+  if (const auto set = prefill_.set_prompt_text(body); !set.ok()) {
+    return Refusal(set.error(), "messages");
+  }
+  prefill_.set_is_chat();
+  options_.is_chat = true;
+  if (wants_logprobs_) options_.logprobs = top_logprobs_;
+  return finish();
+}
+
 }  // namespace
 
 ParsedCompletionBody parse_completion(std::string_view body, const PrefillBodyLimits& limits) {
-  CompletionJson json(limits);
+  CompletionJson json(limits, kCompletionFields, "prompt");
   if (auto refused = read_json_object(body, json)) return *std::move(refused);
   return json.finish();
+}
+
+ParsedCompletionBody parse_chat(std::string_view body, const PrefillBodyLimits& limits) {
+  CompletionJson json(limits, kChatFields, "messages");
+  json.leave_out_special_tokens();
+  if (auto refused = read_json_object(body, json)) return *std::move(refused);
+  return json.finish_chat(body);
 }
 
 std::string prompt_digest(const std::vector<int32_t>& token_ids) {

@@ -1,5 +1,5 @@
-// The body of POST /v1/completions: a prefill in OpenAI's shape, as routers send it that split
-// prefill and decode. Pure, as parse_prefill.h is.
+// The bodies of POST /v1/completions and POST /v1/chat/completions: a prefill in OpenAI's shapes, as
+// routers send it that split prefill and decode. Pure, as parse_prefill.h is.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ struct CompletionOptions {
   bool include_usage = false;       // in the stream; elsewhere it is included anyway
   bool tokens_as_ids = false;       // in lists of log probabilities
   std::optional<int64_t> logprobs;  // how many tokens to list, from 0 on; nullopt: none wanted
+  bool is_chat = false;             // answered in that shape
 };
 
 struct CompletionBody {
@@ -30,6 +31,10 @@ using ParsedCompletionBody = std::variant<CompletionBody, Refusal>;
 // Token ids are read straight into their vector, and what is for the decode engine is passed over,
 // so that memory is bounded by the limits.
 ParsedCompletionBody parse_completion(std::string_view body, const PrefillBodyLimits& limits);
+
+// The prompt is the body itself as text (PrefillBody::is_chat): its messages are for the tokenizer to
+// read.
+ParsedCompletionBody parse_chat(std::string_view body, const PrefillBodyLimits& limits);
 
 // SHA-256 of a prompt's ids as little-endian int32, in hex: what a decode engine compares its own
 // prompt with.

@@ -120,12 +120,12 @@ Result<void> PrefillFields::set(const JsonScalar& value) {
 }
 
 Result<void> PrefillFields::set_prompt_text(std::string_view text) {
+  body_.prompt_name = field_->kind == Kind::kText ? "text" : body_.prompt_name;
   if (std::ssize(text) > limits_.max_text_bytes) {
-    return error(Errc::kTooLarge, "'{}' of {} bytes of text, limit {}", current_, text.size(),
-                 limits_.max_text_bytes);
+    return error(Errc::kTooLarge, "'{}' of {} bytes of text, limit {}", body_.prompt_name,
+                 text.size(), limits_.max_text_bytes);
   }
   body_.text = text;
-  body_.prompt_name = field_->kind == Kind::kText ? "text" : body_.prompt_name;
   return {};
 }
 

@@ -49,6 +49,7 @@ class PrefillFields {
   Result<void> set_prompt_text(std::string_view text);
   bool has_text() const { return body_.text.has_value(); }
   void set_add_special_tokens(bool add) { body_.add_special_tokens = add; }
+  void set_is_chat() { body_.is_chat = true; }
   // For a value of another type, such as "null".
   Error wrong_type(std::string_view got) const;
 

@@ -15,7 +15,8 @@ constexpr std::chrono::seconds kIdsPatience{2};
 
 ParsedPrefillBody CompletionForm::parse(const RequestReader::Request& request, const Route& route) {
   if (auto wrong = refuse_query(route.query)) return *std::move(wrong);
-  ParsedCompletionBody parsed = parse_completion(request.body(), shared_.options.body);
+  const auto parse_body = route.endpoint == Endpoint::kChat ? parse_chat : parse_completion;
+  ParsedCompletionBody parsed = parse_body(request.body(), shared_.options.body);
   if (auto* wrong = std::get_if<Refusal>(&parsed)) return std::move(*wrong);
   auto& body = std::get<CompletionBody>(parsed);
   options_ = body.options;

@@ -21,6 +21,12 @@ std::optional<Refusal> PromptText::check(const PrefillBody& body) const {
                          field, body.model, body.model),
                    field);
   }
+  if (body.is_chat && !tokens->renders_chats()) {
+    return Refusal(Error(Errc::kInvalidArgument,
+                         "this coordinator renders no chat templates: it needs the option "
+                         "--tokenizer-chat; completions take text or token ids"),
+                   field);
+  }
   const auto offers = shared_.scheduler.offers();
   const auto offer = offers.find(body.model);
   if (offer == offers.end()) return std::nullopt;
@@ -69,8 +75,10 @@ awaitable<std::optional<Refusal>> PromptText::tokenize(PrefillBody& body) {
 awaitable<Result<std::vector<int32_t>>> PromptText::ask(PrefillBody& body, Deadline deadline) {
   Notifier changed(stream_.get_executor());
   const DisconnectWatch client(stream_, changed);
+  std::string text = *std::exchange(body.text, std::string());
   tokenizer::Frame request =
-      tokenizer::encode_request(*std::exchange(body.text, std::string()), body.add_special_tokens);
+      body.is_chat ? tokenizer::chat_request(std::move(text), body.add_special_tokens)
+                   : tokenizer::encode_request(std::move(text), body.add_special_tokens);
   auto reply = co_await shared_.tokenizers.ask(body.model, std::move(request), deadline, changed,
                                                [&client] { return client.gone(); });
   if (!reply.ok()) co_return reply.error();

@@ -10,9 +10,10 @@ namespace millrace::coordinator {
 
 namespace {
 
-constexpr std::array<RouteEntry, 12> kEntries = {{
+constexpr std::array<RouteEntry, 13> kEntries = {{
     {Endpoint::kPrefill, "POST", "/v1/prefill", "", false},
     {Endpoint::kCompletion, "POST", "/v1/completions", "", false},
+    {Endpoint::kChat, "POST", "/v1/chat/completions", "", false},
     {Endpoint::kStatus, "GET", "/v1/prefill/", "", true},
     {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", true},
     {Endpoint::kEvents, "GET", "/v1/prefill/", "/events", true},

@@ -13,6 +13,7 @@ namespace millrace::coordinator {
 enum class Endpoint {
   kPrefill,       // POST /v1/prefill
   kCompletion,    // POST /v1/completions
+  kChat,          // POST /v1/chat/completions
   kStatus,        // GET /v1/prefill/{id}
   kCancel,        // DELETE /v1/prefill/{id}
   kEvents,        // GET /v1/prefill/{id}/events

@@ -14,9 +14,10 @@ namespace millrace::coordinator {
 
 struct PrefillBody {
   std::string model;
-  std::string request_id;                             // "" : to be generated
-  std::optional<std::string> text;                    // until it is tokenized: the prompt, in UTF-8
-  bool add_special_tokens = true;                     // to the text
+  std::string request_id;           // "" : to be generated
+  std::optional<std::string> text;  // until it is tokenized: the prompt, in UTF-8
+  bool is_chat = false;            // the text is the body of a chat completion, with messages in it
+  bool add_special_tokens = true;  // to the text
   std::vector<int32_t> prompt_token_ids;              // not empty, but for a text
   std::string_view prompt_name = "prompt_token_ids";  // what the client calls it; a literal
   bool stream = false;

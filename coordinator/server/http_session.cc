@@ -96,7 +96,8 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       PrefillForm form(shared_);
       co_return co_await run_prompt(request, route, form);
     }
-    case Endpoint::kCompletion: {
+    case Endpoint::kCompletion:
+    case Endpoint::kChat: {
       CompletionForm form(shared_);
       co_return co_await run_prompt(request, route, form);
     }

@@ -117,6 +117,10 @@ void add_tokenizers(CLI::App& app, Arguments& arguments) {
       ->type_name("PATH")
       ->capture_default_str()
       ->needs(tokenizer);
+  app.add_flag("--tokenizer-chat", settings.chat,
+               "chat completions are taken, too: the folders have the models' chat templates, and "
+               "that Python the packages transformers and jinja2")
+      ->needs(tokenizer);
   app.add_option("--tokenizer-processes", settings.processes,
                  "processes of each tokenizer; each takes one text at a time")
       ->check(cli::number_range(1, 64))

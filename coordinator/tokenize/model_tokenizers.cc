@@ -29,6 +29,7 @@ Result<void> ModelTokenizers::create(const TokenizerSettings& settings) {
     tokenizer::TokenizerOptions options;
     options.process.python = settings.python;
     options.process.directory = directory;
+    options.process.chat = settings.chat;
     options.processes = settings.processes;
     auto created = tokenizer::Tokenizer::create(options);
     if (!created.ok()) {

@@ -12,6 +12,7 @@ namespace millrace::coordinator {
 struct TokenizerSettings {
   std::map<std::string, std::string> directories;  // by model; each has tokenizer.json
   std::string python = "python3";
+  bool chat = false;  // each has a chat template, too
   int processes = 2;  // of each model
   // For one text, waiting included. A million tokens take 1.5 s of a core (docs/adr/0017).
   Duration timeout = std::chrono::seconds(60);

@@ -28,6 +28,7 @@ EXAMPLES = int(os.environ.get("MILLRACE_HTTP_EXAMPLES", 100))  # requests drawn 
 JSON, BINARY = "application/json", "application/octet-stream"
 PREFILL = ("POST", "/v1/prefill")
 COMPLETION = ("POST", "/v1/completions")
+CHAT = ("POST", "/v1/chat/completions")
 # Only these take min_recall; the group's is adaptive too.
 PLANS = ["", "adaptive", "adaptive:0.2,0.8,16"]
 
@@ -73,7 +74,8 @@ def of_form(document, media_type, model):
     schemas["HeadPlan"] = {"type": "string", "enum": PLANS}
     schemas["TokenIds"]["items"]["maximum"] = model["vocab_size"] - 1
     del schemas["TokenIds"]["maxItems"]  # nobody sends that many
-    # There is no tokenizer here: tests/e2e/text_test.py has one.
+    # There is no tokenizer here: tests/e2e/text_test.py has one, tests/engines/chat_test.py a chat template.
+    del document["paths"]["/v1/chat/completions"]
     of_json = schemas["PrefillRequest"]
     del of_json["oneOf"], of_json["properties"]["text"], of_json["properties"]["add_special_tokens"]
     of_json["required"].append("prompt_token_ids")
@@ -179,7 +181,7 @@ class ConformanceTest(ServiceTestCase):
         for method, path in openapi.operations(self.document):
             target = path.replace("{id}", "r")
             self.assert_refused(method, path, 431, target=target, headers={"X-Long": "x" * 20000})
-            if (method, path) not in (PREFILL, COMPLETION):
+            if (method, path) not in (PREFILL, COMPLETION, CHAT):
                 self.assert_refused(method, path, 413, target=target, body=b" " * 5000)
         prefill = {"model": self.model["id"], "prompt_token_ids": [0]}
         self.assert_refused(*PREFILL, 413, body={**prefill, "model": "m" * 257})

@@ -13,6 +13,7 @@ import openapi_document as openapi
 
 PREFILL = ("POST", "/v1/prefill")
 COMPLETION = ("POST", "/v1/completions")
+CHAT = ("POST", "/v1/chat/completions")
 LEASE = "/v1/prefill/{id}/lease:"
 
 
@@ -80,6 +81,14 @@ class DocumentTest(unittest.TestCase):
         for name, schema in properties["millrace"]["properties"].items():
             self.assertEqual(schema, of_prefill[name])
 
+    def test_fields_of_a_chat(self):
+        properties = self.properties(openapi.body_schema(self.document, *CHAT))
+        self.assertEqual({name: self.type_or_value(schema) if {"type", "enum"} & schema.keys() or "$ref" in schema else "any"
+                          for name, schema in properties.items()}, self.code["chat_fields"])
+        of_completion = self.properties(openapi.body_schema(self.document, *COMPLETION))
+        for name in ("model", "request_id", "stream", "stream_options", "millrace", "max_tokens"):
+            self.assertEqual(properties[name], of_completion[name])
+
     def test_no_other_operation_has_a_query(self):
         for method, path in openapi.operations(self.document):
             if (method, path) != PREFILL:
@@ -97,7 +106,7 @@ class DocumentTest(unittest.TestCase):
 
     def test_a_prompt_can_end_with_any_error(self):
         statuses = {str(status) for status in self.code["errors"].values()}
-        for operation in PREFILL, COMPLETION:
+        for operation in PREFILL, COMPLETION, CHAT:
             self.assertEqual(set(openapi.operations(self.document)[operation]["responses"]), statuses | {"200", "401", "431"})
 
     def test_manifest(self):

@@ -58,12 +58,18 @@ json::value type_or_value(CompletionRole role) {
       return "string";
     case CompletionRole::kPrompt:
       return json::array{"array", "string"};
+    case CompletionRole::kMessages:
+      return "array";
+    case CompletionRole::kTemplates:
+      return "any";
     case CompletionRole::kSpecialTokens:
     case CompletionRole::kTokensAsIds:
     case CompletionRole::kStream:
     case CompletionRole::kIncludeUsage:
+    case CompletionRole::kWantsLogprobs:
       return "boolean";
     case CompletionRole::kLogprobs:
+    case CompletionRole::kTopLogprobs:
       return "integer";
     case CompletionRole::kStreamOptions:
     case CompletionRole::kMillrace:
@@ -73,14 +79,15 @@ json::value type_or_value(CompletionRole role) {
     case CompletionRole::kMustBeFalse:
       return false;
     case CompletionRole::kMustBeNull:
+    case CompletionRole::kModels:
       return nullptr;
   }
   return "?";
 }
 
-json::object completion_fields() {
+json::object fields_by_name(std::span<const CompletionField> fields) {
   json::object out;
-  for (const auto& field : kCompletionFields) out[field.name] = type_or_value(field.role);
+  for (const auto& field : fields) out[field.name] = type_or_value(field.role);
   return out;
 }
 
@@ -118,7 +125,8 @@ int main() {
   using namespace millrace::coordinator;  // NOLINT
   const json::object interface {
     {"routes", routes()}, {"prefill_fields", prefill_fields()},
-        {"completion_fields", completion_fields()}, {"millrace_fields", names(kMillraceFields)},
+        {"completion_fields", fields_by_name(kCompletionFields)},
+        {"chat_fields", fields_by_name(kChatFields)}, {"millrace_fields", names(kMillraceFields)},
         {"renewal_fields", names(kLeaseRenewalFields)},
         {"release_fields", names(kLeaseReleaseFields)}, {"errors", errors()}, {
       "manifest", fields_of(*millrace::protocol::Manifest::descriptor())

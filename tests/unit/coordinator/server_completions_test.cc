@@ -100,6 +100,15 @@ TEST_F(ServerCompletions, WhatIsWrongIsCalledAsTheClientCallsIt) {
   EXPECT_EQ(query.error_param(), "stream");
 }
 
+TEST_F(ServerCompletions, AChatNeedsATokenizer) {
+  const RawReply reply = post(R"({"model":"tiny","messages":[{"role":"user","content":"a"}]})",
+                              "/v1/chat/completions");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.error_param(), "messages");
+  EXPECT_TRUE(reply.error_message().starts_with("'messages' is text, and this coordinator has no"))
+      << reply.error_message();
+}
+
 TEST_F(ServerCompletions, AnIdThatIsInUseIsRefused) {
   const auto first = begin(kBody, "X-Request-Id: same\r\n");
   EXPECT_EQ(group_.receive_request().request_id(), "same");

@@ -211,5 +211,57 @@ TEST(PromptDigest, IsOfLittleEndianInt32) {
             "b6d07a2a406a5dd243cf8c120962fb2882e59d3df90510233499846f2ab5ff26");
 }
 
+ParsedCompletionBody chat(const std::string& more, PrefillBodyLimits limits = {}) {
+  return parse_chat(R"({"model":"m",)" + more + "}", limits);
+}
+
+TEST(ChatBody, IsThePromptItself) {
+  const std::string text = R"({"model":"m","request_id":"r1","messages":[{"role":"user",
+      "content":[{"type":"text","text":"a","messages":[[]]}]}],"tools":[{"n":2}],"n":1,
+      "chat_template_kwargs":{"model":5,"max_tokens":99},"stream":true,"temperature":0.7,
+      "millrace":{"head_plan":"dense"}})";
+  const auto parsed = parse_chat(text, {});
+  const CompletionBody& body = accepted(parsed);
+  EXPECT_EQ(body.prefill.text, text);
+  EXPECT_TRUE(body.prefill.is_chat);
+  EXPECT_FALSE(body.prefill.add_special_tokens);
+  EXPECT_EQ(body.prefill.prompt_name, "messages");
+  EXPECT_EQ(body.prefill.request_id, "r1");
+  EXPECT_EQ(body.prefill.options.head_plan(), "dense");
+  EXPECT_TRUE(body.options.is_chat);
+  EXPECT_TRUE(body.options.stream);
+  EXPECT_EQ(body.options.logprobs, std::nullopt);
+  EXPECT_TRUE(
+      accepted(chat(R"("messages":[],"add_special_tokens":true)")).prefill.add_special_tokens);
+}
+
+TEST(ChatBody, ListsTokensWhereTheyAreWanted) {
+  const auto logprobs = [](const std::string& more) {
+    return accepted(chat(R"("messages":[],)" + more)).options.logprobs;
+  };
+  EXPECT_EQ(logprobs(R"("logprobs":true,"top_logprobs":3)"), 3);
+  EXPECT_EQ(logprobs(R"("top_logprobs":3,"logprobs":true)"), 3);
+  EXPECT_EQ(logprobs(R"("logprobs":true)"), 0);
+  EXPECT_EQ(logprobs(R"("logprobs":false,"top_logprobs":3)"), std::nullopt);
+}
+
+TEST(ChatBody, WhatIsWrongHasAName) {
+  EXPECT_EQ(refusal(chat(R"("tools":[])")), "messages: 'messages' is missing");
+  EXPECT_EQ(refusal(chat(R"("messages":null)")), "messages: 'messages' is missing");
+  EXPECT_EQ(refusal(chat(R"("messages":{})")),
+            "messages: 'messages' must be a list of messages, not an object");
+  EXPECT_EQ(refusal(chat(R"("messages":[],"messages":[])")),
+            "messages: field 'messages' given twice");
+  EXPECT_EQ(refusal(chat(R"("messages":[],"chat_template":"{{ 1 }}")")),
+            "chat_template: 'chat_template' is not taken: the model's own is used");
+  EXPECT_EQ(refusal(chat(R"("messages":[],"chat_template":null)")), "accepted");
+  EXPECT_EQ(refusal(chat(R"("messages":[],"logprobs":2)")),
+            "logprobs: 'logprobs' must be true or false, not a number");
+  EXPECT_EQ(refusal(chat(R"("messages":[],"max_tokens":2)")).substr(0, 30),
+            "max_tokens: 'max_tokens' must ");
+  EXPECT_EQ(refusal(chat(R"("messages":["0123456789"])", {.max_text_bytes = 10})),
+            "messages: 'messages' of 39 bytes of text, limit 10");
+}
+
 }  // namespace
 }  // namespace millrace::coordinator

@@ -106,5 +106,42 @@ TEST(CompletionJson, UsageInAStreamIsAnEventOfItsOwn) {
                         kHead, choices("null"), kParams, kUsage));
 }
 
+TEST(ChatJson, HasTheShapeOfAChat) {
+  const CompletionWords words{.text = "é", .tokens = {"é", "é", "bytes:\\xe2"}};
+  const auto answer = [&](const CompletionOptions& options) {
+    return completion_text(done(), options, words, "abc", 1700000000);
+  };
+  const std::string head =
+      R"({"id":"chatcmpl-r1","object":"chat.completion","created":1700000000,"model":"m",)";
+  EXPECT_EQ(
+      answer({.is_chat = true}),
+      fmt::format(R"({}"choices":[{{"index":0,"message":{{"role":"assistant","content":"é"}},)"
+                  R"("token_ids":[13],"logprobs":null,"finish_reason":"length"}}],{},{})",
+                  head, kUsage, kParams));
+  const std::string chosen = R"("token":"é","logprob":-2.5E-1,"bytes":[195,169])";
+  const std::string listed = answer({.logprobs = 2, .is_chat = true});
+  EXPECT_NE(
+      listed.find(fmt::format(R"("logprobs":{{"content":[{{{},"top_logprobs":[{{{}}},)"
+                              R"({{"token":"bytes:\\xe2","logprob":-2E0,"bytes":null}}]}}]}})",
+                              chosen, chosen)),
+      std::string::npos)
+      << listed;
+  EXPECT_NE(answer({.logprobs = 0, .is_chat = true}).find(R"("top_logprobs":[])"),
+            std::string::npos);
+  EXPECT_NE(answer({.tokens_as_ids = true, .logprobs = 1, .is_chat = true})
+                .find(R"({"token":"token_id:13","logprob":-2.5E-1,"bytes":null})"),
+            std::string::npos);
+}
+
+TEST(ChatJson, AStreamIsOfChunks) {
+  const std::string events =
+      completion_text(done(), {.stream = true, .is_chat = true}, {}, "abc", 1700000000);
+  EXPECT_TRUE(events.starts_with(
+      R"(data: {"id":"chatcmpl-r1","object":"chat.completion.chunk","created":1700000000,)"
+      R"("model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},)"))
+      << events;
+  EXPECT_TRUE(events.ends_with("data: [DONE]\n\n")) << events;
+}
+
 }  // namespace
 }  // namespace millrace::coordinator

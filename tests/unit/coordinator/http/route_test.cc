@@ -8,6 +8,7 @@ namespace {
 TEST(Route, FindsEveryEndpoint) {
   EXPECT_EQ(find_route("POST", "/v1/prefill").endpoint, Endpoint::kPrefill);
   EXPECT_EQ(find_route("POST", "/v1/completions").endpoint, Endpoint::kCompletion);
+  EXPECT_EQ(find_route("POST", "/v1/chat/completions").endpoint, Endpoint::kChat);
   EXPECT_EQ(find_route("GET", "/v1/prefill/r1").endpoint, Endpoint::kStatus);
   EXPECT_EQ(find_route("DELETE", "/v1/prefill/r1").endpoint, Endpoint::kCancel);
   EXPECT_EQ(find_route("GET", "/v1/prefill/r1/events").endpoint, Endpoint::kEvents);
