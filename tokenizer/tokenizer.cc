@@ -49,6 +49,8 @@ struct Tokenizer::Impl {
   void started(const TokenizerProcess& process);
   void lost(const std::string& why);
   void failed_to_start(const Error& why);
+  // With the lock held: that no request is taken now.
+  std::optional<Error> why_not() const;
   void refuse_waiting(const Error& why);
   void pause();
   void expire_waiting();
@@ -263,24 +265,27 @@ void Tokenizer::Impl::end_waiting(const Error& why) {
   waiting.clear();
 }
 
+std::optional<Error> Tokenizer::Impl::why_not() const {
+  // A process that is replaced is back soon; one that cannot be started may never be.
+  if (ready == 0 && failed_starts > 0) {
+    return error(Errc::kUnavailable, "the tokenizer cannot be started: {}", last_error);
+  }
+  if (std::ssize(waiting) < options.max_waiting) return std::nullopt;
+  return error(Errc::kExhausted, "{} texts wait for the tokenizer, the limit", options.max_waiting);
+}
+
 void Tokenizer::submit(Frame request, Deadline deadline, std::weak_ptr<const void> wanted,
                        Done done, Turn turn) {
-  std::optional<Error> refusal;
   {
-    const std::lock_guard lock(impl_->mutex);
-    const int64_t limit = impl_->options.max_waiting;
-    // A process that is replaced is back soon; one that cannot be started may never be.
-    if (impl_->ready == 0 && impl_->failed_starts > 0) {
-      refusal = error(Errc::kUnavailable, "the tokenizer cannot be started: {}", impl_->last_error);
-    } else if (std::ssize(impl_->waiting) >= limit) {
-      refusal = error(Errc::kExhausted, "{} texts wait for the tokenizer, the limit", limit);
-    } else {
-      Impl::Job job{std::move(request), deadline, std::move(wanted), std::move(done)};
-      auto& waiting = impl_->waiting;
-      waiting.insert(turn == Turn::kNext ? waiting.begin() : waiting.end(), std::move(job));
+    std::unique_lock lock(impl_->mutex);
+    if (auto refusal = impl_->why_not()) {
+      lock.unlock();
+      return done(*std::move(refusal));
     }
+    Impl::Job job{std::move(request), deadline, std::move(wanted), std::move(done)};
+    auto& waiting = impl_->waiting;
+    waiting.insert(turn == Turn::kNext ? waiting.begin() : waiting.end(), std::move(job));
   }
-  if (refusal) return done(*std::move(refusal));
   // One that pauses may be woken too, and would keep the only call.
   impl_->changed.notify_all();
 }
