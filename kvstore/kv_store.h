@@ -302,7 +302,8 @@ class KvStore {
   // remembered and not yet kept, a page in all layers and heads at a time, and brings what earlier processes kept into
   // free memory.
   // Called over and over by a thread of the owner's. Returns whether there was anything to do, at
-  // `deadline` at the latest where there was not, or where the disk that pages are kept on has not answered.
+  // `deadline` at the latest where there was not, or where the disk that pages are kept on has not taken one; a read of those
+  // pages is waited for a second, once, if it does not return.
   virtual bool tend(Deadline deadline) = 0;
 
   // Before the process ends in good order: pages that later ones may begin with are written where they outlive it. Returns

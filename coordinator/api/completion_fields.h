@@ -1,5 +1,5 @@
-// The fields of POST /v1/completions and of POST /v1/chat/completions that mean something here. All others are for the decode engine,
-// to which a router sends the same body afterwards, and are not looked at.
+// The fields of POST /v1/completions and POST /v1/chat/completions that mean something here. All others
+// are for the decode engine, to which a router sends the same body afterwards, and are not looked at.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@ namespace millrace::coordinator {
 enum class CompletionRole {
   kPrefill,        // as in POST /v1/prefill
   kPrompt,         // text or token ids, flat or as the only member of a list
-  kMessages,       // a list; with kTemplates what the chat template makes the prompt of
-  kTemplates,      // anything, for the chat template
+  kMessages,       // a list, of which the chat template makes the prompt
+  kForTemplate,    // anything; the chat template sees it, too
   kSpecialTokens,  // a boolean
   kTokensAsIds,    // a boolean
   kStream,         // a boolean
@@ -25,7 +25,7 @@ enum class CompletionRole {
   kMustBeOne,
   kMustBeFalse,
   kMustBeNull,
-  kModels,  // null: the model's own is used
+  kNotTaken,  // null: the model's own is used
 };
 
 struct CompletionField {
@@ -55,18 +55,18 @@ inline constexpr std::array<CompletionField, 19> kCompletionFields = {
      {"prompt_logprobs", CompletionRole::kMustBeNull},
      {"truncate_prompt_tokens", CompletionRole::kMustBeNull}}};
 
-// What is called kTemplates is read by the tokenizer's process (tokenizer/millrace_tokenizer.py).
+// kMessages and kForTemplate are read by the tokenizer's process (tokenizer/millrace_tokenizer.py).
 inline constexpr std::array<CompletionField, 26> kChatFields = {
     {{"model", CompletionRole::kPrefill},
      {"request_id", CompletionRole::kPrefill},
      {"messages", CompletionRole::kMessages},
-     {"tools", CompletionRole::kTemplates},
-     {"documents", CompletionRole::kTemplates},
-     {"reasoning_effort", CompletionRole::kTemplates},
-     {"chat_template_kwargs", CompletionRole::kTemplates},
-     {"add_generation_prompt", CompletionRole::kTemplates},
-     {"continue_final_message", CompletionRole::kTemplates},
-     {"chat_template", CompletionRole::kModels},
+     {"tools", CompletionRole::kForTemplate},
+     {"documents", CompletionRole::kForTemplate},
+     {"reasoning_effort", CompletionRole::kForTemplate},
+     {"chat_template_kwargs", CompletionRole::kForTemplate},
+     {"add_generation_prompt", CompletionRole::kForTemplate},
+     {"continue_final_message", CompletionRole::kForTemplate},
+     {"chat_template", CompletionRole::kNotTaken},
      {"add_special_tokens", CompletionRole::kSpecialTokens},
      {"return_tokens_as_token_ids", CompletionRole::kTokensAsIds},
      {"stream", CompletionRole::kStream},

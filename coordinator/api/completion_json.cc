@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <limits>
 
 #include "coordinator/api/json_number.h"
 #include "protocol/sse_parser.h"
@@ -21,22 +22,35 @@ std::string token_name(int32_t token_id) {
   return fmt::format("token_id:{}", token_id);
 }
 
+// What an answer calls the tokens of listed_tokens().
+struct TokenNames {
+  std::vector<std::string> names;
+  bool are_words = false;  // the tokenizer's; else ids
+};
+
+TokenNames names_of(const std::vector<int32_t>& tokens, const CompletionOptions& options,
+                    const CompletionWords& words) {
+  if (!options.tokens_as_ids && words.tokens.size() == tokens.size()) return {words.tokens, true};
+  TokenNames by_id;
+  for (const int32_t token : tokens) by_id.names.push_back(token_name(token));
+  return by_id;
+}
+
 // By listed_tokens(), of which `words` may have the names. Of several tokens of one name, as two
 // spellings of a byte, the likeliest is listed.
 json::value logprobs_json(const protocol::Manifest& manifest, const CompletionOptions& options,
                           const std::vector<int32_t>& tokens, const CompletionWords& words) {
   if (!options.logprobs) return nullptr;
-  const bool by_name = !options.tokens_as_ids && words.tokens.size() == tokens.size();
-  const auto name = [&](size_t i) { return by_name ? words.tokens[i] : token_name(tokens[i]); };
+  const auto names = names_of(tokens, options, words).names;
   json::object listed;
   json::value chosen = nullptr;
   for (size_t i = 1; i < tokens.size(); ++i) {
     const auto& token = manifest.top_logprobs(static_cast<int>(i) - 1);
     const json::value logprob = number_or_null(token.logprob());
-    listed.emplace(name(i), logprob);
+    listed.emplace(names[i], logprob);
     if (token.token_id() == manifest.first_token_id()) chosen = logprob;
   }
-  return json::object{{"tokens", json::array{name(0)}},
+  return json::object{{"tokens", json::array{names[0]}},
                       {"token_logprobs", json::array{std::move(chosen)}},
                       {"top_logprobs", json::array{std::move(listed)}},
                       {"text_offset", json::array{0}}};
@@ -56,17 +70,16 @@ json::object chat_token_json(const std::string& name, bool is_text, float logpro
 json::value chat_logprobs_json(const protocol::Manifest& manifest, const CompletionOptions& options,
                                const std::vector<int32_t>& tokens, const CompletionWords& words) {
   if (!options.logprobs) return nullptr;
-  const bool by_name = !options.tokens_as_ids && words.tokens.size() == tokens.size();
-  const auto name = [&](size_t i) { return by_name ? words.tokens[i] : token_name(tokens[i]); };
+  const auto [names, are_words] = names_of(tokens, options, words);
   json::array listed;
-  float chosen = 0;
+  auto chosen = std::numeric_limits<float>::quiet_NaN();  // null, where no list has it
   for (size_t i = 1; i < tokens.size(); ++i) {
     const auto& token = manifest.top_logprobs(static_cast<int>(i) - 1);
     if (token.token_id() == manifest.first_token_id()) chosen = token.logprob();
     if (std::ssize(listed) == *options.logprobs) continue;
-    listed.push_back(chat_token_json(name(i), by_name, token.logprob()));
+    listed.push_back(chat_token_json(names[i], are_words, token.logprob()));
   }
-  json::object content = chat_token_json(name(0), by_name, chosen);
+  json::object content = chat_token_json(names[0], are_words, chosen);
   content["top_logprobs"] = std::move(listed);
   return json::object{{"content", json::array{std::move(content)}}};
 }

@@ -115,7 +115,7 @@ Result<void> CompletionJson::begin_field(std::string_view name) {
   if (role_ == CompletionRole::kPrompt || role_ == CompletionRole::kMessages) {
     return prefill_.begin("prompt_token_ids", name);
   }
-  if (role_ == CompletionRole::kTemplates) role_.reset();  // passed over here
+  if (role_ == CompletionRole::kForTemplate) role_.reset();  // passed over here
   return {};
 }
 
@@ -264,7 +264,7 @@ Error CompletionJson::wrong(std::string_view got) const {
                    "'{}' must be {}: a prefill has one prompt and answers with the "
                    "one token after it",
                    current_, wanted(*role_));
-    case CompletionRole::kModels:
+    case CompletionRole::kNotTaken:
       return error(Errc::kInvalidArgument, "'{}' is not taken: the model's own is used", current_);
     default:
       return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_, wanted(*role_),

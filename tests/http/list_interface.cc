@@ -60,7 +60,7 @@ json::value type_or_value(CompletionRole role) {
       return json::array{"array", "string"};
     case CompletionRole::kMessages:
       return "array";
-    case CompletionRole::kTemplates:
+    case CompletionRole::kForTemplate:
       return "any";
     case CompletionRole::kSpecialTokens:
     case CompletionRole::kTokensAsIds:
@@ -79,7 +79,7 @@ json::value type_or_value(CompletionRole role) {
     case CompletionRole::kMustBeFalse:
       return false;
     case CompletionRole::kMustBeNull:
-    case CompletionRole::kModels:
+    case CompletionRole::kNotTaken:
       return nullptr;
   }
   return "?";
