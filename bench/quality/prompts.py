@@ -133,3 +133,16 @@ class PromptMaker:
         judged = [(i, kind) for i, kind in piece.probes if i < self.num_tokens - UNJUDGED_ROWS]
         return {"id": name, "prompt_token_ids": token_ids, "probe_positions": [i - 1 for i, _ in judged],
                 "probe_target_ids": [token_ids[i] for i, _ in judged], "probe_kinds": [kind for _, kind in judged]}
+
+
+def runs(prompt, kinds):
+    """(first, count) of the probes of these kinds that follow each other, as indices of tokens."""
+    found = []
+    for position, kind in zip(prompt["probe_positions"], prompt["probe_kinds"], strict=True):
+        if kind not in kinds:
+            continue
+        if found and sum(found[-1]) == position + 1:
+            found[-1][1] += 1
+        else:
+            found.append([position + 1, 1])
+    return found

@@ -1,0 +1,56 @@
+"""Prompts of a trace against a live service."""
+import json
+import math
+import os
+import statistics
+import threading
+import time
+
+# As bench/fleet/trace.cc has them: share of prompts that are shorter, tokens.
+LENGTHS = (0, 1024), (0.18, 8192), (0.47, 65536), (0.5, 67000), (0.965, 262144), (1, 1048576)
+
+
+def length_at(share):
+    (low, first), (high, last) = next(pair for pair in zip(LENGTHS, LENGTHS[1:]) if share <= pair[1][0])
+    return first * (last / first) ** ((share - low) / (high - low))
+
+
+def percentile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+
+
+class Run:
+    def __init__(self, service, model, bodies, arrivals, cache):
+        self._service = service
+        self.answers = [None] * len(bodies)
+        # Before the first is sent: a million tokens are 0.2 s of JSON, which is the client's.
+        requests = [json.dumps({"model": model, "prompt_token_ids": ids, "cache": cache, "deadline_ms": 3_600_000, "lease_ms": 5000})
+                    for ids in bodies]
+        begin = time.monotonic()
+        threads = []
+        for i, (request, at_s) in enumerate(zip(requests, arrivals)):
+            time.sleep(max(0, begin + at_s - time.monotonic()))
+            threads.append(threading.Thread(target=self._send, args=(i, request)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+        self.seconds = time.monotonic() - begin
+
+    def _send(self, i, request):
+        begin = time.monotonic()
+        status, _, answer = self._service.request("POST", "/v1/prefill", request, timeout_s=3600)
+        self.answers[i] = (status, time.monotonic() - begin, answer)
+        if status == 200:
+            self._service.request("DELETE", f"/v1/prefill/{answer['request_id']}")
+
+    def row(self, name, bodies, short_tokens):
+        for status, _, answer in self.answers:
+            assert status == 200, answer
+        waits = [wait for _, wait, _ in self.answers]
+        short = [wait for wait, ids in zip(waits, bodies) if len(ids) < short_tokens] or [math.nan]
+        tokens = sum(map(len, bodies))
+        found = sum(answer["cached_tokens"] for _, _, answer in self.answers)
+        print(f"{name:34} {self.seconds:7.1f} s  {tokens / self.seconds:7.0f} tokens/s  {found / tokens:6.1%} found  "
+              f"ttft p50 {statistics.median(waits):7.2f} p99 {percentile(waits, 0.99):7.2f}  "
+              f"{len(short)} short p50 {statistics.median(short):6.2f} p99 {percentile(short, 0.99):7.2f}  load {os.getloadavg()[0]:.1f}", flush=True)
