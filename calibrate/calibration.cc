@@ -83,9 +83,13 @@ class Passes {
         LayerTrial::create(runtime_.device(), *runtime_.engine().groups().cp,
                            shape_of(runtime_.weights()), std::ssize(prompt), widest_));
     Result<void> looked;
+    const auto& weights = runtime_.weights();
     const auto tap = [&](const worker::BuiltIndex& built) {
-      if (looked.ok()) looked = trial->take(built.queries, built.kv);
-      if (looked.ok()) looked = look(built.layer, *trial);
+      if (weights.config.window(built.layer) == 0) {
+        const float* sinks = weights.layers[static_cast<size_t>(built.layer)].sinks;
+        if (looked.ok()) looked = trial->take(built.queries, built.kv, sinks);
+        if (looked.ok()) looked = look(built.layer, *trial);
+      }
       done_ += work_of(prompt) / dense_.num_layers();
       if (progress_) progress_(done_ / total_);
     };
@@ -160,6 +164,15 @@ Result<Prompts> read_prompts(const std::string& path, const worker::PromptLimits
 Result<Calibration> calibrate(worker::RankRuntime& runtime, const Prompts& prompts,
                               const CalibrationOptions& options) {
   const auto& config = runtime.weights().config;
+  std::vector<int64_t> windows;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    windows.push_back(config.window(layer));
+  }
+  if (std::ranges::count(windows, 0) == 0) {
+    return error(
+        Errc::kUnsupported,
+        "every layer has a sliding window, which its heads attend to whatever a plan says");
+  }
   int64_t longest = 0;
   for (const auto& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
   MR_ASSIGN_OR_RETURN(const auto costs, costs_of(runtime, longest, options));
@@ -173,8 +186,11 @@ Result<Calibration> calibrate(worker::RankRuntime& runtime, const Prompts& promp
   MR_RETURN_IF_ERROR(
       passes.run([&](int32_t layer, LayerTrial& trial) { return search.compare(layer, trial); }));
 
-  Calibration calibration{
-      .costs = costs, .num_layers = config.num_layers, .num_heads = config.num_query_heads};
+  Calibration calibration{.costs = costs,
+                          .num_layers = config.num_layers,
+                          .num_heads = config.num_query_heads,
+                          .heads = {},
+                          .windows = std::move(windows)};
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     for (int32_t head = 0; head < config.num_query_heads; ++head) {
       calibration.heads.push_back(search.choose(layer, head));

@@ -31,6 +31,9 @@ struct Calibration {
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   std::vector<HeadChoice> heads;  // [layers, query heads]
+  // [layers] the sliding window, 0: none. Heads of a layer that has one are dense and not searched:
+  // they attend to their window whatever a plan says.
+  std::vector<int64_t> windows;
 
   const HeadChoice& at(int32_t layer, int32_t head) const {
     return heads[static_cast<size_t>(layer * num_heads + head)];
@@ -46,7 +49,7 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
                                                        const worker::PromptLimits& limits);
 
 // On one rank. `prompts`: read_prompts'. kInvalidArgument where `options.costs` are of layers of
-// another shape.
+// another shape; kUnsupported where every layer has a sliding window.
 Result<Calibration> calibrate(worker::RankRuntime& runtime,
                               const std::vector<std::vector<int32_t>>& prompts,
                               const CalibrationOptions& options);

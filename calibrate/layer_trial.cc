@@ -87,7 +87,8 @@ Result<void> LayerTrial::synchronize() {
   return device_.synchronize(Deadline::after(kLayerTimeout));
 }
 
-Result<void> LayerTrial::take(const worker::LocalQueries& queries, const kernels::KvSlab& kv) {
+Result<void> LayerTrial::take(const worker::LocalQueries& queries, const kernels::KvSlab& kv,
+                              const float* sinks) {
   MR_CHECK(queries.num_rows == num_tokens_ && kv.num_tokens == num_tokens_ &&
                queries.num_query_heads == shape_.num_query_heads &&
                kv.head_dim == shape_.head_dim && kv.dtype == shape_.dtype,
@@ -95,6 +96,7 @@ Result<void> LayerTrial::take(const worker::LocalQueries& queries, const kernels
            queries.num_query_heads, num_tokens_, shape_.num_query_heads);
   queries_ = queries;
   kv_ = kv;
+  sinks_ = sinks;
   const std::vector<HeadPattern> all_dense(static_cast<size_t>(shape_.num_query_heads));
   MR_RETURN_IF_ERROR(build(all_dense));
   attend();
@@ -132,6 +134,7 @@ void LayerTrial::attend() {
                      .kv = kv_,
                      .tiles = tiles_,
                      .index = index_.view(),
+                     .sinks = sinks_,
                      .out = out_.data()});
 }
 

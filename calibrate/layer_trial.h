@@ -32,8 +32,10 @@ class LayerTrial {
                                                     std::span<const HeadPattern> widest);
 
   // The layer that the calls below are about, until the next take(): all rows in position order, in
-  // device memory that stays as it is. Attends densely.
-  Result<void> take(const worker::LocalQueries& queries, const kernels::KvSlab& kv);
+  // device memory that stays as it is. `sinks`: the layer's, as kernels::AttentionParams has them.
+  // Attends densely.
+  Result<void> take(const worker::LocalQueries& queries, const kernels::KvSlab& kv,
+                    const float* sinks = nullptr);
 
   // Finds the index: a pattern for each query head. Enqueued; so is attend().
   Result<void> build(std::span<const HeadPattern> patterns);
@@ -68,6 +70,7 @@ class LayerTrial {
   std::unique_ptr<worker::IndexBuilder> builder_;
   worker::LocalQueries queries_;
   kernels::KvSlab kv_;
+  const float* sinks_ = nullptr;
   kernels::DeviceBuffer out_;        // [tokens, query heads, head_dim]
   kernels::HostBuffer out_on_host_;  // the same
   std::vector<float> widened_;       // the same, where it is not float32

@@ -17,7 +17,8 @@ PatternSearch::PatternSearch(const SearchOptions& options, std::vector<Ladder> l
       dense_cost_(dense_cost),
       num_heads_(num_heads),
       candidates_(static_cast<size_t>(num_layers * num_heads) * ladders_.size()),
-      num_layers_(num_layers) {
+      num_fitted_(static_cast<size_t>(num_layers)),
+      num_compared_(num_fitted_) {
   MR_CHECK(!ladders_.empty(), "a search without candidates");
 }
 
@@ -84,15 +85,19 @@ Result<void> PatternSearch::fit(int32_t layer, LayerTrial& trial) {
       heads[head].fits = heads[head].fits && rungs[head] != kNone;
     }
   }
-  ++num_fitted_;
+  ++num_fitted_[static_cast<size_t>(layer)];
   return {};
 }
 
 void PatternSearch::settle() {
-  const int64_t num_prompts = num_fitted_ / num_layers_;
-  MR_CHECK(num_prompts > 0, "nothing was fitted");
-  for (Candidate& head : candidates_) {
-    head.rung = head.fits ? static_cast<int32_t>(head.rungs / num_prompts) : kNone;
+  for (size_t layer = 0; layer < num_fitted_.size(); ++layer) {
+    const int64_t num_prompts = num_fitted_[layer];
+    for (size_t ladder = 0; ladder < ladders_.size(); ++ladder) {
+      for (Candidate& head : candidates(static_cast<int32_t>(layer), ladder)) {
+        const bool fits = head.fits && num_prompts > 0;
+        head.rung = fits ? static_cast<int32_t>(head.rungs / num_prompts) : kNone;
+      }
+    }
   }
 }
 
@@ -114,13 +119,12 @@ Result<void> PatternSearch::compare(int32_t layer, LayerTrial& trial) {
       heads[head].error += errors[head];
     }
   }
-  ++num_compared_;
+  ++num_compared_[static_cast<size_t>(layer)];
   return {};
 }
 
 HeadChoice PatternSearch::choose(int32_t layer, int32_t head) const {
-  const int64_t num_whole = num_compared_ / num_layers_;  // every prompt is compared in every layer
-  const auto num_prompts = static_cast<double>(num_whole);
+  const auto num_prompts = static_cast<double>(num_compared_[static_cast<size_t>(layer)]);
   HeadChoice best;  // dense: what is left where nothing is within the budget, or it is everything
   bool found = options_.time >= 1;
   for (size_t ladder = 0; ladder < ladders_.size(); ++ladder) {

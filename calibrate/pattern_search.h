@@ -7,7 +7,8 @@
 //            prompts that differ much its time may come out somewhat beside the budget.
 //   compare  at that rung: time, density, error.
 // A ladder whose lowest rung is too slow on some prompt is no candidate for that head. Equal errors:
-// the faster one, then the ladder that comes first. No clocks and no random numbers: the same
+// the faster one, then the ladder that comes first. Heads of a layer that is never looked at run
+// densely. No clocks and no random numbers: the same
 // prompts and costs give the same choices.
 #pragma once
 
@@ -81,10 +82,8 @@ class PatternSearch {
   kernels::SparseCost dense_cost_;
   int32_t num_heads_;
   std::vector<Candidate> candidates_;  // [layers, ladders, heads]
-  // Layers seen, of all prompts: prompts are these by the number of layers.
-  int64_t num_fitted_ = 0;
-  int64_t num_compared_ = 0;
-  int32_t num_layers_;
+  // [layers] prompts that a layer was looked at with.
+  std::vector<int64_t> num_fitted_, num_compared_;
 };
 
 }  // namespace millrace::calibrate

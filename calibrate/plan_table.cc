@@ -48,6 +48,10 @@ std::string plan_table(const Calibration& calibration) {
   table += "  time   density  error   worst\n";
   Row all;
   for (int32_t layer = 0; layer < calibration.num_layers; ++layer) {
+    if (const int64_t window = calibration.windows[static_cast<size_t>(layer)]; window > 0) {
+      table += fmt::format("{:>5}  window of {} tokens\n", layer, window);
+      continue;
+    }
     Row row;
     for (int32_t head = 0; head < calibration.num_heads; ++head) {
       row.add(calibration.at(layer, head));

@@ -7,8 +7,8 @@
 
 namespace millrace::calibrate {
 
-// A line a layer: heads by pattern, mean time, density and error, and the largest error; then one of
-// all layers.
+// A line a layer: heads by pattern, mean time, density and error, and the largest error, or the
+// layer's sliding window; then one of all layers without a window.
 std::string plan_table(const Calibration& calibration);
 
 }  // namespace millrace::calibrate

@@ -36,8 +36,8 @@ class CalibrateTest(unittest.TestCase):
     def write_prompts(self, count):
         return self.write("prompts.jsonl", "".join(json.dumps({**make_prompt(TOKENS, seed=i), "id": f"p{i}"}) + "\n" for i in range(count)))
 
-    def command(self, *options, output=None, input_path=None, costs=None):
-        return [os.path.join(BIN_DIR, "millrace-calibrate"), "patterns", "--model", MODEL_DIR, "--device", "cpu", "--dtype", "float32",
+    def command(self, *options, output=None, input_path=None, costs=None, model=MODEL_DIR):
+        return [os.path.join(BIN_DIR, "millrace-calibrate"), "patterns", "--model", model, "--device", "cpu", "--dtype", "float32",
                 "--threads", "2", "--input", input_path or self.input, "--output", output or self.plan, "--costs", costs or self.costs,
                 "--time", "0.6", *options]
 
@@ -90,6 +90,28 @@ class CalibrateTest(unittest.TestCase):
         self.assertEqual(status, 2, said)
         self.assertIn("layer 0, head 0", said)
         self.assertFalse(os.path.exists(other))
+
+    def test_layers_with_windows_are_not_searched(self):
+        architectures = os.path.join(os.path.dirname(MODEL_DIR), "architectures")
+        prompts = self.write("small.jsonl", json.dumps({"id": "a", "prompt_token_ids": [i * i % 96 for i in range(3000)]}) + "\n")
+        costs = self.write("small_costs.json", json.dumps({**COSTS, "query_heads": 4, "kv_heads": 2, "head_dim": 64}))
+        # Its first layer has a window, its second does not, and both have sinks.
+        status, said = self.calibrate("--patterns", "a-shape", model=os.path.join(architectures, "gpt-oss"), input_path=prompts, costs=costs)
+        self.assertEqual(status, 0, said)
+        rows = [line.split() for line in said.splitlines()]
+        self.assertIn("0 window of 37 tokens".split(), rows)
+        self.assertIn(["1", "-", "4"], [row[:3] for row in rows])
+        plan = json.loads(self.read(self.plan))
+        layers = [*plan["layers"], {}, {}][:2]
+        windowed, searched = ([layer.get("heads", {}).get(str(head), plan["default"]) for head in range(4)] for layer in layers)
+        self.assertEqual(set(windowed), {"dense"})
+        self.assertTrue(all(pattern.startswith("a-shape") for pattern in searched), searched)
+
+        self.write("plan.json", "old")
+        status, said = self.calibrate(model=os.path.join(architectures, "window_mistral"), input_path=prompts, costs=costs)
+        self.assertEqual(status, 2, said)
+        self.assertIn("every layer has a sliding window", said)
+        self.assertEqual(self.read(self.plan), "old")
 
     def test_costs_are_measured_once(self):
         costs = self.path("measured.json")

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tests/support/far_device.h"
@@ -20,9 +22,12 @@ constexpr HeadPattern kBlocks{.pattern = Pattern::kBlockSparse, .top_k = 4};
 constexpr HeadPattern kPages11{.pattern = Pattern::kAdaptive};
 constexpr HeadPattern kWidest[] = {kAShape, kSlashes, kBlocks, kPages11};
 
-// Naive attention in double: of one row, over the keys that `sees` admits.
+constexpr double kNoSink = -std::numeric_limits<double>::infinity();
+
+// Naive attention in double: of one row, over the keys that `sees` admits. `sink`: a logit more in the
+// softmax, without a value.
 template <typename Sees>
-std::vector<double> reference_row(const PlantedLayer& layer, int32_t head, int64_t row,
+std::vector<double> reference_row(const PlantedLayer& layer, int32_t head, int64_t row, double sink,
                                   Sees&& sees) {
   const float* q = layer.q.data() + (row * kHeads + head) * kHeadDim;
   std::vector<double> scores, out(kHeadDim, 0);
@@ -35,8 +40,8 @@ std::vector<double> reference_row(const PlantedLayer& layer, int32_t head, int64
     scores.push_back(score * kScale);
     keys.push_back(key);
   }
-  const double largest = *std::max_element(scores.begin(), scores.end());
-  double total = 0;
+  const double largest = std::max(*std::max_element(scores.begin(), scores.end()), sink);
+  double total = std::exp(sink - largest);
   for (double& score : scores) total += score = std::exp(score - largest);
   for (size_t j = 0; j < keys.size(); ++j) {
     const float* v = layer.v.data() + (head * kTokens + keys[j]) * kHeadDim;
@@ -47,14 +52,15 @@ std::vector<double> reference_row(const PlantedLayer& layer, int32_t head, int64
 
 // Of a-shape as the index says: a row tile computes the keys of its first row's window, up to its
 // last row, and the sinks.
-double reference_error(const PlantedLayer& layer, int32_t head) {
+double reference_error(const PlantedLayer& layer, int32_t head, double sink = kNoSink) {
   double sum = 0;
   const int64_t num_rows = kTokens - kernels::kTileRows;
   for (int64_t row = 0; row < num_rows; ++row) {
     const int64_t first_row = row / kernels::kTileRows * kernels::kTileRows;
-    const auto dense = reference_row(layer, head, row, [](int64_t) { return true; });
-    const auto out = reference_row(
-        layer, head, row, [&](int64_t key) { return key < kSink || key > first_row - kWindow; });
+    const auto dense = reference_row(layer, head, row, sink, [](int64_t) { return true; });
+    const auto out = reference_row(layer, head, row, sink, [&](int64_t key) {
+      return key < kSink || key > first_row - kWindow;
+    });
     double difference = 0, whole = 0;
     for (size_t i = 0; i < out.size(); ++i) {
       difference += (out[i] - dense[i]) * (out[i] - dense[i]);
@@ -78,6 +84,27 @@ TEST(LayerTrial, HasTheErrorOfAReferenceInDouble) {
     const double expected = reference_error(layer, head);
     // float32 outputs of sums over up to 2,048 keys are right to some 1e-6 of their size.
     EXPECT_NEAR((*errors)[static_cast<size_t>(head)], expected, 1e-4) << head;
+  }
+}
+
+// What a pattern leaves out weighs less where a sink has much of the mass.
+TEST(LayerTrial, CountsTheSinksOfHeads) {
+  const auto layer = planted_layer();
+  const auto device = kernels::make_cpu_device({.num_threads = 2});
+  const std::vector<float> sinks{3, 9, 6};
+  TrialOfLayer with(*device, layer, kWidest, sinks);
+  TrialOfLayer without(*device, layer, kWidest);
+  for (auto* trial : {&with, &without}) {
+    ASSERT_TRUE((*trial)->build(std::vector<HeadPattern>(kHeads, kAShape)).ok());
+    (*trial)->attend();
+  }
+  const auto errors = with->errors();
+  const auto errors_without = without->errors();
+  ASSERT_TRUE(errors.ok() && errors_without.ok());
+  for (const int32_t head : {kColumns, kClustered}) {
+    const auto h = static_cast<size_t>(head);
+    EXPECT_NEAR((*errors)[h], reference_error(layer, head, double{sinks[h]}), 1e-4) << head;
+    EXPECT_GT(std::abs((*errors)[h] - (*errors_without)[h]), 1e-3) << head;
   }
 }
 

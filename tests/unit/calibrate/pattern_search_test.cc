@@ -87,6 +87,26 @@ TEST(PatternSearch, RunsHeadsDenselyWhereNothingIsWithinTheBudget) {
   }
 }
 
+// As one with a sliding window: the others' choices are the same as without it.
+TEST(PatternSearch, RunsHeadsDenselyOfALayerThatWasNotLookedAt) {
+  const auto device = kernels::make_cpu_device({.num_threads = 2});
+  PatternSearch search({.time = 0.45}, make_ladders(kMInference, kTokens), kCosts, kFreeLists,
+                       /*num_layers=*/3, kHeads);
+  TrialOfLayer trial(*device, planted_layer(), widest_of(search.ladders()));
+  for (const int32_t layer : {0, 2}) ASSERT_TRUE(search.fit(layer, *trial).ok());
+  search.settle();
+  for (const int32_t layer : {0, 2}) ASSERT_TRUE(search.compare(layer, *trial).ok());
+  const auto alone = millrace::calibrate::search({.time = 0.45}, kMInference);
+  for (int32_t head = 0; head < kHeads; ++head) {
+    const auto& expected = alone[static_cast<size_t>(head)];
+    EXPECT_EQ(search.choose(1, head).pattern, HeadPattern{}) << head;
+    for (const int32_t layer : {0, 2}) {
+      EXPECT_EQ(search.choose(layer, head).pattern, expected.pattern) << layer << " " << head;
+      EXPECT_EQ(search.choose(layer, head).error, expected.error) << layer << " " << head;
+    }
+  }
+}
+
 TEST(PatternSearch, RunsHeadsDenselyThatErrMoreThanTheyMay) {
   const auto free = search({.time = 0.4}, kMInference);
   const double least = std::min(free[kColumns].error, free[kClustered].error);

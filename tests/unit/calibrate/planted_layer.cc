@@ -84,13 +84,14 @@ PlantedLayer planted_layer() {
 }
 
 TrialOfLayer::TrialOfLayer(kernels::Device& device, const PlantedLayer& layer,
-                           std::span<const HeadPattern> widest)
+                           std::span<const HeadPattern> widest, const std::vector<float>& sinks)
     : device_(device),
       world_(std::move(comm::LocalGroup::create(1).front())),
       alone_(device, *world_),
       q_(on_device(layer.q)),
       k_(on_device(layer.k)),
       v_(on_device(layer.v)) {
+  if (!sinks.empty()) sinks_ = on_device(sinks);
   auto trial = LayerTrial::create(device, alone_, kShape, kTokens, widest);
   MR_CHECK(trial.ok(), "{}", trial.error().to_string());
   trial_ = std::move(*trial);
@@ -102,7 +103,8 @@ TrialOfLayer::TrialOfLayer(kernels::Device& device, const PlantedLayer& layer,
        .num_kv_heads = kHeads,
        .head_dim = kHeadDim,
        .num_tokens = kTokens,
-       .token_stride = kTokens});
+       .token_stride = kTokens},
+      sinks.empty() ? nullptr : sinks_.as<float>());
   MR_CHECK(taken.ok(), "{}", taken.error().to_string());
 }
 

@@ -34,8 +34,9 @@ PlantedLayer planted_layer();
 // A trial of a layer in a device's memory.
 class TrialOfLayer {
  public:
+  // `sinks`: of the heads; empty: there are none.
   TrialOfLayer(kernels::Device& device, const PlantedLayer& layer,
-               std::span<const HeadPattern> widest);
+               std::span<const HeadPattern> widest, const std::vector<float>& sinks = {});
 
   LayerTrial& operator*() { return *trial_; }
   LayerTrial* operator->() { return trial_.get(); }
@@ -46,7 +47,7 @@ class TrialOfLayer {
   kernels::Device& device_;
   std::unique_ptr<comm::Communicator> world_;
   worker::StagedCommunicator alone_;
-  kernels::DeviceBuffer q_, k_, v_;
+  kernels::DeviceBuffer q_, k_, v_, sinks_;
   std::unique_ptr<LayerTrial> trial_;
 };
 
