@@ -1,6 +1,6 @@
 // What a cache that is kept in part loses: prompts are prefilled densely once, then decoded over the
 // whole cache and over the pages that each choice keeps, always along the right answer.
-//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1] [--layered]
+//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1] [--layered | --spans PLAN]
 // A case: {"id", "kind", "prompt_token_ids", "forced_token_ids", "num_unjudged"}: the forced tokens
 // follow the prompt, and all but the first `num_unjudged` are to be chosen. Prints a line of JSON for
 // each case and choice. On a CPU and on one rank. bench/quality/kv_budget makes cases and tables.
@@ -12,10 +12,10 @@
 #include <boost/json.hpp>
 #include <cstdio>
 #include <fstream>
-#include <functional>
 #include <memory>
-#include <random>
 
+#include "bench/quality/column_mass.h"
+#include "bench/quality/page_choices.h"
 #include "comm/local/local_group.h"
 #include "model/generator.h"
 #include "plan/head_plan.h"
@@ -37,6 +37,7 @@ struct Options {
   std::string input;
   std::vector<double> budgets = {0.5, 0.25, 0.1};
   bool layered = false;
+  std::string spans;  // a plan of elastic heads, to compare what else pages can be chosen by
 };
 
 struct Case {
@@ -57,73 +58,43 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-// Each layer has a budget of its own, and its heads as many pages each: page 0, the last two, and those
-// worth most.
-template <typename OfLayer>
-KeptPages all_heads_alike(const kvstore::PageScores& worth, OfLayer budget_of_layer) {
-  constexpr float kAlways = 1e30F;
-  KeptPages kept(worth.num_layers, worth.num_kv_heads, worth.num_pages);
-  for (int32_t layer = 0; layer < worth.num_layers; ++layer) {
-    const double budget = std::clamp(budget_of_layer(layer), 0.001, 1.0);
-    for (int32_t head = 0; head < worth.num_kv_heads; ++head) {
-      const auto of_head = worth.of(layer, head);
-      std::vector<float> pages(of_head.begin(), of_head.end());
-      for (const int64_t page : {int64_t{0}, worth.num_pages - 2, worth.num_pages - 1}) {
-        if (page >= 0) pages[static_cast<size_t>(page)] = kAlways;
-      }
-      const int64_t count = kvstore::num_kept_pages(budget, worth.num_pages);
-      for (const int64_t page : kvstore::largest(pages, count)) kept.keep(layer, head, page);
-    }
+using Named = std::pair<const char*, kvstore::PageChoice>;
+
+std::vector<Named> layered_choices() {
+  return {{"alike", bench::keep_alike},
+          {"pyramid", bench::keep_pyramid},
+          {"first layers whole", bench::keep_first_layers}};
+}
+
+kvstore::PageScores mean(const kvstore::PageScores& one, const kvstore::PageScores& other) {
+  auto both = one;
+  for (size_t i = 0; i < both.values.size(); ++i) {
+    both.values[i] = (one.values[i] + other.values[i]) / 2;
   }
-  return kept;
+  return both;
 }
 
-KeptPages alike(double budget, const kvstore::PageScores& scores) {
-  return all_heads_alike(scores, [budget](int32_t) { return budget; });
+// `columns` and `plan` outlive the choices.
+std::vector<Named> choices_by_other_means(const bench::ColumnMass& columns,
+                                          const model::HeadPlan& plan, int64_t num_tokens) {
+  const auto by_columns = [&](double budget, const kvstore::PageScores&) {
+    return kvstore::choose_kept_pages(budget, columns.scores());
+  };
+  const auto by_both = [&](double budget, const kvstore::PageScores& scores) {
+    return kvstore::choose_kept_pages(budget, mean(scores, columns.scores()));
+  };
+  return {{"column mass", by_columns},
+          {"score and column mass", by_both},
+          {"spans", bench::keep_spans(plan, num_tokens)}};
 }
 
-KeptPages at_random(double budget, const kvstore::PageScores& scores) {
-  std::mt19937 random(1);
-  auto worth = scores;
-  for (float& page : worth.values) page = static_cast<float>(random());
-  return alike(budget, worth);
-}
-
-KeptPages newest(double budget, const kvstore::PageScores& scores) {
-  auto worth = scores;
-  for (size_t i = 0; i < worth.values.size(); ++i) {
-    worth.values[i] = static_cast<float>(i % static_cast<size_t>(scores.num_pages));
-  }
-  return alike(budget, worth);
-}
-
-// The first layers keep all, the others share out the rest (PPIO).
-KeptPages first_layers_whole(double budget, const kvstore::PageScores& scores) {
-  constexpr int32_t kWhole = 3;
-  const double rest =
-      (budget * scores.num_layers - kWhole) / std::max(1, scores.num_layers - kWhole);
-  return all_heads_alike(scores, [rest](int32_t layer) { return layer < kWhole ? 1.0 : rest; });
-}
-
-// From 1.5 times the budget in the first layer to half of it in the last (PyramidKV).
-KeptPages pyramid(double budget, const kvstore::PageScores& scores) {
-  return all_heads_alike(scores, [&](int32_t layer) {
-    return budget * (1.5 - static_cast<double>(layer) / std::max(1, scores.num_layers - 1));
-  });
-}
-
-std::vector<Choice> choices_of(const Options& options) {
+std::vector<Choice> at_each_budget(const std::vector<double>& budgets,
+                                   const std::vector<Named>& others) {
   std::vector<Choice> choices;
-  for (const double budget : options.budgets) {
+  for (const double budget : budgets) {
     choices.push_back({.name = "score", .budget = budget, .pages = {}});
-    if (options.layered) {
-      choices.push_back({.name = "alike", .budget = budget, .pages = alike});
-      choices.push_back({.name = "pyramid", .budget = budget, .pages = pyramid});
-      choices.push_back(
-          {.name = "first layers whole", .budget = budget, .pages = first_layers_whole});
-    } else {
-      choices.push_back({.name = "random", .budget = budget, .pages = at_random});
-      choices.push_back({.name = "window", .budget = budget, .pages = newest});
+    for (const auto& [name, pages] : others) {
+      choices.push_back({.name = name, .budget = budget, .pages = pages});
     }
   }
   return choices;
@@ -180,33 +151,51 @@ class KeptRows {
 
 class Study {
  public:
-  Study(RankRuntime& runtime, const Options& options)
-      : runtime_(runtime), choices_(choices_of(options)) {}
+  Study(RankRuntime& runtime, const Options& options) : runtime_(runtime), options_(options) {}
 
   void run(const Case& one) {
+    const auto& config = runtime_.weights().config;
+    const auto num_tokens = std::ssize(one.prompt);
+    if (options_.spans.empty()) {
+      const auto others = options_.layered ? layered_choices()
+                                           : std::vector<Named>{{"random", bench::keep_at_random},
+                                                                {"window", bench::keep_newest}};
+      return run(one, at_each_budget(options_.budgets, others), {});
+    }
+    constexpr int64_t kRowsOfTile = 8;
+    bench::ColumnMass columns(config.num_layers, config.num_kv_heads, num_tokens, kRowsOfTile,
+                              kernels::cpu::fastest_context(1));
+    const auto plan = must(model::make_head_plan(options_.spans, config, num_tokens, 0, {}));
+    const auto others = choices_by_other_means(columns, plan, num_tokens);
+    run(one, at_each_budget(options_.budgets, others),
+        [&](const BuiltIndex& layer) { columns.add(layer); });
+  }
+
+ private:
+  void run(const Case& one, const std::vector<Choice>& choices, const IndexTap& tap) {
     const auto& weights = runtime_.weights();
     const auto num_tokens = std::ssize(one.prompt);
     auto retained = must(
         RetainSink::create(runtime_.device(), weights, num_tokens, runtime_.kv_scales().get()));
     // Each hands the layers on to the one before it.
     std::vector<std::unique_ptr<BudgetSink>> sinks;
-    for (const Choice& choice : choices_) {
+    for (const Choice& choice : choices) {
       KvSink* const inner = sinks.empty() ? static_cast<KvSink*>(&retained) : sinks.back().get();
       sinks.push_back(
           std::make_unique<BudgetSink>(choice.budget, weights, num_tokens, inner, choice.pages));
     }
     const auto plan = must(model::make_head_plan("dense", weights.config, num_tokens, 0, {}));
     must(runtime_.engine().prefill(
-        {.token_ids = one.prompt, .plan = &plan, .sink = sinks.back().get()}, kTimeout));
+        {.token_ids = one.prompt, .plan = &plan, .sink = sinks.back().get(), .index_tap = tap},
+        kTimeout));
     print(one, {.name = "full"}, 0, decode(one, {.prompt = retained.slabs()}));
-    for (size_t i = 0; i < choices_.size(); ++i) {
+    for (size_t i = 0; i < choices.size(); ++i) {
       const auto chosen = must(sinks[i]->choose(runtime_.grid().tp(), Deadline::after(kTimeout)));
       const KeptRows rows(retained.slabs(), chosen.kept);
-      print(one, choices_[i], chosen.dropped_mass, decode(one, {.heads = rows.heads()}));
+      print(one, choices[i], chosen.dropped_mass, decode(one, {.heads = rows.heads()}));
     }
   }
 
- private:
   // What it would choose, of the judged ones.
   int64_t decode(const Case& one, model::GenerateRequest request) {
     const auto& grid = runtime_.grid();
@@ -240,7 +229,7 @@ class Study {
   }
 
   RankRuntime& runtime_;
-  const std::vector<Choice> choices_;
+  const Options& options_;
 };
 
 int run(Options& options) {
@@ -273,6 +262,9 @@ int main(int argc, char** argv) {
   app.add_option("--budget", options.budgets)->check(CLI::Range(0.001, 1.0));
   app.add_flag("--layered", options.layered,
                "compare budgets by layer and head instead of random pages and the newest");
+  app.add_option(
+      "--spans", options.spans,
+      "compare other means: column mass of the whole prompt, and the spans of this plan");
   options.rank.device = {.kind = millrace::worker::DeviceChoice::Kind::kCpu};
   CLI11_PARSE(app, argc, argv);
   return millrace::worker::run(options);

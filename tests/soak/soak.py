@@ -18,6 +18,7 @@ from service import MODEL_DIR, Service, make_prompt, wait_until
 # A process may keep this much more anonymous memory at the end than after its first requests: arenas of the C library, one a
 # thread, which are reused and not returned. A leak of 10 KiB a request is beyond it within an hour.
 GROWTH_LIMIT = 32 << 20
+COUNTED = ("millrace_preemptions_total", "millrace_prefix_cache_hit_tokens_total", "millrace_prefix_cache_evictions_total", "millrace_kv_evictions_total")
 
 
 class Faults:
@@ -48,6 +49,7 @@ class Soak:
         self.coordinator_kills = []  # seconds until the client saw its connection end
         self.coordinator_back = []  # seconds from its restart until both groups had returned
         self.samples = {}
+        self.most = collections.Counter()  # of what groups and coordinators that are gone counted, too
         self.pids = set()  # of all ranks seen
         self.stop = threading.Event()
 
@@ -84,9 +86,24 @@ class Soak:
             if seen := observed.of_process(pid):
                 self.samples.setdefault((name, pid), []).append(seen)
 
-    def sampled_metric(self, name):
+    def metrics(self, name):
+        """Values by labels."""
         lines = self.service.get("/metrics")[2].splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{") or line.startswith(name + " "))
+        return {line.rsplit(" ", 1)[0].removeprefix(name): float(line.rsplit(" ", 1)[1]) for line in lines
+                if line.startswith(name + "{") or line.startswith(name + " ")}
+
+    def sampled_metric(self, name):
+        return sum(self.metrics(name).values())
+
+    def check_budgets(self):
+        """No tier of any group holds more than it may. Keeps the largest of what is counted for the report."""
+        capacity = self.metrics("millrace_kv_pool_capacity_bytes")
+        for pool, used in self.metrics("millrace_kv_pool_used_bytes").items():
+            if used > capacity.get(pool, used):
+                self.faults.add("wrong", f"pool {pool} has {used:.0f} bytes in use, of {capacity[pool]:.0f}")
+            self.most[f"filled {pool}"] = max(self.most[f"filled {pool}"], round(100 * used / capacity[pool]) if capacity.get(pool) else 0)
+        for name in COUNTED:
+            self.most[name] = max(self.most[name], int(self.sampled_metric(name)))
 
     def quiet(self):
         """Nothing runs, waits or is leased, and the pools hold what is cached and nothing else."""
@@ -171,6 +188,7 @@ class Soak:
         while time.monotonic() < begin + length and not self.stop.is_set():
             self.pids |= set(self.service.ranks().values())
             killer.kill_once()
+            self.check_budgets()
             if time.monotonic() >= next_sample:
                 self.sample()
                 next_sample += max(5, length / 120)
@@ -244,6 +262,8 @@ class Soak:
         lines += ["Anonymous memory, MiB, descriptors and threads of processes that were not killed, first after the first minute, last when",
                   "nothing ran and no lease was held:", ""]
         lines += [observed.table(["process", "samples", "first", "middle", "last", "most", "descriptors", "threads"], growth), ""]
+        lines += ["Pools of groups at their fullest, %, and the largest of what was counted between two restarts:", ""]
+        lines += [observed.table(["what", "most"], sorted(self.most.items())), ""]
         lines += ["What became of the clients' requests:", ""]
         lines += [observed.table(["client", "outcome", "requests"], [[*key, count] for key, count in sorted(self.outcomes.items())])]
         lines += ["", *(f"{kind}: {text}" for kind, text in self.faults.found)]

@@ -1,0 +1,35 @@
+// Attention mass that each page of a prompt gets from rows throughout the prompt, exactly; what page
+// scores would be if they were not of the last rows alone (H2O, arXiv 2306.14048).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/runtime/context.h"
+#include "kvstore/rules/page_budget.h"
+#include "worker/index/index_tap.h"
+
+namespace millrace::bench {
+
+class ColumnMass {
+ public:
+  // Hears `rows` rows of each row tile, a power of two up to kTileRows.
+  ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tokens, int64_t rows,
+             const kernels::cpu::Context& context);
+
+  // Of a layer, on host memory.
+  void add(const worker::BuiltIndex& layer);
+
+  // Mean over the rows that see the page and over the query heads of a kv head; of each head they sum
+  // to 1. Of what was added.
+  const kvstore::PageScores& scores() const { return scores_; }
+
+ private:
+  void add_head(const worker::BuiltIndex& layer, int32_t query_head, std::vector<double>& mass,
+                std::vector<int64_t>& num_rows) const;
+
+  int64_t rows_;
+  kernels::cpu::Context context_;
+  kvstore::PageScores scores_;
+};
+
+}  // namespace millrace::bench
