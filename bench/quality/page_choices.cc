@@ -113,14 +113,15 @@ KeptPages keep_pyramid(double budget, const PageScores& scores) {
 kvstore::PageChoice keep_spans(const model::HeadPlan& plan, int64_t num_tokens) {
   return [&plan, num_tokens](double budget, const PageScores& scores) {
     const int32_t group = plan.num_heads() / scores.num_kv_heads;
-    std::vector<double> spans(static_cast<size_t>(scores.num_layers * scores.num_kv_heads), 0);
+    const int64_t num_heads = int64_t{scores.num_layers} * scores.num_kv_heads;
+    std::vector<double> spans(static_cast<size_t>(num_heads), 0);
     for (int32_t layer = 0; layer < scores.num_layers; ++layer) {
       for (int32_t head = 0; head < plan.num_heads(); ++head) {
         double& span = spans[static_cast<size_t>(layer * scores.num_kv_heads + head / group)];
         span = std::max(span, static_cast<double>(span_of(plan.at(layer, head), num_tokens)));
       }
     }
-    const int64_t most = std::ssize(spans) * kvstore::num_kept_pages(budget, scores.num_pages);
+    const int64_t most = num_heads * kvstore::num_kept_pages(budget, scores.num_pages);
     const auto counts = scaled_to(spans, scores.num_pages, most);
     const auto newest = by_age(scores);
     KeptPages kept(scores.num_layers, scores.num_kv_heads, scores.num_pages);

@@ -10,13 +10,13 @@ namespace {
 
 // Of no machine: what is found by looking at queries costs, closed forms do not, and columns take
 // half again as long as blocks.
-constexpr KernelCosts kCosts{.shape = kShape,
-                             .num_tokens = kTokens,
-                             .listed_block = 1,
-                             .gathered_block = 1.5,
-                             .probed_page = 0.5,
-                             .pooled_block = 0.1,
-                             .sampled_block = 0.005};
+const KernelCosts kCosts{.shape = kShape,
+                         .num_tokens = kTokens,
+                         .listed_block = 1,
+                         .gathered_block = 1.5,
+                         .probed_page = 0.5,
+                         .pooled_block = 0.1,
+                         .sampled_block = 0.005};
 constexpr kernels::SparseCost kFreeLists{.speed = 1, .launch_tokens = 0, .rows = 0};
 constexpr Pattern kMInference[] = {Pattern::kAShape, Pattern::kVerticalSlash,
                                    Pattern::kBlockSparse};
