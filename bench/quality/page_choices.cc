@@ -117,7 +117,8 @@ kvstore::PageChoice keep_spans(const model::HeadPlan& plan, int64_t num_tokens) 
     std::vector<double> spans(static_cast<size_t>(num_heads), 0);
     for (int32_t layer = 0; layer < scores.num_layers; ++layer) {
       for (int32_t head = 0; head < plan.num_heads(); ++head) {
-        double& span = spans[static_cast<size_t>(layer * scores.num_kv_heads + head / group)];
+        const int64_t kv_head = int64_t{layer} * scores.num_kv_heads + head / group;
+        double& span = spans[static_cast<size_t>(kv_head)];
         span = std::max(span, static_cast<double>(span_of(plan.at(layer, head), num_tokens)));
       }
     }
