@@ -85,6 +85,7 @@ MODELS = {
     "float8_tensor": ("Phi3", {**FLOAT8, "hidden_size": 256, "head_dim": "none"}),
     "float8_fbgemm": ("Mistral", {**FLOAT8, "sliding_window": None}),
     "qwen3": ("Qwen3", {"tie_word_embeddings": True}),
+    "qwen3-128": ("Qwen3", {"tie_word_embeddings": True, "num_hidden_layers": 2, "head_dim": 128}),  # as the public ones
     "llama3": ("Llama", rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                              original_max_position_embeddings=64)),
     "linear": ("Llama", {"num_hidden_layers": 2, **rope(rope_type="linear", factor=4.0)}),
@@ -94,6 +95,7 @@ MODELS = {
     "window_qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 150, "max_window_layers": 1, "attention_dropout": 0.0}),
     "window_ministral": ("Ministral", {"sliding_window": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "gemma3": ("Gemma3", GEMMA3),
+    "gemma3-256": ("Gemma3", {**GEMMA3, "head_dim": 256}),
     "glm4": ("Glm4", {**GLM4, "eos_token_id": EOS}),  # else its class has some beyond this vocabulary
     "glm4-moe": ("Glm4Moe", GLM4_MOE),  # layer 0 has an MLP
     "gpt-oss": ("GptOss", GPT_OSS),
