@@ -49,7 +49,7 @@ class Soak:
         self.coordinator_kills = []  # seconds until the client saw its connection end
         self.coordinator_back = []  # seconds from its restart until both groups had returned
         self.samples = {}
-        self.most = collections.Counter()  # of what groups and coordinators that are gone counted, too
+        self.most = collections.Counter()  # largest value seen of each metric
         self.pids = set()  # of all ranks seen
         self.stop = threading.Event()
 
@@ -86,24 +86,29 @@ class Soak:
             if seen := observed.of_process(pid):
                 self.samples.setdefault((name, pid), []).append(seen)
 
-    def metrics(self, name):
-        """Values by labels."""
-        lines = self.service.get("/metrics")[2].splitlines()
-        return {line.rsplit(" ", 1)[0].removeprefix(name): float(line.rsplit(" ", 1)[1]) for line in lines
+    @staticmethod
+    def values(text, name):
+        """Of a metric, by labels."""
+        return {line.rsplit(" ", 1)[0].removeprefix(name): float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
                 if line.startswith(name + "{") or line.startswith(name + " ")}
 
     def sampled_metric(self, name):
-        return sum(self.metrics(name).values())
+        return sum(self.values(self.service.get("/metrics")[2], name).values())
 
-    def check_budgets(self):
-        """No tier of any group holds more than it may. Keeps the largest of what is counted for the report."""
-        capacity = self.metrics("millrace_kv_pool_capacity_bytes")
-        for pool, used in self.metrics("millrace_kv_pool_used_bytes").items():
-            if used > capacity.get(pool, used):
-                self.faults.add("wrong", f"pool {pool} has {used:.0f} bytes in use, of {capacity[pool]:.0f}")
-            self.most[f"filled {pool}"] = max(self.most[f"filled {pool}"], round(100 * used / capacity[pool]) if capacity.get(pool) else 0)
-        for name in COUNTED:
-            self.most[name] = max(self.most[name], int(self.sampled_metric(name)))
+    def watch_budgets(self):
+        """No tier of any group holds more than it may. Looks twice a second, whatever is being killed."""
+        while not self.stop.wait(0.5):
+            try:
+                text = self.service.get("/metrics")[2]
+            except (OSError, http.client.HTTPException):
+                continue  # the coordinator is being killed
+            capacity = self.values(text, "millrace_kv_pool_capacity_bytes")
+            for pool, used in self.values(text, "millrace_kv_pool_used_bytes").items():
+                if used > capacity[pool]:
+                    self.faults.add("wrong", f"pool {pool} has {used:.0f} bytes in use, of {capacity[pool]:.0f}")
+                self.most[f"filled {pool}"] = max(self.most[f"filled {pool}"], round(100 * used / capacity[pool]))
+            for name in COUNTED:
+                self.most[name] = max(self.most[name], int(sum(self.values(text, name).values())))
 
     def quiet(self):
         """Nothing runs, waits or is leased, and the pools hold what is cached and nothing else."""
@@ -171,6 +176,7 @@ class Soak:
         self.files_before = observed.files_below(*self.roots)
         begin = time.monotonic()
         threads = [threading.Thread(target=self.guarded, args=(self.client, number)) for number in range(self.num_clients)]
+        threads.append(threading.Thread(target=self.guarded, args=(self.watch_budgets,)))
         for thread in threads:
             thread.start()
         self.guarded(self.kills, killer, begin)
@@ -188,7 +194,6 @@ class Soak:
         while time.monotonic() < begin + length and not self.stop.is_set():
             self.pids |= set(self.service.ranks().values())
             killer.kill_once()
-            self.check_budgets()
             if time.monotonic() >= next_sample:
                 self.sample()
                 next_sample += max(5, length / 120)
@@ -243,6 +248,9 @@ class Soak:
 
     def report(self, killer):
         growth = self.growth()
+        for group in ("steady", "doomed"):
+            if not any(name.startswith(f'filled {{group="{group}"') for name in self.most):
+                self.faults.add("wrong", f"the pools of {group} were never seen")
         kills = sum(map(len, killer.times.values())) + len(self.coordinator_kills)
         lines = [f"{key:10}{value}" for key, value in measured_on().items()]
         lines += [f"{'seconds':10}{self.seconds:.0f}", f"{'kills':10}{kills}",
@@ -262,7 +270,7 @@ class Soak:
         lines += ["Anonymous memory, MiB, descriptors and threads of processes that were not killed, first after the first minute, last when",
                   "nothing ran and no lease was held:", ""]
         lines += [observed.table(["process", "samples", "first", "middle", "last", "most", "descriptors", "threads"], growth), ""]
-        lines += ["Pools of groups at their fullest, %, and the largest of what was counted between two restarts:", ""]
+        lines += ["Pools of groups at their fullest, %, and the largest value of counters, which begin again with a group and with the coordinator:", ""]
         lines += [observed.table(["what", "most"], sorted(self.most.items())), ""]
         lines += ["What became of the clients' requests:", ""]
         lines += [observed.table(["client", "outcome", "requests"], [[*key, count] for key, count in sorted(self.outcomes.items())])]
