@@ -122,6 +122,18 @@ Result<std::string> plan_text(const Calibration& calibration, PlanFormat format)
   return model::minference_plan_json(plan, scores);
 }
 
+// MInference's plans have no dense heads, which those of layers with sliding windows are.
+Result<void> check_format(PlanFormat format, const model::ModelConfig& config) {
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (format != PlanFormat::kMInference || config.window(layer) == 0) continue;
+    return error(Errc::kUnsupported,
+                 "--format minference: layer {} has a sliding window, and the format no heads that "
+                 "are not searched",
+                 layer);
+  }
+  return {};
+}
+
 // Percents, on a terminal.
 std::function<void(double)> progress() {
   if (::isatty(STDERR_FILENO) == 0) return {};
@@ -147,6 +159,7 @@ Result<void> run(Options& options) {
   auto world = comm::LocalGroup::create(1);
   MR_ASSIGN_OR_RETURN(const auto runtime,
                       worker::RankRuntime::create(std::move(world.front()), options.rank));
+  MR_RETURN_IF_ERROR(check_format(options.format, runtime->weights().config));
   MR_ASSIGN_OR_RETURN(const auto prompts, read_prompts(options.input_path, runtime->limits()));
   const auto device = runtime->device().info().name;
   if (options.calibration.costs && options.calibration.costs->device != device) {
@@ -155,10 +168,10 @@ Result<void> run(Options& options) {
   }
   options.calibration.progress = progress();
   MR_ASSIGN_OR_RETURN(const auto calibration, calibrate(*runtime, prompts, options.calibration));
-  MR_ASSIGN_OR_RETURN(const auto text, plan_text(calibration, options.format));
   if (writes_costs) {
     MR_RETURN_IF_ERROR(write_whole(options.costs_path, costs_json(calibration.costs)));
   }
+  MR_ASSIGN_OR_RETURN(const auto text, plan_text(calibration, options.format));
   MR_RETURN_IF_ERROR(write_whole(options.output_path, text));
 
   int64_t num_tokens = 0;

@@ -8,8 +8,7 @@
 //   compare  at that rung: time, density, error.
 // A ladder whose lowest rung is too slow on some prompt is no candidate for that head. Equal errors:
 // the faster one, then the ladder that comes first. Heads of a layer that is never looked at run
-// densely. No clocks and no random numbers: the same
-// prompts and costs give the same choices.
+// densely. No clocks and no random numbers: the same prompts and costs give the same choices.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace millrace::bench {
 
 class ColumnMass {
  public:
-  // Hears `rows` rows of each row tile, a power of two up to kTileRows.
+  // Samples `rows` rows of each row tile, a power of two up to kTileRows.
   ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tokens, int64_t rows,
              const kernels::cpu::Context& context);
 

@@ -75,8 +75,8 @@ kvstore::PageScores mean(const kvstore::PageScores& one, const kvstore::PageScor
 }
 
 // `columns` and `plan` outlive the choices.
-std::vector<Named> choices_by_other_means(const bench::ColumnMass& columns,
-                                          const model::HeadPlan& plan, int64_t num_tokens) {
+std::vector<Named> column_mass_and_spans(const bench::ColumnMass& columns,
+                                         const model::HeadPlan& plan, int64_t num_tokens) {
   const auto by_columns = [&](double budget, const kvstore::PageScores&) {
     return kvstore::choose_kept_pages(budget, columns.scores());
   };
@@ -166,7 +166,7 @@ class Study {
     bench::ColumnMass columns(config.num_layers, config.num_kv_heads, num_tokens, kRowsOfTile,
                               kernels::cpu::fastest_context(1));
     const auto plan = must(model::make_head_plan(options_.spans, config, num_tokens, 0, {}));
-    const auto others = choices_by_other_means(columns, plan, num_tokens);
+    const auto others = column_mass_and_spans(columns, plan, num_tokens);
     run(one, at_each_budget(options_.budgets, others),
         [&](const BuiltIndex& layer) { columns.add(layer); });
   }

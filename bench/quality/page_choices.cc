@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "common/units.h"
+#include "kernels/index/closed_form.h"
+#include "kvstore/rules/placement.h"
 
 namespace millrace::bench {
 
@@ -13,13 +15,17 @@ using kvstore::PageScores;
 
 namespace {
 
+constexpr int64_t kAlwaysKept = kvstore::kSinkPages + kvstore::kWindowPages;
+
 void keep_best(const PageScores& scores, int32_t layer, int32_t head, int64_t count,
                KeptPages& kept) {
   constexpr float kAlways = 1e30F;
   const auto of_head = scores.of(layer, head);
   std::vector<float> pages(of_head.begin(), of_head.end());
-  for (const int64_t page : {int64_t{0}, scores.num_pages - 2, scores.num_pages - 1}) {
-    if (page >= 0) pages[static_cast<size_t>(page)] = kAlways;
+  const auto num_pages = std::ssize(pages);
+  for (int64_t page = 0; page < num_pages; ++page) {
+    const bool always = page < kvstore::kSinkPages || page >= num_pages - kvstore::kWindowPages;
+    if (always) pages[static_cast<size_t>(page)] = kAlways;
   }
   for (const int64_t page : kvstore::largest(pages, count)) kept.keep(layer, head, page);
 }
@@ -48,16 +54,16 @@ PageScores by_age(PageScores scores) {
 
 int64_t span_of(const HeadPattern& head, int64_t num_tokens) {
   if (head.pattern != Pattern::kElastic) return num_tokens;
-  const double span = head.alpha + static_cast<double>(head.beta) * static_cast<double>(num_tokens);
-  return std::clamp<int64_t>(static_cast<int64_t>(span), 1, num_tokens);
+  return kernels::elastic_form(head.alpha, head.beta, num_tokens).window;
 }
 
 // [layers * kv heads] spans, each times `scale`, in pages that may be kept.
 std::vector<int64_t> scaled(const std::vector<double>& spans, double scale, int64_t num_pages) {
   std::vector<int64_t> counts;
   for (const double span : spans) {
-    const auto pages = static_cast<int64_t>(span * scale / kernels::kPageTokens);
-    counts.push_back(std::clamp<int64_t>(pages, std::min<int64_t>(3, num_pages), num_pages));
+    constexpr double kRounding = 1e-6;  // the scale is found by halving
+    const auto pages = static_cast<int64_t>(span * scale / kernels::kPageTokens + kRounding);
+    counts.push_back(std::clamp(pages, std::min(kAlwaysKept, num_pages), num_pages));
   }
   return counts;
 }
@@ -111,7 +117,7 @@ KeptPages keep_pyramid(double budget, const PageScores& scores) {
 }
 
 kvstore::PageChoice keep_spans(const model::HeadPlan& plan, int64_t num_tokens) {
-  return [&plan, num_tokens](double budget, const PageScores& scores) {
+  return [plan, num_tokens](double budget, const PageScores& scores) {
     const int32_t group = plan.num_heads() / scores.num_kv_heads;
     const int64_t num_heads = int64_t{scores.num_layers} * scores.num_kv_heads;
     std::vector<double> spans(static_cast<size_t>(num_heads), 0);

@@ -1,5 +1,5 @@
 // Ways to choose the pages of a smaller cache, to compare with kvstore::choose_kept_pages at equal
-// bytes. All keep page 0 and the last two of each head.
+// bytes. All keep the sinks and the window of each head (kvstore/rules/placement.h).
 #pragma once
 
 #include "common/pages/kept_pages.h"
@@ -21,7 +21,8 @@ KeptPages keep_first_layers(double budget, const kvstore::PageScores& scores);
 KeptPages keep_pyramid(double budget, const kvstore::PageScores& scores);
 
 // The newest pages of each head, in proportion to its span in a plan of elastic heads (MoA): of a kv
-// head the longest span of its query heads. Others than elastic heads have the whole prompt.
+// head the longest span of its query heads. Others than elastic heads have the whole prompt. No more pages
+// than the budget has, and less than one for each head fewer.
 kvstore::PageChoice keep_spans(const model::HeadPlan& plan, int64_t num_tokens);
 
 }  // namespace millrace::bench

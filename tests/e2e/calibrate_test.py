@@ -108,6 +108,9 @@ class CalibrateTest(unittest.TestCase):
         self.assertTrue(all(pattern.startswith("a-shape") for pattern in searched), searched)
 
         self.write("plan.json", "old")
+        status, said = self.calibrate("--format", "minference", model=os.path.join(architectures, "gpt-oss"), input_path=prompts, costs=costs)
+        self.assertEqual(status, 2, said)
+        self.assertIn("layer 0 has a sliding window", said)
         status, said = self.calibrate(model=os.path.join(architectures, "window_mistral"), input_path=prompts, costs=costs)
         self.assertEqual(status, 2, said)
         self.assertIn("every layer has a sliding window", said)

@@ -241,8 +241,10 @@ class Workload {
     for (auto n = random_() % 24; n > 0 && !request.unwritten.empty(); --n) {
       const PageKey key = request.unwritten.back();
       request.unwritten.pop_back();
-      const auto written = store_->write_page(id, key, bytes_of(request.path, key),
-                                              as_page_digest(digest_of(request.path, key)));
+      const std::string name = name_of(request.path, key);
+      const auto digest = digest_of(name, key, geometry_);
+      const auto written =
+          store_->write_page(id, key, page_bytes_of(name, key, geometry_), as_page_digest(digest));
       ASSERT_TRUE(written.ok()) << written.error().to_string();
     }
     if (!request.unwritten.empty()) return;
@@ -316,10 +318,8 @@ class Workload {
     for (int64_t i = 0; i < pin.num_pages; ++i) {
       const PageKey key = {pin.first.layer, pin.first.kv_head, pin.first.page + i};
       const auto& page = pin.pages->pages()[static_cast<size_t>(i)];
-      const auto bytes = bytes_of(pin.path, key);
-      const auto digest = digest_of(pin.path, key);
-      ASSERT_TRUE(std::ranges::equal(page.bytes, bytes)) << "page " << key.page;
-      ASSERT_TRUE(std::ranges::equal(page.digest, digest)) << "page " << key.page;
+      ASSERT_TRUE(holds_generated_data(page, name_of(pin.path, key), key, geometry_))
+          << "page " << key.page;
     }
   }
 
@@ -350,11 +350,9 @@ class Workload {
     for (int i = 0; i < 10; ++i) store_->tend(Deadline::after(Duration::zero()));
   }
 
-  std::vector<std::byte> bytes_of(const Path& path, const PageKey& key) const {
-    return page_bytes_of(std::to_string(path[static_cast<size_t>(key.page)]), key, geometry_);
-  }
-  std::vector<float> digest_of(const Path& path, const PageKey& key) const {
-    return kvstore::digest_of(std::to_string(path[static_cast<size_t>(key.page)]), key, geometry_);
+  // What page_data.h makes a page's bytes from.
+  static std::string name_of(const Path& path, const PageKey& key) {
+    return std::to_string(path[static_cast<size_t>(key.page)]);
   }
 
   std::pair<const std::string, Request>* any_request(bool sealed) {
