@@ -11,10 +11,9 @@ namespace millrace::bench {
 
 using kernels::kPageTokens;
 
-ColumnMass::ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tokens, int64_t rows,
+ColumnMass::ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tokens,
                        const kernels::cpu::Context& context)
-    : rows_(rows),
-      context_(context),
+    : context_(context),
       scores_{.num_layers = num_layers,
               .num_kv_heads = num_kv_heads,
               .num_pages = ceil_div(num_tokens, kPageTokens)} {
@@ -30,7 +29,7 @@ void ColumnMass::add_head(const worker::BuiltIndex& layer, int32_t query_head,
                       .kv = layer.kv},
                      context_);
   for (const auto& tile : layer.tiles) {
-    masses.compute(tile, rows_);
+    masses.compute(tile, kRows);
     for (int64_t row = 0; row < masses.num_rows(); ++row) {
       const auto of_row = masses.log_masses(row);
       const double largest = *std::ranges::max_element(of_row);

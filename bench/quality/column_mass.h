@@ -12,8 +12,9 @@ namespace millrace::bench {
 
 class ColumnMass {
  public:
-  // Samples `rows` rows of each row tile, a power of two up to kTileRows.
-  ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tokens, int64_t rows,
+  static constexpr int64_t kRows = 8;  // of each row tile, at even steps
+
+  ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tokens,
              const kernels::cpu::Context& context);
 
   // Of a layer, on host memory.
@@ -27,7 +28,6 @@ class ColumnMass {
   void add_head(const worker::BuiltIndex& layer, int32_t query_head, std::vector<double>& mass,
                 std::vector<int64_t>& num_rows) const;
 
-  int64_t rows_;
   kernels::cpu::Context context_;
   kvstore::PageScores scores_;
 };

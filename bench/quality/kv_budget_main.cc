@@ -58,9 +58,9 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-using Named = std::pair<const char*, kvstore::PageChoice>;
+using NamedChoice = std::pair<const char*, kvstore::PageChoice>;
 
-std::vector<Named> layered_choices() {
+std::vector<NamedChoice> layered_choices() {
   return {{"alike", bench::keep_alike},
           {"pyramid", bench::keep_pyramid},
           {"first layers whole", bench::keep_first_layers}};
@@ -74,9 +74,9 @@ kvstore::PageScores mean(const kvstore::PageScores& one, const kvstore::PageScor
   return both;
 }
 
-// `columns` and `plan` outlive the choices.
-std::vector<Named> column_mass_and_spans(const bench::ColumnMass& columns,
-                                         const model::HeadPlan& plan, int64_t num_tokens) {
+// `columns` outlives the choices.
+std::vector<NamedChoice> column_mass_and_spans(const bench::ColumnMass& columns,
+                                               const model::HeadPlan& plan, int64_t num_tokens) {
   const auto by_columns = [&](double budget, const kvstore::PageScores&) {
     return kvstore::choose_kept_pages(budget, columns.scores());
   };
@@ -89,7 +89,7 @@ std::vector<Named> column_mass_and_spans(const bench::ColumnMass& columns,
 }
 
 std::vector<Choice> at_each_budget(const std::vector<double>& budgets,
-                                   const std::vector<Named>& others) {
+                                   const std::vector<NamedChoice>& others) {
   std::vector<Choice> choices;
   for (const double budget : budgets) {
     choices.push_back({.name = "score", .budget = budget, .pages = {}});
@@ -157,13 +157,13 @@ class Study {
     const auto& config = runtime_.weights().config;
     const auto num_tokens = std::ssize(one.prompt);
     if (options_.spans.empty()) {
-      const auto others = options_.layered ? layered_choices()
-                                           : std::vector<Named>{{"random", bench::keep_at_random},
-                                                                {"window", bench::keep_newest}};
+      const auto others = options_.layered
+                              ? layered_choices()
+                              : std::vector<NamedChoice>{{"random", bench::keep_at_random},
+                                                         {"window", bench::keep_newest}};
       return run(one, at_each_budget(options_.budgets, others), {});
     }
-    constexpr int64_t kRowsOfTile = 8;
-    bench::ColumnMass columns(config.num_layers, config.num_kv_heads, num_tokens, kRowsOfTile,
+    bench::ColumnMass columns(config.num_layers, config.num_kv_heads, num_tokens,
                               kernels::cpu::fastest_context(1));
     const auto plan = must(model::make_head_plan(options_.spans, config, num_tokens, 0, {}));
     const auto others = column_mass_and_spans(columns, plan, num_tokens);

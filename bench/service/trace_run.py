@@ -1,4 +1,4 @@
-"""Prompts of a trace against a live service."""
+"""Prompts of a trace against a live service: what scripts that play one share."""
 import json
 import math
 import os
@@ -13,6 +13,33 @@ LENGTHS = (0, 1024), (0.18, 8192), (0.47, 65536), (0.5, 67000), (0.965, 262144),
 def length_at(share):
     (low, first), (high, last) = next(pair for pair in zip(LENGTHS, LENGTHS[1:]) if share <= pair[1][0])
     return first * (last / first) ** ((share - low) / (high - low))
+
+
+def draw_lengths(arguments, draw):
+    """One of each of as many equal shares of the published lengths, divided by --scale, in random order."""
+    shares = [(i + 0.5) / arguments.requests for i in range(arguments.requests)]
+    draw.shuffle(shares)
+    return [max(2, round(length_at(share) / arguments.scale)) for share in shares]
+
+
+def add_group_arguments(parser, root):
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--model", default=os.path.join(root, "tests/models/fixture"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--cp", type=int, default=4)
+    parser.add_argument("--host-pool", default="1GiB")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--head-plan", default="dense")
+    parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--wait", type=float, default=0, help="seconds to wait after start-up: on GPUs, for the host pool to be page-locked")
+
+
+def group_options(arguments):
+    """Of Service.start_group, but for the grid."""
+    return ["--model", arguments.model, "--device", arguments.device, "--dtype", arguments.dtype, "--threads", arguments.threads,
+            "--head-plan", arguments.head_plan, "--kv-cache-dtype", arguments.kv_cache_dtype, "--host-pool", arguments.host_pool, "--device-pool", "0"]
 
 
 def percentile(values, share):

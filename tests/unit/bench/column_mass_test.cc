@@ -15,7 +15,6 @@ constexpr int32_t kHeads = 2;  // on one kv head
 constexpr int32_t kHeadDim = 16;
 constexpr int64_t kTokens = 200;  // the last page and the last tile are partial
 constexpr int64_t kPages = 4;
-constexpr int64_t kRows = 8;  // of each tile of 64, at even steps
 constexpr float kScale = 0.7F;
 
 // Masses of a row by page, in double.
@@ -41,7 +40,7 @@ TEST(ColumnMass, IsTheMeanOverTheRowsThatSeeAPage) {
   const auto q = test::random_normals(1, kTokens * kHeads * kHeadDim);
   const auto k = test::random_normals(2, kTokens * kHeadDim);
   const auto tiles = kernels::tile_rows(kTokens);
-  ColumnMass columns(/*num_layers=*/2, /*num_kv_heads=*/1, kTokens, kRows,
+  ColumnMass columns(/*num_layers=*/2, /*num_kv_heads=*/1, kTokens,
                      kernels::cpu::fastest_context(1));
   columns.add(
       {.layer = 1,
@@ -58,7 +57,7 @@ TEST(ColumnMass, IsTheMeanOverTheRowsThatSeeAPage) {
 
   std::vector<double> expected(kPages);
   std::vector<int64_t> num_rows(kPages);
-  for (int64_t row = 4; row < kTokens; row += 64 / kRows) {
+  for (int64_t row = 4; row < kTokens; row += 64 / ColumnMass::kRows) {
     for (int32_t head = 0; head < kHeads; ++head) {
       const auto mass = masses_of(q, k, row, head);
       for (int64_t page = 0; page <= row / 64; ++page) {

@@ -14,6 +14,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/kvstore/page_data.h"
+#include "tests/unit/kvstore/random_request.h"
 
 namespace millrace::kvstore {
 namespace {
@@ -98,7 +99,7 @@ class Workload {
     const Path path = draw_path();
     const auto found = store_->find_cached(keys_of(path));
     for (size_t page = 0; page < path.size(); ++page) {
-      ASSERT_TRUE(!found[page] || left_.contains(path[page])) << "page " << page;
+      ASSERT_TRUE(!found[page] || remembered_.contains(path[page])) << "page " << page;
     }
   }
 
@@ -211,7 +212,7 @@ class Workload {
       return;
     }
     for (int64_t page = 0; page < request.num_cached; ++page) {
-      ASSERT_TRUE(left_.contains(request.path[static_cast<size_t>(page)]));
+      ASSERT_TRUE(remembered_.contains(request.path[static_cast<size_t>(page)]));
       ++tally_.hits;
       tally_.shared += is_held(request.path[static_cast<size_t>(page)]);
     }
@@ -267,7 +268,7 @@ class Workload {
     const int64_t num_own = request.num_pages() - request.num_cached;
     ASSERT_LE(*is_new, num_own);
     tally_.twice += num_own - *is_new;
-    left_.insert(request.path.begin(), request.path.end());
+    remembered_.insert(request.path.begin(), request.path.end());
   }
 
   void read() {
@@ -356,11 +357,7 @@ class Workload {
   }
 
   std::pair<const std::string, Request>* any_request(bool sealed) {
-    std::vector<std::pair<const std::string, Request>*> matching;
-    for (auto& item : requests_) {
-      if (item.second.sealed == sealed) matching.push_back(&item);
-    }
-    return matching.empty() ? nullptr : matching[random_() % matching.size()];
+    return kvstore::any_request(requests_, sealed, random_);
   }
 
   const KvGeometry geometry_ = small_geometry();
@@ -371,7 +368,7 @@ class Workload {
   std::unique_ptr<KvStore> store_;
   std::map<std::string, Request> requests_;
   std::vector<Pin> pins_;
-  std::set<uint64_t> left_;  // beginnings whose page was ever remembered
+  std::set<uint64_t> remembered_;  // beginnings whose page was ever remembered
   int64_t next_id_ = 0;
   Tally tally_;
 };

@@ -12,6 +12,7 @@
 #include "kvstore/kv_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/kvstore/page_data.h"
+#include "tests/unit/kvstore/random_request.h"
 
 namespace millrace::kvstore {
 namespace {
@@ -333,11 +334,7 @@ class Workload {
   }
 
   std::pair<const std::string, Request>* any_request(bool sealed) {
-    std::vector<std::pair<const std::string, Request>*> matching;
-    for (auto& item : requests_) {
-      if (item.second.sealed == sealed) matching.push_back(&item);
-    }
-    return matching.empty() ? nullptr : matching[random_() % matching.size()];
+    return kvstore::any_request(requests_, sealed, random_);
   }
 
   const KvGeometry geometry_ = small_geometry();

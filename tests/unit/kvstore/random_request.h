@@ -1,0 +1,19 @@
+// What random workloads on a store share.
+#pragma once
+
+#include <random>
+#include <vector>
+
+namespace millrace::kvstore {
+
+// One of the requests, a map whose values say whether they are sealed; null where there is none such.
+template <typename Requests>
+typename Requests::value_type* any_request(Requests& requests, bool sealed, std::mt19937& random) {
+  std::vector<typename Requests::value_type*> matching;
+  for (auto& item : requests) {
+    if (item.second.sealed == sealed) matching.push_back(&item);
+  }
+  return matching.empty() ? nullptr : matching[random() % matching.size()];
+}
+
+}  // namespace millrace::kvstore
