@@ -14,7 +14,7 @@ struct TokenizerSettings {
   std::string python = "python3";
   bool chat = false;  // each has a chat template, too
   int processes = 2;  // of each model
-  // For one text, waiting included. A million tokens take 1.5 s of a core (docs/adr/0017).
+  // For one text, waiting included. A million tokens take 1.5 s of a core (docs/adr/0020).
   Duration timeout = std::chrono::seconds(60);
 };
 

@@ -164,8 +164,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->capture_default_str();
   app.add_option("--min-recall", options.group.min_recall,
                  "least share of its attention mass that each sampled row of an adaptive head "
-                 "covers, 0 to 1; "
-                 "head plan of requests that name none")
+                 "covers, 0 to 1")
       ->type_name("SHARE")
       ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
