@@ -3,7 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/units.h"
+
 namespace millrace::worker {
+
+namespace {
+
+// Few, since a collective among GPUs takes tens of microseconds however little it moves; and two chunks take no more
+// than half of what the prefix's rows would as tiles (worker/engine/capacity.h).
+constexpr int64_t kPrefixChunks = 4;
+constexpr size_t kChunksOnTheWay = 2;
+
+}  // namespace
 
 Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& partition,
                                       const PromptPrefix& prefix, comm::DeviceCommunicator& cp,
@@ -15,10 +26,9 @@ Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& 
     exchange.max_rows_ = std::max(exchange.max_rows_, partition.num_tokens(r));
   }
   exchange.cut_tiles(tile_rows);
-  exchange.cut_prefix(tile_rows);
+  exchange.cut_prefix();
   MR_RETURN_IF_ERROR(exchange.allocate(exchange.k_));
   MR_RETURN_IF_ERROR(exchange.allocate(exchange.v_));
-  MR_RETURN_IF_ERROR(exchange.allocate_staging());
   return exchange;
 }
 
@@ -49,19 +59,16 @@ void KvExchange::cut_tiles(int64_t tile_rows) {
   }
 }
 
-// Staging takes as many rows as a tile of products: no prefix takes more memory than rows that need not
-// be computed do (worker/engine/capacity.h).
-void KvExchange::cut_prefix(int64_t tile_rows) {
+void KvExchange::cut_prefix() {
   if (alone() || prefix_->num_pages() == 0) return;
   std::vector<std::vector<int64_t>> pages;
   size_t most = 0;
   for (int rank = 0; rank < cp_->size(); ++rank) {
     most = std::max(most, pages.emplace_back(prefix_->pages(rank)).size());
   }
-  const int64_t staged_rows = tile_rows / (std::ssize(staging_) * cp_->size());
   const auto pages_together =
-      std::min(most, static_cast<size_t>(std::max<int64_t>(staged_rows / kPageTokens, 1)));
-  staging_rows_ = static_cast<int64_t>(pages_together) * kPageTokens;
+      static_cast<size_t>(ceil_div(static_cast<int64_t>(most), kPrefixChunks));
+  chunk_rows_ = static_cast<int64_t>(pages_together) * kPageTokens;
   const int64_t page_bytes = kPageTokens * shape_.row_bytes();
   for (size_t first = 0; first < most; first += pages_together) {
     PrefixChunk chunk{.first = static_cast<int64_t>(first)};
@@ -69,8 +76,12 @@ void KvExchange::cut_prefix(int64_t tile_rows) {
       const auto& held = pages[static_cast<size_t>(rank)];
       const size_t end = std::min(held.size(), first + pages_together);
       for (size_t i = first; i < end; ++i) {
+        if (i > first && held[i] == held[i - 1] + 1) {
+          chunk.to_slab.back().bytes += page_bytes;
+          continue;
+        }
         chunk.to_slab.push_back({.destination = held[i] * page_bytes,
-                                 .source = rank * 2 * staged_side_bytes() +
+                                 .source = rank * chunk_rows_ * heads_row_bytes() +
                                            static_cast<int64_t>(i - first) * page_bytes,
                                  .bytes = page_bytes});
       }
@@ -80,16 +91,13 @@ void KvExchange::cut_prefix(int64_t tile_rows) {
   }
 }
 
-Result<void> KvExchange::allocate_staging() {
-  if (chunks_.empty()) return {};
-  for (auto& buffer : staging_) {
-    MR_ASSIGN_OR_RETURN(buffer, device_->allocate(cp_->size() * 2 * staged_side_bytes()));
-  }
-  return {};
+std::byte* KvExchange::chunk_place(const Side& side, size_t chunk) const {
+  const auto turn = static_cast<int64_t>(chunk % kChunksOnTheWay);
+  return static_cast<std::byte*>(side.gathered->data()) + tiles_bytes() + turn * chunk_bytes();
 }
 
-// A chunk is gathered while the one before it goes into the slab. It is loaded into a staging buffer
-// behind the copies that read that buffer last, and gathered behind both.
+// A chunk is gathered while the one before it goes into the slab. It is loaded into its place behind the
+// copies that read that place last, and gathered behind both.
 Result<void> KvExchange::bring_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
                                       Deadline deadline) {
   if (alone()) {
@@ -99,54 +107,54 @@ Result<void> KvExchange::bring_prefix(PrefixSource& source, int32_t layer, Resul
     }
     return {};
   }
+  const int64_t rank_bytes = chunk_rows_ * heads_row_bytes();
   comm::CollectiveMark before{};
   for (size_t i = 0; i <= chunks_.size(); ++i) {
-    const auto& staging = staging_[i % staging_.size()];
     comm::CollectiveMark arrived{};
     if (i < chunks_.size()) {
       const PrefixChunk& chunk = chunks_[i];
-      std::byte* own = staging.as<std::byte>() + cp_->rank() * 2 * staged_side_bytes();
+      std::byte* const k = chunk_place(k_, i);
+      std::byte* const v = chunk_place(v_, i);
       if (chunk.count > 0 && loaded.ok()) {
+        const int64_t own = cp_->rank() * rank_bytes;
         loaded = source.load(layer, chunk.first, chunk.count,
-                             {.k = own, .v = own + staged_side_bytes(), .stride = staging_rows_});
+                             {.k = k + own, .v = v + own, .stride = chunk_rows_});
       }
       cp_->follow();
-      MR_RETURN_IF_ERROR(
-          cp_->all_gather("prefix", staging.data(), 2 * staged_side_bytes(), deadline));
+      MR_RETURN_IF_ERROR(cp_->all_gather("prefix", k, rank_bytes, deadline));
+      MR_RETURN_IF_ERROR(cp_->all_gather("prefix", v, rank_bytes, deadline));
       arrived = cp_->mark();
     }
     if (i > 0) {
       cp_->join(before);
-      copy_to_slab(chunks_[i - 1], staging_[(i - 1) % staging_.size()]);
+      copy_to_slab(i - 1);
     }
     before = arrived;
   }
   return {};
 }
 
-void KvExchange::copy_to_slab(const PrefixChunk& chunk, const kernels::DeviceBuffer& staging) {
-  const std::byte* const k = staging.as<std::byte>();
-  for (const auto& [from, to] : {std::pair{k, &k_}, std::pair{k + staged_side_bytes(), &v_}}) {
-    device_->copy_pieces({.destination = to->slab.data(),
+void KvExchange::copy_to_slab(size_t chunk) {
+  for (const Side* side : {&k_, &v_}) {
+    device_->copy_pieces({.destination = side->slab.data(),
                           .destination_plane_bytes = partition_->num_tokens() * shape_.row_bytes(),
-                          .source = from,
-                          .source_plane_bytes = staging_rows_ * shape_.row_bytes(),
+                          .source = chunk_place(*side, chunk),
+                          .source_plane_bytes = chunk_rows_ * shape_.row_bytes(),
                           .num_planes = shape_.num_kv_heads,
-                          .pieces = chunk.to_slab});
+                          .pieces = chunks_[chunk].to_slab});
   }
 }
 
 Result<void> KvExchange::allocate(Side& side) {
-  const int64_t heads_bytes = shape_.num_kv_heads * shape_.row_bytes();
-  MR_ASSIGN_OR_RETURN(side.own, device_->allocate(own_stride() * heads_bytes));
+  MR_ASSIGN_OR_RETURN(side.own, device_->allocate(own_stride() * heads_row_bytes()));
   if (alone()) return {};
-  MR_ASSIGN_OR_RETURN(side.slab, device_->allocate(partition_->num_tokens() * heads_bytes));
+  MR_ASSIGN_OR_RETURN(side.slab, device_->allocate(partition_->num_tokens() * heads_row_bytes()));
   return {};
 }
 
 Result<void> KvExchange::take_buffers() {
   if (alone()) return {};
-  const int64_t bytes = cp_->size() * max_rows_ * shape_.num_kv_heads * shape_.row_bytes();
+  const int64_t bytes = tiles_bytes() + static_cast<int64_t>(kChunksOnTheWay) * chunk_bytes();
   auto k = cp_->allocate(bytes);
   auto v = cp_->allocate(bytes);  // also without K's, as the other ranks
   MR_ASSIGN_OR_RETURN(k_.gathered, std::move(k));
@@ -161,7 +169,7 @@ Result<void> KvExchange::connect(Deadline deadline) {
 }
 
 int64_t KvExchange::gathered_offset(const Tile& tile) const {
-  return cp_->size() * tile.first_row * shape_.num_kv_heads * shape_.row_bytes();
+  return cp_->size() * tile.first_row * heads_row_bytes();
 }
 
 std::byte* KvExchange::own_place(const Side& side, const Tile& tile) const {
@@ -170,7 +178,7 @@ std::byte* KvExchange::own_place(const Side& side, const Tile& tile) const {
            (partition_->first_position() + tile.first_row) * shape_.row_bytes();
   }
   return static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile) +
-         cp_->rank() * tile.num_rows * shape_.num_kv_heads * shape_.row_bytes();
+         cp_->rank() * tile.num_rows * heads_row_bytes();
 }
 
 KvPlace KvExchange::destination(int64_t number) const {
@@ -207,7 +215,7 @@ Result<void> KvExchange::send(Side& side, int64_t number, Deadline deadline) {
   cp_->follow();
   MR_RETURN_IF_ERROR(cp_->all_gather(
       side.name, static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile),
-      tile.num_rows * shape_.num_kv_heads * shape_.row_bytes(), deadline));
+      tile.num_rows * heads_row_bytes(), deadline));
   if (number + 1 == num_tiles()) side.arrived = cp_->mark();
   return {};
 }

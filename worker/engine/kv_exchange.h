@@ -5,9 +5,10 @@
 // their devices compute the next tile: layer l + 1 arrives during the MLP of layer l. The
 // projection writes a tile where it is sent from, its own place among those of all ranks.
 //
-// Pages of a cached prefix come from the ranks that hold them before the first tile of a layer, some of
-// every rank's at a time, so that all links carry both ways, and go from the staging memory into the slab
-// while the next ones travel.
+// Pages of a cached prefix come from the ranks that hold them before the first tile of a layer, a chunk of
+// every rank's at a time, so that all links carry both ways, and go from where they arrive into the slab
+// while the next chunk travels. They arrive behind the tiles, in memory that a prompt of as many tokens
+// takes for tiles where nothing is cached.
 //
 // All ranks send equal tiles: what goes beyond a rank's own rows is not looked at. Tiles arrive by
 // rank and head, and are put in the order of positions by one pass of the device's: at 1M tokens of
@@ -15,7 +16,6 @@
 // of the time.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -103,7 +103,9 @@ class KvExchange {
     kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]; alone, of all tokens
     // With several ranks:
     std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
-                                                       // heads, rows, head_dim]
+                                                       // heads, rows, head_dim]; then places for
+                                                       // kChunksOnTheWay chunks, used in turn, each
+                                                       // [ranks, kv heads, chunk_rows_, head_dim]
     kernels::DeviceBuffer slab;                        // [kv heads, tokens, head_dim]
     comm::CollectiveMark arrived{};                    // the last tile
   };
@@ -119,7 +121,7 @@ class KvExchange {
   struct PrefixChunk {
     int64_t first = 0;
     int64_t count = 0;                        // of this rank's
-    std::vector<kernels::CopyPiece> to_slab;  // of one head, from a staging buffer
+    std::vector<kernels::CopyPiece> to_slab;  // of one head, from the chunk's place
   };
 
   KvExchange(kernels::Device& device, const Partition& partition, const PromptPrefix& prefix,
@@ -131,13 +133,13 @@ class KvExchange {
   // Of a head in the memory that the projection writes to, alone: the slab's.
   int64_t own_stride() const { return alone() ? partition_->num_tokens() : own_rows(); }
   void cut_tiles(int64_t tile_rows);
-  void cut_prefix(int64_t tile_rows);
-  Result<void> allocate_staging();
-  // Of K or V of one rank's pages in a staging buffer.
-  int64_t staged_side_bytes() const {
-    return shape_.num_kv_heads * staging_rows_ * shape_.row_bytes();
-  }
-  void copy_to_slab(const PrefixChunk& chunk, const kernels::DeviceBuffer& staging);
+  void cut_prefix();
+  int64_t heads_row_bytes() const { return shape_.num_kv_heads * shape_.row_bytes(); }
+  // All of a side's tiles, then its chunks.
+  int64_t tiles_bytes() const { return cp_->size() * max_rows_ * heads_row_bytes(); }
+  int64_t chunk_bytes() const { return cp_->size() * chunk_rows_ * heads_row_bytes(); }
+  std::byte* chunk_place(const Side& side, size_t chunk) const;
+  void copy_to_slab(size_t chunk);
   // Of all ranks' rows of a tile.
   int64_t gathered_offset(const Tile& tile) const;
   Result<void> allocate(Side& side);
@@ -154,9 +156,7 @@ class KvExchange {
   std::vector<Tile> tiles_;
   // Of a prefix, with several ranks:
   std::vector<PrefixChunk> chunks_;
-  int64_t staging_rows_ = 0;  // of one rank in the largest chunk
-  // Used in turn; each [ranks, 2, kv heads, staging_rows_, head_dim], the 2 are K and V.
-  std::array<kernels::DeviceBuffer, 2> staging_;
+  int64_t chunk_rows_ = 0;  // of one rank in the largest chunk
   Side k_{.name = "keys"}, v_{.name = "values"};
 };
 
