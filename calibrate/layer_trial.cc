@@ -76,7 +76,7 @@ Result<void> LayerTrial::allocate(comm::DeviceCommunicator& alone) {
   if (shape_.dtype != DType::kFloat32) widened_.resize(static_cast<size_t>(elements));
   MR_ASSIGN_OR_RETURN(
       index_, worker::LayerIndex::create(device_, plan_, 0, num_heads, num_tokens_, tiles_));
-  MR_ASSIGN_OR_RETURN(auto builder, worker::IndexBuilder::create(device_, alone, tiles_, plan_,
+  MR_ASSIGN_OR_RETURN(auto builder, worker::IndexBuilder::create(device_, alone, plan_,
                                                                  {.first = 0, .count = num_heads},
                                                                  num_tokens_, index_.view().shape));
   builder_ = std::make_unique<worker::IndexBuilder>(std::move(builder));
@@ -123,7 +123,8 @@ Result<void> LayerTrial::build(std::span<const HeadPattern> patterns) {
       .first_position = num_tokens_ - num_last,
       .num_query_heads = shape_.num_query_heads,
       .scale = queries_.scale};
-  return builder_->build(0, queries_, last, kv_, index_.view(), Deadline::after(kLayerTimeout));
+  return builder_->build(0, queries_, tiles_, last, kv_, index_.view(),
+                         Deadline::after(kLayerTimeout));
 }
 
 void LayerTrial::attend() {

@@ -1,12 +1,32 @@
 #include "model/layer_forward.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "model/config/rope.h"
 
 namespace millrace::model {
 
 using kernels::dense_matrix;
+
+namespace {
+
+kernels::ConstMatrix rows_of(kernels::ConstMatrix matrix, int64_t first, int64_t count) {
+  matrix.data = static_cast<const std::byte*>(matrix.data) +
+                first * matrix.row_stride * dtype_bytes(matrix.dtype);
+  matrix.rows = count;
+  return matrix;
+}
+
+kernels::ConstFloat8Matrix rows_of(kernels::ConstFloat8Matrix matrix, int64_t first,
+                                   int64_t count) {
+  matrix.data += first * matrix.row_stride;
+  matrix.scales += first;
+  matrix.rows = count;
+  return matrix;
+}
+
+}  // namespace
 
 Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWeights& weights,
                                           int64_t max_rows) {
@@ -116,26 +136,49 @@ void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t nu
 
 void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
                        const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
+  const auto& shard = weights_->shard;
+  project({.num_query_heads = shard.num_query_heads, .num_kv_heads = shard.num_kv_heads}, layer,
+          hidden, num_rows, positions, prompt_tokens, out);
+}
+
+void LayerForward::q(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
+                     int64_t prompt_tokens, const QkvOutput& out) {
+  project({.num_query_heads = weights_->shard.num_query_heads}, layer, hidden, num_rows, positions,
+          prompt_tokens, out);
+}
+
+void LayerForward::kv(int32_t layer, const float* hidden, int64_t num_rows,
+                      const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
+  const auto& shard = weights_->shard;
+  project({.first = shard.num_query_heads, .num_kv_heads = shard.num_kv_heads}, layer, hidden,
+          num_rows, positions, prompt_tokens, out);
+}
+
+void LayerForward::project(const QkvHeads& heads, int32_t layer, const float* hidden,
+                           int64_t num_rows, const int32_t* positions, int64_t prompt_tokens,
+                           const QkvOutput& out) {
   const auto& config = weights_->config;
   const auto rotation = weights_->rotation(layer, prompt_tokens);
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
-  const int64_t width =
-      int64_t{weights_->shard.num_query_heads + 2 * weights_->shard.num_kv_heads} * config.head_dim;
+  const int64_t first = heads.first * config.head_dim;
+  const int64_t width = int64_t{heads.num_query_heads + 2 * heads.num_kv_heads} * config.head_dim;
+  const float* bias = w.qkv_bias == nullptr ? nullptr : w.qkv_bias + first;
   const auto projected = dense_matrix(projected_.data(), projection_dtype_, num_rows, width);
   if (w.float8.qkv.data != nullptr) {
     device_->float8_gemm({.a = float8_rms_norm(hidden, w.attention_norm, num_rows),
-                          .b = w.float8.qkv,
-                          .bias = w.qkv_bias,
+                          .b = rows_of(w.float8.qkv, first, width),
+                          .bias = bias,
                           .c = projected});
   } else {
     rms_norm(hidden, w.attention_norm, num_rows);
-    device_->gemm({.a = normed(num_rows), .b = w.qkv, .bias = w.qkv_bias, .c = projected});
+    device_->gemm(
+        {.a = normed(num_rows), .b = rows_of(w.qkv, first, width), .bias = bias, .c = projected});
   }
   device_->rope_qkv({.qkv = projected_.data(),
                      .qkv_dtype = projection_dtype_,
                      .num_rows = num_rows,
-                     .num_query_heads = weights_->shard.num_query_heads,
-                     .num_kv_heads = weights_->shard.num_kv_heads,
+                     .num_query_heads = heads.num_query_heads,
+                     .num_kv_heads = heads.num_kv_heads,
                      .head_dim = config.head_dim,
                      .positions = positions,
                      .rotary_dim = rotation.rotary_dim,

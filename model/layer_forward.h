@@ -20,7 +20,7 @@ class LayerForward {
 
   int64_t max_rows() const { return max_rows_; }
 
-  // Where the projected and rotated rows go; see RopeQkvParams.
+  // Where the projected and rotated rows go; see RopeQkvParams. What is not projected is not read.
   struct QkvOutput {
     DType dtype = DType::kFloat32;
     void* q = nullptr;  // [num_rows, query heads of this rank, head_dim]
@@ -32,6 +32,11 @@ class LayerForward {
   // ones differently.
   void qkv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
            int64_t prompt_tokens, const QkvOutput& out);
+  // A part of the same. Products of other widths may round differently in the last bit.
+  void q(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
+         int64_t prompt_tokens, const QkvOutput& out);
+  void kv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
+          int64_t prompt_tokens, const QkvOutput& out);
 
   // The two halves of the layer after attention. Each adds this rank's part of the sum over
   // tensor-parallel ranks to `out` [num_rows, hidden] when `accumulate`, else overwrites it.
@@ -54,6 +59,15 @@ class LayerForward {
         weights_(&weights),
         max_rows_(max_rows),
         projection_dtype_(device.info().projection_dtype(weights.compute_dtype)) {}
+
+  // Heads that follow each other in the rows of qkv weights: query heads, then those of K, then of V.
+  struct QkvHeads {
+    int64_t first = 0;
+    int32_t num_query_heads = 0;
+    int32_t num_kv_heads = 0;
+  };
+  void project(const QkvHeads& heads, int32_t layer, const float* hidden, int64_t num_rows,
+               const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out);
 
   bool float8() const { return weights_->quantization != Quantization::kNone; }
   kernels::Matrix normed(int64_t num_rows) const;

@@ -10,6 +10,7 @@
 #include "model/checkpoint/element_conversion.h"
 #include "model/checkpoint/weight_uploader.h"
 #include "model/config/rope.h"
+#include "model/device_support.h"
 #include "model/expert_loader.h"
 #include "model/fingerprint.h"
 #include "model/load_model_config.h"
@@ -290,92 +291,6 @@ class WeightLoader {
   ExpertLoader experts_;
 };
 
-// Said before the weights, which may be many, are read.
-Result<void> check_experts(const ModelConfig& config, const kernels::DeviceInfo& device) {
-  const bool biased = config.experts.names == ExpertsConfig::Names::kGptOss;
-  const bool computed = device.computes_experts && (!biased || device.expert_biases) &&
-                        (!config.experts.by_sigmoids || device.corrected_routes);
-  if (config.experts.num_experts == 0 || computed) return {};
-  return error(Errc::kUnsupported,
-               "{} has {} experts in a layer, which {} does not compute; supported: --device cpu",
-               config.name, config.experts.num_experts, device.name);
-}
-
-// The same.
-Result<void> check_attention(const ModelConfig& config, const kernels::DeviceInfo& device) {
-  if (config.interleaved_rope && !device.interleaved_rotation) {
-    return error(Errc::kUnsupported,
-                 "{} is a {}, whose heads turn neighbours, which {} does not compute; supported: "
-                 "--device cpu",
-                 config.name, config.architecture, device.name);
-  }
-  if (!config.attention_sinks || device.attention_sinks) return {};
-  return error(Errc::kUnsupported,
-               "{} is a {}, whose attention sinks {} does not compute; supported: --device cpu",
-               config.name, config.architecture, device.name);
-}
-
-// The same. kClamped is of experts alone, which check_experts asks for.
-Result<void> check_activation(const ModelConfig& config, const kernels::DeviceInfo& device) {
-  using Kind = kernels::Activation::Kind;
-  const auto kind = config.activation.kind;
-  if (kind == Kind::kSilu || kind == Kind::kClamped || device.all_activations) return {};
-  return error(Errc::kUnsupported,
-               "{} computes MLPs with SiLU only, and {} is a {}; supported: --device cpu",
-               device.name, config.name, config.architecture);
-}
-
-// Said before the weights are read.
-Result<void> check_quantization(const ModelWeights& weights, const kernels::DeviceInfo& device) {
-  if (weights.quantization == Quantization::kNone) return {};
-  if (!device.float8_products || weights.compute_dtype == DType::kFloat16) {
-    return error(Errc::kUnsupported, "{} computes no products of 8-bit floats beside {}",
-                 device.name, dtype_name(weights.compute_dtype));
-  }
-  const auto& config = weights.config;
-  const int64_t query_width = int64_t{weights.shard.num_query_heads} * config.head_dim;
-  const int32_t step = device.float8_width_step;
-  const std::array<std::pair<const char*, int64_t>, 3> widths{
-      {{"hidden_size", config.hidden_size},
-       {"heads times head_dim of a rank", query_width},
-       {"intermediate_size of a rank", weights.shard.ffn_size}}};
-  for (const auto& [name, width] : widths) {
-    if (width % step == 0) continue;
-    return error(Errc::kUnsupported,
-                 "{} is {}: products of 8-bit floats take multiples of {} on {}", name, width, step,
-                 device.name);
-  }
-  return {};
-}
-
-// The same: a rank's part of experts, of 16 bits or of 8.
-Result<void> check_expert_widths(const std::string& model, const ModelWeights& weights,
-                                 const kernels::DeviceInfo& device) {
-  const auto& experts = weights.config.experts;
-  if (experts.num_experts == 0) return {};
-  const bool float8 =
-      weights.quantization != Quantization::kNone && experts.names != ExpertsConfig::Names::kGptOss;
-  const int32_t step = float8 ? device.float8_width_step : device.width_step;
-  const bool own_field = experts.names == ExpertsConfig::Names::kQwen;
-  const std::string_view shared_field = own_field ? "shared_expert_intermediate_size"
-                                                  : "n_shared_experts times moe_intermediate_size";
-  struct Width {
-    std::string_view field;
-    int32_t all, own;
-  };
-  for (const auto& [field, all, own] :
-       {Width{expert_width_field(experts), experts.ffn_size, weights.shard.expert_ffn_size},
-        Width{shared_field, experts.shared_ffn_size, weights.shard.shared_ffn_size}}) {
-    if (own % step == 0) continue;
-    return error(Errc::kUnsupported,
-                 "{}: {} = {}, {} on each of {} tensor-parallel ranks: experts of {} bits take "
-                 "multiples of {} on {}",
-                 is_synthetic_model(model) ? model : model + "/config.json", field, all, own,
-                 weights.tp.size, float8 ? 8 : 16, step, device.name);
-  }
-  return {};
-}
-
 Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
                                                    const ModelConfig& config) {
   if (is_synthetic_model(model)) return synthetic_tensors(model);
@@ -422,16 +337,12 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
                                                          kernels::Device& device, int num_threads) {
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
-  MR_RETURN_IF_ERROR(check_experts(weights->config, device.info()));
-  MR_RETURN_IF_ERROR(check_attention(weights->config, device.info()));
-  MR_RETURN_IF_ERROR(check_activation(weights->config, device.info()));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));
   weights->tp = tp;
   weights->compute_dtype = arithmetic.dtype;
   weights->quantization = arithmetic.quantization;
   weights->embedding_scale = embedding_scale(weights->config, arithmetic.dtype);
-  MR_RETURN_IF_ERROR(check_quantization(*weights, device.info()));
-  MR_RETURN_IF_ERROR(check_expert_widths(model, *weights, device.info()));
+  MR_RETURN_IF_ERROR(check_device(model, *weights, device.info()));
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model, weights->config));
   weights->fingerprint = fingerprint(weights->config, *tensors);
   MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights, num_threads).load());

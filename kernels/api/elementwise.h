@@ -38,8 +38,8 @@ struct RopeQkvParams {
   const void* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
   DType qkv_dtype = DType::kFloat32;
   int64_t num_rows = 0;
-  int32_t num_query_heads = 0;
-  int32_t num_kv_heads = 0;
+  int32_t num_query_heads = 0;  // none: K and V alone
+  int32_t num_kv_heads = 0;     // none: Q alone
   int32_t head_dim = 0;
   const int32_t* positions = nullptr;  // [num_rows], absolute
   // The first rotary_dim elements of a head turn, the others stay; 0: all turn.

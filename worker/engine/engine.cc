@@ -40,33 +40,6 @@ void check_prefix(const PrefillTask& task) {
            "a prefix of {} tokens of {}", num_tokens, task.token_ids.size());
 }
 
-Result<void> check_shape(const kernels::DeviceInfo& device, const model::ModelWeights& weights) {
-  const auto& config = weights.config;
-  if (config.head_dim % device.head_dim_step != 0 || config.head_dim > device.max_head_dim) {
-    return error(Errc::kUnsupported,
-                 "head_dim {} is not supported on {}: must be a multiple of {} up to {}",
-                 config.head_dim, device.name, device.head_dim_step, device.max_head_dim);
-  }
-  if (const int32_t turned = config.num_turned(); turned % device.rotary_dim_step != 0) {
-    return error(Errc::kUnsupported,
-                 "partial_rotary_factor that turns {} of {} elements is not supported on {}: must "
-                 "be a multiple of {}",
-                 turned, config.head_dim, device.name, device.rotary_dim_step);
-  }
-  if (config.hidden_size % device.width_step != 0 || config.hidden_size > device.max_hidden_size) {
-    return error(Errc::kUnsupported,
-                 "hidden_size {} is not supported on {}: must be a multiple of {} up to {}",
-                 config.hidden_size, device.name, device.width_step, device.max_hidden_size);
-  }
-  if (weights.shard.ffn_size % device.width_step != 0) {
-    return error(
-        Errc::kUnsupported,
-        "intermediate_size {}, {} per rank, is not supported on {}: must be a multiple of {}",
-        config.ffn_size, weights.shard.ffn_size, device.name, device.width_step);
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights& weights,
@@ -77,7 +50,6 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
     return error(Errc::kUnsupported, "{} does not support {}", info.name,
                  dtype_name(weights.compute_dtype));
   }
-  MR_RETURN_IF_ERROR(check_shape(info, weights));
   EngineOptions settled = options;
   if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;
   MR_ASSIGN_OR_RETURN(auto forward,
@@ -120,7 +92,7 @@ Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t
                                const Result<void>& own, PairCounts& counts, Deadline deadline) {
   const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
   MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(grid_->world(), pairs, deadline));
-  const auto counted = counts.add(ranks);
+  const auto counted = counts.add(ranks, run.attends_whole(layer));
   if (!task.at_boundary) return {};
   return task.at_boundary({.layer = layer,
                            .num_layers = weights_->config.num_layers,

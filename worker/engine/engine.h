@@ -49,7 +49,7 @@ struct EngineOptions {
 struct LayerReport {
   int32_t layer = 0;
   int32_t num_layers = 0;
-  double density = 0;    // covered over causal pairs of this layer, all ranks and heads
+  double density = 0;    // covered over causal pairs of the rows that attend, all ranks and heads
   double imbalance = 1;  // most over mean of the ranks' covered pairs
 };
 
@@ -59,9 +59,11 @@ struct PrefillTask {
   std::span<const int64_t> probe_positions;  // ascending
   // Tokens of the vocabulary, one a probe, or none: on rank 0, others need none.
   std::span<const int32_t> probe_target_ids;
-  int32_t num_top = 10;         // tokens reported at the last position
-  bool recall_by_head = false;  // on all ranks, or on none
-  KvSink* sink = nullptr;       // may be null
+  int32_t num_top = 10;  // tokens reported at the last position
+  // On all ranks, or on none, as index_tap. Either has the last layer attend with all rows: otherwise
+  // those do that are asked for, and density and recall are of them (worker/index/asked_rows.h).
+  bool recall_by_head = false;
+  KvSink* sink = nullptr;  // may be null
   // What need not be computed: at most the tokens before the rows that run densely as the last ones
   // (kernels::first_dense_position), and before all probes. `prefix_source` has this rank's pages of
   // it; null where there are none on any rank.

@@ -36,13 +36,9 @@ PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weigh
       num_rows_(partition_.num_tokens(grid.cp().rank())),
       positions_(partition_.positions(grid.cp().rank())),
       tiles_(partition_.tiles(grid.cp().rank())),
+      asked_rows_(tiles_, partition_.num_tokens(), task.probe_positions, options.row_tile_tokens),
       scale_(1.0f / std::sqrt(static_cast<float>(weights.config.head_dim))),
-      clock_(device, phases_) {
-  for (const auto& tile : tiles_) {
-    causal_pairs_ +=
-        static_cast<double>(kernels::causal_pairs(tile)) * weights.shard.num_query_heads;
-  }
-}
+      clock_(device, phases_) {}
 
 Result<std::unique_ptr<PrefillRun>> PrefillRun::create(
     kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
@@ -78,15 +74,17 @@ Result<void> PrefillRun::allocate() {
                                          shard.num_query_heads, partition_.num_tokens(), tiles_));
   MR_ASSIGN_OR_RETURN(
       auto builder,
-      IndexBuilder::create(device_, *groups_.cp, tiles_, *task_.plan,
+      IndexBuilder::create(device_, *groups_.cp, *task_.plan,
                            {.first = shard.first_query_head, .count = shard.num_query_heads},
                            partition_.num_tokens(), index_.view().shape));
   index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
   MR_ASSIGN_OR_RETURN(auto scorer,
                       PageScorer::create(device_, *groups_.cp, partition_.num_tokens(), shard));
   scorer_ = std::make_unique<PageScorer>(std::move(scorer));
-  MR_ASSIGN_OR_RETURN(auto recall, RecallMeter::create(device_, tiles_, partition_.num_tokens(),
-                                                       *task_.plan, shard, task_.recall_by_head));
+  MR_ASSIGN_OR_RETURN(
+      auto recall,
+      RecallMeter::create(device_, tiles_, attending_tiles(weights_.config.num_layers - 1),
+                          partition_.num_tokens(), *task_.plan, shard, task_.recall_by_head));
   recall_ = std::make_unique<RecallMeter>(std::move(recall));
   if (grid_.tp().size() > 1 || config.norms_sums()) {
     MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
@@ -200,17 +198,7 @@ Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
   dense_rows_->finish_queries();
   exchange_->finish_k();
   clock_.enter(Phase::kEstimate);
-  MR_RETURN_IF_ERROR(index_builder_->build(layer, local_queries(), dense_rows_->last_rows(),
-                                           exchange_->slab(), index_.view(), deadline));
-  if (task_.index_tap) {
-    MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-    task_.index_tap({.layer = layer,
-                     .plan = task_.plan,
-                     .queries = local_queries(),
-                     .kv = exchange_->slab(),
-                     .tiles = tiles_,
-                     .index = index_.view()});
-  }
+  MR_RETURN_IF_ERROR(build_index(layer, deadline));
   clock_.enter(Phase::kExchange);
   exchange_->finish_v();
   clock_.enter(Phase::kAttention);
@@ -228,9 +216,6 @@ Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
 
 // K goes first: the index is built from it and the last queries.
 Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline deadline) {
-  const auto& config = weights_.config;
-  const int64_t element = dtype_bytes(weights_.compute_dtype);
-  const int64_t q_row = int64_t{weights_.shard.num_query_heads} * config.head_dim * element;
   if (rows.tile == 0 && task_.prefix_source != nullptr) {
     clock_.enter(Phase::kExchange);
     scorer_->settle();
@@ -238,20 +223,60 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
   }
   if (rows.count > 0) {
     clock_.enter(Phase::kQkv);
-    const auto to = exchange_->destination(rows.tile);
-    forward_.qkv(layer, hidden_.as<float>() + rows.first * config.hidden_size, rows.count,
-                 device_positions_.as<int32_t>() + rows.first, partition_.num_tokens(),
-                 {.dtype = weights_.compute_dtype,
-                  .q = q_.as<std::byte>() + rows.first * q_row,
-                  .k = to.k,
-                  .v = to.v,
-                  .kv_stride = to.stride});
+    project_rows(layer, rows);
   }
   MR_RETURN_IF_ERROR(exchange_->send_k(rows.tile, deadline));
   if (rows.tile + 1 == exchange_->num_tiles()) {
     MR_RETURN_IF_ERROR(dense_rows_->send_queries(q_.data(), deadline));
   }
   return exchange_->send_v(rows.tile, deadline);
+}
+
+void PrefillRun::project_rows(int32_t layer, const RowRange& rows) {
+  const int64_t q_row = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
+                        dtype_bytes(weights_.compute_dtype);
+  const auto to = exchange_->destination(rows.tile);
+  const auto run = [&](auto what, int64_t first, int64_t count) {
+    (forward_.*what)(layer, hidden_.as<float>() + first * weights_.config.hidden_size, count,
+                     device_positions_.as<int32_t>() + first, partition_.num_tokens(),
+                     {.dtype = weights_.compute_dtype,
+                      .q = q_.as<std::byte>() + first * q_row,
+                      .k = to.k,
+                      .v = to.v,
+                      .kv_stride = to.stride});
+  };
+  if (attends_whole(layer)) return run(&model::LayerForward::qkv, rows.first, rows.count);
+  run(&model::LayerForward::kv, rows.first, rows.count);
+  for (const RowSpan& span : asked_rows_.attending({rows.first, rows.count})) {
+    run(&model::LayerForward::q, span.first, span.count);
+  }
+}
+
+// Block lists of the tiles that attend alone, in the memory of all.
+kernels::IndexView PrefillRun::index_view(int32_t layer) const {
+  kernels::IndexView view = index_.view();
+  view.shape.num_tiles = std::min(view.shape.num_tiles, std::ssize(attending_tiles(layer)));
+  return view;
+}
+
+Result<void> PrefillRun::build_index(int32_t layer, Deadline deadline) {
+  const auto view = index_view(layer);
+  if (!attends_whole(layer) && !asked_rows_.reads_index()) {
+    index_builder_->build_dense(partition_.num_tokens(), view);
+    return {};
+  }
+  MR_RETURN_IF_ERROR(index_builder_->build(layer, local_queries(), attending_tiles(layer),
+                                           dense_rows_->last_rows(), exchange_->slab(), view,
+                                           deadline));
+  if (!task_.index_tap) return {};
+  MR_RETURN_IF_ERROR(device_.synchronize(deadline));
+  task_.index_tap({.layer = layer,
+                   .plan = task_.plan,
+                   .queries = local_queries(),
+                   .kv = exchange_->slab(),
+                   .tiles = tiles_,
+                   .index = view});
+  return {};
 }
 
 Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
@@ -268,8 +293,8 @@ Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
                      .num_query_heads = num_heads,
                      .scale = scale_,
                      .kv = exchange_->slab(),
-                     .tiles = dense_rows_->others(tiles_),
-                     .index = index_.view(),
+                     .tiles = dense_rows_->others(attending_tiles(layer)),
+                     .index = index_view(layer),
                      .window = weights_.config.window(layer),
                      .sinks = sinks,
                      .out = attended_.data(),
@@ -305,31 +330,11 @@ Result<void> PrefillRun::sum_over_tp(const RowRange& rows, Deadline deadline) {
   return {};
 }
 
-// Whole row tiles of the prompt's last row and of its probes: no other row of the last layer is read
-// again once its K and V are there.
-std::vector<PrefillRun::RowRange> PrefillRun::rows_with_logits() const {
-  const auto& probes = task_.probe_positions;
-  std::vector<RowRange> ranges;
-  for (const auto& tile : tiles_) {
-    const int64_t end = tile.position + tile.num_rows;
-    const auto probe = std::ranges::lower_bound(probes, tile.position);
-    const bool probed = probe != probes.end() && *probe < end;
-    if (!probed && end != partition_.num_tokens()) continue;
-    if (!ranges.empty() && ranges.back().first + ranges.back().count == tile.local_row &&
-        ranges.back().count + tile.num_rows <= options_.row_tile_tokens) {
-      ranges.back().count += tile.num_rows;
-    } else {
-      ranges.push_back({.first = tile.local_row, .count = tile.num_rows});
-    }
-  }
-  return ranges;
-}
-
 Result<void> PrefillRun::finish_rows(int32_t layer, Deadline deadline) {
-  if (layer + 1 == weights_.config.num_layers) {
+  if (is_last(layer)) {
     clock_.enter(Phase::kMlp);
-    for (const auto& rows : rows_with_logits()) {
-      MR_RETURN_IF_ERROR(finish_tile(layer, rows, deadline));
+    for (const RowSpan& rows : asked_rows_.with_logits()) {
+      MR_RETURN_IF_ERROR(finish_tile(layer, {.first = rows.first, .count = rows.count}, deadline));
     }
     return {};
   }
@@ -385,7 +390,16 @@ Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
                                                 .num_pages = scorer_->num_pages()}));
   }
   return RankPairs{.covered = static_cast<double>(std::accumulate(first, end, int64_t{0})),
-                   .causal = causal_pairs_};
+                   .causal = causal_pairs(layer)};
+}
+
+// Of this rank's heads and the rows that attend.
+double PrefillRun::causal_pairs(int32_t layer) const {
+  double pairs = 0;
+  for (const auto& tile : attending_tiles(layer)) {
+    pairs += static_cast<double>(kernels::causal_pairs(tile));
+  }
+  return pairs * weights_.shard.num_query_heads;
 }
 
 // A GPU that does not come to an end waits in a collective for a rank that does not come. There is

@@ -12,6 +12,7 @@
 #include "worker/engine/layers_in_flight.h"
 #include "worker/engine/page_scorer.h"
 #include "worker/engine/recall_meter.h"
+#include "worker/index/asked_rows.h"
 #include "worker/index/index_builder.h"
 #include "worker/index/layer_index.h"
 #include "worker/index/pair_counts.h"
@@ -53,6 +54,12 @@ class PrefillRun {
   // Another rank is gone: what the device was given may wait for it, and is not worth waiting for.
   void group_broke() { group_broke_ = true; }
 
+  // Whether all rows attend. The last layer computes what is asked of it (asked_rows.h), unless
+  // somebody looks at its index or at each head's recall.
+  bool attends_whole(int32_t layer) const {
+    return !is_last(layer) || task_.recall_by_head || task_.index_tap;
+  }
+
   // Fills the tokens of the result. Collective.
   Result<void> finish(PrefillResult& result, Deadline deadline);
   // Waits for the sink to have all layers.
@@ -81,11 +88,18 @@ class PrefillRun {
   // With several context-parallel ranks the rows of layer l + 1 are projected tile by tile behind
   // the MLP of layer l, so that K and V travel meanwhile.
   bool projects_ahead() const { return groups_.cp->size() > 1; }
+  bool is_last(int32_t layer) const { return layer + 1 == weights_.config.num_layers; }
+  const std::vector<kernels::RowTile>& attending_tiles(int32_t layer) const {
+    return attends_whole(layer) ? tiles_ : asked_rows_.tiles();
+  }
+  kernels::IndexView index_view(int32_t layer) const;
+  double causal_pairs(int32_t layer) const;
   Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
+  void project_rows(int32_t layer, const RowRange& rows);
+  Result<void> build_index(int32_t layer, Deadline deadline);
   Result<void> attend(int32_t layer, Deadline deadline);
   LastLse last_lse() const;
   LocalQueries local_queries() const;
-  std::vector<RowRange> rows_with_logits() const;
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
@@ -110,6 +124,7 @@ class PrefillRun {
   int64_t num_rows_;  // of this rank
   std::vector<int32_t> positions_;
   std::vector<kernels::RowTile> tiles_;
+  AskedRows asked_rows_;
   float scale_;
 
   kernels::DeviceBuffer device_tokens_;     // [num_rows] int32
@@ -152,7 +167,6 @@ class PrefillRun {
 
   PhaseTimes phases_;
   PhaseClock clock_;
-  double causal_pairs_ = 0;  // of this rank's rows and heads
 };
 
 }  // namespace millrace::worker

@@ -32,11 +32,13 @@ std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTi
 
 Result<RecallMeter> RecallMeter::create(kernels::Device& device,
                                         const std::vector<kernels::RowTile>& tiles,
+                                        const std::vector<kernels::RowTile>& last_tiles,
                                         int64_t num_tokens, const model::HeadPlan& plan,
                                         const model::ShardShape& shard, bool by_head) {
   RecallMeter meter(device, plan, shard);
   if (by_head) meter.by_head_ = HeadRecalls(plan.num_layers(), plan.num_heads());
   meter.rows_ = measured_rows(tiles, num_tokens);
+  meter.last_rows_ = measured_rows(last_tiles, num_tokens);
   const int64_t bytes = int64_t{shard.num_query_heads} * meter.num_rows() * int64_t{sizeof(float)};
   MR_ASSIGN_OR_RETURN(meter.recall_, device.allocate(bytes));
   for (auto& place : meter.on_host_) {
@@ -57,24 +59,25 @@ std::vector<int32_t> RecallMeter::sparse_heads(int32_t layer) const {
 void RecallMeter::enqueue(int32_t layer, const LocalQueries& queries, const float* lse,
                           const kernels::KvSlab& kv) {
   const auto heads = sparse_heads(layer);
-  if (heads.empty() || rows_.empty()) return;
+  const auto& rows = this->rows(layer);
+  if (heads.empty() || rows.empty()) return;
   device_->row_recall({.q = queries.q,
                        .num_query_heads = queries.num_query_heads,
                        .scale = queries.scale,
                        .kv = kv,
-                       .rows = rows_,
+                       .rows = rows,
                        .heads = heads,
                        .lse = lse,
                        .num_rows = queries.num_rows,
                        .recall = recall_.as<float>()});
   device_->copy(on_host(layer).as<float>(), recall_.data(),
-                std::ssize(heads) * num_rows() * int64_t{sizeof(float)});
+                std::ssize(heads) * std::ssize(rows) * int64_t{sizeof(float)});
 }
 
 void RecallMeter::collect(int32_t layer) {
   const float* share = on_host(layer).as<float>();
   for (const int32_t head : sparse_heads(layer)) {
-    for (int64_t row = 0; row < num_rows(); ++row, ++share) {
+    for (size_t row = 0; row < rows(layer).size(); ++row, ++share) {
       stats_.add(double{*share});
       if (!by_head_.empty()) by_head_.at(layer, shard_->first_query_head + head).add(*share);
     }

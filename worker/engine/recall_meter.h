@@ -30,11 +30,13 @@ std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTi
 
 class RecallMeter {
  public:
-  // All arguments outlive the meter. `by_head`: each head's recall is kept as well.
+  // What the meter reads outlives it. `last_tiles`: those of `tiles` that attend in the last layer.
+  // `by_head`: each head's recall is kept as well.
   static Result<RecallMeter> create(kernels::Device& device,
-                                    const std::vector<kernels::RowTile>& tiles, int64_t num_tokens,
-                                    const model::HeadPlan& plan, const model::ShardShape& shard,
-                                    bool by_head);
+                                    const std::vector<kernels::RowTile>& tiles,
+                                    const std::vector<kernels::RowTile>& last_tiles,
+                                    int64_t num_tokens, const model::HeadPlan& plan,
+                                    const model::ShardShape& shard, bool by_head);
 
   // After attention, while Q, K and `lse` ([query heads, queries.num_rows], as attention left it)
   // are the layer's.
@@ -53,6 +55,10 @@ class RecallMeter {
   RecallMeter(kernels::Device& device, const model::HeadPlan& plan, const model::ShardShape& shard)
       : device_(&device), plan_(&plan), shard_(&shard) {}
 
+  // Those that attend in the layer.
+  const std::vector<kernels::MeasuredRow>& rows(int32_t layer) const {
+    return layer + 1 == plan_->num_layers() ? last_rows_ : rows_;
+  }
   // Of this rank, those that are not dense.
   std::vector<int32_t> sparse_heads(int32_t layer) const;
   kernels::HostBuffer& on_host(int32_t layer) {
@@ -62,7 +68,7 @@ class RecallMeter {
   kernels::Device* device_;
   const model::HeadPlan* plan_;
   const model::ShardShape* shard_;
-  std::vector<kernels::MeasuredRow> rows_;
+  std::vector<kernels::MeasuredRow> rows_, last_rows_;
   kernels::DeviceBuffer recall_;                              // [query heads, rows]
   std::array<kernels::HostBuffer, kLayersInFlight> on_host_;  // the same
   RecallStats stats_;

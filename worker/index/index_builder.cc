@@ -61,10 +61,9 @@ int64_t packed_head_bytes(const kernels::IndexShape& shape) {
 }  // namespace
 
 Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::DeviceCommunicator& cp,
-                                          const std::vector<kernels::RowTile>& tiles,
                                           const model::HeadPlan& plan, HeadRange heads,
                                           int64_t num_tokens, const kernels::IndexShape& shape) {
-  IndexBuilder builder(device, cp, tiles, plan, heads);
+  IndexBuilder builder(device, cp, plan, heads);
   int64_t max_heads = 0;  // vertical-slash heads that one layer may deal to this rank
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
     const auto slash_heads = builder.heads_of(layer, Pattern::kVerticalSlash);
@@ -90,22 +89,28 @@ std::vector<int32_t> IndexBuilder::heads_of(int32_t layer, Pattern wanted) const
   return heads;
 }
 
-void IndexBuilder::closed_forms(int32_t layer, int64_t num_tokens,
+void IndexBuilder::closed_forms(int64_t num_tokens, std::span<const kernels::ClosedForm> forms,
                                 const kernels::IndexView& index) {
   std::vector<int32_t> heads(static_cast<size_t>(heads_.count));
   std::iota(heads.begin(), heads.end(), 0);
-  std::vector<kernels::ClosedForm> forms;
-  for (const int32_t h : heads) {
-    forms.push_back(closed_form(pattern(layer, h), num_tokens).value_or(kernels::ClosedForm{}));
-  }
   device_->build_closed_form(
       {.num_tokens = num_tokens, .heads = heads, .forms = forms, .index = index});
 }
 
+void IndexBuilder::build_dense(int64_t num_tokens, const kernels::IndexView& index) {
+  const std::vector forms(static_cast<size_t>(heads_.count), kernels::dense_form(num_tokens));
+  closed_forms(num_tokens, forms, index);
+}
+
 Result<void> IndexBuilder::build(int32_t layer, const LocalQueries& queries,
+                                 std::span<const kernels::RowTile> tiles,
                                  const kernels::LastRows& last, const kernels::KvSlab& kv,
                                  const kernels::IndexView& index, Deadline deadline) {
-  closed_forms(layer, kv.num_tokens, index);
+  std::vector<kernels::ClosedForm> forms;
+  for (int32_t h = 0; h < heads_.count; ++h) {
+    forms.push_back(closed_form(pattern(layer, h), kv.num_tokens).value_or(kernels::ClosedForm{}));
+  }
+  closed_forms(kv.num_tokens, forms, index);
   const auto slash_heads = heads_of(layer, Pattern::kVerticalSlash);
   if (!slash_heads.empty()) {
     MR_RETURN_IF_ERROR(vertical_slash(layer, slash_heads, last, kv, index, deadline));
@@ -116,20 +121,20 @@ Result<void> IndexBuilder::build(int32_t layer, const LocalQueries& queries,
     device_->build_block_sparse({.q = queries.q,
                                  .num_query_heads = queries.num_query_heads,
                                  .kv = kv,
-                                 .tiles = *tiles_,
+                                 .tiles = tiles,
                                  .heads = heads,
                                  .top_k = top_k,
                                  .index = index});
   }
   if (const auto heads = heads_of(layer, Pattern::kAdaptive); !heads.empty()) {
-    adaptive(layer, heads, queries, kv, index);
+    adaptive(layer, heads, queries, tiles, kv, index);
   }
   return {};
 }
 
 void IndexBuilder::adaptive(int32_t layer, const std::vector<int32_t>& heads,
-                            const LocalQueries& queries, const kernels::KvSlab& kv,
-                            const kernels::IndexView& index) {
+                            const LocalQueries& queries, std::span<const kernels::RowTile> tiles,
+                            const kernels::KvSlab& kv, const kernels::IndexView& index) {
   // One launch per count of sampled rows; a plan has one in practice.
   std::map<int32_t, std::vector<int32_t>> by_rows;
   for (const int32_t h : heads) by_rows[pattern(layer, h).sampled_rows].push_back(h);
@@ -140,7 +145,7 @@ void IndexBuilder::adaptive(int32_t layer, const std::vector<int32_t>& heads,
                              .num_query_heads = queries.num_query_heads,
                              .scale = queries.scale,
                              .kv = kv,
-                             .tiles = *tiles_,
+                             .tiles = tiles,
                              .heads = members,
                              .rules = rules,
                              .sampled_rows = sampled_rows,

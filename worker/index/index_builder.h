@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/api/device_communicator.h"
@@ -35,22 +36,25 @@ class IndexBuilder {
   // All arguments outlive the builder. Takes the memory of estimation for `num_tokens` tokens and
   // of lists of `shape` on their way.
   static Result<IndexBuilder> create(kernels::Device& device, comm::DeviceCommunicator& cp,
-                                     const std::vector<kernels::RowTile>& tiles,
                                      const model::HeadPlan& plan, HeadRange heads,
                                      int64_t num_tokens, const kernels::IndexShape& shape);
 
-  // Has the device fill the lists of all heads. Collective over cp.
-  Result<void> build(int32_t layer, const LocalQueries& queries, const kernels::LastRows& last,
+  // Has the device fill the lists of all heads. Collective over cp. `tiles`: the rows of `queries`
+  // that are to attend.
+  Result<void> build(int32_t layer, const LocalQueries& queries,
+                     std::span<const kernels::RowTile> tiles, const kernels::LastRows& last,
                      const kernels::KvSlab& kv, const kernels::IndexView& index, Deadline deadline);
+  // For rows that run densely under any plan: what a device asks for all the same.
+  void build_dense(int64_t num_tokens, const kernels::IndexView& index);
 
  private:
-  IndexBuilder(kernels::Device& device, comm::DeviceCommunicator& cp,
-               const std::vector<kernels::RowTile>& tiles, const model::HeadPlan& plan,
+  IndexBuilder(kernels::Device& device, comm::DeviceCommunicator& cp, const model::HeadPlan& plan,
                HeadRange heads)
-      : device_(&device), cp_(&cp), tiles_(&tiles), plan_(&plan), heads_(heads) {}
+      : device_(&device), cp_(&cp), plan_(&plan), heads_(heads) {}
 
   std::vector<int32_t> heads_of(int32_t layer, model::Pattern pattern) const;
-  void closed_forms(int32_t layer, int64_t num_tokens, const kernels::IndexView& index);
+  void closed_forms(int64_t num_tokens, std::span<const kernels::ClosedForm> forms,
+                    const kernels::IndexView& index);
   const model::HeadPattern& pattern(int32_t layer, int32_t head) const {
     return plan_->at(layer, heads_.first + head);
   }
@@ -60,11 +64,11 @@ class IndexBuilder {
   Result<void> exchange_lists(const std::vector<int32_t>& heads, const kernels::IndexView& index,
                               Deadline deadline);
   void adaptive(int32_t layer, const std::vector<int32_t>& heads, const LocalQueries& queries,
-                const kernels::KvSlab& kv, const kernels::IndexView& index);
+                std::span<const kernels::RowTile> tiles, const kernels::KvSlab& kv,
+                const kernels::IndexView& index);
 
   kernels::Device* device_;
   comm::DeviceCommunicator* cp_;
-  const std::vector<kernels::RowTile>* tiles_;
   const model::HeadPlan* plan_;
   HeadRange heads_;
   kernels::DeviceBuffer column_sums_;    // [vertical-slash heads of this rank, tokens]

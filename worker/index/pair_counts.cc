@@ -4,7 +4,7 @@
 
 namespace millrace::worker {
 
-PairCounts::Layer PairCounts::add(std::span<const RankPairs> ranks) {
+PairCounts::Layer PairCounts::add(std::span<const RankPairs> ranks, bool all_rows) {
   double covered = 0, causal = 0, most = 0;
   for (const auto& rank : ranks) {
     covered += rank.covered;
@@ -15,17 +15,21 @@ PairCounts::Layer PairCounts::add(std::span<const RankPairs> ranks) {
   const Layer layer{.density = covered / causal, .imbalance = if_all_had_max / covered};
   covered_ += covered;
   causal_ += causal;
-  covered_if_all_had_max_ += if_all_had_max;
-  if (layer.imbalance > worst_) {
-    worst_ = layer.imbalance;
-    worst_layer_ = num_layers_;
+  if (all_rows) {
+    shared_ += covered;
+    shared_if_all_had_max_ += if_all_had_max;
+    if (layer.imbalance > worst_) {
+      worst_ = layer.imbalance;
+      worst_layer_ = num_layers_;
+    }
   }
   ++num_layers_;
   return layer;
 }
 
 Imbalance PairCounts::imbalance() const {
-  return {.mean = covered_if_all_had_max_ / covered_, .worst = worst_, .worst_layer = worst_layer_};
+  if (shared_ == 0) return {};
+  return {.mean = shared_if_all_had_max_ / shared_, .worst = worst_, .worst_layer = worst_layer_};
 }
 
 }  // namespace millrace::worker

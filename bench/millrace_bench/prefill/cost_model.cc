@@ -51,14 +51,16 @@ double at(double amount, double rate) {
 
 }  // namespace
 
+// Of the last layer K and V are needed; its few rows with logits take nothing.
 PrefillWork work_of(const PrefillCase& prefill) {
   const auto& config = *prefill.config;
   const Widths w(config);
   const auto tokens = static_cast<double>(prefill.num_tokens);
   const double weights = w.hidden * (2 * w.query + 2 * w.kv) + 3 * w.hidden * w.ffn;
+  const double last_weights = w.hidden * 2 * w.kv;
   const double pairs = prefill.density * tokens * (tokens + 1) / 2 * config.num_query_heads;
-  return {.linear = 2 * tokens * weights * config.num_layers,
-          .attention = 4 * pairs * config.head_dim * config.num_layers};
+  return {.linear = 2 * tokens * (weights * (config.num_layers - 1) + last_weights),
+          .attention = 4 * pairs * config.head_dim * (config.num_layers - 1)};
 }
 
 double floor_s(const PrefillWork& work, double roof_tflops, int num_ranks) {

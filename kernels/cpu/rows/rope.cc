@@ -115,8 +115,8 @@ void rope_qkv(const RopeQkvParams& params, const Context& context) {
   MR_CHECK(params.dtype != DType::kFloat16, "rope_qkv: float16 is never written");
   MR_CHECK(params.head_dim > 0 && params.head_dim % 2 == 0, "rope_qkv: head_dim {}",
            params.head_dim);
-  MR_CHECK(params.kv_stride >= params.num_rows, "rope_qkv: {} rows, heads {} tokens apart",
-           params.num_rows, params.kv_stride);
+  MR_CHECK(params.num_kv_heads == 0 || params.kv_stride >= params.num_rows,
+           "rope_qkv: {} rows, heads {} tokens apart", params.num_rows, params.kv_stride);
   MR_CHECK(params.num_turned() % 2 == 0 && params.num_turned() <= params.head_dim,
            "rope_qkv: {} of {} elements turn", params.rotary_dim, params.head_dim);
   MR_CHECK((params.q_norm == nullptr) == (params.k_norm == nullptr),

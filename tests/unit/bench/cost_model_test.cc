@@ -18,10 +18,10 @@ class CostModel : public testing::Test {
   model::ModelConfig config_ = *model::synthetic_config("synthetic:llama-3-8b");
 };
 
-TEST_F(CostModel, CountsLinearLayersAndComputedPairs) {
+TEST_F(CostModel, CountsLinearLayersAndComputedPairsAndOfTheLastLayerKAndV) {
   const auto work = work_of(on(1, 1));
-  EXPECT_DOUBLE_EQ(work.linear, 2 * kTokens * 218103808.0 * 32);
-  EXPECT_DOUBLE_EQ(work.attention, 0.25 * kTokens * (kTokens + 1) / 2 * 4 * 128 * 32 * 32);
+  EXPECT_DOUBLE_EQ(work.linear, 2 * kTokens * (218103808.0 * 31 + 4096 * 2048));
+  EXPECT_DOUBLE_EQ(work.attention, 0.25 * kTokens * (kTokens + 1) / 2 * 4 * 128 * 32 * 31);
 }
 
 TEST_F(CostModel, FloorIsTheWorkAtTheRoofOfAllRanks) {

@@ -153,6 +153,11 @@ TEST(RopeQkv, MatchesReference) {
   expect_as_good_as_naive(Problem({13, 6, 2, 80, 13}));
 }
 
+TEST(RopeQkv, TakesQAloneAndKAndVAlone) {
+  expect_as_good_as_naive(Problem({13, 4, 0, 64, 0}, 3, {.rotary_dim = 32, .normed = true}));
+  expect_as_good_as_naive(Problem({13, 0, 2, 64, 17}, 3, {.rotary_dim = 32, .normed = true}));
+}
+
 TEST(RopeQkv, LeavesTokensPastItsRowsAlone) {
   expect_as_good_as_naive(Problem({9, 4, 2, 32, 31}));
 }

@@ -180,6 +180,12 @@ TEST_F(RopeTest, TurnsTheFirstElementsOfAHeadAlone) {
   expect_as_good_as_naive({33, 6, 2, 64, 40}, {.rotary_dim = 16, .normed = true});
 }
 
+TEST_F(RopeTest, TakesQAloneAndKAndVAlone) {
+  const Variant variant{.rotary_dim = 32, .normed = true};
+  expect_as_good_as_naive({33, 6, 0, 64, 0}, variant);
+  expect_as_good_as_naive({33, 0, 2, 64, 40}, variant);
+}
+
 // 64 of 128 are GLM-4's.
 TEST_F(RopeTest, TurnsNeighboursWhereTheModelDoes) {
   for (const bool normed : {false, true}) {

@@ -1,10 +1,13 @@
-// Parts of models that a device does not compute: said by name, before the weights are read.
+// Parts of models that a device does not compute: said by file, field and value, before the weights are
+// read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "model/weights.h"
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/temp_directory.h"
 #include "tests/unit/model/memory_device.h"
 
 namespace millrace::model {
@@ -16,14 +19,14 @@ using testing::HasSubstr;
 TEST(ModelWeights, RefusesPartsThatADeviceDoesNotCompute) {
   struct Case {
     const char* model;  // of tests/models/architectures
-    const char* architecture;
+    const char* field;
     const char* what;
   };
-  for (const auto& [model, architecture, what] :
-       {Case{"gemma3", "Gemma3ForCausalLM", "SiLU only"},
-        Case{"glm4", "Glm4ForCausalLM", "turn neighbours"},
-        Case{"glm4-moe", "", "8 experts in a layer"},
-        Case{"gpt-oss", "", "4 experts in a layer"}}) {
+  for (const auto& [model, field, what] :
+       {Case{"gemma3", "hidden_activation = \"gelu_pytorch_tanh\"", "silu"},
+        Case{"glm4", "architectures = Glm4ForCausalLM", "turn neighbours"},
+        Case{"glm4-moe", "architectures = Glm4MoeForCausalLM", "8 experts in a layer"},
+        Case{"gpt-oss", "architectures = GptOssForCausalLM", "4 experts in a layer"}}) {
     SCOPED_TRACE(model);
     test::MemoryDevice device(1);
     const auto loaded = load_model_weights(
@@ -31,9 +34,75 @@ TEST(ModelWeights, RefusesPartsThatADeviceDoesNotCompute) {
         DType::kBFloat16, device);
     ASSERT_FALSE(loaded.ok());
     EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
-    EXPECT_THAT(loaded.error().message,
-                AllOf(HasSubstr(architecture), HasSubstr(what), HasSubstr("--device cpu")));
+    EXPECT_THAT(
+        loaded.error().message,
+        AllOf(HasSubstr(fmt::format("/{}/config.json: {}", model, field)), HasSubstr(what),
+              HasSubstr("memory does not compute it; supported: "), HasSubstr("--device cpu")));
   }
+}
+
+// As a GPU is: heads of 64 and 128, widths of 8, and less of each.
+class DeviceSizes : public testing::Test {
+ protected:
+  std::string refusal(int32_t num_ranks = 1) {
+    test::TempDirectory directory;
+    directory.write("config.json", test::config_json(config_).insert(1, fields_));
+    test::MemoryDevice device(0);
+    device.set_head_dims(64, 128, 16);
+    device.set_width_step(8);
+    device.set_max_hidden_size(1024);
+    const auto loaded =
+        load_model_weights(directory.path(), {0, num_ranks}, DType::kBFloat16, device);
+    EXPECT_FALSE(loaded.ok());
+    if (loaded.ok()) return "";
+    EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
+    const std::string& message = loaded.error().message;
+    EXPECT_TRUE(message.starts_with(directory.path() + "/config.json: ")) << message;
+    return message.substr(message.find(": ") + 2);
+  }
+
+  ModelConfig config_ = with_head_dim(64);
+  std::string fields_;  // before those of config_
+  static ModelConfig with_head_dim(int32_t head_dim) {
+    auto config = test::tiny_model_config();
+    config.head_dim = head_dim;
+    return config;
+  }
+};
+
+TEST_F(DeviceSizes, AreSaidWithTheFieldAndItsValue) {
+  config_.head_dim = 96;
+  EXPECT_EQ(refusal(),
+            "head_dim = 96: memory does not compute it; supported: multiples of 64 up to 128");
+  config_.head_dim = 256;
+  EXPECT_EQ(refusal(),
+            "head_dim = 256: memory does not compute it; supported: multiples of 64 up to 128");
+  config_ = with_head_dim(64);
+  config_.hidden_size = 2048;
+  EXPECT_EQ(refusal(),
+            "hidden_size = 2048: memory does not compute it; supported: multiples of 8 up to 1024");
+  config_.hidden_size = 68;
+  EXPECT_EQ(refusal(),
+            "hidden_size = 68: memory does not compute it; supported: multiples of 8 up to 1024");
+  config_ = with_head_dim(64);
+  config_.ffn_size = 100;
+  EXPECT_EQ(refusal(),
+            "intermediate_size = 100: memory does not compute it; supported: multiples of 8");
+  config_.ffn_size = 104;
+  EXPECT_EQ(
+      refusal(2),
+      "intermediate_size = 104, 52 on each of 2 tensor-parallel ranks: memory does not compute "
+      "it; supported: multiples of 8");
+}
+
+TEST_F(DeviceSizes, OfWhatTurnsAreSaidInElements) {
+  config_ = test::tiny_model_config("Phi3ForCausalLM");
+  config_.head_dim = 64;
+  fields_ = R"("partial_rotary_factor": 0.375, )";
+  EXPECT_EQ(
+      refusal(),
+      "partial_rotary_factor = 0.375, 24 of the 64 elements of a head: memory does not compute "
+      "it; supported: multiples of 16 elements");
 }
 
 }  // namespace

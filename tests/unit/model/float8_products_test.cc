@@ -260,7 +260,14 @@ class QuantizedLayer : public testing::TestWithParam<const char*> {
     write(directory_, config_, tensors, "");
   }
 
-  const ModelConfig config_ = test::float8_mixture_config(GetParam());
+  // Heads that a device attends with.
+  static ModelConfig config_of(const char* architecture) {
+    auto config = test::float8_mixture_config(architecture);
+    config.head_dim = 48;
+    return config;
+  }
+
+  const ModelConfig config_ = config_of(GetParam());
   TempDirectory directory_;
   const std::unique_ptr<kernels::Device> cpu_ = kernels::make_cpu_device({.num_threads = 2});
 };

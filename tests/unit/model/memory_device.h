@@ -21,6 +21,12 @@ class MemoryDevice final : public kernels::Device {
   void set_float8_products(bool computes) { float8_products_ = computes; }
   void set_float8_sum_biases(bool adds) { float8_sum_biases_ = adds; }
   void set_width_step(int32_t step) { width_step_ = step; }
+  void set_head_dims(int32_t step, int32_t max, int32_t rotary_step) {
+    head_dim_step_ = step;
+    max_head_dim_ = max;
+    rotary_dim_step_ = rotary_step;
+  }
+  void set_max_hidden_size(int32_t size) { max_hidden_size_ = size; }
 
   kernels::DeviceInfo info() const override {
     return {.name = "memory",
@@ -29,7 +35,11 @@ class MemoryDevice final : public kernels::Device {
             .computes_experts = computes_experts_,
             .float8_products = float8_products_,
             .float8_sum_biases = float8_sum_biases_,
-            .width_step = width_step_};
+            .head_dim_step = head_dim_step_,
+            .max_head_dim = max_head_dim_,
+            .rotary_dim_step = rotary_dim_step_,
+            .width_step = width_step_,
+            .max_hidden_size = max_hidden_size_};
   }
   int64_t free_bytes() const override { return capacity_bytes_ - allocated_bytes_; }
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override {
@@ -87,6 +97,8 @@ class MemoryDevice final : public kernels::Device {
   bool float8_products_ = true;
   bool float8_sum_biases_ = false;
   int32_t width_step_ = 1;
+  int32_t head_dim_step_ = 1, max_head_dim_ = 256, rotary_dim_step_ = 2;
+  int32_t max_hidden_size_ = 1 << 20;
   int64_t capacity_bytes_;
   int64_t allocated_bytes_ = 0;
 };

@@ -380,12 +380,12 @@ TEST(ModelWeights, RefusesPartsOfExpertsThatTheDeviceDoesNotMultiply) {
   auto error = refusal(kBF16, 2);
   EXPECT_EQ(error.code, Errc::kUnsupported);
   EXPECT_THAT(error.message, HasSubstr("/config.json: moe_intermediate_size = 24, 12 on each of 2 "
-                                       "tensor-parallel ranks: experts of 16 bits take multiples "
-                                       "of 8 on memory"));
+                                       "tensor-parallel ranks: memory does not compute it; "
+                                       "supported: experts of 16 bits of multiples of 8"));
   error = refusal({kBF16, Quantization::kFloat8}, 1);
   EXPECT_EQ(error.code, Errc::kUnsupported);
   EXPECT_THAT(error.message,
-              AllOf(HasSubstr("moe_intermediate_size = 24, 24 on"), HasSubstr("of 16 on memory")));
+              AllOf(HasSubstr("moe_intermediate_size = 24: memory"), HasSubstr("multiples of 16")));
   config.experts.ffn_size = 32;
   config.experts.shared_ffn_size = 40;
   error = refusal(kBF16, 2);

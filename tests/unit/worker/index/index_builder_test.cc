@@ -100,15 +100,15 @@ Lists build_on_rank(const Layer& layer, std::unique_ptr<comm::Communicator> worl
     own_q.insert(own_q.end(), row, row + kQueryRow);
   }
   const auto index = must(LayerIndex::create(*device, plan, 0, kQueryHeads, kTokens, tiles));
-  auto builder =
-      must(IndexBuilder::create(*device, *groups.cp, tiles, plan,
-                                {.first = 0, .count = kQueryHeads}, kTokens, index.view().shape));
+  auto builder = must(IndexBuilder::create(
+      *device, *groups.cp, plan, {.first = 0, .count = kQueryHeads}, kTokens, index.view().shape));
   const int64_t first_last = kTokens - kernels::kLastRows;
   const auto built = builder.build(0,
                                    {.q = own_q.data(),
                                     .num_rows = partition.num_tokens(grid.cp().rank()),
                                     .num_query_heads = kQueryHeads,
                                     .scale = 0.25F},
+                                   tiles,
                                    {.q = layer.q.data() + first_last * kQueryRow,
                                     .num_rows = kernels::kLastRows,
                                     .first_position = first_last,

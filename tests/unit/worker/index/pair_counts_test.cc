@@ -28,6 +28,22 @@ TEST(PairCounts, WeighsLayersByTheirPairs) {
   EXPECT_EQ(counts.imbalance().worst_layer, 1);
 }
 
+// Nobody waits for the few rows of a layer that has no others.
+TEST(PairCounts, ALayerOfSomeRowsCountsForDensityAlone) {
+  PairCounts counts;
+  EXPECT_EQ(counts.imbalance().mean, 1);
+  counts.add(
+      std::vector<RankPairs>{{.covered = 60, .causal = 100}, {.covered = 40, .causal = 100}});
+  const std::vector<RankPairs> some = {{.covered = 10, .causal = 10}, {.covered = 0, .causal = 0}};
+  const auto layer = counts.add(some, /*all_rows=*/false);
+  EXPECT_EQ(layer.density, 1);
+  EXPECT_EQ(layer.imbalance, 2);
+  EXPECT_DOUBLE_EQ(counts.density(), 110.0 / 210);
+  EXPECT_DOUBLE_EQ(counts.imbalance().mean, 1.2);
+  EXPECT_DOUBLE_EQ(counts.imbalance().worst, 1.2);
+  EXPECT_EQ(counts.imbalance().worst_layer, 0);
+}
+
 TEST(PairCounts, OneRankIsInBalanceWithItself) {
   PairCounts counts;
   EXPECT_EQ(counts.add(std::vector<RankPairs>{{.covered = 3, .causal = 7}}).imbalance, 1);
