@@ -163,9 +163,6 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
               static_cast<double>(leases.active));
   samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
               static_cast<double>(leases.expired));
-  samples.add(true, "millrace_side_by_side_prompts_total",
-              "Prompts that ran beside others, each on one context-parallel rank",
-              sum(ranks, [](const auto& r) { return r.num_side_by_side; }));
   samples.add(false, "millrace_attention_imbalance_ratio",
               "Maximum over mean of the ranks' attention work in the last prompt",
               ranks.front().attention_imbalance);

@@ -24,7 +24,6 @@ struct RankStats {
   int64_t cache_queried_tokens = 0;     // of those that read the prefix cache
   int64_t cache_hit_tokens = 0;         // of these, not computed
   int64_t cache_uneconomic_tokens = 0;  // cached, and computed since that was faster
-  int64_t num_side_by_side = 0;         // of them, that ran in this rank's lane
   int64_t num_gone_pages = 0;           // that the rank goes on to name (CacheEvents)
   int64_t num_gone_prefixes = 0;        // the same, of its lane's (LaneRuns)
 };

@@ -196,7 +196,6 @@ Result<void> GroupService::post_metrics() {
                       .cache_queried_tokens = counts.cache_queried_tokens,
                       .cache_hit_tokens = counts.cache_hit_tokens,
                       .cache_uneconomic_tokens = counts.cache_uneconomic_tokens,
-                      .num_side_by_side = lane_runs_ ? lane_runs_->num_prompts() : 0,
                       .num_gone_pages = std::ssize(gone),
                       .num_gone_prefixes = gone_of_lane.gone_size()};
   MR_ASSIGN_OR_RETURN(const auto ranks,

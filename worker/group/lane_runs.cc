@@ -54,9 +54,7 @@ Result<void> LaneRuns::run_own(const protocol::RunPrompt& prompt, PageWriter& wr
                   return {};
                 });
   MR_RETURN_IF_ERROR(run.run());
-  if (!sync_.is_root()) return {};
-  ++num_prompts_;
-  counts_ += run.counts();
+  if (sync_.is_root()) counts_ += run.counts();
   return {};
 }
 

@@ -42,8 +42,6 @@ class LaneRuns {
 
   // Of prompts that ran in this lane; on its first rank, and 0 elsewhere.
   const PromptCounts& counts() const { return counts_; }
-  // That this rank has run part of, and told of.
-  int64_t num_prompts() const { return num_prompts_; }
 
  private:
   Result<void> run_own(const protocol::RunPrompt& prompt, PageWriter& writer, PageReader& reader,
@@ -56,7 +54,6 @@ class LaneRuns {
   RowPace pace_;
   PrefixLedger ledger_;
   PromptCounts counts_;
-  int64_t num_prompts_ = 0;
 };
 
 }  // namespace millrace::worker

@@ -121,7 +121,6 @@ TEST_P(GroupSideBySideTest, AllHaveStartedBeforeAnyEndsAndTheGroupGoesOnAsAWhole
   const auto next = expect_done();
   EXPECT_EQ(next.request_id(), "next");
   EXPECT_EQ(static_cast<int>(next.manifest().cp()), num_lanes());
-  EXPECT_EQ(metric("millrace_side_by_side_prompts_total"), num_lanes());
 }
 
 TEST_P(GroupSideBySideTest, WhatFailsInOneLaneIsThatPromptsOwn) {
