@@ -4,6 +4,7 @@
 
 #include "coordinator/groups/group_choice.h"
 #include "coordinator/order/preemption.h"
+#include "protocol/codec.h"
 
 namespace millrace::coordinator {
 
@@ -11,6 +12,8 @@ namespace {
 
 // Of those that could join, for each lane: a queue may be long.
 constexpr int64_t kCandidatesALane = 8;
+// Of all prompts together: they go in one message.
+constexpr size_t kMaxBytes = protocol::kMaxFrameBytes / 2;
 
 struct Candidate {
   std::shared_ptr<Request> request;
@@ -84,8 +87,11 @@ std::vector<std::shared_ptr<Request>> choose_side_by_side(
     if (group.running != nullptr && !may_set_aside(group, longest_s, now)) continue;
     std::vector<std::shared_ptr<Request>> together;
     double saved_s = -longest_s;
+    size_t bytes = 0;
     for (const Candidate& one : candidates) {
       if (one.lane_s > longest_s || one.until_deadline_s < longest_s) continue;
+      bytes += one.request->prompt.size();
+      if (bytes > kMaxBytes) break;
       together.push_back(one.request);
       saved_s += one.alone_s;
       if (std::ssize(together) == num_lanes(group)) break;
