@@ -73,8 +73,8 @@ Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& pa
   }
   for (const auto& [name, lane] : lanes) {
     if (kinds.count(lane) == 0) {
-      return error(Errc::kInvalidArgument, "{}: lane of '{}' must be the name of another kind", path,
-                   name);
+      return error(Errc::kInvalidArgument, "{}: lane of '{}' must be the name of another kind",
+                   path, name);
     }
     kinds[name].lane = std::make_shared<const GroupTimes>(kinds[lane]);
   }

@@ -108,10 +108,9 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
   tokens_of_lease_[lease] = num_tokens;
   std::vector<uint64_t> keys = stored_keys(request);
   // What one rank has of a prefix is not known here.
-  const int64_t cached =
-      in_lane ? 0
-              : std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0,
-                                    num_tokens - kPageTokens);
+  const int64_t cached = in_lane ? 0
+                                 : std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0,
+                                                       num_tokens - kPageTokens);
   const double took_s = options_.overhead_s + (in_lane ? times_.lane->seconds_of(num_tokens)
                                                        : seconds_of(num_tokens, cached));
   auto& done = *envelope.mutable_prefill_done();
@@ -183,8 +182,7 @@ double SimulatedGroup::set_aside(double for_s) {
   MR_CHECK(options_.max_preempting_tokens > 0, "{} got a second prompt", options_.name);
   const double own_s = running_->ends_s - running_->began_s - running_->set_aside_s;
   const double layer_s = own_s / kNumLayers;
-  const double done_s =
-      std::max(0.0, events_.now_s() - running_->began_s - running_->set_aside_s);
+  const double done_s = std::max(0.0, events_.now_s() - running_->began_s - running_->set_aside_s);
   running_->ends_s += for_s;
   running_->set_aside_s += for_s;
   return layer_s - std::fmod(done_s, layer_s);

@@ -82,9 +82,10 @@ Duration Forecast::expect_in_lane(const Group& group, const Request& request) co
   }
   const double guess_s = seconds(PrefillCurve::guess(request.num_tokens));
   const double shared_s = guess_s - PrefillCurve::kGuessedOverheadS;
-  const double in_lane = (PrefillCurve::kGuessedOverheadS + group.description.cp() * shared_s) / guess_s;
-  return std::chrono::duration_cast<Duration>(in_lane * std::chrono::duration<double>(
-                                                            expect_whole(group, request)));
+  const double in_lane =
+      (PrefillCurve::kGuessedOverheadS + group.description.cp() * shared_s) / guess_s;
+  return std::chrono::duration_cast<Duration>(
+      in_lane * std::chrono::duration<double>(expect_whole(group, request)));
 }
 
 Duration Forecast::expect_whole(const Group& group, const Request& request) const {

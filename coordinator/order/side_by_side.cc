@@ -28,10 +28,9 @@ int64_t num_lanes(const Group& group) {
 
 int64_t longest_in_lane(const Group& group) {
   const auto& limits = group.description;
-  const uint64_t longest =
-      group.running == nullptr
-          ? limits.max_side_by_side_tokens()
-          : std::min(limits.max_side_by_side_tokens(), limits.max_preempting_tokens());
+  const uint64_t longest = group.running == nullptr ? limits.max_side_by_side_tokens()
+                                                    : std::min(limits.max_side_by_side_tokens(),
+                                                               limits.max_preempting_tokens());
   return static_cast<int64_t>(std::min(longest, limits.max_prompt_tokens()));
 }
 

@@ -91,8 +91,8 @@ bool Dispatcher::expired(const std::shared_ptr<Request>& request) {
 void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
                        const std::shared_ptr<Request>& request,
                        const TurnOrder::Requests& in_turn) {
-  const auto together = choose_side_by_side(groups_.all(), group, request, in_turn,
-                                            turns_.forecast(), clock_.now());
+  const auto together =
+      choose_side_by_side(groups_.all(), group, request, in_turn, turns_.forecast(), clock_.now());
   protocol::Envelope envelope;
   if (together.empty()) {
     request->num_side_by_side = 1;

@@ -4,7 +4,7 @@
 
 #include "common/errc_wire.h"
 #include "common/random_id.h"
-#include "worker/group/lane_lease.h"
+#include "worker/control/lane_lease.h"
 #include "worker/ranks/command_channel.h"
 
 namespace millrace::worker {

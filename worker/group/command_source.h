@@ -10,10 +10,10 @@
 #include "common/clock.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/control_link.h"
+#include "worker/control/request_inbox.h"
 #include "worker/engine/engine.h"
 #include "worker/group/drain.h"
 #include "worker/group/group_options.h"
-#include "worker/group/request_inbox.h"
 
 namespace millrace::worker {
 

@@ -31,8 +31,8 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
       sync_(r_.runtime.grid().world(), r_.watch,
             /*may_hang=*/!r_.runtime.device().info().host_memory, timeouts_of(options)),
       reporter_(r_.link, r_.board),
-      leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr,
-              r_.runtime.grid(), sync_, reporter_, options) {
+      leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr, r_.runtime.grid(),
+              sync_, reporter_, options) {
   Lane* lane = r_.runtime.lane();
   if (lane == nullptr) return;
   lane_runs_.emplace(LaneResources{.runtime = r_.runtime,

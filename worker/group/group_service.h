@@ -74,14 +74,14 @@ class GroupService {
   CoordinatorReporter reporter_;
   LeaseCommands leases_;
   std::optional<LaneRuns> lane_runs_;  // where prompts run side by side
-  PrefixLedger ledger_;  // rank 0's
+  PrefixLedger ledger_;                // rank 0's
   RowPace pace_;
   // From run() on; the second is of prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
   double attention_imbalance_ = 1;  // of the last prompt
-  PromptCounts counts_;  // rank 0's, of prompts of the whole group
+  PromptCounts counts_;             // rank 0's, of prompts of the whole group
 };
 
 }  // namespace millrace::worker

@@ -4,11 +4,9 @@
 // lane fails its prompt alone, unless the lane's ranks cannot meet any more. The engine's thread.
 #pragma once
 
-#include <vector>
-
 #include "protocol/group_messages.pb.h"
+#include "worker/control/lane_messages.h"
 #include "worker/control/prefix_ledger.h"
-#include "worker/group/lane_messages.h"
 #include "worker/group/prompt_run.h"
 #include "worker/runtime/lane.h"
 #include "worker/watch/group_watch.h"

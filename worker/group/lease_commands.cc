@@ -1,6 +1,6 @@
 #include "worker/group/lease_commands.h"
 
-#include "worker/group/lane_lease.h"
+#include "worker/control/lane_lease.h"
 #include "worker/ranks/agreement.h"
 
 namespace millrace::worker {

@@ -242,9 +242,8 @@ void PromptRun::tell_of_pages(std::span<const int32_t> token_ids, bool remembere
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
   auto token_ids = decode_token_ids(prompt_.prompt_token_ids());
-  MR_RETURN_IF_ERROR(r_.sync.all_agree(token_ids.ok()
-                                           ? check_prompt(*token_ids, r_.limits)
-                                           : Result<void>(token_ids.error())));
+  MR_RETURN_IF_ERROR(r_.sync.all_agree(token_ids.ok() ? check_prompt(*token_ids, r_.limits)
+                                                      : Result<void>(token_ids.error())));
   return token_ids;
 }
 
@@ -321,11 +320,10 @@ void PromptRun::learn_pace(const PrefillResult& prefill) {
 Result<void> PromptRun::make_room() {
   Result<void> own;
   if (r_.runtime.weights().shard.kv_replica == 0) {
-    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
-                   r_.engine
-                       .partition(num_tokens_, cached_.prefix.num_tokens())
-                       .pages(r_.grid.cp().rank()),
-                   cached_.own);
+    pages_.emplace(
+        r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
+        r_.engine.partition(num_tokens_, cached_.prefix.num_tokens()).pages(r_.grid.cp().rank()),
+        cached_.own);
     own = pages_->begin(num_tokens_);
     if (own.ok() && streams(prompt_)) own = pages_->open(prompt_.lease_id());
   }
@@ -354,8 +352,8 @@ Result<int32_t> PromptRun::num_reportable() {
 
 Result<void> PromptRun::drop_pages(FinishedPrompt& finished) {
   r_.sync.expect("dropping pages", 2 * r_.options.layer_timeout);
-  MR_ASSIGN_OR_RETURN(finished.budget, budget_->choose(r_.grid.tp(),
-                                                       Deadline::after(r_.options.layer_timeout)));
+  MR_ASSIGN_OR_RETURN(finished.budget,
+                      budget_->choose(r_.grid.tp(), Deadline::after(r_.options.layer_timeout)));
   return r_.sync.all_agree(pages_ ? pages_->drop_all_but(finished.budget->kept) : Result<void>());
 }
 

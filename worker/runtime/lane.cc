@@ -15,10 +15,9 @@ Result<std::unique_ptr<Lane>> Lane::create(kernels::Device& device, const RankGr
   const GridShape shape{.tp = group.shape().tp, .cp = 1};
   MR_ASSIGN_OR_RETURN(auto grid, RankGrid::create(std::move(world), shape, deadline));
   lane->grid_ = std::make_unique<RankGrid>(std::move(grid));
-  DeviceGroups groups{
-      .tp = engine.groups().tp,
-      .cp = std::make_shared<StagedCommunicator>(device, lane->grid_->cp()),
-      .transport = engine.groups().transport};
+  DeviceGroups groups{.tp = engine.groups().tp,
+                      .cp = std::make_shared<StagedCommunicator>(device, lane->grid_->cp()),
+                      .transport = engine.groups().transport};
   lane->engine_ = std::make_unique<Engine>(engine.on_grid(*lane->grid_, std::move(groups)));
   return lane;
 }

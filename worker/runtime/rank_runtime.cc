@@ -136,11 +136,11 @@ int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   if (!own_memory) return free_bytes / 2;
   const auto& info = device_->info();
   const int64_t tile_tokens = options.engine.row_tile_tokens;
-  const int64_t fixed =
-      fixed_bytes(layout(grid_->shape()), {.scratch_bytes = info.scratch_bytes,
-                             .row_tile_tokens = tile_tokens > 0 ? tile_tokens : info.gemm_rows,
-                             .logit_columns = weights_->lm_head.rows,
-                             .nccl = engine_->groups().transport == std::string_view("nccl")});
+  const int64_t fixed = fixed_bytes(
+      layout(grid_->shape()), {.scratch_bytes = info.scratch_bytes,
+                               .row_tile_tokens = tile_tokens > 0 ? tile_tokens : info.gemm_rows,
+                               .logit_columns = weights_->lm_head.rows,
+                               .nccl = engine_->groups().transport == std::string_view("nccl")});
   return free_bytes - std::max(free_bytes / 8, fixed) - device_pool_bytes_;
 }
 
@@ -184,8 +184,8 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   auto& world = grid_->world();
   limits_.vocab_size = weights_->config.vocab_size;
   const int64_t budget_bytes = prompt_budget_bytes(options);
-  int64_t own_limit = std::min(max_prompt_tokens(layout(grid_->shape()), budget_bytes),
-                               device_->info().max_tokens);
+  int64_t own_limit =
+      std::min(max_prompt_tokens(layout(grid_->shape()), budget_bytes), device_->info().max_tokens);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   MR_ASSIGN_OR_RETURN(limits_.max_prompt_tokens, least_of_all(own_limit, deadline));
   if (limits_.max_prompt_tokens == 0) {

@@ -19,7 +19,8 @@ class RecordingLink final : public GroupLink {
       last_request = envelope.prefill_request();
     } else if (envelope.has_prefills_side_by_side()) {
       std::string ids;
-      for (const auto& one : envelope.prefills_side_by_side().requests()) ids += " " + one.request_id();
+      for (const auto& one : envelope.prefills_side_by_side().requests())
+        ids += " " + one.request_id();
       log.push_back("side by side" + ids);
     } else if (envelope.has_cancel()) {
       log.push_back("cancel " + envelope.cancel().request_id());

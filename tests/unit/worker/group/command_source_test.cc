@@ -6,7 +6,7 @@
 
 #include "tests/support/fake_clock.h"
 #include "tests/unit/worker/control/scripted_link.h"
-#include "worker/group/lane_lease.h"
+#include "worker/control/lane_lease.h"
 
 namespace millrace::worker {
 namespace {

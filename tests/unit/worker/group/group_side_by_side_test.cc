@@ -5,7 +5,7 @@
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest_proto.h"
 #include "tests/unit/worker/group/group_service_case.h"
-#include "worker/group/lane_lease.h"
+#include "worker/control/lane_lease.h"
 
 namespace millrace::worker {
 namespace {

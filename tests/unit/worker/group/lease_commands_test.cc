@@ -7,7 +7,7 @@
 #include "tests/unit/worker/control/scripted_link.h"
 #include "tests/unit/worker/group/small_store.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/group/lane_lease.h"
+#include "worker/control/lane_lease.h"
 
 namespace millrace::worker {
 namespace {
@@ -36,13 +36,13 @@ class LeaseCommandsTest : public ::testing::Test {
     std::vector<char> fine(stores_.size());
     test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
       const auto rank = static_cast<size_t>(world->rank());
-      const auto grid = *RankGrid::create(std::move(world), {.tp = 1, .cp = 2},
-                                          Deadline::after(kTimeout));
-      RankSync sync(grid.world(), nullptr, /*may_hang=*/false, {.command = kTimeout, .layer = kTimeout});
+      const auto grid =
+          *RankGrid::create(std::move(world), {.tp = 1, .cp = 2}, Deadline::after(kTimeout));
+      RankSync sync(grid.world(), nullptr, /*may_hang=*/false,
+                    {.command = kTimeout, .layer = kTimeout});
       CoordinatorReporter reporter(rank == 0 ? &link_ : nullptr, board_);
       const bool stores = rank == 0 || second_stores;
-      LeaseCommands leases(stores ? stores_[rank].get() : nullptr, grid, sync, reporter,
-                           options_);
+      LeaseCommands leases(stores ? stores_[rank].get() : nullptr, grid, sync, reporter, options_);
       fine[rank] = leases.apply(change).ok() ? 1 : 0;
     });
     return fine[0] == 1 && fine[1] == 1;

@@ -1,4 +1,4 @@
-#include "worker/group/request_inbox.h"
+#include "worker/control/request_inbox.h"
 
 #include <algorithm>
 #include <iterator>
@@ -65,8 +65,8 @@ void RequestInbox::take_message(protocol::Envelope message) {
 
 void RequestInbox::queue(protocol::PrefillRequest request, uint64_t together) {
   const uint64_t deadline_ms = request.options().deadline_ms();
-  const Duration left = deadline_ms > 0 ? Duration(std::chrono::milliseconds(deadline_ms))
-                                        : Duration(kNoDeadline);
+  const Duration left =
+      deadline_ms > 0 ? Duration(std::chrono::milliseconds(deadline_ms)) : Duration(kNoDeadline);
   pending_.push_back({std::move(request), clock_.now() + left, together});
 }
 

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
-#include "comm/api/communicator.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/control_link.h"
 
@@ -14,17 +12,15 @@ namespace millrace::worker {
 class LaneMessages final : public ControlLink {
  public:
   std::optional<ControlEvent> wait(Deadline) override { return std::nullopt; }
-  Result<void> send(const protocol::Envelope& envelope) override;
+  Result<void> send(const protocol::Envelope& envelope) override {
+    *report_.add_messages() = envelope;
+    return {};
+  }
 
   const protocol::LaneReport& report() const { return report_; }
 
  private:
   protocol::LaneReport report_;
 };
-
-// Collective: the report of every rank, by rank; empty of those with none.
-Result<std::vector<protocol::LaneReport>> gather_reports(comm::Communicator& world,
-                                                         const protocol::LaneReport& own,
-                                                         Deadline deadline);
 
 }  // namespace millrace::worker

@@ -1,4 +1,4 @@
-#include "worker/group/lane_lease.h"
+#include "worker/control/lane_lease.h"
 
 #include <charconv>
 

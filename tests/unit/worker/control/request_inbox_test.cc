@@ -1,4 +1,4 @@
-#include "worker/group/request_inbox.h"
+#include "worker/control/request_inbox.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
