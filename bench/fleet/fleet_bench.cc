@@ -30,6 +30,7 @@ struct Arguments {
   double load = 0.7;
   int64_t pool_tokens = 4 << 20;
   int64_t preempt_tokens = 16384;
+  int64_t side_by_side_tokens = 8192;
   FleetOptions fleet;
 };
 
@@ -40,6 +41,7 @@ struct Setup {
   int64_t preempt_tokens = 0;
   bool caches = false;
   bool routes_by_prefix = false;
+  int64_t side_by_side_tokens = 0;
 };
 
 CLI::App& describe(CLI::App& app, Arguments& arguments) {
@@ -75,6 +77,11 @@ CLI::App& describe(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--preempt-tokens", arguments.preempt_tokens,
                  "longest prompt that runs between two layers of a longer one; 0: none does")
+      ->check(cli::number_range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--side-by-side-tokens", arguments.side_by_side_tokens,
+                 "longest prompt that runs on one context-parallel rank beside others, on groups "
+                 "whose kind has times of a lane; 0: none does")
       ->check(cli::number_range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--pull-rate", arguments.fleet.pull_tokens_per_s,
@@ -141,6 +148,7 @@ void play(FleetOptions fleet, const std::map<std::string, GroupTimes>& times, co
   for (auto& group : fleet.groups) {
     group.max_preempting_tokens = setup.preempt_tokens;
     group.caches = setup.caches;
+    group.side_by_side_tokens = setup.side_by_side_tokens;
   }
   Simulation simulation(fleet, times);
   const std::vector<Outcome> outcomes = simulation.run(trace);
@@ -179,11 +187,22 @@ Result<void> run(Arguments& arguments) {
                .caches = true,
                .routes_by_prefix = true}};
     for (Setup& setup : setups) setup.preempt_tokens = arguments.preempt_tokens;
+    if (arguments.side_by_side_tokens > 0) {
+      Setup last = setups.back();
+      last.name = "fair, with caches, routing by prefix and short prompts side by side";
+      last.side_by_side_tokens = arguments.side_by_side_tokens;
+      setups.push_back(last);
+    }
   } else {
     setups = {{.name = "arrival", .order = QueueOrder::kArrival}, {.name = "fair"}};
     if (arguments.preempt_tokens > 0) {
       setups.push_back(
           {.name = "fair, preempted between layers", .preempt_tokens = arguments.preempt_tokens});
+    }
+    if (arguments.side_by_side_tokens > 0) {
+      setups.push_back({.name = "fair, preempted between layers, short prompts side by side",
+                        .preempt_tokens = arguments.preempt_tokens,
+                        .side_by_side_tokens = arguments.side_by_side_tokens});
     }
   }
   for (const Setup& setup : setups) play(arguments.fleet, times, trace, setup);

@@ -49,6 +49,7 @@ Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& pa
     return error(Errc::kInvalidArgument, "{}: must be a JSON object", path);
   }
   std::map<std::string, GroupTimes> kinds;
+  std::map<std::string, std::string> lanes;
   for (const auto& [name, value] : parsed.as_object()) {
     if (!value.is_object()) continue;
     const json::object& object = value.as_object();
@@ -67,6 +68,15 @@ Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& pa
     }
     times.num_gpus = static_cast<int>(gpus->as_int64());
     kinds[std::string(name)] = std::move(times);
+    const json::value* lane = object.if_contains("lane");
+    if (lane != nullptr) lanes[std::string(name)] = lane->is_string() ? lane->get_string() : "";
+  }
+  for (const auto& [name, lane] : lanes) {
+    if (kinds.count(lane) == 0) {
+      return error(Errc::kInvalidArgument, "{}: lane of '{}' must be the name of another kind",
+                   path, name);
+    }
+    kinds[name].lane = std::make_shared<const GroupTimes>(kinds[lane]);
   }
   return kinds;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,11 @@ struct GroupTimes {
   int num_gpus = 1;
   std::vector<double> tokens;  // ascending, at least two
   std::vector<double> seconds;
+  std::shared_ptr<const GroupTimes> lane;  // of one context-parallel rank; null: not known
 };
 
-// A JSON object of {"gpus": .., "tokens": [..], "seconds": [..]} by name of the kind; members that are
-// no objects are comments.
+// A JSON object of {"gpus": .., "tokens": [..], "seconds": [..]} by name of the kind, with "lane": the
+// kind that one context-parallel rank is as fast as, where that is known; members that are no objects are comments.
 Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& path);
 
 }  // namespace millrace::bench

@@ -46,11 +46,17 @@ protocol::Register SimulatedGroup::description() const {
   out.mutable_model()->set_vocab_size(1);
   out.mutable_model()->set_num_layers(kNumLayers);
   out.set_max_preempting_tokens(static_cast<uint64_t>(options_.max_preempting_tokens));
+  if (times_.lane != nullptr) {
+    out.set_max_side_by_side_tokens(static_cast<uint64_t>(options_.side_by_side_tokens));
+  }
   return out;
 }
 
 void SimulatedGroup::send(const protocol::Envelope& envelope) {
   if (envelope.has_prefill_request()) prefill(envelope.prefill_request());
+  if (envelope.has_prefills_side_by_side()) {
+    prefill_side_by_side(envelope.prefills_side_by_side());
+  }
   if (envelope.has_lease_release()) release(envelope.lease_release().lease_id());
 }
 
@@ -59,6 +65,34 @@ void SimulatedGroup::close(const std::string& why) {
 }
 
 void SimulatedGroup::prefill(const protocol::PrefillRequest& request) {
+  auto run = begin(request, /*in_lane=*/false);
+  if (!run) return;
+  busy_s_ += run->ends_s - run->began_s;
+  running_ ? preempt(*std::move(run)) : this->run(*std::move(run));
+}
+
+// All are answered when the slowest has ended.
+void SimulatedGroup::prefill_side_by_side(const protocol::PrefillsSideBySide& message) {
+  std::vector<Run> runs;
+  double took_s = 0;
+  for (const auto& request : message.requests()) {
+    auto run = begin(request, /*in_lane=*/true);
+    if (!run) continue;
+    took_s = std::max(took_s, run->ends_s - run->began_s);
+    runs.push_back(*std::move(run));
+  }
+  if (runs.empty()) return;
+  busy_s_ += took_s;
+  const double delay_s = running_ ? set_aside(took_s) : 0;
+  for (const Run& run : runs) {
+    answer_after(delay_s, started(run.done.prefill_done().request_id()));
+    events_.after(delay_s + took_s, [this, run] { finish(run); });
+  }
+  if (!running_) events_.after(took_s, [this] { report_room(); });
+}
+
+std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::PrefillRequest& request,
+                                                         bool in_lane) {
   const auto num_tokens = static_cast<int64_t>(request.prompt_token_ids().size() / sizeof(int32_t));
   protocol::Envelope envelope;
   if (num_tokens > free_tokens_) {
@@ -67,29 +101,31 @@ void SimulatedGroup::prefill(const protocol::PrefillRequest& request) {
     failed.mutable_error()->set_code(errc_to_wire(Errc::kExhausted));
     failed.mutable_error()->set_message("the pools are full");
     answer_after(options_.overhead_s, std::move(envelope));
-    return;
+    return std::nullopt;
   }
   free_tokens_ -= num_tokens;
   const std::string lease = "lease of " + request.request_id();
   tokens_of_lease_[lease] = num_tokens;
   std::vector<uint64_t> keys = stored_keys(request);
-  const int64_t cached =
-      std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0, num_tokens - kPageTokens);
-  const double took_s = options_.overhead_s + seconds_of(num_tokens, cached);
-  busy_s_ += took_s;
+  // What one rank has of a prefix is not known here.
+  const int64_t cached = in_lane ? 0
+                                 : std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0,
+                                                       num_tokens - kPageTokens);
+  const double took_s = options_.overhead_s + (in_lane ? times_.lane->seconds_of(num_tokens)
+                                                       : seconds_of(num_tokens, cached));
   auto& done = *envelope.mutable_prefill_done();
   done.set_request_id(request.request_id());
   done.set_cached_tokens(static_cast<uint64_t>(cached));
+  done.add_stages()->set_seconds(took_s);
   done.mutable_manifest()->set_request_id(request.request_id());
   done.mutable_manifest()->set_model("simulated");
   done.mutable_manifest()->set_lease_id(lease);
   done.mutable_manifest()->set_lease_ms(request.options().lease_ms());
   const double now_s = events_.now_s();
-  Run run{.done = std::move(envelope),
-          .keys = std::move(keys),
-          .began_s = now_s,
-          .ends_s = now_s + took_s};
-  running_ ? preempt(std::move(run)) : this->run(std::move(run));
+  return Run{.done = std::move(envelope),
+             .keys = std::move(keys),
+             .began_s = now_s,
+             .ends_s = now_s + took_s};
 }
 
 // Rows behind a prefix take what they take in a whole prompt, and no less than as many alone; what is
@@ -136,16 +172,20 @@ void SimulatedGroup::run(Run run) {
 }
 
 void SimulatedGroup::preempt(Run run) {
-  MR_CHECK(options_.max_preempting_tokens > 0, "{} got a second prompt", options_.name);
   const double took_s = run.ends_s - run.began_s;
+  const double delay_s = set_aside(took_s);
+  answer_after(delay_s, started(run.done.prefill_done().request_id()));
+  events_.after(delay_s + took_s, [this, run] { finish(run); });
+}
+
+double SimulatedGroup::set_aside(double for_s) {
+  MR_CHECK(options_.max_preempting_tokens > 0, "{} got a second prompt", options_.name);
   const double own_s = running_->ends_s - running_->began_s - running_->set_aside_s;
   const double layer_s = own_s / kNumLayers;
-  const double done_s = std::max(0.0, run.began_s - running_->began_s - running_->set_aside_s);
-  const double until_boundary_s = layer_s - std::fmod(done_s, layer_s);
-  answer_after(until_boundary_s, started(run.done.prefill_done().request_id()));
-  events_.after(until_boundary_s + took_s, [this, run] { finish(run); });
-  running_->ends_s += took_s;
-  running_->set_aside_s += took_s;
+  const double done_s = std::max(0.0, events_.now_s() - running_->began_s - running_->set_aside_s);
+  running_->ends_s += for_s;
+  running_->set_aside_s += for_s;
+  return layer_s - std::fmod(done_s, layer_s);
 }
 
 // Looks again where another prompt came between meanwhile.

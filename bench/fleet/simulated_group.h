@@ -20,6 +20,7 @@ struct SimulatedGroupOptions {
   std::string kind;
   int64_t pool_tokens = 4 << 20;      // its KV pools
   int64_t max_preempting_tokens = 0;  // between two of its layers
+  int64_t side_by_side_tokens = 0;    // at once, where times of a lane are known
   bool caches = false;                // what prompts begin with; the pools hold the latest
   // At which cached pages come to where they are used. From the host's memory over PCIe 5.0, 50 GB/s,
   // for an 8B model's 131 KB a token: assumed, not measured.
@@ -55,12 +56,17 @@ class SimulatedGroup final : public coordinator::GroupLink {
   };
 
   void prefill(const protocol::PrefillRequest& request);
+  void prefill_side_by_side(const protocol::PrefillsSideBySide& message);
+  // None where the pools are full, which is answered.
+  std::optional<Run> begin(const protocol::PrefillRequest& request, bool in_lane);
   double seconds_of(int64_t num_tokens, int64_t cached_tokens) const;
   std::vector<uint64_t> stored_keys(const protocol::PrefillRequest& request) const;
   void finish(const Run& run);
   void run(Run run);
   // Between two layers of what runs.
   void preempt(Run run);
+  // What runs is set aside for so long; seconds until then.
+  double set_aside(double for_s);
   void end_when_due();
   void release(const std::string& lease_id);
   void answer_after(double delay_s, protocol::Envelope envelope);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 namespace millrace::coordinator {
 
@@ -18,24 +17,33 @@ constexpr int kLayerTimeoutsAStep = 3;
 }  // namespace
 
 void Group::report_room(uint64_t free_prompt_tokens) {
-  if (running) return;
+  if (running || !side_by_side.empty()) return;
   constexpr uint64_t kAny = std::numeric_limits<int32_t>::max();  // longer than any prompt
   free_tokens = static_cast<int64_t>(std::min(free_prompt_tokens, kAny));
 }
 
+std::vector<std::shared_ptr<Request>> Group::requests() const {
+  std::vector<std::shared_ptr<Request>> all = side_by_side;
+  for (const auto& request : {preempting, running}) {
+    if (request != nullptr) all.push_back(request);
+  }
+  return all;
+}
+
 std::shared_ptr<Request> Group::find(const std::string& request_id) const {
-  for (const auto& request : {running, preempting}) {
-    if (request != nullptr && request->id == request_id) return request;
+  for (const auto& request : requests()) {
+    if (request->id == request_id) return request;
   }
   return nullptr;
 }
 
 std::shared_ptr<Request> Group::take(const std::string& request_id) {
-  for (auto* request : {&running, &preempting}) {
-    if (*request != nullptr && (*request)->id == request_id)
-      return std::exchange(*request, nullptr);
-  }
-  return nullptr;
+  auto request = find(request_id);
+  if (request == nullptr) return nullptr;
+  if (running == request) running = nullptr;
+  if (preempting == request) preempting = nullptr;
+  std::erase(side_by_side, request);
+  return request;
 }
 
 Duration Group::longest_step() const {

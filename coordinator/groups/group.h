@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "coordinator/groups/group_health.h"
@@ -17,7 +18,9 @@ namespace millrace::coordinator {
 struct Group {
   explicit Group(const GroupHealth::Rests& rests = {}) : health(rests) {}
 
-  bool idle() const { return running == nullptr && preempting == nullptr && !draining; }
+  bool idle() const {
+    return running == nullptr && preempting == nullptr && side_by_side.empty() && !draining;
+  }
   // Whether it can ever take a prompt of this model and length.
   bool takes(const std::string& model, int64_t num_tokens) const {
     return description.model().name() == model &&
@@ -37,6 +40,8 @@ struct Group {
   // Null if it does not work on it.
   std::shared_ptr<Request> find(const std::string& request_id) const;
   bool works_on(const std::string& request_id) const { return find(request_id) != nullptr; }
+  // All that it works on.
+  std::vector<std::shared_ptr<Request>> requests() const;
   // The group has answered, or is gone: it works on the request no more. Null if it did not.
   std::shared_ptr<Request> take(const std::string& request_id);
   // The longest time before it notices a cancellation.
@@ -53,6 +58,8 @@ struct Group {
   // first.
   std::shared_ptr<Request> running;
   std::shared_ptr<Request> preempting;
+  // At once, each on one context-parallel rank: instead of the first, or of the second.
+  std::vector<std::shared_ptr<Request>> side_by_side;
   bool draining = false;
 };
 

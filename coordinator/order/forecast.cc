@@ -30,35 +30,62 @@ std::tuple<std::string_view, std::string_view, uint32_t, uint32_t> kind_of(const
 
 }  // namespace
 
-void Forecast::finished(const Group& group, const Request& request, Duration took,
-                        int64_t cached_tokens) {
+void Forecast::Curves::observe(const Request& request, Duration took) {
+  all.observe(request.num_tokens, took);
+  const std::string& plan = request.options.head_plan();
+  if (by_plan.size() < kMaxPlans || by_plan.count(plan) != 0) {
+    by_plan[plan].observe(request.num_tokens, took);
+  }
+}
+
+const PrefillCurve& Forecast::Curves::of(const Request& request) const {
+  const auto plan = by_plan.find(request.options.head_plan());
+  return plan == by_plan.end() ? all : plan->second;
+}
+
+Forecast::Kind* Forecast::kind_to_learn(const Group& group) {
   auto known = kinds_.find(kind_of(group));
   if (known == kinds_.end()) {
-    if (kinds_.size() >= kMaxKinds) return;
+    if (kinds_.size() >= kMaxKinds) return nullptr;
     known = kinds_.emplace(kind_of(group), Kind()).first;
   }
-  Kind& kind = known->second;
-  if (cached_tokens > 0) {
-    const double most_s = kMostOfComputing * seconds(at(curve_of(group, request), cached_tokens));
-    const double read_s =
-        std::clamp(seconds(took) - rows_behind(group, request, cached_tokens), 0.0, most_s);
-    const double weight = std::max(kLatestWeight, 1.0 / ++kind.num_behind);
-    kind.read_s_per_token +=
-        weight * (read_s / static_cast<double>(cached_tokens) - kind.read_s_per_token);
-    return;
-  }
-  kind.all.observe(request.num_tokens, took);
-  const std::string& plan = request.options.head_plan();
-  if (kind.by_plan.size() < kMaxPlans || kind.by_plan.count(plan) != 0) {
-    kind.by_plan[plan].observe(request.num_tokens, took);
-  }
+  return &known->second;
+}
+
+void Forecast::finished(const Group& group, const Request& request, Duration took,
+                        int64_t cached_tokens) {
+  Kind* const kind = kind_to_learn(group);
+  if (kind == nullptr) return;
+  if (cached_tokens == 0) return kind->whole.observe(request, took);
+  const double most_s = kMostOfComputing * seconds(at(curve_of(group, request), cached_tokens));
+  const double read_s =
+      std::clamp(seconds(took) - rows_behind(group, request, cached_tokens), 0.0, most_s);
+  const double weight = std::max(kLatestWeight, 1.0 / ++kind->num_behind);
+  kind->read_s_per_token +=
+      weight * (read_s / static_cast<double>(cached_tokens) - kind->read_s_per_token);
+}
+
+void Forecast::finished_in_lane(const Group& group, const Request& request, Duration took) {
+  if (Kind* const kind = kind_to_learn(group)) kind->in_lane.observe(request, took);
 }
 
 const PrefillCurve* Forecast::curve_of(const Group& group, const Request& request) const {
   const auto kind = kinds_.find(kind_of(group));
-  if (kind == kinds_.end()) return nullptr;
-  const auto plan = kind->second.by_plan.find(request.options.head_plan());
-  return plan == kind->second.by_plan.end() ? &kind->second.all : &plan->second;
+  return kind == kinds_.end() ? nullptr : &kind->second.whole.of(request);
+}
+
+Duration Forecast::expect_in_lane(const Group& group, const Request& request) const {
+  const auto kind = kinds_.find(kind_of(group));
+  if (kind != kinds_.end()) {
+    const auto known = kind->second.in_lane.of(request).known(request.num_tokens);
+    if (known) return *known;
+  }
+  const double guess_s = seconds(PrefillCurve::guess(request.num_tokens));
+  const double shared_s = guess_s - PrefillCurve::kGuessedOverheadS;
+  const double in_lane =
+      (PrefillCurve::kGuessedOverheadS + group.description.cp() * shared_s) / guess_s;
+  return std::chrono::duration_cast<Duration>(
+      in_lane * std::chrono::duration<double>(expect_whole(group, request)));
 }
 
 Duration Forecast::expect_whole(const Group& group, const Request& request) const {

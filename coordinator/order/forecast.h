@@ -20,10 +20,16 @@ class Forecast {
   // `group` has prefilled `request`, of which it had cached so many tokens, in `took`.
   void finished(const Group& group, const Request& request, Duration took,
                 int64_t cached_tokens = 0);
+  // The same in a lane, of a whole prompt.
+  void finished_in_lane(const Group& group, const Request& request, Duration took);
   // Behind what the group is known to have cached of it (Group::prefixes).
   Duration expect(const Group& group, const Request& request) const;
   // The whole prompt.
   Duration expect_whole(const Group& group, const Request& request) const;
+  // The whole prompt on one context-parallel rank of the group, while others run on the rest. Until some of about its
+  // length were seen, what it takes on all ranks, times their number in all but the part that no rank shares
+  // (PrefillCurve::guess).
+  Duration expect_in_lane(const Group& group, const Request& request) const;
   // On the fastest of the groups that take it; nothing if none does.
   std::optional<Duration> expect(std::span<const Group* const> groups,
                                  const Request& request) const;
@@ -32,9 +38,16 @@ class Forecast {
   std::optional<Duration> least(std::span<const Group* const> groups, const Request& request) const;
 
  private:
-  struct Kind {
+  struct Curves {
+    void observe(const Request& request, Duration took);
+    const PrefillCurve& of(const Request& request) const;
+
     PrefillCurve all;
     std::map<std::string, PrefillCurve> by_plan;  // clients choose the text: bounded
+  };
+  struct Kind {
+    Curves whole;
+    Curves in_lane;
     // Of cached tokens: what prompts behind a prefix took longer than rows_behind, the mean of the
     // latest.
     double read_s_per_token = 0;
@@ -43,6 +56,7 @@ class Forecast {
 
   // Seconds for the rows behind the cached ones, were they to take what they take in a whole prompt.
   double rows_behind(const Group& group, const Request& request, int64_t cached_tokens) const;
+  Kind* kind_to_learn(const Group& group);
   const PrefillCurve* curve_of(const Group& group, const Request& request) const;
 
   // Model, device, tensor- and context-parallel ranks.

@@ -26,24 +26,33 @@ double seconds_left(const Request& running, TimePoint now) {
   return running.expected_s * std::max(0.0, 1 - done / static_cast<double>(running.num_layers));
 }
 
+double side_by_side_left(const Group& group, TimePoint now) {
+  double left_s = 0;
+  for (const auto& one : group.side_by_side) left_s = std::max(left_s, seconds_left(*one, now));
+  return left_s;
+}
+
 bool is_preemptible(const Group* group) {
-  return group->running != nullptr && group->preempting == nullptr && !group->draining &&
-         !group->running->cancel_sent_at && group->description.max_preempting_tokens() > 0;
+  return group->running != nullptr && group->preempting == nullptr && group->side_by_side.empty() &&
+         !group->draining && !group->running->cancel_sent_at &&
+         group->description.max_preempting_tokens() > 0;
+}
+
+bool may_set_aside(const Group& group, double for_s, TimePoint now) {
+  const Request& running = *group.running;
+  const double left_s = seconds_left(running, now);
+  const double until_deadline_s = seconds(running.queued_at + running.deadline_after() - now);
+  return for_s <= kPreemptingShareOfRest * left_s &&
+         running.set_aside_s + for_s <= kSetAsideShare * running.expected_s &&
+         left_s + for_s <= until_deadline_s;
 }
 
 std::optional<double> seconds_to_preempt(const Group& group, const Request& request,
                                          const Forecast& forecast, TimePoint now) {
   if (!is_preemptible(&group) || !takes_between_layers(group, request)) return std::nullopt;
   if (group.health.rests(now)) return std::nullopt;
+  if (!may_set_aside(group, seconds(forecast.expect(group, request)), now)) return std::nullopt;
   const Request& running = *group.running;
-  const double left_s = seconds_left(running, now);
-  const double expected_s = seconds(forecast.expect(group, request));
-  const double until_deadline_s = seconds(running.queued_at + running.deadline_after() - now);
-  if (expected_s > kPreemptingShareOfRest * left_s ||
-      running.set_aside_s + expected_s > kSetAsideShare * running.expected_s ||
-      left_s + expected_s > until_deadline_s) {
-    return std::nullopt;
-  }
   return running.expected_s / std::max(1u, running.num_layers);
 }
 
@@ -53,10 +62,12 @@ Group* choose_group_to_preempt(std::span<Group* const> groups, const Request& re
   double best_end_s = std::numeric_limits<double>::infinity();
   double free_end_s = best_end_s;
   for (Group* group : groups) {
-    if (group->running == nullptr || !group->takes(request.model, request.num_tokens)) continue;
+    const bool busy = group->running != nullptr || !group->side_by_side.empty();
+    if (!busy || !group->takes(request.model, request.num_tokens)) continue;
     const double expected_s = seconds(forecast.expect(*group, request));
     if (!group->draining) {
-      free_end_s = std::min(free_end_s, seconds_left(*group->running, now) + expected_s);
+      const double left_s = group->running != nullptr ? seconds_left(*group->running, now) : 0;
+      free_end_s = std::min(free_end_s, left_s + side_by_side_left(*group, now) + expected_s);
     }
     const auto wait_s = seconds_to_preempt(*group, request, forecast, now);
     if (!wait_s || *wait_s + expected_s >= best_end_s) continue;

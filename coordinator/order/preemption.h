@@ -20,8 +20,14 @@ inline constexpr double kSetAsideShare = 0.5;
 // Seconds until what the group has to do for this prompt of its own is done, as far as is known.
 double seconds_left(const Request& running, TimePoint now);
 
+// The same of those that run side by side, of all; 0 where none do.
+double side_by_side_left(const Group& group, TimePoint now);
+
 // Runs a prompt, nothing preempts it, and the group takes prompts between its layers.
 bool is_preemptible(const Group* group);
+
+// Whether what `group` runs may be set aside for so many seconds.
+bool may_set_aside(const Group& group, double for_s, TimePoint now);
 
 // Seconds until the request runs on the group if it preempts what runs there: a layer. Nothing where it
 // should not.

@@ -29,7 +29,7 @@ Duration from_seconds(double value) {
 
 Duration PrefillCurve::guess(int64_t num_tokens) {
   const auto n = static_cast<double>(num_tokens);
-  return from_seconds(0.01 + 26e-6 * n * (1 + n / 1.5e6));
+  return from_seconds(kGuessedOverheadS + 26e-6 * n * (1 + n / 1.5e6));
 }
 
 void PrefillCurve::observe(int64_t num_tokens, Duration took) {
@@ -65,9 +65,15 @@ Duration PrefillCurve::at(int64_t num_tokens) const {
   return from_seconds(scale * seconds(guess(num_tokens)));
 }
 
-std::optional<Duration> PrefillCurve::least(int64_t num_tokens) const {
+std::optional<Duration> PrefillCurve::known(int64_t num_tokens) const {
   if (octaves_[octave_of(std::max<int64_t>(1, num_tokens))].count < kKnown) return std::nullopt;
-  return from_seconds(kLeast * seconds(at(num_tokens)));
+  return at(num_tokens);
+}
+
+std::optional<Duration> PrefillCurve::least(int64_t num_tokens) const {
+  const auto expected = known(num_tokens);
+  if (!expected) return std::nullopt;
+  return from_seconds(kLeast * seconds(*expected));
 }
 
 }  // namespace millrace::coordinator

@@ -20,10 +20,14 @@ class PrefillCurve {
   void observe(int64_t num_tokens, Duration took);
   // Without observations: guess().
   Duration at(int64_t num_tokens) const;
+  // The same; nothing while too few of about this length were seen.
+  std::optional<Duration> known(int64_t num_tokens) const;
   // What a prefill of this length hardly ever falls below; nothing while too few of about this length
   // were seen.
   std::optional<Duration> least(int64_t num_tokens) const;
 
+  // Of guess(), what a prompt of any length takes.
+  static constexpr double kGuessedOverheadS = 0.01;
   // An 8B model on one H100 under a sparse plan (docs/performance.md); only its shape matters once a
   // prefill has been seen.
   static Duration guess(int64_t num_tokens);

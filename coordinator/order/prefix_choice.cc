@@ -23,7 +23,9 @@ double wait_s(const Group& group, const Request& request, const Forecast& foreca
   for (const auto& busy_with : {group.running, group.preempting}) {
     if (busy_with != nullptr) sum_s += rest_s(*busy_with, now);
   }
-  return sum_s;
+  double lanes_s = 0;
+  for (const auto& one : group.side_by_side) lanes_s = std::max(lanes_s, rest_s(*one, now));
+  return sum_s + lanes_s;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,12 +30,13 @@ class TurnOrder {
   // `waiting` in order of arrival, those that were given back in front.
   Requests arrange(const std::deque<std::shared_ptr<Request>>& waiting,
                    std::span<const Group* const> groups, TimePoint now) const;
-  // It is given to a group.
+  // It is given to a group, to run beside as many as it says.
   void started(const Group& group, Request& request, TimePoint now);
   // The group has ended it, or is gone; it is no longer among the group's. Only a prompt that was
-  // computed to its last token, all but so many that were cached, teaches something about times.
+  // computed to its last token, all but so many that were cached, teaches something about times. `in_lane`: of one
+  // that ran in a lane, as it says itself; those beside it may have taken longer.
   void stopped(const Group& group, const Request& request, TimePoint now, bool whole,
-               int64_t cached_tokens = 0);
+               int64_t cached_tokens = 0, std::optional<Duration> in_lane = std::nullopt);
 
   const Forecast& forecast() const { return forecast_; }
 

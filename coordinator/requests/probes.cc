@@ -80,6 +80,9 @@ Probes::Probes(metrics::Registry& registry)
                            "Groups lost because their connection ended or they went silent")),
       preemptions_(registry.counter("millrace_preemptions_total",
                                     "Prompts that were run between two layers of another")),
+      side_by_side_(registry.counter("millrace_side_by_side_total",
+                                     "Prompts that were run at once with others on a group, each "
+                                     "on one context-parallel rank")),
       active_leases_(registry.gauge("millrace_active_leases", "Leases on finished KV caches")),
       open_connections_(registry.gauge("millrace_http_open_connections", "Open HTTP connections")),
       times_of_done_(registry, "done"),
@@ -153,6 +156,7 @@ void Probes::ended(const Request& request) {
   }
   requests("done", "ok").add();
   if (request.between_layers) preemptions_.add();
+  if (request.num_side_by_side > 1) side_by_side_.add();
   if (request.waits_for_prefix_since) prefix_waits_.add();
   const auto cached = static_cast<int64_t>(request.result->cached_tokens());
   foreseen_tokens_.add(static_cast<double>(request.foreseen_tokens));

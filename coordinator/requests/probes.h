@@ -53,6 +53,7 @@ class Probes {
   metrics::Gauge connected_groups_;
   metrics::Counter groups_lost_;
   metrics::Counter preemptions_;
+  metrics::Counter side_by_side_;
   metrics::Gauge active_leases_;
   metrics::Gauge open_connections_;
   Times times_of_done_;

@@ -56,6 +56,7 @@ struct Request {
   std::optional<TimePoint> cancel_sent_at;  // to that group
   double set_aside_s = 0;                   // there, for other requests
   bool between_layers = false;              // of one that the group runs
+  int num_side_by_side = 1;                 // there, that run at once, with this one
   std::optional<TimePoint> started_at;
   std::optional<TimePoint> ended_at;
   TimePoint kept_since;  // the end of the request or of its lease: retention counts from it
@@ -67,6 +68,7 @@ struct Request {
   std::set<std::string> failed_on;
   std::optional<Error> given_back;  // the reason, the last time
   bool preempts = true;             // until a group had no room for it beside another's
+  bool runs_in_lanes = true;        // until one rank of a group had no room for it
   // It could have run, and waits for a group that has cached what it begins with.
   std::optional<TimePoint> waits_for_prefix_since;
 

@@ -6,6 +6,7 @@
 #include "coordinator/groups/room_forecast.h"
 #include "coordinator/order/preemption.h"
 #include "coordinator/order/prefix_choice.h"
+#include "coordinator/order/side_by_side.h"
 #include "coordinator/requests/wire_duration.h"
 
 namespace millrace::coordinator {
@@ -39,10 +40,11 @@ bool Dispatcher::start_next() {
   // But for the one that is looked at.
   PrefixChoice choice(all, std::max<int64_t>(0, requests_.queue().size() - 1), turns_.forecast(),
                       clock_.now());
-  for (const auto& request : turns_.arrange(requests_.queue().waiting(), all, clock_.now())) {
+  const auto in_turn = turns_.arrange(requests_.queue().waiting(), all, clock_.now());
+  for (const auto& request : in_turn) {
     Group* group = choice.choose(*request);
     if (group == nullptr || expired(request)) continue;
-    start(*group, group->running, request);
+    start(*group, group->running, request, in_turn);
     return true;
   }
   return false;
@@ -52,10 +54,11 @@ bool Dispatcher::preempt_next() {
   const auto all = groups_.all();
   if (std::none_of(all.begin(), all.end(), is_preemptible)) return false;
   const TimePoint now = clock_.now();
-  for (const auto& request : turns_.arrange(requests_.queue().waiting(), all, now)) {
+  const auto in_turn = turns_.arrange(requests_.queue().waiting(), all, now);
+  for (const auto& request : in_turn) {
     Group* group = choose_group_to_preempt(all, *request, turns_.forecast(), now);
     if (group == nullptr || expired(request)) continue;
-    start(*group, group->preempting, request);
+    start(*group, group->preempting, request, in_turn);
     return true;
   }
   return false;
@@ -85,12 +88,33 @@ bool Dispatcher::expired(const std::shared_ptr<Request>& request) {
   return true;
 }
 
-// `place`: where the group has it, running or preempting.
 void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
-                       const std::shared_ptr<Request>& request) {
-  const Duration left = request->queued_at + request->deadline_after() - clock_.now();
+                       const std::shared_ptr<Request>& request,
+                       const TurnOrder::Requests& in_turn) {
+  const auto together =
+      choose_side_by_side(groups_.all(), group, request, in_turn, turns_.forecast(), clock_.now());
   protocol::Envelope envelope;
-  auto& message = *envelope.mutable_prefill_request();
+  if (together.empty()) {
+    request->num_side_by_side = 1;
+    *envelope.mutable_prefill_request() = assign(group, request);
+    place = request;
+  } else {
+    for (const auto& one : together) {
+      one->num_side_by_side = static_cast<int>(together.size());
+      *envelope.mutable_prefills_side_by_side()->add_requests() = assign(group, one);
+    }
+    group.side_by_side = together;
+  }
+  // Those who left a group alone for their prefix have cost nobody anything: it has another prompt.
+  for (const auto& other : requests_.queue().waiting()) {
+    if (other->waits_for_prefix_since) other->waits_for_prefix_since = clock_.now();
+  }
+  group.link->send(envelope);
+}
+
+protocol::PrefillRequest Dispatcher::assign(Group& group, const std::shared_ptr<Request>& request) {
+  const Duration left = request->queued_at + request->deadline_after() - clock_.now();
+  protocol::PrefillRequest message;
   message.set_request_id(request->id);
   message.set_owner(request->owner);
   message.set_prompt_token_ids(request->prompt);
@@ -98,19 +122,14 @@ void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
   message.mutable_options()->set_deadline_ms(
       std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none
   requests_.assign(request);
-  // Those who left a group alone for their prefix have cost nobody anything: it has another prompt.
-  for (const auto& other : requests_.queue().waiting()) {
-    if (other->waits_for_prefix_since) other->waits_for_prefix_since = clock_.now();
-  }
   turns_.started(group, *request, clock_.now());
   request->group_id = group.description.group_id();
   request->group_name = group.description.group_name();
   request->num_layers = group.description.model().num_layers();
   group.count_room(-request->num_tokens);
   request->cancel_sent_at.reset();
-  request->between_layers = &place == &group.preempting;
-  place = request;
-  group.link->send(envelope);
+  request->between_layers = group.running != nullptr;
+  return message;
 }
 
 void Dispatcher::take_back(const std::shared_ptr<Request>& request, Error why) {
@@ -127,8 +146,7 @@ void Dispatcher::lost(Group& group, const std::string& why) {
   const Error lost =
       error(Errc::kPeerLost, "group '{}' (id {}) is lost: {}; send the request again",
             who.group_name(), who.group_id(), why);
-  for (const auto& request : {group.preempting, group.running}) {
-    if (request == nullptr) continue;
+  for (const auto& request : group.requests()) {
     group.take(request->id);
     turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
     if (request->ended()) continue;

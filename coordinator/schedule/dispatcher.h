@@ -35,8 +35,10 @@ class Dispatcher {
   void give_up_on_untakable();
   // If it cannot end before its deadline any more, that is its end.
   bool expired(const std::shared_ptr<Request>& request);
-  void start(Group& group, std::shared_ptr<Request>& place,
-             const std::shared_ptr<Request>& request);
+  // It, and what is to run side by side with it; otherwise it has the place to itself, running or preempting.
+  void start(Group& group, std::shared_ptr<Request>& place, const std::shared_ptr<Request>& request,
+             const TurnOrder::Requests& in_turn);
+  protocol::PrefillRequest assign(Group& group, const std::shared_ptr<Request>& request);
   void give_up(const std::shared_ptr<Request>& request);
 
   RequestTracker& requests_;

@@ -39,8 +39,8 @@ std::string GroupWatch::why_silent(const Group& group) const {
 }
 
 std::string GroupWatch::why_not_ending(const Group& group) const {
-  for (const auto& request : {group.running, group.preempting}) {
-    if (request == nullptr || !request->cancel_sent_at) continue;
+  for (const auto& request : group.requests()) {
+    if (!request->cancel_sent_at) continue;
     const Duration waited = clock_.now() - *request->cancel_sent_at;
     if (waited < group.longest_step() + settings_.cancel_patience) continue;
     return fmt::format("it did not end a cancelled request within {:.0f} s", seconds(waited));

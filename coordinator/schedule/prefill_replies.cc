@@ -1,11 +1,25 @@
 #include "coordinator/schedule/prefill_replies.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/log.h"
 #include "coordinator/schedule/reply_checks.h"
 
 namespace millrace::coordinator {
+
+namespace {
+
+// By the group's clock; none where it does not say, or what cannot be.
+std::optional<Duration> time_of(const protocol::PrefillDone& message) {
+  constexpr double kLongestS = 24 * 3600;
+  double sum_s = 0;
+  for (const auto& stage : message.stages()) sum_s += stage.seconds();
+  if (!(sum_s > 0 && sum_s < kLongestS)) return std::nullopt;
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(sum_s));
+}
+
+}  // namespace
 
 void PrefillReplies::started(Group& group, const std::string& request_id) {
   if (const auto request = group.find(request_id)) requests_.begin(*request);
@@ -39,7 +53,8 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   const std::shared_ptr<Request> request = group.take(message.request_id());
   requests_.begin(*request);
   turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
-                 std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens));
+                 std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
+                 time_of(message));
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
@@ -61,7 +76,11 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
   const bool preempted = group.running != nullptr;
   turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
   Error why = checked_error(message.error());
-  if (preempted && why.code == Errc::kExhausted) {
+  if (request->num_side_by_side > 1 && why.code == Errc::kExhausted) {
+    // On one rank; on all of them it may have room.
+    group.count_room(request->num_tokens);
+    request->runs_in_lanes = false;
+  } else if (preempted && why.code == Errc::kExhausted) {
     // Beside what it runs; alone it may have room.
     group.count_room(request->num_tokens);
     request->preempts = false;

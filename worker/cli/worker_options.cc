@@ -179,6 +179,11 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
                  "longest prompt that runs between two layers of a longer one; 0: none does")
       ->check(cli::number_range(0, 1 << 30))
       ->capture_default_str();
+  app.add_option("--side-by-side-tokens", options.side_by_side_tokens,
+                 "longest prompt that runs on one context-parallel rank while others run on the "
+                 "rest, where several wait; 0: none does")
+      ->check(cli::number_range(0, 1 << 30))
+      ->capture_default_str();
   app.add_option("--drain-timeout-s", options.drain_timeout_s,
                  "seconds that a draining group waits for its leases to end")
       ->check(cli::number_range(0.0, cli::kMaxSeconds))
@@ -217,6 +222,7 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
   made.pools.shares_memory = options.kv_same_host;
   made.kv_host = options.kv_host;
   made.kv_port = options.kv_port;
+  made.rank.side_by_side_tokens = options.side_by_side_tokens;
   made.rank.device_pool_bytes = std::nullopt;
   if (!options.device_pool.empty()) {
     MR_ASSIGN_OR_RETURN(made.rank.device_pool_bytes, parse_bytes(options.device_pool));

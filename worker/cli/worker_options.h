@@ -33,6 +33,7 @@ struct WorkerOptions {
   bool kv_same_host = true;
   ZmqPublisherOptions kv_events;  // without an endpoint: none are published
   int64_t preempt_tokens = 8192;
+  int64_t side_by_side_tokens = 8192;
   std::string device_pool, host_pool;
   std::string disk_pool = "0";
   std::string prefix_disk = "0";

@@ -80,7 +80,10 @@ void ControlBoard::renew(const std::string& request_id, const std::string& lease
 
 void ControlBoard::end(const std::string& request_id, const std::string& lease_id) {
   const std::lock_guard lock(mutex_);
-  if (find(request_id, lease_id) != nullptr) leases_.erase(request_id);
+  const Lease* held = find(request_id, lease_id);
+  if (held == nullptr) return;
+  if (held->ends <= clock_.now()) ++num_expired_;
+  leases_.erase(request_id);
 }
 
 std::vector<protocol::LeaseHeld> ControlBoard::held() {
@@ -96,9 +99,16 @@ std::vector<protocol::LeaseHeld> ControlBoard::held() {
   return out;
 }
 
+LeaseCounts ControlBoard::lease_counts() {
+  const std::lock_guard lock(mutex_);
+  forget_ended();
+  return {.active = std::ssize(leases_), .expired = num_expired_};
+}
+
 void ControlBoard::forget_ended() {
-  std::erase_if(leases_,
-                [now = clock_.now()](const auto& entry) { return entry.second.ends <= now; });
+  const auto num_ended = std::erase_if(
+      leases_, [now = clock_.now()](const auto& entry) { return entry.second.ends <= now; });
+  num_expired_ += static_cast<int64_t>(num_ended);
 }
 
 }  // namespace millrace::worker

@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "protocol/control_messages.pb.h"
+#include "worker/control/lease_counts.h"
 
 namespace millrace::worker {
 
@@ -39,6 +40,7 @@ class ControlBoard {
 
   // Those that have not ended.
   std::vector<protocol::LeaseHeld> held();
+  LeaseCounts lease_counts();
 
  private:
   struct Lease {
@@ -55,6 +57,7 @@ class ControlBoard {
   std::vector<protocol::Metric> metrics_;
   std::optional<int64_t> free_prompt_tokens_;
   std::map<std::string, Lease> leases_;  // by request
+  int64_t num_expired_ = 0;
   uint64_t cache_sequence_ = 0;
   std::unordered_set<uint64_t> prefix_keys_;
   std::vector<protocol::PlanOrigin> plan_origins_;  // the latest last

@@ -54,7 +54,12 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
   if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;
   MR_ASSIGN_OR_RETURN(auto forward,
                       model::LayerForward::create(device, weights, settled.row_tile_tokens));
-  return Engine(device, weights, grid, std::move(groups), settled, std::move(forward));
+  return Engine(device, weights, grid, std::move(groups), settled,
+                std::make_shared<model::LayerForward>(std::move(forward)));
+}
+
+Engine Engine::on_grid(const RankGrid& grid, DeviceGroups groups) const {
+  return Engine(*device_, *weights_, grid, std::move(groups), options_, forward_);
 }
 
 Partition Engine::partition(int64_t num_tokens, int64_t prefix_tokens) const {
@@ -121,7 +126,7 @@ Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
   auto& world = grid_->world();
   check_prefix(task);
-  auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, forward_,
+  auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, *forward_,
                                     partition(std::ssize(task.token_ids), task.prefix.num_tokens()),
                                     task, comm_timeout);
   MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));

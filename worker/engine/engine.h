@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -103,6 +104,10 @@ class Engine {
                                const RankGrid& grid, DeviceGroups groups,
                                const EngineOptions& options);
 
+  // An engine of the same device, weights and scratch memory on another grid, which outlives it. One of the two
+  // prefills at a time, or one between two layers of the other.
+  Engine on_grid(const RankGrid& grid, DeviceGroups groups) const;
+
   const DeviceGroups& groups() const { return groups_; }
 
   // How the tokens of a prompt that are not cached are dealt to the cp ranks.
@@ -130,7 +135,8 @@ class Engine {
                          const Result<void>& own, PairCounts& counts, Deadline deadline);
 
   Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-         DeviceGroups groups, const EngineOptions& options, model::LayerForward forward)
+         DeviceGroups groups, const EngineOptions& options,
+         std::shared_ptr<model::LayerForward> forward)
       : device_(&device),
         weights_(&weights),
         grid_(&grid),
@@ -143,7 +149,7 @@ class Engine {
   const RankGrid* grid_;
   DeviceGroups groups_;
   EngineOptions options_;
-  model::LayerForward forward_;
+  std::shared_ptr<model::LayerForward> forward_;
 };
 
 }  // namespace millrace::worker

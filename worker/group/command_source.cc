@@ -4,9 +4,24 @@
 
 #include "common/errc_wire.h"
 #include "common/random_id.h"
+#include "worker/control/lane_lease.h"
 #include "worker/ranks/command_channel.h"
 
 namespace millrace::worker {
+
+namespace {
+
+protocol::RunPrompt run_prompt(protocol::PrefillRequest request, std::string lease_id) {
+  protocol::RunPrompt run;
+  run.set_request_id(request.request_id());
+  run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
+  *run.mutable_options() = std::move(*request.mutable_options());
+  run.set_owner(std::move(*request.mutable_owner()));
+  run.set_lease_id(std::move(lease_id));
+  return run;
+}
+
+}  // namespace
 
 protocol::GroupCommand CommandSource::next() {
   if (inbox_.empty()) read(kCommandInterval);
@@ -15,7 +30,8 @@ protocol::GroupCommand CommandSource::next() {
   protocol::GroupCommand command;
   add_lease_changes(command);
   start_next(command);
-  if (!command.has_run() && inbox_.draining()) command.set_stop(drain_.done());
+  const bool runs = command.has_run() || command.side_by_side_size() > 0;
+  if (!runs && inbox_.draining()) command.set_stop(drain_.done());
   return command;
 }
 
@@ -65,15 +81,18 @@ void CommandSource::refuse_those_over() {
 
 void CommandSource::start_next(protocol::GroupCommand& command, int64_t max_tokens) {
   auto next = inbox_.start_next(max_tokens);
-  if (!next) return;
-  auto& request = next->request;
-  running_.push_back({.id = request.request_id(), .deadline = next->deadline});
-  auto& run = *command.mutable_run();
-  run.set_request_id(request.request_id());
-  run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
-  *run.mutable_options() = std::move(*request.mutable_options());
-  run.set_owner(std::move(*request.mutable_owner()));
-  run.set_lease_id(random_id());
+  if (next.empty()) return;
+  running_.push_back({.id = next.front().request.request_id(), .deadline = next.front().deadline});
+  if (next.size() == 1) {
+    *command.mutable_run() = run_prompt(std::move(next.front().request), random_id());
+    return;
+  }
+  command.set_first_lane(static_cast<uint32_t>(next_lane_));
+  for (auto& pending : next) {
+    *command.add_side_by_side() =
+        run_prompt(std::move(pending.request), new_lane_lease(next_lane_));
+    next_lane_ = (next_lane_ + 1) % num_lanes_;
+  }
 }
 
 void CommandSource::add_lease_changes(protocol::GroupCommand& command) {

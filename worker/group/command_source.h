@@ -10,33 +10,36 @@
 #include "common/clock.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/control_link.h"
+#include "worker/control/request_inbox.h"
 #include "worker/engine/engine.h"
 #include "worker/group/drain.h"
 #include "worker/group/group_options.h"
-#include "worker/group/request_inbox.h"
 
 namespace millrace::worker {
 
 class CommandSource {
  public:
-  // All outlive it. `clock`: by which deadlines of requests pass. `stop`: from outside the group.
+  // All outlive it. `clock`: by which deadlines of requests pass. `stop`: from outside the group. `num_lanes`: on
+  // which prompts run side by side; 1 where they do not.
   CommandSource(ControlLink& link, CoordinatorReporter& reporter, Drain& drain,
-                const GroupOptions& options, const std::atomic<bool>& stop, const Clock& clock)
+                const GroupOptions& options, const std::atomic<bool>& stop, const Clock& clock,
+                int num_lanes = 1)
       : link_(link),
         reporter_(reporter),
         drain_(drain),
         options_(options),
         stop_(stop),
         clock_(clock),
-        inbox_(clock) {}
+        num_lanes_(num_lanes),
+        inbox_(clock, num_lanes) {}
 
   // Between requests. Waits for kCommandInterval at most, then there is nothing to do.
   protocol::GroupCommand next();
   // Between the layers of the request given last: changes of leases, and its end where the coordinator
-  // cancelled it or its deadline passed, or another request, to run before the next layer. A request
-  // that runs so is not itself interrupted.
+  // cancelled it or its deadline passed, or another request, to run before the next layer, or several, side by side. What
+  // runs so is not itself interrupted.
   protocol::GroupCommand at_boundary(const LayerReport& report);
-  // The request given last is over.
+  // What was given last is over.
   void finish_running();
 
   // Why the coordinator will not have this group; empty: it will.
@@ -57,9 +60,11 @@ class CommandSource {
   const GroupOptions& options_;
   const std::atomic<bool>& stop_;
   const Clock& clock_;
+  const int num_lanes_;
+  int next_lane_ = 0;  // in turn, so that the ranks' stores fill alike
   RequestInbox inbox_;
   struct Running {
-    std::string id;
+    std::string id;  // of prompts side by side, which nobody asks about, one
     TimePoint deadline;
   };
   std::vector<Running> running_;  // each between two layers of the one before

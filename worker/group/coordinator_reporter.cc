@@ -56,6 +56,13 @@ void CoordinatorReporter::failed(const std::string& request_id, const Error& fai
   send(envelope);
 }
 
+void CoordinatorReporter::relay(const protocol::Envelope& envelope) {
+  if (link_ == nullptr || envelope.has_prefill_started()) return;
+  if (envelope.has_prefill_done()) return done(envelope.prefill_done());
+  if (envelope.has_cached_prefixes()) return cache_changed(envelope.cached_prefixes());
+  send(envelope);
+}
+
 // The board is for the coordinator's next start.
 void CoordinatorReporter::lease_changed(const protocol::LeaseChange& change, Duration lease,
                                         const Result<void>& outcome) {
@@ -87,7 +94,9 @@ void CoordinatorReporter::cache_changed(protocol::CachedPrefixes change) {
 }
 
 void CoordinatorReporter::metrics(const std::vector<RankStats>& ranks) {
-  if (link_ != nullptr) board_.post(group_metrics(ranks), free_prompt_tokens(ranks));
+  if (link_ != nullptr) {
+    board_.post(group_metrics(ranks, board_.lease_counts()), free_prompt_tokens(ranks));
+  }
 }
 
 void CoordinatorReporter::send(const protocol::Envelope& envelope) {

@@ -27,6 +27,8 @@ class CoordinatorReporter {
   void layer_done(const protocol::LayerDone& layer);
   void done(protocol::PrefillDone done);
   void failed(const std::string& request_id, const Error& failure);
+  // What a lane has to say; that its prompt has started is said already.
+  void relay(const protocol::Envelope& envelope);
   // `lease`: what a renewal is granted.
   void lease_changed(const protocol::LeaseChange& change, Duration lease,
                      const Result<void>& outcome);

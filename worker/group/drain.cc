@@ -8,13 +8,13 @@ void Drain::announce() {
   if (announced_) return;
   announced_ = true;
   reporter_.draining();
-  spdlog::info("draining: {} leases", store_.stats().leases_active);
+  spdlog::info("draining: {} leases", board_.lease_counts().active);
 }
 
 bool Drain::done() {
   const TimePoint now = clock_.now();
   if (!deadline_) deadline_ = now + options_.drain_timeout;
-  return store_.stats().leases_active == 0 || now >= *deadline_;
+  return board_.lease_counts().active == 0 || now >= *deadline_;
 }
 
 }  // namespace millrace::worker

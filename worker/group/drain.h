@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "common/clock.h"
-#include "kvstore/kv_store.h"
+#include "worker/control/control_board.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
 
@@ -14,9 +14,9 @@ namespace millrace::worker {
 class Drain {
  public:
   // All outlive it.
-  Drain(const kvstore::KvStore& store, CoordinatorReporter& reporter, const GroupOptions& options,
+  Drain(ControlBoard& board, CoordinatorReporter& reporter, const GroupOptions& options,
         const Clock& clock)
-      : store_(store), reporter_(reporter), options_(options), clock_(clock) {}
+      : board_(board), reporter_(reporter), options_(options), clock_(clock) {}
 
   // The coordinator hears of it the first time, also in the middle of a prompt: it has more of
   // them, and a group that is given one after the other would never end.
@@ -25,7 +25,7 @@ class Drain {
   bool done();
 
  private:
-  const kvstore::KvStore& store_;
+  ControlBoard& board_;  // which knows the leases of all ranks
   CoordinatorReporter& reporter_;
   const GroupOptions& options_;
   const Clock& clock_;

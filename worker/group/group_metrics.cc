@@ -73,17 +73,16 @@ void add_moves(Samples& samples, const std::vector<RankStats>& ranks) {
               sum(ranks, [](const auto& r) { return r.store.read_ahead_hits; }));
 }
 
-// Prompts are the same on all ranks; rank 0's counts of them stand for the group.
 void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
   samples.add(true, "millrace_prefix_cache_queried_tokens_total",
               "Prompt tokens of requests that read the prefix cache",
-              static_cast<double>(ranks.front().cache_queried_tokens));
+              sum(ranks, [](const auto& r) { return r.cache_queried_tokens; }));
   samples.add(true, "millrace_prefix_cache_hit_tokens_total",
               "Prompt tokens that were cached and not computed",
-              static_cast<double>(ranks.front().cache_hit_tokens));
+              sum(ranks, [](const auto& r) { return r.cache_hit_tokens; }));
   samples.add(true, "millrace_prefix_cache_uneconomic_tokens_total",
               "Prompt tokens that were cached on a slow tier, and computed since that was faster",
-              static_cast<double>(ranks.front().cache_uneconomic_tokens));
+              sum(ranks, [](const auto& r) { return r.cache_uneconomic_tokens; }));
   for (const Tier tier : kTiers) {
     samples.add(false, "millrace_prefix_cache_bytes",
                 "KV pool bytes of pages that later prompts may begin with",
@@ -137,7 +136,8 @@ Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const Ran
   return gather_values(world, own, deadline);
 }
 
-std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks) {
+std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
+                                            const LeaseCounts& leases) {
   Samples samples;
   add_tiers(samples, ranks);
   samples.add(true, "millrace_kv_pages_written_total", "KV pages written by prefill",
@@ -159,11 +159,10 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks)
   samples.add(true, "millrace_kv_connections_refused_total",
               "Connections to KV ports that were not let in",
               sum(ranks, [](const auto& r) { return r.transport.refused; }));
-  // Leases are the same on all ranks; rank 0's count stands for the group.
   samples.add(false, "millrace_leases", "Leases on finished caches",
-              static_cast<double>(ranks.front().store.leases_active));
+              static_cast<double>(leases.active));
   samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
-              static_cast<double>(ranks.front().store.leases_expired));
+              static_cast<double>(leases.expired));
   samples.add(false, "millrace_attention_imbalance_ratio",
               "Maximum over mean of the ranks' attention work in the last prompt",
               ranks.front().attention_imbalance);

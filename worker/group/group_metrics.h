@@ -8,6 +8,7 @@
 #include "comm/api/transport.h"
 #include "kvstore/kv_store.h"
 #include "protocol/control_messages.pb.h"
+#include "worker/control/lease_counts.h"
 #include "worker/ranks/rank_grid.h"
 
 namespace millrace::worker {
@@ -19,11 +20,12 @@ struct RankStats {
   comm::CommStats tp;
   comm::CommStats cp;
   double attention_imbalance = 1;  // of the last prompt, the same on all ranks
-  // Of prompts that came to a good end, the same on all ranks too:
+  // Of prompts that came to a good end, each counted by one of the ranks that ran it:
   int64_t cache_queried_tokens = 0;     // of those that read the prefix cache
   int64_t cache_hit_tokens = 0;         // of these, not computed
   int64_t cache_uneconomic_tokens = 0;  // cached, and computed since that was faster
   int64_t num_gone_pages = 0;           // that the rank goes on to name (CacheEvents)
+  int64_t num_gone_prefixes = 0;        // the same, of its lane's (LaneRuns)
 };
 
 // Collective: the stats of all ranks, on every rank.
@@ -34,6 +36,7 @@ Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const Ran
 int64_t free_prompt_tokens(const std::vector<RankStats>& ranks);
 
 // Sums over the ranks, as metrics.
-std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks);
+std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
+                                            const LeaseCounts& leases);
 
 }  // namespace millrace::worker

@@ -49,6 +49,10 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
                       make_rank_store(options_.pools, *runtime_, surroundings_.clock, deadline));
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
                                                 options_.group.layer_timeout));
+  if (Lane* lane = runtime_->lane()) {
+    MR_RETURN_IF_ERROR(lane->engine().warm_up(runtime_->lane_limits().max_prompt_tokens,
+                                              options_.group.layer_timeout));
+  }
   MR_RETURN_IF_ERROR(start_server(deadline));
   MR_RETURN_IF_ERROR(start_events(deadline));
   tender_ = std::make_unique<StoreTender>(*store_);
@@ -119,6 +123,8 @@ protocol::Register GroupRank::description() const {
   description.set_max_prompt_tokens(static_cast<uint64_t>(runtime_->limits().max_prompt_tokens));
   description.set_max_preempting_tokens(
       static_cast<uint64_t>(options_.group.max_preempting_tokens));
+  description.set_max_side_by_side_tokens(
+      static_cast<uint64_t>(runtime_->lane_limits().max_prompt_tokens));
   description.set_version(MILLRACE_VERSION);
   description.set_device(runtime_->device().info().name);
   description.set_layer_timeout_ms(static_cast<uint64_t>(layer_timeout_ms));

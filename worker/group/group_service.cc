@@ -31,16 +31,28 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
       sync_(r_.runtime.grid().world(), r_.watch,
             /*may_hang=*/!r_.runtime.device().info().host_memory, timeouts_of(options)),
       reporter_(r_.link, r_.board),
-      leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr, sync_, reporter_,
-              options) {}
+      leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr, r_.runtime.grid(),
+              sync_, reporter_, options) {
+  Lane* lane = r_.runtime.lane();
+  if (lane == nullptr) return;
+  lane_runs_.emplace(LaneResources{.runtime = r_.runtime,
+                                   .lane = *lane,
+                                   .store = r_.store,
+                                   .server = r_.server,
+                                   .group = sync_,
+                                   .reporter = reporter_,
+                                   .watch = r_.watch,
+                                   .options = options});
+}
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(
       all_agree(sync_.world(), make_page_movers(), Deadline::after(sync_.timeouts().command)));
   if (r_.link == nullptr) return serve(nullptr);
   tell_of_kept_prefixes();
-  Drain drain(r_.store, reporter_, options_, clock_);
-  CommandSource commands(*r_.link, reporter_, drain, options_, stop, clock_);
+  Drain drain(r_.board, reporter_, options_, clock_);
+  CommandSource commands(*r_.link, reporter_, drain, options_, stop, clock_,
+                         lane_runs_ ? r_.runtime.grid().shape().cp : 1);
   MR_RETURN_IF_ERROR(serve(&commands));
   if (commands.refusal().empty()) return {};
   return error(Errc::kUnsupported, "the coordinator refused this group: {}", commands.refusal());
@@ -89,7 +101,7 @@ Result<void> GroupService::serve(CommandSource* commands) {
 Result<void> GroupService::obey(const protocol::GroupCommand& command, CommandSource* commands) {
   r_.store.expire_leases();
   MR_RETURN_IF_ERROR(change_leases(command));
-  if (command.has_run()) MR_RETURN_IF_ERROR(run_prompt(command.run(), commands));
+  MR_RETURN_IF_ERROR(run(command, commands));
   sync_.expect("gathering metrics", sync_.timeouts().command);
   const auto posted = post_metrics();
   return posted.ok() ? posted : sync_.broken(posted.error());
@@ -100,8 +112,25 @@ Result<void> GroupService::change_leases(const protocol::GroupCommand& command) 
   return {};
 }
 
+Result<void> GroupService::run(const protocol::GroupCommand& command, CommandSource* commands) {
+  const bool side_by_side = command.side_by_side_size() > 0;
+  if (!side_by_side && !command.has_run()) return {};
+  auto outcome = side_by_side ? run_side_by_side(command) : run_prompt(command.run(), commands);
+  if (commands != nullptr) commands->finish_running();
+  return outcome;
+}
+
+Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& command) {
+  MR_CHECK(lane_runs_.has_value(), "{} prompts side by side on a group without lanes",
+           command.side_by_side_size());
+  return lane_runs_->run(command, *writers_[num_running_], *readers_[num_running_]);
+}
+
 Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands) {
   PromptRun run({.runtime = r_.runtime,
+                 .grid = r_.runtime.grid(),
+                 .engine = r_.runtime.engine(),
+                 .limits = r_.runtime.limits(),
                  .store = r_.store,
                  .writer = *writers_[num_running_],
                  .reader = *readers_[num_running_],
@@ -118,11 +147,8 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
   ++num_running_;
   auto outcome = run.run();
   --num_running_;
-  if (commands != nullptr) commands->finish_running();
   attention_imbalance_ = run.attention_imbalance().value_or(attention_imbalance_);
-  cache_queried_tokens_ += run.cache_queried_tokens();
-  cache_hit_tokens_ += run.cache_hit_tokens();
-  cache_uneconomic_tokens_ += run.cache_uneconomic_tokens();
+  if (sync_.is_root()) counts_ += run.counts();
   return outcome;
 }
 
@@ -136,7 +162,7 @@ Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSo
                                         Deadline::after(options_.layer_timeout)));
   MR_RETURN_IF_ERROR(change_leases(command));
   r_.store.expire_leases();
-  if (command.has_run()) MR_RETURN_IF_ERROR(run_prompt(command.run(), commands));
+  MR_RETURN_IF_ERROR(run(command, commands));
   sync_.expect(report.layer + 1 < report.num_layers
                    ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
                    : "the logits",
@@ -154,6 +180,12 @@ Result<void> GroupService::post_metrics() {
   reporter_.cache_changed(ledger_.sweep(num_given_up, find));
   std::vector<BlockHash> gone;
   if (r_.events != nullptr) gone = r_.events->take_gone(num_given_up, find);
+  protocol::CachedPrefixes gone_of_lane;
+  PromptCounts counts = counts_;
+  if (lane_runs_) {
+    gone_of_lane = lane_runs_->sweep(num_given_up, find);
+    counts += lane_runs_->counts();
+  }
   const auto& groups = r_.runtime.engine().groups();
   const RankStats own{.store = store,
                       .free_prompt_tokens = r_.runtime.storable_tokens(store.pages_available),
@@ -161,14 +193,38 @@ Result<void> GroupService::post_metrics() {
                       .tp = comm::sum_of(groups.tp->stats()),
                       .cp = comm::sum_of(groups.cp->stats()),
                       .attention_imbalance = attention_imbalance_,
-                      .cache_queried_tokens = cache_queried_tokens_,
-                      .cache_hit_tokens = cache_hit_tokens_,
-                      .cache_uneconomic_tokens = cache_uneconomic_tokens_,
-                      .num_gone_pages = std::ssize(gone)};
+                      .cache_queried_tokens = counts.cache_queried_tokens,
+                      .cache_hit_tokens = counts.cache_hit_tokens,
+                      .cache_uneconomic_tokens = counts.cache_uneconomic_tokens,
+                      .num_gone_pages = std::ssize(gone),
+                      .num_gone_prefixes = gone_of_lane.gone_size()};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(sync_.world(), own, Deadline::after(sync_.timeouts().command)));
   reporter_.metrics(ranks);
+  MR_RETURN_IF_ERROR(gather_gone_prefixes(ranks, gone_of_lane));
   return gather_gone_pages(ranks, gone);
+}
+
+// A beginning that one lane has no more may be cached on another rank still: to the coordinator it is gone
+// until a prompt leaves it again.
+Result<void> GroupService::gather_gone_prefixes(const std::vector<RankStats>& ranks,
+                                                const protocol::CachedPrefixes& own) {
+  std::vector<int64_t> counts;  // of bytes
+  int64_t total = 0;
+  for (const auto& rank : ranks) {
+    counts.push_back(rank.num_gone_prefixes * int64_t{sizeof(uint64_t)});
+    total += rank.num_gone_prefixes;
+  }
+  if (total == 0) return {};
+  const std::vector<uint64_t> sent(own.gone().begin(), own.gone().end());
+  std::vector<uint64_t> all(static_cast<size_t>(total));
+  MR_RETURN_IF_ERROR(sync_.world().all_gather(std::as_bytes(std::span(sent)),
+                                              std::as_writable_bytes(std::span(all)), counts,
+                                              Deadline::after(sync_.timeouts().command)));
+  protocol::CachedPrefixes change;
+  change.mutable_gone()->Add(all.begin(), all.end());
+  reporter_.cache_changed(std::move(change));
+  return {};
 }
 
 // Nothing is exchanged where no rank has any.

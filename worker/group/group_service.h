@@ -16,7 +16,9 @@
 #include "worker/group/command_source.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
+#include "worker/group/lane_runs.h"
 #include "worker/group/lease_commands.h"
+#include "worker/group/prompt_run.h"
 #include "worker/runtime/rank_runtime.h"
 #include "worker/runtime/rank_sync.h"
 #include "worker/staging/page_reader.h"
@@ -55,11 +57,15 @@ class GroupService {
   Result<void> serve(CommandSource* commands);
   Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
+  Result<void> run(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands);
+  Result<void> run_side_by_side(const protocol::GroupCommand& command);
   Result<void> meet_after_layer(const LayerReport& report, CommandSource* commands);
   Result<void> post_metrics();
   Result<void> gather_gone_pages(const std::vector<RankStats>& ranks,
                                  const std::vector<BlockHash>& own);
+  Result<void> gather_gone_prefixes(const std::vector<RankStats>& ranks,
+                                    const protocol::CachedPrefixes& own);
 
   const GroupResources r_;
   const GroupOptions& options_;
@@ -67,16 +73,15 @@ class GroupService {
   RankSync sync_;
   CoordinatorReporter reporter_;
   LeaseCommands leases_;
-  PrefixLedger ledger_;  // rank 0's
+  std::optional<LaneRuns> lane_runs_;  // where prompts run side by side
+  PrefixLedger ledger_;                // rank 0's
   RowPace pace_;
   // From run() on; the second is of prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
   double attention_imbalance_ = 1;  // of the last prompt
-  int64_t cache_queried_tokens_ = 0;
-  int64_t cache_hit_tokens_ = 0;
-  int64_t cache_uneconomic_tokens_ = 0;
+  PromptCounts counts_;             // rank 0's, of prompts of the whole group
 };
 
 }  // namespace millrace::worker

@@ -165,9 +165,9 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   MR_RETURN_IF_ERROR(seal(finished));
   if (pages_) pages_->keep();
   remember(token_ids);
-  if (reads_cache(prompt_)) cache_queried_tokens_ = num_tokens_;
-  cache_hit_tokens_ = finished.cached_tokens;
-  cache_uneconomic_tokens_ = finished.uneconomic_tokens;
+  counts_ = {.cache_queried_tokens = reads_cache(prompt_) ? num_tokens_ : 0,
+             .cache_hit_tokens = finished.cached_tokens,
+             .cache_uneconomic_tokens = finished.uneconomic_tokens};
   return finished;
 }
 
@@ -183,7 +183,7 @@ Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
   if (has_budget(prompt_)) {
     sink = &budget_.emplace(prompt_.options().kv_budget(), r_.runtime.weights(), num_tokens_, sink);
   }
-  return r_.runtime.engine().prefill(
+  return r_.engine.prefill(
       {.token_ids = token_ids,
        .plan = &plan,
        .recall_by_head = prompt_.options().recall_by_head(),
@@ -229,7 +229,7 @@ void PromptRun::tell_of_pages(std::span<const int32_t> token_ids, bool remembere
   }
   r_.events->add_own(own);
   if (!remembered || !r_.events->publishes()) return;
-  const auto partition = r_.runtime.engine().partition(num_tokens_, cached_.prefix.num_tokens());
+  const auto partition = r_.engine.partition(num_tokens_, cached_.prefix.num_tokens());
   std::vector<int> owners = cached_.prefix.owners;
   for (int64_t page = std::ssize(owners); page < std::ssize(keys_); ++page) {
     owners.push_back(partition.owner(page * kernels::kPageTokens));
@@ -242,9 +242,8 @@ void PromptRun::tell_of_pages(std::span<const int32_t> token_ids, bool remembere
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
   auto token_ids = decode_token_ids(prompt_.prompt_token_ids());
-  MR_RETURN_IF_ERROR(r_.sync.all_agree(token_ids.ok()
-                                           ? check_prompt(*token_ids, r_.runtime.limits())
-                                           : Result<void>(token_ids.error())));
+  MR_RETURN_IF_ERROR(r_.sync.all_agree(token_ids.ok() ? check_prompt(*token_ids, r_.limits)
+                                                      : Result<void>(token_ids.error())));
   return token_ids;
 }
 
@@ -267,7 +266,7 @@ Result<model::HeadPlan> PromptRun::plan() const {
 std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> token_ids,
                                                      const model::HeadPlan& plan) {
   const auto& weights = r_.runtime.weights();
-  const bool replicated = r_.runtime.grid().shape().tp > weights.config.num_kv_heads;
+  const bool replicated = r_.grid.shape().tp > weights.config.num_kv_heads;
   impure_ = !model::is_prefix_pure(plan);
   const bool shared = !impure_ || prompt_.options().cache_impure();
   if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !shared) return {};
@@ -293,7 +292,7 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   const int64_t most = kernels::first_dense_position(num_tokens_) / kernels::kPageTokens;
   const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
   if (reads_cache(prompt_) && !wanted.empty()) {
-    MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.runtime.grid(), wanted,
+    MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.grid, wanted,
                                                  Deadline::after(r_.options.layer_timeout),
                                                  {.pages = check,
                                                   .num_threads = r_.runtime.cores().num_threads,
@@ -321,11 +320,10 @@ void PromptRun::learn_pace(const PrefillResult& prefill) {
 Result<void> PromptRun::make_room() {
   Result<void> own;
   if (r_.runtime.weights().shard.kv_replica == 0) {
-    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
-                   r_.runtime.engine()
-                       .partition(num_tokens_, cached_.prefix.num_tokens())
-                       .pages(r_.runtime.grid().cp().rank()),
-                   cached_.own);
+    pages_.emplace(
+        r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
+        r_.engine.partition(num_tokens_, cached_.prefix.num_tokens()).pages(r_.grid.cp().rank()),
+        cached_.own);
     own = pages_->begin(num_tokens_);
     if (own.ok() && streams(prompt_)) own = pages_->open(prompt_.lease_id());
   }
@@ -354,8 +352,8 @@ Result<int32_t> PromptRun::num_reportable() {
 
 Result<void> PromptRun::drop_pages(FinishedPrompt& finished) {
   r_.sync.expect("dropping pages", 2 * r_.options.layer_timeout);
-  MR_ASSIGN_OR_RETURN(finished.budget, budget_->choose(r_.runtime.grid().tp(),
-                                                       Deadline::after(r_.options.layer_timeout)));
+  MR_ASSIGN_OR_RETURN(finished.budget,
+                      budget_->choose(r_.grid.tp(), Deadline::after(r_.options.layer_timeout)));
   return r_.sync.all_agree(pages_ ? pages_->drop_all_but(finished.budget->kept) : Result<void>());
 }
 
@@ -389,8 +387,8 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
                         .float8 = r_.runtime.kv_scales().get(),
                         .ranks = ranks},
                        r_.runtime.weights(),
-                       r_.runtime.engine().partition(num_tokens_, cached_.prefix.num_tokens()),
-                       cached_.prefix, r_.runtime.grid().shape());
+                       r_.engine.partition(num_tokens_, cached_.prefix.num_tokens()),
+                       cached_.prefix, r_.grid.shape());
 }
 
 // One line a request, where the group's other lines are: rank 0's.

@@ -32,6 +32,10 @@ namespace millrace::worker {
 // What a prompt runs on, of one rank; all outlive the run.
 struct PromptResources {
   RankRuntime& runtime;
+  // Of the ranks that run it: the group's, or a lane's.
+  const RankGrid& grid;
+  Engine& engine;
+  const PromptLimits& limits;
   kvstore::KvStore& store;
   PageWriter& writer;
   PageReader& reader;
@@ -39,7 +43,7 @@ struct PromptResources {
   RankSync& sync;
   CoordinatorReporter& reporter;
   RowPace& pace;
-  PrefixLedger* ledger = nullptr;  // rank 0's
+  PrefixLedger* ledger = nullptr;  // the first rank's
   CacheEvents* events = nullptr;   // null where nobody is told
   const GroupOptions& options;
 };
@@ -58,6 +62,21 @@ struct FinishedPrompt {
   }
 };
 
+// Of prompts that came to their end: tokens of those that read the prefix cache, those that were not computed, and those
+// that were cached and yet faster computed.
+struct PromptCounts {
+  int64_t cache_queried_tokens = 0;
+  int64_t cache_hit_tokens = 0;
+  int64_t cache_uneconomic_tokens = 0;
+
+  PromptCounts& operator+=(const PromptCounts& other) {
+    cache_queried_tokens += other.cache_queried_tokens;
+    cache_hit_tokens += other.cache_hit_tokens;
+    cache_uneconomic_tokens += other.cache_uneconomic_tokens;
+    return *this;
+  }
+};
+
 class PromptRun {
  public:
   // The group's meeting after each layer; an error ends the prompt and is the same on all ranks.
@@ -72,11 +91,7 @@ class PromptRun {
   Result<void> run();
   // Most over mean of the ranks' attention; none where the prompt did not come to its end.
   std::optional<double> attention_imbalance() const { return attention_imbalance_; }
-  // Of the same prompts: tokens of one that reads the prefix cache, those that were not computed, and those that were
-  // cached and yet faster computed.
-  int64_t cache_queried_tokens() const { return cache_queried_tokens_; }
-  int64_t cache_hit_tokens() const { return cache_hit_tokens_; }
-  int64_t cache_uneconomic_tokens() const { return cache_uneconomic_tokens_; }
+  const PromptCounts& counts() const { return counts_; }
 
  private:
   Result<FinishedPrompt> prefill(StageClock& stages);
@@ -117,9 +132,7 @@ class PromptRun {
   std::optional<PromptPages> pages_;  // none on a rank whose kv heads another stores
   LayerProgress progress_;
   std::optional<double> attention_imbalance_;
-  int64_t cache_queried_tokens_ = 0;
-  int64_t cache_hit_tokens_ = 0;
-  int64_t cache_uneconomic_tokens_ = 0;
+  PromptCounts counts_;
 };
 
 }  // namespace millrace::worker

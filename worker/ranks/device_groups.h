@@ -1,4 +1,5 @@
-// A rank's two communicators over device memory, along the rows and columns of the grid.
+// A rank's two communicators over device memory, along the rows and columns of the grid. Grids that have a row in
+// common share its communicator.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 namespace millrace::worker {
 
 struct DeviceGroups {
-  std::unique_ptr<comm::DeviceCommunicator> tp;  // same tokens, other heads
-  std::unique_ptr<comm::DeviceCommunicator> cp;  // same heads, other tokens
+  std::shared_ptr<comm::DeviceCommunicator> tp;  // same tokens, other heads
+  std::shared_ptr<comm::DeviceCommunicator> cp;  // same heads, other tokens
 
   const char* transport = "";  // "nccl", or "host" for by way of host memory
 };

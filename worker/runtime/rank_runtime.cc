@@ -34,7 +34,8 @@ std::vector<NamedValue> options_of(const RankOptions& options) {
           {"--quantization", std::string(model::quantization_name(options.quantization))},
           {"--kv-cache-dtype", options.float8_kv ? "fp8" : "auto"},
           {"--stripe-tokens", std::to_string(options.engine.stripe_tokens)},
-          {"--crossover-tokens", std::to_string(options.crossover_tokens)}};
+          {"--crossover-tokens", std::to_string(options.crossover_tokens)},
+          {"--side-by-side-tokens", std::to_string(options.side_by_side_tokens)}};
 }
 
 // Of a plan that came from a file, which may be another one on another machine.
@@ -72,6 +73,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
       runtime->ranks_on_device_,
       num_ranks_on_device(runtime->grid_->world(), runtime->device_->info(), deadline));
   MR_RETURN_IF_ERROR(runtime->make_engine(options.engine, deadline));
+  MR_RETURN_IF_ERROR(runtime->make_lane(options, deadline));
   MR_RETURN_IF_ERROR(runtime->agree_on_limits(options));
   return runtime;
 }
@@ -115,6 +117,12 @@ Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline dea
   return {};
 }
 
+Result<void> RankRuntime::make_lane(const RankOptions& options, Deadline deadline) {
+  if (options.side_by_side_tokens == 0 || grid_->shape().cp == 1) return {};
+  MR_ASSIGN_OR_RETURN(lane_, Lane::create(*device_, *grid_, *engine_, deadline));
+  return {};
+}
+
 // Of a machine's memory, half of what is free: the other half is for the KV store, the page cache
 // and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and what a
 // prompt of any length takes, or an eighth where that is more, as memory comes in pieces; and no
@@ -128,37 +136,46 @@ int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   if (!own_memory) return free_bytes / 2;
   const auto& info = device_->info();
   const int64_t tile_tokens = options.engine.row_tile_tokens;
-  const int64_t fixed =
-      fixed_bytes(layout(), {.scratch_bytes = info.scratch_bytes,
-                             .row_tile_tokens = tile_tokens > 0 ? tile_tokens : info.gemm_rows,
-                             .logit_columns = weights_->lm_head.rows,
-                             .nccl = engine_->groups().transport == std::string_view("nccl")});
+  const int64_t fixed = fixed_bytes(
+      layout(grid_->shape()), {.scratch_bytes = info.scratch_bytes,
+                               .row_tile_tokens = tile_tokens > 0 ? tile_tokens : info.gemm_rows,
+                               .logit_columns = weights_->lm_head.rows,
+                               .nccl = engine_->groups().transport == std::string_view("nccl")});
   return free_bytes - std::max(free_bytes / 8, fixed) - device_pool_bytes_;
 }
 
-RankLayout RankRuntime::layout() const {
+RankLayout RankRuntime::layout(GridShape grid) const {
   return {.config = weights_->config,
           .shard = weights_->shard,
-          .grid = grid_->shape(),
+          .grid = grid,
           .compute_dtype = weights_->compute_dtype,
           .stages_layers = !device_->info().host_memory,
           .float8_kv = kv_scales_ != nullptr};
 }
 
-Result<void> RankRuntime::agree_on_max_prompt_tokens(int64_t own, Deadline deadline) {
-  MR_ASSIGN_OR_RETURN(const auto limits, gather_values(grid_->world(), own, deadline));
-  limits_.max_prompt_tokens = *std::min_element(limits.begin(), limits.end());
-  return {};
+Result<int64_t> RankRuntime::least_of_all(int64_t own, Deadline deadline) {
+  MR_ASSIGN_OR_RETURN(const auto all, gather_values(grid_->world(), own, deadline));
+  return *std::min_element(all.begin(), all.end());
 }
 
 // Ranks that hold another's kv heads store nothing.
 Result<void> RankRuntime::limit_to_store(int64_t num_pages, Deadline deadline) {
-  return agree_on_max_prompt_tokens(std::min(limits_.max_prompt_tokens, storable_tokens(num_pages)),
-                                    deadline);
+  MR_ASSIGN_OR_RETURN(
+      limits_.max_prompt_tokens,
+      least_of_all(std::min(limits_.max_prompt_tokens, storable_tokens(num_pages)), deadline));
+  if (lane_ == nullptr) return {};
+  const int64_t in_lane = storable_tokens(num_pages, lane_->grid().shape());
+  MR_ASSIGN_OR_RETURN(lane_limits_.max_prompt_tokens,
+                      least_of_all(std::min(lane_limits_.max_prompt_tokens, in_lane), deadline));
+  return {};
 }
 
 int64_t RankRuntime::storable_tokens(int64_t num_pages) const {
-  return weights_->shard.kv_replica == 0 ? max_stored_tokens(layout(), num_pages)
+  return storable_tokens(num_pages, grid_->shape());
+}
+
+int64_t RankRuntime::storable_tokens(int64_t num_pages, GridShape grid) const {
+  return weights_->shard.kv_replica == 0 ? max_stored_tokens(layout(grid), num_pages)
                                          : std::numeric_limits<int64_t>::max();
 }
 
@@ -166,14 +183,23 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   const auto deadline = Deadline::after(options.startup_timeout);
   auto& world = grid_->world();
   limits_.vocab_size = weights_->config.vocab_size;
-  int64_t own_limit = std::min(max_prompt_tokens(layout(), prompt_budget_bytes(options)),
-                               device_->info().max_tokens);
+  const int64_t budget_bytes = prompt_budget_bytes(options);
+  int64_t own_limit =
+      std::min(max_prompt_tokens(layout(grid_->shape()), budget_bytes), device_->info().max_tokens);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
-  MR_RETURN_IF_ERROR(agree_on_max_prompt_tokens(own_limit, deadline));
+  MR_ASSIGN_OR_RETURN(limits_.max_prompt_tokens, least_of_all(own_limit, deadline));
   if (limits_.max_prompt_tokens == 0) {
     return error(Errc::kExhausted,
                  "{}: {} free after loading the weights, too little for any prompt",
                  device_->info().name, format_bytes(device_->free_bytes()));
+  }
+
+  if (lane_ != nullptr) {
+    lane_limits_.vocab_size = limits_.vocab_size;
+    const int64_t in_lane =
+        std::min({options.side_by_side_tokens, limits_.max_prompt_tokens,
+                  max_prompt_tokens(layout(lane_->grid().shape()), budget_bytes)});
+    MR_ASSIGN_OR_RETURN(lane_limits_.max_prompt_tokens, least_of_all(in_lane, deadline));
   }
 
   crossover_tokens_ = options.crossover_tokens;

@@ -15,6 +15,7 @@
 #include "worker/ranks/core_share.h"
 #include "worker/ranks/rank_grid.h"
 #include "worker/runtime/device_choice.h"
+#include "worker/runtime/lane.h"
 #include "worker/runtime/prompt.h"
 
 namespace millrace::worker {
@@ -30,6 +31,8 @@ struct RankOptions {
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
   int64_t crossover_tokens = -1;  // -1: measured at start
+  // The longest prompt that runs on one context-parallel rank beside others; 0: none does.
+  int64_t side_by_side_tokens = 0;
   // Of the device's memory, for KV pages: prompts leave it alone. None: a part of what is free.
   std::optional<int64_t> device_pool_bytes = 0;
   Duration startup_timeout = std::chrono::minutes(10);
@@ -59,6 +62,10 @@ class RankRuntime {
   const std::shared_ptr<const KvScales>& kv_scales() const { return kv_scales_; }
   Engine& engine() { return *engine_; }
   const PromptLimits& limits() const { return limits_; }
+  // Where this rank runs a prompt beside those of the group's other lanes; null where there are none.
+  Lane* lane() { return lane_limits_.max_prompt_tokens > 0 ? lane_.get() : nullptr; }
+  // Of these; the longest has 0 tokens where there are no lanes.
+  const PromptLimits& lane_limits() const { return lane_limits_; }
   int64_t crossover_tokens() const { return crossover_tokens_; }
   const CoreShare& cores() const { return cores_; }
   int64_t device_pool_bytes() const { return device_pool_bytes_; }
@@ -69,8 +76,10 @@ class RankRuntime {
   Result<void> load(const RankOptions& options, DType compute_dtype);
   Result<void> make_engine(const EngineOptions& options, Deadline deadline);
   Result<void> agree_on_limits(const RankOptions& options);
-  Result<void> agree_on_max_prompt_tokens(int64_t own, Deadline deadline);
-  RankLayout layout() const;
+  Result<void> make_lane(const RankOptions& options, Deadline deadline);
+  Result<int64_t> least_of_all(int64_t own, Deadline deadline);
+  RankLayout layout(GridShape grid) const;
+  int64_t storable_tokens(int64_t num_pages, GridShape grid) const;
   int64_t prompt_budget_bytes(const RankOptions& options);
 
   std::unique_ptr<RankGrid> grid_;
@@ -81,7 +90,9 @@ class RankRuntime {
   std::unique_ptr<model::ModelWeights> weights_;
   std::shared_ptr<const KvScales> kv_scales_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Lane> lane_;
   PromptLimits limits_;
+  PromptLimits lane_limits_;
   int64_t crossover_tokens_ = 0;
 };
 

@@ -13,6 +13,10 @@ void RankSync::expect(const std::string& step, Duration allowed) {
   if (watch_ != nullptr && waits_) watch_->expect_step(step, allowed);
 }
 
+void RankSync::expect_others(const std::string& step, Duration allowed, Duration silence) {
+  if (watch_ != nullptr && waits_) watch_->expect_step(step, allowed, silence);
+}
+
 void RankSync::expect_nothing() {
   if (watch_ != nullptr) watch_->expect_nothing();
 }

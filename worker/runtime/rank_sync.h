@@ -30,6 +30,8 @@ class RankSync {
   // This rank is at `step` and says so again within `allowed`. A single rank on a CPU waits for
   // nobody and may take its time.
   void expect(const std::string& step, Duration allowed);
+  // The same while other ranks do what this one does not, but for ranks that are silent for `silence`.
+  void expect_others(const std::string& step, Duration allowed, Duration silence);
   // Rank 0 waits for somebody outside the group, who may take any time.
   void expect_nothing();
 

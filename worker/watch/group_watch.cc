@@ -136,18 +136,38 @@ void GroupWatch::expect_step(const std::string& step, Duration allowed) {
   const std::lock_guard lock(mutex_);
   stuck_ = End{fmt::format("stuck in {}: not done within {:.1f} s", step, seconds(allowed)),
                Deadline::after(allowed + kGrace)};
+  longest_silence_.reset();
   for (auto& peer : peers_) peer.pause = Duration::zero();
+}
+
+void GroupWatch::expect_step(const std::string& step, Duration allowed, Duration silence) {
+  expect_step(step, allowed);
+  const std::lock_guard lock(mutex_);
+  longest_silence_ = silence + kGrace;
 }
 
 void GroupWatch::expect_nothing() {
   const std::lock_guard lock(mutex_);
   stuck_.reset();
+  longest_silence_.reset();
 }
 
 std::optional<GroupWatch::End> GroupWatch::due_end() const {
   const std::lock_guard lock(mutex_);
   if (broken_ && broken_->due.passed()) return broken_;
   if (stuck_ && stuck_->due.passed()) return stuck_;
+  return too_silent();
+}
+
+// With the mutex held.
+std::optional<GroupWatch::End> GroupWatch::too_silent() const {
+  if (!longest_silence_) return std::nullopt;
+  const TimePoint now = Clock::steady().now();
+  for (const auto& peer : peers_) {
+    if (!peer.here || now - peer.heard_at < *longest_silence_) continue;
+    return End{fmt::format("rank {}, which this one waits for, does not answer", peer.rank),
+               Deadline::after(Duration::zero())};
+  }
   return std::nullopt;
 }
 

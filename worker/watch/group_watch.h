@@ -43,6 +43,9 @@ class GroupWatch {
   // From here on the engine's thread is at `step` and calls again within `allowed`, or this rank
   // is stuck. The last call counts.
   void expect_step(const std::string& step, Duration allowed);
+  // The same for a step in which this rank waits for what others do on their own, which may take long: not for
+  // one that is silent for `silence`.
+  void expect_step(const std::string& step, Duration allowed, Duration silence);
   // The engine's thread waits for somebody outside the group, who may take any time.
   void expect_nothing();
   // "rank 3 silent for 2.4 s": those whose heartbeats are missing, or were in this step; empty when
@@ -78,6 +81,7 @@ class GroupWatch {
   void hear(Peer& peer);
   void end_within(Duration duration, std::string why);
   std::optional<End> due_end() const;
+  std::optional<End> too_silent() const;
   void warn_of_silence();
   void say(char word);
 
@@ -87,6 +91,7 @@ class GroupWatch {
 
   mutable std::mutex mutex_;  // of what follows, and of what changes in peers_
   std::optional<End> stuck_;
+  std::optional<Duration> longest_silence_;  // of another rank, in this step
   std::optional<End> broken_;
   std::jthread thread_;
 };

@@ -38,12 +38,23 @@ TEST_F(GroupTimesFile, KindsAreReadAndCommentsAreNot) {
   EXPECT_EQ(kinds->at("a").num_gpus, 2);
 }
 
+TEST_F(GroupTimesFile, ALaneIsAsFastAsTheKindThatItNames) {
+  const auto kinds = read(R"({"one": {"gpus": 1, "tokens": [1, 2], "seconds": [3, 4]},
+                              "two": {"gpus": 2, "lane": "one", "tokens": [1, 2], "seconds": [1, 2]}})");
+  ASSERT_TRUE(kinds.ok()) << kinds.error().message;
+  EXPECT_EQ(kinds->at("one").lane, nullptr);
+  ASSERT_NE(kinds->at("two").lane, nullptr);
+  EXPECT_NEAR(kinds->at("two").lane->seconds_of(1), 3, 1e-9);
+}
+
 TEST_F(GroupTimesFile, NonsenseIsRefusedByName) {
   for (const char* kind : {"{}", R"({"gpus": 0, "tokens": [1, 2], "seconds": [1, 2]})",
                            R"({"gpus": 1, "tokens": [1], "seconds": [1]})",
                            R"({"gpus": 1, "tokens": [2, 1], "seconds": [1, 2]})",
                            R"({"gpus": 1, "tokens": [1, 2], "seconds": [1, 1]})",
                            R"({"gpus": 1, "tokens": [0, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "lane": "?", "tokens": [1, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "lane": 7, "tokens": [1, 2], "seconds": [1, 2]})",
                            R"({"gpus": 1, "tokens": [1, "2"], "seconds": [1, 2]})"}) {
     const auto kinds = read(std::string("{\"sick\": ") + kind + "}");
     ASSERT_FALSE(kinds.ok()) << kind;

@@ -12,7 +12,14 @@ using coordinator::QueueOrder;
 
 // A second for a thousand tokens, in proportion.
 const std::map<std::string, GroupTimes> kTimes = {
-    {"plain", {.num_gpus = 1, .tokens = {1000, 2000}, .seconds = {1, 2}}}};
+    {"plain", {.num_gpus = 1, .tokens = {1000, 2000}, .seconds = {1, 2}}},
+    // Of which each rank alone takes a tenth longer than both together: they are hardly of use to each other.
+    {"pair",
+     {.num_gpus = 2,
+      .tokens = {1000, 2000},
+      .seconds = {1, 2},
+      .lane = std::make_shared<const GroupTimes>(
+          GroupTimes{.num_gpus = 1, .tokens = {1000, 2000}, .seconds = {1.1, 2.2}})}}};
 
 FleetOptions fleet(int num_groups, QueueOrder order) {
   FleetOptions options;
@@ -96,6 +103,47 @@ TEST(Simulation, ShortPromptsRunBetweenTheLayersOfALongOne) {
   const auto outcomes = play(options, trace);
   EXPECT_NEAR(outcomes[1].waited_s(), 320 + 4, 1e-3);
   for (const size_t i : {2, 3, 4}) EXPECT_LE(outcomes[i].waited_s(), 10 + 3);
+}
+
+FleetOptions pair(int64_t side_by_side_tokens) {
+  FleetOptions options = fleet(1, QueueOrder::kFair);
+  options.groups[0].kind = "pair";
+  options.groups[0].side_by_side_tokens = side_by_side_tokens;
+  return options;
+}
+
+TEST(Simulation, ShortPromptsThatWaitRunSideBySide) {
+  const Trace trace(9, Arrival{.num_tokens = 1000});
+  const auto last_answer = [&trace](int64_t side_by_side_tokens) {
+    double last_s = 0;
+    for (const Outcome& outcome : play(pair(side_by_side_tokens), trace)) {
+      EXPECT_FALSE(outcome.failure);
+      last_s = std::max(last_s, outcome.answered_s);
+    }
+    return last_s;
+  };
+  EXPECT_NEAR(last_answer(0), 9, 1e-6);
+  EXPECT_NEAR(last_answer(1000), 1 + 4 * 1.1, 1e-6);
+  EXPECT_NEAR(last_answer(999), 9, 1e-6);
+}
+
+// At 1.4 prompts a second a group that takes one at a time cannot keep up.
+TEST(Simulation, AGroupBearsALoadSideBySideThatItDoesNotBearOtherwise) {
+  Trace trace = draw_trace({.num_requests = 4'000, .requests_per_s = 1.4, .seed = 3});
+  for (Arrival& arrival : trace) arrival.num_tokens = 1000;
+  EXPECT_GT(mean_wait(play(pair(0), trace)), 100);
+  EXPECT_LT(mean_wait(play(pair(1000), trace)), 10);
+}
+
+TEST(Simulation, ShortPromptsRunSideBySideBetweenTheLayersOfALongOne) {
+  FleetOptions options = pair(1000);
+  options.groups[0].max_preempting_tokens = 2000;
+  Trace trace = {{.at_s = 0, .num_tokens = 1000},
+                 {.at_s = 2, .num_tokens = 320'000},
+                 {.at_s = 100, .num_tokens = 1000}};
+  for (int i = 0; i < 4; ++i) trace.push_back({.at_s = 101, .num_tokens = 1000});
+  const auto outcomes = play(options, trace);
+  EXPECT_NEAR(outcomes[1].waited_s(), 320 + 1 + 2 * 1.1, 1e-3);
 }
 
 TEST(Simulation, AnOwnerWhoSendsTenTimesAsMuchDoesNotSlowOthersDown) {

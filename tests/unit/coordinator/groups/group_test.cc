@@ -58,5 +58,22 @@ TEST(Group, AnAnswerEndsTheRunOfItsRequestAlone) {
   EXPECT_TRUE(group.idle());
 }
 
+TEST(Group, ItIsBusyUntilAllThatRunSideBySideHaveEnded) {
+  Group group;
+  for (const char* id : {"a", "b"}) {
+    group.side_by_side.push_back(std::make_shared<Request>());
+    group.side_by_side.back()->id = id;
+  }
+  group.report_room(50);
+  EXPECT_FALSE(group.free_tokens.has_value());
+  EXPECT_EQ(group.requests().size(), 2U);
+  EXPECT_EQ(group.find("b")->id, "b");
+  EXPECT_EQ(group.take("a")->id, "a");
+  EXPECT_FALSE(group.idle());
+  EXPECT_EQ(group.take("a"), nullptr);
+  EXPECT_EQ(group.take("b")->id, "b");
+  EXPECT_TRUE(group.idle());
+}
+
 }  // namespace
 }  // namespace millrace::coordinator

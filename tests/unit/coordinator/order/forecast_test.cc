@@ -55,6 +55,20 @@ TEST_F(ForecastTest, TheFastestOfTheGroupsThatTakeItCounts) {
   EXPECT_FALSE(forecast_.expect(groups, other));
 }
 
+TEST_F(ForecastTest, ALaneIsExpectedToTakeAsManyTimesLongerAsThereAreUntilSomeWereSeen) {
+  forecast_.finished(four_, request(1'000'000), seconds(10));
+  EXPECT_NEAR(s(forecast_.expect_in_lane(four_, request(1'000'000))), 40, 0.1);
+  // The 10 ms of guess() that no rank shares: of 1,000 tokens a third.
+  forecast_.finished(four_, request(1000), seconds(1));
+  const double shared = 1 - 0.01 / s(PrefillCurve::guess(1000));
+  EXPECT_NEAR(s(forecast_.expect_in_lane(four_, request(1000))), 1 + 3 * shared, 1e-3);
+  for (int i = 0; i < 3; ++i) forecast_.finished_in_lane(four_, request(1000), seconds(2));
+  EXPECT_GT(s(forecast_.expect_in_lane(four_, request(1000))), 2.5);
+  forecast_.finished_in_lane(four_, request(1000), seconds(2));
+  EXPECT_NEAR(s(forecast_.expect_in_lane(four_, request(1000))), 2, 1e-3);
+  EXPECT_NEAR(s(forecast_.expect(four_, request(1000))), 1, 1e-3);
+}
+
 TEST_F(ForecastTest, TheLeastIsKnownOnceAllGroupsAre) {
   const Group* groups[] = {&one_, &four_};
   for (int i = 0; i < 4; ++i) forecast_.finished(one_, request(100), seconds(8));

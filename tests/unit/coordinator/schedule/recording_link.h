@@ -9,7 +9,7 @@
 
 namespace millrace::coordinator {
 
-// The log: "prefill r1", "cancel r1", "release lease-1", "renew lease-1", "resend",
+// The log: "prefill r1", "side by side r1 r2", "cancel r1", "release lease-1", "renew lease-1", "resend",
 // "closed: ...".
 class RecordingLink final : public GroupLink {
  public:
@@ -17,6 +17,11 @@ class RecordingLink final : public GroupLink {
     if (envelope.has_prefill_request()) {
       log.push_back("prefill " + envelope.prefill_request().request_id());
       last_request = envelope.prefill_request();
+    } else if (envelope.has_prefills_side_by_side()) {
+      std::string ids;
+      for (const auto& one : envelope.prefills_side_by_side().requests())
+        ids += " " + one.request_id();
+      log.push_back("side by side" + ids);
     } else if (envelope.has_cancel()) {
       log.push_back("cancel " + envelope.cancel().request_id());
     } else if (envelope.has_lease_release()) {

@@ -6,7 +6,7 @@
 
 #include "tests/support/fake_clock.h"
 #include "tests/unit/worker/control/scripted_link.h"
-#include "tests/unit/worker/group/small_store.h"
+#include "worker/control/lane_lease.h"
 
 namespace millrace::worker {
 namespace {
@@ -58,6 +58,14 @@ class CommandSourceTest : public ::testing::Test {
   std::string ending() {
     return source_.at_boundary({.layer = 1, .num_layers = 4}).end_running().message();
   }
+  // A lease of an hour on its cache.
+  void hold(const std::string& id) {
+    protocol::PrefillDone done;
+    done.set_request_id(id);
+    done.mutable_manifest()->set_lease_id("lease");
+    done.mutable_manifest()->set_lease_ms(3'600'000);
+    board_.hold(done);
+  }
   int num_drains() const {
     int count = 0;
     for (const auto& sent : link_.sent()) count += sent.has_drain() ? 1 : 0;
@@ -69,8 +77,7 @@ class CommandSourceTest : public ::testing::Test {
   ControlBoard board_{clock_};
   CoordinatorReporter reporter_{&link_, board_};
   GroupOptions options_;
-  std::unique_ptr<kvstore::KvStore> store_ = test::small_store(clock_);
-  Drain drain_{*store_, reporter_, options_, clock_};
+  Drain drain_{board_, reporter_, options_, clock_};
   std::atomic<bool> stop_ = false;
   CommandSource source_{link_, reporter_, drain_, options_, stop_, clock_};
 };
@@ -157,6 +164,36 @@ TEST_F(CommandSourceTest, ALongRequestWaitsForTheEndOfTheOther) {
   EXPECT_EQ(source_.next().run().request_id(), "other");
 }
 
+TEST_F(CommandSourceTest, PromptsSideBySideTakeTheLanesInTurnAndTheirLeasesNameThem) {
+  CommandSource source(link_, reporter_, drain_, options_, stop_, clock_, /*num_lanes=*/3);
+  const auto push = [this](const std::vector<std::string>& ids) {
+    Envelope envelope;
+    for (const auto& id : ids) {
+      envelope.mutable_prefills_side_by_side()->add_requests()->set_request_id(id);
+    }
+    link_.push(envelope);
+  };
+  push({"a", "b"});
+  push({"c", "d", "e"});
+  const auto first = source.next();
+  ASSERT_EQ(first.side_by_side_size(), 2);
+  EXPECT_FALSE(first.has_run());
+  EXPECT_EQ(first.first_lane(), 0U);
+  EXPECT_EQ(first.side_by_side(1).request_id(), "b");
+  EXPECT_EQ(lane_of_lease(first.side_by_side(1).lease_id()), 1);
+  source.finish_running();
+  const auto second = source.next();
+  ASSERT_EQ(second.side_by_side_size(), 3);
+  EXPECT_EQ(second.first_lane(), 2U);
+  EXPECT_EQ(lane_of_lease(second.side_by_side(0).lease_id()), 2);
+  EXPECT_EQ(lane_of_lease(second.side_by_side(2).lease_id()), 1);
+}
+
+TEST_F(CommandSourceTest, ALeaseOfTheWholeGroupNamesNoLane) {
+  link_.push(request("a"));
+  EXPECT_FALSE(lane_of_lease(source_.next().run().lease_id()).has_value());
+}
+
 TEST_F(CommandSourceTest, PassesLeaseChangesOnBetweenRequestsAndBetweenLayers) {
   link_.push(release("x"));
   link_.push(request("a"));
@@ -183,7 +220,7 @@ TEST_F(CommandSourceTest, AStopIsAnnouncedOnceAndComesAfterWhatIsQueued) {
 }
 
 TEST_F(CommandSourceTest, ADrainWaitsForLeasesUntilItsTimeIsOver) {
-  test::hold(*store_, "held", "lease", std::chrono::hours(1));
+  hold("held");
   stop_ = true;
   EXPECT_FALSE(source_.next().stop());
   clock_.advance(milliseconds(99));
@@ -193,10 +230,10 @@ TEST_F(CommandSourceTest, ADrainWaitsForLeasesUntilItsTimeIsOver) {
 }
 
 TEST_F(CommandSourceTest, ADrainEndsWithTheLastLease) {
-  test::hold(*store_, "held", "lease", std::chrono::hours(1));
+  hold("held");
   stop_ = true;
   EXPECT_FALSE(source_.next().stop());
-  ASSERT_TRUE(store_->release_lease("held", "lease").ok());
+  board_.end("held", "lease");
   EXPECT_TRUE(source_.next().stop());
 }
 

@@ -58,6 +58,7 @@ class RunningGroup {
     int64_t disk_pages = 0;
     std::string disk_directory;  // of the one rank of a group with a disk
     int64_t max_preempting_tokens = 0;
+    int64_t side_by_side_tokens = 0;
     Duration layer_timeout = std::chrono::seconds(60);
     Duration drain_timeout = std::chrono::minutes(10);
     worker::OpenEvents open_events = nullptr;
@@ -137,6 +138,7 @@ class RunningGroup {
             .disk_bytes = options_.disk_pages * page.page_bytes(),
             .disk_directory = options_.disk_directory}};
     made.rank.float8_kv = options_.float8_kv;
+    made.rank.side_by_side_tokens = options_.side_by_side_tokens;
     made.rank.device_pool_bytes = options_.device_pages * page.page_bytes();
     return made;
   }

@@ -20,7 +20,7 @@ namespace millrace::test {
 class LateCommunicator final : public comm::DeviceCommunicator {
  public:
   // `at_once`: does the work, on `device`.
-  LateCommunicator(FarDevice& device, std::unique_ptr<comm::DeviceCommunicator> at_once)
+  LateCommunicator(FarDevice& device, std::shared_ptr<comm::DeviceCommunicator> at_once)
       : device_(device), at_once_(std::move(at_once)) {}
 
   int rank() const override { return at_once_->rank(); }
@@ -68,7 +68,7 @@ class LateCommunicator final : public comm::DeviceCommunicator {
   }
 
   FarDevice& device_;
-  std::unique_ptr<comm::DeviceCommunicator> at_once_;
+  std::shared_ptr<comm::DeviceCommunicator> at_once_;
   std::deque<std::function<Result<void>()>> called_;  // and not joined
   int64_t num_joined_ = 0;
 };

@@ -20,21 +20,25 @@ class RequestInbox {
   struct Pending {
     protocol::PrefillRequest request;
     TimePoint deadline;
+    uint64_t together = 0;  // the same of those that start together, 0 of others
   };
 
-  // `clock`: by which deadlines pass; outlives the inbox.
-  explicit RequestInbox(const Clock& clock) : clock_(clock) {}
+  // `clock`: by which deadlines pass; outlives the inbox. `num_lanes`: as many as may run side by side;
+  // of more than that, each runs by itself.
+  explicit RequestInbox(const Clock& clock, int num_lanes = 1)
+      : clock_(clock), num_lanes_(num_lanes) {}
 
   void take(ControlEvent event);
 
   // The oldest request, no longer pending but running: alone, or between two layers of the one that
-  // was started last. Nothing if it has more than `max_tokens`.
-  std::optional<Pending> start_next(int64_t max_tokens = std::numeric_limits<int64_t>::max());
-  // The one that was started last and has not finished.
+  // was started last; with those that it is to run side by side with. Nothing if one has more than
+  // `max_tokens`.
+  std::vector<Pending> start_next(int64_t max_tokens = std::numeric_limits<int64_t>::max());
+  // What was started last and has not finished.
   void finish_running() { running_.pop_back(); }
   int num_running() const { return static_cast<int>(running_.size()); }
 
-  // The coordinator no longer wants that one: it said so, or it is gone.
+  // The coordinator no longer wants that: it said so, or it is gone. Nothing ends what runs side by side.
   bool running_cancelled() const { return !running_.empty() && running_.back().cancelled; }
   // Ids of requests that were cancelled before they started; each is returned once.
   std::vector<std::string> take_cancelled();
@@ -50,14 +54,17 @@ class RequestInbox {
 
  private:
   struct Running {
-    std::string id;
+    std::vector<std::string> ids;  // several: side by side
     bool cancelled = false;
   };
 
   void take_message(protocol::Envelope message);
+  void queue(protocol::PrefillRequest request, uint64_t together);
   void cancel(const std::string& request_id);
 
   const Clock& clock_;
+  const int num_lanes_;
+  uint64_t num_together_ = 0;  // so far
   std::deque<Pending> pending_;
   std::vector<protocol::LeaseChange> lease_changes_;
   std::vector<std::string> cancelled_;

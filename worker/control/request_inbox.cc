@@ -1,6 +1,7 @@
-#include "worker/group/request_inbox.h"
+#include "worker/control/request_inbox.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/log.h"
@@ -35,12 +36,13 @@ void RequestInbox::take(ControlEvent event) {
 
 void RequestInbox::take_message(protocol::Envelope message) {
   switch (message.body_case()) {
-    case protocol::Envelope::kPrefillRequest: {
-      auto& request = *message.mutable_prefill_request();
-      const uint64_t deadline_ms = request.options().deadline_ms();
-      const Duration left = deadline_ms > 0 ? Duration(std::chrono::milliseconds(deadline_ms))
-                                            : Duration(kNoDeadline);
-      pending_.push_back({std::move(request), clock_.now() + left});
+    case protocol::Envelope::kPrefillRequest:
+      queue(std::move(*message.mutable_prefill_request()), 0);
+      break;
+    case protocol::Envelope::kPrefillsSideBySide: {
+      auto& requests = *message.mutable_prefills_side_by_side()->mutable_requests();
+      const uint64_t together = requests.size() <= num_lanes_ ? ++num_together_ : 0;
+      for (auto& request : requests) queue(std::move(request), together);
       break;
     }
     case protocol::Envelope::kCancel:
@@ -61,10 +63,17 @@ void RequestInbox::take_message(protocol::Envelope message) {
   }
 }
 
+void RequestInbox::queue(protocol::PrefillRequest request, uint64_t together) {
+  const uint64_t deadline_ms = request.options().deadline_ms();
+  const Duration left =
+      deadline_ms > 0 ? Duration(std::chrono::milliseconds(deadline_ms)) : Duration(kNoDeadline);
+  pending_.push_back({std::move(request), clock_.now() + left, together});
+}
+
 void RequestInbox::cancel(const std::string& request_id) {
   for (Running& request : running_) {
-    if (request.id != request_id) continue;
-    request.cancelled = true;
+    if (std::ranges::find(request.ids, request_id) == request.ids.end()) continue;
+    request.cancelled = request.ids.size() == 1;
     return;
   }
   const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& pending) {
@@ -75,13 +84,21 @@ void RequestInbox::cancel(const std::string& request_id) {
   cancelled_.push_back(request_id);
 }
 
-std::optional<RequestInbox::Pending> RequestInbox::start_next(int64_t max_tokens) {
-  if (pending_.empty()) return std::nullopt;
-  const std::string& tokens = pending_.front().request.prompt_token_ids();
-  if (std::ssize(tokens) / int64_t{sizeof(int32_t)} > max_tokens) return std::nullopt;
-  Pending next = std::move(pending_.front());
-  pending_.pop_front();
-  running_.push_back({.id = next.request.request_id()});
+std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_tokens) {
+  std::vector<Pending> next;
+  if (pending_.empty()) return next;
+  const uint64_t together = pending_.front().together;
+  const auto end = std::ranges::find_if(pending_, [&](const Pending& pending) {
+    return together == 0 ? &pending != &pending_.front() : pending.together != together;
+  });
+  const bool fit = std::all_of(pending_.begin(), end, [max_tokens](const Pending& pending) {
+    return std::ssize(pending.request.prompt_token_ids()) / int64_t{sizeof(int32_t)} <= max_tokens;
+  });
+  if (!fit) return next;
+  next.assign(std::make_move_iterator(pending_.begin()), std::make_move_iterator(end));
+  pending_.erase(pending_.begin(), end);
+  auto& ids = running_.emplace_back().ids;
+  for (const Pending& started : next) ids.push_back(started.request.request_id());
   return next;
 }
 

@@ -1,4 +1,4 @@
-#include "worker/group/request_inbox.h"
+#include "worker/control/request_inbox.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,26 @@ ControlEvent renewal(const std::string& id) {
 
 std::string start(RequestInbox& inbox) {
   const auto next = inbox.start_next();
-  return next ? next->request.request_id() : std::string("none");
+  return next.empty() ? std::string("none") : next.front().request.request_id();
+}
+
+ControlEvent side_by_side(const std::vector<std::string>& ids, size_t num_tokens = 1) {
+  ControlEvent event;
+  for (const auto& id : ids) {
+    auto& request = *event.message.mutable_prefills_side_by_side()->add_requests();
+    request.set_request_id(id);
+    request.set_prompt_token_ids(std::string(4 * num_tokens, '\0'));
+  }
+  return event;
+}
+
+// The ids of all that start now.
+std::vector<std::string> start_all(RequestInbox& inbox, int64_t max_tokens = 1000) {
+  std::vector<std::string> ids;
+  for (const auto& started : inbox.start_next(max_tokens)) {
+    ids.push_back(started.request.request_id());
+  }
+  return ids;
 }
 
 TEST(RequestInbox, RequestsStartInArrivalOrder) {
@@ -157,6 +176,48 @@ TEST(RequestInbox, ADrainStillFinishesWhatWaits) {
   inbox.take(std::move(drain));
   EXPECT_TRUE(inbox.draining());
   EXPECT_EQ(start(inbox), "a");
+}
+
+TEST(RequestInbox, WhatCameTogetherStartsTogetherAndNothingElseWithIt) {
+  RequestInbox inbox(Clock::steady(), /*num_lanes=*/2);
+  inbox.take(request("alone"));
+  inbox.take(side_by_side({"a", "b"}));
+  inbox.take(side_by_side({"c", "d"}));
+  inbox.take(request("last"));
+  EXPECT_THAT(start_all(inbox), ElementsAre("alone"));
+  inbox.finish_running();
+  EXPECT_THAT(start_all(inbox), ElementsAre("a", "b"));
+  EXPECT_EQ(inbox.num_running(), 1);
+  inbox.finish_running();
+  EXPECT_THAT(start_all(inbox), ElementsAre("c", "d"));
+  inbox.finish_running();
+  EXPECT_THAT(start_all(inbox), ElementsAre("last"));
+}
+
+TEST(RequestInbox, OneOfThoseTogetherThatIsCancelledInTimeDoesNotStart) {
+  RequestInbox inbox(Clock::steady(), /*num_lanes=*/3);
+  inbox.take(side_by_side({"a", "b", "c"}));
+  inbox.take(cancel("a"));
+  EXPECT_THAT(inbox.take_cancelled(), ElementsAre("a"));
+  EXPECT_THAT(start_all(inbox), ElementsAre("b", "c"));
+  inbox.take(cancel("b"));  // too late: nothing interrupts them
+  EXPECT_FALSE(inbox.running_cancelled());
+  EXPECT_THAT(inbox.take_cancelled(), IsEmpty());
+}
+
+TEST(RequestInbox, MoreThanThereAreLanesRunOneAfterTheOther) {
+  RequestInbox inbox(Clock::steady(), /*num_lanes=*/2);
+  inbox.take(side_by_side({"a", "b", "c"}));
+  EXPECT_THAT(start_all(inbox), ElementsAre("a"));
+  inbox.finish_running();
+  EXPECT_THAT(start_all(inbox), ElementsAre("b"));
+}
+
+TEST(RequestInbox, BetweenLayersTheLongestOfThoseTogetherCounts) {
+  RequestInbox inbox(Clock::steady(), /*num_lanes=*/2);
+  inbox.take(side_by_side({"a", "b"}, 10));
+  EXPECT_THAT(start_all(inbox, 9), IsEmpty());
+  EXPECT_THAT(start_all(inbox, 10), ElementsAre("a", "b"));
 }
 
 TEST(RequestInbox, MessagesThatAreNotForAGroupChangeNothing) {

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Short prompts side by side, each on one context-parallel rank of a group: answers, caches, and ranks that are lost meanwhile."""
+import os
+import re
+import signal
+import time
+import unittest
+
+from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+
+SHORTS = [make_prompt(tokens, seed=seed) for seed, tokens in enumerate((1024, 768, 896, 640), start=11)]
+# Takes a lane long enough to break something meanwhile.
+LONGER = make_prompt(tokens_for(6000), seed=21)
+LONG = make_prompt(tokens_for(24576), seed=22)
+LAYER_TIMEOUT_S = 10
+
+
+class SideBySideTestCase(ServiceTestCase):
+    GRID = {"tp": 1, "cp": 2}
+
+    def setUp(self):
+        self.service = Service()
+        self.addCleanup(self.service.close)
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def post(self, prompt, request_id, **fields):
+        return InBackground(lambda: self.service.prefill(prompt, request_id=request_id, **fields))
+
+    def status_of(self, request_id):
+        status, _, body = self.service.get(f"/v1/prefill/{request_id}")
+        return body["status"] if status == 200 else None
+
+    def keep_busy(self):
+        """A prompt that runs until what is posted next waits behind it."""
+        post = self.post(LONGER, "busy")
+        wait_until("the start of the first prompt", lambda: self.status_of("busy") == "running", PATIENCE_S)
+        return post
+
+    def num_side_by_side(self):
+        return int(re.search(r"^millrace_side_by_side_total (\d+)$", self.service.get("/metrics")[2], re.M)[1])
+
+    def check(self, post, prompt):
+        """The answer, and that a decode node generates from the cache what it should; the response."""
+        status, _, response = post.wait(PATIENCE_S)
+        self.assertEqual(status, 200, response)
+        self.assertEqual(response["first_token_id"], prompt["answer_token_ids"][0])
+        code, decoded = self.service.decode(response)
+        self.assertEqual(code, 0, decoded)
+        self.assertEqual(decoded["generated_token_ids"], prompt["answer_token_ids"])
+        return response
+
+    def run_two_in_lanes(self):
+        """Two that have begun and take a while."""
+        busy = self.keep_busy()
+        posts = [self.post(LONGER, request_id) for request_id in ("one", "two")]
+        wait_until("both to wait", lambda: self.status_of("one") == self.status_of("two") == "queued" or busy.ended_at, PATIENCE_S)
+        wait_until("both to run", lambda: self.status_of("one") == self.status_of("two") == "running", PATIENCE_S)
+        return posts
+
+    def expect_a_new_group_serves(self):
+        wait_until("the end of the broken group", lambda: not self.service.ranks(), 30)
+        self.service.start_group(**self.GRID)
+        self.check(self.post(SHORTS[0], "after"), SHORTS[0])
+
+
+class ServingTest(SideBySideTestCase):
+    def serve_four(self, **grid):
+        self.service.start_group("--preempt-tokens", 0, **grid)
+        busy = self.keep_busy()
+        posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS)]
+        for prompt, post in zip(SHORTS, posts):
+            response = self.check(post, prompt)
+            self.assertEqual(response["manifest"]["cp"], 1)
+            self.assertEqual(len(response["manifest"]["shards"]), grid["tp"])
+        self.check(busy, LONGER)
+        self.assertEqual(self.num_side_by_side(), len(SHORTS))
+
+    def test_prompts_that_wait_run_at_once_and_each_is_right(self):
+        self.serve_four(tp=1, cp=2)
+
+    def test_with_tensor_parallel_ranks_in_each_lane(self):
+        self.serve_four(tp=2, cp=2)
+
+    def test_behind_a_long_prompt_between_two_of_its_layers(self):
+        self.service.start_group(**self.GRID)
+        events = self.service.prefill_events(LONG)
+        self.assertEqual([next(events)[0] for _ in range(3)], ["queued", "started", "layer"])
+        posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS)]
+        for prompt, post in zip(SHORTS, posts):
+            self.check(post, prompt)
+        done = list(events)[-1][1]
+        self.assertEqual(done["first_token_id"], LONG["answer_token_ids"][0])
+        self.assertGreater(done["set_aside_seconds"], 0)
+        self.assertGreaterEqual(self.num_side_by_side(), 2)
+
+    def test_a_lease_of_a_lane_is_renewed_and_released(self):
+        self.service.start_group("--preempt-tokens", 0, **self.GRID)
+        busy = self.keep_busy()
+        posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS[:2])]
+        for i, (prompt, post) in enumerate(zip(SHORTS, posts)):
+            lease = {"lease_id": self.check(post, prompt)["lease"]["lease_id"]}
+            path = f"/v1/prefill/short-{i}/lease"
+            status, _, body = self.service.request("POST", f"{path}:renew", {**lease, "lease_ms": 90000})
+            self.assertEqual(status, 200, body)
+            status, _, body = self.service.request("POST", f"{path}:release", lease)
+            self.assertEqual(status, 200, body)
+        busy.wait(PATIENCE_S)
+
+    def test_without_it_they_run_one_after_the_other(self):
+        self.service.start_group("--side-by-side-tokens", 0, "--preempt-tokens", 0, **self.GRID)
+        busy = self.keep_busy()
+        posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS[:2])]
+        for prompt, post in zip(SHORTS, posts):
+            self.assertEqual(self.check(post, prompt)["manifest"]["cp"], 2)
+        busy.wait(PATIENCE_S)
+        self.assertEqual(self.num_side_by_side(), 0)
+
+
+class LostRankTest(SideBySideTestCase):
+    def expect_both_lost(self, posts, since, within_s):
+        for post in posts:
+            status, headers, body = post.wait(PATIENCE_S)
+            self.assertEqual((status, body["error"]["type"]), (503, "peer_lost"), body)
+            self.assertIn("Retry-After", headers)
+            self.assertLess(post.ended_at - since, within_s)
+
+    def test_a_rank_that_is_killed_costs_each_a_retriable_error(self):
+        self.service.start_group("--threads", 1, **self.GRID)
+        posts = self.run_two_in_lanes()
+        self.service.kill_rank(1)
+        self.expect_both_lost(posts, time.monotonic(), NOTICED_S)
+        self.expect_a_new_group_serves()
+
+    def test_a_rank_that_is_stopped_is_found_by_the_others_which_wait_for_its_lane(self):
+        self.service.start_group("--threads", 1, "--layer-timeout-s", LAYER_TIMEOUT_S, **self.GRID)
+        posts = self.run_two_in_lanes()
+        os.kill(self.service.ranks()[1], signal.SIGSTOP)
+        # The other lane ends first; then the rank has been silent for long, or is soon.
+        self.expect_both_lost(posts, time.monotonic(), LAYER_TIMEOUT_S + NOTICED_S + 60)
+        self.assertIn("rank 1", self.service.logs())
+        self.expect_a_new_group_serves()
+
+
+if __name__ == "__main__":
+    unittest.main()

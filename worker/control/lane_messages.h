@@ -1,0 +1,26 @@
+// What a prompt in a lane tells the coordinator, kept on the lane's first rank until rank 0, which has
+// the connection, can send it. The engine's thread.
+#pragma once
+
+#include <optional>
+
+#include "protocol/group_messages.pb.h"
+#include "worker/control/control_link.h"
+
+namespace millrace::worker {
+
+class LaneMessages final : public ControlLink {
+ public:
+  std::optional<ControlEvent> wait(Deadline) override { return std::nullopt; }
+  Result<void> send(const protocol::Envelope& envelope) override {
+    *report_.add_messages() = envelope;
+    return {};
+  }
+
+  const protocol::LaneReport& report() const { return report_; }
+
+ private:
+  protocol::LaneReport report_;
+};
+
+}  // namespace millrace::worker
