@@ -166,7 +166,7 @@ class SideBySideBetweenLayersTest : public SideBySideTest {
 
 TEST_F(SideBySideBetweenLayersTest, TheLimitIsThatOfPromptsThatPreempt) {
   wait("a", 1000);
-  wait("long", 1001);
+  wait("too long", 1001);
   wait("b", 1000);
   EXPECT_THAT(chosen(), ElementsAre("a", "b"));
   wait("does not preempt", 10)->preempts = false;
