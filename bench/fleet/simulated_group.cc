@@ -46,6 +46,8 @@ protocol::Register SimulatedGroup::description() const {
   out.mutable_model()->set_vocab_size(1);
   out.mutable_model()->set_num_layers(kNumLayers);
   out.set_max_preempting_tokens(static_cast<uint64_t>(options_.max_preempting_tokens));
+  out.set_max_preempting_prompt_tokens(
+      static_cast<uint64_t>(options_.max_preempting_tokens > 0 ? options_.pool_tokens : 0));
   return out;
 }
 

@@ -7,15 +7,19 @@ namespace millrace::coordinator {
 
 namespace {
 
+// What is cached is not computed: the layer of another prompt waits for new tokens alone.
 bool takes_between_layers(const Group& group, const Request& request) {
-  const auto limit = static_cast<int64_t>(group.description.max_preempting_tokens());
-  return request.preempts && request.num_tokens <= limit &&
-         group.takes(request.model, request.num_tokens) &&
-         group.has_room(request.num_tokens - group.prefixes.tokens_of(request)) &&
+  const int64_t new_tokens = request.num_tokens - group.prefixes.tokens_of(request);
+  return request.preempts && group.takes_between_layers(request.num_tokens, new_tokens) &&
+         group.takes(request.model, request.num_tokens) && group.has_room(new_tokens) &&
          request.failed_on.count(group.description.group_id()) == 0;
 }
 
 }  // namespace
+
+bool outranks(const Request& request, const Request& other) {
+  return request.owner == other.owner && request.priority() < other.priority();
+}
 
 // By its layers where it has reported some.
 double seconds_left(const Request& running, TimePoint now) {
@@ -39,9 +43,11 @@ std::optional<double> seconds_to_preempt(const Group& group, const Request& requ
   const double left_s = seconds_left(running, now);
   const double expected_s = seconds(forecast.expect(group, request));
   const double until_deadline_s = seconds(running.queued_at + running.deadline_after() - now);
-  if (expected_s > kPreemptingShareOfRest * left_s ||
-      running.set_aside_s + expected_s > kSetAsideShare * running.expected_s ||
-      left_s + expected_s > until_deadline_s) {
+  const bool by_priority = outranks(request, running);
+  const double share = by_priority ? kSetAsideShareByPriority : kSetAsideShare;
+  if ((!by_priority && expected_s > kPreemptingShareOfRest * left_s) ||
+      running.set_aside_s + expected_s > share * running.expected_s ||
+      running.times_set_aside >= kMostTimesSetAside || left_s + expected_s > until_deadline_s) {
     return std::nullopt;
   }
   return running.expected_s / std::max(1u, running.num_layers);

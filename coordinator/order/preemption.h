@@ -16,6 +16,14 @@ namespace millrace::coordinator {
 // much later a prompt ends: by half its own time.
 inline constexpr double kPreemptingShareOfRest = 0.25;
 inline constexpr double kSetAsideShare = 0.5;
+// One that outranks the other may take more than that share of the rest: all that preempt it, as long
+// as its own time, which ends it after twice that.
+inline constexpr double kSetAsideShareByPriority = 1;
+// So often, whatever it takes: each time the layer after it begins with caches that are another's.
+inline constexpr int kMostTimesSetAside = 16;
+
+// Whether the request's priority sets the other aside: never another owner's.
+bool outranks(const Request& request, const Request& other);
 
 // Seconds until what the group has to do for this prompt of its own is done, as far as is known.
 double seconds_left(const Request& running, TimePoint now);

@@ -6,6 +6,7 @@
 #include "coordinator/groups/room_forecast.h"
 #include "coordinator/order/preemption.h"
 #include "coordinator/order/prefix_choice.h"
+#include "coordinator/order/soonest_end.h"
 #include "coordinator/requests/wire_duration.h"
 
 namespace millrace::coordinator {
@@ -38,7 +39,7 @@ bool Dispatcher::start_next() {
   const auto all = groups_.all();
   // But for the one that is looked at.
   PrefixChoice choice(all, std::max<int64_t>(0, requests_.queue().size() - 1), turns_.forecast(),
-                      clock_.now());
+                      clock_.now(), group_order_);
   for (const auto& request : turns_.arrange(requests_.queue().waiting(), all, clock_.now())) {
     Group* group = choice.choose(*request);
     if (group == nullptr || expired(request)) continue;
@@ -73,15 +74,16 @@ void Dispatcher::give_up_on_untakable() {
 }
 
 bool Dispatcher::expired(const std::shared_ptr<Request>& request) {
-  const auto least = turns_.forecast().least(groups_.all(), *request);
+  const auto all = groups_.all();
+  const auto least = least_prefill(*request, all, requests_.queue().waiting(), turns_);
   const Duration left = request->queued_at + request->deadline_after() - clock_.now();
-  if (!least || *least <= left) return false;
+  if (!least || least->prefill <= left) return false;
   requests_.fail(request,
                  error(Errc::kDeadlineExceeded,
                        "deadline of {:.3f} s: {:.3f} s are left when a group is free, and {} "
-                       "tokens take {:.3f} s or more",
+                       "tokens{} take {:.3f} s or more",
                        seconds(request->deadline_after()), seconds(left), request->num_tokens,
-                       seconds(*least)));
+                       cached_text(least->cached_tokens), seconds(least->prefill)));
   return true;
 }
 
@@ -94,6 +96,7 @@ void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
   message.set_request_id(request->id);
   message.set_owner(request->owner);
   message.set_prompt_token_ids(request->prompt);
+  message.set_foreseen_tokens(static_cast<uint64_t>(group.prefixes.tokens_of(*request)));
   *message.mutable_options() = request->options;
   message.mutable_options()->set_deadline_ms(
       std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none

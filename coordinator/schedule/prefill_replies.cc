@@ -1,6 +1,7 @@
 #include "coordinator/schedule/prefill_replies.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/log.h"
 #include "coordinator/schedule/reply_checks.h"
@@ -39,7 +40,8 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   const std::shared_ptr<Request> request = group.take(message.request_id());
   requests_.begin(*request);
   turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
-                 std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens));
+                 std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
+                 groups_own_seconds(message));
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
@@ -97,6 +99,13 @@ void PrefillReplies::note_failure(Group& group, Request& request, const Error& w
       group.free_tokens = group.free_tokens ? request.num_tokens - 1 : 0;
     }
   }
+}
+
+// Nothing of a group that does not say, or says what is no time.
+std::optional<double> PrefillReplies::groups_own_seconds(const protocol::PrefillDone& message) {
+  double sum_s = 0;
+  for (const auto& stage : message.stages()) sum_s += stage.seconds();
+  return std::isfinite(sum_s) && sum_s > 0 ? std::optional<double>(sum_s) : std::nullopt;
 }
 
 }  // namespace millrace::coordinator

@@ -75,10 +75,13 @@ void RequestInbox::cancel(const std::string& request_id) {
   cancelled_.push_back(request_id);
 }
 
-std::optional<RequestInbox::Pending> RequestInbox::start_next(int64_t max_tokens) {
+std::optional<RequestInbox::Pending> RequestInbox::start_next(int64_t max_new_tokens) {
   if (pending_.empty()) return std::nullopt;
-  const std::string& tokens = pending_.front().request.prompt_token_ids();
-  if (std::ssize(tokens) / int64_t{sizeof(int32_t)} > max_tokens) return std::nullopt;
+  const protocol::PrefillRequest& oldest = pending_.front().request;
+  const auto num_tokens = static_cast<int64_t>(oldest.prompt_token_ids().size() / sizeof(int32_t));
+  const auto foreseen =
+      static_cast<int64_t>(std::min(oldest.foreseen_tokens(), static_cast<uint64_t>(num_tokens)));
+  if (num_tokens - foreseen > max_new_tokens) return std::nullopt;
   Pending next = std::move(pending_.front());
   pending_.pop_front();
   running_.push_back({.id = next.request.request_id()});

@@ -28,8 +28,9 @@ class RequestInbox {
   void take(ControlEvent event);
 
   // The oldest request, no longer pending but running: alone, or between two layers of the one that
-  // was started last. Nothing if it has more than `max_tokens`.
-  std::optional<Pending> start_next(int64_t max_tokens = std::numeric_limits<int64_t>::max());
+  // was started last. Nothing if it has more than `max_new_tokens` but for those that the coordinator
+  // foresees to be cached, which is for the run to find out.
+  std::optional<Pending> start_next(int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   // The one that was started last and has not finished.
   void finish_running() { running_.pop_back(); }
   int num_running() const { return static_cast<int>(running_.size()); }

@@ -166,8 +166,10 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   const auto deadline = Deadline::after(options.startup_timeout);
   auto& world = grid_->world();
   limits_.vocab_size = weights_->config.vocab_size;
-  int64_t own_limit = std::min(max_prompt_tokens(layout(), prompt_budget_bytes(options)),
-                               device_->info().max_tokens);
+  const int64_t own_bytes = prompt_budget_bytes(options);
+  MR_ASSIGN_OR_RETURN(const auto bytes, gather_values(world, own_bytes, deadline));
+  limits_.memory_bytes = *std::min_element(bytes.begin(), bytes.end());
+  int64_t own_limit = std::min(max_prompt_tokens(layout(), own_bytes), device_->info().max_tokens);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   MR_RETURN_IF_ERROR(agree_on_max_prompt_tokens(own_limit, deadline));
   if (limits_.max_prompt_tokens == 0) {

@@ -55,12 +55,38 @@ TEST_F(ForecastTest, TheFastestOfTheGroupsThatTakeItCounts) {
   EXPECT_FALSE(forecast_.expect(groups, other));
 }
 
-TEST_F(ForecastTest, TheLeastIsKnownOnceAllGroupsAre) {
-  const Group* groups[] = {&one_, &four_};
-  for (int i = 0; i < 4; ++i) forecast_.finished(one_, request(100), seconds(8));
-  EXPECT_FALSE(forecast_.least(groups, request(100)));
-  for (int i = 0; i < 4; ++i) forecast_.finished(four_, request(100), seconds(2));
-  EXPECT_NEAR(s(*forecast_.least(groups, request(100))), 1, 1e-3);
+TEST_F(ForecastTest, AKindThatHasEndedNothingIsTakenForAnotherInProportionToItsRanks) {
+  forecast_.finished(one_, request(100), seconds(8));
+  EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 2, 1e-3);
+  EXPECT_FALSE(forecast_.least(four_, request(100), 0));
+  forecast_.finished(four_, request(100), seconds(3));
+  EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 3, 1e-3);
+  auto other = one_;
+  other.description.mutable_model()->set_name("other");
+  auto asked = request(100);
+  asked.model = "other";
+  EXPECT_EQ(forecast_.expect(other, asked), PrefillCurve::guess(100));
+}
+
+TEST_F(ForecastTest, TheLeastIsKnownOnceFourOfItsLengthHaveEnded) {
+  for (int i = 0; i < 3; ++i) forecast_.finished(four_, request(100), seconds(2));
+  EXPECT_FALSE(forecast_.least(four_, request(100), 0));
+  forecast_.finished(four_, request(100), seconds(2));
+  EXPECT_NEAR(s(*forecast_.least(four_, request(100), 0)), 1, 1e-3);
+  EXPECT_FALSE(forecast_.least(four_, request(1000), 0));
+}
+
+// 2, 4 and 8 s for 256, 512 and 1,024 tokens.
+TEST_F(ForecastTest, TheLeastBehindAPrefixIsOfTheRows) {
+  for (int i = 0; i < 4; ++i) forecast_.finished(one_, request(1024), seconds(8));
+  forecast_.finished(one_, request(256), seconds(2));
+  // Up to a half the prefix's own time need not be known.
+  EXPECT_NEAR(s(*forecast_.least(one_, request(1024), 512)), 2, 1e-2);
+  EXPECT_FALSE(forecast_.least(one_, request(1024), 768));
+  for (int i = 0; i < 3; ++i) forecast_.finished(one_, request(256), seconds(2));
+  EXPECT_NEAR(s(*forecast_.least(one_, request(1024), 768)), 1, 1e-2);
+  EXPECT_NEAR(s(*forecast_.least(one_, request(300), 0)), 300.0 / 256, 1e-2);
+  EXPECT_NEAR(s(*forecast_.least(one_, request(300), 44)), 1, 1e-2);
 }
 
 // 8 s for 1,024 tokens, 2 s for 512: squares.
