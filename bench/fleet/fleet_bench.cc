@@ -204,7 +204,7 @@ FirstLimits find_limits(const Arguments& arguments, const FleetOptions& fleet,
   TraceShape shape = arguments.shape;
   const double most_per_s = capacity(fleet, times, shape);
   shape.num_requests =
-      std::max(shape.num_requests, std::llround(kLeastTraceS * kMostLoad * most_per_s));
+      std::max<int64_t>(shape.num_requests, std::llround(kLeastTraceS * kMostLoad * most_per_s));
   FirstLimits limits;
   for (double load = kLeastLoad; load < kMostLoad + kLoadStep / 2 && !limits.fails();
        load += kLoadStep) {

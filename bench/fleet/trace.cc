@@ -96,11 +96,13 @@ Result<Arrival> parse_arrival(const std::string& line) {
               .prefix_keys = {}};
   MR_RETURN_IF_ERROR(read_hash_ids(object, out));
   if (const json::value* priority = object.if_contains("priority"); priority != nullptr) {
-    if (!priority->is_int64() || std::abs(priority->as_int64()) > coordinator::kMaxPriority) {
+    const int64_t* value = priority->if_int64();
+    if (value == nullptr || *value < -coordinator::kMaxPriority ||
+        *value > coordinator::kMaxPriority) {
       return error(Errc::kInvalidArgument, "priority must be an integer from {} to {}",
                    -coordinator::kMaxPriority, coordinator::kMaxPriority);
     }
-    out.priority = static_cast<int32_t>(priority->as_int64());
+    out.priority = static_cast<int32_t>(*value);
   }
   if (const json::value* owner = object.if_contains("owner"); owner != nullptr) {
     if (!owner->is_string()) return error(Errc::kInvalidArgument, "owner must be a string");

@@ -126,7 +126,7 @@ TEST(Simulation, GroupsOfSeveralKindsAreChosenByWhatTheyTake) {
       {"four", {.num_gpus = 4, .tokens = {1000, 2000}, .seconds = {0.09, 0.12}}}};
   FleetOptions options;
   for (int i = 0; i < 5; ++i) {
-    options.groups.push_back({.name = fmt::format("g{}", i), .kind = i == 0 ? "four" : "one"});
+    options.groups.push_back({.name = fmt::format("g{}", i), .kind = i == 4 ? "four" : "one"});
   }
   const Trace trace = draw_trace({.num_requests = 3000, .requests_per_s = 0.3, .seed = 3});
   const auto rows_with = [&](coordinator::GroupOrder order) {

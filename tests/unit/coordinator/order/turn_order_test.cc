@@ -200,7 +200,7 @@ TEST_F(TurnOrderTest, BeforeARequestAreThoseThatItCannotOvertake) {
   EXPECT_THAT(before(50, seconds(1)), ElementsAre("short", "long"));
   EXPECT_THAT(before(50, seconds(10)), ElementsAre("short"));
   EXPECT_THAT(before(5, seconds(100)), ::testing::IsEmpty());
-  EXPECT_THAT(before(2000, seconds(100)), ElementsAre("short", "long"));
+  EXPECT_THAT(before(1000, seconds(100)), ElementsAre("short", "long"));
 }
 
 TEST_F(TurnOrderTest, BeforeARequestAreThoseOfALowerPriorityUntilItHasAged) {
