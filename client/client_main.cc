@@ -30,6 +30,7 @@ namespace {
 using namespace millrace;
 using namespace millrace::client;
 using coordinator::kMaxDurationMs;
+using coordinator::kMaxPriority;
 using coordinator::percent_encode;
 namespace json = boost::json;
 
@@ -52,6 +53,7 @@ struct Arguments {
   bool recall_by_head = false;
   int64_t deadline_ms = 0;
   int64_t lease_ms = 0;
+  int64_t priority = 0;
   std::string handover;
   std::string cache;
   std::string cache_salt;
@@ -113,6 +115,7 @@ std::string prefill_target(const Arguments& arguments) {
   if (arguments.recall_by_head) target += "&recall_by_head=true";
   if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
   if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
+  if (arguments.priority != 0) target += fmt::format("&priority={}", arguments.priority);
   if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
   if (!arguments.cache.empty()) target += "&cache=" + arguments.cache;
   if (!arguments.cache_salt.empty()) {
@@ -242,6 +245,11 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
                    "how long the KV cache is kept after the prefill, in milliseconds")
       ->check(cli::number_range(int64_t{1}, kMaxDurationMs))
       ->default_str("60000");
+  command
+      ->add_option("--priority", arguments.priority,
+                   "of the waiting requests of one token name, lower ones come first")
+      ->check(cli::number_range(-kMaxPriority, kMaxPriority))
+      ->capture_default_str();
   cli::add_choice<std::string>(
       *command, "--handover", arguments.handover,
       {{"at-end", "at-end"}, {"streaming", "streaming"}},

@@ -2,15 +2,20 @@
 // take as long as measured ones.
 //   fleet_bench --groups h200-cp4:8 --groups h200:32 --load 0.8 --requests 20000
 // Prints a table of waiting times for each order of the queue; of prompts that begin alike (--documents,
-// or a trace with hash_ids), without caches, with them, and with routing by what they hold.
+// or a trace with hash_ids), without caches, with them, and with routing by what they hold; of groups of
+// several kinds, also with groups chosen by room. With --fails-first: what a fleet of these groups, and of
+// twice as many, and so on, runs out of as load grows.
 // Exit status: 0; 2 the command line, the times or the trace are wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include "bench/fleet/fleet_limits.h"
 #include "bench/fleet/fleet_report.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
@@ -20,7 +25,14 @@ namespace {
 
 using namespace millrace;
 using namespace millrace::bench;
+using coordinator::GroupOrder;
 using coordinator::QueueOrder;
+
+// Loads of --fails-first, and how long the trace of a large fleet is at least.
+constexpr double kLeastLoad = 0.5;
+constexpr double kLoadStep = 0.1;
+constexpr double kMostLoad = 1.5;
+constexpr double kLeastTraceS = 120;
 
 struct Arguments {
   std::vector<std::string> groups;
@@ -31,6 +43,10 @@ struct Arguments {
   int64_t pool_tokens = 4 << 20;
   int64_t preempt_tokens = 16384;
   int64_t side_by_side_tokens = 8192;
+  double deadline_s = 600;
+  bool fails_first = false;
+  int most_gpus = 1024;
+  Objective objective;
   FleetOptions fleet;
 };
 
@@ -42,6 +58,7 @@ struct Setup {
   bool caches = false;
   bool routes_by_prefix = false;
   int64_t side_by_side_tokens = 0;
+  GroupOrder group_order = GroupOrder::kSoonestEnd;
 };
 
 CLI::App& describe(CLI::App& app, Arguments& arguments) {
@@ -92,6 +109,18 @@ CLI::App& describe(CLI::App& app, Arguments& arguments) {
                  "prompts that may wait")
       ->check(cli::number_range(0, 1'000'000))
       ->capture_default_str();
+  app.add_option("--deadline-s", arguments.deadline_s, "of each prompt, in seconds")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
+  app.add_flag("--fails-first", arguments.fails_first,
+               "raise the load until prompts fail, with these groups, twice as many, and so on");
+  app.add_option("--most-gpus", arguments.most_gpus, "the largest fleet of --fails-first")
+      ->check(cli::number_range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--objective-s", arguments.objective.mean_s,
+                 "mean time to the answer that prompts of 16K to 256K tokens should have")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
   return app;
 }
 
@@ -141,15 +170,21 @@ Result<Trace> trace_of(const Arguments& arguments, const std::map<std::string, G
   return draw_trace(shape);
 }
 
-void play(FleetOptions fleet, const std::map<std::string, GroupTimes>& times, const Trace& trace,
-          const Setup& setup) {
+FleetOptions with(FleetOptions fleet, const Setup& setup) {
   fleet.scheduler.queue_order = setup.order;
+  fleet.scheduler.group_order = setup.group_order;
   fleet.scheduler.routes_by_prefix = setup.routes_by_prefix;
   for (auto& group : fleet.groups) {
     group.max_preempting_tokens = setup.preempt_tokens;
     group.caches = setup.caches;
     group.side_by_side_tokens = setup.side_by_side_tokens;
   }
+  return fleet;
+}
+
+void play(const FleetOptions& options, const std::map<std::string, GroupTimes>& times,
+          const Trace& trace, const Setup& setup) {
+  const FleetOptions fleet = with(options, setup);
   Simulation simulation(fleet, times);
   const std::vector<Outcome> outcomes = simulation.run(trace);
   double last_s = 0;
@@ -172,10 +207,59 @@ void play(FleetOptions fleet, const std::map<std::string, GroupTimes>& times, co
       wait_table(wait_rows(outcomes)));
 }
 
+FirstLimits find_limits(const Arguments& arguments, const FleetOptions& fleet,
+                        const std::map<std::string, GroupTimes>& times) {
+  TraceShape shape = arguments.shape;
+  const double most_per_s = capacity(fleet, times, shape);
+  shape.num_requests =
+      std::max<int64_t>(shape.num_requests, std::llround(kLeastTraceS * kMostLoad * most_per_s));
+  FirstLimits limits;
+  for (double load = kLeastLoad; load < kMostLoad + kLoadStep / 2 && !limits.fails();
+       load += kLoadStep) {
+    shape.requests_per_s = load * most_per_s;
+    limits.add(load,
+               limits_hit(Simulation(fleet, times).run(draw_trace(shape)), arguments.objective));
+  }
+  return limits;
+}
+
+// A row a fleet, until it has more than --most-gpus.
+void print_limits(const Arguments& arguments, const std::map<std::string, GroupTimes>& times) {
+  fmt::print("{:>6} {:>7}", "GPUs", "groups");
+  for (const auto name : kLimitNames) fmt::print(" {:>9}", name);
+  fmt::print("  first (the least load at which each is hit, up to {})\n", kMostLoad);
+  FleetOptions fleet =
+      with(arguments.fleet, {.name = "", .preempt_tokens = arguments.preempt_tokens});
+  for (;;) {
+    int num_gpus = 0;
+    for (const auto& group : fleet.groups) num_gpus += times.at(group.kind).num_gpus;
+    if (num_gpus > arguments.most_gpus) return;
+    const FirstLimits limits = find_limits(arguments, fleet, times);
+    fmt::print("{:>6} {:>7}", num_gpus, fleet.groups.size());
+    for (size_t i = 0; i < kLimitNames.size(); ++i) {
+      const auto load = limits.load_of(static_cast<Limit>(i));
+      fmt::print(" {:>9}", load ? fmt::format("{:.1f}", *load) : "-");
+    }
+    const auto first = limits.first();
+    fmt::print("  {}\n", first ? kLimitNames[static_cast<size_t>(*first)] : "none");
+    std::fflush(stdout);
+    const auto half = fleet.groups;
+    for (SimulatedGroupOptions group : half) {
+      group.name += fmt::format("-of-{}", 2 * half.size());
+      fleet.groups.push_back(group);
+    }
+  }
+}
+
 Result<void> run(Arguments& arguments) {
   MR_ASSIGN_OR_RETURN(const auto times, read_group_times(arguments.times));
   for (const std::string& text : arguments.groups) {
     MR_RETURN_IF_ERROR(add_groups(text, times, arguments));
+  }
+  arguments.fleet.scheduler.default_deadline = cli::from_seconds(arguments.deadline_s);
+  if (arguments.fails_first) {
+    print_limits(arguments, times);
+    return {};
   }
   MR_ASSIGN_OR_RETURN(const Trace trace, trace_of(arguments, times));
   std::vector<Setup> setups;
@@ -198,6 +282,11 @@ Result<void> run(Arguments& arguments) {
     if (arguments.preempt_tokens > 0) {
       setups.push_back(
           {.name = "fair, preempted between layers", .preempt_tokens = arguments.preempt_tokens});
+    }
+    if (arguments.groups.size() > 1) {
+      setups.push_back(setups.back());
+      setups.back().name = "the same, groups by room";
+      setups.back().group_order = GroupOrder::kMostRoom;
     }
     if (arguments.side_by_side_tokens > 0) {
       setups.push_back({.name = "fair, preempted between layers, short prompts side by side",

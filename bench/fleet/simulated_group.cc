@@ -49,6 +49,8 @@ protocol::Register SimulatedGroup::description() const {
   if (times_.lane != nullptr) {
     out.set_max_side_by_side_tokens(static_cast<uint64_t>(options_.side_by_side_tokens));
   }
+  out.set_max_preempting_prompt_tokens(
+      static_cast<uint64_t>(options_.max_preempting_tokens > 0 ? options_.pool_tokens : 0));
   return out;
 }
 

@@ -61,9 +61,12 @@ void Simulation::submit(size_t index) {
   body.prompt_token_ids.resize(static_cast<size_t>(arrival.num_tokens));
   body.prefix_keys = arrival.prefix_keys;
   if (!body.prefix_keys.empty()) body.options.set_cache(protocol::CACHE_BOTH);
+  body.options.set_priority(arrival.priority);
+  outcomes_[index].admitted = true;
   coordinator::Caller caller = coordinator::Caller::anybody();
   caller.name = arrival.owner;
   if (const auto refusal = scheduler_->submit(std::move(body), caller)) {
+    outcomes_[index].admitted = false;
     answered(index, refusal->error.code);
   }
 }

@@ -28,6 +28,7 @@ struct Outcome {
   double waited_s() const { return answered_s - arrival.at_s; }
 
   Arrival arrival;
+  bool admitted = false;
   double answered_s = 0;
   int64_t cached_tokens = 0;
   std::optional<Errc> failure;

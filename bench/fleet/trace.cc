@@ -11,6 +11,7 @@
 #include <set>
 
 #include "common/content/prefix_keys.h"
+#include "coordinator/text/limits.h"
 
 namespace millrace::bench {
 
@@ -88,8 +89,21 @@ Result<Arrival> parse_arrival(const std::string& line) {
     return error(Errc::kInvalidArgument, "a prompt of {} tokens; must be 1 to {}", length,
                  kMaxTokens);
   }
-  Arrival out{.at_s = at_s, .num_tokens = std::llround(length), .owner = "", .prefix_keys = {}};
+  Arrival out{.at_s = at_s,
+              .num_tokens = std::llround(length),
+              .owner = "",
+              .priority = 0,
+              .prefix_keys = {}};
   MR_RETURN_IF_ERROR(read_hash_ids(object, out));
+  if (const json::value* priority = object.if_contains("priority"); priority != nullptr) {
+    const int64_t* value = priority->if_int64();
+    if (value == nullptr || *value < -coordinator::kMaxPriority ||
+        *value > coordinator::kMaxPriority) {
+      return error(Errc::kInvalidArgument, "priority must be an integer from {} to {}",
+                   -coordinator::kMaxPriority, coordinator::kMaxPriority);
+    }
+    out.priority = static_cast<int32_t>(*value);
+  }
   if (const json::value* owner = object.if_contains("owner"); owner != nullptr) {
     if (!owner->is_string()) return error(Errc::kInvalidArgument, "owner must be a string");
     out.owner = std::string(owner->as_string());
@@ -131,6 +145,7 @@ Trace draw_trace(const TraceShape& shape) {
     Arrival arrival{.at_s = at_s,
                     .num_tokens = length_at(uniform()),
                     .owner = fmt::format("owner-{}", owner),
+                    .priority = 0,
                     .prefix_keys = {}};
     if (shape.num_documents > 0) {
       const auto document = static_cast<uint64_t>(uniform() * shape.num_documents);

@@ -13,14 +13,15 @@ struct Arrival {
   double at_s = 0;  // from the first one; a trace is in this order
   int64_t num_tokens = 0;
   std::string owner;
+  int32_t priority = 0;
   std::vector<uint64_t>
       prefix_keys;  // of its first 512 tokens, 1,024, ...; none: it shares nothing
 };
 
 using Trace = std::vector<Arrival>;
 
-// A file of one JSON object a line. Either {"at_s": 0.25, "tokens": 67000, "owner": "a"}, owner
-// optional, or the format of Mooncake's published traces, {"timestamp": 250, "input_length": 67000,
+// A file of one JSON object a line. Either {"at_s": 0.25, "tokens": 67000, "owner": "a", "priority": 1}, the last
+// two optional, or the format of Mooncake's published traces, {"timestamp": 250, "input_length": 67000,
 // ...}, in milliseconds. Both may have "hash_ids": numbers of the prompt's beginnings, each 512 tokens
 // longer than the one before, equal where these are. Anything else is an error that names the line.
 Result<Trace> read_trace(const std::string& path);

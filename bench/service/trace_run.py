@@ -48,12 +48,12 @@ def percentile(values, share):
 
 
 class Run:
-    def __init__(self, service, model, bodies, arrivals, cache):
+    def __init__(self, service, model, bodies, arrivals, cache, priorities=None):
         self._service = service
         self.answers = [None] * len(bodies)
         # Before the first is sent: a million tokens are 0.2 s of JSON, which is the client's.
-        requests = [json.dumps({"model": model, "prompt_token_ids": ids, "cache": cache, "deadline_ms": 3_600_000, "lease_ms": 5000})
-                    for ids in bodies]
+        requests = [json.dumps({"model": model, "prompt_token_ids": ids, "cache": cache, "priority": priority, "deadline_ms": 3_600_000, "lease_ms": 5000})
+                    for ids, priority in zip(bodies, priorities or [0] * len(bodies))]
         begin = time.monotonic()
         threads = []
         for i, (request, at_s) in enumerate(zip(requests, arrivals)):

@@ -34,9 +34,10 @@ struct CompletionField {
 };
 
 // Null is as if the field were not there.
-inline constexpr std::array<CompletionField, 19> kCompletionFields = {
+inline constexpr std::array<CompletionField, 20> kCompletionFields = {
     {{"model", CompletionRole::kPrefill},
      {"request_id", CompletionRole::kPrefill},
+     {"priority", CompletionRole::kPrefill},
      {"prompt", CompletionRole::kPrompt},
      {"add_special_tokens", CompletionRole::kSpecialTokens},
      {"return_tokens_as_token_ids", CompletionRole::kTokensAsIds},
@@ -56,9 +57,10 @@ inline constexpr std::array<CompletionField, 19> kCompletionFields = {
      {"truncate_prompt_tokens", CompletionRole::kMustBeNull}}};
 
 // kMessages and kForTemplate are read by the tokenizer's process (tokenizer/millrace_tokenizer.py).
-inline constexpr std::array<CompletionField, 26> kChatFields = {
+inline constexpr std::array<CompletionField, 27> kChatFields = {
     {{"model", CompletionRole::kPrefill},
      {"request_id", CompletionRole::kPrefill},
+     {"priority", CompletionRole::kPrefill},
      {"messages", CompletionRole::kMessages},
      {"tools", CompletionRole::kForTemplate},
      {"documents", CompletionRole::kForTemplate},
@@ -85,8 +87,9 @@ inline constexpr std::array<CompletionField, 26> kChatFields = {
      {"audio", CompletionRole::kMustBeNull}}};
 
 // Those of POST /v1/prefill that OpenAI has no place for, with the same rules. No hand-over: there is no manifest to
-// pull by before the answer.
-inline constexpr std::array<std::string_view, 7> kMillraceFields = {
-    "head_plan", "min_recall", "deadline_ms", "lease_ms", "cache", "cache_salt", "cache_impure"};
+// pull by before the answer. The priority is also here for bodies that go to a decode engine without priorities afterwards.
+inline constexpr std::array<std::string_view, 8> kMillraceFields = {
+    "head_plan", "min_recall", "deadline_ms", "lease_ms",
+    "priority",  "cache",      "cache_salt",  "cache_impure"};
 
 }  // namespace millrace::coordinator

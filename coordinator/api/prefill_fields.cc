@@ -30,7 +30,7 @@ constexpr std::array<CacheName, 4> kCacheNames = {{{"off", protocol::CACHE_OFF},
 }  // namespace
 
 std::span<const PrefillFields::Field> PrefillFields::fields() {
-  static constexpr std::array<Field, 17> kFields = {{{"model", Kind::kString},
+  static constexpr std::array<Field, 18> kFields = {{{"model", Kind::kString},
                                                      {"request_id", Kind::kString},
                                                      {"prompt_token_ids", Kind::kTokens},
                                                      {"text", Kind::kText},
@@ -40,6 +40,7 @@ std::span<const PrefillFields::Field> PrefillFields::fields() {
                                                      {"recall_by_head", Kind::kBool},
                                                      {"deadline_ms", Kind::kInt},
                                                      {"lease_ms", Kind::kInt},
+                                                     {"priority", Kind::kInt},
                                                      {"stream", Kind::kBool},
                                                      {"handover", Kind::kString},
                                                      {"cache", Kind::kString},
@@ -191,6 +192,7 @@ Result<void> PrefillFields::set_cache_salt(std::string_view value) {
 
 Result<void> PrefillFields::set_integer(int64_t value) {
   if (field_->name == "kv_budget_tokens") return set_kv_budget_tokens(value);
+  if (field_->name == "priority") return set_priority(value);
   if (value <= 0 || value > limits_.max_duration_ms) {
     return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, value,
                  limits_.max_duration_ms);
@@ -201,6 +203,15 @@ Result<void> PrefillFields::set_integer(int64_t value) {
   } else {
     body_.options.set_lease_ms(ms);
   }
+  return {};
+}
+
+Result<void> PrefillFields::set_priority(int64_t value) {
+  if (value < -kMaxPriority || value > kMaxPriority) {
+    return error(Errc::kInvalidArgument, "'{}' is {}; must be {} to {}", current_, value,
+                 -kMaxPriority, kMaxPriority);
+  }
+  body_.options.set_priority(static_cast<int32_t>(value));
   return {};
 }
 

@@ -65,6 +65,7 @@ class PrefillFields {
   Result<void> set_cache_salt(std::string_view value);
   Result<void> set_integer(int64_t value);
   Result<void> set_kv_budget_tokens(int64_t value);
+  Result<void> set_priority(int64_t value);
   Result<void> set_number(double value);
   Result<void> set_min_recall(double value);
   Result<void> set_kv_budget(double value);

@@ -1,6 +1,7 @@
 // One worker group that is connected now.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +26,12 @@ struct Group {
   bool takes(const std::string& model, int64_t num_tokens) const {
     return description.model().name() == model &&
            num_tokens <= static_cast<int64_t>(description.max_prompt_tokens());
+  }
+  // Whether between two layers of another prompt, of whose tokens so many are to be computed.
+  bool takes_between_layers(int64_t num_tokens, int64_t new_tokens) const {
+    const uint64_t most_new = description.max_preempting_tokens();
+    const uint64_t most = std::max(most_new, description.max_preempting_prompt_tokens());
+    return new_tokens <= static_cast<int64_t>(most_new) && num_tokens <= static_cast<int64_t>(most);
   }
   // As far as it has reported.
   bool has_room(int64_t num_tokens) const { return !free_tokens || *free_tokens >= num_tokens; }

@@ -47,6 +47,17 @@ Group* choose_group(std::span<Group* const> groups, const Request& request, Time
   return busy_one_will_do ? nullptr : last_resort;
 }
 
+std::vector<Group*> willing_groups(std::span<Group* const> groups, const Request& request,
+                                   TimePoint now) {
+  std::vector<Group*> willing;
+  for (Group* group : groups) {
+    if (group->idle() && may_take(*group, request, /*cached_tokens=*/0, now)) {
+      willing.push_back(group);
+    }
+  }
+  return willing;
+}
+
 bool may_take(const Group& group, const Request& request, int64_t cached_tokens, TimePoint now) {
   return refusals(group, request).has_value() && !group.health.rests(now) &&
          group.has_room(request.num_tokens - cached_tokens);

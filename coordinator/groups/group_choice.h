@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "coordinator/groups/group.h"
 
@@ -10,6 +11,10 @@ namespace millrace::coordinator {
 // The idle group to send the request to: the one with the most room, or, where no group claims to
 // have room, one that is worth asking all the same. Null if the request should wait.
 Group* choose_group(std::span<Group* const> groups, const Request& request, TimePoint now);
+
+// The idle groups with room for the request, none of which rests or has given it back.
+std::vector<Group*> willing_groups(std::span<Group* const> groups, const Request& request,
+                                   TimePoint now);
 
 // Whether the group, idle or busy, is one to send the request to, of whose tokens it has cached so many.
 bool may_take(const Group& group, const Request& request, int64_t cached_tokens, TimePoint now);

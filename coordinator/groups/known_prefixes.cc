@@ -24,6 +24,7 @@ bool KnownPrefixes::missed(const protocol::CachedPrefixes& said) {
   } else if (said.sequence() != sequence_ + 1) {
     return ask_once();
   }
+  heard_ = true;
   sequence_ = said.sequence();
   for (const uint64_t key : said.gone()) keys_.erase(key);
   for (const uint64_t key : said.added()) {
@@ -67,6 +68,12 @@ void KnownPrefixes::learn(const protocol::PlanOrigin& seen) {
   origins_.push_back(std::move(latest));
 }
 
+bool KnownPrefixes::fits(const Origin& origin, const Request& request) {
+  return origin.head_plan == request.options.head_plan() &&
+         origin.min_recall == request.options.min_recall() &&
+         (!origin.impure || request.options.cache_impure());
+}
+
 // What a plan becomes depends on the length (auto, LongRoPE): the nearest length says what it became
 // there.
 const KnownPrefixes::Origin* KnownPrefixes::origin_of(const Request& request) const {
@@ -74,11 +81,7 @@ const KnownPrefixes::Origin* KnownPrefixes::origin_of(const Request& request) co
   double least_distance = std::numeric_limits<double>::infinity();
   const auto length = static_cast<double>(request.num_tokens);
   for (const Origin& origin : origins_) {
-    if (origin.head_plan != request.options.head_plan() ||
-        origin.min_recall != request.options.min_recall() ||
-        (origin.impure && !request.options.cache_impure())) {
-      continue;
-    }
+    if (!fits(origin, request)) continue;
     const double distance = std::max({1.0, static_cast<double>(origin.least_tokens) / length,
                                       length / static_cast<double>(origin.most_tokens)});
     if (distance > least_distance) continue;
@@ -92,10 +95,22 @@ int64_t KnownPrefixes::tokens_of(const Request& request) const {
   if (keys_.empty() || request.prefix_keys.empty()) return 0;
   if ((request.options.cache() & protocol::CACHE_READ) == 0) return 0;
   const Origin* const origin = origin_of(request);
-  if (origin == nullptr) return 0;
+  return origin == nullptr ? 0 : tokens_under(*origin, request);
+}
+
+int64_t KnownPrefixes::most_tokens_of(const Request& request) const {
+  if ((request.options.cache() & protocol::CACHE_READ) == 0) return 0;
+  int64_t most = 0;
+  for (const Origin& origin : origins_) {
+    if (fits(origin, request)) most = std::max(most, tokens_under(origin, request));
+  }
+  return most;
+}
+
+int64_t KnownPrefixes::tokens_under(const Origin& origin, const Request& request) const {
   // A page never goes before those that follow it.
   const auto end = std::ranges::partition_point(request.prefix_keys, [&](uint64_t key) {
-    return keys_.contains(stored_prefix_key(key, origin->key, request.tenant));
+    return keys_.contains(stored_prefix_key(key, origin.key, request.tenant));
   });
   const int64_t cached = (end - request.prefix_keys.begin()) * kPrefixKeyTokens;
   return std::max<int64_t>(0, std::min(cached, request.num_tokens - kPageTokens));

@@ -30,6 +30,10 @@ class KnownPrefixes {
   // Of the prompt, from the first token on: what the group has cached and the request may read, in
   // steps of 512 tokens. Never the last 64, which are computed in any case.
   int64_t tokens_of(const Request& request) const;
+  // What it may read there at most, whatever a plan became at its length; to less than the next 512 tokens.
+  // Of use only while complete(): what the group holds is known, all of it.
+  int64_t most_tokens_of(const Request& request) const;
+  bool complete() const { return heard_ && !asked_ && keys_.size() < kMaxPrefixKeys; }
   int64_t num_keys() const { return std::ssize(keys_); }
 
  private:
@@ -45,10 +49,13 @@ class KnownPrefixes {
 
   bool ask_once();
   void learn(const protocol::PlanOrigin& seen);
+  static bool fits(const Origin& origin, const Request& request);
   const Origin* origin_of(const Request& request) const;
+  int64_t tokens_under(const Origin& origin, const Request& request) const;
 
   uint64_t sequence_ = 0;
   uint64_t announced_ = 0;  // by the heartbeat before
+  bool heard_ = false;
   bool asked_ = false;
   std::unordered_set<uint64_t> keys_;
   std::vector<Origin> origins_;  // the latest last

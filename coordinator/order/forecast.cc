@@ -18,8 +18,8 @@ constexpr double kLatestWeight = 0.1;
 // others kept busy, the next one need not meet.
 constexpr double kMostOfComputing = 2;
 
-Duration at(const PrefillCurve* curve, int64_t num_tokens) {
-  return curve == nullptr ? PrefillCurve::guess(num_tokens) : curve->at(num_tokens);
+double ranks_of(uint32_t tp, uint32_t cp) {
+  return static_cast<double>(uint64_t{std::max(1u, tp)} * std::max(1u, cp));
 }
 
 // Asked for each waiting request and group: without a copy.
@@ -57,7 +57,7 @@ void Forecast::finished(const Group& group, const Request& request, Duration too
   Kind* const kind = kind_to_learn(group);
   if (kind == nullptr) return;
   if (cached_tokens == 0) return kind->whole.observe(request, took);
-  const double most_s = kMostOfComputing * seconds(at(curve_of(group, request), cached_tokens));
+  const double most_s = kMostOfComputing * seconds(at(group, request, cached_tokens));
   const double read_s =
       std::clamp(seconds(took) - rows_behind(group, request, cached_tokens), 0.0, most_s);
   const double weight = std::max(kLatestWeight, 1.0 / ++kind->num_behind);
@@ -71,14 +71,15 @@ void Forecast::finished_in_lane(const Group& group, const Request& request, Dura
 
 const PrefillCurve* Forecast::curve_of(const Group& group, const Request& request) const {
   const auto kind = kinds_.find(kind_of(group));
-  return kind == kinds_.end() ? nullptr : &kind->second.whole.of(request);
+  if (kind == kinds_.end() || kind->second.whole.all.empty()) return nullptr;
+  return &kind->second.whole.of(request);
 }
 
 Duration Forecast::expect_in_lane(const Group& group, const Request& request) const {
   const auto kind = kinds_.find(kind_of(group));
   if (kind != kinds_.end()) {
-    const auto known = kind->second.in_lane.of(request).known(request.num_tokens);
-    if (known) return *known;
+    const PrefillCurve& in_lane = kind->second.in_lane.of(request);
+    if (in_lane.knows(request.num_tokens)) return in_lane.at(request.num_tokens);
   }
   const double guess_s = seconds(PrefillCurve::guess(request.num_tokens));
   const double shared_s = guess_s - PrefillCurve::kGuessedOverheadS;
@@ -88,8 +89,27 @@ Duration Forecast::expect_in_lane(const Group& group, const Request& request) co
       in_lane * std::chrono::duration<double>(expect_whole(group, request)));
 }
 
+// Where nothing has ended on this kind yet, by the first other kind of the model, of the same device if
+// there is one.
+Duration Forecast::at(const Group& group, const Request& request, int64_t num_tokens) const {
+  if (const auto* curve = curve_of(group, request)) return curve->at(num_tokens);
+  const auto& [model, device, tp, cp] = kind_of(group);
+  const PrefillCurve* kin = nullptr;
+  double kins_ranks = 1;
+  for (const auto& [key, kind] : kinds_) {
+    const auto& [kins_model, kins_device, kins_tp, kins_cp] = key;
+    const bool better = kins_model == model && (kin == nullptr || kins_device == device);
+    if (!better || kind.whole.all.empty()) continue;
+    kin = &kind.whole.all;
+    kins_ranks = ranks_of(kins_tp, kins_cp);
+    if (kins_device == device) break;
+  }
+  const Duration of_kin = kin == nullptr ? PrefillCurve::guess(num_tokens) : kin->at(num_tokens);
+  return std::chrono::duration_cast<Duration>(of_kin * (kins_ranks / ranks_of(tp, cp)));
+}
+
 Duration Forecast::expect_whole(const Group& group, const Request& request) const {
-  return at(curve_of(group, request), request.num_tokens);
+  return at(group, request, request.num_tokens);
 }
 
 Duration Forecast::expect(const Group& group, const Request& request) const {
@@ -106,11 +126,10 @@ Duration Forecast::expect(const Group& group, const Request& request) const {
 // many rows alone: the curve is learnt, and two of its points may lie wrong to each other.
 double Forecast::rows_behind(const Group& group, const Request& request,
                              int64_t cached_tokens) const {
-  const PrefillCurve* curve = curve_of(group, request);
   const int64_t new_tokens = std::max<int64_t>(1, request.num_tokens - cached_tokens);
-  const double alone_s = seconds(at(curve, new_tokens));
+  const double alone_s = seconds(at(group, request, new_tokens));
   const double of_whole_s =
-      seconds(at(curve, request.num_tokens)) - seconds(at(curve, cached_tokens));
+      seconds(at(group, request, request.num_tokens)) - seconds(at(group, request, cached_tokens));
   return std::max({1e-3, alone_s, of_whole_s});
 }
 
@@ -125,18 +144,24 @@ std::optional<Duration> Forecast::expect(std::span<const Group* const> groups,
   return best;
 }
 
-std::optional<Duration> Forecast::least(std::span<const Group* const> groups,
-                                        const Request& request) const {
-  if ((request.options.cache() & protocol::CACHE_READ) != 0) return std::nullopt;
-  std::optional<Duration> best;
-  for (const Group* group : groups) {
-    if (!group->takes(request.model, request.num_tokens)) continue;
-    const PrefillCurve* curve = curve_of(*group, request);
-    const auto one = curve == nullptr ? std::nullopt : curve->least(request.num_tokens);
-    if (!one) return std::nullopt;
-    best = best ? std::min(*best, *one) : *one;
-  }
-  return best;
+// Rows behind a prefix take no less than the whole less the prefix, nor than as many alone. The prefix is
+// known, or so short that it takes less than half of the whole: time grows at least in proportion to
+// length.
+std::optional<Duration> Forecast::least(const Group& group, const Request& request,
+                                        int64_t cached_at_most) const {
+  const PrefillCurve* curve = curve_of(group, request);
+  if (curve == nullptr) return std::nullopt;
+  const int64_t whole = request.num_tokens;
+  const int64_t cached = std::min(cached_at_most, whole - 1);
+  if (cached <= 0) return curve->least(whole);
+  const bool prefix_known = 2 * cached <= whole || curve->knows(cached);
+  const bool by_whole = curve->knows(whole) && prefix_known;
+  const bool by_rest = curve->knows(whole - cached);
+  if (!by_whole && !by_rest) return std::nullopt;
+  Duration rows{};
+  if (by_whole) rows = std::max(rows, curve->at(whole) - curve->at(cached));
+  if (by_rest) rows = std::max(rows, curve->at(whole - cached));
+  return std::chrono::duration_cast<Duration>(PrefillCurve::kLeast * rows);
 }
 
 }  // namespace millrace::coordinator

@@ -1,5 +1,6 @@
 // How long a request will take on the groups that are here: a PrefillCurve for each kind of group
-// (model, device, grid) and for each head plan on it. One thread.
+// (model, device, grid) and for each head plan on it. A kind that has ended nothing yet is taken for
+// another of its model, in proportion to its ranks. One thread.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +34,10 @@ class Forecast {
   // On the fastest of the groups that take it; nothing if none does.
   std::optional<Duration> expect(std::span<const Group* const> groups,
                                  const Request& request) const;
-  // What it takes at least on each of them; nothing if one of them may be faster than is known, as all
-  // are that may have cached what it begins with.
-  std::optional<Duration> least(std::span<const Group* const> groups, const Request& request) const;
+  // What it hardly falls below on the group, that has cached so many of its tokens at most; nothing where
+  // too little is known.
+  std::optional<Duration> least(const Group& group, const Request& request,
+                                int64_t cached_at_most) const;
 
  private:
   struct Curves {
@@ -57,6 +59,7 @@ class Forecast {
   // Seconds for the rows behind the cached ones, were they to take what they take in a whole prompt.
   double rows_behind(const Group& group, const Request& request, int64_t cached_tokens) const;
   Kind* kind_to_learn(const Group& group);
+  Duration at(const Group& group, const Request& request, int64_t num_tokens) const;
   const PrefillCurve* curve_of(const Group& group, const Request& request) const;
 
   // Model, device, tensor- and context-parallel ranks.

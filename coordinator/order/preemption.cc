@@ -7,15 +7,19 @@ namespace millrace::coordinator {
 
 namespace {
 
+// What is cached is not computed: the layer of another prompt waits for new tokens alone.
 bool takes_between_layers(const Group& group, const Request& request) {
-  const auto limit = static_cast<int64_t>(group.description.max_preempting_tokens());
-  return request.preempts && request.num_tokens <= limit &&
-         group.takes(request.model, request.num_tokens) &&
-         group.has_room(request.num_tokens - group.prefixes.tokens_of(request)) &&
+  const int64_t new_tokens = request.num_tokens - group.prefixes.tokens_of(request);
+  return request.preempts && group.takes_between_layers(request.num_tokens, new_tokens) &&
+         group.takes(request.model, request.num_tokens) && group.has_room(new_tokens) &&
          request.failed_on.count(group.description.group_id()) == 0;
 }
 
 }  // namespace
+
+bool outranks(const Request& request, const Request& other) {
+  return request.owner == other.owner && request.priority() < other.priority();
+}
 
 // By its layers where it has reported some.
 double seconds_left(const Request& running, TimePoint now) {
@@ -38,20 +42,23 @@ bool is_preemptible(const Group* group) {
          group->description.max_preempting_tokens() > 0;
 }
 
-bool may_set_aside(const Group& group, double for_s, TimePoint now) {
+bool may_set_aside(const Group& group, const Request& request, double for_s, TimePoint now) {
   const Request& running = *group.running;
   const double left_s = seconds_left(running, now);
   const double until_deadline_s = seconds(running.queued_at + running.deadline_after() - now);
-  return for_s <= kPreemptingShareOfRest * left_s &&
-         running.set_aside_s + for_s <= kSetAsideShare * running.expected_s &&
-         left_s + for_s <= until_deadline_s;
+  const bool by_priority = outranks(request, running);
+  const double share = by_priority ? kSetAsideShareByPriority : kSetAsideShare;
+  return (by_priority || for_s <= kPreemptingShareOfRest * left_s) &&
+         running.set_aside_s + for_s <= share * running.expected_s &&
+         running.times_set_aside < kMostTimesSetAside && left_s + for_s <= until_deadline_s;
 }
 
 std::optional<double> seconds_to_preempt(const Group& group, const Request& request,
                                          const Forecast& forecast, TimePoint now) {
   if (!is_preemptible(&group) || !takes_between_layers(group, request)) return std::nullopt;
   if (group.health.rests(now)) return std::nullopt;
-  if (!may_set_aside(group, seconds(forecast.expect(group, request)), now)) return std::nullopt;
+  const double expected_s = seconds(forecast.expect(group, request));
+  if (!may_set_aside(group, request, expected_s, now)) return std::nullopt;
   const Request& running = *group.running;
   return running.expected_s / std::max(1u, running.num_layers);
 }

@@ -16,6 +16,14 @@ namespace millrace::coordinator {
 // much later a prompt ends: by half its own time.
 inline constexpr double kPreemptingShareOfRest = 0.25;
 inline constexpr double kSetAsideShare = 0.5;
+// One that outranks the other may take more than that share of the rest: all that preempt it, as long
+// as its own time, which ends it after twice that.
+inline constexpr double kSetAsideShareByPriority = 1;
+// So often, whatever it takes: each time the layer after it begins with caches that are another's.
+inline constexpr int kMostTimesSetAside = 16;
+
+// Whether the request's priority sets the other aside: never another owner's.
+bool outranks(const Request& request, const Request& other);
 
 // Seconds until what the group has to do for this prompt of its own is done, as far as is known.
 double seconds_left(const Request& running, TimePoint now);
@@ -26,8 +34,8 @@ double side_by_side_left(const Group& group, TimePoint now);
 // Runs a prompt, nothing preempts it, and the group takes prompts between its layers.
 bool is_preemptible(const Group* group);
 
-// Whether what `group` runs may be set aside for so many seconds.
-bool may_set_aside(const Group& group, double for_s, TimePoint now);
+// Whether what `group` runs may be set aside so many seconds for the request, and those beside it.
+bool may_set_aside(const Group& group, const Request& request, double for_s, TimePoint now);
 
 // Seconds until the request runs on the group if it preempts what runs there: a layer. Nothing where it
 // should not.

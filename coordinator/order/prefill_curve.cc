@@ -15,7 +15,6 @@ namespace {
 constexpr double kLatestWeight = 0.1;
 // A length is known after so many prefills of its octave.
 constexpr int kKnown = 4;
-constexpr double kLeast = 0.5;  // of the time that is expected
 
 size_t octave_of(int64_t num_tokens) {
   return std::min<size_t>(std::bit_width(static_cast<uint64_t>(num_tokens)) - 1, 31);
@@ -34,6 +33,7 @@ Duration PrefillCurve::guess(int64_t num_tokens) {
 
 void PrefillCurve::observe(int64_t num_tokens, Duration took) {
   MR_CHECK(num_tokens >= 1, "a prefill of {} tokens", num_tokens);
+  empty_ = false;
   Octave& octave = octaves_[octave_of(num_tokens)];
   ++octave.count;
   const double weight = std::max(kLatestWeight, 1.0 / octave.count);
@@ -65,15 +65,13 @@ Duration PrefillCurve::at(int64_t num_tokens) const {
   return from_seconds(scale * seconds(guess(num_tokens)));
 }
 
-std::optional<Duration> PrefillCurve::known(int64_t num_tokens) const {
-  if (octaves_[octave_of(std::max<int64_t>(1, num_tokens))].count < kKnown) return std::nullopt;
-  return at(num_tokens);
+bool PrefillCurve::knows(int64_t num_tokens) const {
+  return octaves_[octave_of(std::max<int64_t>(1, num_tokens))].count >= kKnown;
 }
 
 std::optional<Duration> PrefillCurve::least(int64_t num_tokens) const {
-  const auto expected = known(num_tokens);
-  if (!expected) return std::nullopt;
-  return from_seconds(kLeast * seconds(*expected));
+  if (!knows(num_tokens)) return std::nullopt;
+  return from_seconds(kLeast * seconds(at(num_tokens)));
 }
 
 }  // namespace millrace::coordinator

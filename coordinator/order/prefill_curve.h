@@ -16,15 +16,17 @@ namespace millrace::coordinator {
 
 class PrefillCurve {
  public:
+  bool empty() const { return empty_; }
   // `num_tokens` >= 1; times below a millisecond count as one.
   void observe(int64_t num_tokens, Duration took);
   // Without observations: guess().
   Duration at(int64_t num_tokens) const;
-  // The same; nothing while too few of about this length were seen.
-  std::optional<Duration> known(int64_t num_tokens) const;
+  // Whether enough prefills of about this length were seen.
+  bool knows(int64_t num_tokens) const;
   // What a prefill of this length hardly ever falls below; nothing while too few of about this length
   // were seen.
   std::optional<Duration> least(int64_t num_tokens) const;
+  static constexpr double kLeast = 0.5;  // of the time that is expected
 
   // Of guess(), what a prompt of any length takes.
   static constexpr double kGuessedOverheadS = 0.01;
@@ -40,6 +42,7 @@ class PrefillCurve {
     double time = 0;
   };
 
+  bool empty_ = true;
   std::array<Octave, 32> octaves_;  // [log2(num_tokens)]
 };
 

@@ -38,8 +38,13 @@ double PrefixChoice::cost_s(const Group& group, const Request& request) const {
          (claimed == claimed_s_.end() ? 0 : claimed->second);
 }
 
+Group* PrefixChoice::choose_without_prefix(const Request& request) const {
+  return order_ == GroupOrder::kMostRoom ? choose_group(groups_, request, now_)
+                                         : choose_group_by_end(groups_, request, forecast_, now_);
+}
+
 Group* PrefixChoice::choose(Request& request) {
-  Group* const plain = choose_group(groups_, request, now_);
+  Group* const plain = choose_without_prefix(request);
   if (request.prefix_keys.empty()) return plain;
   Group* best = plain;
   double best_s = plain == nullptr ? 0 : cost_s(*plain, request);

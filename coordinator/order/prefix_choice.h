@@ -1,6 +1,6 @@
 // Which idle group gets a request that may begin with what groups have cached: the one that is expected to
 // end it first. That is its wait, by what it runs, by requests that wait for it and come before, and
-// the prefill of what it has not cached (Forecast). Where no group has cached any of it, choose_group()
+// the prefill of what it has not cached (Forecast). Where no group has cached any of it, choose_group_by_end()
 // decides alone. One thread; lives for one pass over the requests that wait, in the order of their turns.
 //
 // While others wait, a second of a group's time delays them too: all that wait by group. So what a group
@@ -18,23 +18,26 @@
 
 #include "coordinator/groups/group.h"
 #include "coordinator/order/forecast.h"
+#include "coordinator/order/group_by_end.h"
 
 namespace millrace::coordinator {
 
 class PrefixChoice {
  public:
   PrefixChoice(std::span<Group* const> groups, int64_t num_waiting, const Forecast& forecast,
-               TimePoint now)
+               TimePoint now, GroupOrder order = GroupOrder::kSoonestEnd)
       : groups_(groups),
         price_(1 + static_cast<double>(num_waiting) /
                        static_cast<double>(std::max<size_t>(1, groups.size()))),
         forecast_(forecast),
-        now_(now) {}
+        now_(now),
+        order_(order) {}
 
   // Null if the request should wait.
   Group* choose(Request& request);
 
  private:
+  Group* choose_without_prefix(const Request& request) const;
   double cost_s(const Group& group, const Request& request) const;
   bool is_patient(Request& request, const Group& idle, const Group& busy) const;
 
@@ -42,6 +45,7 @@ class PrefixChoice {
   const double price_;  // of a second of a group's time
   const Forecast& forecast_;
   const TimePoint now_;
+  const GroupOrder order_;
   std::map<const Group*, double> claimed_s_;  // by requests that wait for it, of this pass
 };
 

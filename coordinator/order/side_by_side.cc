@@ -83,7 +83,7 @@ std::vector<std::shared_ptr<Request>> choose_side_by_side(
   double best_saved_s = 0;
   for (const Candidate& slowest : candidates) {
     const double longest_s = std::max(slowest.lane_s, candidates.front().lane_s);
-    if (group.running != nullptr && !may_set_aside(group, longest_s, now)) continue;
+    if (group.running != nullptr && !may_set_aside(group, *first, longest_s, now)) continue;
     std::vector<std::shared_ptr<Request>> together;
     double saved_s = -longest_s;
     size_t bytes = 0;

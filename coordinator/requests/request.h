@@ -33,6 +33,7 @@ struct Request {
   Duration deadline_after() const {  // from queued_at
     return std::chrono::milliseconds(static_cast<int64_t>(options.deadline_ms()));
   }
+  int32_t priority() const { return options.priority(); }
   double queue_s(TimePoint now) const { return seconds(started_at.value_or(now) - queued_at); }
 
   std::string id;
@@ -55,6 +56,7 @@ struct Request {
   int64_t foreseen_tokens = 0;              // of the prompt, that the group should have cached
   std::optional<TimePoint> cancel_sent_at;  // to that group
   double set_aside_s = 0;                   // there, for other requests
+  int times_set_aside = 0;                  // there, so many of them
   bool between_layers = false;              // of one that the group runs
   int num_side_by_side = 1;                 // there, that run at once, with this one
   std::optional<TimePoint> started_at;

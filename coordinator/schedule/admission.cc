@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/content/prefix_keys.h"
+#include "coordinator/order/soonest_end.h"
 #include "coordinator/requests/wire_duration.h"
 #include "coordinator/text/request_id.h"
 
@@ -95,12 +96,18 @@ std::optional<Refusal> Admission::check_quota(const Caller& caller) const {
 }
 
 std::optional<Refusal> Admission::check_deadline(const Request& request) const {
-  const auto least = forecast_.least(groups_.all(), request);
-  if (!least || *least <= request.deadline_after()) return std::nullopt;
-  return Refusal(
-      error(Errc::kDeadlineExceeded, "deadline of {:.3f} s: {} tokens take {:.3f} s or more here",
-            seconds(request.deadline_after()), request.num_tokens, seconds(*least)),
-      "deadline_ms");
+  const auto soonest =
+      soonest_end(request, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
+  if (!soonest || soonest->all() <= request.deadline_after()) return std::nullopt;
+  const std::string wait = soonest->wait == Duration::zero()
+                               ? ""
+                               : fmt::format(", after {:.3f} s or more for {} prompts before it",
+                                             seconds(soonest->wait), soonest->num_ahead);
+  return Refusal(error(Errc::kDeadlineExceeded,
+                       "deadline of {:.3f} s: {} tokens{} take {:.3f} s or more here{}",
+                       seconds(request.deadline_after()), request.num_tokens,
+                       cached_text(soonest->cached_tokens), seconds(soonest->prefill), wait),
+                 "deadline_ms");
 }
 
 // Some groups are here, and none ever served the model: the client has the name wrong.

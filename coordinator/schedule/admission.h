@@ -7,7 +7,7 @@
 
 #include "coordinator/access/caller.h"
 #include "coordinator/groups/group_registry.h"
-#include "coordinator/order/forecast.h"
+#include "coordinator/order/turn_order.h"
 #include "coordinator/requests/prefill_body.h"
 #include "coordinator/requests/refusal.h"
 #include "coordinator/requests/request_tracker.h"
@@ -20,12 +20,12 @@ namespace millrace::coordinator {
 class Admission {
  public:
   Admission(const SchedulerSettings& settings, RequestTracker& requests,
-            const GroupRegistry& groups, const Forecast& forecast, const PrefillPace& pace,
+            const GroupRegistry& groups, const TurnOrder& turns, const PrefillPace& pace,
             const Clock& clock)
       : settings_(settings),
         requests_(requests),
         groups_(groups),
-        forecast_(forecast),
+        turns_(turns),
         pace_(pace),
         clock_(clock) {}
 
@@ -47,7 +47,7 @@ class Admission {
   const SchedulerSettings& settings_;
   RequestTracker& requests_;
   const GroupRegistry& groups_;
-  const Forecast& forecast_;
+  const TurnOrder& turns_;
   const PrefillPace& pace_;
   const Clock& clock_;
   QuotaLedger quotas_;

@@ -7,6 +7,7 @@
 #include "coordinator/order/preemption.h"
 #include "coordinator/order/prefix_choice.h"
 #include "coordinator/order/side_by_side.h"
+#include "coordinator/order/soonest_end.h"
 #include "coordinator/requests/wire_duration.h"
 
 namespace millrace::coordinator {
@@ -39,7 +40,7 @@ bool Dispatcher::start_next() {
   const auto all = groups_.all();
   // But for the one that is looked at.
   PrefixChoice choice(all, std::max<int64_t>(0, requests_.queue().size() - 1), turns_.forecast(),
-                      clock_.now());
+                      clock_.now(), group_order_);
   const auto in_turn = turns_.arrange(requests_.queue().waiting(), all, clock_.now());
   for (const auto& request : in_turn) {
     Group* group = choice.choose(*request);
@@ -76,15 +77,16 @@ void Dispatcher::give_up_on_untakable() {
 }
 
 bool Dispatcher::expired(const std::shared_ptr<Request>& request) {
-  const auto least = turns_.forecast().least(groups_.all(), *request);
+  const auto all = groups_.all();
+  const auto least = least_prefill(*request, all, requests_.queue().waiting(), turns_);
   const Duration left = request->queued_at + request->deadline_after() - clock_.now();
-  if (!least || *least <= left) return false;
+  if (!least || least->prefill <= left) return false;
   requests_.fail(request,
                  error(Errc::kDeadlineExceeded,
                        "deadline of {:.3f} s: {:.3f} s are left when a group is free, and {} "
-                       "tokens take {:.3f} s or more",
+                       "tokens{} take {:.3f} s or more",
                        seconds(request->deadline_after()), seconds(left), request->num_tokens,
-                       seconds(*least)));
+                       cached_text(least->cached_tokens), seconds(least->prefill)));
   return true;
 }
 
@@ -93,6 +95,7 @@ void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
                        const TurnOrder::Requests& in_turn) {
   const auto together =
       choose_side_by_side(groups_.all(), group, request, in_turn, turns_.forecast(), clock_.now());
+  if (group.running != nullptr) ++group.running->times_set_aside;
   protocol::Envelope envelope;
   if (together.empty()) {
     request->num_side_by_side = 1;
@@ -118,6 +121,7 @@ protocol::PrefillRequest Dispatcher::assign(Group& group, const std::shared_ptr<
   message.set_request_id(request->id);
   message.set_owner(request->owner);
   message.set_prompt_token_ids(request->prompt);
+  message.set_foreseen_tokens(static_cast<uint64_t>(group.prefixes.tokens_of(*request)));
   *message.mutable_options() = request->options;
   message.mutable_options()->set_deadline_ms(
       std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none

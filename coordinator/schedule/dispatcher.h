@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coordinator/groups/group_registry.h"
+#include "coordinator/order/group_by_end.h"
 #include "coordinator/order/turn_order.h"
 #include "coordinator/requests/request_tracker.h"
 
@@ -13,8 +14,13 @@ namespace millrace::coordinator {
 
 class Dispatcher {
  public:
-  Dispatcher(RequestTracker& requests, GroupRegistry& groups, TurnOrder& turns, const Clock& clock)
-      : requests_(requests), groups_(groups), turns_(turns), clock_(clock) {}
+  Dispatcher(RequestTracker& requests, GroupRegistry& groups, TurnOrder& turns, const Clock& clock,
+             GroupOrder group_order = GroupOrder::kSoonestEnd)
+      : requests_(requests),
+        groups_(groups),
+        turns_(turns),
+        clock_(clock),
+        group_order_(group_order) {}
 
   // Gives idle groups what waits for them. To be called whenever a group, the queue, or the time
   // has changed.
@@ -45,6 +51,7 @@ class Dispatcher {
   GroupRegistry& groups_;
   TurnOrder& turns_;
   const Clock& clock_;
+  const GroupOrder group_order_;
 };
 
 }  // namespace millrace::coordinator

@@ -1,6 +1,7 @@
 #include "coordinator/schedule/prefill_replies.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "common/log.h"
@@ -8,18 +9,7 @@
 
 namespace millrace::coordinator {
 
-namespace {
-
-// By the group's clock; none where it does not say, or what cannot be.
-std::optional<Duration> time_of(const protocol::PrefillDone& message) {
-  constexpr double kLongestS = 24 * 3600;
-  double sum_s = 0;
-  for (const auto& stage : message.stages()) sum_s += stage.seconds();
-  if (!(sum_s > 0 && sum_s < kLongestS)) return std::nullopt;
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(sum_s));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void PrefillReplies::started(Group& group, const std::string& request_id) {
   if (const auto request = group.find(request_id)) requests_.begin(*request);
@@ -54,7 +44,7 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   requests_.begin(*request);
   turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
                  std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
-                 time_of(message));
+                 groups_own_seconds(message));
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
@@ -116,6 +106,13 @@ void PrefillReplies::note_failure(Group& group, Request& request, const Error& w
       group.free_tokens = group.free_tokens ? request.num_tokens - 1 : 0;
     }
   }
+}
+
+// Nothing of a group that does not say, or says what is no time.
+std::optional<double> PrefillReplies::groups_own_seconds(const protocol::PrefillDone& message) {
+  double sum_s = 0;
+  for (const auto& stage : message.stages()) sum_s += stage.seconds();
+  return std::isfinite(sum_s) && sum_s > 0 ? std::optional<double>(sum_s) : std::nullopt;
 }
 
 }  // namespace millrace::coordinator

@@ -3,6 +3,7 @@
 // means that the group breaks the protocol.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "coordinator/groups/group.h"
@@ -26,6 +27,7 @@ class PrefillReplies {
   void failed(Group& group, const protocol::PrefillFailed& message);
 
  private:
+  static std::optional<double> groups_own_seconds(const protocol::PrefillDone& message);
   void note_failure(Group& group, Request& request, const Error& why);
 
   RequestTracker& requests_;

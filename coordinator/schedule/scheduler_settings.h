@@ -6,12 +6,14 @@
 
 #include "common/clock.h"
 #include "coordinator/groups/group_health.h"
+#include "coordinator/order/group_by_end.h"
 #include "coordinator/order/queue_order.h"
 
 namespace millrace::coordinator {
 
 struct SchedulerSettings {
   QueueOrder queue_order = QueueOrder::kFair;
+  GroupOrder group_order = GroupOrder::kSoonestEnd;
   // Whether requests go to groups that have cached what they begin with.
   bool routes_by_prefix = true;
   int64_t max_queued_requests = 256;

@@ -52,10 +52,10 @@ json::object prefill_fields() {
 }
 
 // The JSON type of a field that may have several values, or its types; else its only value.
-json::value type_or_value(CompletionRole role) {
-  switch (role) {
+json::value type_or_value(const CompletionField& field) {
+  switch (field.role) {
     case CompletionRole::kPrefill:
-      return "string";
+      return prefill_fields().at(field.name);
     case CompletionRole::kPrompt:
       return json::array{"array", "string"};
     case CompletionRole::kMessages:
@@ -87,7 +87,7 @@ json::value type_or_value(CompletionRole role) {
 
 json::object fields_by_name(std::span<const CompletionField> fields) {
   json::object out;
-  for (const auto& field : fields) out[field.name] = type_or_value(field.role);
+  for (const auto& field : fields) out[field.name] = type_or_value(field);
   return out;
 }
 

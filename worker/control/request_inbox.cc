@@ -13,6 +13,16 @@ namespace {
 // Where a request names none. Days, not hours: the coordinator has its own limits.
 constexpr std::chrono::hours kNoDeadline{24 * 7};
 
+// Those that are foreseen to be computed. A lane looks for cached pages on its own ranks alone: all of its prompt.
+int64_t new_tokens(const RequestInbox::Pending& pending) {
+  const auto num_tokens =
+      static_cast<int64_t>(pending.request.prompt_token_ids().size() / sizeof(int32_t));
+  if (pending.together != 0) return num_tokens;
+  const auto foreseen =
+      std::min(pending.request.foreseen_tokens(), static_cast<uint64_t>(num_tokens));
+  return num_tokens - static_cast<int64_t>(foreseen);
+}
+
 }  // namespace
 
 void RequestInbox::take(ControlEvent event) {
@@ -84,15 +94,15 @@ void RequestInbox::cancel(const std::string& request_id) {
   cancelled_.push_back(request_id);
 }
 
-std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_tokens) {
+std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_new_tokens) {
   std::vector<Pending> next;
   if (pending_.empty()) return next;
   const uint64_t together = pending_.front().together;
   const auto end = std::ranges::find_if(pending_, [&](const Pending& pending) {
     return together == 0 ? &pending != &pending_.front() : pending.together != together;
   });
-  const bool fit = std::all_of(pending_.begin(), end, [max_tokens](const Pending& pending) {
-    return std::ssize(pending.request.prompt_token_ids()) / int64_t{sizeof(int32_t)} <= max_tokens;
+  const bool fit = std::all_of(pending_.begin(), end, [max_new_tokens](const Pending& pending) {
+    return new_tokens(pending) <= max_new_tokens;
   });
   if (!fit) return next;
   next.assign(std::make_move_iterator(pending_.begin()), std::make_move_iterator(end));

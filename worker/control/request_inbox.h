@@ -32,8 +32,9 @@ class RequestInbox {
 
   // The oldest request, no longer pending but running: alone, or between two layers of the one that
   // was started last; with those that it is to run side by side with. Nothing if one has more than
-  // `max_tokens`.
-  std::vector<Pending> start_next(int64_t max_tokens = std::numeric_limits<int64_t>::max());
+  // `max_new_tokens`, but for those of a prompt alone that the coordinator foresees to be cached, which is for
+  // the run to find out.
+  std::vector<Pending> start_next(int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   // What was started last and has not finished.
   void finish_running() { running_.pop_back(); }
   int num_running() const { return static_cast<int>(running_.size()); }

@@ -79,8 +79,8 @@ void CommandSource::refuse_those_over() {
   }
 }
 
-void CommandSource::start_next(protocol::GroupCommand& command, int64_t max_tokens) {
-  auto next = inbox_.start_next(max_tokens);
+void CommandSource::start_next(protocol::GroupCommand& command, int64_t max_new_tokens) {
+  auto next = inbox_.start_next(max_new_tokens);
   if (next.empty()) return;
   running_.push_back({.id = next.front().request.request_id(), .deadline = next.front().deadline});
   if (next.size() == 1) {

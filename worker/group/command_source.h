@@ -50,7 +50,7 @@ class CommandSource {
   void look_for_drain();
   void refuse_those_over();
   void start_next(protocol::GroupCommand& command,
-                  int64_t max_tokens = std::numeric_limits<int64_t>::max());
+                  int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   void add_lease_changes(protocol::GroupCommand& command);
   Result<void> may_go_on(const LayerReport& report) const;
 

@@ -13,7 +13,8 @@ struct GroupOptions {
   std::string epoch;  // the group's id
   std::string head_plan = "auto";
   double min_recall = 0;  // of requests that name none
-  // The longest prompt that runs between two layers of another; 0: one prompt after the other.
+  // New tokens, at most, of a prompt that runs between two layers of another; 0: one prompt after the
+  // other.
   int64_t max_preempting_tokens = 0;
   // Where rank 0 notes which prefixes are kept for the next start, where the store keeps any; empty: nowhere.
   std::string ledger_path;

@@ -125,6 +125,10 @@ protocol::Register GroupRank::description() const {
       static_cast<uint64_t>(options_.group.max_preempting_tokens));
   description.set_max_side_by_side_tokens(
       static_cast<uint64_t>(runtime_->lane_limits().max_prompt_tokens));
+  if (options_.group.max_preempting_tokens > 0) {
+    description.set_max_preempting_prompt_tokens(
+        static_cast<uint64_t>(runtime_->limits().max_prompt_tokens));
+  }
   description.set_version(MILLRACE_VERSION);
   description.set_device(runtime_->device().info().name);
   description.set_layer_timeout_ms(static_cast<uint64_t>(layer_timeout_ms));

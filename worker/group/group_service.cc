@@ -140,10 +140,12 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                  .pace = pace_,
                  .ledger = r_.link == nullptr ? nullptr : &ledger_,
                  .events = r_.events,
+                 .beside_tokens = num_running_ == 0 ? 0 : running_tokens_[num_running_ - 1],
                  .options = options_},
                 prompt, [this, commands](const LayerReport& report) {
                   return meet_after_layer(report, commands);
                 });
+  running_tokens_[num_running_] = run.num_tokens();
   ++num_running_;
   auto outcome = run.run();
   --num_running_;

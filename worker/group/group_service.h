@@ -80,6 +80,7 @@ class GroupService {
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
+  std::array<int64_t, 2> running_tokens_{};
   double attention_imbalance_ = 1;  // of the last prompt
   PromptCounts counts_;             // rank 0's, of prompts of the whole group
 };

@@ -45,6 +45,7 @@ struct PromptResources {
   RowPace& pace;
   PrefixLedger* ledger = nullptr;  // the first rank's
   CacheEvents* events = nullptr;   // null where nobody is told
+  int64_t beside_tokens = 0;       // of the prompt between two layers of which it runs; 0: alone
   const GroupOptions& options;
 };
 
@@ -89,6 +90,7 @@ class PromptRun {
   // Collective, once. The coordinator hears how it goes and how it ended; an error (kPeerLost) is
   // the end of the group too.
   Result<void> run();
+  int64_t num_tokens() const { return num_tokens_; }
   // Most over mean of the ranks' attention; none where the prompt did not come to its end.
   std::optional<double> attention_imbalance() const { return attention_imbalance_; }
   const PromptCounts& counts() const { return counts_; }
@@ -106,6 +108,8 @@ class PromptRun {
                                             const model::HeadPlan& plan);
   // What of the prompt need not be computed, and room for the rest.
   Result<void> find_prefix_and_room(kvstore::CacheCheck check);
+  // That it may run between two layers of another prompt, if it is to, with the prefix that was found.
+  Result<void> check_between_layers() const;
   void learn_pace(const PrefillResult& prefill);
   Result<void> make_room();
   Result<void> after_layer(const LayerReport& report);

@@ -15,6 +15,7 @@ namespace millrace::worker {
 struct PromptLimits {
   int32_t vocab_size = 0;
   int64_t max_prompt_tokens = 0;  // of the model and of the group's memory, whichever is less
+  int64_t memory_bytes = 0;       // for prompts, on the rank with least
 };
 
 // kInvalidArgument: empty, or a token outside the vocabulary (which, where); kTooLarge: longer than

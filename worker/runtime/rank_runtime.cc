@@ -183,9 +183,10 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   const auto deadline = Deadline::after(options.startup_timeout);
   auto& world = grid_->world();
   limits_.vocab_size = weights_->config.vocab_size;
-  const int64_t budget_bytes = prompt_budget_bytes(options);
+  const int64_t own_bytes = prompt_budget_bytes(options);
+  MR_ASSIGN_OR_RETURN(limits_.memory_bytes, least_of_all(own_bytes, deadline));
   int64_t own_limit =
-      std::min(max_prompt_tokens(layout(grid_->shape()), budget_bytes), device_->info().max_tokens);
+      std::min(max_prompt_tokens(layout(grid_->shape()), own_bytes), device_->info().max_tokens);
   if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
   MR_ASSIGN_OR_RETURN(limits_.max_prompt_tokens, least_of_all(own_limit, deadline));
   if (limits_.max_prompt_tokens == 0) {
@@ -196,9 +197,8 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
 
   if (lane_ != nullptr) {
     lane_limits_.vocab_size = limits_.vocab_size;
-    const int64_t in_lane =
-        std::min({options.side_by_side_tokens, limits_.max_prompt_tokens,
-                  max_prompt_tokens(layout(lane_->grid().shape()), budget_bytes)});
+    const int64_t in_lane = std::min({options.side_by_side_tokens, limits_.max_prompt_tokens,
+                                      max_prompt_tokens(layout(lane_->grid().shape()), own_bytes)});
     MR_ASSIGN_OR_RETURN(lane_limits_.max_prompt_tokens, least_of_all(in_lane, deadline));
   }
 

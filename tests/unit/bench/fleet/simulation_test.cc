@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "bench/fleet/fleet_limits.h"
 #include "bench/fleet/fleet_report.h"
 
 namespace millrace::bench {
@@ -162,6 +165,92 @@ TEST(Simulation, AnOwnerWhoSendsTenTimesAsMuchDoesNotSlowOthersDown) {
   };
   EXPECT_GT(worst_of_few(QueueOrder::kArrival), 250);
   EXPECT_LE(worst_of_few(QueueOrder::kFair), 2 + 1e-6);  // one of the other's, and its own
+}
+
+// One group of four GPUs, which take a third of the time, and four of one.
+TEST(Simulation, GroupsOfSeveralKindsAreChosenByWhatTheyTake) {
+  const std::map<std::string, GroupTimes> times = {
+      {"one", {.num_gpus = 1, .tokens = {1000, 2000}, .seconds = {0.1, 0.2}}},
+      {"four", {.num_gpus = 4, .tokens = {1000, 2000}, .seconds = {0.09, 0.12}}}};
+  FleetOptions options;
+  for (int i = 0; i < 5; ++i) {
+    options.groups.push_back({.name = fmt::format("g{}", i), .kind = i == 4 ? "four" : "one"});
+  }
+  const Trace trace = draw_trace({.num_requests = 3000, .requests_per_s = 0.3, .seed = 3});
+  const auto rows_with = [&](coordinator::GroupOrder order) {
+    options.scheduler.group_order = order;
+    return wait_rows(Simulation(options, times).run(trace));
+  };
+  const auto by_room = rows_with(coordinator::GroupOrder::kMostRoom);
+  const auto by_end = rows_with(coordinator::GroupOrder::kSoonestEnd);
+  EXPECT_LT(by_end[2].median_s, 0.7 * by_room[2].median_s);
+  EXPECT_LT(by_end[4].p99_s, by_room[4].p99_s);
+  EXPECT_EQ(by_end[4].num_failed, 0);
+}
+
+// A group at 90 % load, of which a tenth is urgent. Cobham's two classes, one server, a fixed service D of 1 s:
+// what runs has .9 D / 2 left, and the urgent wait for that / (1 - .09). Where all take as long, what some
+// gain others lose: the sum is that of one class.
+TEST(Simulation, PromptsOfALowerPriorityWaitAsQueueingTheorySays) {
+  Trace trace = draw_trace({.num_requests = 20'000, .requests_per_s = 0.9, .seed = 5});
+  for (Arrival& arrival : trace) arrival.num_tokens = 1000;
+  const double plain_s = mean_wait(play(fleet(1, QueueOrder::kFair), trace));
+  std::mt19937 random(1);
+  for (Arrival& arrival : trace) arrival.priority = random() % 10 == 0 ? -1000 : 0;
+  const auto outcomes = play(fleet(1, QueueOrder::kFair), trace);
+  std::vector<Outcome> urgent;
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.arrival.priority < 0) urgent.push_back(outcome);
+  }
+  EXPECT_NEAR(mean_wait(outcomes), plain_s, 1e-6);
+  EXPECT_NEAR(mean_wait(urgent), 1 + 0.45 / 0.91, 0.05);
+}
+
+TEST(FleetLimits, EachIsToldByWhatHappenedToPrompts) {
+  const auto of = [](std::optional<Errc> failure, bool admitted, double waited_s = 1) {
+    return std::vector<Outcome>(10, {.arrival = {.num_tokens = 20'000},
+                                     .admitted = admitted,
+                                     .answered_s = waited_s,
+                                     .failure = failure});
+  };
+  const Objective objective{.mean_s = 2};
+  EXPECT_EQ(limits_hit(of({}, true), objective), (Hit{false, false, false, false}));
+  EXPECT_EQ(limits_hit(of({}, true, 3), objective), (Hit{true, false, false, false}));
+  EXPECT_EQ(limits_hit(of(Errc::kExhausted, false), objective), (Hit{false, true, false, false}));
+  EXPECT_EQ(limits_hit(of(Errc::kExhausted, true), objective), (Hit{false, false, false, true}));
+  for (const bool admitted : {false, true}) {
+    EXPECT_EQ(limits_hit(of(Errc::kDeadlineExceeded, admitted), objective),
+              (Hit{false, false, true, false}));
+  }
+}
+
+TEST(FleetLimits, TheFirstIsTheOneOfTheLeastLoad) {
+  FirstLimits limits;
+  limits.add(0.5, {});
+  EXPECT_FALSE(limits.first());
+  limits.add(0.6, {true, false, false, false});
+  EXPECT_FALSE(limits.fails());
+  limits.add(0.7, {true, false, true, false});
+  EXPECT_TRUE(limits.fails());
+  EXPECT_EQ(limits.first(), Limit::kObjective);
+  EXPECT_EQ(limits.load_of(Limit::kObjective), 0.6);
+  EXPECT_EQ(limits.load_of(Limit::kDeadline), 0.7);
+  EXPECT_FALSE(limits.load_of(Limit::kQueue));
+}
+
+// A pool of two prompts whose clients pull slowly; then a queue of one place.
+TEST(FleetLimits, ASmallPoolAndAShortQueueAreFound) {
+  Trace trace;
+  for (int i = 0; i < 50; ++i) trace.push_back({.at_s = 1.5 * i, .num_tokens = 1000});
+  FleetOptions options = fleet(1, QueueOrder::kFair);
+  EXPECT_EQ(limits_hit(play(options, trace), {}), Hit{});
+  options.groups[0].pool_tokens = 2000;
+  options.pull_tokens_per_s = 200;
+  EXPECT_EQ(limits_hit(play(options, trace), {}), (Hit{false, false, false, true}));
+  options = fleet(1, QueueOrder::kFair);
+  options.scheduler.max_queued_requests = 1;
+  for (size_t i = 0; i < trace.size(); ++i) trace[i].at_s = 0.5 * static_cast<double>(i);
+  EXPECT_EQ(limits_hit(play(options, trace), {}), (Hit{false, true, false, false}));
 }
 
 TEST(Simulation, ARunIsTheSameAgain) {

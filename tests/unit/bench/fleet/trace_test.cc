@@ -24,7 +24,7 @@ class TraceTest : public ::testing::Test {
 
 TEST_F(TraceTest, BothFormatsAreReadAndSorted) {
   const auto trace = read(
-      "{\"at_s\": 12.5, \"tokens\": 300, \"owner\": \"a\"}\n\n"
+      "{\"at_s\": 12.5, \"tokens\": 300, \"owner\": \"a\", \"priority\": -3}\n\n"
       "{\"timestamp\": 2500, \"input_length\": 7, \"output_length\": 1, \"hash_ids\": [1, 2]}\n");
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   ASSERT_EQ(trace->size(), 2u);
@@ -32,6 +32,8 @@ TEST_F(TraceTest, BothFormatsAreReadAndSorted) {
   EXPECT_EQ((*trace)[0].at_s, 0);
   EXPECT_EQ((*trace)[1].at_s, 10);
   EXPECT_EQ((*trace)[1].owner, "a");
+  EXPECT_EQ((*trace)[0].priority, 0);
+  EXPECT_EQ((*trace)[1].priority, -3);
 }
 
 TEST_F(TraceTest, NonsenseIsRefusedByLine) {
@@ -39,7 +41,9 @@ TEST_F(TraceTest, NonsenseIsRefusedByLine) {
        {"{", "[]", "7", "{}", "{\"at_s\": 1}", "{\"tokens\": 1}", "{\"at_s\": -1, \"tokens\": 1}",
         "{\"at_s\": 1e300, \"tokens\": 1}", "{\"at_s\": 1, \"tokens\": 0}",
         "{\"at_s\": 1, \"tokens\": 1e18}", "{\"at_s\": \"1\", \"tokens\": 1}",
-        "{\"at_s\": 1, \"tokens\": 1, \"owner\": 5}"}) {
+        "{\"at_s\": 1, \"tokens\": 1, \"owner\": 5}",
+        "{\"at_s\": 1, \"tokens\": 1, \"priority\": 0.5}",
+        "{\"at_s\": 1, \"tokens\": 1, \"priority\": 1001}"}) {
     const auto trace = read(std::string("{\"at_s\": 1, \"tokens\": 1}\n") + line);
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_THAT(trace.error().message, HasSubstr("trace.jsonl:2: ")) << line;

@@ -63,6 +63,35 @@ TEST_F(KnownPrefixesTest, ABeginningIsKnownAsFarAsItGoes) {
   EXPECT_EQ(known_.tokens_of(request(5000)), 2 * 512);
 }
 
+TEST_F(KnownPrefixesTest, AllIsKnownOnceSomethingWasSaidAndNothingMissed) {
+  EXPECT_FALSE(known_.complete());
+  EXPECT_FALSE(known_.missed(said(1, {100})));
+  EXPECT_TRUE(known_.complete());
+  EXPECT_TRUE(known_.missed(said(3, {101})));
+  EXPECT_FALSE(known_.complete());
+  EXPECT_FALSE(known_.missed(said(3, {100, 101}, {}, /*whole=*/true)));
+  EXPECT_TRUE(known_.complete());
+  protocol::CachedPrefixes many;
+  many.set_sequence(4);
+  for (uint64_t key = 0; key < KnownPrefixes::kMaxPrefixKeys; ++key) many.add_added(key);
+  EXPECT_FALSE(known_.missed(many));
+  EXPECT_FALSE(known_.complete());
+}
+
+// What a plan became at another length may be what it becomes at this one.
+TEST_F(KnownPrefixesTest, AtMostItIsWhatAnyOriginOfThePlanSays) {
+  auto all = said(1, {100, 101});
+  *all.add_origins() = origin("", 5000, kOrigin + 1);
+  all.add_added(stored_prefix_key(100, kOrigin + 1, kTenant));
+  EXPECT_FALSE(known_.missed(all));
+  EXPECT_EQ(known_.tokens_of(request(5000)), 512);
+  EXPECT_EQ(known_.most_tokens_of(request(5000)), 2 * 512);
+  EXPECT_EQ(known_.most_tokens_of(request(5000, 100, "dense")), 0);
+  auto writes = request(5000);
+  writes.options.set_cache(protocol::CACHE_WRITE);
+  EXPECT_EQ(known_.most_tokens_of(writes), 0);
+}
+
 TEST_F(KnownPrefixesTest, TheLastTokensAreComputedAnyway) {
   EXPECT_FALSE(known_.missed(said(1, {100, 101})));
   EXPECT_EQ(known_.tokens_of(request(1024)), 1024 - 64);

@@ -162,6 +162,23 @@ TEST(CompletionBody, NamesTheFieldThatIsOfTheWrongTypeRepeatedOrUnknown) {
   EXPECT_EQ(refusal(with(R"("n":1,"n":1)")), "n: field 'n' given twice");
 }
 
+TEST(CompletionBody, ThePriorityIsWhereVllmHasItOrMillracesAlone) {
+  const auto priority_of = [](const std::string& fields) {
+    return accepted(with(fields)).prefill.options.priority();
+  };
+  EXPECT_EQ(priority_of(R"("priority":-2)"), -2);
+  EXPECT_EQ(priority_of(R"("priority":null)"), 0);
+  EXPECT_EQ(priority_of(R"("millrace":{"priority":7})"), 7);
+  EXPECT_EQ(refusal(with(R"("priority":1,"millrace":{"priority":7})")),
+            "millrace.priority: field 'millrace.priority' given twice");
+  EXPECT_EQ(refusal(with(R"("priority":1001)")),
+            "priority: 'priority' is 1001; must be -1000 to 1000");
+  EXPECT_EQ(refusal(with(R"("priority":"high")")),
+            "priority: 'priority' must be an integer, not a string");
+  EXPECT_EQ(refusal(with(R"("priority":[1])")),
+            "priority: 'priority' must be an integer, not an array");
+}
+
 TEST(CompletionBody, OptionsOfMillraceAreCheckedAsThoseOfAPrefill) {
   const auto millrace = [](const std::string& text) {
     return refusal(with(R"("millrace":)" + text));
@@ -180,8 +197,8 @@ TEST(CompletionBody, OptionsOfMillraceAreCheckedAsThoseOfAPrefill) {
   for (const char* name : {"handover", "model", "prompt_token_ids", "lease"}) {
     EXPECT_EQ(millrace(fmt::format(R"({{"{}":1}})", name)),
               fmt::format("millrace.{0}: unknown field 'millrace.{0}'; 'millrace' may have "
-                          "head_plan, min_recall, deadline_ms, lease_ms, cache, cache_salt, "
-                          "cache_impure",
+                          "head_plan, min_recall, deadline_ms, lease_ms, priority, cache, "
+                          "cache_salt, cache_impure",
                           name));
   }
   EXPECT_EQ(millrace("[1]"), "millrace: 'millrace' must be an object, not an array");
@@ -246,6 +263,7 @@ TEST(ChatBody, ListsTokensWhereTheyAreWanted) {
 }
 
 TEST(ChatBody, WhatIsWrongHasAName) {
+  EXPECT_EQ(accepted(chat(R"("messages":[],"priority":4)")).prefill.options.priority(), 4);
   EXPECT_EQ(refusal(chat(R"("tools":[])")), "messages: 'messages' is missing");
   EXPECT_EQ(refusal(chat(R"("messages":null)")), "messages: 'messages' is missing");
   EXPECT_EQ(refusal(chat(R"("messages":{})")),

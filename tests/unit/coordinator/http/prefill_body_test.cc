@@ -98,23 +98,23 @@ TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
 }
 
 TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
-  EXPECT_EQ(
-      refusal(parse(R"({"color":"red"})")),
-      "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
-      "add_special_tokens, head_plan, "
-      "min_recall, recall_by_head, deadline_ms, lease_ms, stream, handover, cache, cache_salt, "
-      "cache_impure, kv_budget, kv_budget_tokens");
+  EXPECT_EQ(refusal(parse(R"({"color":"red"})")),
+            "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
+            "add_special_tokens, head_plan, "
+            "min_recall, recall_by_head, deadline_ms, lease_ms, priority, stream, handover, cache, "
+            "cache_salt, cache_impure, kv_budget, kv_budget_tokens");
 }
 
 TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
   const auto json = parse(
       R"({"model":"m","prompt_token_ids":[1],"head_plan":"dense","min_recall":0.5,)"
-      R"("recall_by_head":true,"deadline_ms":7,"lease_ms":8,"stream":true,"handover":"streaming",)"
+      R"("recall_by_head":true,"deadline_ms":7,"lease_ms":8,"priority":-3,"stream":true,"handover":"streaming",)"
       R"("cache":"read","cache_salt":"s","cache_impure":true})");
   const auto binary = parse_prefill_binary(
       "\1\0\0\0"sv,
       "model=m&head_plan=dense&min_recall=0.5&deadline_ms=7&recall_by_head=true&"
-      "lease_ms=8&stream=true&handover=streaming&cache=read&cache_salt=s&cache_impure=true",
+      "lease_ms=8&priority=-3&stream=true&handover=streaming&cache=read&cache_salt=s&cache_impure="
+      "true",
       {});
   const protocol::PrefillOptions& options = accepted(json).options;
   EXPECT_EQ(options.SerializeAsString(), accepted(binary).options.SerializeAsString());
@@ -312,6 +312,28 @@ TEST(PrefillBody, ABinaryPromptOverTheLimitIsRefusedWithBothNumbers) {
   const auto parsed = parse_prefill_binary(std::string(12, '\0'), "model=m", limits);
   EXPECT_EQ(refusal(parsed), "prompt_token_ids: prompt of 3 tokens, limit 2");
   EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
+}
+
+TEST(PrefillBody, APriorityIsAnIntegerOfEitherSign) {
+  const auto with = [](const std::string& value) {
+    return parse(R"({"model":"m","prompt_token_ids":[1],"priority":)" + value + "}");
+  };
+  EXPECT_EQ(accepted(parse(R"({"model":"m","prompt_token_ids":[1]})")).options.priority(), 0);
+  EXPECT_EQ(accepted(with("-1000")).options.priority(), -1000);
+  EXPECT_EQ(accepted(with("1000")).options.priority(), 1000);
+  EXPECT_EQ(refusal(with("-1001")), "priority: 'priority' is -1001; must be -1000 to 1000");
+  EXPECT_EQ(refusal(with("1001")), "priority: 'priority' is 1001; must be -1000 to 1000");
+  EXPECT_EQ(refusal(with("0.5")),
+            "priority: 'priority' must be an integer, not a number with a fraction or exponent");
+  EXPECT_EQ(refusal(with("\"high\"")), "priority: 'priority' must be an integer, not a string");
+  EXPECT_EQ(refusal(with("null")), "priority: 'priority' must be an integer, not null");
+  const auto query = [](const std::string& value) {
+    return parse_prefill_binary("\1\0\0\0"sv, "model=m&priority=" + value, {});
+  };
+  EXPECT_EQ(accepted(query("12")).options.priority(), 12);
+  EXPECT_EQ(refusal(query("low")), "priority: 'priority' must be an integer, not 'low'");
+  EXPECT_EQ(refusal(query("99999999999999999999")),
+            "priority: 'priority' must be an integer, not '99999999999999999999'");
 }
 
 TEST(PrefillBody, ReadsTheBinaryForm) {

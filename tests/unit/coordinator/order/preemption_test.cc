@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/content/prefix_keys.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 
 namespace millrace::coordinator {
@@ -85,6 +86,64 @@ TEST_F(PreemptionTest, APromptIsSetAsideForHalfItsOwnTimeAtMost) {
   group_.running->set_aside_s = 49;
   EXPECT_TRUE(preempts(10));
   EXPECT_FALSE(preempts(12));
+}
+
+TEST_F(PreemptionTest, APromptIsSetAsideSoOftenAtMost) {
+  group_.running->times_set_aside = kMostTimesSetAside - 1;
+  EXPECT_TRUE(preempts(10));
+  group_.running->times_set_aside = kMostTimesSetAside;
+  EXPECT_FALSE(preempts(10));
+  auto urgent = of(10);
+  urgent.options.set_priority(-1);
+  EXPECT_FALSE(preempts(urgent));
+}
+
+TEST_F(PreemptionTest, ALowerPriorityMayTakeMoreThanAShareOfTheRestButNotForEver) {
+  clock_.advance(std::chrono::seconds(85));  // 5 s left
+  EXPECT_FALSE(preempts(20));
+  auto urgent = of(20);
+  urgent.options.set_priority(-1);
+  EXPECT_TRUE(preempts(urgent));
+  urgent.num_tokens = 200;  // 20 s, of 100 in all
+  group_.running->set_aside_s = 79;
+  EXPECT_TRUE(preempts(urgent));
+  group_.running->set_aside_s = 81;
+  EXPECT_FALSE(preempts(urgent));
+}
+
+TEST_F(PreemptionTest, APriorityDoesNotSetAnotherOwnersPromptAside) {
+  clock_.advance(std::chrono::seconds(85));
+  auto urgent = of(20);
+  urgent.options.set_priority(-1);
+  urgent.owner = "other";
+  EXPECT_FALSE(preempts(urgent));
+  EXPECT_FALSE(outranks(of(10), of(10)));
+  EXPECT_TRUE(outranks(urgent, [&] {
+    auto own = of(10);
+    own.owner = "other";
+    return own;
+  }()));
+}
+
+// 1,024 tokens of which 960 are cached are 64.
+TEST_F(PreemptionTest, TokensThatAreCachedDoNotCount) {
+  group_.description.set_max_prompt_tokens(10'000);
+  auto cached = of(1024);
+  cached.prefix_keys = {7, 8};
+  cached.options.set_cache(protocol::CACHE_BOTH);
+  EXPECT_FALSE(preempts(cached));
+  protocol::CachedPrefixes said;
+  said.set_whole(true);
+  said.add_origins()->set_num_tokens(1024);
+  for (const uint64_t key : cached.prefix_keys) said.add_added(stored_prefix_key(key, 0, 0));
+  ASSERT_FALSE(group_.prefixes.missed(said));
+  EXPECT_FALSE(preempts(cached));  // a group that counts whole prompts
+  group_.description.set_max_preempting_prompt_tokens(1023);
+  EXPECT_FALSE(preempts(cached));
+  group_.description.set_max_preempting_prompt_tokens(1024);
+  EXPECT_TRUE(preempts(cached));
+  group_.description.set_max_preempting_tokens(63);
+  EXPECT_FALSE(preempts(cached));
 }
 
 TEST_F(PreemptionTest, APromptIsNotMadeLateForItsDeadline) {

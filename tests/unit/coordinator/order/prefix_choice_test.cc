@@ -5,7 +5,6 @@
 #include <random>
 
 #include "common/content/prefix_keys.h"
-#include "coordinator/groups/group_choice.h"
 #include "coordinator/order/preemption.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 
@@ -172,7 +171,7 @@ TEST_F(PrefixChoiceTest, ABusyGroupThatTakesItBetweenLayersIsAsGoodAsIdle) {
             groups_of_[2]);
 }
 
-// Against the definition, tried on every group: it ends first there, or is equal to what choose_group()
+// Against the definition, tried on every group: it ends first there, or is equal to what choose_group_by_end()
 // says. One look, so nobody has waited.
 TEST_F(PrefixChoiceTest, AgreesWithTryingAllGroups) {
   std::mt19937 random(2);
@@ -196,7 +195,7 @@ TEST_F(PrefixChoiceTest, AgreesWithTryingAllGroups) {
     }
     const int64_t length = 512 + static_cast<int64_t>(random() % 10'000);
     Request request = asked(length);
-    Group* const plain = choose_group(groups_.all(), request, clock_.now());
+    Group* const plain = choose_group_by_end(groups_.all(), request, forecast_, clock_.now());
     Group* best = plain;
     // A line of 1 ms a token: so is what comes behind a prefix.
     const auto end_s = [&](size_t i) {

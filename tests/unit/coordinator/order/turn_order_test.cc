@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <random>
+
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 
 namespace millrace::coordinator {
@@ -31,6 +33,29 @@ class TurnOrderTest : public SchedulePartsTest {
     auto request = queued(id, num_tokens);
     request->owner = owner;
     return request;
+  }
+  std::shared_ptr<Request> queued_at(int32_t priority, const std::string& id,
+                                     int64_t num_tokens = 10) {
+    auto request = queued(id, num_tokens);
+    request->options.set_priority(priority);
+    return request;
+  }
+  // Whom a request that comes now surely has before it.
+  std::vector<std::string> before(int64_t num_tokens, Duration longest, int32_t priority = 0,
+                                  const std::string& owner = "") {
+    const Group* groups[] = {&group_};
+    Request request;
+    request.model = "tiny";
+    request.num_tokens = num_tokens;
+    request.owner = owner;
+    request.options.set_priority(priority);
+    request.queued_at = clock_.now();
+    std::vector<std::string> ids;
+    for (const auto& one : turns_.surely_before(request, requests_.queue().waiting(), groups,
+                                                clock_.now(), longest)) {
+      ids.push_back(one->id);
+    }
+    return ids;
   }
   std::vector<std::string> order() {
     const Group* groups[] = {&group_};
@@ -83,6 +108,124 @@ TEST_F(TurnOrderTest, AnOwnerOfManyPromptsKeepsNobodyWaiting) {
   requests_.assign(first);
   turns_.started(group_, *first, clock_.now());
   EXPECT_THAT(order(), ElementsAre("o", "m1", "m2", "m3"));
+}
+
+TEST_F(TurnOrderTest, OfOneOwnerALowerPriorityComesFirst) {
+  queued_at(5, "late");
+  queued_at(0, "long", 1000);
+  queued_at(0, "short");
+  queued_at(-1, "urgent", 1000);
+  clock_.advance(seconds(2));
+  EXPECT_THAT(order(), ElementsAre("urgent", "short", "long", "late"));
+}
+
+TEST_F(TurnOrderTest, APriorityDoesNotCountAgainstAnotherOwner) {
+  const auto urgent = queued_of("a", "a", 10);
+  urgent->options.set_priority(-1000);
+  clock_.advance(milliseconds(100));
+  const auto other = queued_of("b", "b", 10);
+  other->options.set_priority(1000);
+  // Of equal owners whoever has waited longer is first, priority or not.
+  EXPECT_THAT(order(), ElementsAre("a", "b"));
+  urgent->queued_at = clock_.now() + milliseconds(1);
+  EXPECT_THAT(order(), ElementsAre("b", "a"));
+  urgent->queued_at = other->queued_at - seconds(100);
+  // Whoever has had less is first, however long the other has waited.
+  Request had;
+  had.owner = "a";
+  had.model = "tiny";
+  had.num_tokens = 10;
+  turns_.started(group_, had, clock_.now());
+  EXPECT_THAT(order(), ElementsAre("b", "a"));
+}
+
+TEST_F(TurnOrderTest, ARequestOfAnotherModelHasNoPartInAPriority) {
+  queued_at(2, "a");
+  clock_.advance(seconds(60));
+  auto other = queued("other", 10, "another model");
+  other->options.set_priority(-5);
+  queued_at(1, "b");
+  // "a" has aged to 1, and has waited longer.
+  EXPECT_THAT(order(), ElementsAre("other", "a", "b"));
+}
+
+// It falls by one a minute: after two minutes it competes with those of two less, by what both have
+// waited.
+TEST_F(TurnOrderTest, APriorityIsWaitedOff) {
+  queued_at(2, "patient");
+  clock_.advance(seconds(119));
+  queued_at(0, "new");
+  EXPECT_THAT(order(), ElementsAre("new", "patient"));
+  clock_.advance(seconds(1));
+  EXPECT_THAT(order(), ElementsAre("patient", "new"));
+  queued_at(-1, "urgent");
+  EXPECT_THAT(order(), ElementsAre("urgent", "patient", "new"));
+}
+
+// Against the stated bound: whatever comes, a request of priority p starts before any of priority q that
+// came more than (p - q) minutes after it and takes as long.
+TEST_F(TurnOrderTest, NobodyIsOvertakenByWhoCameLaterThanThePriorityIsWorth) {
+  std::mt19937 random(5);
+  std::vector<std::pair<TimePoint, int32_t>> came(1);
+  for (int i = 1; i < 400; ++i) {
+    clock_.advance(seconds(1 + random() % 40));
+    const auto priority = static_cast<int32_t>(random() % 9) - 4;
+    auto one = queued_at(priority, std::to_string(i));
+    came.emplace_back(one->queued_at, priority);
+    if (requests_.queue().size() < 6) continue;
+    const int next = std::stoi(order().front());
+    for (const auto& waits : requests_.queue().waiting()) {
+      const auto& [at, value] = came[static_cast<size_t>(next)];
+      const auto apart = std::chrono::minutes(std::max(0, waits->priority() - value));
+      EXPECT_LE(at, waits->queued_at + apart) << next << " before " << waits->id;
+    }
+    requests_.fail(requests_.table().find(std::to_string(next)),
+                   Refusal(Error(Errc::kCancelled, "")));
+  }
+}
+
+TEST_F(TurnOrderTest, InOrderOfArrivalPrioritiesMeanNothing) {
+  turns_ = TurnOrder(QueueOrder::kArrival);
+  queued_at(0, "first");
+  queued_at(-5, "second");
+  EXPECT_THAT(order(), ElementsAre("first", "second"));
+}
+
+TEST_F(TurnOrderTest, BeforeARequestAreThoseThatItCannotOvertake) {
+  queued("long", 1000);  // 100 s
+  clock_.advance(seconds(20));
+  queued("short", 10);  // 1 s
+  clock_.advance(seconds(1));
+  // 5 s: within 2 s it is not before the long one, which has waited a fifth of its time; within 10 s it is.
+  EXPECT_THAT(before(50, seconds(1)), ElementsAre("short", "long"));
+  EXPECT_THAT(before(50, seconds(10)), ElementsAre("short"));
+  EXPECT_THAT(before(5, seconds(100)), ::testing::IsEmpty());
+  EXPECT_THAT(before(1000, seconds(100)), ElementsAre("short", "long"));
+}
+
+TEST_F(TurnOrderTest, BeforeARequestAreThoseOfALowerPriorityUntilItHasAged) {
+  queued_at(-1, "urgent", 1000);
+  queued_at(1, "patient", 1000);
+  EXPECT_THAT(before(10, seconds(59)), ElementsAre("urgent"));
+  EXPECT_THAT(before(10, seconds(61)), ::testing::IsEmpty());
+  clock_.advance(seconds(61));  // "patient" has aged to 0
+  EXPECT_THAT(before(1000, seconds(10)), ElementsAre("urgent", "patient"));
+}
+
+TEST_F(TurnOrderTest, BeforeARequestAreOthersUntilTheyHaveHadAsMuch) {
+  for (int i = 0; i < 4; ++i) queued_of("a", fmt::format("a{}", i), 100);  // 10 s each
+  EXPECT_THAT(before(10, seconds(1), 0, "b"), ::testing::IsEmpty());
+  Request had;
+  had.owner = "b";
+  had.model = "tiny";
+  had.num_tokens = 250;
+  turns_.started(group_, had, clock_.now());
+  EXPECT_THAT(before(10, seconds(1), -1000, "b"), ElementsAre("a0", "a1", "a2"));
+  // They may have it with another model before.
+  const auto other = queued_of("a", "other", 200);
+  other->model = "another model";
+  other->num_tokens = 1'000'000;  // more than 26 s
+  EXPECT_THAT(before(10, seconds(1), 0, "b"), ::testing::IsEmpty());
 }
 
 TEST_F(TurnOrderTest, WhatFailedTeachesNothingAboutTimesAndCostsItsOwnerWhatItTook) {

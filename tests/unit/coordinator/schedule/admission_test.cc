@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "common/content/prefix_keys.h"
 #include "coordinator/api/api_error.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
@@ -12,10 +13,21 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 class AdmissionTest : public SchedulePartsTest {
  protected:
+  // Four prompts of such a length have taken so long.
+  void learn(const Group& group, int64_t num_tokens, Duration took) {
+    for (int i = 0; i < 4; ++i) {
+      Request known;
+      known.model = group.description.model().name();
+      known.num_tokens = num_tokens;
+      turns_.started(group, known, clock_.now());
+      turns_.stopped(group, known, clock_.now() + took, /*whole=*/true);
+    }
+  }
   static PrefillBody body(const std::string& id, const std::string& model = "tiny") {
     PrefillBody out;
     out.model = model;
@@ -25,9 +37,9 @@ class AdmissionTest : public SchedulePartsTest {
   }
 
   SchedulerSettings settings_;
-  Forecast forecast_;
+  TurnOrder turns_;
   PrefillPace pace_;
-  Admission admission_{settings_, requests_, groups_, forecast_, pace_, clock_};
+  Admission admission_{settings_, requests_, groups_, turns_, pace_, clock_};
 };
 
 TEST_F(AdmissionTest, AnAdmittedPromptWaitsWithTheDefaultsOfTheService) {
@@ -78,8 +90,7 @@ TEST_F(AdmissionTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   auto late = body("late");
   late.options.set_deadline_ms(900);
   ASSERT_FALSE(admission_.admit(late));  // nothing is known yet
-  const auto known = queued("known", 2);
-  for (int i = 0; i < 4; ++i) forecast_.finished(group, *known, std::chrono::seconds(2));
+  learn(group, 2, std::chrono::seconds(2));
   late.request_id = "later";
   const auto refused = admission_.admit(late);
   ASSERT_TRUE(refused);
@@ -89,6 +100,44 @@ TEST_F(AdmissionTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   EXPECT_FALSE(requests_.table().find("later"));
   late.options.set_deadline_ms(1100);
   EXPECT_FALSE(admission_.admit(late));
+}
+
+// The default of the HTTP interface: the prompt may begin with cached pages.
+TEST_F(AdmissionTest, ADeadlineIsRefusedBehindTheMostThatAnyGroupMayHaveCached) {
+  Group& group = join(link_);
+  group.description.set_max_prompt_tokens(100'000);
+  for (int64_t n = 64; n <= 65'536; n *= 2) learn(group, n, std::chrono::milliseconds(n));
+  const auto refused_of = [&](const std::string& id, int64_t deadline_ms) {
+    auto asked = body(id);
+    asked.prompt_token_ids.assign(8192, 1);
+    asked.prefix_keys = prefix_keys(asked.prompt_token_ids);
+    asked.options.set_cache(protocol::CACHE_BOTH);
+    asked.options.set_deadline_ms(static_cast<uint64_t>(deadline_ms));
+    const auto refused = admission_.admit(std::move(asked));
+    const auto request = requests_.table().find(id);
+    if (request) requests_.fail(request, Refusal(Error(Errc::kCancelled, "")));
+    return refused ? refused->error.message : "";
+  };
+  EXPECT_EQ(refused_of("a", 1), "");  // what the group has cached is not known
+  protocol::CachedPrefixes said;
+  said.set_sequence(1);
+  said.add_origins()->set_num_tokens(8192);
+  ASSERT_FALSE(group.prefixes.missed(said));
+  EXPECT_THAT(
+      refused_of("b", 3'800),
+      MatchesRegex("deadline of 3.800 s: 8192 tokens, of which 511 are cached at most, take "
+                   "3.84. s or more here"));
+  EXPECT_EQ(refused_of("c", 3'900), "");
+  said.set_sequence(2);
+  const auto keys = prefix_keys(std::vector<int32_t>(8192, 1));
+  for (size_t i = 0; i < 8; ++i) {
+    said.add_added(stored_prefix_key(keys[i], 0, tenant_key("", "")));
+  }
+  ASSERT_FALSE(group.prefixes.missed(said));
+  EXPECT_THAT(refused_of("d", 1'700), HasSubstr("of which 4607 are cached at most, take 1.7"));
+  EXPECT_EQ(refused_of("e", 1'900), "");
+  settings_.routes_by_prefix = false;  // nobody knows
+  EXPECT_EQ(refused_of("f", 1), "");
 }
 
 TEST_F(AdmissionTest, AFullQueueSaysWhenToTryAgain) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 
 #include "tests/support/fake_clock.h"
 
@@ -68,6 +69,20 @@ TEST(RequestInbox, RequestsStartInArrivalOrder) {
   inbox.finish_running();
   EXPECT_EQ(start(inbox), "c");
   EXPECT_EQ(start(inbox), "none");
+}
+
+TEST(RequestInbox, OnlyTokensThatAreNotForeseenToBeCachedCount) {
+  RequestInbox inbox(Clock::steady());
+  auto of_ten = request("a");
+  auto& message = *of_ten.message.mutable_prefill_request();
+  message.set_prompt_token_ids(std::string(10 * sizeof(int32_t), '\0'));
+  message.set_foreseen_tokens(7);
+  inbox.take(of_ten);
+  EXPECT_FALSE(inbox.start_next(2));
+  EXPECT_TRUE(inbox.start_next(3));
+  message.set_foreseen_tokens(std::numeric_limits<uint64_t>::max());
+  inbox.take(of_ten);
+  EXPECT_TRUE(inbox.start_next(0));
 }
 
 TEST(RequestInbox, CancellingTheRunningRequestTouchesNoOther) {

@@ -154,6 +154,37 @@ TEST_P(GroupPrefixOnGridsTest, AStreamingPromptHasItsPrefixLayerByLayerToo) {
   expect_same(second, first);
 }
 
+// 124 of its 700 tokens are new.
+TEST_P(GroupPrefixOnGridsTest, BetweenTwoLayersOfAnotherPromptOnlyNewTokensCount) {
+  options_.max_preempting_tokens = 150;
+  auto foreseen = request("b", 700);
+  foreseen.mutable_prefill_request()->set_foreseen_tokens(576);
+  after_first_layer_of("long", [this, &foreseen] { link().push(foreseen); });
+  group().start();
+  EXPECT_EQ(group().description().max_preempting_tokens(), 150u);
+  const auto first = run(request("a", 700));
+  link().push(prefill_request("long", 900));
+  const auto second = expect_done();
+  EXPECT_EQ(second.request_id(), "b");
+  EXPECT_EQ(second.cached_tokens(), 576u);
+  EXPECT_EQ(expect_done().request_id(), "long");
+  expect_same(second, first);
+}
+
+TEST_P(GroupPrefixOnGridsTest, APromptWhosePrefixIsGoneDoesNotRunBetweenTwoLayers) {
+  options_.max_preempting_tokens = 150;
+  auto foreseen = request("b", 700);
+  foreseen.mutable_prefill_request()->set_foreseen_tokens(576);
+  after_first_layer_of("long", [this, &foreseen] { link().push(foreseen); });
+  group().start();
+  run(request("a", 330));  // 256 of them, of one that is 700 long
+  link().push(prefill_request("long", 900));
+  expect_failed("b", Errc::kExhausted, " of 700 tokens are cached here; between the layers");
+  EXPECT_EQ(expect_done().request_id(), "long");
+  link().push(request("b", 700));  // alone it may
+  EXPECT_EQ(expect_done().request_id(), "b");
+}
+
 INSTANTIATE_TEST_SUITE_P(Grids, GroupPrefixOnGridsTest,
                          ::testing::Values(GridShape{1, 1}, GridShape{2, 1}, GridShape{1, 2},
                                            GridShape{2, 2}),
