@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <future>
 
 #include "tests/unit/worker/ranks/rank_threads.h"
@@ -103,9 +104,8 @@ TEST(GroupWatch, AWatchOfItsOwnEndsTheRankThatIsStuckNow) {
   EXPECT_EQ(reason.get(), "stuck in layer 4 of 5: not done within 0.0 s");
 }
 
-// A rank that connects and never says a word, as a stopped process.
-TEST(GroupWatch, ASilentRankIsNamed) {
-  Reason reason;
+// A rank that connects and never says a word, as a stopped process, and rank 0, which is `waiting`.
+void run_beside_a_silent_rank(Reason& reason, const std::function<void(GroupWatch&)>& waiting) {
   test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
     if (world->rank() == 1) {
       WatchEndpoint endpoint;
@@ -120,12 +120,27 @@ TEST(GroupWatch, ASilentRankIsNamed) {
       return;
     }
     auto watch = start(*world, reason.setter());
-    watch->expect_step("layer 3 of 5", Duration::zero());
+    waiting(*watch);
     reason.wait();
     meet(*world);
   });
+}
+
+TEST(GroupWatch, ASilentRankIsNamed) {
+  Reason reason;
+  run_beside_a_silent_rank(
+      reason, [](GroupWatch& watch) { watch.expect_step("layer 3 of 5", Duration::zero()); });
   EXPECT_THAT(reason.get(), StartsWith("stuck in layer 3 of 5: not done within 0.0 s; "
                                        "rank 1 silent for "));
+}
+
+TEST(GroupWatch, AStepInWhichOthersMayTakeLongEndsWhereOneOfThemIsSilent) {
+  Reason reason;
+  run_beside_a_silent_rank(reason, [](GroupWatch& watch) {
+    watch.expect_step("prompts side by side", std::chrono::hours(1), /*silence=*/Duration::zero());
+  });
+  EXPECT_THAT(reason.get(),
+              StartsWith("rank 1, which this one waits for, does not answer; rank 1 silent for "));
 }
 
 }  // namespace
