@@ -233,7 +233,8 @@ class CommandTest(unittest.TestCase):
         patterns = json.loads(self.plan("plan.json"))
         done = subprocess.run([os.path.join(BIN_DIR, "millrace-batch"), "--model", self.model, "--device", "cpu", "--dtype", "float32", "--threads", "2",
                                "--crossover-tokens", "0", "--input", self.path("prompts.jsonl"), "--output", self.path("out"),
-                               "--head-plan", self.path("plan.json")], capture_output=True, text=True, timeout=300)
+                               # The last layer attends with all rows, as the others.
+                               "--head-plan", self.path("plan.json"), "--recall-by-head"], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(len(patterns["layers"]), LAYERS)
         chosen = [layer.get("heads", {}).get(str(head), patterns["default"]) for layer in patterns["layers"] for head in range(HEADS)]
