@@ -53,6 +53,7 @@
 #include "common/system/prefault.h"
 #include "common/system/shared_memory.h"
 #include "kvstore/pages/page.h"
+#include "kvstore/read_totals.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
@@ -143,6 +144,15 @@ struct TierUse {
   int64_t slot_bytes = 0;
 };
 
+// Pages that were remembered and gave way, by what for.
+struct CacheEvictions {
+  int64_t for_requests = 0;  // in the tiers, to the pages of a request
+  int64_t for_kept = 0;      // in the tiers, to kept ones that a request was to begin with
+  int64_t in_files = 0;      // kept ones, to others that were to be kept
+
+  int64_t total() const { return for_requests + for_kept + in_files; }
+};
+
 struct KvStoreStats {
   PerTier<TierUse> tiers;
   int64_t pages_available = 0;    // that a request which begins now may have
@@ -150,8 +160,14 @@ struct KvStoreStats {
   int64_t idle_cached_pages = 0;  // of these, held by none
   // Since start, pages that were remembered and gave way, in the tiers or among the kept ones; and columns that did not
   // match their checksum.
-  int64_t cache_evictions = 0;
+  CacheEvictions cache_evictions;
   int64_t cache_corruptions = 0;
+  // Since start, pages on slow tiers that gave their key to ones that a request computed again, since that was faster.
+  int64_t cache_replacements = 0;
+  double eviction_clock = 0;  // what gave way was worth at most (advance_eviction_clock)
+  // Since start: pages on disk, read to be checked before requests began with them, and kept ones.
+  ReadTotals disk_checks;
+  ReadTotals kept_reads;
   int64_t kept_pages = 0;      // on disk for the next process, whether they are in the tiers or not
   int64_t kept_bytes = 0;      // that these take
   int64_t pages_kept = 0;      // written there since start
@@ -241,9 +257,17 @@ class KvStore {
                                  Duration lease) = 0;
   // Keeps pages of a sealed request under these keys when it is gone; where one is known already,
   // the page that has it stays, unless nobody holds it and more of it is on disk. Returns how many pages of the prompt
-  // are new. kNotFound: the request is gone, or a page is not its. kInvalidArgument: it has dropped pages.
-  virtual Result<int64_t> remember(const std::string& request_id,
-                                   std::span<const CachedPage> pages) = 0;
+  // are new. `cost`: what the prompt takes to compute, by the page of all layers and heads, 1 for one with
+  // nothing before it; what all its remembered pages are worth follows from it (kvstore/rules/retention.h).
+  // kNotFound: the request is gone, or a page is not its. kInvalidArgument: it has dropped pages.
+  virtual Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
+                                   double cost) = 0;
+  Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages) {
+    return remember(request_id, pages, /*cost=*/1);
+  }
+  // What is used from here on is worth more than what gave way before (KvStoreStats::eviction_clock). Stores that are to
+  // give up the same pages are told the same, between the same two requests. The clock never goes back.
+  virtual void advance_eviction_clock(double clock) = 0;
   // Which of these pages this rank remembers, or has kept.
   virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
   // Where they lie, kept ones while their files answer, and how fast they came of late from where reading takes time.

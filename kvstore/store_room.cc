@@ -30,7 +30,7 @@ Result<void> StoreRoom::reserve_for(int64_t num_pages, int64_t sequence) {
   const auto held_off = hold_off_saving(num_pages);
   {
     const std::lock_guard lock(mutex_);
-    if (!make(num_pages, sequence, gone)) return none_for(kNoRequest, num_pages);
+    if (!make(num_pages, sequence, For::kKept, gone)) return none_for(kNoRequest, num_pages);
   }
   gone.clear();
   MR_RETURN_IF_ERROR(grow_disk(kNoRequest, num_pages));
@@ -38,15 +38,16 @@ Result<void> StoreRoom::reserve_for(int64_t num_pages, int64_t sequence) {
   return reserve(kNoRequest, num_pages);
 }
 
-bool StoreRoom::make(int64_t num_pages, int64_t before, Columns& gone) {
+bool StoreRoom::make(int64_t num_pages, int64_t before, For whom, Columns& gone) {
   if (num_pages > available()) return false;
   while (num_pages > residency_.available()) {
-    PageColumn* const column = cache_.first_to_go();
+    PageColumn* const column = cache_.first_to_go(before);
     // What is left is being read, or of use to the one who asks.
-    if (column == nullptr || column->last_used >= before) return false;
+    if (column == nullptr) return false;
     residency_.count_cached(*column, -1);
-    gone.push_back(cache_.remove(*column));
-    num_evictions_ += column->num_entries();
+    gone.push_back(cache_.give_way(*column));
+    auto& evictions = whom == For::kRequest ? evictions_.for_requests : evictions_.for_kept;
+    evictions += column->num_entries();
     residency_.free(*column);
   }
   return true;

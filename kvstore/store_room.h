@@ -12,6 +12,7 @@
 
 #include "common/result.h"
 #include "kvstore/kept/column_keeper.h"
+#include "kvstore/kv_store.h"
 #include "kvstore/pages/page_column.h"
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"
@@ -48,13 +49,14 @@ class StoreRoom {
   // With the store's lock held:
   // Idle columns that were used before the `before`-th request go until so many pages are available; they are
   // let go by the caller without the lock. False where it does not do; nothing is touched where all of them would not.
-  bool make(int64_t num_pages, int64_t before, Columns& gone);
+  enum class For : uint8_t { kRequest, kKept };
+  bool make(int64_t num_pages, int64_t before, For whom, Columns& gone);
   // kExhausted where the disk grew by less than it takes.
   Result<void> reserve(const std::string& request_id, int64_t num_pages);
   Error none_for(const std::string& request_id, int64_t num_pages) const;
   int64_t available() const { return residency_.available() + idle_pages(); }
   int64_t idle_pages() const { return cache_.num_idle() * num_rows_; }
-  int64_t num_evictions() const { return num_evictions_; }  // pages of columns that gave way
+  const CacheEvictions& evictions() const { return evictions_; }  // in the tiers
 
  private:
   PageIo& io_;
@@ -63,8 +65,8 @@ class StoreRoom {
   std::mutex& mutex_;
   ColumnKeeper& keeper_;
   const int64_t num_rows_;
-  std::mutex growing_;         // taken before mutex_
-  int64_t num_evictions_ = 0;  // guarded by mutex_
+  std::mutex growing_;        // taken before mutex_
+  CacheEvictions evictions_;  // guarded by mutex_
 };
 
 }  // namespace millrace::kvstore

@@ -61,7 +61,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
     MR_RETURN_IF_ERROR(requests_.check_new(request_id));
     sequence = next_sequence_++;
     MR_ASSIGN_OR_RETURN(columns, take_prefix(request_id, prefix, sequence));
-    if (!room_.make(num_pages, sequence + 1, gone)) {
+    if (!room_.make(num_pages, sequence + 1, StoreRoom::For::kRequest, gone)) {
       for (const auto& column : columns) let_go(*column);
       return room_.none_for(request_id, num_pages);
     }
@@ -283,7 +283,7 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
 }
 
 Result<int64_t> TieredKvStore::remember(const std::string& request_id,
-                                        std::span<const CachedPage> pages) {
+                                        std::span<const CachedPage> pages, double cost) {
   Columns gone;
   std::lock_guard lock(mutex_);
   MR_ASSIGN_OR_RETURN(const auto found, requests_.find_sealed(request_id));
@@ -302,14 +302,25 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
     if (!column.content_key) forget_slower(cached.key, column, gone);
     if (PageColumn* const known = cache_.find(cached.key); known != nullptr) {
       cache_.touch(*known, table.sequence());
+      cache_.raise_cost(*known, cost);
     } else if (!column.content_key) {
       cache_.insert(cached.key, column);
+      cache_.touch(column, table.sequence());
       residency_.count_cached(column, 1);
       keeper_.remembered(cached.key);
       ++num_new;
     }
   }
+  // Those that it began with too: none is worth less than what follows it.
+  for (const auto& column : table.columns()) {
+    if (column->content_key) cache_.raise_cost(*column, cost);
+  }
   return num_new;
+}
+
+void TieredKvStore::advance_eviction_clock(double clock) {
+  const std::lock_guard lock(mutex_);
+  cache_.advance_clock(clock);
 }
 
 std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> keys) const {
@@ -325,6 +336,7 @@ void TieredKvStore::forget_slower(const PageContentKey& key, PageColumn& again, 
   if (known == nullptr || known->num_requests > 0) return;
   if (num_on_disk(*known) <= num_on_disk(again)) return;
   residency_.count_cached(*known, -1);
+  cache_replacements_ += known->num_entries();
   gone.push_back(cache_.remove(*known));
   residency_.free(*known);
 }
@@ -433,7 +445,12 @@ KvStoreStats TieredKvStore::stats() const {
   stats.cached_pages = cache_.num_columns() * rows();
   stats.idle_cached_pages = room_.idle_pages();
   const auto kept = keeper_.stats();
-  stats.cache_evictions = room_.num_evictions() + kept.evictions * rows();
+  stats.cache_evictions = room_.evictions();
+  stats.cache_evictions.in_files = kept.evictions * rows();
+  stats.cache_replacements = cache_replacements_;
+  stats.eviction_clock = cache_.most_given_up();
+  stats.disk_checks = disk_meter_.totals();
+  stats.kept_reads = kept_meter_.totals();
   stats.cache_corruptions = cache_check_.num_damaged() + kept.damaged;
   stats.kept_pages = kept.columns * rows();
   stats.kept_bytes = kept.columns * kept.slot_bytes;

@@ -52,8 +52,10 @@ class TieredKvStore final : public KvStore {
                           std::span<const int64_t> pages) override;
   Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                          Duration lease) override;
-  Result<int64_t> remember(const std::string& request_id,
-                           std::span<const CachedPage> pages) override;
+  using KvStore::remember;
+  Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
+                           double cost) override;
+  void advance_eviction_clock(double clock) override;
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
   std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const override;
   ReadRates read_rates() const override;
@@ -160,6 +162,7 @@ class TieredKvStore final : public KvStore {
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;
   int64_t pages_dropped_ = 0;
+  int64_t cache_replacements_ = 0;
 };
 
 }  // namespace millrace::kvstore

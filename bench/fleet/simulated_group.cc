@@ -124,8 +124,11 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
   done.mutable_manifest()->set_lease_id(lease);
   done.mutable_manifest()->set_lease_ms(request.options().lease_ms());
   const double now_s = events_.now_s();
+  // In microseconds a token: more than 1.
+  const double cost = 1e6 * times_.seconds_of(num_tokens) / static_cast<double>(num_tokens);
   return Run{.done = std::move(envelope),
              .keys = std::move(keys),
+             .cost = cost,
              .began_s = now_s,
              .ends_s = now_s + took_s};
 }
@@ -154,7 +157,7 @@ void SimulatedGroup::finish(const Run& run) {
     protocol::Envelope envelope;
     auto& change = *envelope.mutable_cached_prefixes();
     change.set_sequence(++cache_sequence_);
-    const auto added = cache_.add(run.keys);
+    const auto added = cache_.add(run.keys, run.cost);
     const auto gone = cache_.shrink(options_.pool_tokens / kPrefixKeyTokens);
     change.mutable_added()->Add(added.begin(), added.end());
     change.add_origins()->set_num_tokens(1);

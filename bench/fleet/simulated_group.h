@@ -50,6 +50,7 @@ class SimulatedGroup final : public coordinator::GroupLink {
   struct Run {
     protocol::Envelope done;
     std::vector<uint64_t> keys;  // of its beginnings, as they are cached
+    double cost = 1;             // of each of them
     double began_s = 0;
     double ends_s = 0;
     double set_aside_s = 0;

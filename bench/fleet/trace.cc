@@ -29,14 +29,6 @@ struct Quantile {
 constexpr std::array<Quantile, 6> kLengths = {
     {{0, 1024}, {0.18, 8192}, {0.47, 65536}, {0.5, 67000}, {0.965, 262144}, {1, 1048576}}};
 
-int64_t length_at(double share) {
-  size_t i = 1;
-  while (i + 1 < kLengths.size() && kLengths[i].share < share) ++i;
-  const auto& [low, from] = kLengths[i - 1];
-  const auto& [high, to] = kLengths[i];
-  return std::llround(from * std::pow(to / from, (share - low) / (high - low)));
-}
-
 const json::value* find_number(const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   return value != nullptr && value->is_number() ? value : nullptr;
@@ -112,6 +104,14 @@ Result<Arrival> parse_arrival(const std::string& line) {
 }
 
 }  // namespace
+
+int64_t length_at(double share) {
+  size_t i = 1;
+  while (i + 1 < kLengths.size() && kLengths[i].share < share) ++i;
+  const auto& [low, from] = kLengths[i - 1];
+  const auto& [high, to] = kLengths[i];
+  return std::llround(from * std::pow(to / from, (share - low) / (high - low)));
+}
 
 Result<Trace> read_trace(const std::string& path) {
   std::ifstream file(path);

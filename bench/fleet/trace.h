@@ -42,6 +42,9 @@ struct TraceShape {
 // logarithm of the length is uniform.
 Trace draw_trace(const TraceShape& shape);
 
+// Which of these lengths so large a share of prompts does not reach.
+int64_t length_at(double share);
+
 // Share of the tokens that an earlier prompt had begun with, in steps of 512 tokens: what a cache would
 // find that knew everything and was never full.
 double share_seen_before(const Trace& trace);

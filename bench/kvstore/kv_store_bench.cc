@@ -8,6 +8,7 @@
 
 #include "common/checksum.h"
 #include "kvstore/kv_store.h"
+#include "kvstore/pages/prefix_cache.h"
 
 namespace millrace::kvstore {
 namespace {
@@ -210,6 +211,7 @@ void checksum_pages(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * Fixture::bytes());
 }
 
+BENCHMARK(give_way)->Arg(4096)->Arg(32768)->Arg(262144)->Arg(524288)->Unit(benchmark::kMillisecond);
 BENCHMARK(copy_memory)->Unit(benchmark::kMillisecond);
 BENCHMARK(checksum_pages)->Unit(benchmark::kMillisecond);
 BENCHMARK(begin_and_abort)->Unit(benchmark::kMillisecond);
@@ -219,6 +221,58 @@ BENCHMARK_CAPTURE(write_pages, device_and_host, true, true, false)->Unit(benchma
 BENCHMARK_CAPTURE(write_pages, disk, false, false, true)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(pin_pages, device, true, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(pin_pages, disk, false, true)->Unit(benchmark::kMillisecond);
+
+// A full prefix cache of so many columns; prompts of 1,024 (65,536 tokens) come, and as many columns give way. Per column:
+// one comes, one goes.
+class FullCache {
+ public:
+  static constexpr int64_t kPromptColumns = 1024;
+
+  explicit FullCache(int64_t num_columns) {
+    while (cache_.num_columns() < num_columns) add();
+  }
+  void replace() {
+    add();
+    for (int64_t i = 0; i < kPromptColumns; ++i) {
+      cache_.give_way(*cache_.first_to_go(sequence_));
+    }
+    cache_.advance_clock(cache_.most_given_up());
+  }
+
+ private:
+  void add() {
+    ++sequence_;
+    std::vector<std::shared_ptr<PageColumn>> columns;
+    for (int64_t page = 0; page < kPromptColumns; ++page) {
+      columns.push_back(
+          std::make_shared<PageColumn>("", one_row(), page, kPromptColumns, sequence_));
+      columns.back()->num_requests = 1;
+      PageContentKey key{};
+      std::memcpy(key.data(), &sequence_, sizeof sequence_);
+      std::memcpy(key.data() + sizeof sequence_, &page, sizeof page);
+      cache_.insert(key, *columns.back());
+      cache_.touch(*columns.back(), sequence_);
+    }
+    for (const auto& column : columns) {
+      cache_.raise_cost(*column, 1 + static_cast<double>(sequence_ * 7 % 5));
+      cache_.let_go(*column);
+    }
+  }
+  static KvGeometry one_row() {
+    auto one = geometry();
+    one.num_layers = 1;
+    return one;
+  }
+
+  PrefixCache cache_;
+  int64_t sequence_ = 0;
+};
+
+void give_way(benchmark::State& state) {
+  FullCache cache(state.range(0));
+  for (auto _ : state) cache.replace();
+  state.SetItemsProcessed(state.iterations() * FullCache::kPromptColumns);
+}
 
 }  // namespace
 }  // namespace millrace::kvstore

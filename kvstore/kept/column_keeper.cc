@@ -96,8 +96,8 @@ int64_t ColumnKeeper::save_all(Duration patience) {
     std::ranges::stable_sort(to_save_, [this](const auto& a, const auto& b) {
       const PageColumn& first = *cache_.find(a);
       const PageColumn& second = *cache_.find(b);
-      return std::tuple(-first.last_used, first.page()) <
-             std::tuple(-second.last_used, second.page());
+      return std::tuple(-first.retention.last_used(), first.page()) <
+             std::tuple(-second.retention.last_used(), second.page());
     });
   }
   while (clock_.now() < until && save_next(clock_, until)) continue;
@@ -122,7 +122,7 @@ void ColumnKeeper::save(const PageContentKey& key) {
   {
     const std::lock_guard lock(mutex_);
     residency_.unpin_for_reader(entries);
-    if (copy.ok()) copy->sequence = column->last_used;
+    if (copy.ok()) copy->sequence = column->retention.last_used();
   }
   if (!copy.ok()) return tell_of_unsaved(copy.error());
   writer_->save(*std::move(copy));
@@ -265,7 +265,7 @@ Result<void> ColumnKeeper::place(const ColumnReading::Column& kept, int64_t sequ
                                static_cast<size_t>(page_bytes)});
   }
   if (placed.ok()) {
-    adopt(kept.key, *column, slots);
+    adopt(kept.key, *column, slots, sequence);
     return placed;
   }
   const std::lock_guard lock(mutex_);
@@ -288,7 +288,7 @@ Result<void> ColumnKeeper::take_table(PageColumn& column, const ColumnReading::C
 
 // Idle from here on. Another thread may have brought the same one.
 void ColumnKeeper::adopt(const PageContentKey& key, PageColumn& column,
-                         std::span<const PageSlots> slots) {
+                         std::span<const PageSlots> slots, int64_t sequence) {
   const std::lock_guard lock(mutex_);
   if (cache_.find(key) != nullptr) {
     for (const auto& taken : slots) residency_.give_back(taken);
@@ -303,6 +303,8 @@ void ColumnKeeper::adopt(const PageContentKey& key, PageColumn& column,
   column.sealed = true;
   column.num_requests = 1;
   cache_.insert(key, column);
+  // What nobody has asked for in this process is the first to go.
+  if (sequence >= 0) cache_.touch(column, sequence);
   residency_.count_cached(column, 1);
   cache_.let_go(column);
 }

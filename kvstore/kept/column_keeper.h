@@ -94,7 +94,9 @@ class ColumnKeeper {
   Result<void> restore(ColumnReading& reading, int64_t sequence);
   Result<void> place(const ColumnReading::Column& kept, int64_t sequence);
   Result<void> take_table(PageColumn& column, const ColumnReading::Column& kept) const;
-  void adopt(const PageContentKey& key, PageColumn& column, std::span<const PageSlots> slots);
+  // `sequence`: of the request that it is brought for; below 0: of one of an earlier process.
+  void adopt(const PageContentKey& key, PageColumn& column, std::span<const PageSlots> slots,
+             int64_t sequence);
   void tell_of(const Error& failure);
   int64_t num_rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
 

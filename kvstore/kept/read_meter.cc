@@ -30,6 +30,8 @@ void ReadMeter::end(int64_t bytes) {
   if (--num_reading_ > 0) return;
   const TimePoint now = clock_.now();
   const double took_s = seconds(now - began_);
+  totals_.bytes += bytes_;
+  totals_.seconds += took_s;
   if (took_s <= 0) return;
   const double before = believed(began_);
   const double latest = static_cast<double>(bytes_) / took_s;
@@ -41,6 +43,11 @@ void ReadMeter::end(int64_t bytes) {
 double ReadMeter::bytes_per_s() const {
   const std::lock_guard lock(mutex_);
   return believed(clock_.now());
+}
+
+ReadTotals ReadMeter::totals() const {
+  const std::lock_guard lock(mutex_);
+  return totals_;
 }
 
 double ReadMeter::believed(TimePoint when) const {

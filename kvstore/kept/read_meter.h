@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "common/clock.h"
+#include "kvstore/read_totals.h"
 
 namespace millrace::kvstore {
 
@@ -29,6 +30,8 @@ class ReadMeter {
   void end(int64_t bytes);
   // Above 0.
   double bytes_per_s() const;
+  // Since the beginning, over the time in which there was any read.
+  ReadTotals totals() const;
 
  private:
   double believed(TimePoint when) const;
@@ -40,6 +43,7 @@ class ReadMeter {
   int64_t bytes_ = 0;  // since then
   double bytes_per_s_ = kUnmeasuredBytesPerS;
   TimePoint measured_at_;
+  ReadTotals totals_;
 };
 
 }  // namespace millrace::kvstore

@@ -13,7 +13,7 @@ Tier PageSlots::best() const {
 
 PageColumn::PageColumn(std::string request_id, const KvGeometry& geometry, int64_t page,
                        int64_t num_prompt_pages, int64_t sequence)
-    : last_used(sequence),
+    : retention(sequence),
       request_id_(std::move(request_id)),
       geometry_(geometry),
       page_(page),

@@ -15,6 +15,7 @@
 #include "common/content/page_keys.h"
 #include "kvstore/pages/page.h"
 #include "kvstore/rules/placement.h"
+#include "kvstore/rules/retention.h"
 #include "kvstore/tiers/slot_pool.h"
 
 namespace millrace::kvstore {
@@ -77,7 +78,7 @@ class PageColumn : public std::enable_shared_from_this<PageColumn> {
   int32_t num_requests = 0;                   // that hold it
   int32_t num_pins = 0;                       // of all its entries
   std::optional<PageContentKey> content_key;  // in the prefix cache, under this
-  int64_t last_used = 0;                      // sequence of the request that used it last
+  Retention retention;                        // changed by the prefix cache alone
   bool sealed = false;
   bool dead = false;  // nobody holds it; what is pinned or being written goes when that ends
 

@@ -9,8 +9,9 @@
 namespace millrace::kvstore {
 
 bool PrefixCache::GoesFirst::operator()(const PageColumn* a, const PageColumn* b) const {
-  if (a->last_used != b->last_used) return a->last_used < b->last_used;
-  if (a->page() != b->page()) return a->page() > b->page();
+  const auto first = a->retention.order(a->page());
+  const auto second = b->retention.order(b->page());
+  if (first != second) return first < second;
   return std::less<>()(a, b);
 }
 
@@ -25,11 +26,12 @@ void PrefixCache::insert(const PageContentKey& key, PageColumn& column) {
   const bool is_new = columns_.emplace(key, column.shared_from_this()).second;
   MR_CHECK(is_new, "page {} is cached twice", column.page());
   column.content_key = key;
+  column.retention.bring_forward(clock_);
 }
 
 void PrefixCache::take(PageColumn& column, int64_t sequence) {
   idle_.erase(&column);
-  column.last_used = std::max(column.last_used, sequence);
+  column.retention.use(sequence, clock_);
   ++column.num_requests;
 }
 
@@ -41,9 +43,19 @@ bool PrefixCache::let_go(PageColumn& column) {
   return false;
 }
 
+template <typename Change>
+void PrefixCache::revalue(PageColumn& column, const Change& change) {
+  const bool is_idle = idle_.erase(&column) > 0;
+  change(column.retention);
+  if (is_idle) idle_.insert(&column);
+}
+
 void PrefixCache::touch(PageColumn& column, int64_t sequence) {
-  take(column, sequence);
-  let_go(column);
+  revalue(column, [&](Retention& retention) { retention.use(sequence, clock_); });
+}
+
+void PrefixCache::raise_cost(PageColumn& column, double cost) {
+  revalue(column, [&](Retention& retention) { retention.raise_cost(cost, clock_); });
 }
 
 std::shared_ptr<PageColumn> PrefixCache::remove(PageColumn& column) {
@@ -54,10 +66,21 @@ std::shared_ptr<PageColumn> PrefixCache::remove(PageColumn& column) {
   return removed;
 }
 
-PageColumn* PrefixCache::first_to_go() const {
-  const auto first =
-      std::ranges::find_if(idle_, [](auto* column) { return column->num_pins == 0; });
+std::shared_ptr<PageColumn> PrefixCache::give_way(PageColumn& column) {
+  most_given_up_ = std::max(most_given_up_, column.retention.worth());
+  return remove(column);
+}
+
+// Few are passed over: pinned ones are being read, and those that a coming request uses are worth more than most.
+PageColumn* PrefixCache::first_to_go(int64_t before) const {
+  const auto first = std::ranges::find_if(idle_, [before](auto* column) {
+    return column->num_pins == 0 && column->retention.last_used() < before;
+  });
   return first == idle_.end() ? nullptr : *first;
+}
+
+void PrefixCache::advance_clock(double clock) {
+  clock_ = std::max(clock_, clock);
 }
 
 }  // namespace millrace::kvstore

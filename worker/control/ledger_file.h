@@ -6,7 +6,7 @@
 // page's key (32), and the origins as a serialised CachedPrefixes. A file that ends in the middle of a record, or has one
 // that is damaged, counts up to there.
 //
-// Threads: the engine's.
+// Threads: one at a time; a disk may hang in any call (ledger_writer.h).
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace millrace::worker {
 protocol::CachedPrefixes PrefixLedger::keep_in(LedgerFile file, const FindPages& find) {
   protocol::CachedPrefixes change;
   auto kept = file.read();
-  file_ = std::move(file);
+  writer_.emplace(std::move(file));
   if (!kept.ok()) {
     give_up(kept.error());
     return change;
@@ -29,12 +29,13 @@ protocol::CachedPrefixes PrefixLedger::keep_in(LedgerFile file, const FindPages&
   *change.mutable_origins() = kept->origins.origins();
   auto whole = all();
   whole.origins = std::move(kept->origins);
-  if (const auto replaced = file_->replace(whole); !replaced.ok()) give_up(replaced.error());
+  writer_->replace(std::move(whole));
   return change;
 }
 
 void PrefixLedger::keep(const protocol::CachedPrefixes& added) {
-  if (!file_ || added.added().empty()) return;
+  if (!writer_ || added.added().empty()) return;
+  if (const auto failure = writer_->take_failure()) return give_up(*failure);
   LedgerRecord record;
   for (const uint64_t key : added.added()) {
     const auto known = deepest_.find(key);
@@ -42,8 +43,13 @@ void PrefixLedger::keep(const protocol::CachedPrefixes& added) {
   }
   *record.origins.mutable_origins() = added.origins();
   // Without the origins of all: a coordinator learns them again from the prompts that come.
-  const auto kept = file_->is_long() ? file_->replace(all()) : file_->append(record);
-  if (!kept.ok()) give_up(kept.error());
+  const bool is_taken = is_behind_ || writer_->is_long() ? writer_->replace(all())
+                                                         : writer_->append(std::move(record));
+  if (!is_taken && !is_behind_) {
+    spdlog::warn("{} records of kept prefixes wait for the disk: those that come are left out",
+                 LedgerWriter::kMostWaiting);
+  }
+  is_behind_ = !is_taken;
 }
 
 LedgerRecord PrefixLedger::all() const {
@@ -55,7 +61,7 @@ LedgerRecord PrefixLedger::all() const {
 void PrefixLedger::give_up(const Error& failure) {
   spdlog::warn("which prefixes are kept is not told at the next start, only found: {}",
                failure.to_string());
-  file_.reset();
+  writer_.reset();
 }
 
 protocol::CachedPrefixes PrefixLedger::add(const RememberedPrompt& prompt) {

@@ -16,6 +16,7 @@
 #include "common/content/page_keys.h"
 #include "protocol/control_messages.pb.h"
 #include "worker/control/ledger_file.h"
+#include "worker/control/ledger_writer.h"
 
 namespace millrace::worker {
 
@@ -38,7 +39,7 @@ class PrefixLedger {
 
   // From here on what is added is in `file` too. Returns what it has of an earlier life, as far as its pages are found.
   protocol::CachedPrefixes keep_in(LedgerFile file, const FindPages& find);
-  // What add() returned, with its origins, for the group's next start. Nothing without a file.
+  // What add() returned, with its origins, for the group's next start. Never waits for the disk. Nothing without a file.
   void keep(const protocol::CachedPrefixes& added);
   // What is new.
   protocol::CachedPrefixes add(const RememberedPrompt& prompt);
@@ -51,7 +52,8 @@ class PrefixLedger {
   void give_up(const Error& failure);
 
   std::unordered_map<uint64_t, PageContentKey> deepest_;  // page of this rank, by stored key
-  std::optional<LedgerFile> file_;
+  std::optional<LedgerWriter> writer_;
+  bool is_behind_ = false;  // the file lacks what the writer could not take
   int64_t num_given_up_ = 0;
 };
 

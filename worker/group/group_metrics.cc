@@ -1,6 +1,7 @@
 #include "worker/group/group_metrics.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -73,6 +74,47 @@ void add_moves(Samples& samples, const std::vector<RankStats>& ranks) {
               sum(ranks, [](const auto& r) { return r.store.read_ahead_hits; }));
 }
 
+void add_load(Samples& samples, const std::vector<RankStats>& ranks, const std::string& from,
+              const std::function<kvstore::ReadTotals(const RankStats&)>& totals) {
+  const std::map<std::string, std::string> labels = {{"from", from}};
+  samples.add(true, "millrace_prefix_cache_load_bytes_total",
+              "Bytes of cached pages read for prompts, by where from",
+              sum(ranks, [&](const auto& r) { return totals(r).bytes; }), labels);
+  samples.add(
+      true, "millrace_prefix_cache_load_seconds_total",
+      "Seconds that this took: of threads that bring pages to the engine, of time for reads "
+      "ahead of that",
+      sum(ranks, [&](const auto& r) { return totals(r).seconds; }), labels);
+}
+
+void add_loads(Samples& samples, const std::vector<RankStats>& ranks) {
+  for (const Tier tier : kTiers) {
+    samples.add(true, "millrace_prefix_cache_hit_pages_total",
+                "Cached pages that prompts began with, by where they lay",
+                sum(ranks,
+                    [tier](const auto& r) {
+                      const int64_t page_bytes = r.store.tiers[tier].slot_bytes;
+                      return page_bytes == 0 ? 0 : r.prefix_loads[tier].bytes / page_bytes;
+                    }),
+                {{"tier", std::string(tier_name(tier))}});
+    add_load(samples, ranks, std::string(tier_name(tier)),
+             [tier](const RankStats& r) { return r.prefix_loads[tier]; });
+  }
+  add_load(samples, ranks, "disk-check", [](const RankStats& r) { return r.store.disk_checks; });
+  add_load(samples, ranks, "kept", [](const RankStats& r) { return r.store.kept_reads; });
+}
+
+void add_evictions(Samples& samples, const std::vector<RankStats>& ranks) {
+  const auto add = [&](const char* reason, const auto& read) {
+    samples.add(true, "millrace_prefix_cache_evictions_total",
+                "Cached pages that gave way, by what for", sum(ranks, read), {{"reason", reason}});
+  };
+  add("prompt", [](const auto& r) { return r.store.cache_evictions.for_requests; });
+  add("kept", [](const auto& r) { return r.store.cache_evictions.for_kept; });
+  add("files", [](const auto& r) { return r.store.cache_evictions.in_files; });
+  add("replaced", [](const auto& r) { return r.store.cache_replacements; });
+}
+
 void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
   samples.add(true, "millrace_prefix_cache_queried_tokens_total",
               "Prompt tokens of requests that read the prefix cache",
@@ -98,9 +140,8 @@ void add_cache(Samples& samples, const std::vector<RankStats>& ranks) {
               sum(ranks, [](const auto& r) {
                 return r.store.idle_cached_pages * r.store.tiers[Tier::kHost].slot_bytes;
               }));
-  samples.add(true, "millrace_prefix_cache_evictions_total",
-              "Cached pages that gave way to a prompt",
-              sum(ranks, [](const auto& r) { return r.store.cache_evictions; }));
+  add_evictions(samples, ranks);
+  add_loads(samples, ranks);
   samples.add(true, "millrace_prefix_cache_corruptions_total",
               "Cached pages forgotten because one did not match its checksum",
               sum(ranks, [](const auto& r) { return r.store.cache_corruptions; }));
@@ -169,6 +210,12 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
   add_collectives(samples, ranks, "tp", &RankStats::tp);
   add_collectives(samples, ranks, "cp", &RankStats::cp);
   return samples.take();
+}
+
+double eviction_clock(const std::vector<RankStats>& ranks) {
+  double latest = 0;
+  for (const auto& rank : ranks) latest = std::max(latest, rank.store.eviction_clock);
+  return latest;
 }
 
 int64_t free_prompt_tokens(const std::vector<RankStats>& ranks) {

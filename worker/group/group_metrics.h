@@ -16,6 +16,8 @@ namespace millrace::worker {
 struct RankStats {
   kvstore::KvStoreStats store;
   int64_t free_prompt_tokens = 0;  // the longest prompt that its store has room for
+  PerTier<kvstore::ReadTotals>
+      prefix_loads;  // cached pages as prompts took them, by where they lay
   comm::TransportStats transport;
   comm::CommStats tp;
   comm::CommStats cp;
@@ -34,6 +36,9 @@ Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const Ran
 
 // The longest prompt that all of them have room for.
 int64_t free_prompt_tokens(const std::vector<RankStats>& ranks);
+
+// From where the uses of cached pages count on all ranks from now on (KvStore::advance_eviction_clock).
+double eviction_clock(const std::vector<RankStats>& ranks);
 
 // Sums over the ranks, as metrics.
 std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,

@@ -175,7 +175,7 @@ Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSo
 
 Result<void> GroupService::post_metrics() {
   const auto store = r_.store.stats();
-  const int64_t num_given_up = store.cache_evictions + store.cache_corruptions;
+  const int64_t num_given_up = store.cache_evictions.total() + store.cache_corruptions;
   const auto find = [this](std::span<const PageContentKey> pages) {
     return r_.store.find_cached(pages);
   };
@@ -188,9 +188,19 @@ Result<void> GroupService::post_metrics() {
     gone_of_lane = lane_runs_->sweep(num_given_up, find);
     counts += lane_runs_->counts();
   }
+  PerTier<kvstore::ReadTotals> loads;
+  for (const auto& reader : readers_) {
+    if (reader == nullptr) continue;
+    const auto of_reader = reader->loads();
+    for (const Tier tier : kTiers) {
+      loads[tier].bytes += of_reader[tier].bytes;
+      loads[tier].seconds += of_reader[tier].seconds;
+    }
+  }
   const auto& groups = r_.runtime.engine().groups();
   const RankStats own{.store = store,
                       .free_prompt_tokens = r_.runtime.storable_tokens(store.pages_available),
+                      .prefix_loads = loads,
                       .transport = r_.server.stats(),
                       .tp = comm::sum_of(groups.tp->stats()),
                       .cp = comm::sum_of(groups.cp->stats()),
@@ -202,6 +212,7 @@ Result<void> GroupService::post_metrics() {
                       .num_gone_prefixes = gone_of_lane.gone_size()};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(sync_.world(), own, Deadline::after(sync_.timeouts().command)));
+  r_.store.advance_eviction_clock(eviction_clock(ranks));
   reporter_.metrics(ranks);
   MR_RETURN_IF_ERROR(gather_gone_prefixes(ranks, gone_of_lane));
   return gather_gone_pages(ranks, gone);

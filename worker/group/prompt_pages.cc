@@ -70,13 +70,13 @@ std::vector<int64_t> PromptPages::numbers() const {
   return numbers;
 }
 
-Result<void> PromptPages::remember(std::span<const PageContentKey> keys) {
+Result<void> PromptPages::remember(std::span<const PageContentKey> keys, double cost) {
   std::vector<kvstore::CachedPage> named;
   for (const int64_t page : pages_) {
     if (page >= std::ssize(keys)) break;
     named.push_back({.page = page, .key = keys[static_cast<size_t>(page)]});
   }
-  const auto known = store_.remember(request_id_, named);
+  const auto known = store_.remember(request_id_, named, cost);
   return known.ok() ? Result<void>() : known.error();
 }
 

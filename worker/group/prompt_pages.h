@@ -46,8 +46,8 @@ class PromptPages {
   // Of the prompt, that are on this rank: ascending.
   std::vector<int64_t> numbers() const;
   // Of sealed ones: those of the first `keys.size()` pages of the prompt that this rank computed, for
-  // later prompts.
-  Result<void> remember(std::span<const PageContentKey> keys);
+  // later prompts; `cost` as of KvStore::remember.
+  Result<void> remember(std::span<const PageContentKey> keys, double cost);
 
  private:
   kvstore::KvStore& store_;

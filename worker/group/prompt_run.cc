@@ -12,6 +12,7 @@
 #include "plan/prefix_pure.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/rank_values.h"
+#include "worker/store/column_cost.h"
 #include "worker/store/manifest.h"
 
 namespace millrace::worker {
@@ -167,7 +168,7 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   if (budget_) MR_RETURN_IF_ERROR(drop_pages(finished));
   MR_RETURN_IF_ERROR(seal(finished));
   if (pages_) pages_->keep();
-  remember(token_ids);
+  remember(token_ids, finished.prefill.density);
   counts_ = {.cache_queried_tokens = reads_cache(prompt_) ? num_tokens_ : 0,
              .cache_hit_tokens = finished.cached_tokens,
              .cache_uneconomic_tokens = finished.uneconomic_tokens};
@@ -199,9 +200,10 @@ Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
 }
 
 // The lease may be over: then there is nothing to remember.
-void PromptRun::remember(std::span<const int32_t> token_ids) {
+void PromptRun::remember(std::span<const int32_t> token_ids, double density) {
   if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
-  const auto remembered = pages_->remember(keys_);
+  const auto remembered =
+      pages_->remember(keys_, column_cost(r_.runtime.weights().config, num_tokens_, density));
   if (r_.events != nullptr) tell_of_pages(token_ids, remembered.ok());
   if (!remembered.ok()) {
     spdlog::debug("{}", remembered.error().to_string());

@@ -116,7 +116,7 @@ class PromptRun {
   Result<int32_t> num_reportable();
   Result<void> seal(FinishedPrompt& finished);
   Result<void> drop_pages(FinishedPrompt& finished);
-  void remember(std::span<const int32_t> token_ids);
+  void remember(std::span<const int32_t> token_ids, double density);
   void tell_of_pages(std::span<const int32_t> token_ids, bool remembered);
   // `finished`: null before the first layer.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;

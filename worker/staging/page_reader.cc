@@ -67,6 +67,25 @@ KvPlace PageReader::destination(const PageChunk& chunk) const {
 }
 
 Result<void> PageReader::bring(const PageChunk& chunk, Workspace& workspace) {
+  const Stopwatch stopwatch;
+  PerTier<int64_t> num_pages;
+  MR_RETURN_IF_ERROR(bring_pages(chunk, workspace, num_pages));
+  const double page_s = stopwatch.elapsed_s() / static_cast<double>(chunk.count);
+  const std::lock_guard lock(loads_mutex_);
+  for (const Tier tier : kTiers) {
+    loads_[tier].bytes += num_pages[tier] * geometry().page_bytes();
+    loads_[tier].seconds += static_cast<double>(num_pages[tier]) * page_s;
+  }
+  return {};
+}
+
+PerTier<kvstore::ReadTotals> PageReader::loads() const {
+  const std::lock_guard lock(loads_mutex_);
+  return loads_;
+}
+
+Result<void> PageReader::bring_pages(const PageChunk& chunk, Workspace& workspace,
+                                     PerTier<int64_t>& num_pages) {
   auto& lane = *workspace.lane;
   const auto to = destination(chunk);
   const int64_t bytes = chunk.count * geometry().page_bytes() / 2;
@@ -74,6 +93,7 @@ Result<void> PageReader::bring(const PageChunk& chunk, Workspace& workspace) {
                        .v = workspace.pages.as<std::byte>() + bytes};
   bool gathered = false;
   MR_RETURN_IF_ERROR(with_pages(chunk, [&](Pages pages) {
+    for (const auto& page : pages) ++num_pages[page.tier];
     gathered = reached(pages, lane);
     if (gathered) return gather(chunk, pages, lane);
     return copy(chunk, pages, runs_beside() ? staged : to);

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -52,6 +53,10 @@ class PageReader {
   // Nothing more of that layer is wanted: returns once nobody writes to it.
   void give_up() { threads_.give_up(); }
 
+  // Any thread: what it has brought so far, by where the pages lay, and what that took of its threads. Of a chunk with
+  // pages of several tiers each counts an equal part.
+  PerTier<kvstore::ReadTotals> loads() const;
+
  private:
   // What one thread works with.
   struct Workspace {
@@ -78,13 +83,16 @@ class PageReader {
   // To rows of the host's, checked.
   Result<void> copy(const PageChunk& chunk, Pages pages, const KvPlace& to) const;
   Error damaged(const PageChunk& chunk, Pages pages, size_t page) const;
+  Result<void> bring_pages(const PageChunk& chunk, Workspace& workspace, PerTier<int64_t>& pages);
 
   kvstore::KvStore& store_;
   std::vector<Workspace> workspaces_;
   CachedLayer layer_;
   std::shared_mutex pins_;          // exclusive: one thread alone has pages pinned
   std::atomic<bool> told_ = false;  // that pages in host memory are not reached
-  ChunkThreads threads_;            // last: they use all of the above
+  mutable std::mutex loads_mutex_;
+  PerTier<kvstore::ReadTotals> loads_;  // guarded by loads_mutex_
+  ChunkThreads threads_;                // last: they use all of the above
 };
 
 }  // namespace millrace::worker

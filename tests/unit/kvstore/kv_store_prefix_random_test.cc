@@ -171,7 +171,7 @@ class Workload {
   // What the store counted since start().
   void count() {
     const auto stats = store_->stats();
-    tally_.gave_way += stats.cache_evictions;
+    tally_.gave_way += stats.cache_evictions.total();
     tally_.restored += stats.pages_restored;
   }
 

@@ -219,7 +219,7 @@ TEST_F(KvStorePrefixTest, IdlePagesGiveWayTheDeepestOfTheLeastLatelyUsedFirst) {
   EXPECT_THAT(found('a', 3), ElementsAre(true, true, false));
   ASSERT_TRUE(begin("g", 1).ok());
   EXPECT_THAT(found('a', 3), ElementsAre(true, false, false));
-  EXPECT_EQ(store_->stats().cache_evictions, 4 * kRows);
+  EXPECT_EQ(store_->stats().cache_evictions.for_requests, 4 * kRows);
 }
 
 TEST_F(KvStorePrefixTest, PagesThatARequestHoldsDoNotGiveWay) {

@@ -52,7 +52,7 @@ class PrefixLedgerTest : public ::testing::Test {
   protocol::CachedPrefixes sweep() {
     const auto stats = store_->stats();
     return ledger_.sweep(
-        stats.cache_evictions + stats.cache_corruptions,
+        stats.cache_evictions.total() + stats.cache_corruptions,
         [this](std::span<const PageContentKey> pages) { return store_->find_cached(pages); });
   }
   static uint64_t stored(uint64_t key) { return stored_prefix_key(key, kOrigin, kTenant); }
