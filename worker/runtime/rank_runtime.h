@@ -50,8 +50,10 @@ class RankRuntime {
   Result<void> limit_to_store(int64_t num_pages, Deadline deadline);
   // The longest prompt whose pages fit that many on this rank; any where it stores none.
   int64_t storable_tokens(int64_t num_pages) const;
-  // Of limits().memory_bytes, at most, that a prompt takes on a rank.
-  int64_t prompt_bytes(int64_t num_tokens) const { return prefill_bytes(layout(), num_tokens); }
+  // Of limits().memory_bytes, at most, that a prompt of the group takes on a rank.
+  int64_t prompt_bytes(int64_t num_tokens) const {
+    return prefill_bytes(layout(grid_->shape()), num_tokens);
+  }
 
   // Collective. Whether `spec` is a plan for this model on all ranks: said at start, not by the
   // first request that needs it.
