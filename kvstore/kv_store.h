@@ -53,7 +53,7 @@
 #include "common/system/prefault.h"
 #include "common/system/shared_memory.h"
 #include "kvstore/pages/page.h"
-#include "kvstore/read_totals.h"
+#include "kvstore/pages/read_totals.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {

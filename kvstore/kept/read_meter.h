@@ -13,7 +13,7 @@
 #include <mutex>
 
 #include "common/clock.h"
-#include "kvstore/read_totals.h"
+#include "kvstore/pages/read_totals.h"
 
 namespace millrace::kvstore {
 

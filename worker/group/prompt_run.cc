@@ -8,11 +8,11 @@
 #include "common/units.h"
 #include "kernels/index/tiling.h"
 #include "model/config/rope.h"
+#include "plan/column_cost.h"
 #include "plan/plan_for_length.h"
 #include "plan/prefix_pure.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/rank_values.h"
-#include "worker/store/column_cost.h"
 #include "worker/store/manifest.h"
 
 namespace millrace::worker {
@@ -202,8 +202,8 @@ Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
 // The lease may be over: then there is nothing to remember.
 void PromptRun::remember(std::span<const int32_t> token_ids, double density) {
   if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
-  const auto remembered =
-      pages_->remember(keys_, column_cost(r_.runtime.weights().config, num_tokens_, density));
+  const auto remembered = pages_->remember(
+      keys_, model::column_cost(r_.runtime.weights().config, num_tokens_, density));
   if (r_.events != nullptr) tell_of_pages(token_ids, remembered.ok());
   if (!remembered.ok()) {
     spdlog::debug("{}", remembered.error().to_string());

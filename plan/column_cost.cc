@@ -1,11 +1,11 @@
-#include "worker/store/column_cost.h"
+#include "plan/column_cost.h"
 
 #include <algorithm>
 
-namespace millrace::worker {
+namespace millrace::model {
 
 // In multiply-adds of a row.
-double column_cost(const model::ModelConfig& config, int64_t num_tokens, double density) {
+double column_cost(const ModelConfig& config, int64_t num_tokens, double density) {
   const double hidden = config.hidden_size;
   const double query_width = double{1} * config.num_query_heads * config.head_dim;
   const double kv_width = double{1} * config.num_kv_heads * config.head_dim;
@@ -20,4 +20,4 @@ double column_cost(const model::ModelConfig& config, int64_t num_tokens, double 
   return 1 + attention / products;
 }
 
-}  // namespace millrace::worker
+}  // namespace millrace::model
