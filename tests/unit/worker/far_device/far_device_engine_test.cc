@@ -136,6 +136,43 @@ TEST_F(FarDeviceEngine, ADeviceThatDoesNotComeToAnEndEndsTheProcess) {
   });
 }
 
+// The last layer, of which a few rows attend, among them: a layer ahead, with collectives beside it.
+TEST_F(FarDeviceEngine, GivesTheLogitsOfNearMemoryWithAndWithoutProbes) {
+  const auto tokens = token_ids();
+  for (const std::string text : {"adaptive:0.6", "vertical-slash:64,128"}) {
+    for (const std::vector<int64_t>& probes : {std::vector<int64_t>{}, {3, 200, 201, 640, 713}}) {
+      for (const GridShape grid : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}}) {
+        SCOPED_TRACE(
+            fmt::format("{}, {} probes, tp {} cp {}", text, probes.size(), grid.tp, grid.cp));
+        std::vector<std::vector<std::pair<int32_t, double>>> outcomes;
+        for (const Memory memory : {Memory::kNear, Memory::kFar, Memory::kFarLate}) {
+          auto& outcome = outcomes.emplace_back();
+          on_ranks(grid, memory, [&](DeviceRank& rank) {
+            NotingSink sink(/*stages_layers=*/true);
+            const auto plan = must(model::make_head_plan(text, rank.weights->config, kPromptTokens,
+                                                         /*crossover_tokens=*/0));
+            const std::vector<int32_t> targets(probes.size(), 7);
+            const auto result = must(rank.engine.prefill({.token_ids = tokens,
+                                                          .plan = &plan,
+                                                          .probe_positions = probes,
+                                                          .probe_target_ids = targets,
+                                                          .sink = &sink},
+                                                         kTimeout));
+            if (rank.number() != 0) return;
+            for (const auto& top : result.top_tokens) outcome.emplace_back(top.token_id, top.logit);
+            for (size_t i = 0; i < probes.size(); ++i) {
+              outcome.emplace_back(result.probe_token_ids[i], result.probe_logprobs[i]);
+            }
+          });
+        }
+        EXPECT_EQ(outcomes[0].size(), 10 + probes.size());
+        EXPECT_EQ(outcomes[1], outcomes[0]);
+        EXPECT_EQ(outcomes[2], outcomes[0]);
+      }
+    }
+  }
+}
+
 class FarDeviceWarmUp : public FarDeviceTest {
  protected:
   // Of each rank: the device memory that warming up took, what of it is still taken, and the tokens
