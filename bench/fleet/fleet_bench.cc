@@ -32,7 +32,7 @@ using coordinator::QueueOrder;
 constexpr double kLeastLoad = 0.5;
 constexpr double kLoadStep = 0.1;
 constexpr double kMostLoad = 1.5;
-constexpr double kLeastTraceS = 120;
+constexpr double kLeastTraceS = 30;
 
 struct Arguments {
   std::vector<std::string> groups;

@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "common/content/prefix_keys.h"
 #include "coordinator/requests/request.h"
 #include "protocol/control_messages.pb.h"
 
@@ -20,6 +21,7 @@ class KnownPrefixes {
  public:
   static constexpr size_t kMaxPrefixKeys = 65'536;
   static constexpr size_t kMaxOrigins = 64;
+  static constexpr int64_t kStepTokens = kPrefixKeyTokens;
 
   // Both say whether something was missed, and the group is to send all of it: once, until it has.
   bool missed(const protocol::CachedPrefixes& said);
@@ -30,7 +32,7 @@ class KnownPrefixes {
   // Of the prompt, from the first token on: what the group has cached and the request may read, in
   // steps of 512 tokens. Never the last 64, which are computed in any case.
   int64_t tokens_of(const Request& request) const;
-  // What it may read there at most, whatever a plan became at its length; to less than the next 512 tokens.
+  // What it may read there at most, whatever a plan became at its length; to less than the next kStepTokens.
   // Of use only while complete(): what the group holds is known, all of it.
   int64_t most_tokens_of(const Request& request) const;
   bool complete() const { return heard_ && !asked_ && keys_.size() < kMaxPrefixKeys; }

@@ -136,8 +136,13 @@ double Forecast::rows_behind(const Group& group, const Request& request,
 std::optional<Duration> Forecast::expect(std::span<const Group* const> groups,
                                          const Request& request) const {
   std::optional<Duration> best;
+  const Group* alike = nullptr;  // of this kind the whole prompt has been looked at
   for (const Group* group : groups) {
     if (!group->takes(request.model, request.num_tokens)) continue;
+    if (group->prefixes.tokens_of(request) == 0) {
+      if (alike != nullptr && kind_of(*alike) == kind_of(*group)) continue;
+      alike = group;
+    }
     const Duration one = expect(*group, request);
     best = best ? std::min(*best, one) : one;
   }

@@ -6,7 +6,6 @@
 #include <limits>
 #include <vector>
 
-#include "common/content/prefix_keys.h"
 #include "common/page_tokens.h"
 #include "coordinator/order/preemption.h"
 
@@ -18,7 +17,7 @@ bool reads_cache(const Request& request) {
   return (request.options.cache() & protocol::CACHE_READ) != 0;
 }
 
-// Tokens, in steps of kPrefixKeyTokens, that both begin with, where `writer` leaves its pages for
+// Tokens, in steps of KnownPrefixes::kStepTokens, that both begin with, where `writer` leaves its pages for
 // `reader`. Keys are of all that comes before: they differ from where the prompts do.
 int64_t shared_tokens(const Request& reader, const Request& writer) {
   if ((writer.options.cache() & protocol::CACHE_WRITE) == 0 || writer.tenant != reader.tenant ||
@@ -32,7 +31,7 @@ int64_t shared_tokens(const Request& reader, const Request& writer) {
     const bool equal = reader.prefix_keys[middle] == writer.prefix_keys[middle];
     (equal ? shared : end) = equal ? middle + 1 : middle;
   }
-  return static_cast<int64_t>(shared) * kPrefixKeyTokens;
+  return static_cast<int64_t>(shared) * KnownPrefixes::kStepTokens;
 }
 
 // What a request may find cached wherever it runs: other prompts' pages that are not there yet.
@@ -54,10 +53,10 @@ int64_t coming_tokens(const Request& request, std::span<const Group* const> grou
 std::optional<int64_t> cached_at_most(const Group& group, const Request& request, int64_t coming) {
   if (!reads_cache(request)) return 0;
   const bool has_keys =
-      !request.prefix_keys.empty() || request.num_tokens < int64_t{kPrefixKeyTokens};
+      !request.prefix_keys.empty() || request.num_tokens < KnownPrefixes::kStepTokens;
   if (!has_keys || !group.prefixes.complete()) return std::nullopt;
   const int64_t known = std::max(coming, group.prefixes.most_tokens_of(request));
-  const int64_t rest = kPrefixKeyTokens - 1;
+  const int64_t rest = KnownPrefixes::kStepTokens - 1;
   return std::max<int64_t>(0, std::min(known + rest, request.num_tokens - kPageTokens));
 }
 
