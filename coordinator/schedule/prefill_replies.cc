@@ -10,8 +10,10 @@ namespace millrace::coordinator {
 
 namespace {
 
-// By the group's clock; none where it does not say, or what cannot be.
-std::optional<Duration> time_of(const protocol::PrefillDone& message) {
+// What it took in a lane, by the group's clock; none where it ran on all ranks after all, as what others were to
+// run beside and were cancelled, or where the group does not say, or what cannot be.
+std::optional<Duration> time_in_lane(const protocol::PrefillDone& message) {
+  if (message.manifest().cp() > 1) return std::nullopt;
   constexpr double kLongestS = 24 * 3600;
   double sum_s = 0;
   for (const auto& stage : message.stages()) sum_s += stage.seconds();
@@ -54,7 +56,7 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   requests_.begin(*request);
   turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
                  std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
-                 time_of(message));
+                 time_in_lane(message));
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
