@@ -9,8 +9,6 @@
 
 namespace millrace::coordinator {
 
-namespace {}  // namespace
-
 void PrefillReplies::started(Group& group, const std::string& request_id) {
   if (const auto request = group.find(request_id)) requests_.begin(*request);
 }
@@ -44,7 +42,7 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   requests_.begin(*request);
   turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
                  std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
-                 groups_own_seconds(message));
+                 groups_own_seconds(*request, message));
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
@@ -108,8 +106,11 @@ void PrefillReplies::note_failure(Group& group, Request& request, const Error& w
   }
 }
 
-// Nothing of a group that does not say, or says what is no time.
-std::optional<double> PrefillReplies::groups_own_seconds(const protocol::PrefillDone& message) {
+// Nothing of a group that does not say, or says what is no time; nor of a prompt that ran on all ranks after all, as
+// those that it was to run beside were cancelled.
+std::optional<double> PrefillReplies::groups_own_seconds(const Request& request,
+                                                         const protocol::PrefillDone& message) {
+  if (request.num_side_by_side > 1 && message.manifest().cp() > 1) return std::nullopt;
   double sum_s = 0;
   for (const auto& stage : message.stages()) sum_s += stage.seconds();
   return std::isfinite(sum_s) && sum_s > 0 ? std::optional<double>(sum_s) : std::nullopt;

@@ -27,7 +27,8 @@ class PrefillReplies {
   void failed(Group& group, const protocol::PrefillFailed& message);
 
  private:
-  static std::optional<double> groups_own_seconds(const protocol::PrefillDone& message);
+  static std::optional<double> groups_own_seconds(const Request& request,
+                                                  const protocol::PrefillDone& message);
   void note_failure(Group& group, Request& request, const Error& why);
 
   RequestTracker& requests_;

@@ -21,7 +21,7 @@
 namespace millrace::kvstore {
 
 // Uses beyond these do not count: what was asked for a thousand times and never again would stay as many times longer.
-// In simulation 8, 16 and no limit saved the same, 4 up to 0.7 % of all computing less (docs/adr/0021-what-gives-way.md).
+// In simulation 8, 16 and no limit saved the same, 4 up to 0.7 % of all computing less (docs/adr/0022-what-gives-way.md).
 inline constexpr int64_t kMostUses = 8;
 
 class Retention {

@@ -18,7 +18,7 @@ from service import MODEL_DIR, Service, make_prompt, wait_until
 # A process may keep this much more anonymous memory at the end than after its first requests: arenas of the C library, one a
 # thread, which are reused and not returned. A leak of 10 KiB a request is beyond it within an hour.
 GROWTH_LIMIT = 32 << 20
-COUNTED = ("millrace_preemptions_total", "millrace_prefix_cache_hit_tokens_total", "millrace_prefix_cache_evictions_total", "millrace_kv_evictions_total")
+COUNTED = ("millrace_preemptions_total", "millrace_side_by_side_total", "millrace_prefix_cache_hit_tokens_total", "millrace_prefix_cache_evictions_total", "millrace_kv_evictions_total")
 
 
 class Faults:

@@ -233,6 +233,7 @@ TEST_P(GroupSideBySideTest, LaterPromptsOfTheWholeGroupBeginWithTheirPages) {
   // 512 tokens are told of, by every lane.
   const auto told = group().board().cached_prefixes();
   EXPECT_EQ(told.added_size(), 1);
+  expect_next_request_works();  // after the metrics
   EXPECT_EQ(metric("millrace_prefix_cache_hit_tokens_total"), 576);
 }
 
