@@ -30,10 +30,10 @@ struct Prompt {
   }
   // Keys have the tenant's salt; of the tokens they have the same.
   PageContentKey key(int64_t page) const {
+    const auto seed =
+        static_cast<uint64_t>(tenant * 100 + (page < 2 ? 0 : 10 + 10 * branch) + page);
     PageContentKey key{};
-    key[0] = static_cast<std::byte>(1 + tenant);
-    key[1] = static_cast<std::byte>(page < 2 ? 0 : 1 + branch);
-    key[31] = static_cast<std::byte>(page);
+    for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(mix(64 * seed + i));
     return key;
   }
   std::vector<CachedPage> pages(int64_t num_pages) const {
