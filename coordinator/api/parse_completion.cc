@@ -134,7 +134,10 @@ Result<void> CompletionJson::value(const JsonScalar& value) {
   if (!role_) return {};
   if (scope_ == Scope::kPrompt || scope_ == Scope::kListInPrompt) return add_to_prompt(value);
   // As if the field were not there, for clients that write all of OpenAI's fields.
-  if (std::holds_alternative<std::monostate>(value) && scope_ != Scope::kMillrace) return {};
+  if (std::holds_alternative<std::monostate>(value) && scope_ != Scope::kMillrace) {
+    if (role_ == CompletionRole::kPrefill) prefill_.leave_out();
+    return {};
+  }
   switch (*role_) {
     case CompletionRole::kPrefill:
       return prefill_.set(value);

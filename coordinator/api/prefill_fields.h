@@ -36,6 +36,8 @@ class PrefillFields {
 
   // These after a begin() that was no error.
   Result<void> set(const JsonScalar& value);
+  // As if it had not been named.
+  void leave_out() { seen_ &= ~(1u << (field_ - fields().data())); }
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
   bool takes_tokens() const { return field_->kind == Kind::kTokens; }

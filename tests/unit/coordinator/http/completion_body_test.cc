@@ -169,8 +169,13 @@ TEST(CompletionBody, ThePriorityIsWhereVllmHasItOrMillracesAlone) {
   EXPECT_EQ(priority_of(R"("priority":-2)"), -2);
   EXPECT_EQ(priority_of(R"("priority":null)"), 0);
   EXPECT_EQ(priority_of(R"("millrace":{"priority":7})"), 7);
+  EXPECT_EQ(priority_of(R"("priority":null,"millrace":{"priority":7})"), 7);
   EXPECT_EQ(refusal(with(R"("priority":1,"millrace":{"priority":7})")),
             "millrace.priority: field 'millrace.priority' given twice");
+  EXPECT_EQ(refusal(with(R"("millrace":{"priority":7},"priority":1)")),
+            "priority: field 'priority' given twice");
+  EXPECT_EQ(refusal(with(R"("priority":null,"priority":1)")),
+            "priority: field 'priority' given twice");
   EXPECT_EQ(refusal(with(R"("priority":1001)")),
             "priority: 'priority' is 1001; must be -1000 to 1000");
   EXPECT_EQ(refusal(with(R"("priority":"high")")),
