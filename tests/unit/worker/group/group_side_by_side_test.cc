@@ -80,7 +80,8 @@ class GroupSideBySideTest : public GroupServiceTest,
     return ids;
   }
   std::optional<double> metric(const std::string& name) {
-    for (const auto& sample : group().board().heartbeat().metrics()) {
+    const auto heartbeat = group().board().heartbeat();
+    for (const auto& sample : heartbeat.metrics()) {
       if (sample.name() == name) return sample.value();
     }
     return std::nullopt;
