@@ -212,10 +212,10 @@ INSTANTIATE_TEST_SUITE_P(Grids, GroupFloat8OnGridsTest,
                          ::testing::Combine(::testing::Values(GridShape{1, 1}, GridShape{2, 1},
                                                               GridShape{1, 2}, GridShape{2, 2}),
                                             ::testing::Bool()),
-                         [](const auto& test) {
-                           const auto& [grid, by_head] = test.param;
+                         [](const auto& instance) {
+                           const auto grid = std::get<GridShape>(instance.param);
                            return fmt::format("Tp{}Cp{}{}", grid.tp, grid.cp,
-                                              by_head ? "ByHead" : "");
+                                              std::get<bool>(instance.param) ? "ByHead" : "");
                          });
 
 // Sums of other orders round differently in float32: some elements lie on the other side of a tie.

@@ -226,12 +226,12 @@ INSTANTIATE_TEST_SUITE_P(Memories, StoreFloat8Test,
                          testing::Combine(testing::Values(Memory::kHosts, Memory::kOwn,
                                                           Memory::kOwnAndShort),
                                           testing::Bool()),
-                         [](const auto& test) {
-                           const auto& [memory, by_head] = test.param;
+                         [](const auto& instance) {
+                           const Memory memory = std::get<Memory>(instance.param);
                            const std::string name = memory == Memory::kHosts ? "Hosts"
                                                     : memory == Memory::kOwn ? "Own"
                                                                              : "OwnAndShort";
-                           return name + (by_head ? "ByHead" : "");
+                           return name + (std::get<bool>(instance.param) ? "ByHead" : "");
                          });
 
 }  // namespace
