@@ -45,7 +45,7 @@ extern "C" {
 
 /* Of this header; the major number changes when callers must be compiled anew. */
 #define MKV_VERSION_MAJOR 1
-#define MKV_VERSION_MINOR 4
+#define MKV_VERSION_MINOR 5
 
 /* Of the library: major << 16 | minor. Refuse to go on where major is not MKV_VERSION_MAJOR, or
  * minor is less than MKV_VERSION_MINOR. */
@@ -142,9 +142,12 @@ MKV_API mkv_status mkv_manifest_shard(const mkv_manifest* manifest, int32_t inde
 MKV_API mkv_status mkv_manifest_logprob(const mkv_manifest* manifest, int32_t index,
                                         int32_t* token_id, float* logprob);
 /* Of a cache of MKV_FLOAT8_E4M3: an element of this layer is its code times the scale, K and V apart.
- * 1 and 1 of another. */
+ * 1 and 1 of another. MKV_UNSUPPORTED where each kv head has scales of its own. */
 MKV_API mkv_status mkv_manifest_scales(const mkv_manifest* manifest, int32_t layer, float* k,
                                        float* v);
+/* From version 1.5 on. The same of a kv head, whether the layer's or its own. */
+MKV_API mkv_status mkv_manifest_head_scales(const mkv_manifest* manifest, int32_t layer,
+                                            int32_t kv_head, float* k, float* v);
 /* The manifest as JSON, for another process to parse: a text of the length that is returned, and
  * a 0 behind it, as far as `buffer_bytes` goes. */
 MKV_API size_t mkv_manifest_json(const mkv_manifest* manifest, char* buffer, size_t buffer_bytes);

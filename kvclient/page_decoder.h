@@ -29,7 +29,7 @@ class PageDecoder {
   // Of a page as it is stored and travels.
   int64_t stored_bytes() const { return manifest_.page_bytes(); }
   // A page that has been checked, as its destination has it: itself, or in `memory`.
-  std::span<const std::byte> decode(int32_t layer, std::span<const std::byte> page,
+  std::span<const std::byte> decode(int32_t layer, int32_t kv_head, std::span<const std::byte> page,
                                     std::vector<std::byte>& memory) const;
 
  private:
@@ -37,12 +37,12 @@ class PageDecoder {
   const Manifest& manifest_;
 };
 
-inline std::span<const std::byte> PageDecoder::decode(int32_t layer,
+inline std::span<const std::byte> PageDecoder::decode(int32_t layer, int32_t kv_head,
                                                       std::span<const std::byte> page,
                                                       std::vector<std::byte>& memory) const {
   if (!decodes()) return page;
   memory.resize(static_cast<size_t>(page_bytes()));
-  const KvScale& scale = manifest_.layout.scales[static_cast<size_t>(layer)];
+  const KvScale& scale = manifest_.layout.scales.of(layer, kv_head);
   const auto* codes = reinterpret_cast<const Float8*>(page.data());
   const int64_t half = std::ssize(page) / 2;
   decode_float8(codes, half, scale.k, request_.dtype, memory.data());

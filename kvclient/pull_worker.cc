@@ -178,7 +178,7 @@ Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
     page_pieces_.clear();
     places.append(run.layer, run.kv_head, run.page(index), page_pieces_);
     comm::DestinationWriter(page_pieces_)
-        .write(decoder.decode(run.layer, place(index).front(), decoded_));
+        .write(decoder.decode(run.layer, run.kv_head, place(index).front(), decoded_));
   };
   return fetch_checked(work, run, comm::Destination(&staged, 1), place, keep, outcome);
 }

@@ -39,7 +39,7 @@ std::vector<PageRun> SameHostReader::read(const PlacedRun& placed,
     if (!is_direct) {
       pieces_.clear();
       places.append(run.layer, run.kv_head, number, pieces_);
-      stream_copy(pieces_, decoder.decode(run.layer, page_, decoded_).data());
+      stream_copy(pieces_, decoder.decode(run.layer, run.kv_head, page_, decoded_).data());
     }
     ++outcome.pages_by_tier[page.page.tier];
     outcome.add_bytes(kTransportName, decoder.stored_bytes());

@@ -1,7 +1,11 @@
 #include "model/load_kv_scales.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/quoted.h"
 #include "model/checkpoint/checkpoint.h"
@@ -17,47 +21,72 @@ using Names = std::array<std::string_view, 3>;
 constexpr Names kKeyNames{"k_scale", "attn.k_scale", "k_proj.k_scale"};
 constexpr Names kValueNames{"v_scale", "attn.v_scale", "v_proj.v_scale"};
 
-// A scalar may be stored with one dimension.
-Result<Tensor> find_scalar(const Checkpoint& checkpoint, const std::string& name) {
-  constexpr std::array<int64_t, 1> kOne{1};
-  auto scalar = checkpoint.find(name, {});
-  if (scalar.ok() || scalar.error().code != Errc::kInvalidArgument) return scalar;
-  auto vector = checkpoint.find(name, kOne);
-  if (vector.ok() || vector.error().code != Errc::kInvalidArgument) return vector;
-  return error(Errc::kUnsupported, "{}; supported: one scale for K and one for V of a layer",
-               vector.error().message);
+// Of a layer: one, or one for each kv head.
+using LayerScales = std::vector<float>;
+
+// A scalar may be stored with one dimension, and those of heads with more, as they are multiplied.
+Result<Tensor> find_scales(const Checkpoint& checkpoint, const std::string& name,
+                           int32_t num_heads) {
+  const std::array<std::vector<int64_t>, 5> shapes{
+      {{}, {1}, {num_heads}, {num_heads, 1, 1}, {1, num_heads, 1, 1}}};
+  Result<Tensor> found = error(Errc::kInternal, "no shape was tried");
+  for (const auto& shape : shapes) {
+    found = checkpoint.find(name, shape);
+    if (found.ok() || found.error().code != Errc::kInvalidArgument) return found;
+  }
+  return error(Errc::kUnsupported,
+               "{}; supported: one scale for K and one for V of a layer, or of each of its {} kv "
+               "heads",
+               found.error().message, num_heads);
 }
 
-Result<float> read_scale(const Checkpoint& checkpoint, const std::string& name) {
-  MR_ASSIGN_OR_RETURN(const auto tensor, find_scalar(checkpoint, name));
-  float scale = 0;
-  convert_elements(tensor.bytes.data(), tensor.dtype, 1, reinterpret_cast<std::byte*>(&scale),
-                   DType::kFloat32);
-  if (is_kv_scale(scale)) return scale;
-  return error(Errc::kInvalidArgument, "scale {} is {}; must be from 2^-60 to 2^60",
-               quoted(std::string_view(name)), scale);
+Result<LayerScales> read_scales(const Checkpoint& checkpoint, const std::string& name,
+                                int32_t num_heads) {
+  MR_ASSIGN_OR_RETURN(const auto tensor, find_scales(checkpoint, name, num_heads));
+  LayerScales scales(tensor.bytes.size() / static_cast<size_t>(dtype_bytes(tensor.dtype)));
+  convert_elements(tensor.bytes.data(), tensor.dtype, std::ssize(scales),
+                   reinterpret_cast<std::byte*>(scales.data()), DType::kFloat32);
+  for (const float scale : scales) {
+    if (is_kv_scale(scale)) continue;
+    return error(Errc::kInvalidArgument, "scale {} is {}; must be from 2^-60 to 2^60",
+                 quoted(std::string_view(name)), scale);
+  }
+  return scales;
 }
 
-Result<float> find_scale(const Checkpoint& checkpoint, int32_t layer, const Names& names) {
+Result<LayerScales> find_layer(const Checkpoint& checkpoint, int32_t layer, int32_t num_heads,
+                               const Names& names) {
   for (const auto name : names) {
     const auto full = fmt::format("model.layers.{}.self_attn.{}", layer, name);
-    if (checkpoint.contains(full)) return read_scale(checkpoint, full);
+    if (checkpoint.contains(full)) return read_scales(checkpoint, full, num_heads);
   }
-  return 1.0F;
+  return LayerScales{1};
 }
 
 }  // namespace
 
 Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config) {
-  KvScales scales(static_cast<size_t>(config.num_layers));
-  if (is_synthetic_model(model)) return scales;
+  if (is_synthetic_model(model)) return KvScales(static_cast<size_t>(config.num_layers));
   MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model));
+  std::vector<LayerScales> keys, values;
+  size_t num_heads = 1;  // with scales of their own, in any layer
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    auto& scale = scales[static_cast<size_t>(layer)];
-    MR_ASSIGN_OR_RETURN(scale.k, find_scale(checkpoint, layer, kKeyNames));
-    MR_ASSIGN_OR_RETURN(scale.v, find_scale(checkpoint, layer, kValueNames));
+    MR_ASSIGN_OR_RETURN(auto k, find_layer(checkpoint, layer, config.num_kv_heads, kKeyNames));
+    MR_ASSIGN_OR_RETURN(auto v, find_layer(checkpoint, layer, config.num_kv_heads, kValueNames));
+    num_heads = std::max({num_heads, k.size(), v.size()});
+    keys.push_back(std::move(k));
+    values.push_back(std::move(v));
   }
-  return scales;
+  std::vector<KvScale> scales;
+  for (size_t layer = 0; layer < keys.size(); ++layer) {
+    for (size_t head = 0; head < num_heads; ++head) {
+      const auto of_head = [&](const LayerScales& own) {
+        return own.size() == 1 ? own.front() : own[head];
+      };
+      scales.push_back({.k = of_head(keys[layer]), .v = of_head(values[layer])});
+    }
+  }
+  return KvScales(std::move(scales), static_cast<int32_t>(num_heads));
 }
 
 }  // namespace millrace::model

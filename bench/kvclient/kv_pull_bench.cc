@@ -257,7 +257,7 @@ void check_blocks(const Options& options, const kvclient::PullRequest& request) 
     fill_page({layer, head, page}, page_bytes);
     if (options.float8 == "decoded") {
       const auto* codes = reinterpret_cast<const Float8*>(page_bytes.data());
-      const auto scale = scales_of(options).front();
+      const auto scale = scales_of(options).of(0, 0);
       decode_float8(codes, elements / 2, scale.k, DType::kBFloat16, wanted.data());
       decode_float8(codes + elements / 2, elements / 2, scale.v, DType::kBFloat16,
                     wanted.data() + elements);

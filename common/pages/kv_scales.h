@@ -1,8 +1,13 @@
 // The scales of a KV cache in 8-bit floats (e4m3, common/float8.h): an element is its code times the
-// scale of its layer, K and V apart, and x becomes the code nearest to x / scale. Plain values.
+// scale of its layer, or of its layer and kv head, K and V apart, and x becomes the code nearest to
+// x / scale. Plain values.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace millrace {
@@ -17,8 +22,36 @@ struct KvScale {
   bool operator==(const KvScale&) const = default;
 };
 
-// By layer of the model.
-using KvScales = std::vector<KvScale>;
+class KvScales {
+ public:
+  KvScales() = default;
+  // One for each layer of the model.
+  KvScales(std::initializer_list<KvScale> layers) : scales_(layers) {}
+  explicit KvScales(size_t num_layers, KvScale scale = {}) : scales_(num_layers, scale) {}
+  // [layers, num_heads] of the model; num_heads 1: one for each layer.
+  KvScales(std::vector<KvScale> scales, int32_t num_heads)
+      : scales_(std::move(scales)), num_heads_(num_heads) {}
+
+  bool empty() const { return scales_.empty(); }
+  // Whether kv heads of a layer have scales of their own.
+  bool by_head() const { return num_heads_ > 1; }
+  // Heads count in the model.
+  const KvScale& of(int32_t layer, int32_t kv_head) const { return scales_[index(layer, kv_head)]; }
+  KvScale& of(int32_t layer, int32_t kv_head) { return scales_[index(layer, kv_head)]; }
+  // [layers] or [layers, kv heads].
+  const std::vector<KvScale>& all() const { return scales_; }
+
+  bool operator==(const KvScales&) const = default;
+
+ private:
+  size_t index(int32_t layer, int32_t kv_head) const {
+    return static_cast<size_t>(layer) * static_cast<size_t>(num_heads_) +
+           static_cast<size_t>(by_head() ? kv_head : 0);
+  }
+
+  std::vector<KvScale> scales_;
+  int32_t num_heads_ = 1;
+};
 
 // Whether a number can be one: positive, and far from where x / scale or code * scale overflows.
 constexpr bool is_kv_scale(float scale) {

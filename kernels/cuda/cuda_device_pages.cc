@@ -98,6 +98,7 @@ class CudaDevicePages final : public DevicePages {
     MR_RETURN_IF_ERROR(take(arrivals_, heads * 4));
     const int64_t numbers = 2 * std::ssize(portions.ends) + units + 1;
     MR_RETURN_IF_ERROR(take(portions_, numbers * 4));
+    MR_RETURN_IF_ERROR(set_scales());
     upload(portions);
     place_at_host();
     return {};
@@ -153,7 +154,8 @@ class CudaDevicePages final : public DevicePages {
     const auto order = this_order();
     const int64_t parts = int64_t{portions_view_.num_units} * shape_.num_query_heads;
     const bool float8 = shape_.float8 != nullptr;
-    const KvScale scale = float8 ? (*shape_.float8)[static_cast<size_t>(step.layer)] : KvScale();
+    const float* layer_scales =
+        float8 ? scales_.as<float>() + int64_t{step.layer} * shape_.num_kv_heads * 2 : nullptr;
     cuda::attend_pages({.tables = tables(),
                         .estimates = estimates_at(0, options_.rule.proven),
                         .order = order,
@@ -166,8 +168,8 @@ class CudaDevicePages final : public DevicePages {
                         .max_pages = static_cast<int32_t>(
                             step.max_pages == 0 ? shape_.num_pages()
                                                 : std::min(step.max_pages, shape_.num_pages())),
-                        .scale = shape_.scale * scale.k,
-                        .value_scale = scale.v,
+                        .scale = shape_.scale,
+                        .page_scales = layer_scales,
                         .q = step.q,
                         .tail_lse = step.tail_lse,
                         .tail_out = step.tail_out,
@@ -305,6 +307,23 @@ class CudaDevicePages final : public DevicePages {
   bool holds_all() const { return options_.num_slots == num_kept_; }
 
   // Zeroed.
+  // Of all layers and heads, of pages in 8-bit floats.
+  Result<void> set_scales() {
+    if (shape_.float8 == nullptr) return {};
+    std::vector<KvScale> scales;
+    for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+      for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+        scales.push_back(shape_.float8->of(layer, shape_.first_kv_head + head));
+      }
+    }
+    static_assert(sizeof(KvScale) == 2 * sizeof(float));
+    const auto bytes = static_cast<int64_t>(scales.size() * sizeof(KvScale));
+    MR_RETURN_IF_ERROR(take(scales_, bytes));
+    MR_CUDA_CHECK(cudaMemcpyAsync(scales_.data(), scales.data(), static_cast<size_t>(bytes),
+                                  cudaMemcpyDefault, stream_));
+    return device_.synchronize(Deadline::after(std::chrono::seconds(30)));
+  }
+
   Result<void> take(DeviceBuffer& buffer, int64_t bytes) {
     MR_ASSIGN_OR_RETURN(buffer, device_.allocate(bytes));
     MR_CUDA_CHECK(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), stream_));
@@ -407,7 +426,8 @@ class CudaDevicePages final : public DevicePages {
   std::array<Event, kRing> begun_, attended_, chosen_;
   std::array<Event, kRing> listed_;  // by list
   DeviceBuffer slots_, digests_, heat_, last_, foreseen_, place_, expected_, slot_page_, cursors_,
-      counters_, lists_, estimates_, orders_, parts_, log_mass_, enough_, arrivals_, portions_;
+      counters_, lists_, estimates_, orders_, parts_, log_mass_, enough_, arrivals_, portions_,
+      scales_;
   cuda::PagePortions portions_view_{};
   int32_t token_ = -1, first_token_ = 0, layer_ = -1;
   int64_t turn_ = -1;
@@ -434,8 +454,8 @@ Result<std::unique_ptr<DevicePages>> make_cuda_device_pages(Device& device, Devi
         "128, up to 8, 16 bits, up to {}",
         shape.head_dim, group, dtype_name(shape.dtype), shape.num_pages(), cuda::kMaxOrderedPages);
   }
-  MR_CHECK(shape.float8 == nullptr || std::ssize(*shape.float8) == shape.num_layers,
-           "scales of {} layers, {} layers", shape.float8->size(), shape.num_layers);
+  MR_CHECK(shape.float8 == nullptr || std::ssize(shape.float8->all()) >= shape.num_layers,
+           "{} scales, {} layers", shape.float8->all().size(), shape.num_layers);
   if (options.num_slots < 1 || options.num_slots > shape.kept_pages()) {
     return error(Errc::kInvalidArgument, "{} slots for {} pages", options.num_slots,
                  shape.kept_pages());

@@ -40,12 +40,11 @@ struct DevicePagesShape {
   int64_t num_tokens = 0;          // of the prompt
   DType dtype = DType::kBFloat16;  // of what attend() leaves and, but for `float8`, of the pages
   float scale = 0;                 // of scores
-  // Of pages in 8-bit floats (e4m3), by layer; digests are of code * scale. Outlives whatever has the
-  // shape.
+  // Of pages in 8-bit floats (e4m3); digests are of code * scale. Outlives whatever has the shape.
   const KvScales* float8 = nullptr;
   // The pages there are; null: all. Outlives whatever has the shape.
   const KeptPages* kept = nullptr;
-  int32_t first_kv_head = 0;  // of the model, by which `kept` counts
+  int32_t first_kv_head = 0;  // of the model, by which `kept` and `float8` count
 
   int64_t num_pages() const;  // of a layer and kv head, whether there or not
   int64_t page_bytes() const;

@@ -110,8 +110,27 @@ mkv_status mkv_manifest_scales(const mkv_manifest* handle, int32_t layer, float*
     if (layer < 0 || layer >= layout.num_layers) {
       return fail(error(Errc::kInvalidArgument, "layer {} of {}", layer, layout.num_layers));
     }
-    const auto scale =
-        layout.scales.empty() ? KvScale() : layout.scales[static_cast<size_t>(layer)];
+    if (layout.scales.by_head()) {
+      return fail(error(Errc::kUnsupported, "each kv head has scales: mkv_manifest_head_scales"));
+    }
+    const auto scale = layout.scales.empty() ? KvScale() : layout.scales.of(layer, 0);
+    *k = scale.k;
+    *v = scale.v;
+    return MKV_OK;
+  });
+}
+
+mkv_status mkv_manifest_head_scales(const mkv_manifest* handle, int32_t layer, int32_t kv_head,
+                                    float* k, float* v) {
+  if (handle == nullptr) return null_argument("manifest");
+  if (k == nullptr || v == nullptr) return null_argument("k or v");
+  const auto& layout = handle->manifest->layout;
+  return guarded([&]() -> mkv_status {
+    if (layer < 0 || layer >= layout.num_layers || kv_head < 0 || kv_head >= layout.num_kv_heads) {
+      return fail(error(Errc::kInvalidArgument, "layer {} of {}, kv head {} of {}", layer,
+                        layout.num_layers, kv_head, layout.num_kv_heads));
+    }
+    const auto scale = layout.scales.empty() ? KvScale() : layout.scales.of(layer, kv_head);
     *k = scale.k;
     *v = scale.v;
     return MKV_OK;

@@ -13,8 +13,9 @@ namespace {
 constexpr int32_t kManifestVersion = 1;
 // Of a cache that is kept in part.
 constexpr int32_t kPartialVersion = 2;
-// Of a cache in 8-bit floats, whether it is kept in part or not.
+// Of a cache in 8-bit floats, whether it is kept in part or not; with scales by kv head.
 constexpr int32_t kFloat8Version = 3;
+constexpr int32_t kHeadScalesVersion = 4;
 constexpr int32_t kPageTokens = 64;
 // Bounds of what a manifest may claim, far above any model, far below what would overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 32;
@@ -84,20 +85,23 @@ Result<void> check_covered(int32_t kv_head, const Manifest& manifest) {
 
 Result<void> check_scales(const Manifest& manifest) {
   const auto& layout = manifest.layout;
-  if (manifest.is_float8() != (manifest.version == kFloat8Version)) {
-    return error(Errc::kInvalidArgument, "a manifest of version {} of a cache in {}",
-                 manifest.version, layout.dtype);
+  const auto& scales = layout.scales.all();
+  if (manifest.is_float8() != (manifest.version >= kFloat8Version) ||
+      layout.scales.by_head() != (manifest.version == kHeadScalesVersion)) {
+    return error(Errc::kInvalidArgument, "a manifest of version {} of a cache in {}, {} scales",
+                 manifest.version, layout.dtype, scales.size());
   }
-  const int64_t wanted = manifest.is_float8() ? layout.num_layers : 0;
-  if (std::ssize(layout.scales) != wanted) {
-    return error(Errc::kInvalidArgument, "scales of {} layers; a cache in {} of {} layers has {}",
-                 layout.scales.size(), layout.dtype, layout.num_layers, wanted);
+  const int64_t of_layer = layout.scales.by_head() ? layout.num_kv_heads : 1;
+  const int64_t wanted = manifest.is_float8() ? layout.num_layers * of_layer : 0;
+  if (std::ssize(scales) != wanted) {
+    return error(Errc::kInvalidArgument, "{} scales; a cache in {} of {} layers has {}",
+                 scales.size(), layout.dtype, layout.num_layers, wanted);
   }
-  for (const KvScale& scale : layout.scales) {
+  for (const KvScale& scale : scales) {
     if (is_kv_scale(scale.k) && is_kv_scale(scale.v)) continue;
     return error(Errc::kInvalidArgument,
                  "layer {}: scales of {} for K and {} for V; must be from 2^-60 to 2^60",
-                 &scale - layout.scales.data(), scale.k, scale.v);
+                 (&scale - scales.data()) / of_layer, scale.k, scale.v);
   }
   return {};
 }
@@ -105,7 +109,7 @@ Result<void> check_scales(const Manifest& manifest) {
 Result<void> check_kept(const Manifest& manifest) {
   const auto& kept = manifest.kept_pages;
   if (kept.has_value() != (manifest.version == kPartialVersion) &&
-      manifest.version != kFloat8Version) {
+      manifest.version < kFloat8Version) {
     return error(Errc::kInvalidArgument, "a manifest of version {} {} kept pages", manifest.version,
                  kept ? "names" : "does not name");
   }
@@ -143,9 +147,9 @@ int64_t Manifest::page_bytes() const {
 }
 
 Result<void> check_manifest(const Manifest& manifest) {
-  if (manifest.version < kManifestVersion || manifest.version > kFloat8Version) {
-    return error(Errc::kUnsupported, "manifest version is {}; this client reads {}, {} and {}",
-                 manifest.version, kManifestVersion, kPartialVersion, kFloat8Version);
+  if (manifest.version < kManifestVersion || manifest.version > kHeadScalesVersion) {
+    return error(Errc::kUnsupported, "manifest version is {}; this client reads {} to {}",
+                 manifest.version, kManifestVersion, kHeadScalesVersion);
   }
   MR_RETURN_IF_ERROR(check_layout(manifest.layout, manifest.num_tokens));
   MR_RETURN_IF_ERROR(check_scales(manifest));

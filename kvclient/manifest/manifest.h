@@ -21,7 +21,7 @@ struct KvLayout {
   int32_t page_tokens = 0;
   std::string dtype;        // "float32", "bfloat16", "float16", "float8_e4m3"
   std::string page_layout;  // "k-then-v": K [page_tokens, head_dim], then V
-  KvScales scales;          // of float8_e4m3, by layer: an element is its code times the scale
+  KvScales scales;          // of float8_e4m3: an element is its code times the scale
 };
 
 struct TokenRange {

@@ -24,12 +24,14 @@ KeptPages kept_pages_of(const Manifest& manifest, const std::string& bytes) {
 
 // A missing one is 0: check_manifest refuses it.
 KvScales scales_of(const protocol::KvLayout& from) {
-  KvScales scales;
-  for (int layer = 0; layer < std::max(from.k_scales_size(), from.v_scales_size()); ++layer) {
-    scales.push_back({.k = layer < from.k_scales_size() ? from.k_scales(layer) : 0,
-                      .v = layer < from.v_scales_size() ? from.v_scales(layer) : 0});
+  std::vector<KvScale> scales;
+  for (int i = 0; i < std::max(from.k_scales_size(), from.v_scales_size()); ++i) {
+    scales.push_back({.k = i < from.k_scales_size() ? from.k_scales(i) : 0,
+                      .v = i < from.v_scales_size() ? from.v_scales(i) : 0});
   }
-  return scales;
+  const bool by_head = scales.size() > from.num_layers() &&
+                       scales.size() == size_t{from.num_layers()} * size_t{from.num_kv_heads()};
+  return KvScales(std::move(scales), by_head ? static_cast<int32_t>(from.num_kv_heads()) : 1);
 }
 
 KvLayout from_protocol(const protocol::KvLayout& from) {
@@ -62,7 +64,7 @@ void set_layout(protocol::KvLayout& to, const KvLayout& from) {
   to.set_page_tokens(static_cast<uint32_t>(from.page_tokens));
   to.set_dtype(from.dtype);
   to.set_page_layout(from.page_layout);
-  for (const KvScale& scale : from.scales) {
+  for (const KvScale& scale : from.scales.all()) {
     to.add_k_scales(scale.k);
     to.add_v_scales(scale.v);
   }

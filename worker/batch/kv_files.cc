@@ -60,7 +60,8 @@ Result<std::unique_ptr<KvFileSink>> KvFileSink::create(kernels::Device& device,
   MR_ASSIGN_OR_RETURN(auto window, kernels::HostWindow::create(device, kWindowBytes));
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) return error(Errc::kIo, "{}: open: {}", path, std::strerror(errno));
-  std::unique_ptr<KvFileSink> sink(new KvFileSink(path, descriptor, std::move(window), float8));
+  std::unique_ptr<KvFileSink> sink(
+      new KvFileSink(path, descriptor, std::move(window), float8, weights.shard.first_kv_head));
   const std::string header = safetensors_header(weights, num_rows, float8 != nullptr);
   MR_RETURN_IF_ERROR(sink->append(header.data(), static_cast<int64_t>(header.size())));
   return sink;
@@ -84,29 +85,39 @@ Result<void> KvFileSink::append(const void* data, int64_t bytes) {
   return {};
 }
 
-Result<void> KvFileSink::append_rows(const void* data, const LocalKv& local, float scale) {
-  const auto* from = static_cast<const std::byte*>(data);
-  int64_t bytes = local.num_kv_heads * local.num_rows * local.row_bytes();
+Result<void> KvFileSink::append_rows(const std::byte* rows, int64_t bytes, DType dtype,
+                                     float scale) {
   while (bytes > 0) {
     const int64_t part = std::min(bytes, kWindowBytes);
-    MR_ASSIGN_OR_RETURN(const auto view, window_.read(from, part, Deadline::after(kCopyTimeout)));
+    MR_ASSIGN_OR_RETURN(const auto view, window_.read(rows, part, Deadline::after(kCopyTimeout)));
     if (float8_ != nullptr) {
-      codes_.resize(static_cast<size_t>(part / dtype_bytes(local.dtype)));
-      encode_float8(view.data(), local.dtype, std::ssize(codes_), scale, codes_.data());
+      codes_.resize(static_cast<size_t>(part / dtype_bytes(dtype)));
+      encode_float8(view.data(), dtype, std::ssize(codes_), scale, codes_.data());
       MR_RETURN_IF_ERROR(append(codes_.data(), std::ssize(codes_)));
     } else {
       MR_RETURN_IF_ERROR(append(view.data(), part));
     }
-    from += part;
+    rows += part;
     bytes -= part;
   }
   return {};
 }
 
 Result<void> KvFileSink::write_layer(const LayerKv& kv) {
-  const KvScale scale = float8_ ? (*float8_)[static_cast<size_t>(kv.layer)] : KvScale();
-  MR_RETURN_IF_ERROR(append_rows(kv.local.k, kv.local, scale.k));
-  return append_rows(kv.local.v, kv.local, scale.v);
+  const LocalKv& local = kv.local;
+  const int64_t head_bytes = local.num_rows * local.row_bytes();
+  const bool by_head = float8_ != nullptr && float8_->by_head();
+  const int32_t heads_together = by_head ? 1 : local.num_kv_heads;
+  for (const auto& [data, side] :
+       {std::pair(local.k, &KvScale::k), std::pair(local.v, &KvScale::v)}) {
+    for (int32_t head = 0; head < local.num_kv_heads; head += heads_together) {
+      const KvScale scale =
+          float8_ != nullptr ? float8_->of(kv.layer, first_kv_head_ + head) : KvScale();
+      MR_RETURN_IF_ERROR(append_rows(static_cast<const std::byte*>(data) + head * head_bytes,
+                                     heads_together * head_bytes, local.dtype, scale.*side));
+    }
+  }
+  return {};
 }
 
 Result<void> KvFileSink::close() {
@@ -138,7 +149,9 @@ Result<std::string> kv_manifest_json(const KvManifestFacts& facts, const model::
                      {"num_kv_heads", shard.num_kv_heads},
                      {"token_ranges", std::move(ranges)}});
   }
-  json::object manifest = {{"version", facts.float8 ? 2 : 1},
+  json::object manifest = {{"version", facts.float8 == nullptr   ? 1
+                                       : facts.float8->by_head() ? 3
+                                                                 : 2},
                            {"id", facts.id},
                            {"model", config.name},
                            {"num_tokens", facts.num_tokens},
@@ -153,7 +166,7 @@ Result<std::string> kv_manifest_json(const KvManifestFacts& facts, const model::
                            {"files", std::move(files)}};
   if (facts.float8 != nullptr) {
     json::array k_scales, v_scales;
-    for (const KvScale& scale : *facts.float8) {
+    for (const KvScale& scale : facts.float8->all()) {
       k_scales.push_back(scale.k);
       v_scales.push_back(scale.v);
     }

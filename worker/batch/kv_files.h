@@ -32,19 +32,22 @@ class KvFileSink final : public KvSink {
   Result<void> close();
 
  private:
-  KvFileSink(std::string path, int descriptor, kernels::HostWindow window, const KvScales* float8)
+  KvFileSink(std::string path, int descriptor, kernels::HostWindow window, const KvScales* float8,
+             int32_t first_kv_head)
       : path_(std::move(path)),
         descriptor_(descriptor),
         window_(std::move(window)),
-        float8_(float8) {}
+        float8_(float8),
+        first_kv_head_(first_kv_head) {}
   Result<void> append(const void* data, int64_t bytes);
-  // K or V of a layer in device memory, as the file has it.
-  Result<void> append_rows(const void* data, const LocalKv& local, float scale);
+  // Rows in device memory, as the file has them.
+  Result<void> append_rows(const std::byte* rows, int64_t bytes, DType dtype, float scale);
 
   std::string path_;
   int descriptor_;
   kernels::HostWindow window_;
   const KvScales* float8_;  // of a cache in 8-bit floats, or null
+  int32_t first_kv_head_;   // of the model
   std::vector<Float8> codes_;
 };
 

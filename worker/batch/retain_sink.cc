@@ -9,11 +9,11 @@ namespace millrace::worker {
 
 Result<RetainSink> RetainSink::create(kernels::Device& device, const model::ModelWeights& weights,
                                       int64_t num_rows, const KvScales* float8) {
-  RetainSink sink(device, float8);
+  RetainSink sink(device, float8, weights.shard.first_kv_head);
   const int64_t elements = weights.shard.num_kv_heads * num_rows * weights.config.head_dim;
   const int64_t bytes = elements * dtype_bytes(weights.compute_dtype);
   if (float8 != nullptr) {
-    MR_ASSIGN_OR_RETURN(sink.codes_, device.allocate(elements));
+    MR_ASSIGN_OR_RETURN(sink.codes_, device.allocate(num_rows * weights.config.head_dim));
   }
   for (int32_t i = 0; i < weights.config.num_layers; ++i) {
     Layer layer;
@@ -29,9 +29,11 @@ Result<void> RetainSink::stage_layer(int32_t number, const LocalKv& local) {
   device_->copy(layer.k.data(), local.k, layer.k.bytes());
   device_->copy(layer.v.data(), local.v, layer.v.bytes());
   if (float8_ != nullptr) {
-    const KvScale& scale = (*float8_)[static_cast<size_t>(number)];
-    round(layer.k, local.dtype, scale.k);
-    round(layer.v, local.dtype, scale.v);
+    for (int32_t head = 0; head < local.num_kv_heads; ++head) {
+      const KvScale& scale = float8_->of(number, first_kv_head_ + head);
+      round(layer.k, local, head, scale.k);
+      round(layer.v, local, head, scale.v);
+    }
   }
   slabs_.push_back({.k = layer.k.data(),
                     .v = layer.v.data(),
@@ -43,13 +45,15 @@ Result<void> RetainSink::stage_layer(int32_t number, const LocalKv& local) {
   return {};
 }
 
-void RetainSink::round(const kernels::DeviceBuffer& rows, DType dtype, float scale) {
-  const int64_t count = codes_.bytes();
+void RetainSink::round(const kernels::DeviceBuffer& rows, const LocalKv& local, int32_t head,
+                       float scale) {
+  const int64_t count = local.num_rows * local.head_dim;
+  auto* x = rows.as<std::byte>() + head * count * dtype_bytes(local.dtype);
   auto* codes = codes_.as<Float8>();
   device_->float8_encode(
-      {.x = rows.data(), .dtype = dtype, .codes = codes, .count = count, .scale = scale});
+      {.x = x, .dtype = local.dtype, .codes = codes, .count = count, .scale = scale});
   device_->float8_decode(
-      {.codes = codes, .x = rows.data(), .dtype = dtype, .count = count, .scale = scale});
+      {.codes = codes, .x = x, .dtype = local.dtype, .count = count, .scale = scale});
 }
 
 Result<void> RetainSink::keep(const KeptPages& kept, std::span<const int64_t> pages,

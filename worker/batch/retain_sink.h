@@ -43,13 +43,15 @@ class RetainSink final : public KvSink {
   // `rows`: by kv head.
   Result<void> keep_rows(size_t layer, std::span<const std::vector<Rows>> rows, Deadline deadline);
 
-  RetainSink(kernels::Device& device, const KvScales* float8) : device_(&device), float8_(float8) {}
-  // To 8-bit floats and back.
-  void round(const kernels::DeviceBuffer& rows, DType dtype, float scale);
+  RetainSink(kernels::Device& device, const KvScales* float8, int32_t first_kv_head)
+      : device_(&device), float8_(float8), first_kv_head_(first_kv_head) {}
+  // A head's rows to 8-bit floats and back.
+  void round(const kernels::DeviceBuffer& rows, const LocalKv& local, int32_t head, float scale);
 
   kernels::Device* device_;
   const KvScales* float8_;
-  kernels::DeviceBuffer codes_;  // K or V of a layer
+  int32_t first_kv_head_;        // of the model
+  kernels::DeviceBuffer codes_;  // K or V of a layer and head
   std::vector<Layer> layers_;
   std::vector<kernels::KvSlab> slabs_;
   std::vector<model::PromptHead> heads_;

@@ -20,9 +20,9 @@ namespace {
 std::string scales_note(const KvScales* scales) {
   if (scales == nullptr) return "";
   const auto stated =
-      std::ranges::count_if(*scales, [](const KvScale& s) { return s != KvScale(); });
-  return fmt::format(", KV cache in 8-bit floats, scales other than 1 in {} of {} layers", stated,
-                     scales->size());
+      std::ranges::count_if(scales->all(), [](const KvScale& s) { return s != KvScale(); });
+  return fmt::format(", KV cache in 8-bit floats, scales other than 1 in {} of {} layers{}", stated,
+                     scales->all().size(), scales->by_head() ? " and kv heads" : "");
 }
 
 }  // namespace

@@ -95,17 +95,28 @@ void StorePrefix::copy_from_stage(const Stage& stage, int64_t staged, int32_t la
   const auto& geometry = reader_.geometry();
   const int64_t half_bytes = geometry.page_bytes() / 2;
   const int64_t half_elements = int64_t{geometry.page_tokens} * geometry.head_dim;
-  const auto copy = [&](const kernels::DeviceBuffer& from, void* rows, float scale) {
+  const auto decode = [&](const std::byte* pages, void* rows, int32_t head, int32_t num_heads,
+                          float scale) {
+    const int64_t row_elements = to.stride * geometry.head_dim;
+    device_.float8_decode(
+        {.codes = reinterpret_cast<const Float8*>(pages) + head * staged * half_elements,
+         .codes_stride = staged * half_elements,
+         .x = static_cast<std::byte*>(rows) + head * row_elements * dtype_bytes(geometry.dtype),
+         .dtype = geometry.dtype,
+         .x_stride = row_elements,
+         .num_planes = num_heads,
+         .count = count * half_elements,
+         .scale = scale});
+  };
+  const auto copy = [&](const kernels::DeviceBuffer& from, void* rows, float KvScale::*side) {
     const auto* pages = from.as<std::byte>() + first * half_bytes;
-    if (geometry.float8) {
-      device_.float8_decode({.codes = reinterpret_cast<const Float8*>(pages),
-                             .codes_stride = staged * half_elements,
-                             .x = rows,
-                             .dtype = geometry.dtype,
-                             .x_stride = to.stride * geometry.head_dim,
-                             .num_planes = geometry.num_kv_heads,
-                             .count = count * half_elements,
-                             .scale = scale});
+    if (const auto& scales = geometry.float8) {
+      if (!scales->by_head()) {
+        return decode(pages, rows, 0, geometry.num_kv_heads, scales->of(layer, 0).*side);
+      }
+      for (int32_t head = 0; head < geometry.num_kv_heads; ++head) {
+        decode(pages, rows, head, 1, scales->of(layer, geometry.first_kv_head + head).*side);
+      }
       return;
     }
     device_.copy_rows({.destination = rows,
@@ -115,10 +126,8 @@ void StorePrefix::copy_from_stage(const Stage& stage, int64_t staged, int32_t la
                        .row_bytes = count * half_bytes,
                        .num_rows = geometry.num_kv_heads});
   };
-  const KvScale scale =
-      geometry.float8 ? (*geometry.float8)[static_cast<size_t>(layer)] : KvScale();
-  copy(stage.k, to.k, scale.k);
-  copy(stage.v, to.v, scale.v);
+  copy(stage.k, to.k, &KvScale::k);
+  copy(stage.v, to.v, &KvScale::v);
 }
 
 }  // namespace millrace::worker

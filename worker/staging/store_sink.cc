@@ -89,14 +89,16 @@ void StoreSink::encode_keys(const LocalKv& local, int32_t head, float scale) {
        .kept = kept_.as<float>()});
 }
 
-void StoreSink::encode_values(const LocalKv& local, float scale) {
+void StoreSink::encode_values(const LocalKv& local, int32_t first_head, int32_t num_heads,
+                              float scale) {
   const int64_t elements = local.num_rows * local.head_dim;
-  device_.float8_encode({.x = local.v,
+  device_.float8_encode({.x = static_cast<const std::byte*>(local.v) +
+                              first_head * local.head_rows() * local.row_bytes(),
                          .dtype = local.dtype,
                          .x_stride = local.head_rows() * local.head_dim,
-                         .codes = v_.as<Float8>(),
+                         .codes = v_.as<Float8>() + first_head * elements,
                          .codes_stride = elements,
-                         .num_planes = local.num_kv_heads,
+                         .num_planes = num_heads,
                          .count = elements,
                          .scale = scale});
 }
@@ -125,12 +127,14 @@ StagedLayer StoreSink::copy_to_stage(int32_t number, const LocalKv& local) {
     layer.kv.stride = local.num_rows;
   }
   if (const auto& scales = writer_.geometry().float8) {
-    const KvScale& scale = (*scales)[static_cast<size_t>(number)];
+    const int32_t first = writer_.geometry().first_kv_head;
     for (int32_t head = 0; head < local.num_kv_heads; ++head) {
+      const KvScale& scale = scales->of(number, first + head);
       encode_keys(local, head, scale.k);
       digest(kept_.data(), DType::kFloat32, local, head);
+      if (scales->by_head()) encode_values(local, head, 1, scale.v);
     }
-    encode_values(local, scale.v);
+    if (!scales->by_head()) encode_values(local, 0, local.num_kv_heads, scales->of(number, 0).v);
     return layer;
   }
   if (has_stage()) {

@@ -59,7 +59,8 @@ class StoreSink final : public KvSink {
   void copy_rows(void* stage, const void* rows, const LocalKv& local);
   // A kv head's keys to the stage as 8-bit floats: what they stand for is in kept_.
   void encode_keys(const LocalKv& local, int32_t head, float scale);
-  void encode_values(const LocalKv& local, float scale);
+  // Of heads that follow each other.
+  void encode_values(const LocalKv& local, int32_t first_head, int32_t num_heads, float scale);
   void digest(const void* keys, DType dtype, const LocalKv& local, int32_t head);
   // complete_layer(), while the device may be computing the next one: up to `computed`.
   Result<void> complete_layer_before(kernels::TimeMark computed);

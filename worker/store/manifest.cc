@@ -25,7 +25,7 @@ void set_layout(protocol::KvLayout& layout, const model::ModelWeights& weights,
   layout.set_dtype(std::string(float8 ? kFloat8KvName : dtype_name(weights.compute_dtype)));
   layout.set_page_layout("k-then-v");
   if (float8 == nullptr) return;
-  for (const KvScale& scale : *float8) {
+  for (const KvScale& scale : float8->all()) {
     layout.add_k_scales(scale.k);
     layout.add_v_scales(scale.v);
   }
@@ -130,7 +130,7 @@ Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
     manifest.set_version(2);
     manifest.mutable_kept_pages()->set_pages(request.kept->bytes());
   }
-  if (request.float8 != nullptr) manifest.set_version(3);
+  if (request.float8 != nullptr) manifest.set_version(request.float8->by_head() ? 4 : 3);
   if (request.result == nullptr) return manifest;
   set_result(manifest, *request.result);
   const int64_t element_bytes =

@@ -38,7 +38,7 @@ PoolOptions own_pools(PoolOptions options, RankRuntime& runtime) {
 std::string page_scales(const RankRuntime& runtime) {
   const auto& scales = runtime.kv_scales();
   if (scales == nullptr) return "none";
-  return fmt::format("{:016x}", checksum(std::as_bytes(std::span(*scales))));
+  return fmt::format("{:016x}", checksum(std::as_bytes(std::span(scales->all()))));
 }
 
 // All that K and V, bit for bit, may follow from besides tokens, plan and salt, which the keys of pages have.

@@ -6,7 +6,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
 NAME = "libmillrace_kv.so"
-VERSION_MAJOR, VERSION_MINOR = 1, 4
+VERSION_MAJOR, VERSION_MINOR = 1, 5
 
 PENDING, OK, INVALID_ARGUMENT, UNSUPPORTED, NOT_FOUND, TOO_LARGE, EXHAUSTED, UNAVAILABLE = range(-1, 7)
 DEADLINE_EXCEEDED, CANCELLED, PEER_LOST, CORRUPT, IO, INTERNAL, DENIED = range(7, 14)
@@ -85,6 +85,7 @@ _CHECKED = {
     "mkv_manifest_shard": [c_void_p, c_int32, POINTER(ShardInfo)],
     "mkv_manifest_logprob": [c_void_p, c_int32, POINTER(c_int32), POINTER(c_float)],
     "mkv_manifest_scales": [c_void_p, c_int32, POINTER(c_float), POINTER(c_float)],
+    "mkv_manifest_head_scales": [c_void_p, c_int32, c_int32, POINTER(c_float), POINTER(c_float)],
     "mkv_feed_create": [_Handle],
     "mkv_feed_write": [c_void_p, c_char_p, c_size_t],
     "mkv_feed_set_layers_ready": [c_void_p, c_int32],

@@ -78,13 +78,13 @@ class Manifest(_Owner):
         return "kept_pages" in json.loads(self.json())
 
     def scales(self):
-        """Of a cache in float8_e4m3, by layer: (of K, of V)."""
-        found = []
-        for layer in range(self.num_layers):
-            k, v = c_float(), c_float()
-            self._lib.mkv_manifest_scales(self._handle, layer, byref(k), byref(v))
-            found.append((k.value, v.value))
-        return found
+        """Of a cache in float8_e4m3, by layer and kv head: (of K, of V)."""
+        k, v = c_float(), c_float()
+
+        def of_head(layer, head):
+            self._lib.mkv_manifest_head_scales(self._handle, layer, head, byref(k), byref(v))
+            return k.value, v.value
+        return [[of_head(layer, head) for head in range(self.num_kv_heads)] for layer in range(self.num_layers)]
 
     def json(self):
         size = self._lib.mkv_manifest_json(self._handle, None, 0)

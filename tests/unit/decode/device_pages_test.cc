@@ -450,8 +450,10 @@ TEST_F(DevicePagesTest, ASinkTakesItsShareOfPromptAndTail) {
 }
 
 // Float32 on the CPU, of what the codes stand for.
-TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirLayersScales) {
-  const KvScales scales = {{.k = 0.04F, .v = 3.1F}, {.k = 0.7F, .v = 0.01F}};
+TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirHeadsScales) {
+  const KvScales scales(
+      {{.k = 0.04F, .v = 3.1F}, {.k = 0.09F, .v = 1}, {.k = 0.7F, .v = 0.01F}, {.k = 1, .v = 0.5F}},
+      /*num_heads=*/2);
   for (const DType output : {DType::kBFloat16, DType::kFloat16}) {
     for (const int32_t head_dim : {64, 128}) {
       for (const int32_t group : {1, 3, 8}) {

@@ -43,7 +43,7 @@ class Float8DecodeTest : public ::testing::Test {
       for (int32_t head = 0; head < kHeads; ++head) {
         for (int64_t page = 0; page < kPages; ++page) {
           const auto wide = served_.expected_page(layer, head, page);
-          const auto& scale = (*scales_)[static_cast<size_t>(layer)];
+          const auto& scale = scales_->of(layer, head);
           std::vector<Float8> codes(kHalf);
           float* to = rows.data() + (head * kPages + page) * kHalf;
           const float factor = is_k ? scale.k : scale.v;

@@ -37,7 +37,7 @@ inline MakeKeys clustered_keys(float distance, float spread) {
 
 class PagedCache final : public decode::PageSource {
  public:
-  // `float8`: keys and values are what codes of 8-bit floats under these scales, by layer, stand for.
+  // `float8`: keys and values are what codes of 8-bit floats under these scales stand for.
   PagedCache(const decode::CacheShape& shape, const MakeKeys& make_keys, uint64_t seed,
              const KvScales* float8 = nullptr)
       : shape_(shape),
@@ -49,7 +49,7 @@ class PagedCache final : public decode::PageSource {
         keys_.push_back(rounded(make_keys(seed + at, shape.num_tokens, shape.head_dim)));
         values_.push_back(rounded(random_normals(seed + at + 5, shape.num_tokens * row)));
         if (float8 != nullptr) {
-          const auto& scale = (*float8)[static_cast<size_t>(layer)];
+          const auto& scale = float8->of(layer, h);
           for (float& x : keys_.back()) x = to_float(to_float8(x / scale.k)) * scale.k;
           for (float& x : values_.back()) x = to_float(to_float8(x / scale.v)) * scale.v;
         }

@@ -115,6 +115,28 @@ TEST_F(CInterfaceTest, TellsWhatAManifestSays) {
   EXPECT_EQ(logprob, -0.5f);
 }
 
+TEST_F(CInterfaceTest, ScalesOfHeadsAreToldByHead) {
+  serve();
+  Manifest float8 = ranks_->manifest();
+  float8.version = 4;
+  float8.layout.dtype = kFloat8KvName;
+  const int32_t heads = float8.layout.num_kv_heads;
+  std::vector<KvScale> scales(static_cast<size_t>(float8.layout.num_layers * heads));
+  scales[static_cast<size_t>(heads + 1)] = {.k = 0.5F, .v = 3};
+  float8.layout.scales = KvScales(scales, heads);
+  const std::string json = to_json(float8);
+  mkv_manifest* manifest = nullptr;
+  ASSERT_EQ(mkv_manifest_parse(json.data(), json.size(), &manifest), MKV_OK) << mkv_last_error();
+  float k = 0, v = 0;
+  ASSERT_EQ(mkv_manifest_head_scales(manifest, 1, 1, &k, &v), MKV_OK);
+  EXPECT_EQ(k, 0.5F);
+  EXPECT_EQ(v, 3);
+  ASSERT_EQ(mkv_manifest_head_scales(manifest, 1, 0, &k, &v), MKV_OK);
+  EXPECT_EQ(k, 1);
+  EXPECT_EQ(mkv_manifest_scales(manifest, 1, &k, &v), MKV_UNSUPPORTED);
+  mkv_manifest_destroy(manifest);
+}
+
 // The ranks' bytes, taken for codes of heads four times as wide.
 TEST_F(CInterfaceTest, ACacheInEightBitFloatsComesAsItIsOrDecodedAndNotWithoutAWord) {
   serve();
@@ -136,6 +158,10 @@ TEST_F(CInterfaceTest, ACacheInEightBitFloatsComesAsItIsOrDecodedAndNotWithoutAW
   EXPECT_EQ(k, 0.037F);
   EXPECT_EQ(v, 1);
   EXPECT_EQ(mkv_manifest_scales(manifest, 2, &k, &v), MKV_INVALID_ARGUMENT);
+  ASSERT_EQ(mkv_manifest_head_scales(manifest, 0, info.num_kv_heads - 1, &k, &v), MKV_OK);
+  EXPECT_EQ(k, 0.5F);
+  EXPECT_EQ(v, 2);
+  EXPECT_EQ(mkv_manifest_head_scales(manifest, 0, info.num_kv_heads, &k, &v), MKV_INVALID_ARGUMENT);
 
   const auto cache = make_cache(Layout::kHndTwoTensors);
   auto request = request_for(*cache);

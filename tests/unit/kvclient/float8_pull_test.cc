@@ -82,7 +82,7 @@ struct DecodedCache {
           const int64_t tokens = std::min(kPageTokens, manifest.num_tokens - page * kPageTokens);
           for (int64_t i = 0; i < 2 * half; ++i) {
             if (i % half >= tokens * kHeadDim) continue;
-            const auto& scale = manifest.layout.scales[static_cast<size_t>(layer)];
+            const auto& scale = manifest.layout.scales.of(layer, head);
             const double number =
                 e4m3(codes[static_cast<size_t>(i)]) * double{i < half ? scale.k : scale.v};
             const float expected = rounded_to(dtype, static_cast<float>(number));
@@ -114,6 +114,17 @@ class Float8PullTest : public testing::Test {
     manifest.layout.dtype = kFloat8KvName;
     manifest.layout.head_dim = kHeadDim;
     manifest.layout.scales = {{.k = 0.037F, .v = 1}, {.k = 0.5F, .v = 0.0123F}};
+    return manifest;
+  }
+  // Every kv head has scales of its own.
+  static Manifest by_head(Manifest manifest) {
+    manifest.version = 4;
+    std::vector<KvScale> scales;
+    for (int32_t i = 0; i < manifest.layout.num_layers * manifest.layout.num_kv_heads; ++i) {
+      scales.push_back(
+          {.k = 0.037F * static_cast<float>(i + 1), .v = 1 / static_cast<float>(i + 3)});
+    }
+    manifest.layout.scales = KvScales(std::move(scales), manifest.layout.num_kv_heads);
     return manifest;
   }
   static Error refusal(PullClient& client, const Manifest& manifest, const PullRequest& request) {
@@ -227,11 +238,24 @@ TEST_F(Float8PullTest, WhoDoesNotNameWhatBecomesOfItIsRefusedWithBothDtypes) {
   EXPECT_TRUE(paged.untouched());
 }
 
+TEST_F(Float8PullTest, EachHeadIsDecodedUnderItsScales) {
+  PullClient client(transport_, {.num_threads = 2, .pages_per_request = 3});
+  const Manifest manifest = by_head(manifest_);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    DecodedCache cache(manifest, dtype);
+    pull(client, manifest, cache.request);
+    EXPECT_EQ(cache.difference(ranks_), "") << dtype_name(dtype);
+  }
+}
+
 TEST_F(Float8PullTest, AManifestKeepsItsScalesOnTheWayThroughJson) {
-  const auto parsed = parse_manifest(to_json(manifest_), "test");
-  ASSERT_TRUE(parsed.ok()) << parsed.error().to_string();
-  EXPECT_EQ(parsed->layout.scales, manifest_.layout.scales);
-  EXPECT_TRUE(check_manifest(*parsed).ok());
+  for (const Manifest& manifest : {manifest_, by_head(manifest_)}) {
+    const auto parsed = parse_manifest(to_json(manifest), "test");
+    ASSERT_TRUE(parsed.ok()) << parsed.error().to_string();
+    EXPECT_EQ(parsed->layout.scales, manifest.layout.scales);
+    const auto checked = check_manifest(*parsed);
+    EXPECT_TRUE(checked.ok()) << checked.error().to_string();
+  }
 }
 
 TEST_F(Float8PullTest, AManifestWhoseScalesAreNoneIsRefused) {
@@ -243,16 +267,23 @@ TEST_F(Float8PullTest, AManifestWhoseScalesAreNoneIsRefused) {
   };
   for (const float scale : {0.0F, -1.0F, std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN(), 1e30F, 1e-30F}) {
-    EXPECT_EQ(refused([&](Manifest& m) { m.layout.scales[1].k = scale; }), Errc::kInvalidArgument)
+    EXPECT_EQ(refused([&](Manifest& m) { m.layout.scales.of(1, 0).k = scale; }),
+              Errc::kInvalidArgument)
         << scale;
-    EXPECT_EQ(refused([&](Manifest& m) { m.layout.scales[0].v = scale; }), Errc::kInvalidArgument)
+    EXPECT_EQ(refused([&](Manifest& m) { m.layout.scales.of(0, 0).v = scale; }),
+              Errc::kInvalidArgument)
         << scale;
   }
-  EXPECT_EQ(refused([](Manifest& m) { m.layout.scales.pop_back(); }), Errc::kInvalidArgument);
+  EXPECT_EQ(refused([](Manifest& m) { m.layout.scales = KvScales(1); }), Errc::kInvalidArgument);
   // A reader of version 1 or 2 would take codes for something else.
   EXPECT_EQ(refused([](Manifest& m) { m.version = 1; }), Errc::kInvalidArgument);
   EXPECT_EQ(refused([](Manifest& m) { m.layout.dtype = "bfloat16"; }), Errc::kInvalidArgument);
-  EXPECT_EQ(refused([](Manifest& m) { m.version = 4; }), Errc::kUnsupported);
+  // One of version 3 would take them for the layers'.
+  EXPECT_EQ(refused([](Manifest& m) { m.version = 4; }), Errc::kInvalidArgument);
+  EXPECT_EQ(refused([](Manifest& m) { m = by_head(m), m.version = 3; }), Errc::kInvalidArgument);
+  EXPECT_EQ(refused([](Manifest& m) { m = by_head(m), m.layout.num_layers = 1; }),
+            Errc::kInvalidArgument);
+  EXPECT_EQ(refused([](Manifest& m) { m.version = 5; }), Errc::kUnsupported);
 }
 
 }  // namespace

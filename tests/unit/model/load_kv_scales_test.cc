@@ -11,6 +11,7 @@
 namespace millrace::model {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A checkpoint of two layers that has these scalars besides, by their names behind
@@ -63,11 +64,37 @@ TEST_F(LoadKvScalesTest, ANumberThatIsNoScaleIsRefusedByItsTensor) {
   }
 }
 
-TEST_F(LoadKvScalesTest, AScaleForEachHeadIsRefused) {
-  const auto found = load({{"0.self_attn.k_scale", {{4}, {1, 2, 3, 4}}}});
-  ASSERT_FALSE(found.ok());
-  EXPECT_EQ(found.error().code, Errc::kUnsupported);
-  EXPECT_THAT(found.error().message, HasSubstr("model.layers.0.self_attn.k_scale"));
+// As compressed-tensors stores them, strategy attn_head, or flat; a layer's own is all its heads'.
+TEST_F(LoadKvScalesTest, AScaleForEachHeadIsThatHeads) {
+  const KvScales expected({{.k = 1, .v = 0.5F},
+                           {.k = 2, .v = 0.5F},
+                           {.k = 3, .v = 0.5F},
+                           {.k = 4, .v = 0.5F},
+                           {.k = 1, .v = 5},
+                           {.k = 1, .v = 6},
+                           {.k = 1, .v = 7},
+                           {.k = 1, .v = 8}},
+                          /*num_heads=*/4);
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{4}, {4, 1, 1}, {1, 4, 1, 1}}) {
+    const auto found = loaded({{"0.self_attn.k_scale", {shape, {1, 2, 3, 4}}},
+                               {"0.self_attn.v_scale", {{1}, {0.5F}}},
+                               {"1.self_attn.v_scale", {shape, {5, 6, 7, 8}}}});
+    EXPECT_EQ(found, expected);
+    EXPECT_TRUE(found.by_head());
+  }
+}
+
+TEST_F(LoadKvScalesTest, ScalesOfChannelsAreRefused) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{16}, {3}, {4, 16}, {2, 2}}) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    const auto found =
+        load({{"0.self_attn.k_scale", {shape, std::vector<float>(static_cast<size_t>(count), 1)}}});
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(found.error().code, Errc::kUnsupported);
+    EXPECT_THAT(found.error().message,
+                AllOf(HasSubstr("model.layers.0.self_attn.k_scale"), HasSubstr("4 kv heads")));
+  }
 }
 
 }  // namespace

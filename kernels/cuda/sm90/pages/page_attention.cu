@@ -204,6 +204,11 @@ struct HeadPages {
   }
 };
 
+// Of K, side 0, or V, side 1.
+__device__ float page_scale(const PageAttention& a, int kv_head, int side) {
+  return a.page_scales == nullptr ? 1.0F : a.page_scales[2 * kv_head + side];
+}
+
 // The pages of a unit, then their common state.
 template <typename Element, int kDim, int kHeads>
 __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages& pages, int unit,
@@ -220,7 +225,7 @@ __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages
     const PageTokens tokens = {static_cast<int>(max(int64_t{0}, a.first_token - before)),
                                static_cast<int>(min(kPageTokens, t.num_tokens - before))};
     const auto* const keys = reinterpret_cast<const Element*>(place);
-    score_keys(keys, tokens, a.scale * kLog2E, q, warp, shared);
+    score_keys(keys, tokens, a.scale * page_scale(a, kv_head, 0) * kLog2E, q, warp, shared);
     __syncwarp();
     weigh_page(tokens, t.group, warp, shared);
     __syncwarp();
@@ -413,7 +418,7 @@ __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slic
   __syncthreads();
   if (warp != 0) return;
   for (int w = 1; w < kUnitPages; ++w) out += shared[w][d % kWarpThreads];
-  if (num_units > 0) out *= a.value_scale / prompt.sum;
+  if (num_units > 0) out *= page_scale(a, kv_head, 1) / prompt.sum;
   if (a.lse != nullptr && d == 0) a.lse[head] = lse;
   float log_all = lse;
   if (a.tail_lse != nullptr && a.tail_lse[head] != -INFINITY) {

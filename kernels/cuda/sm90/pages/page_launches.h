@@ -39,8 +39,9 @@ struct PageAttention {
   int64_t first_token = 0;
   bool foreseen = false;  // counts what was
   int32_t max_pages = 0;  // of a kv head: the order's first that may be read
-  float scale = 0;        // of products of q and what pages have of K
-  float value_scale = 1;  // of what they have of V
+  float scale = 0;        // of products of q and K
+  // [kv heads, 2] of what pages have of K, and of V; null: 1.
+  const float* page_scales = nullptr;
   const float* q = nullptr;
   const float* tail_lse = nullptr;  // or null, with tail_out
   const float* tail_out = nullptr;

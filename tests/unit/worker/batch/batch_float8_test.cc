@@ -72,7 +72,8 @@ TEST_F(BatchFloat8Test, FilesHaveTheCodesOfTheReference) {
     ASSERT_TRUE(
         (*sink)->write_layer({.layer = layer, .local = local(layer), .page_scores = {}}).ok());
     const auto at = static_cast<size_t>(layer);
-    for (const auto& half : {codes(k_[at], scales_[at].k), codes(v_[at], scales_[at].v)}) {
+    for (const auto& half :
+         {codes(k_[at], scales_.of(layer, 0).k), codes(v_[at], scales_.of(layer, 0).v)}) {
       expected.append(reinterpret_cast<const char*>(half.data()), half.size());
     }
   }
@@ -86,6 +87,53 @@ TEST_F(BatchFloat8Test, FilesHaveTheCodesOfTheReference) {
   EXPECT_EQ(tensor.at("dtype").as_string(), "F8_E4M3");
   EXPECT_EQ(tensor.at("data_offsets").as_array()[1].as_int64(), 4 * kElements);
   EXPECT_TRUE(text.substr(8 + header_bytes) == expected);
+}
+
+// Of rank 1 of 2, whose heads are the model's last.
+TEST_F(BatchFloat8Test, EachHeadsRowsAreUnderItsScales) {
+  weights_.shard.first_kv_head = kHeads;
+  std::vector<KvScale> all;
+  for (int32_t i = 0; i < 2 * 2 * kHeads; ++i) {
+    all.push_back({.k = 0.021F * static_cast<float>(i + 1), .v = 1 / static_cast<float>(i + 2)});
+  }
+  const KvScales scales(std::move(all), 2 * kHeads);
+  const auto path = directory_.file("rank-1.safetensors");
+  auto sink = KvFileSink::create(*device_, path, weights_, kRows, &scales);
+  auto memory = RetainSink::create(*device_, weights_, kRows, &scales);
+  ASSERT_TRUE(sink.ok() && memory.ok());
+  std::string expected;
+  for (int32_t layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(
+        (*sink)->write_layer({.layer = layer, .local = local(layer), .page_scores = {}}).ok());
+    ASSERT_TRUE(memory->stage_layer(layer, local(layer)).ok());
+    const auto at = static_cast<size_t>(layer);
+    for (const bool is_k : {true, false}) {
+      const auto& slab = memory->slabs()[at];
+      const auto* found = static_cast<const BFloat16*>(is_k ? slab.k : slab.v);
+      for (int32_t head = 0; head < kHeads; ++head) {
+        const auto& scale = scales.of(layer, kHeads + head);
+        const float own = is_k ? scale.k : scale.v;
+        const auto made = codes(is_k ? k_[at] : v_[at], own);
+        const size_t size = kElements / kHeads, begin = static_cast<size_t>(head) * size;
+        expected.append(reinterpret_cast<const char*>(made.data()) + begin, size);
+        for (size_t i = begin; i < begin + size; ++i) {
+          ASSERT_EQ(found[i].bits, to_bfloat16(to_float(made[i]) * own).bits) << i;
+        }
+      }
+    }
+  }
+  ASSERT_TRUE((*sink)->close().ok());
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, text.data(), sizeof header_bytes);
+  EXPECT_TRUE(text.substr(8 + header_bytes) == expected);
+  const Partition partition(kRows, 1, /*stripe_tokens=*/64);
+  const auto manifest = kv_manifest_json({.id = "a", .num_tokens = kRows, .float8 = &scales},
+                                         weights_.config, DType::kBFloat16, partition, {1, 1});
+  ASSERT_TRUE(manifest.ok());
+  EXPECT_EQ(json::parse(*manifest).at("version").as_int64(), 3);
+  EXPECT_EQ(json::parse(*manifest).at("k_scales").as_array().size(), 2U * 2U * kHeads);
 }
 
 TEST_F(BatchFloat8Test, TheManifestSaysItAndHasTheScales) {
@@ -108,7 +156,7 @@ TEST_F(BatchFloat8Test, InMemoryIsWhatTheCodesStandFor) {
     const auto at = static_cast<size_t>(layer);
     const auto& slab = sink->slabs()[at];
     for (const bool is_k : {true, false}) {
-      const float scale = is_k ? scales_[at].k : scales_[at].v;
+      const float scale = is_k ? scales_.of(layer, 0).k : scales_.of(layer, 0).v;
       const auto expected = codes(is_k ? k_[at] : v_[at], scale);
       const auto* found = static_cast<const BFloat16*>(is_k ? slab.k : slab.v);
       for (size_t i = 0; i < expected.size(); ++i) {

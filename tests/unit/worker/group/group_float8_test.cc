@@ -41,16 +41,35 @@ class GroupFloat8Test : public ::testing::Test {
     tensors["model.layers.0.self_attn.k_scale"] = {{}, {0.0185546875F}};
     tensors["model.layers.0.self_attn.v_scale"] = {{}, {0.0078125F}};
     tensors["model.layers.1.self_attn.v_scale"] = {{}, {0.01171875F}};
-    test::write_checkpoint(config, tensors, DType::kFloat32, model().path(), 1);
+    test::write_checkpoint(config, tensors, DType::kFloat32, model(false).path(), 1);
+    // As compressed-tensors stores those of heads.
+    tensors["model.layers.0.self_attn.k_scale"] = {
+        {kHeads, 1, 1}, {0.0185546875F, 0.03125F, 0.0625F, 0.009765625F}};
+    tensors["model.layers.1.self_attn.v_scale"] = {{kHeads, 1, 1},
+                                                   {0.01171875F, 0.5F, 0.0078125F, 0.046875F}};
+    test::write_checkpoint(config, tensors, DType::kFloat32, model(true).path(), 1);
   }
-  static test::TempDirectory& model() {
-    static test::TempDirectory directory;
-    return directory;
+  // `by_head`: with scales of each kv head, in one of two layers for K, in the other for V.
+  static test::TempDirectory& model(bool by_head) {
+    static test::TempDirectory by_layer, of_heads;
+    return by_head ? of_heads : by_layer;
+  }
+  static KvScales scales(bool by_head) {
+    if (!by_head) return {{.k = 0.0185546875F, .v = 0.0078125F}, {.k = 1, .v = 0.01171875F}};
+    return KvScales({{.k = 0.0185546875F, .v = 0.0078125F},
+                     {.k = 0.03125F, .v = 0.0078125F},
+                     {.k = 0.0625F, .v = 0.0078125F},
+                     {.k = 0.009765625F, .v = 0.0078125F},
+                     {.k = 1, .v = 0.01171875F},
+                     {.k = 1, .v = 0.5F},
+                     {.k = 1, .v = 0.0078125F},
+                     {.k = 1, .v = 0.046875F}},
+                    kHeads);
   }
 
-  static Outcome run(GridShape grid, bool float8) {
+  static Outcome run(GridShape grid, bool float8, bool by_head = false) {
     Outcome outcome;
-    test::RunningGroup group({.model_directory = model().path(),
+    test::RunningGroup group({.model_directory = model(by_head).path(),
                               .grid = grid,
                               .float8_kv = float8,
                               .device_pages = 64,
@@ -73,12 +92,13 @@ class GroupFloat8Test : public ::testing::Test {
     return kvclient::from_protocol(done.manifest());
   }
   // What a float32 cache becomes under the scales of the checkpoint.
-  static Cache quantised(const Cache& wide) {
-    const KvScales scales{{.k = 0.0185546875F, .v = 0.0078125F}, {.k = 1, .v = 0.01171875F}};
+  static Cache quantised(const Cache& wide, bool by_head) {
+    const KvScales all = scales(by_head);
     Cache codes(wide.size() / 4);
     const int64_t half = 64 * 16;
     for (int64_t at = 0; at < std::ssize(codes); at += half) {
-      const auto& scale = scales[static_cast<size_t>(at / (std::ssize(codes) / kLayers))];
+      const auto row = static_cast<int32_t>(at / (std::ssize(codes) / (kLayers * kHeads)));
+      const auto& scale = all.of(row / kHeads, row % kHeads);
       kernels::ref::float8_encode({.x = wide.data() + 4 * at,
                                    .dtype = DType::kFloat32,
                                    .codes = reinterpret_cast<Float8*>(codes.data() + at),
@@ -128,21 +148,21 @@ class GroupFloat8Test : public ::testing::Test {
 };
 
 class GroupFloat8OnGridsTest : public GroupFloat8Test,
-                               public ::testing::WithParamInterface<GridShape> {};
+                               public ::testing::WithParamInterface<std::tuple<GridShape, bool>> {};
 
 TEST_P(GroupFloat8OnGridsTest, PagesAreTheOtherCachesQuantisedAndServeAsAPrefix) {
-  const auto wide = run(GetParam(), false), narrow = run(GetParam(), true);
+  const auto [grid, by_head] = GetParam();
+  const auto wide = run(grid, false), narrow = run(grid, true, by_head);
   const auto manifest = manifest_of(narrow.first);
   const auto checked = kvclient::check_manifest(manifest);
   ASSERT_TRUE(checked.ok()) << checked.error().to_string();
-  EXPECT_EQ(manifest.version, 3);
+  EXPECT_EQ(manifest.version, by_head ? 4 : 3);
   EXPECT_EQ(manifest.layout.dtype, "float8_e4m3");
-  const KvScales scales{{.k = 0.0185546875F, .v = 0.0078125F}, {.k = 1, .v = 0.01171875F}};
-  EXPECT_EQ(manifest.layout.scales, scales);
+  EXPECT_EQ(manifest.layout.scales, scales(by_head));
 
   // The model computes in float32: a quarter of the bytes.
   EXPECT_EQ(4 * narrow.first_cache.size(), wide.first_cache.size());
-  EXPECT_TRUE(narrow.first_cache == quantised(wide.first_cache));
+  EXPECT_TRUE(narrow.first_cache == quantised(wide.first_cache, by_head));
   int64_t bytes = 0, wide_bytes = 0;
   for (const auto& tier : manifest.tiers) bytes += tier.bytes;
   for (const auto& tier : manifest_of(wide.first).tiers) wide_bytes += tier.bytes;
@@ -154,7 +174,7 @@ TEST_P(GroupFloat8OnGridsTest, PagesAreTheOtherCachesQuantisedAndServeAsAPrefix)
 
   // Behind its own pages the same prompt attends to what they stand for.
   EXPECT_EQ(narrow.again.cached_tokens(), 576u);
-  EXPECT_EQ(manifest_of(narrow.again).layout.scales, scales);
+  EXPECT_EQ(manifest_of(narrow.again).layout.scales, scales(by_head));
   constexpr int64_t kPageBytes = 2 * 64 * 16;
   double distance = 0, size = 0;
   for (int64_t row = 0; row < kLayers * kHeads; ++row) {
@@ -189,10 +209,13 @@ TEST_P(GroupFloat8OnGridsTest, PagesAreTheOtherCachesQuantisedAndServeAsAPrefix)
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupFloat8OnGridsTest,
-                         ::testing::Values(GridShape{1, 1}, GridShape{2, 1}, GridShape{1, 2},
-                                           GridShape{2, 2}),
-                         [](const auto& grid) {
-                           return fmt::format("Tp{}Cp{}", grid.param.tp, grid.param.cp);
+                         ::testing::Combine(::testing::Values(GridShape{1, 1}, GridShape{2, 1},
+                                                              GridShape{1, 2}, GridShape{2, 2}),
+                                            ::testing::Bool()),
+                         [](const auto& instance) {
+                           const auto grid = std::get<GridShape>(instance.param);
+                           return fmt::format("Tp{}Cp{}{}", grid.tp, grid.cp,
+                                              std::get<bool>(instance.param) ? "ByHead" : "");
                          });
 
 // Sums of other orders round differently in float32: some elements lie on the other side of a tie.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/ref/operations.h"
@@ -27,7 +28,7 @@ constexpr auto kLease = std::chrono::hours(1);
 
 enum class Memory { kHosts, kOwn, kOwnAndShort };
 
-class StoreFloat8Test : public testing::TestWithParam<Memory> {
+class StoreFloat8Test : public testing::TestWithParam<std::tuple<Memory, bool>> {
  protected:
   StoreFloat8Test() {
     store_ = must(kvstore::make_kv_store(
@@ -48,6 +49,18 @@ class StoreFloat8Test : public testing::TestWithParam<Memory> {
   }
   static void must(const Result<void>& result) {
     MR_CHECK(result.ok(), "{}", result.error().to_string());
+  }
+  // By layer, or by layer and kv head of the model, of which this rank has the last.
+  static std::shared_ptr<const KvScales> scales(bool by_head) {
+    if (!by_head) {
+      return std::make_shared<const KvScales>(
+          KvScales{{.k = 0.041F, .v = 1}, {.k = 0.25F, .v = 0.0117F}});
+    }
+    std::vector<KvScale> all;
+    for (int32_t i = 0; i < kLayers * (kFirstHead + kHeads); ++i) {
+      all.push_back({.k = 0.041F * static_cast<float>(i + 1), .v = 1 / static_cast<float>(i + 2)});
+    }
+    return std::make_shared<const KvScales>(std::move(all), kFirstHead + kHeads);
   }
   // Some beyond what the largest code stands for.
   static std::vector<uint16_t> rows(uint64_t seed) {
@@ -85,7 +98,7 @@ class StoreFloat8Test : public testing::TestWithParam<Memory> {
     std::vector<Float8> all(2 * kHalf, Float8{0});
     const int64_t count = std::min<int64_t>(64, kRows - 64 * page) * kHeadDim;
     const int64_t first = (head * kRows + 64 * page) * kHeadDim;
-    const auto& scale = (*geometry_.float8)[static_cast<size_t>(layer)];
+    const auto& scale = geometry_.float8->of(layer, kFirstHead + head);
     for (const bool is_k : {true, false}) {
       const auto& from = (is_k ? k_ : v_)[static_cast<size_t>(layer)];
       kernels::ref::float8_encode({.x = from.data() + first,
@@ -102,13 +115,12 @@ class StoreFloat8Test : public testing::TestWithParam<Memory> {
                                       .first_kv_head = kFirstHead,
                                       .head_dim = kHeadDim,
                                       .dtype = DType::kBFloat16,
-                                      .float8 = std::make_shared<const KvScales>(KvScales{
-                                          {.k = 0.041F, .v = 1}, {.k = 0.25F, .v = 0.0117F}})};
+                                      .float8 = scales(std::get<bool>(GetParam()))};
   const std::vector<int64_t> pages_ = kvstore::consecutive_pages(0, kPages);
   std::vector<std::vector<uint16_t>> k_, v_;  // by layer, [kv heads, rows, head dim]
   std::unique_ptr<kernels::Device> near_ = kernels::make_cpu_device({.num_threads = 1});
   test::FarDevice far_{kernels::make_cpu_device({.num_threads = 1})};
-  kernels::Device* device_ = GetParam() == Memory::kHosts ? near_.get() : &far_;
+  kernels::Device* device_ = std::get<Memory>(GetParam()) == Memory::kHosts ? near_.get() : &far_;
   std::unique_ptr<kvstore::KvStore> store_;
 };
 
@@ -133,7 +145,7 @@ TEST_P(StoreFloat8Test, PagesHaveTheCodesOfTheReferenceInHalfTheBytes) {
 TEST_P(StoreFloat8Test, DigestsBoundWhatTheCodesStandForTightly) {
   write("a");
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    const float scale = (*geometry_.float8)[static_cast<size_t>(layer)].k;
+    const float scale = geometry_.float8->of(layer, kFirstHead + 1).k;
     for (int64_t page = 0; page < kPages; ++page) {
       const auto pinned = must(store_->pin_pages("a", "lease", layer, kFirstHead + 1,
                                                  kvstore::consecutive_pages(page, 1)));
@@ -177,7 +189,8 @@ TEST_P(StoreFloat8Test, AsAPrefixTheyComeBackAsWhatTheyStandFor) {
   const int64_t bytes = kHeads * kStride * kHeadDim * 2;
   const auto k = must(device_->allocate(bytes)), v = must(device_->allocate(bytes));
   // Room for two pages of each head, not for the stage of all: they come when they are asked for.
-  if (GetParam() == Memory::kOwnAndShort) far_.refuse_larger_than(2 * kHalf * kHeads);
+  if (std::get<Memory>(GetParam()) == Memory::kOwnAndShort)
+    far_.refuse_larger_than(2 * kHalf * kHeads);
   const auto on_host = must(device_->allocate_host(2 * bytes));
   StorePrefix prefix(*device_, *reader, "b", kvstore::consecutive_pages(0, kWhole));
   for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -192,8 +205,8 @@ TEST_P(StoreFloat8Test, AsAPrefixTheyComeBackAsWhatTheyStandFor) {
     device_->copy(on_host.as<std::byte>(), k.data(), bytes);
     device_->copy(on_host.as<std::byte>() + bytes, v.data(), bytes);
     must(device_->synchronize(Deadline::after(std::chrono::seconds(60))));
-    const auto& scale = (*geometry_.float8)[static_cast<size_t>(layer)];
     for (int32_t head = 0; head < kHeads; ++head) {
+      const auto& scale = geometry_.float8->of(layer, kFirstHead + head);
       for (int64_t page = 0; page < kWhole; ++page) {
         const auto expected = codes(layer, head, page);
         for (int64_t i = 0; i < 2 * kHalf; ++i) {
@@ -210,11 +223,15 @@ TEST_P(StoreFloat8Test, AsAPrefixTheyComeBackAsWhatTheyStandFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Memories, StoreFloat8Test,
-                         testing::Values(Memory::kHosts, Memory::kOwn, Memory::kOwnAndShort),
-                         [](const auto& memory) {
-                           return std::string(memory.param == Memory::kHosts ? "Hosts"
-                                              : memory.param == Memory::kOwn ? "Own"
-                                                                             : "OwnAndShort");
+                         testing::Combine(testing::Values(Memory::kHosts, Memory::kOwn,
+                                                          Memory::kOwnAndShort),
+                                          testing::Bool()),
+                         [](const auto& instance) {
+                           const Memory memory = std::get<Memory>(instance.param);
+                           const std::string name = memory == Memory::kHosts ? "Hosts"
+                                                    : memory == Memory::kOwn ? "Own"
+                                                                             : "OwnAndShort";
+                           return name + (std::get<bool>(instance.param) ? "ByHead" : "");
                          });
 
 }  // namespace
