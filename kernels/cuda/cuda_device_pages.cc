@@ -306,7 +306,6 @@ class CudaDevicePages final : public DevicePages {
   }
   bool holds_all() const { return options_.num_slots == num_kept_; }
 
-  // Zeroed.
   // Of all layers and heads, of pages in 8-bit floats.
   Result<void> set_scales() {
     if (shape_.float8 == nullptr) return {};
@@ -324,6 +323,7 @@ class CudaDevicePages final : public DevicePages {
     return device_.synchronize(Deadline::after(std::chrono::seconds(30)));
   }
 
+  // Zeroed.
   Result<void> take(DeviceBuffer& buffer, int64_t bytes) {
     MR_ASSIGN_OR_RETURN(buffer, device_.allocate(bytes));
     MR_CUDA_CHECK(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), stream_));
