@@ -78,11 +78,11 @@ TEST(RequestInbox, OnlyTokensThatAreNotForeseenToBeCachedCount) {
   message.set_prompt_token_ids(std::string(10 * sizeof(int32_t), '\0'));
   message.set_foreseen_tokens(7);
   inbox.take(of_ten);
-  EXPECT_FALSE(inbox.start_next(2));
-  EXPECT_TRUE(inbox.start_next(3));
+  EXPECT_THAT(inbox.start_next(2), IsEmpty());
+  EXPECT_EQ(inbox.start_next(3).size(), 1u);
   message.set_foreseen_tokens(std::numeric_limits<uint64_t>::max());
   inbox.take(of_ten);
-  EXPECT_TRUE(inbox.start_next(0));
+  EXPECT_EQ(inbox.start_next(0).size(), 1u);
 }
 
 TEST(RequestInbox, CancellingTheRunningRequestTouchesNoOther) {
