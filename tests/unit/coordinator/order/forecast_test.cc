@@ -69,75 +69,69 @@ TEST_F(ForecastTest, ALaneIsExpectedToTakeAsManyTimesLongerAsThereAreUntilSomeWe
   EXPECT_NEAR(s(forecast_.expect(four_, request(1000))), 1, 1e-3);
 }
 
-TEST_F(ForecastTest, TheLeastIsKnownOnceAllGroupsAre) {
-  const Group* groups[] = {&one_, &four_};
-  for (int i = 0; i < 4; ++i) forecast_.finished(one_, request(100), seconds(8));
-  EXPECT_FALSE(forecast_.least(groups, request(100)));
-  for (int i = 0; i < 4; ++i) forecast_.finished(four_, request(100), seconds(2));
-  EXPECT_NEAR(s(*forecast_.least(groups, request(100))), 1, 1e-3);
-  TEST_F(ForecastTest, AKindThatHasEndedNothingIsTakenForAnotherInProportionToItsRanks) {
-    forecast_.finished(one_, request(100), seconds(8));
-    EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 2, 1e-3);
-    EXPECT_FALSE(forecast_.least(four_, request(100), 0));
-    forecast_.finished(four_, request(100), seconds(3));
-    EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 3, 1e-3);
-    auto other = one_;
-    other.description.mutable_model()->set_name("other");
-    auto asked = request(100);
-    asked.model = "other";
-    EXPECT_EQ(forecast_.expect(other, asked), PrefillCurve::guess(100));
-  }
+TEST_F(ForecastTest, AKindThatHasEndedNothingIsTakenForAnotherInProportionToItsRanks) {
+  forecast_.finished(one_, request(100), seconds(8));
+  EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 2, 1e-3);
+  EXPECT_FALSE(forecast_.least(four_, request(100), 0));
+  forecast_.finished(four_, request(100), seconds(3));
+  EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 3, 1e-3);
+  auto other = one_;
+  other.description.mutable_model()->set_name("other");
+  auto asked = request(100);
+  asked.model = "other";
+  EXPECT_EQ(forecast_.expect(other, asked), PrefillCurve::guess(100));
+}
 
-  TEST_F(ForecastTest, TheLeastIsKnownOnceFourOfItsLengthHaveEnded) {
-    for (int i = 0; i < 3; ++i) forecast_.finished(four_, request(100), seconds(2));
-    EXPECT_FALSE(forecast_.least(four_, request(100), 0));
-    forecast_.finished(four_, request(100), seconds(2));
-    EXPECT_NEAR(s(*forecast_.least(four_, request(100), 0)), 1, 1e-3);
-    EXPECT_FALSE(forecast_.least(four_, request(1000), 0));
-  }
+TEST_F(ForecastTest, TheLeastIsKnownOnceFourOfItsLengthHaveEnded) {
+  for (int i = 0; i < 3; ++i) forecast_.finished(four_, request(100), seconds(2));
+  EXPECT_FALSE(forecast_.least(four_, request(100), 0));
+  forecast_.finished(four_, request(100), seconds(2));
+  EXPECT_NEAR(s(*forecast_.least(four_, request(100), 0)), 1, 1e-3);
+  EXPECT_FALSE(forecast_.least(four_, request(1000), 0));
+}
 
-  // 2, 4 and 8 s for 256, 512 and 1,024 tokens.
-  TEST_F(ForecastTest, TheLeastBehindAPrefixIsOfTheRows) {
-    for (int i = 0; i < 4; ++i) forecast_.finished(one_, request(1024), seconds(8));
-    forecast_.finished(one_, request(256), seconds(2));
-    // Up to a half the prefix's own time need not be known.
-    EXPECT_NEAR(s(*forecast_.least(one_, request(1024), 512)), 2, 1e-2);
-    EXPECT_FALSE(forecast_.least(one_, request(1024), 768));
-    for (int i = 0; i < 3; ++i) forecast_.finished(one_, request(256), seconds(2));
-    EXPECT_NEAR(s(*forecast_.least(one_, request(1024), 768)), 1, 1e-2);
-    EXPECT_NEAR(s(*forecast_.least(one_, request(300), 0)), 300.0 / 256, 1e-2);
-    EXPECT_NEAR(s(*forecast_.least(one_, request(300), 44)), 1, 1e-2);
-  }
+// 2, 4 and 8 s for 256, 512 and 1,024 tokens.
+TEST_F(ForecastTest, TheLeastBehindAPrefixIsOfTheRows) {
+  for (int i = 0; i < 4; ++i) forecast_.finished(one_, request(1024), seconds(8));
+  forecast_.finished(one_, request(256), seconds(2));
+  // Up to a half the prefix's own time need not be known.
+  EXPECT_NEAR(s(*forecast_.least(one_, request(1024), 512)), 2, 1e-2);
+  EXPECT_FALSE(forecast_.least(one_, request(1024), 768));
+  for (int i = 0; i < 3; ++i) forecast_.finished(one_, request(256), seconds(2));
+  EXPECT_NEAR(s(*forecast_.least(one_, request(1024), 768)), 1, 1e-2);
+  EXPECT_NEAR(s(*forecast_.least(one_, request(300), 0)), 300.0 / 256, 1e-2);
+  EXPECT_NEAR(s(*forecast_.least(one_, request(300), 44)), 1, 1e-2);
+}
 
-  // 8 s for 1,024 tokens, 2 s for 512: squares.
-  TEST_F(ForecastTest, RowsBehindAPrefixTakeWhatTheyTakeInTheWhole) {
-    Group group = this->group(1, 10'000);
-    forecast_.finished(group, request(512), seconds(2));
-    forecast_.finished(group, request(1024), seconds(8));
-    Request asked = request(1024);
-    asked.prefix_keys = {7, 8};
-    asked.options.set_cache(protocol::CACHE_BOTH);
-    protocol::CachedPrefixes said;
-    said.set_sequence(1);
-    said.add_origins()->set_num_tokens(1024);
-    said.add_added(stored_prefix_key(7, 0, 0));
-    ASSERT_FALSE(group.prefixes.missed(said));
-    EXPECT_NEAR(s(forecast_.expect(group, asked)), 6, 1e-2);
-    EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
-    // Reading it took another 3 s: as it will the next time.
-    forecast_.finished(group, asked, seconds(9), /*cached_tokens=*/512);
-    EXPECT_NEAR(s(forecast_.expect(group, asked)), 9, 1e-2);
-    EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
-  }
+// 8 s for 1,024 tokens, 2 s for 512: squares.
+TEST_F(ForecastTest, RowsBehindAPrefixTakeWhatTheyTakeInTheWhole) {
+  Group group = this->group(1, 10'000);
+  forecast_.finished(group, request(512), seconds(2));
+  forecast_.finished(group, request(1024), seconds(8));
+  Request asked = request(1024);
+  asked.prefix_keys = {7, 8};
+  asked.options.set_cache(protocol::CACHE_BOTH);
+  protocol::CachedPrefixes said;
+  said.set_sequence(1);
+  said.add_origins()->set_num_tokens(1024);
+  said.add_added(stored_prefix_key(7, 0, 0));
+  ASSERT_FALSE(group.prefixes.missed(said));
+  EXPECT_NEAR(s(forecast_.expect(group, asked)), 6, 1e-2);
+  EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
+  // Reading it took another 3 s: as it will the next time.
+  forecast_.finished(group, asked, seconds(9), /*cached_tokens=*/512);
+  EXPECT_NEAR(s(forecast_.expect(group, asked)), 9, 1e-2);
+  EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
+}
 
-  TEST_F(ForecastTest, PlansThatClientsMakeUpTakeBoundedMemory) {
-    for (int i = 0; i < 1000; ++i) {
-      forecast_.finished(one_, request(100, fmt::format("a-shape:{},64", i)), seconds(1));
-    }
-    forecast_.finished(one_, request(100, "late"), seconds(100));
-    // It counts among all of its kind, and not on its own.
-    EXPECT_LT(s(forecast_.expect(one_, request(100, "late"))), 2);
+TEST_F(ForecastTest, PlansThatClientsMakeUpTakeBoundedMemory) {
+  for (int i = 0; i < 1000; ++i) {
+    forecast_.finished(one_, request(100, fmt::format("a-shape:{},64", i)), seconds(1));
   }
+  forecast_.finished(one_, request(100, "late"), seconds(100));
+  // It counts among all of its kind, and not on its own.
+  EXPECT_LT(s(forecast_.expect(one_, request(100, "late"))), 2);
+}
 
 }  // namespace
 }  // namespace millrace::coordinator
