@@ -145,7 +145,7 @@ class OnGpu {
             std::memcpy(to + half, values, rows);
             continue;
           }
-          const auto& scale = (*options.float8)[static_cast<size_t>(layer)];
+          const auto& scale = options.float8->of(layer, shape_.first_kv_head + h);
           const int64_t count = tokens * shape_.head_dim;
           encode_float8(page.data(), DType::kFloat32, count, scale.k,
                         reinterpret_cast<Float8*>(to));

@@ -294,9 +294,10 @@ TEST(Simulation, TurnsBehindTheOneBeforeTakeWhatIsNew) {
 TEST(SimulatedCache, GivesUpWhatWasUsedLeastLatelyTheDeepestFirst) {
   SimulatedCache cache;
   EXPECT_EQ(cache.use(std::vector<uint64_t>{1, 2, 3}), 0);
-  EXPECT_EQ(cache.add(std::vector<uint64_t>{1, 2, 3}), (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(cache.add(std::vector<uint64_t>{1, 2, 3}, /*cost=*/1),
+            (std::vector<uint64_t>{1, 2, 3}));
   EXPECT_EQ(cache.use(std::vector<uint64_t>{7, 8}), 0);
-  EXPECT_EQ(cache.add(std::vector<uint64_t>{7, 8}), (std::vector<uint64_t>{7, 8}));
+  EXPECT_EQ(cache.add(std::vector<uint64_t>{7, 8}, /*cost=*/1), (std::vector<uint64_t>{7, 8}));
   EXPECT_EQ(cache.use(std::vector<uint64_t>{1, 2, 9}), 2);
   EXPECT_EQ(cache.shrink(5), std::vector<uint64_t>{});
   EXPECT_EQ(cache.shrink(3), (std::vector<uint64_t>{3, 8}));
