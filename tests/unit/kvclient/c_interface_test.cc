@@ -410,10 +410,10 @@ TEST_F(CInterfaceTest, CallsThatAreWrongSayWhatIsWrong) {
   EXPECT_EQ(mkv_manifest_parse("{", 1, &none), MKV_INVALID_ARGUMENT);
   EXPECT_EQ(mkv_manifest_parse(nullptr, 0, &none), MKV_INVALID_ARGUMENT);
   auto manifest = ranks_->manifest();
-  manifest.version = 4;
+  manifest.version = 5;
   const auto newer = to_json(manifest);
   EXPECT_EQ(mkv_manifest_parse(newer.data(), newer.size(), &none), MKV_UNSUPPORTED);
-  EXPECT_THAT(mkv_last_error(), HasSubstr("version is 4"));
+  EXPECT_THAT(mkv_last_error(), HasSubstr("version is 5"));
   EXPECT_EQ(none, nullptr);
   mkv_manifest_info info{};
   EXPECT_EQ(mkv_manifest_get(manifest_, &info), MKV_INVALID_ARGUMENT);

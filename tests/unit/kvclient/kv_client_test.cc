@@ -234,8 +234,8 @@ TEST_F(CheckManifestTest, AcceptsWhatAGroupWrites) {
 
 TEST_F(CheckManifestTest, RefusesWhatThisClientCannotRead) {
   auto manifest = this->manifest();
-  manifest.version = 4;
-  expect_bad(manifest, Errc::kUnsupported, "version is 4");
+  manifest.version = 5;
+  expect_bad(manifest, Errc::kUnsupported, "version is 5");
   manifest = this->manifest();
   manifest.layout.page_layout = "v-then-k";
   expect_bad(manifest, Errc::kUnsupported, "v-then-k");

@@ -161,7 +161,6 @@ TEST_P(GroupPrefixOnGridsTest, BetweenTwoLayersOfAnotherPromptOnlyNewTokensCount
   foreseen.mutable_prefill_request()->set_foreseen_tokens(576);
   after_first_layer_of("long", [this, &foreseen] { link().push(foreseen); });
   group().start();
-  EXPECT_EQ(group().description().max_preempting_tokens(), 150u);
   const auto first = run(request("a", 700));
   link().push(prefill_request("long", 900));
   const auto second = expect_done();

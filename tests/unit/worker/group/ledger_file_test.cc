@@ -119,8 +119,10 @@ TEST_F(LedgerFileTest, TheNextLedgerTellsOfBeginningsWhosePagesAreFound) {
     // And of what has given way since.
     EXPECT_THAT(ledger.sweep(1, find({7})).gone(), ElementsAre(stored(12)));
   }
-  PrefixLedger ledger;
-  EXPECT_THAT(ledger.keep_in(open(), find({7})).added(), ElementsAre(stored(11)));
+  {
+    PrefixLedger ledger;
+    EXPECT_THAT(ledger.keep_in(open(), find({7})).added(), ElementsAre(stored(11)));
+  }
   PrefixLedger last;
   EXPECT_THAT(last.keep_in(open(), find({7, 15})).added(), ElementsAre(stored(11)));
 }
