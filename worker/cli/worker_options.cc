@@ -175,9 +175,10 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
                  "a rank counts as lost if a layer takes longer, in seconds")
       ->check(cli::positive_seconds())
       ->capture_default_str();
-  app.add_option("--preempt-tokens", options.preempt_tokens,
-                 "new tokens, at most, of a prompt that runs between two layers of a longer one; 0: none "
-                 "does")
+  app.add_option(
+         "--preempt-tokens", options.preempt_tokens,
+         "new tokens, at most, of a prompt that runs between two layers of a longer one; 0: none "
+         "does")
       ->check(cli::number_range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--side-by-side-tokens", options.side_by_side_tokens,
