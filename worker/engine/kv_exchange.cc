@@ -66,8 +66,9 @@ void KvExchange::cut_prefix() {
   for (int rank = 0; rank < cp_->size(); ++rank) {
     most = std::max(most, pages.emplace_back(prefix_->pages(rank)).size());
   }
+  // Of the mean over ranks, not of the rank with most: a prefix may lie on one of them alone.
   const auto pages_together =
-      static_cast<size_t>(ceil_div(static_cast<int64_t>(most), kPrefixChunks));
+      static_cast<size_t>(ceil_div(prefix_->num_pages(), kPrefixChunks * cp_->size()));
   chunk_rows_ = static_cast<int64_t>(pages_together) * kPageTokens;
   const int64_t page_bytes = kPageTokens * shape_.row_bytes();
   for (size_t first = 0; first < most; first += pages_together) {
