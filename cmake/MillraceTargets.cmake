@@ -3,7 +3,9 @@
 
 find_program(MR_CCACHE ccache)
 if(MR_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${MR_CCACHE})
+  # ccache stores what was compiled with a precompiled header only if told that it may.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${MR_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${MR_CCACHE})
 endif()
 
@@ -61,7 +63,9 @@ endif()
 function(mr_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE mr_options GTest::gtest GTest::gmock GTest::gtest_main ${ARG_DEPS})
+  # In this order: what the second allows, the warnings of the first would forbid.
+  target_link_libraries(${name} PRIVATE mr_options mr_test_headers GTest::gtest_main ${ARG_DEPS})
+  target_precompile_headers(${name} REUSE_FROM mr_test_headers)
   if(NOT ARG_LABELS)
     set(ARG_LABELS cpu)
   endif()
