@@ -53,7 +53,7 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
 }
 
 Result<void> LayerForward::allocate_quantized() {
-  if (!float8()) return {};
+  if (weights_->quantization == Quantization::kNone) return {};
   const auto& config = weights_->config;
   const auto& shard = weights_->shard;
   const int64_t query_width = int64_t{shard.num_query_heads} * config.head_dim;
@@ -201,7 +201,7 @@ void LayerForward::attention_output(int32_t layer, const void* attention, int64_
   const int64_t width = int64_t{weights_->shard.num_query_heads} * weights_->config.head_dim;
   const auto rows = dense_matrix(attention, weights_->compute_dtype, num_rows, width);
   const auto sum = dense_matrix(out, DType::kFloat32, num_rows, weights_->config.hidden_size);
-  if (float8()) {
+  if (w.float8.o.data != nullptr) {
     device_->float8_gemm({.a = quantize(rows),
                           .b = w.float8.o,
                           .bias = w.o_bias,
@@ -219,7 +219,7 @@ void LayerForward::mlp(int32_t layer, const float* hidden, int64_t num_rows, flo
     rms_norm(hidden, w.mlp_norm, num_rows);
     return run_mixture(w, num_rows, out, accumulate);
   }
-  if (!float8()) {
+  if (w.float8.gate_up.data == nullptr) {
     rms_norm(hidden, w.mlp_norm, num_rows);
     return run_mlp(w.gate_up, w.down, num_rows, out, accumulate);
   }

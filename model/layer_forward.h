@@ -69,7 +69,6 @@ class LayerForward {
   void project(const QkvHeads& heads, int32_t layer, const float* hidden, int64_t num_rows,
                const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out);
 
-  bool float8() const { return weights_->quantization != Quantization::kNone; }
   kernels::Matrix normed(int64_t num_rows) const;
   kernels::Float8Matrix quantized(int64_t num_rows, int64_t cols) const;
   Result<void> allocate_quantized();
@@ -91,7 +90,7 @@ class LayerForward {
                    int64_t num_rows, float* out, bool accumulate);
   void rms_norm(const float* hidden, const float* weight, int64_t num_rows);
   void add_sum(const float* norm, float* sum, int64_t num_rows, float* hidden);
-  // Where the model is quantised; the result lies in `quantized_`.
+  // Where the layer is quantised; the result lies in `quantized_`.
   kernels::ConstFloat8Matrix float8_rms_norm(const float* hidden, const float* weight,
                                              int64_t num_rows);
   kernels::ConstFloat8Matrix quantize(const kernels::ConstMatrix& rows);

@@ -70,6 +70,7 @@ class WeightLoader {
     MR_RETURN_IF_ERROR(load_vocabulary());
     for (int32_t i = 0; i < config_->num_layers; ++i) {
       const auto prefix = fmt::format("model.layers.{}.", i);
+      is_float8_ = weights_->quantization != Quantization::kNone && i + 1 < config_->num_layers;
       LayerWeights layer;
       MR_RETURN_IF_ERROR(load_attention(prefix, layer));
       MR_RETURN_IF_ERROR(load_norms(prefix, layer));
@@ -168,13 +169,13 @@ class WeightLoader {
     return view;
   }
 
-  // Into `wide` or `float8`, as the model is quantised.
+  // Into `wide` or `float8`, as the layer is quantised.
   Result<void> stack_linear(std::span<const TensorSlice> slices, kernels::ConstMatrix& wide,
                             kernels::ConstFloat8Matrix& float8) {
-    if (weights_->quantization == Quantization::kNone) {
-      MR_ASSIGN_OR_RETURN(wide, uploader_.stack(slices, weights_->compute_dtype));
-    } else {
+    if (is_float8_) {
       MR_ASSIGN_OR_RETURN(float8, uploader_.stack_float8(slices));
+    } else {
+      MR_ASSIGN_OR_RETURN(wide, uploader_.stack(slices, weights_->compute_dtype));
     }
     return {};
   }
@@ -254,7 +255,7 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (std::ranges::all_of(bias.tensor.bytes, is_zero)) return {};
-    if (weights_->quantization != Quantization::kNone && !device_.float8_sum_biases) {
+    if (is_float8_ && !device_.float8_sum_biases) {
       return error(Errc::kUnsupported,
                    "tensor \"{}\" is not zero, and {} adds none to products of 8-bit floats; "
                    "supported with --quantization none",
@@ -289,6 +290,7 @@ class WeightLoader {
   kernels::DeviceInfo device_;
   WeightUploader uploader_;
   ExpertLoader experts_;
+  bool is_float8_ = false;  // the layer at hand, but for its experts
 };
 
 Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,

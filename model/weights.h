@@ -71,8 +71,11 @@ struct ExpertWeights {
 
 // What products of linear layers are computed in.
 enum class Quantization {
-  kNone,    // the compute dtype
-  kFloat8,  // 8-bit floats, weights scaled by output channel and activations by token
+  kNone,  // the compute dtype
+  // 8-bit floats, weights scaled by output channel and activations by token. Not in the last layer, experts
+  // apart: nothing comes after it that would correct it, so it alone makes a quarter of the logits' divergence, and its
+  // products are of rows with logits, but for K and V (docs/notebook/float8.md).
+  kFloat8,
   // The same, but Q, K and V are the compute dtype's: a head that looks up what it copies compares them, and
   // rounding all of them costs a small model 2 points of copies (docs/notebook/float8.md).
   kFloat8ExceptQkv,
@@ -94,7 +97,7 @@ struct Arithmetic {
 // "bfloat16", "bfloat16 fp8" and so on: two caches are equal only if it is.
 std::string arithmetic_name(const Arithmetic& arithmetic);
 
-// The linear layers of a quantised model, of the shapes that LayerWeights says.
+// The linear layers of a quantised layer, of the shapes that LayerWeights says.
 struct Float8Weights {
   kernels::ConstFloat8Matrix qkv;  // without data where it is left out
   kernels::ConstFloat8Matrix o, gate_up, down;
@@ -116,7 +119,7 @@ struct LayerWeights {
   const float* post_mlp_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix gate_up;          // [2 * ffn of this rank, hidden]: gate rows, then up rows
   kernels::ConstMatrix down;             // [hidden, ffn of this rank]
-  Float8Weights float8;                  // in place of the four where the model is quantised
+  Float8Weights float8;                  // in place of the four where the layer is quantised
   // In place of gate, up and down; shared: one expert that all tokens choose.
   ExpertWeights experts;
   ExpertWeights shared_expert;

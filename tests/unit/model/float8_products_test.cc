@@ -223,8 +223,8 @@ class Layer {
     weights_ = std::move(*loaded);
   }
 
-  // K of the first layer, then the sum of what attention's output and the last MLP add.
-  std::vector<float> run(int64_t rows) {
+  // K of `layer`, then the sum of what its attention's output and its MLP add.
+  std::vector<float> run(int64_t rows, int32_t layer = 0) {
     const auto& config = weights_->config;
     auto forward = LayerForward::create(device_, *weights_, rows);
     EXPECT_TRUE(forward.ok());
@@ -234,14 +234,18 @@ class Layer {
     std::vector<float> k(static_cast<size_t>(kv)), v(k.size());
     std::vector<int32_t> positions;
     for (int32_t i = 0; i < rows; ++i) positions.push_back(i);
-    forward->qkv(0, hidden.data(), rows, positions.data(), rows,
+    forward->qkv(layer, hidden.data(), rows, positions.data(), rows,
                  {.q = q.data(), .k = k.data(), .v = v.data(), .kv_stride = rows});
     std::vector<float> out(static_cast<size_t>(rows * config.hidden_size));
-    forward->attention_output(0, q.data(), rows, out.data(), /*accumulate=*/false);
-    forward->mlp(config.num_layers - 1, hidden.data(), rows, out.data(), /*accumulate=*/true);
+    forward->attention_output(layer, q.data(), rows, out.data(), /*accumulate=*/false);
+    forward->mlp(layer, hidden.data(), rows, out.data(), /*accumulate=*/true);
     k.insert(k.end(), out.begin(), out.end());
     return k;
   }
+
+  // The last layer is not quantised, but for its experts.
+  int32_t last() const { return weights_->config.num_layers - 1; }
+  bool has_experts(int32_t layer) const { return weights_->config.has_experts(layer); }
 
  private:
   kernels::Device& device_;
@@ -301,6 +305,21 @@ TEST_P(QuantizedLayer, MayLeaveQkvAsItIs) {
   EXPECT_EQ(k, wide_k);
   EXPECT_GT(relative_error(sum, wide_sum), 0.005);
   EXPECT_GT(relative_error(of_layer(Quantization::kFloat8).first, wide_k), 0.005);
+}
+
+TEST_P(QuantizedLayer, LeavesTheLastLayerAsItIsButForItsExperts) {
+  Layer wide(directory_.path(), *cpu_, DType::kFloat32);
+  Layer quantized(directory_.path(), *cpu_, {DType::kFloat32, Quantization::kFloat8});
+  const int32_t last = wide.last();
+  const auto expected = wide.run(kRows, last);
+  const auto actual = quantized.run(kRows, last);
+  const auto num_keys = config_.num_kv_heads * kRows * config_.head_dim;
+  EXPECT_TRUE(std::equal(expected.begin(), expected.begin() + num_keys, actual.begin()));
+  if (wide.has_experts(last)) {
+    EXPECT_GT(relative_error(actual, expected), 0.005);
+  } else {
+    EXPECT_EQ(actual, expected);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Model, QuantizedLayer,
