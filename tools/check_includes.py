@@ -28,6 +28,7 @@ MAX_SOURCES = 25
 MAY_INCLUDE = {
     "common": "",
     "common/system": "",
+    "common/files": "common/system",
     "common/metrics": "",
     "common/cli": "",
     "common/net": "common/system",
@@ -93,7 +94,7 @@ MAY_INCLUDE = {
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
-    "worker/control": "common/content common/net common/system protocol",
+    "worker/control": "common/content common/files common/net protocol",
     "worker/events": "common/content",
     "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
