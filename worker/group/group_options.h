@@ -20,6 +20,8 @@ struct GroupOptions {
   std::string ledger_path;
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);
+  // Then, for what is to be kept of cached prefixes and is not yet.
+  Duration keep_timeout = std::chrono::seconds(10);
   Duration max_lease = std::chrono::hours(1);
   Duration default_lease = std::chrono::seconds(30);
 };

@@ -1,6 +1,7 @@
 #include "worker/group/group_rank.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "common/log.h"
@@ -150,11 +151,19 @@ protocol::Register GroupRank::description() const {
 
 void GroupRank::keep_prefixes() {
   if (!store_->keeps_prefixes()) return;
-  const int64_t num_left = store_->keep_cached(kKeepTime);
+  if (surroundings_.watch != nullptr) {
+    surroundings_.watch->expect_step("keeping cached prefixes",
+                                     options_.group.keep_timeout + kCommandTimeout);
+  }
+  const int64_t num_left = store_->keep_cached(options_.group.keep_timeout);
   const auto stats = store_->stats();
+  const auto left = [&] {
+    return fmt::format(", {} pages of {} are not: time was up after {:g} s (--keep-timeout-s)",
+                       num_left, format_bytes(num_left * store_->geometry().page_bytes()),
+                       std::chrono::duration<double>(options_.group.keep_timeout).count());
+  };
   spdlog::info("{} of cached prefixes are kept for the next start{}",
-               format_bytes(stats.kept_bytes),
-               num_left > 0 ? fmt::format(", {} pages are not: time was up", num_left) : "");
+               format_bytes(stats.kept_bytes), num_left > 0 ? left() : "");
 }
 
 Result<void> GroupRank::serve(const std::atomic<bool>& stop) {
