@@ -95,7 +95,7 @@ MAY_INCLUDE = {
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
     "worker/control": "common/content common/files common/net protocol",
-    "worker/events": "common/content",
+    "worker/events": "common/content common/files comm/api",
     "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"

@@ -233,16 +233,16 @@ void PromptRun::tell_of_pages(std::span<const int32_t> token_ids, bool remembere
     if (page < std::ssize(keys_)) own.push_back(keys_[static_cast<size_t>(page)]);
   }
   r_.events->add_own(own);
-  if (!remembered || !r_.events->publishes()) return;
+  if (!remembered || r_.tell_cached == nullptr) return;
   const auto partition = r_.engine.partition(num_tokens_, cached_.prefix.num_tokens());
   std::vector<int> owners = cached_.prefix.owners;
   for (int64_t page = std::ssize(owners); page < std::ssize(keys_); ++page) {
     owners.push_back(partition.owner(page * kernels::kPageTokens));
   }
-  r_.events->stored({.keys = keys_,
-                     .token_ids = token_ids,
-                     .owners = owners,
-                     .cache_salt = prompt_.options().cache_salt()});
+  r_.tell_cached({.keys = keys_,
+                  .token_ids = token_ids,
+                  .owners = owners,
+                  .cache_salt = prompt_.options().cache_salt()});
 }
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {

@@ -45,6 +45,9 @@ struct PromptResources {
   RowPace& pace;
   PrefixLedger* ledger = nullptr;  // the first rank's
   CacheEvents* events = nullptr;   // null where nobody is told
+  // Where the first rank tells what the prompt leaves in the cache for events of it; null: nowhere. `owners` are of the
+  // ranks that run it.
+  std::function<void(const CachedChain&)> tell_cached = nullptr;
   int64_t beside_tokens = 0;  // of the prompt between two layers of which it runs; 0: alone
   const GroupOptions& options;
 };
