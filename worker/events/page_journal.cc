@@ -38,7 +38,7 @@ void PageJournal::add(std::vector<StoredPage> pages, const std::function<Held()>
   if (is_taken) num_records_ = most_records_ / 2;
 }
 
-bool PageJournal::write(BackgroundWrites::Write write) {
+bool PageJournal::write(BackgroundWrites::Write task) {
   if (!writes_) return false;
   if (const auto failure = writes_->take_failure()) {
     spdlog::warn("which pages are kept is not published at the next start: {}",
@@ -46,7 +46,7 @@ bool PageJournal::write(BackgroundWrites::Write write) {
     writes_.reset();
     return false;
   }
-  const bool is_taken = writes_->add(std::move(write));
+  const bool is_taken = writes_->add(std::move(task));
   if (!is_taken && !is_behind_) {
     spdlog::warn("the disk of kept pages is slow: the next start does not publish all of them");
   }

@@ -34,7 +34,7 @@ class PageJournal {
 
  private:
   // Whether it is going to be done.
-  bool write(BackgroundWrites::Write write);
+  bool write(BackgroundWrites::Write task);
 
   const size_t most_records_;
   std::shared_ptr<JournalFile> file_;       // the thread's
