@@ -28,6 +28,7 @@ MAX_SOURCES = 25
 MAY_INCLUDE = {
     "common": "",
     "common/system": "",
+    "common/files": "common/system",
     "common/metrics": "",
     "common/cli": "",
     "common/net": "common/system",
@@ -93,8 +94,8 @@ MAY_INCLUDE = {
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
     "worker/watch": "comm/api",
-    "worker/control": "common/content common/net common/system protocol",
-    "worker/events": "common/content",
+    "worker/control": "common/content common/files common/net protocol",
+    "worker/events": "common/content common/files comm/api",
     "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
     "worker/engine": "comm/api kernels/api kernels/index model plan"

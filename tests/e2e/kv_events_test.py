@@ -208,6 +208,36 @@ class KvEventsTest(ServiceTestCase):
         self.assertEqual(self.run_prompt(tokens)["cached_tokens"], 0)
         subscriber.receive_until(lambda: subscriber.index.num_held(tokens) == 8)
 
+    def test_a_group_that_starts_again_tells_of_what_it_kept_and_of_nothing_else(self):
+        # A block takes 320 KiB of each rank that has it: half of what six prompts leave is kept.
+        options = "--prefix-disk", "8MiB", "--disk-directory", os.path.join(self.service.directory.name, "disk"), "--threads", "1"
+        group = self.start(*options, tp=2, cp=2)
+        subscriber = self.subscribe()
+        prompts = [tokens_of(f"kept {i}", 1024) for i in range(6)]
+        for tokens in prompts:
+            self.run_prompt(tokens)
+        subscriber.receive_until(lambda: len(subscriber.index.tokens) == 6 * 1024 // BLOCK)
+        group.send_signal(signal.SIGUSR1)
+        self.assertEqual(group.wait(PATIENCE_S), 0)
+        wait_until("the end of the group", lambda: not self.service.ready(), PATIENCE_S)
+        self.start(*options, tp=2, cp=2)
+        published = Index()
+        for _, payload in replay(self.replay_endpoint, 0):
+            for event in msgpack.unpackb(payload)[1]:
+                published.apply(event)
+        self.assertGreater(len(published.tokens), 0)
+        self.assertLess(len(published.tokens), 6 * 1024 // BLOCK)
+        # Who was there before forgets the rest, and who comes late hears of them too.
+        subscriber.receive_until(lambda: subscriber.index.tokens == published.tokens)
+        late = self.subscribe()
+        late.receive_until(lambda: late.index.tokens == published.tokens)
+        held = {i: published.num_held(tokens) for i, tokens in enumerate(prompts)}
+        self.assertEqual(sum(held.values()), len(published.tokens))
+        # Most first: from prompts that are computed the group learns when not to load.
+        for i in sorted(held, key=held.get, reverse=True):
+            status, _, response = self.service.prefill({"prompt_token_ids": prompts[i] + tokens_of("end", 100)}, cache="read")
+            self.assertEqual((status, response["cached_tokens"]), (200, held[i] * BLOCK), response)
+
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

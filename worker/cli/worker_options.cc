@@ -190,6 +190,12 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
                  "seconds that a draining group waits for its leases to end")
       ->check(cli::number_range(0.0, cli::kMaxSeconds))
       ->capture_default_str();
+  app.add_option(
+         "--keep-timeout-s", options.keep_timeout_s,
+         "seconds that it then takes at most to write what --prefix-disk is to keep and has "
+         "not been written")
+      ->check(cli::number_range(0.0, cli::kMaxSeconds))
+      ->capture_default_str();
 }
 
 Result<void> check_together(const WorkerOptions& options) {
@@ -237,6 +243,7 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
   made.group.max_preempting_tokens = options.preempt_tokens;
   made.group.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   made.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
+  made.group.keep_timeout = cli::from_seconds(options.keep_timeout_s);
   return made;
 }
 

@@ -40,6 +40,7 @@ struct WorkerOptions {
   std::string disk_directory;
   double layer_timeout_s = 300;
   double drain_timeout_s = 30;
+  double keep_timeout_s = 10;
 };
 
 // What is text, or a number without its unit, made into what the rank takes. kInvalidArgument names

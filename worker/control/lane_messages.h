@@ -1,4 +1,4 @@
-// What a prompt in a lane tells the coordinator, kept on the lane's first rank until rank 0, which has
+// What a prompt in a lane tells the coordinator, put into its lane's report on the lane's first rank, until rank 0, which has
 // the connection, can send it. The engine's thread.
 #pragma once
 
@@ -11,16 +11,17 @@ namespace millrace::worker {
 
 class LaneMessages final : public ControlLink {
  public:
+  // `report` outlives it.
+  explicit LaneMessages(protocol::LaneReport& report) : report_(report) {}
+
   std::optional<ControlEvent> wait(Deadline) override { return std::nullopt; }
   Result<void> send(const protocol::Envelope& envelope) override {
     *report_.add_messages() = envelope;
     return {};
   }
 
-  const protocol::LaneReport& report() const { return report_; }
-
  private:
-  protocol::LaneReport report_;
+  protocol::LaneReport& report_;
 };
 
 }  // namespace millrace::worker

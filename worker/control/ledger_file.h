@@ -2,20 +2,20 @@
 // prompt, appended when it ends. What it says counts as far as the pages are found, so it need not be right, only read
 // with care. Rank 0's; under the lock of the archive, so nobody else has the file.
 //
-// A record: length of the body (4 bytes), its checksum (8), the body: number of entries (4), each a stored key (8) and a
-// page's key (32), and the origins as a serialised CachedPrefixes. A file that ends in the middle of a record, or has one
-// that is damaged, counts up to there.
+// A record (common/files/record_file.h): number of entries (4 bytes), each a stored key (8) and a page's key (32), and the
+// origins as a serialised CachedPrefixes. One that is cut off or damaged does not count.
 //
 // Threads: one at a time; a disk may hang in any call (ledger_writer.h).
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/content/page_keys.h"
+#include "common/files/record_file.h"
 #include "common/result.h"
-#include "common/system/file_descriptor.h"
 #include "protocol/control_messages.pb.h"
 
 namespace millrace::worker {
@@ -43,17 +43,14 @@ class LedgerFile {
   Result<LedgerRecord> read() const;
   Result<void> append(const LedgerRecord& record);
   // Long enough that replace() is due.
-  bool is_long() const { return bytes_ > kMaxBytes / 2; }
+  bool is_long() const { return file_.bytes_written() > kMaxBytes / 2; }
   // This one and no other: written beside it and put in its place.
   Result<void> replace(const LedgerRecord& record);
 
  private:
-  LedgerFile(std::string path, FileDescriptor file)
-      : path_(std::move(path)), file_(std::move(file)) {}
+  explicit LedgerFile(RecordFile file) : file_(std::move(file)) {}
 
-  std::string path_;
-  FileDescriptor file_;
-  int64_t bytes_ = 0;  // written since it was open or replaced
+  RecordFile file_;
 };
 
 }  // namespace millrace::worker

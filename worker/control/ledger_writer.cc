@@ -1,97 +1,44 @@
 #include "worker/control/ledger_writer.h"
 
-#include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
+#include <atomic>
 #include <utility>
 
 namespace millrace::worker {
 
-struct LedgerWriter::Task {
-  LedgerRecord record;
-  bool is_whole = false;
-};
-
-// Of the thread and of who waits for it; goes with the last of them.
-struct LedgerWriter::Shared {
-  explicit Shared(LedgerFile ledger) : file(std::move(ledger)) {}
+// Of the writes too, the last of which may outlive the writer.
+struct LedgerWriter::Ledger {
+  explicit Ledger(LedgerFile ledger) : file(std::move(ledger)) {}
 
   LedgerFile file;  // the thread's
-
-  mutable std::mutex mutex;
-  std::condition_variable changed;
-  // Guarded by the mutex:
-  std::deque<Task> tasks;  // the first is being written
-  std::optional<Error> failure;
-  bool has_failed = false;  // nothing more is written
-  bool is_long = false;
-  bool left = false;  // nobody adds any more
+  std::atomic<bool> is_long = false;
+  std::atomic<int> num_wholes_waiting = 0;
 };
 
-LedgerWriter::LedgerWriter(LedgerFile file) : shared_(std::make_shared<Shared>(std::move(file))) {
-  thread_ = std::thread([shared = shared_] { write_all(*shared); });
-}
+LedgerWriter::LedgerWriter(LedgerFile file) : ledger_(std::make_shared<Ledger>(std::move(file))) {}
 
-LedgerWriter::~LedgerWriter() {
-  std::unique_lock lock(shared_->mutex);
-  shared_->left = true;
-  shared_->changed.notify_all();
-  const bool is_done =
-      shared_->changed.wait_for(lock, kPatience, [this] { return shared_->tasks.empty(); });
-  // What waits behind a write that hangs is not begun.
-  if (!is_done) shared_->tasks.resize(1);
-  lock.unlock();
-  is_done ? thread_.join() : thread_.detach();
-}
-
-bool LedgerWriter::add(Task task) {
-  const std::lock_guard lock(shared_->mutex);
-  if (shared_->has_failed) return true;
-  if (shared_->tasks.size() >= kMostWaiting) return false;
-  shared_->tasks.push_back(std::move(task));
-  shared_->changed.notify_all();
-  return true;
+bool LedgerWriter::add(LedgerRecord record, bool is_whole) {
+  if (is_whole) ++ledger_->num_wholes_waiting;
+  const bool is_taken =
+      writes_.add([ledger = ledger_, record = std::move(record), is_whole]() -> Result<void> {
+        auto written = is_whole ? ledger->file.replace(record) : ledger->file.append(record);
+        ledger->is_long = ledger->file.is_long();
+        if (is_whole) --ledger->num_wholes_waiting;
+        return written;
+      });
+  if (is_whole && !is_taken) --ledger_->num_wholes_waiting;
+  return is_taken;
 }
 
 bool LedgerWriter::append(LedgerRecord record) {
-  return add({.record = std::move(record)});
+  return add(std::move(record), /*is_whole=*/false);
 }
 
 bool LedgerWriter::replace(LedgerRecord record) {
-  return add({.record = std::move(record), .is_whole = true});
+  return add(std::move(record), /*is_whole=*/true);
 }
 
 bool LedgerWriter::is_long() const {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->is_long && std::ranges::none_of(shared_->tasks, &Task::is_whole);
-}
-
-std::optional<Error> LedgerWriter::take_failure() {
-  const std::lock_guard lock(shared_->mutex);
-  return std::exchange(shared_->failure, std::nullopt);
-}
-
-// A task stays where it is while it is written: it is done when it is gone.
-void LedgerWriter::write_all(Shared& shared) {
-  std::unique_lock lock(shared.mutex);
-  for (;;) {
-    shared.changed.wait(lock, [&] { return shared.left || !shared.tasks.empty(); });
-    if (shared.tasks.empty()) return;
-    const Task& task = shared.tasks.front();
-    lock.unlock();
-    auto written =
-        task.is_whole ? shared.file.replace(task.record) : shared.file.append(task.record);
-    lock.lock();
-    shared.is_long = shared.file.is_long();
-    shared.tasks.pop_front();
-    if (!written.ok()) {
-      shared.failure = std::move(written).error();
-      shared.has_failed = true;
-      shared.tasks.clear();
-    }
-    shared.changed.notify_all();
-  }
+  return ledger_->is_long && ledger_->num_wholes_waiting == 0;
 }
 
 }  // namespace millrace::worker

@@ -5,15 +5,15 @@
 
 namespace millrace::worker {
 
-void BatchBuffer::add(std::vector<std::byte> payload) {
-  num_bytes_ += std::ssize(payload);
-  batches_.push_back(
-      {.sequence = next_++,
-       .payload = std::make_shared<const std::vector<std::byte>>(std::move(payload))});
+EventBatch BatchBuffer::add(std::shared_ptr<const std::vector<std::byte>> payload) {
+  const EventBatch batch{.sequence = next_++, .payload = std::move(payload)};
+  num_bytes_ += std::ssize(*batch.payload);
+  batches_.push_back(batch);
   while (!batches_.empty() && (std::ssize(batches_) > max_batches_ || num_bytes_ > max_bytes_)) {
     num_bytes_ -= std::ssize(*batches_.front().payload);
     batches_.pop_front();
   }
+  return batch;
 }
 
 std::vector<EventBatch> BatchBuffer::since(uint64_t sequence) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace millrace::worker {
@@ -21,12 +22,13 @@ class BatchBuffer {
   BatchBuffer(int64_t max_batches, int64_t max_bytes)
       : max_batches_(max_batches), max_bytes_(max_bytes) {}
 
-  // Numbers count from 0. A batch that is larger than the buffer has a number, and is not kept.
-  void add(std::vector<std::byte> payload);
+  // Numbers count from 0. Returns the batch; one that is larger than the buffer is not kept.
+  EventBatch add(std::shared_ptr<const std::vector<std::byte>> payload);
+  EventBatch add(std::vector<std::byte> payload) {
+    return add(std::make_shared<const std::vector<std::byte>>(std::move(payload)));
+  }
   // Those that are kept, of this number and later, ascending.
   std::vector<EventBatch> since(uint64_t sequence) const;
-  // The number of the next one.
-  uint64_t next_sequence() const { return next_; }
 
  private:
   const int64_t max_batches_;

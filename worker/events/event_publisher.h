@@ -12,6 +12,9 @@ class EventPublisher {
   virtual ~EventPublisher() = default;
   // In this order. Never waits and never fails: what cannot be delivered is dropped.
   virtual void publish(std::vector<KvEvent> events) = 0;
+  // Before all others, once: what the group has cached from its start on. Whoever subscribes before anything else is
+  // published is told of it.
+  virtual void publish_start(std::vector<KvEvent> events) = 0;
 };
 
 }  // namespace millrace::worker

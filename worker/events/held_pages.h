@@ -9,9 +9,11 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "worker/events/kv_event.h"
+#include "worker/events/stored_page.h"
 
 namespace millrace::worker {
 
@@ -33,6 +35,12 @@ class HeldPages {
 
   // What the group did not have before.
   std::vector<KvEvent> add(const CachedChain& chain);
+  // At the start: pages that an earlier life of the group left, each behind its parent, and the context-parallel ranks
+  // that have each.
+  std::vector<KvEvent> restore(std::span<const StoredPage> pages,
+                               std::span<const std::vector<int>> owners);
+  bool holds(const PageContentKey& key) const { return owners_.contains(block_hash(key)); }
+  std::unordered_set<BlockHash> all() const;
   // `gone`: of each world rank, that it has no more. What the group has no more.
   std::vector<KvEvent> remove(std::span<const std::vector<BlockHash>> gone);
 

@@ -18,8 +18,12 @@ struct GroupOptions {
   int64_t max_preempting_tokens = 0;
   // Where rank 0 notes which prefixes are kept for the next start, where the store keeps any; empty: nowhere.
   std::string ledger_path;
+  // And which pages events have told of; empty: nowhere, on all ranks.
+  std::string journal_path;
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);
+  // Then, for what is to be kept of cached prefixes and is not yet.
+  Duration keep_timeout = std::chrono::seconds(10);
   Duration max_lease = std::chrono::hours(1);
   Duration default_lease = std::chrono::seconds(30);
 };

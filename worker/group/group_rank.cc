@@ -1,6 +1,8 @@
 #include "worker/group/group_rank.h"
 
 #include <algorithm>
+#include <chrono>
+#include <span>
 #include <utility>
 
 #include "common/log.h"
@@ -8,6 +10,7 @@
 #include "common/random_id.h"
 #include "common/units.h"
 #include "protocol/codec.h"
+#include "worker/events/kept_pages.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/command_channel.h"
 #include "worker/store/rank_store.h"
@@ -44,7 +47,10 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_RETURN_IF_ERROR(
       runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
   options_.pools.group_name = options_.group_name;
-  if (options_.pools.kept_bytes > 0) options_.group.ledger_path = ledger_path(options_.pools);
+  if (options_.pools.kept_bytes > 0) {
+    options_.group.ledger_path = ledger_path(options_.pools);
+    options_.group.journal_path = journal_path(options_.pools);
+  }
   MR_ASSIGN_OR_RETURN(store_,
                       make_rank_store(options_.pools, *runtime_, surroundings_.clock, deadline));
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
@@ -94,8 +100,14 @@ Result<void> GroupRank::start_events(Deadline deadline) {
     }
   }
   MR_RETURN_IF_ERROR(all_agree(runtime_->grid().world(), own, deadline));
-  events_.emplace(runtime_->grid().shape().tp, publisher_.get());
-  return {};
+  const int num_tp_ranks = runtime_->grid().shape().tp;
+  events_.emplace(num_tp_ranks, publisher_.get());
+  if (options_.group.journal_path.empty()) return {};
+  const bool reads = events_->publishes() && store_->keeps_prefixes();
+  return publish_kept_pages(
+      runtime_->grid().world(), num_tp_ranks,
+      [this](std::span<const PageContentKey> pages) { return store_->find_cached(pages); },
+      reads ? options_.group.journal_path : "", *events_, deadline);
 }
 
 void GroupRank::log_start() const {
@@ -150,11 +162,19 @@ protocol::Register GroupRank::description() const {
 
 void GroupRank::keep_prefixes() {
   if (!store_->keeps_prefixes()) return;
-  const int64_t num_left = store_->keep_cached(kKeepTime);
+  if (surroundings_.watch != nullptr) {
+    surroundings_.watch->expect_step("keeping cached prefixes",
+                                     options_.group.keep_timeout + kCommandTimeout);
+  }
+  const int64_t num_left = store_->keep_cached(options_.group.keep_timeout);
   const auto stats = store_->stats();
+  const auto left = [&] {
+    return fmt::format(", {} pages of {} are not: time was up after {:g} s (--keep-timeout-s)",
+                       num_left, format_bytes(num_left * store_->geometry().page_bytes()),
+                       std::chrono::duration<double>(options_.group.keep_timeout).count());
+  };
   spdlog::info("{} of cached prefixes are kept for the next start{}",
-               format_bytes(stats.kept_bytes),
-               num_left > 0 ? fmt::format(", {} pages are not: time was up", num_left) : "");
+               format_bytes(stats.kept_bytes), num_left > 0 ? left() : "");
 }
 
 Result<void> GroupRank::serve(const std::atomic<bool>& stop) {

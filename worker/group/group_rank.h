@@ -50,10 +50,6 @@ struct RankSurroundings {
   OpenEvents open_events = nullptr;  // null, on all ranks: none are made
 };
 
-// How long a group that ends in good order takes to keep what it has not kept yet: supervisors give it 30 s beyond the
-// last prompt and the leases (deploy/systemd, deploy/kubernetes).
-inline constexpr Duration kKeepTime = std::chrono::seconds(10);
-
 class GroupRank {
  public:
   // Collective over `world`, on all ranks or none; after an error the watch is left.

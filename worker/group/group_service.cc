@@ -42,6 +42,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
                                    .group = sync_,
                                    .reporter = reporter_,
                                    .watch = r_.watch,
+                                   .events = r_.events,
                                    .options = options});
 }
 
@@ -127,6 +128,8 @@ Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& comman
 }
 
 Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands) {
+  const auto tell_cached = [this](const CachedChain& chain) { r_.events->stored(chain); };
+  const bool publishes = r_.events != nullptr && r_.events->publishes();
   PromptRun run({.runtime = r_.runtime,
                  .grid = r_.runtime.grid(),
                  .engine = r_.runtime.engine(),
@@ -140,6 +143,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                  .pace = pace_,
                  .ledger = r_.link == nullptr ? nullptr : &ledger_,
                  .events = r_.events,
+                 .tell_cached = publishes ? tell_cached : decltype(PromptResources::tell_cached)(),
                  .beside_tokens = num_running_ == 0 ? 0 : running_tokens_[num_running_ - 1],
                  .options = options_},
                 prompt, [this, commands](const LayerReport& report) {

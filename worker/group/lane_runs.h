@@ -22,6 +22,7 @@ struct LaneResources {
   RankSync& group;                // of all ranks
   CoordinatorReporter& reporter;  // rank 0's has the coordinator
   GroupWatch* watch = nullptr;
+  CacheEvents* events = nullptr;  // null where nobody is told
   const GroupOptions& options;
 };
 
@@ -43,8 +44,11 @@ class LaneRuns {
 
  private:
   Result<void> run_own(const protocol::RunPrompt& prompt, PageWriter& writer, PageReader& reader,
-                       LaneMessages& messages);
-  Result<void> meet(const LaneMessages& own);
+                       protocol::LaneReport& lane_report);
+  Result<void> meet(const protocol::GroupCommand& command, const protocol::LaneReport& own);
+  // Which of the command's prompts runs in a lane: none where there are fewer.
+  const protocol::RunPrompt* prompt_of(const protocol::GroupCommand& command, int lane) const;
+  void publish(const protocol::RunPrompt& prompt, int lane, const protocol::LaneReport& report);
 
   const LaneResources r_;
   RankSync sync_;  // of the lane

@@ -5,7 +5,6 @@
 
 #include "common/content/prefix_keys.h"
 #include "common/log.h"
-#include "common/units.h"
 #include "kernels/index/tiling.h"
 #include "model/config/rope.h"
 #include "plan/column_cost.h"
@@ -13,6 +12,7 @@
 #include "plan/prefix_pure.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/rank_values.h"
+#include "worker/runtime/between_layers.h"
 #include "worker/store/manifest.h"
 
 namespace millrace::worker {
@@ -140,7 +140,7 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
   // What a streaming prompt begins with is known to its client before it is loaded.
   MR_RETURN_IF_ERROR(find_prefix_and_room(streams(prompt_) ? kvstore::CacheCheck::kAll
                                                            : kvstore::CacheCheck::kDisk));
-  MR_RETURN_IF_ERROR(check_between_layers());
+  MR_RETURN_IF_ERROR(check_place());
   if (streams(prompt_)) {
     MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
     r_.reporter.opened(prompt_.request_id(), std::move(known));
@@ -155,7 +155,7 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
     cached_ = {};
     progress_.restart();
     MR_RETURN_IF_ERROR(find_prefix_and_room(kvstore::CacheCheck::kAll));
-    MR_RETURN_IF_ERROR(check_between_layers());
+    MR_RETURN_IF_ERROR(check_place());
     computed = compute(token_ids, *head_plan, stages);
   }
   if (!computed.ok()) return not_the_clients(computed.error());
@@ -233,16 +233,16 @@ void PromptRun::tell_of_pages(std::span<const int32_t> token_ids, bool remembere
     if (page < std::ssize(keys_)) own.push_back(keys_[static_cast<size_t>(page)]);
   }
   r_.events->add_own(own);
-  if (!remembered || !r_.events->publishes()) return;
+  if (!remembered || r_.tell_cached == nullptr) return;
   const auto partition = r_.engine.partition(num_tokens_, cached_.prefix.num_tokens());
   std::vector<int> owners = cached_.prefix.owners;
   for (int64_t page = std::ssize(owners); page < std::ssize(keys_); ++page) {
     owners.push_back(partition.owner(page * kernels::kPageTokens));
   }
-  r_.events->stored({.keys = keys_,
-                     .token_ids = token_ids,
-                     .owners = owners,
-                     .cache_salt = prompt_.options().cache_salt()});
+  r_.tell_cached({.keys = keys_,
+                  .token_ids = token_ids,
+                  .owners = owners,
+                  .cache_salt = prompt_.options().cache_salt()});
 }
 
 Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
@@ -315,27 +315,14 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   return make_room();
 }
 
-// Fewer pages may be cached than the coordinator knows. Then it waits until the other prompt has ended.
-// Where most of it is cached, a layer's K and V are still of all of it: both prompts have to fit what the
-// ranks have for prompts. The same on all ranks.
-Result<void> PromptRun::check_between_layers() const {
-  const int64_t most_new = r_.options.max_preempting_tokens;
-  if (r_.beside_tokens == 0 || num_tokens_ <= most_new) return {};
-  const int64_t cached = cached_.prefix.num_tokens();
-  if (num_tokens_ - cached > most_new) {
-    return error(Errc::kExhausted,
-                 "{} of {} tokens are cached here; between the layers of another prompt at most {} "
-                 "are computed",
-                 cached, num_tokens_, most_new);
-  }
-  const int64_t own_bytes = r_.runtime.prompt_bytes(num_tokens_);
-  const int64_t other_bytes = r_.runtime.prompt_bytes(r_.beside_tokens);
-  const int64_t all_bytes = r_.runtime.limits().memory_bytes;
-  if (own_bytes + other_bytes <= all_bytes) return {};
-  return error(Errc::kExhausted,
-               "no memory beside a prompt of {} tokens, which takes {}: {} tokens take {}, of {}",
-               r_.beside_tokens, format_bytes(other_bytes), num_tokens_, format_bytes(own_bytes),
-               format_bytes(all_bytes));
+Result<void> PromptRun::check_place() const {
+  return check_between_layers(
+      {.num_tokens = num_tokens_,
+       .cached_tokens = cached_.prefix.num_tokens(),
+       .other_tokens = r_.beside_tokens,
+       .most_new_tokens = r_.options.max_preempting_tokens,
+       .memory_bytes = r_.runtime.limits().memory_bytes,
+       .prompt_bytes = [this](int64_t num_tokens) { return r_.runtime.prompt_bytes(num_tokens); }});
 }
 
 // Phases are the device's: prompts that ran between two layers of this one do not count, and all ranks have the same.

@@ -45,7 +45,10 @@ struct PromptResources {
   RowPace& pace;
   PrefixLedger* ledger = nullptr;  // the first rank's
   CacheEvents* events = nullptr;   // null where nobody is told
-  int64_t beside_tokens = 0;       // of the prompt between two layers of which it runs; 0: alone
+  // Where the first rank tells what the prompt leaves in the cache for events of it; null: nowhere. `owners` are of the
+  // ranks that run it.
+  std::function<void(const CachedChain&)> tell_cached = nullptr;
+  int64_t beside_tokens = 0;  // of the prompt between two layers of which it runs; 0: alone
   const GroupOptions& options;
 };
 
@@ -109,7 +112,7 @@ class PromptRun {
   // What of the prompt need not be computed, and room for the rest.
   Result<void> find_prefix_and_room(kvstore::CacheCheck check);
   // That it may run between two layers of another prompt, if it is to, with the prefix that was found.
-  Result<void> check_between_layers() const;
+  Result<void> check_place() const;
   void learn_pace(const PrefillResult& prefill);
   Result<void> make_room();
   Result<void> after_layer(const LayerReport& report);

@@ -80,6 +80,10 @@ std::string ledger_path(const PoolOptions& options) {
   return fmt::format("{}/rank-0/{}.ledger", options.disk_directory, kept_name(options.group_name));
 }
 
+std::string journal_path(const PoolOptions& options) {
+  return fmt::format("{}/rank-0/{}.events", options.disk_directory, kept_name(options.group_name));
+}
+
 int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_t kept_already) {
   const int64_t share = room.disk_bytes / room.num_ranks_on_disk;
   const int64_t most = kept_already + std::max<int64_t>(0, share - options.disk_bytes);

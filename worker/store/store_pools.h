@@ -52,6 +52,8 @@ Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<Sto
 std::string kept_name(const std::string& group_name);
 // Beside those of rank 0, of the prefix ledger (worker/control/ledger_file.h). `options` are those of all ranks.
 std::string ledger_path(const PoolOptions& options);
+// And of the journal of events (worker/events/journal_file.h).
+std::string journal_path(const PoolOptions& options);
 
 // What a rank may keep of cached prefixes, where `kept_already` bytes are: with a warning less than options.kept_bytes
 // where the disk has no room for that beside the disk pools.

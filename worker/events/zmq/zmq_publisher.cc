@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "worker/events/event_batch.h"
+#include "worker/events/held_pages.h"
 
 namespace millrace::worker {
 
@@ -35,8 +36,17 @@ double unix_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::vector<std::byte> encode(const KvEvent& event) {
-  return encode_event_batch(unix_time_s(), std::span(&event, 1));
+std::shared_ptr<const std::vector<std::byte>> encode(std::span<const KvEvent> events) {
+  return std::make_shared<const std::vector<std::byte>>(encode_event_batch(unix_time_s(), events));
+}
+
+std::shared_ptr<const std::vector<std::byte>> encode(const KvEvent& event) {
+  return encode(std::span(&event, 1));
+}
+
+int64_t num_blocks(const KvEvent& event) {
+  const auto* stored = std::get_if<BlocksStored>(&event);
+  return stored == nullptr ? 0 : std::ssize(stored->hashes);
 }
 
 }  // namespace
@@ -89,12 +99,33 @@ Result<void> ZmqPublisher::start() {
 
 void ZmqPublisher::publish(std::vector<KvEvent> events) {
   for (const auto& event : events) {
-    auto payload = encode(event);
+    const auto payload = encode(event);
     std::lock_guard lock(mutex_);
-    buffer_.add(std::move(payload));
-    nothing_stored_ = nothing_stored_ && std::holds_alternative<AllBlocksCleared>(event);
+    add(payload);
+    if (std::holds_alternative<AllBlocksCleared>(event)) continue;
+    at_start_ = false;
+    start_.clear();
   }
   if (!events.empty()) wake();
+}
+
+void ZmqPublisher::publish_start(std::vector<KvEvent> events) {
+  std::vector<Payload> payloads;
+  for (size_t first = 0; first < events.size();) {
+    size_t end = first + 1;
+    for (int64_t blocks = num_blocks(events[first]); end < events.size(); ++end) {
+      blocks += num_blocks(events[end]);
+      if (blocks > HeldPages::kMaxStored) break;
+    }
+    payloads.push_back(encode(std::span(events).subspan(first, end - first)));
+    first = end;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& payload : payloads) add(payload);
+    start_ = std::move(payloads);
+  }
+  wake();
 }
 
 void ZmqPublisher::wake() {
@@ -121,8 +152,7 @@ void ZmqPublisher::send_new() {
   std::vector<EventBatch> batches;
   {
     std::lock_guard lock(mutex_);
-    batches = buffer_.since(next_to_send_);
-    next_to_send_ = buffer_.next_sequence();
+    batches = std::exchange(unsent_, {});
   }
   for (const auto& batch : batches) {
     const std::string sequence = big_endian(batch.sequence);
@@ -132,12 +162,16 @@ void ZmqPublisher::send_new() {
 
 // A byte, 1 for a subscription and 0 for its end, and the topic.
 void ZmqPublisher::read_subscriptions() {
+  bool is_subscribed = false;
   for (auto parts = events_.receive(); !parts.empty(); parts = events_.receive()) {
-    if (parts.front().empty() || parts.front().front() != 1) continue;
-    auto payload = encode(AllBlocksCleared());
-    std::lock_guard lock(mutex_);
-    if (nothing_stored_) buffer_.add(std::move(payload));
+    is_subscribed = is_subscribed || (!parts.front().empty() && parts.front().front() == 1);
   }
+  if (!is_subscribed) return;
+  const auto cleared = encode(AllBlocksCleared());
+  std::lock_guard lock(mutex_);
+  if (!at_start_) return;
+  add(cleared);
+  for (const auto& payload : start_) add(payload);
 }
 
 // A REQ client, or a DEALER that sends an empty part first.

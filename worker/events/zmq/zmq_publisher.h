@@ -6,8 +6,8 @@
 // up loses messages and sees so by their numbers. Memory is bounded: by the options' buffer, and by
 // kMaxQueued messages for each subscriber.
 //
-// AllBlocksCleared goes first; and again to whoever subscribes while nothing has been stored yet, since
-// a subscriber that reconnects to a restarted group has missed the first.
+// AllBlocksCleared goes first, and behind it what the group has cached from its start on; and both again to all when somebody
+// subscribes before anything else has been published, since a subscriber that reconnects to a restarted group has missed the first.
 #pragma once
 
 #include <atomic>
@@ -48,12 +48,18 @@ class ZmqPublisher final : public EventPublisher {
 
   // Each event is a batch of its own. Any thread.
   void publish(std::vector<KvEvent> events) override;
+  // Batches of up to HeldPages::kMaxStored blocks.
+  void publish_start(std::vector<KvEvent> events) override;
 
  private:
   ZmqPublisher(const ZmqPublisherOptions& options, ZmqContext context, ZmqSocket events);
 
+  using Payload = std::shared_ptr<const std::vector<std::byte>>;
+
   Result<void> start();
   void wake();
+  // Under the lock.
+  void add(const Payload& payload) { unsent_.push_back(buffer_.add(payload)); }
   // The thread's.
   void run();
   void send_new();
@@ -66,11 +72,12 @@ class ZmqPublisher final : public EventPublisher {
   std::unique_ptr<ZmqSocket> replays_;
   int wake_fd_ = -1;
   std::atomic<bool> stop_ = false;
-  uint64_t next_to_send_ = 0;
 
   std::mutex mutex_;
-  BatchBuffer buffer_;          // what publish() leaves for the thread, too
-  bool nothing_stored_ = true;  // since the start
+  BatchBuffer buffer_;
+  std::vector<EventBatch> unsent_;  // what publish() leaves for the thread
+  bool at_start_ = true;            // nothing but the start has been published
+  std::vector<Payload> start_;      // until then
 
   std::thread thread_;
 };

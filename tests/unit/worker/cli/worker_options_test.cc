@@ -31,6 +31,7 @@ TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
   options.disk_pool = "2MiB";
   options.layer_timeout_s = 0.5;
   options.drain_timeout_s = 2;
+  options.keep_timeout_s = 60;
   const auto made = group_rank_options(options);
   ASSERT_TRUE(made.ok()) << made.error().to_string();
   EXPECT_EQ(made->rank.device_pool_bytes, std::nullopt);
@@ -38,6 +39,7 @@ TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
   EXPECT_EQ(made->pools.disk_bytes, 2 << 20);
   EXPECT_EQ(made->group.layer_timeout, std::chrono::milliseconds(500));
   EXPECT_EQ(made->group.drain_timeout, std::chrono::seconds(2));
+  EXPECT_EQ(made->group.keep_timeout, std::chrono::seconds(60));
   options.device_pool = "many";
   EXPECT_FALSE(group_rank_options(options).ok());
 }

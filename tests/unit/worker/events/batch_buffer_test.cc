@@ -22,9 +22,11 @@ std::vector<uint64_t> sequences(const BatchBuffer& buffer, uint64_t since) {
 TEST(BatchBuffer, CountsFromZeroAndGivesAllSinceANumber) {
   BatchBuffer buffer(10, 1000);
   EXPECT_THAT(buffer.since(0), IsEmpty());
-  EXPECT_EQ(buffer.next_sequence(), 0u);
-  for (size_t size = 1; size <= 3; ++size) buffer.add(payload(size));
-  EXPECT_EQ(buffer.next_sequence(), 3u);
+  for (size_t size = 1; size <= 3; ++size) {
+    const auto batch = buffer.add(payload(size));
+    EXPECT_EQ(batch.sequence, size - 1);
+    EXPECT_EQ(batch.payload->size(), size);
+  }
   EXPECT_THAT(sequences(buffer, 0), ElementsAre(0, 1, 2));
   EXPECT_THAT(sequences(buffer, 2), ElementsAre(2));
   EXPECT_EQ(buffer.since(2).front().payload->size(), 3u);

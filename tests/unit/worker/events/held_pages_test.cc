@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace millrace::worker {
@@ -111,6 +112,46 @@ TEST_F(HeldPagesTest, ManyPagesAreRemovedInSeveralEvents) {
   const auto events = remove({numbers(1, 5000)});
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(std::get<BlocksRemoved>(events[1]).hashes, numbers(4097, 904));
+}
+
+// Page `hash` behind `parent` (0: none) with the tokens of the position `page`.
+StoredPage stored(BlockHash hash, BlockHash parent, int64_t page, const std::string& salt = "") {
+  StoredPage made{.key = key(hash), .cache_salt = salt};
+  if (parent != 0) made.parent = key(parent);
+  std::ranges::copy(tokens(page, 1), made.token_ids.begin());
+  return made;
+}
+
+TEST_F(HeldPagesTest, RestoredPagesAreStoredInChains) {
+  const std::vector<StoredPage> pages = {stored(1, 0, 0, "salt"), stored(2, 1, 1),
+                                         stored(3, 2, 2),         stored(23, 1, 1),
+                                         stored(24, 23, 2),       stored(9, 0, 0)};
+  const std::vector<std::vector<int>> owners = {{0}, {1}, {0, 1}, {0}, {0}, {1}};
+  EXPECT_THAT(
+      held_.restore(pages, owners),
+      ElementsAre(
+          BlocksStored{.hashes = {1, 2, 3}, .token_ids = tokens(0, 3), .cache_salt = "salt"},
+          BlocksStored{.hashes = {23, 24}, .parent = 1, .token_ids = tokens(1, 2)},
+          BlocksStored{.hashes = {9}, .token_ids = tokens(0, 1)}));
+  // They are as those of prompts.
+  EXPECT_THAT(add({1, 2, 3, 4}, {0, 0, 0, 0}),
+              ElementsAre(BlocksStored{.hashes = {4}, .parent = 3, .token_ids = tokens(3, 1)}));
+  EXPECT_THAT(remove({{1, 3}, {}, {}, {9}}), ElementsAre(BlocksRemoved{.hashes = {1, 9}}));
+  EXPECT_TRUE(held_.holds(key(3)));
+  EXPECT_FALSE(held_.holds(key(9)));
+  EXPECT_THAT(held_.all(), ::testing::UnorderedElementsAre(2, 3, 4, 23, 24));
+}
+
+TEST_F(HeldPagesTest, ALongRestoredChainIsStoredInSeveralEvents) {
+  std::vector<StoredPage> pages;
+  for (BlockHash hash = 1; hash <= 300; ++hash) {
+    pages.push_back(stored(hash, hash - 1, static_cast<int64_t>(hash) - 1));
+  }
+  const auto events = held_.restore(pages, std::vector<std::vector<int>>(300, {0}));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(
+      std::get<BlocksStored>(events[1]),
+      (BlocksStored{.hashes = numbers(257, 44), .parent = 256, .token_ids = tokens(256, 44)}));
 }
 
 }  // namespace

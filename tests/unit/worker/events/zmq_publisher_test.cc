@@ -164,6 +164,59 @@ TEST_F(ZmqPublisherTest, WhoComesWhenPagesAreStoredIsNotToldOfAnEmptyCache) {
   EXPECT_EQ(std::ranges::count_if(all, is_cleared), 1);
 }
 
+// Of so many blocks.
+BlocksStored stored(BlockHash first, size_t count) {
+  BlocksStored made;
+  for (size_t i = 0; i < count; ++i) {
+    made.hashes.push_back(first + i);
+    made.token_ids.insert(made.token_ids.end(), 64, 7);
+  }
+  return made;
+}
+
+std::string timeless(const std::vector<KvEvent>& events) {
+  const auto payload = encode_event_batch(0, events);
+  return timeless(std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
+}
+
+TEST_F(ZmqPublisherTest, WhatIsCachedFromTheStartOnGoesBehindTheFirstInFewBatches) {
+  open(options());
+  publisher_->publish_start({stored(1, 200), stored(300, 56), stored(400, 1), stored(500, 256)});
+  EXPECT_THAT(replay(number(0)),
+              ElementsAre(std::pair(number(0), timeless(AllBlocksCleared())),
+                          std::pair(number(1), timeless({stored(1, 200), stored(300, 56)})),
+                          std::pair(number(2), timeless(stored(400, 1))),
+                          std::pair(number(3), timeless(stored(500, 256)))));
+}
+
+TEST_F(ZmqPublisherTest, WhoSubscribesIsToldOfTheStartUntilSomethingElseHappens) {
+  auto few = options();
+  few.buffer_batches = 1;  // for replays alone
+  open(few);
+  publisher_->publish_start({stored(1, 256), stored(300, 1)});
+  wait_until_sent();
+  Peer first(ZMQ_SUB, options().endpoint);
+  expect_message(first, 3, AllBlocksCleared());
+  expect_message(first, 4, stored(1, 256));
+  expect_message(first, 5, stored(300, 1));
+  Peer second(ZMQ_SUB, options().endpoint);
+  for (Peer* peer : {&first, &second}) {
+    expect_message(*peer, 6, AllBlocksCleared());
+    expect_message(*peer, 7, stored(1, 256));
+    expect_message(*peer, 8, stored(300, 1));
+  }
+  publisher_->publish({removed(300)});
+  expect_message(first, 9, removed(300));
+  Peer late(ZMQ_SUB, options().endpoint);
+  late.set(ZMQ_RCVTIMEO, kTryMs);
+  std::vector<std::string> heard;
+  while (heard.empty()) {
+    publisher_->publish({removed(2)});
+    heard = late.receive();
+  }
+  EXPECT_EQ(timeless(heard.back()), timeless(removed(2)));
+}
+
 TEST_F(ZmqPublisherTest, ReplaysWhatIsKeptFromANumberOn) {
   open(options());
   publisher_->publish({removed(1), removed(2), removed(3)});

@@ -1,10 +1,10 @@
 // What a group publishes of its cached pages.
 
 #include <algorithm>
-#include <mutex>
-#include <utility>
+#include <memory>
 
 #include "tests/support/damage_files.h"
+#include "tests/unit/worker/group/event_recorder.h"
 #include "tests/unit/worker/group/group_service_case.h"
 
 namespace millrace::worker {
@@ -14,37 +14,12 @@ using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 
-// Of a group's events, in the test.
-class Recorder final : public EventPublisher {
- public:
-  struct Record {
-    std::mutex mutex;
-    std::vector<KvEvent> events;
-
-    std::vector<KvEvent> take() {
-      std::lock_guard lock(mutex);
-      return std::exchange(events, {});
-    }
-  };
-
-  explicit Recorder(std::shared_ptr<Record> record) : record_(std::move(record)) {}
-  void publish(std::vector<KvEvent> events) override {
-    std::lock_guard lock(record_->mutex);
-    record_->events.insert(record_->events.end(), events.begin(), events.end());
-  }
-
- private:
-  const std::shared_ptr<Record> record_;
-};
-
 class GroupEventsTest : public GroupServiceTest {
  protected:
   GroupEventsTest() {
     options_.device_pages = 64;
     options_.host_pages = 448;
-    options_.open_events = [record = record_]() -> Result<std::unique_ptr<EventPublisher>> {
-      return std::unique_ptr<EventPublisher>(std::make_unique<Recorder>(record));
-    };
+    options_.open_events = recorder_->opener();
   }
 
   static std::vector<int32_t> tokens(int count, int variant) {
@@ -67,10 +42,11 @@ class GroupEventsTest : public GroupServiceTest {
   std::vector<KvEvent> events_of(const protocol::PrefillDone& done) {
     link().push(release(done.manifest()));
     expect_lease_reply();
-    return record_->take();
+    return recorder_->take();
   }
 
-  const std::shared_ptr<Recorder::Record> record_ = std::make_shared<Recorder::Record>();
+  // The group's last events come when it ends, behind the test.
+  const std::shared_ptr<test::EventRecorder> recorder_ = std::make_shared<test::EventRecorder>();
 };
 
 class GroupEventsOnGridsTest : public GroupEventsTest,

@@ -1,5 +1,6 @@
 // A short prompt between two layers of a long one, on whole groups.
 #include <algorithm>
+#include <memory>
 
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest_proto.h"
@@ -107,6 +108,69 @@ TEST_P(GroupPreemptionTest, TheShortOneIsCancelledAlone) {
   expect_failed("short", Errc::kCancelled, "after layer 1 of 2");
   EXPECT_EQ(expect_done().request_id(), "long");
   expect_next_request_works();
+}
+
+TEST_P(GroupPreemptionTest, ADeadlineThatPassesMeanwhileEndsTheLongOneAtItsBoundary) {
+  link().set_on_send([this](const Envelope& sent) {
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    if (sent.layer_done().request_id() == "long") link().push(prefill_request("short", 130));
+    if (sent.layer_done().request_id() == "short") {
+      group().clock().advance(std::chrono::milliseconds(1000));
+    }
+  });
+  group().start();
+  link().push(prefill_request("long", 400, "", /*deadline_ms=*/1000));
+  EXPECT_EQ(expect_done().request_id(), "short");
+  expect_failed("long", Errc::kDeadlineExceeded, "");
+  expect_next_request_works();
+}
+
+TEST_P(GroupPreemptionTest, ALeaseEndsWhileAPromptIsSetAside) {
+  const auto before = std::make_shared<protocol::Manifest>();
+  link().set_on_send([this, before](const Envelope& sent) {
+    if (sent.has_prefill_done() && sent.prefill_done().request_id() == "before") {
+      *before = sent.prefill_done().manifest();
+    }
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    if (sent.layer_done().request_id() == "long") link().push(prefill_request("short", 130));
+    if (sent.layer_done().request_id() == "short") link().push(release(*before));
+  });
+  group().start();
+  link().push(prefill_request("before", 130));
+  const auto manifest = expect_done().manifest();
+  EXPECT_TRUE(pull_a_page(manifest).ok());
+  link().push(prefill_request("long", 400));
+  EXPECT_FALSE(expect_lease_reply().has_error());
+  EXPECT_EQ(expect_done().request_id(), "short");
+  EXPECT_FALSE(pull_a_page(manifest).ok());
+  EXPECT_EQ(expect_done().request_id(), "long");
+}
+
+// More than may be computed there, but for what is cached.
+TEST_P(GroupPreemptionTest, OnlyTokensThatAreNotCachedCount) {
+  options_.host_pages = 700;
+  const auto with_cache = [](const std::string& id) {
+    auto prompt = prefill_request(id, 700);
+    prompt.mutable_prefill_request()->set_foreseen_tokens(640);
+    prompt.mutable_prefill_request()->mutable_options()->set_cache(protocol::CACHE_BOTH);
+    return prompt;
+  };
+  link().set_on_send([this, with_cache](const Envelope& sent) {
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    if (sent.layer_done().request_id() == "first") link().push(with_cache("not cached"));
+    if (sent.layer_done().request_id() == "second") link().push(with_cache("cached"));
+  });
+  group().start();
+  link().push(prefill_request("first", 800));
+  expect_failed("not cached", Errc::kExhausted, "0 of 700 tokens are cached here");
+  EXPECT_EQ(expect_done().request_id(), "first");
+  link().push(with_cache("writes"));
+  expect_done();
+  link().push(prefill_request("second", 800));
+  const auto cached = expect_done();
+  EXPECT_EQ(cached.request_id(), "cached");
+  EXPECT_EQ(cached.cached_tokens(), 576U);
+  EXPECT_EQ(expect_done().request_id(), "second");
 }
 
 TEST_P(GroupPreemptionTest, AStreamingHandOverGoesOnAfterwards) {

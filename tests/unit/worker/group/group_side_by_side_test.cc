@@ -1,9 +1,12 @@
 // Short prompts side by side, each on one context-parallel rank, on whole groups.
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest_proto.h"
+#include "tests/unit/worker/group/event_recorder.h"
 #include "tests/unit/worker/group/group_service_case.h"
 #include "worker/control/lane_lease.h"
 
@@ -236,6 +239,56 @@ TEST_P(GroupSideBySideTest, LaterPromptsOfTheWholeGroupBeginWithTheirPages) {
   EXPECT_EQ(told.added_size(), 1);
   expect_next_request_works();  // after the metrics
   EXPECT_EQ(metric("millrace_prefix_cache_hit_tokens_total"), 576);
+}
+
+// Of a prompt of its own in each lane; the last two share their first 256 tokens.
+TEST_P(GroupSideBySideTest, TheirPagesArePublishedWithTheTokensOfEach) {
+  const auto recorder = std::make_shared<test::EventRecorder>();
+  options_.open_events = recorder->opener();
+  std::vector<Envelope> prompts;
+  std::vector<std::vector<int32_t>> all_tokens;
+  for (int lane = 0; lane < num_lanes(); ++lane) {
+    auto prompt = prefill_request(std::string(1, static_cast<char>('a' + lane)), 500, "dense");
+    std::vector<int32_t> tokens(500, 7);
+    if (lane < num_lanes() - 2) std::fill(tokens.begin(), tokens.begin() + 256, lane);
+    std::fill(tokens.begin() + 256, tokens.end(), 20 + lane);
+    auto& message = *prompt.mutable_prefill_request();
+    message.set_prompt_token_ids(encode_token_ids(tokens));
+    message.mutable_options()->set_cache(protocol::CACHE_BOTH);
+    all_tokens.push_back(std::move(tokens));
+    prompts.push_back(std::move(prompt));
+  }
+  group().start();
+  link().push(together(prompts));
+  expect_done_of(prompts.size());
+  expect_next_request_works();
+  const auto events = recorder->take();
+  ASSERT_EQ(std::ssize(events), num_lanes());
+  std::set<std::vector<int32_t>> stored;
+  std::set<BlockHash> hashes;
+  int num_behind = 0;
+  for (const auto& event : events) {
+    const auto& blocks = std::get<BlocksStored>(event);
+    if (blocks.parent) ++num_behind;
+    EXPECT_TRUE(!blocks.parent || hashes.contains(*blocks.parent));
+    hashes.insert(blocks.hashes.begin(), blocks.hashes.end());
+    stored.insert(blocks.token_ids);
+  }
+  // Seven pages of each, of which the last two share four.
+  EXPECT_EQ(num_behind, 1);
+  EXPECT_EQ(std::ssize(hashes), 7 * num_lanes() - 4);
+  int num_whole = 0;
+  for (const auto& tokens : all_tokens) {
+    if (stored.contains({tokens.begin(), tokens.begin() + 448})) ++num_whole;
+  }
+  EXPECT_EQ(num_whole, num_lanes() - 1);
+  // A prompt of the whole group finds them, and they are not stored again.
+  auto again = prompts.back();
+  again.mutable_prefill_request()->set_request_id("again");
+  link().push(again);
+  EXPECT_EQ(expect_done().cached_tokens(), 384U);
+  expect_next_request_works();
+  EXPECT_THAT(recorder->take(), ::testing::IsEmpty());
 }
 
 TEST_P(GroupSideBySideTest, AStreamingHandOverIsOpenedBeforeItIsDone) {

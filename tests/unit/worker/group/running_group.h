@@ -56,7 +56,8 @@ class RunningGroup {
     int64_t device_pages = 16;
     int64_t host_pages = 48;
     int64_t disk_pages = 0;
-    std::string disk_directory;  // of the one rank of a group with a disk
+    std::string disk_directory;
+    int64_t kept_bytes = 0;  // of each rank
     int64_t max_preempting_tokens = 0;
     int64_t side_by_side_tokens = 0;
     Duration layer_timeout = std::chrono::seconds(60);
@@ -136,7 +137,8 @@ class RunningGroup {
         .pools = {
             .host_bytes = options_.host_pages * page.page_bytes() + num_pages * page.record_bytes(),
             .disk_bytes = options_.disk_pages * page.page_bytes(),
-            .disk_directory = options_.disk_directory}};
+            .disk_directory = options_.disk_directory,
+            .kept_bytes = options_.kept_bytes}};
     made.rank.float8_kv = options_.float8_kv;
     made.rank.side_by_side_tokens = options_.side_by_side_tokens;
     made.rank.device_pool_bytes = options_.device_pages * page.page_bytes();
