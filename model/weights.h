@@ -106,8 +106,9 @@ struct LayerWeights {
   const float* post_attention_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix qkv;         // [(query heads + 2 kv heads) * head_dim, hidden] of this rank
   const float* qkv_bias = nullptr;  // [(query heads + 2 kv heads) * head_dim] or null
-  const float* q_norm = nullptr;    // [head_dim], where the model normalises heads
-  const float* k_norm = nullptr;    // [head_dim]
+  // [head_dim], where the model normalises heads; [heads of this rank * head_dim], where all together.
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
   const float* sinks = nullptr;     // [query heads] or null
   std::vector<float> host_sinks;    // the same, for the host
   kernels::ConstMatrix o;           // [hidden, query heads * head_dim]
