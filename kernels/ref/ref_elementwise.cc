@@ -72,10 +72,9 @@ std::vector<double> load_head(int64_t from, int64_t number, const HeadNorms& nor
   std::vector<double> head;
   for (int64_t i = 0; i < dim; ++i) head.push_back(load(params.qkv, params.qkv_dtype, from + i));
   if (norms.weights == nullptr) return head;
-  const double mean =
-      norms.together
-          ? norms.mean_square
-          : sum_of_squares(params.qkv, params.qkv_dtype, from, dim) / static_cast<double>(dim);
+  const double mean = norms.together ? norms.mean_square
+                                     : sum_of_squares(params.qkv, params.qkv_dtype, from, dim) /
+                                           static_cast<double>(dim);
   const double root = std::sqrt(mean + params.norm_eps);
   const float* weights = norms.weights + (norms.together ? number * dim : 0);
   for (size_t i = 0; i < head.size(); ++i) head[i] = head[i] / root * weights[i];

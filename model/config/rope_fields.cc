@@ -140,8 +140,8 @@ class RopeReader {
 Result<void> read_named_rotary_dim(const JsonFields& fields, ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(const auto dim, fields.count("rotary_dim", config.head_dim));
   if (dim % 2 != 0) {
-    return fields.unsupported("rotary_dim", fmt::format("an even number of a head's {} elements",
-                                                        config.head_dim));
+    return fields.unsupported(
+        "rotary_dim", fmt::format("an even number of a head's {} elements", config.head_dim));
   }
   config.rotary_dim = dim == config.head_dim ? 0 : dim;
   return {};

@@ -138,8 +138,7 @@ void turns_of_row(const RopeQkvParams& p, int64_t row, const RowKernels& kernels
 }  // namespace
 
 void qkv_squares(const QkvSquaresParams& params, const Context& context) {
-  MR_CHECK(params.qkv_dtype == DType::kFloat32, "qkv_squares: of {}",
-           dtype_name(params.qkv_dtype));
+  MR_CHECK(params.qkv_dtype == DType::kFloat32, "qkv_squares: of {}", dtype_name(params.qkv_dtype));
   const RowKernels& kernels = row_kernels(context.simd);
   const int64_t q_width = int64_t{params.num_query_heads} * params.head_dim;
   const int64_t k_width = int64_t{params.num_kv_heads} * params.head_dim;

@@ -136,7 +136,7 @@ SKEWED = {"qwen2moe-skewed"}
 # Where rounding alone decides whether an expert is chosen, the reference says nothing: between the last chosen logit and the next lie at
 # least so many. float32's errors are some 1e-5.
 MIN_MARGIN = 2e-4
-SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2}  # of those that the names' own would put too close
+SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2, "minimax": 3, "minimax-fp8": 6}  # of those that the names' own would put too close
 
 
 def randomise(model, seed):

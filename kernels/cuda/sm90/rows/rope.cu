@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void qkv_squares(const QkvSquaresParams& params, Context& context) {
-  MR_CHECK(params.head_dim % kVector == 0, "squares: head_dim {}; multiples of {}",
-           params.head_dim, kVector);
+  MR_CHECK(params.head_dim % kVector == 0, "squares: head_dim {}; multiples of {}", params.head_dim,
+           kVector);
   if (params.num_rows == 0) return;
   dispatch_projection_dtype(params.qkv_dtype, [&]<typename Input>(Input) {
     const dim3 blocks(static_cast<unsigned>(params.num_rows), 2);
