@@ -82,7 +82,7 @@ HY3 = {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2, "num_
 MINIMAX = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 32}
 # Blocks of 8 bits and fields, as the public files have them.
 MINIMAX_PUBLIC = {"intermediate_size": 48, "attn_type_list": [1, 1], "use_qk_norm": True, "qk_norm_type": "per_layer", "scoring_func": "sigmoid",
-                  "use_routing_bias": True, "shared_intermediate_size": 0, "use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
+                  "use_routing_bias": True, "shared_intermediate_size": 0, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
 SMOLLM3 = {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": False, **rope(rope_type="default")}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "num_key_value_heads": 2}
 MIXTRAL = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 4}
