@@ -72,7 +72,8 @@ Result<void> ExpertLoader::load_router(const std::string& name, ExpertWeights& e
 Result<void> ExpertLoader::load_separate(const std::string& prefix, LayerWeights& layer) {
   using kernels::ExpertWeighting;
   const auto& config = weights_->config.experts;
-  const bool mixtral = config.names == ExpertsConfig::Names::kMixtral;
+  const bool minimax = config.names == ExpertsConfig::Names::kMiniMax;
+  const bool mixtral = minimax || config.names == ExpertsConfig::Names::kMixtral;
   const bool hy3 = config.names == ExpertsConfig::Names::kHy3;
   const std::string mixture = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
   Names names{.router = mixture + (hy3 ? "router.gate.weight" : "gate.weight"),
@@ -83,14 +84,18 @@ Result<void> ExpertLoader::load_separate(const std::string& prefix, LayerWeights
     names.experts.push_back(fmt::format("{}experts.{}.", mixture, i));
   }
   MR_RETURN_IF_ERROR(stack(names, config.ffn_size, layer.experts));
-  if (config.shared_ffn_size == 0) return {};
   if (config.by_sigmoids) {
     const std::array corrections{int64_t{config.num_experts}};
-    const char* const name = hy3 ? "expert_bias" : "gate.e_score_correction_bias";
+    const char* const name = hy3       ? "expert_bias"
+                             : minimax ? "e_score_correction_bias"
+                                       : "gate.e_score_correction_bias";
     MR_ASSIGN_OR_RETURN(auto correction, tensors_->find(mixture + name, corrections));
     MR_ASSIGN_OR_RETURN(
         layer.experts.correction,
         uploader_->stacked_vector(std::array{TensorSlice::whole(std::move(correction))}));
+  }
+  if (config.shared_ffn_size == 0) return {};
+  if (config.by_sigmoids) {
     names.router.clear();
     names.experts = {mixture + (hy3 ? "shared_mlp." : "shared_experts.")};
   } else {

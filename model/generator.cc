@@ -182,14 +182,13 @@ void Generator::attend_heads(std::span<const PromptHead> heads, int64_t first_se
   }
 }
 
-Result<void> Generator::sum_over_tp(Deadline deadline) {
-  const int64_t count = weights_->config.hidden_size;
+Result<void> Generator::sum_over_tp(float* data, int64_t count, Deadline deadline) {
   if (tp_->size() == 1) return {};
-  MR_ASSIGN_OR_RETURN(const auto view,
-                      partial_window_->read(partial_.data(), partial_.bytes(), deadline));
+  const int64_t bytes = count * int64_t{sizeof(float)};
+  MR_ASSIGN_OR_RETURN(const auto view, partial_window_->read(data, bytes, deadline));
   MR_RETURN_IF_ERROR(tp_->all_reduce_sum(
       std::span(reinterpret_cast<float*>(view.data()), static_cast<size_t>(count)), deadline));
-  partial_window_->write(partial_.data(), partial_.bytes());
+  partial_window_->write(data, bytes);
   return {};
 }
 
@@ -204,27 +203,31 @@ Result<int32_t> Generator::step(const GenerateRequest& request, int32_t token, i
                   .table = weights_->embedding,
                   .scale = weights_->embedding_scale,
                   .hidden = hidden_.as<float>()});
+  const auto sum = [&](float* data, int64_t count) { return sum_over_tp(data, count, deadline); };
+  const auto sum_partial = [&] { return sum(partial_.as<float>(), weights_->config.hidden_size); };
   for (int32_t layer = 0; layer < weights_->config.num_layers; ++layer) {
     if (request.attention != nullptr) {
       request.attention->begin_layer(layer, hidden_.as<float>(), host_position_);
     }
     if (request.mlp != nullptr) request.mlp->begin_layer(layer, hidden_.as<float>());
     const int64_t new_row = tail_offset(layer) + int64_t{num_new} * weights_->config.head_dim;
-    forward_.qkv(layer, hidden_.as<float>(), 1, position_.as<int32_t>(), request.num_prompt_tokens,
-                 {.dtype = DType::kFloat32,
-                  .q = q_.data(),
-                  .k = tail_k_.as<float>() + new_row,
-                  .v = tail_v_.as<float>() + new_row,
-                  .kv_stride = max_new_tokens_});
+    MR_RETURN_IF_ERROR(forward_.qkv(layer, hidden_.as<float>(), 1, position_.as<int32_t>(),
+                                    request.num_prompt_tokens,
+                                    {.dtype = DType::kFloat32,
+                                     .q = q_.data(),
+                                     .k = tail_k_.as<float>() + new_row,
+                                     .v = tail_v_.as<float>() + new_row,
+                                     .kv_stride = max_new_tokens_},
+                                    sum));
     MR_RETURN_IF_ERROR(attend(request, layer, num_new + 1, deadline));
     forward_.attention_output(layer, attended_.data(), 1, partial_.as<float>(), false);
-    MR_RETURN_IF_ERROR(sum_over_tp(deadline));
+    MR_RETURN_IF_ERROR(sum_partial());
     forward_.add_attention(layer, partial_.as<float>(), 1, hidden_.as<float>());
     if (request.mlp == nullptr ||
         !request.mlp->run(layer, hidden_.as<float>(), partial_.as<float>())) {
       forward_.mlp(layer, hidden_.as<float>(), 1, partial_.as<float>(), false);
     }
-    MR_RETURN_IF_ERROR(sum_over_tp(deadline));
+    MR_RETURN_IF_ERROR(sum_partial());
     forward_.add_mlp(layer, partial_.as<float>(), 1, hidden_.as<float>());
   }
   std::vector<float> slice(static_cast<size_t>(weights_->lm_head.rows));

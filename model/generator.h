@@ -100,7 +100,8 @@ class Generator {
   Result<void> attend(const GenerateRequest& request, int32_t layer, int32_t num_new,
                       Deadline deadline);
   void attend_heads(std::span<const PromptHead> heads, int64_t first_seen, float* out, float* lse);
-  Result<void> sum_over_tp(Deadline deadline);
+  // Of device memory, as much as `partial_` at most.
+  Result<void> sum_over_tp(float* data, int64_t count, Deadline deadline);
   int64_t tail_offset(int32_t layer) const;  // elements
   kernels::KvSlab tail(int32_t layer, int32_t num_new) const;
 

@@ -43,6 +43,9 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
   MR_ASSIGN_OR_RETURN(forward.normed_,
                       device.allocate(max_rows * weights.config.hidden_size * element));
   MR_ASSIGN_OR_RETURN(forward.projected_, device.allocate(max_rows * projected_row));
+  if (weights.config.joint_qk_norm) {
+    MR_ASSIGN_OR_RETURN(forward.squares_, device.allocate(2 * max_rows * int64_t{sizeof(float)}));
+  }
   const int64_t activated =
       std::max({max_rows * shard.ffn_size, forward.expert_rows() * shard.expert_ffn_size,
                 forward.shared_expert_rows() * shard.shared_ffn_size});
@@ -134,29 +137,50 @@ void LayerForward::rms_norm(const float* hidden, const float* weight, int64_t nu
                      .out = normed(num_rows)});
 }
 
-void LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
-                       const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
+Result<void> LayerForward::qkv(int32_t layer, const float* hidden, int64_t num_rows,
+                               const int32_t* positions, int64_t prompt_tokens,
+                               const QkvOutput& out, const SumOverTp& sum_over_tp) {
   const auto& shard = weights_->shard;
-  project({.num_query_heads = shard.num_query_heads, .num_kv_heads = shard.num_kv_heads}, layer,
-          hidden, num_rows, positions, prompt_tokens, out);
+  return project({.num_query_heads = shard.num_query_heads, .num_kv_heads = shard.num_kv_heads},
+                 layer, hidden, num_rows, positions, prompt_tokens, out, sum_over_tp);
 }
 
-void LayerForward::q(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
-                     int64_t prompt_tokens, const QkvOutput& out) {
-  project({.num_query_heads = weights_->shard.num_query_heads}, layer, hidden, num_rows, positions,
-          prompt_tokens, out);
+Result<void> LayerForward::q(int32_t layer, const float* hidden, int64_t num_rows,
+                             const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out,
+                             const SumOverTp& sum_over_tp) {
+  return project({.num_query_heads = weights_->shard.num_query_heads}, layer, hidden, num_rows,
+                 positions, prompt_tokens, out, sum_over_tp);
 }
 
-void LayerForward::kv(int32_t layer, const float* hidden, int64_t num_rows,
-                      const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out) {
+Result<void> LayerForward::kv(int32_t layer, const float* hidden, int64_t num_rows,
+                              const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out,
+                              const SumOverTp& sum_over_tp) {
   const auto& shard = weights_->shard;
-  project({.first = shard.num_query_heads, .num_kv_heads = shard.num_kv_heads}, layer, hidden,
-          num_rows, positions, prompt_tokens, out);
+  return project({.first = shard.num_query_heads, .num_kv_heads = shard.num_kv_heads}, layer,
+                 hidden, num_rows, positions, prompt_tokens, out, sum_over_tp);
 }
 
-void LayerForward::project(const QkvHeads& heads, int32_t layer, const float* hidden,
-                           int64_t num_rows, const int32_t* positions, int64_t prompt_tokens,
-                           const QkvOutput& out) {
+Result<void> LayerForward::sum_squares(const QkvHeads& heads, int64_t num_rows,
+                                       const SumOverTp& sum_over_tp) {
+  const auto& config = weights_->config;
+  if (!config.joint_qk_norm) return {};
+  device_->qkv_squares({.qkv = projected_.data(),
+                        .qkv_dtype = projection_dtype_,
+                        .num_rows = num_rows,
+                        .num_query_heads = heads.num_query_heads,
+                        .num_kv_heads = heads.num_kv_heads,
+                        .head_dim = config.head_dim,
+                        .squares = squares_.as<float>()});
+  if (weights_->tp.size == 1) return {};
+  MR_CHECK(sum_over_tp != nullptr, "a norm over heads of {} ranks on one of them",
+           weights_->tp.size);
+  return sum_over_tp(squares_.as<float>(), 2 * num_rows);
+}
+
+Result<void> LayerForward::project(const QkvHeads& heads, int32_t layer, const float* hidden,
+                                   int64_t num_rows, const int32_t* positions,
+                                   int64_t prompt_tokens, const QkvOutput& out,
+                                   const SumOverTp& sum_over_tp) {
   const auto& config = weights_->config;
   const auto rotation = weights_->rotation(layer, prompt_tokens);
   const auto& w = weights_->layers[static_cast<size_t>(layer)];
@@ -174,6 +198,10 @@ void LayerForward::project(const QkvHeads& heads, int32_t layer, const float* hi
     device_->gemm(
         {.a = normed(num_rows), .b = rows_of(w.qkv, first, width), .bias = bias, .c = projected});
   }
+  MR_RETURN_IF_ERROR(sum_squares(heads, num_rows, sum_over_tp));
+  // Of all ranks: a kv head counts as often as ranks have it, in the sum and here.
+  const auto& shard = weights_->shard;
+  const int64_t all_elements = int64_t{weights_->tp.size} * config.head_dim;
   device_->rope_qkv({.qkv = projected_.data(),
                      .qkv_dtype = projection_dtype_,
                      .num_rows = num_rows,
@@ -187,12 +215,16 @@ void LayerForward::project(const QkvHeads& heads, int32_t layer, const float* hi
                      .turn_scale = rotation.turn_scale,
                      .q_norm = w.q_norm,
                      .k_norm = w.k_norm,
+                     .squares = config.joint_qk_norm ? squares_.as<float>() : nullptr,
+                     .num_q_squares = all_elements * shard.num_query_heads,
+                     .num_k_squares = all_elements * shard.num_kv_heads,
                      .norm_eps = config.rms_norm_eps,
                      .dtype = out.dtype,
                      .q = out.q,
                      .k = out.k,
                      .v = out.v,
                      .kv_stride = out.kv_stride});
+  return {};
 }
 
 void LayerForward::attention_output(int32_t layer, const void* attention, int64_t num_rows,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "common/result.h"
 #include "kernels/api/device.h"
@@ -28,15 +29,20 @@ class LayerForward {
     void* v = nullptr;
     int64_t kv_stride = 0;  // tokens
   };
+  // Sums `count` floats of device memory over the tensor-parallel ranks, in the order of the device's
+  // operations; all ranks get the same bits.
+  using SumOverTp = std::function<Result<void>(float* data, int64_t count)>;
   // `prompt_tokens`: of the prompt that the rows are of or follow; some models turn those of long
-  // ones differently.
-  void qkv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
-           int64_t prompt_tokens, const QkvOutput& out);
+  // ones differently. `sum_over_tp` is called where norms are over the heads of several ranks
+  // (ModelConfig::joint_qk_norm), once on each of them, and what it fails with is returned; elsewhere
+  // it may be empty, and nothing fails.
+  Result<void> qkv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
+                   int64_t prompt_tokens, const QkvOutput& out, const SumOverTp& sum_over_tp = {});
   // A part of the same. Products of other widths may round differently in the last bit.
-  void q(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
-         int64_t prompt_tokens, const QkvOutput& out);
-  void kv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
-          int64_t prompt_tokens, const QkvOutput& out);
+  Result<void> q(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
+                 int64_t prompt_tokens, const QkvOutput& out, const SumOverTp& sum_over_tp = {});
+  Result<void> kv(int32_t layer, const float* hidden, int64_t num_rows, const int32_t* positions,
+                  int64_t prompt_tokens, const QkvOutput& out, const SumOverTp& sum_over_tp = {});
 
   // The two halves of the layer after attention. Each adds this rank's part of the sum over
   // tensor-parallel ranks to `out` [num_rows, hidden] when `accumulate`, else overwrites it.
@@ -66,8 +72,11 @@ class LayerForward {
     int32_t num_query_heads = 0;
     int32_t num_kv_heads = 0;
   };
-  void project(const QkvHeads& heads, int32_t layer, const float* hidden, int64_t num_rows,
-               const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out);
+  Result<void> project(const QkvHeads& heads, int32_t layer, const float* hidden, int64_t num_rows,
+                       const int32_t* positions, int64_t prompt_tokens, const QkvOutput& out,
+                       const SumOverTp& sum_over_tp);
+  // Into `squares_`, of all ranks, from `projected_`.
+  Result<void> sum_squares(const QkvHeads& heads, int64_t num_rows, const SumOverTp& sum_over_tp);
 
   kernels::Matrix normed(int64_t num_rows) const;
   kernels::Float8Matrix quantized(int64_t num_rows, int64_t cols) const;
@@ -102,6 +111,7 @@ class LayerForward {
   kernels::DeviceBuffer normed_;  // [max_rows, hidden], compute dtype
   // [max_rows, qkv width], projection dtype; then gate and up where the device does not fuse them
   kernels::DeviceBuffer projected_;
+  kernels::DeviceBuffer squares_;    // [max_rows, 2] float32, where norms are over all heads
   kernels::DeviceBuffer activated_;  // [max_rows or those of experts, ffn], compute dtype
   // Where the model is quantised: what its next product reads.
   kernels::DeviceBuffer quantized_;   // [max_rows, the widest of what products read] 8-bit floats

@@ -109,6 +109,16 @@ class WeightLoader {
   // The weights of a norm as the model's arithmetic has them, times `scale`.
   Result<const float*> norm(const std::string& name, int64_t count, double scale = 1) {
     MR_ASSIGN_OR_RETURN(const auto weight, vector(name, count));
+    return norm_of(weight, scale);
+  }
+  // This rank's heads of a norm over all of them.
+  Result<const float*> joint_norm(const std::string& name, int64_t all_heads, int64_t first_head,
+                                  int64_t num_heads) {
+    MR_ASSIGN_OR_RETURN(const auto all, vector(name, all_heads * head_dim()));
+    return norm_of(all.rows(first_head * head_dim(), num_heads * head_dim()));
+  }
+  Result<const float*> norm_of(const TensorSlice& weight, double scale = 1) {
+    const int64_t count = weight.num_rows;
     if (config_->norm_offset == 0 && scale == 1) {
       return uploader_.stacked_vector(std::array{weight});
     }
@@ -239,6 +249,14 @@ class WeightLoader {
     }
     if (config_->qkv_bias) {
       MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
+    }
+    if (config_->joint_qk_norm) {
+      MR_ASSIGN_OR_RETURN(layer.q_norm,
+                          joint_norm(attention + "q_norm.weight", config_->num_query_heads,
+                                     shard_->first_query_head, shard_->num_query_heads));
+      MR_ASSIGN_OR_RETURN(layer.k_norm,
+                          joint_norm(attention + "k_norm.weight", config_->num_kv_heads,
+                                     shard_->first_kv_head, shard_->num_kv_heads));
     }
     if (config_->qk_norm) {
       MR_ASSIGN_OR_RETURN(layer.q_norm,

@@ -109,13 +109,14 @@ struct LayerWeights {
   const float* post_attention_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix qkv;         // [(query heads + 2 kv heads) * head_dim, hidden] of this rank
   const float* qkv_bias = nullptr;  // [(query heads + 2 kv heads) * head_dim] or null
-  const float* q_norm = nullptr;    // [head_dim], where the model normalises heads
-  const float* k_norm = nullptr;    // [head_dim]
-  const float* sinks = nullptr;     // [query heads] or null
-  std::vector<float> host_sinks;    // the same, for the host
-  kernels::ConstMatrix o;           // [hidden, query heads * head_dim]
-  const float* o_bias = nullptr;    // [hidden], of the first rank, or null
-  const float* mlp_norm = nullptr;  // [hidden]
+  // [head_dim], where the model normalises heads; [heads of this rank * head_dim], where all together.
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  const float* sinks = nullptr;          // [query heads] or null
+  std::vector<float> host_sinks;         // the same, for the host
+  kernels::ConstMatrix o;                // [hidden, query heads * head_dim]
+  const float* o_bias = nullptr;         // [hidden], of the first rank, or null
+  const float* mlp_norm = nullptr;       // [hidden]
   const float* post_mlp_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix gate_up;          // [2 * ffn of this rank, hidden]: gate rows, then up rows
   kernels::ConstMatrix down;             // [hidden, ffn of this rank]

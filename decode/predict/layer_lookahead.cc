@@ -1,6 +1,7 @@
 #include "decode/predict/layer_lookahead.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/cpu/cpu_device.h"
 
@@ -125,12 +126,20 @@ std::vector<kvclient::PageName> LayerLookahead::names_of(
 std::vector<std::vector<int32_t>> LayerLookahead::predict(const Task& task) {
   const int32_t layer = task.layer + 1;
   *position_.as<int32_t>() = task.position;
-  forward_.qkv(layer, task.hidden.data(), 1, position_.as<int32_t>(), shape_.num_tokens,
-               {.dtype = DType::kFloat32,
-                .q = q_.data(),
-                .k = kv_.data(),
-                .v = kv_.as<float>() + int64_t{shape_.num_kv_heads} * shape_.head_dim,
-                .kv_stride = 1});
+  // A norm over the heads of all ranks: the other ranks' are taken to be like this one's, which is good
+  // enough for a guess. Nothing can fail.
+  const auto sum_over_tp = [this](float* data, int64_t count) -> Result<void> {
+    const auto size = static_cast<float>(parts_.weights->tp.size);
+    for (float& sum : std::span(data, static_cast<size_t>(count))) sum *= size;
+    return {};
+  };
+  (void)forward_.qkv(layer, task.hidden.data(), 1, position_.as<int32_t>(), shape_.num_tokens,
+                     {.dtype = DType::kFloat32,
+                      .q = q_.data(),
+                      .k = kv_.data(),
+                      .v = kv_.as<float>() + int64_t{shape_.num_kv_heads} * shape_.head_dim,
+                      .kv_stride = 1},
+                     sum_over_tp);
   rank_pages(kernel_, *parts_.rule, shape_, *parts_.digests, layer, q_.as<float>(), nullptr,
              rankings_);
   std::vector<std::vector<int32_t>> pages;

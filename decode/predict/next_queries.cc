@@ -13,6 +13,7 @@ Result<NextQueries> NextQueries::create(kernels::Device& device,
   MR_ASSIGN_OR_RETURN(next.normed_, device.allocate(weights.config.hidden_size *
                                                     dtype_bytes(weights.compute_dtype)));
   MR_ASSIGN_OR_RETURN(next.projected_, device.allocate(width * int64_t{sizeof(float)}));
+  MR_ASSIGN_OR_RETURN(next.squares_, device.allocate(2 * int64_t{sizeof(float)}));
   MR_ASSIGN_OR_RETURN(next.q_, device.allocate(width * int64_t{sizeof(float)}));
   MR_ASSIGN_OR_RETURN(next.position_, device.allocate(int64_t{sizeof(int32_t)}));
   return next;
@@ -40,6 +41,16 @@ const float* NextQueries::of_layer(int32_t layer, const float* hidden) {
                  .b = queries,
                  .bias = w.qkv_bias,
                  .c = kernels::dense_matrix(projected_.data(), projected, 1, width)});
+  const bool joint_norm = config.joint_qk_norm;
+  if (joint_norm) {
+    device_->qkv_squares({.qkv = projected_.data(),
+                          .qkv_dtype = projected,
+                          .num_rows = 1,
+                          .num_query_heads = weights_->shard.num_query_heads,
+                          .num_kv_heads = 0,
+                          .head_dim = config.head_dim,
+                          .squares = squares_.as<float>()});
+  }
   const auto rotation = weights_->rotation(layer, prompt_tokens_);
   device_->rope_qkv({.qkv = projected_.data(),
                      .qkv_dtype = projected,
@@ -54,6 +65,8 @@ const float* NextQueries::of_layer(int32_t layer, const float* hidden) {
                      .turn_scale = rotation.turn_scale,
                      .q_norm = w.q_norm,
                      .k_norm = w.k_norm,
+                     .squares = joint_norm ? squares_.as<float>() : nullptr,
+                     .num_q_squares = width,
                      .norm_eps = config.rms_norm_eps,
                      .dtype = DType::kFloat32,
                      .q = q_.data(),

@@ -1,5 +1,6 @@
 // The queries that a layer will have, roughly, from the input of the layer before it: its own norm, query
-// projection and rotation (layer_lookahead.h says why that is good enough). On a device of its own, whose order
+// projection and rotation (layer_lookahead.h says why that is good enough). A norm over the heads of all
+// ranks is of this rank's alone. On a device of its own, whose order
 // runs beside that of the device which generates.
 #pragma once
 
@@ -31,7 +32,7 @@ class NextQueries {
   const model::ModelWeights* weights_;
   int64_t prompt_tokens_ = 0;
   int32_t host_position_ = -1;
-  kernels::DeviceBuffer normed_, projected_, q_, position_;
+  kernels::DeviceBuffer normed_, projected_, squares_, q_, position_;
 };
 
 }  // namespace millrace::decode

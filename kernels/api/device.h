@@ -218,6 +218,7 @@ class Device {
 
   virtual void embed(const EmbedParams& params) = 0;
   virtual void rms_norm(const RmsNormParams& params) = 0;
+  virtual void qkv_squares(const QkvSquaresParams& params) = 0;
   virtual void rope_qkv(const RopeQkvParams& params) = 0;
   virtual void add(const AddParams& params) = 0;
   virtual void gemm(const GemmParams& params) = 0;

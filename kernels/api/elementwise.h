@@ -32,8 +32,21 @@ struct RmsNormParams {
   Matrix out;  // in the compute dtype, or float32
 };
 
-// Splits a QKV projection, normalises each head of Q and K where the model does, rotates them by
-// their positions (Su et al. 2021), and writes K and V head-major.
+// squares[r] = {sum of the squares of Q, of K} in row r of a QKV projection: what norms over all heads
+// together are of, once they are summed over the ranks that have the heads. A row's sums do not depend
+// on the rows beside it, nor on whether the other of the two is there.
+struct QkvSquaresParams {
+  const void* qkv = nullptr;  // this and the following as in RopeQkvParams
+  DType qkv_dtype = DType::kFloat32;
+  int64_t num_rows = 0;
+  int32_t num_query_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  float* squares = nullptr;  // [num_rows, 2]; 0 of what is not there
+};
+
+// Splits a QKV projection, normalises Q and K where the model does, rotates them by their positions
+// (Su et al. 2021), and writes K and V head-major.
 struct RopeQkvParams {
   const void* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
   DType qkv_dtype = DType::kFloat32;
@@ -49,9 +62,15 @@ struct RopeQkvParams {
   bool interleaved = false;
   const float* inv_freq = nullptr;  // [rotary_dim / 2], rope scaling already applied
   float turn_scale = 1;             // of what turns: YaRN's and LongRoPE's attention factor
-  // [head_dim] weights of an RMS norm of each head before it turns, both or neither.
+  // Weights of RMS norms before heads turn, both or neither: [head_dim] of a norm of each head; or,
+  // with `squares`, [num_query_heads * head_dim] and [num_kv_heads * head_dim] of a norm over all
+  // heads of Q and one over all of K.
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
+  // [num_rows, 2], QkvSquaresParams of all ranks together, and how many elements they are of.
+  const float* squares = nullptr;
+  int64_t num_q_squares = 0;
+  int64_t num_k_squares = 0;
   float norm_eps = 0;
   DType dtype = DType::kFloat32;  // of q, k, v
   void* q = nullptr;              // [num_rows, num_query_heads, head_dim]

@@ -41,6 +41,7 @@ class CpuDevice final : public HostMemoryDevice {
 
   void embed(const EmbedParams& params) override { cpu::embed(params, context_); }
   void rms_norm(const RmsNormParams& params) override { cpu::rms_norm(params, context_); }
+  void qkv_squares(const QkvSquaresParams& params) override { cpu::qkv_squares(params, context_); }
   void rope_qkv(const RopeQkvParams& params) override { cpu::rope_qkv(params, context_); }
   void add(const AddParams& params) override { cpu::add(params, context_); }
   void gemm(const GemmParams& params) override { gemm_.run(params); }

@@ -176,6 +176,7 @@ class CudaDevice final : public Device {
 
   void embed(const EmbedParams& params) override { run(cuda::embed, params); }
   void rms_norm(const RmsNormParams& params) override { run(cuda::rms_norm, params); }
+  void qkv_squares(const QkvSquaresParams& params) override { run(cuda::qkv_squares, params); }
   void rope_qkv(const RopeQkvParams& params) override { run(cuda::rope_qkv, params); }
   void add(const AddParams& params) override { run(cuda::add, params); }
   void gemm(const GemmParams& params) override {

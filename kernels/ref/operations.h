@@ -15,6 +15,7 @@ namespace millrace::kernels::ref {
 
 void embed(const EmbedParams& params);
 void rms_norm(const RmsNormParams& params);
+void qkv_squares(const QkvSquaresParams& params);
 void rope_qkv(const RopeQkvParams& params);
 double activated(const Activation& activation, double gate, double up);
 void activate(const ActivateParams& params);

@@ -24,6 +24,7 @@ class RefDevice final : public HostMemoryDevice {
 
   void embed(const EmbedParams& params) override { ref::embed(params); }
   void rms_norm(const RmsNormParams& params) override { ref::rms_norm(params); }
+  void qkv_squares(const QkvSquaresParams& params) override { ref::qkv_squares(params); }
   void rope_qkv(const RopeQkvParams& params) override { ref::rope_qkv(params); }
   void add(const AddParams& params) override { ref::add(params); }
   void gemm(const GemmParams& params) override { ref::gemm(params); }

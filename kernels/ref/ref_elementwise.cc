@@ -39,17 +39,45 @@ double angle(int32_t position, float inv_freq) {
   return static_cast<float>(position) * inv_freq;
 }
 
-// The head at `from` of qkv, normalised where there are weights.
-std::vector<double> load_head(int64_t from, const float* norm, const RopeQkvParams& params) {
-  std::vector<double> head;
+double sum_of_squares(const void* data, DType dtype, int64_t from, int64_t count) {
   double sum = 0;
-  for (int32_t i = 0; i < params.head_dim; ++i) {
-    head.push_back(load(params.qkv, params.qkv_dtype, from + i));
-    sum += head.back() * head.back();
+  for (int64_t i = from; i < from + count; ++i) {
+    const double x = load(data, dtype, i);
+    sum += x * x;
   }
-  if (norm == nullptr) return head;
-  const double root = std::sqrt(sum / params.head_dim + params.norm_eps);
-  for (size_t i = 0; i < head.size(); ++i) head[i] = head[i] / root * norm[i];
+  return sum;
+}
+
+// The norms of the heads of Q, or of those of K, in a row.
+struct HeadNorms {
+  const float* weights = nullptr;  // null: none
+  bool together = false;           // over all heads
+  double mean_square = 0;          // where they are
+};
+
+HeadNorms norms_of(const RopeQkvParams& params, int64_t row, bool of_q) {
+  HeadNorms norms{.weights = of_q ? params.q_norm : params.k_norm,
+                  .together = params.squares != nullptr};
+  if (norms.together) {
+    const auto count = static_cast<double>(of_q ? params.num_q_squares : params.num_k_squares);
+    norms.mean_square = params.squares[2 * row + (of_q ? 0 : 1)] / count;
+  }
+  return norms;
+}
+
+// Head `number` of those that `norms` are of, at `from` of qkv, normalised where there are weights.
+std::vector<double> load_head(int64_t from, int64_t number, const HeadNorms& norms,
+                              const RopeQkvParams& params) {
+  const int64_t dim = params.head_dim;
+  std::vector<double> head;
+  for (int64_t i = 0; i < dim; ++i) head.push_back(load(params.qkv, params.qkv_dtype, from + i));
+  if (norms.weights == nullptr) return head;
+  const double mean = norms.together ? norms.mean_square
+                                     : sum_of_squares(params.qkv, params.qkv_dtype, from, dim) /
+                                           static_cast<double>(dim);
+  const double root = std::sqrt(mean + params.norm_eps);
+  const float* weights = norms.weights + (norms.together ? number * dim : 0);
+  for (size_t i = 0; i < head.size(); ++i) head[i] = head[i] / root * weights[i];
   return head;
 }
 
@@ -74,6 +102,18 @@ void rotate(const std::vector<double>& head, int32_t position, const RopeQkvPara
 
 }  // namespace
 
+void qkv_squares(const QkvSquaresParams& params) {
+  const int64_t q_width = int64_t{params.num_query_heads} * params.head_dim;
+  const int64_t k_width = int64_t{params.num_kv_heads} * params.head_dim;
+  for (int64_t r = 0; r < params.num_rows; ++r) {
+    const int64_t q = r * (q_width + 2 * k_width);
+    params.squares[2 * r] =
+        static_cast<float>(sum_of_squares(params.qkv, params.qkv_dtype, q, q_width));
+    params.squares[2 * r + 1] =
+        static_cast<float>(sum_of_squares(params.qkv, params.qkv_dtype, q + q_width, k_width));
+  }
+}
+
 void rope_qkv(const RopeQkvParams& params) {
   const int64_t dim = params.head_dim;
   const int64_t num_heads = params.num_query_heads + 2 * int64_t{params.num_kv_heads};
@@ -81,13 +121,15 @@ void rope_qkv(const RopeQkvParams& params) {
     const int64_t q = r * num_heads * dim;
     const int64_t k = q + params.num_query_heads * dim;
     const int64_t v = k + params.num_kv_heads * dim;
+    const auto q_norms = norms_of(params, r, /*of_q=*/true);
+    const auto k_norms = norms_of(params, r, /*of_q=*/false);
     for (int64_t h = 0; h < params.num_query_heads; ++h) {
-      rotate(load_head(q + h * dim, params.q_norm, params), params.positions[r], params, params.q,
+      rotate(load_head(q + h * dim, h, q_norms, params), params.positions[r], params, params.q,
              (r * params.num_query_heads + h) * dim);
     }
     for (int64_t h = 0; h < params.num_kv_heads; ++h) {
       const int64_t begin = (h * params.kv_stride + r) * dim;
-      rotate(load_head(k + h * dim, params.k_norm, params), params.positions[r], params, params.k,
+      rotate(load_head(k + h * dim, h, k_norms, params), params.positions[r], params, params.k,
              begin);
       for (int64_t i = 0; i < dim; ++i) {
         store(params.v, params.dtype, begin + i,

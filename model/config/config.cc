@@ -127,6 +127,7 @@ void take_parts(const Family& family, ModelConfig& config) {
   config.scaled_embedding = family.scaled_embedding;
   config.attention_sinks = family.attention_sinks;
   config.qk_norm = family.qk_norm;
+  config.joint_qk_norm = family.joint_qk_norm;
   config.fused_qkv = family.fused_qkv;
   config.fused_gate_up = family.fused_gate_up;
   config.interleaved_rope = family.interleaved_rope;
@@ -176,6 +177,31 @@ Result<void> read_unrotated_layers(const JsonFields& fields, const Family& famil
   return {};
 }
 
+// MiniMax's fields of what its forerunners had: linear attention in some layers, other norms, weights
+// of the two summands of a residual. `use_mtp` and its kin are of tensors that nobody reads here.
+Result<void> refuse_minimax_variants(const JsonFields& fields, const ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(const auto normed, fields.boolean_or("use_qk_norm", true));
+  if (!normed) return fields.unsupported("use_qk_norm", "true");
+  constexpr std::string_view kPerLayer = "per_layer";
+  MR_ASSIGN_OR_RETURN(const auto norm_type, fields.string_or("qk_norm_type", kPerLayer));
+  if (norm_type != kPerLayer) return fields.unsupported("qk_norm_type", "\"per_layer\"");
+  for (const char* factor : {"layernorm_full_attention_alpha", "layernorm_full_attention_beta",
+                             "layernorm_mlp_alpha", "layernorm_mlp_beta"}) {
+    MR_ASSIGN_OR_RETURN(const auto value, fields.number_or(factor, 1, -1e6, 1e6));
+    if (value != 1) return fields.unsupported(factor, "1");
+  }
+  const auto* types = fields.find("attn_type_list");
+  if (types == nullptr) return {};
+  const auto expected = fmt::format("a list of {} times 1, full attention", config.num_layers);
+  if (!types->is_array() || types->get_array().size() != static_cast<size_t>(config.num_layers)) {
+    return fields.invalid("attn_type_list", expected);
+  }
+  for (const auto& type : types->get_array()) {
+    if (type != 1) return fields.unsupported("attn_type_list", expected);
+  }
+  return {};
+}
+
 Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_window) {
   ModelConfig config;
   MR_ASSIGN_OR_RETURN(const auto* family, read_family(fields));
@@ -187,6 +213,7 @@ Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_windo
   if (family->qk_norm_field) {
     MR_ASSIGN_OR_RETURN(config.qk_norm, fields.boolean_or("use_qk_norm", false));
   }
+  if (family->joint_qk_norm) MR_RETURN_IF_ERROR(refuse_minimax_variants(fields, config));
   MR_RETURN_IF_ERROR(read_experts(fields, *family, config));
   MR_RETURN_IF_ERROR(read_rope(fields, *family, config));
   MR_RETURN_IF_ERROR(read_unrotated_layers(fields, *family, config));

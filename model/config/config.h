@@ -45,6 +45,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attention_sinks = false;        // AttentionParams::sinks, of each layer
   bool qk_norm = false;                // each head of Q and K is RMS-normalised before it turns
+  bool joint_qk_norm = false;          // all heads of Q together are, and all of K
   bool fused_qkv = false;              // are one tensor in the checkpoint
   bool fused_gate_up = false;          // the same
   bool interleaved_rope = false;       // RopeQkvParams::interleaved

@@ -25,6 +25,13 @@ bool is_number(const boost::json::value& value, double number) {
   return value.is_number() && value.to_number<double>() == number;
 }
 
+// A field that must have one value, or be absent.
+Result<void> require(const JsonFields& fields, std::string_view name, std::string_view value) {
+  MR_ASSIGN_OR_RETURN(const auto found, fields.string_or(name, value));
+  if (found == value) return {};
+  return fields.unsupported(name, fmt::format("\"{}\"", value));
+}
+
 // Fields of DeepSeek and its kin, and the values with which they do nothing. Those that GLM-4 has too
 // are computed there.
 Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
@@ -48,10 +55,9 @@ Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
       return fields.unsupported(field, fmt::format("{}, or no such field", harmless));
     }
   }
-  MR_ASSIGN_OR_RETURN(const auto scoring, fields.string_or("scoring_func", "softmax"));
-  if (scoring != "softmax") return fields.unsupported("scoring_func", "\"softmax\"");
-  MR_ASSIGN_OR_RETURN(const auto method, fields.string_or("topk_method", "greedy"));
-  if (method != "greedy") return fields.unsupported("topk_method", "\"greedy\"");
+  const bool by_sigmoids = family.experts == Experts::kMiniMax;
+  MR_RETURN_IF_ERROR(require(fields, "scoring_func", by_sigmoids ? "sigmoid" : "softmax"));
+  MR_RETURN_IF_ERROR(require(fields, "topk_method", "greedy"));
   const auto* shared = fields.find("shared_expert_intermediate_size");
   if (!family.shared_expert && shared != nullptr && !is_number(*shared, 0)) {
     return fields.unsupported("shared_expert_intermediate_size",
@@ -152,6 +158,20 @@ Result<void> read_hy3(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
+// MiniMax's: Mixtral's by sigmoids, whose shared expert has no width.
+Result<void> read_minimax(const JsonFields& fields, ModelConfig& config) {
+  auto& experts = config.experts;
+  experts.names = ExpertsConfig::Names::kMiniMax;
+  experts.ffn_size = config.ffn_size;
+  experts.by_sigmoids = true;
+  experts.weights_sum_to_one = true;
+  MR_ASSIGN_OR_RETURN(const auto corrected, fields.boolean_or("use_routing_bias", true));
+  if (!corrected) return fields.unsupported("use_routing_bias", "true");
+  const auto* shared = fields.find("shared_intermediate_size");
+  if (shared == nullptr || is_number(*shared, 0)) return {};
+  return fields.unsupported("shared_intermediate_size", "0");
+}
+
 }  // namespace
 
 Result<void> read_experts(const JsonFields& fields, const Family& family, ModelConfig& config) {
@@ -176,6 +196,7 @@ Result<void> read_experts(const JsonFields& fields, const Family& family, ModelC
     experts.weights_sum_to_one = true;
     return {};
   }
+  if (family.experts == Experts::kMiniMax) return read_minimax(fields, config);
   MR_ASSIGN_OR_RETURN(experts.ffn_size, fields.count("moe_intermediate_size", kMaxFfnSize));
   if (family.experts == Experts::kGlm4) return read_glm4(fields, config);
   if (family.experts == Experts::kHy3) return read_hy3(fields, config);

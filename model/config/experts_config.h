@@ -19,6 +19,7 @@ struct ExpertsConfig {
     kGlm4,
     // The same as mlp.router.gate, mlp.experts, mlp.expert_bias, mlp.shared_mlp.
     kHy3,
+    kMiniMax,  // as kMixtral, and block_sparse_moe.e_score_correction_bias
   };
 
   int32_t num_experts = 0;  // 0: all layers have an MLP
@@ -37,7 +38,8 @@ struct ExpertsConfig {
 // What config.json calls an expert's width.
 inline std::string_view expert_width_field(const ExpertsConfig& experts) {
   using Names = ExpertsConfig::Names;
-  const bool mlp_field = experts.names == Names::kMixtral || experts.names == Names::kGptOss;
+  const bool mlp_field = experts.names == Names::kMixtral || experts.names == Names::kGptOss ||
+                         experts.names == Names::kMiniMax;
   return mlp_field ? "intermediate_size" : "moe_intermediate_size";
 }
 

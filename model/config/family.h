@@ -24,7 +24,7 @@ struct Family {
   };
 
   // Whose fields and tensor names a mixture of experts in place of the MLP has.
-  enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4, kHy3 };
+  enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4, kHy3, kMiniMax };
 
   // What Transformers assumes where a file does not say; 0: it must.
   struct Assumed {
@@ -46,9 +46,11 @@ struct Family {
   bool attention_sinks = false;   // a logit of each head in the softmax
   bool qk_norm = false;           // an RMS norm of each head of Q and K
   bool qk_norm_field = false;     // as use_qk_norm says
+  bool joint_qk_norm = false;     // one over all heads of Q and one over all of K
   bool fused_qkv = false;         // qkv_proj is a tensor
   bool fused_gate_up = false;     // gate_up_proj is one
   bool partial_rotary = false;    // partial_rotary_factor
+  bool rotary_dim_field = false;  // or, where that is absent, rotary_dim
   double rotary_share = 1;        // what Transformers assumes of it
   bool interleaved_rope = false;  // neighbours are a pair
   double rope_theta = 10000;      // what Transformers assumes

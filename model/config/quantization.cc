@@ -84,7 +84,11 @@ Result<std::optional<Float8Format>> read_compressed_tensors(const JsonFields& fi
 }
 
 Result<std::optional<Float8Format>> read_fp8(const JsonFields& fields) {
-  MR_RETURN_IF_ERROR(require(fields, "fmt", "e4m3"));
+  // MiniMax has PyTorch's name for it.
+  MR_ASSIGN_OR_RETURN(const auto fmt, fields.string_or("fmt", "e4m3"));
+  if (fmt != "e4m3" && fmt != "float8_e4m3fn") {
+    return fields.unsupported("fmt", "\"e4m3\" or \"float8_e4m3fn\"");
+  }
   std::optional<Float8Format> format = Float8Format();
   if (fields.find("weight_block_size") == nullptr) {
     format->per_tensor = true;

@@ -136,7 +136,22 @@ class RopeReader {
   ModelConfig& config_;
 };
 
+// MiniMax's, the elements themselves.
+Result<void> read_named_rotary_dim(const JsonFields& fields, ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(const auto dim, fields.count("rotary_dim", config.head_dim));
+  if (dim % 2 != 0) {
+    return fields.unsupported(
+        "rotary_dim", fmt::format("an even number of a head's {} elements", config.head_dim));
+  }
+  config.rotary_dim = dim == config.head_dim ? 0 : dim;
+  return {};
+}
+
 Result<void> read_rotary_dim(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  const bool has_share = fields.find("partial_rotary_factor") != nullptr;
+  if (family.rotary_dim_field && !has_share && fields.find("rotary_dim") != nullptr) {
+    return read_named_rotary_dim(fields, config);
+  }
   MR_ASSIGN_OR_RETURN(const auto share,
                       fields.number_or("partial_rotary_factor", family.rotary_share, 0, 1));
   if (share != 1 && !family.partial_rotary) return fields.unsupported("partial_rotary_factor", "1");

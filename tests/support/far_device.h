@@ -72,6 +72,9 @@ class FarDevice final : public kernels::Device {
 
   void embed(const kernels::EmbedParams& params) override { run(&Device::embed, params); }
   void rms_norm(const kernels::RmsNormParams& params) override { run(&Device::rms_norm, params); }
+  void qkv_squares(const kernels::QkvSquaresParams& params) override {
+    run(&Device::qkv_squares, params);
+  }
   void rope_qkv(const kernels::RopeQkvParams& params) override { run(&Device::rope_qkv, params); }
   void add(const kernels::AddParams& params) override { run(&Device::add, params); }
   void gemm(const kernels::GemmParams& params) override { run(&Device::gemm, params); }

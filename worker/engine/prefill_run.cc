@@ -223,7 +223,7 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
   }
   if (rows.count > 0) {
     clock_.enter(Phase::kQkv);
-    project_rows(layer, rows);
+    MR_RETURN_IF_ERROR(project_rows(layer, rows, deadline));
   }
   MR_RETURN_IF_ERROR(exchange_->send_k(rows.tile, deadline));
   if (rows.tile + 1 == exchange_->num_tiles()) {
@@ -232,24 +232,29 @@ Result<void> PrefillRun::project(int32_t layer, const RowRange& rows, Deadline d
   return exchange_->send_v(rows.tile, deadline);
 }
 
-void PrefillRun::project_rows(int32_t layer, const RowRange& rows) {
+Result<void> PrefillRun::project_rows(int32_t layer, const RowRange& rows, Deadline deadline) {
   const int64_t q_row = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
                         dtype_bytes(weights_.compute_dtype);
   const auto to = exchange_->destination(rows.tile);
+  const auto sum_squares = [&](float* data, int64_t count) {
+    return sum_over_tp("norms", data, count, deadline);
+  };
   const auto run = [&](auto what, int64_t first, int64_t count) {
-    (forward_.*what)(layer, hidden_.as<float>() + first * weights_.config.hidden_size, count,
-                     device_positions_.as<int32_t>() + first, partition_.num_tokens(),
-                     {.dtype = weights_.compute_dtype,
-                      .q = q_.as<std::byte>() + first * q_row,
-                      .k = to.k,
-                      .v = to.v,
-                      .kv_stride = to.stride});
+    return (forward_.*what)(layer, hidden_.as<float>() + first * weights_.config.hidden_size, count,
+                            device_positions_.as<int32_t>() + first, partition_.num_tokens(),
+                            {.dtype = weights_.compute_dtype,
+                             .q = q_.as<std::byte>() + first * q_row,
+                             .k = to.k,
+                             .v = to.v,
+                             .kv_stride = to.stride},
+                            sum_squares);
   };
   if (attends_whole(layer)) return run(&model::LayerForward::qkv, rows.first, rows.count);
-  run(&model::LayerForward::kv, rows.first, rows.count);
+  MR_RETURN_IF_ERROR(run(&model::LayerForward::kv, rows.first, rows.count));
   for (const RowSpan& span : asked_rows_.attending({rows.first, rows.count})) {
-    run(&model::LayerForward::q, span.first, span.count);
+    MR_RETURN_IF_ERROR(run(&model::LayerForward::q, span.first, span.count));
   }
+  return {};
 }
 
 // Block lists of the tiles that attend alone, in the memory of all.
@@ -320,12 +325,12 @@ LastLse PrefillRun::last_lse() const {
   return {.first = lse + num_rows - dense_rows_->last_rows().num_rows, .head_stride = num_rows};
 }
 
-Result<void> PrefillRun::sum_over_tp(const RowRange& rows, Deadline deadline) {
+Result<void> PrefillRun::sum_over_tp(std::string_view what, float* data, int64_t count,
+                                     Deadline deadline) {
   if (grid_.tp().size() == 1) return {};
-  const int64_t count = rows.count * weights_.config.hidden_size;
   auto& tp = *groups_.tp;
   tp.follow();
-  MR_RETURN_IF_ERROR(tp.all_reduce_sum("sums", partial_.as<float>(), count, deadline));
+  MR_RETURN_IF_ERROR(tp.all_reduce_sum(what, data, count, deadline));
   tp.join(tp.mark());
   return {};
 }
@@ -354,15 +359,16 @@ Result<void> PrefillRun::finish_tile(int32_t layer, const RowRange& rows, Deadli
   const bool alone = grid_.tp().size() == 1 && !weights_.config.norms_sums();
   float* hidden = hidden_.as<float>() + rows.first * weights_.config.hidden_size;
   float* out = alone ? hidden : partial_.as<float>();
+  const int64_t count = rows.count * weights_.config.hidden_size;
   forward_.attention_output(layer, attended_.as<std::byte>() + rows.first * attended_row,
                             rows.count, out, /*accumulate=*/alone);
   if (!alone) {
-    MR_RETURN_IF_ERROR(sum_over_tp(rows, deadline));
+    MR_RETURN_IF_ERROR(sum_over_tp("sums", out, count, deadline));
     forward_.add_attention(layer, out, rows.count, hidden);
   }
   forward_.mlp(layer, hidden, rows.count, out, /*accumulate=*/alone);
   if (!alone) {
-    MR_RETURN_IF_ERROR(sum_over_tp(rows, deadline));
+    MR_RETURN_IF_ERROR(sum_over_tp("sums", out, count, deadline));
     forward_.add_mlp(layer, out, rows.count, hidden);
   }
   return {};

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "worker/engine/dense_rows.h"
@@ -95,7 +96,7 @@ class PrefillRun {
   kernels::IndexView index_view(int32_t layer) const;
   double causal_pairs(int32_t layer) const;
   Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
-  void project_rows(int32_t layer, const RowRange& rows);
+  Result<void> project_rows(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> build_index(int32_t layer, Deadline deadline);
   Result<void> attend(int32_t layer, Deadline deadline);
   LastLse last_lse() const;
@@ -105,7 +106,7 @@ class PrefillRun {
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
   // `why`, where the process does not end.
   Error end_process(const Error& why) const;
-  Result<void> sum_over_tp(const RowRange& rows, Deadline deadline);
+  Result<void> sum_over_tp(std::string_view what, float* data, int64_t count, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
   // Calls body(RowRange) for all GEMM-sized row tiles.
   template <typename Body>

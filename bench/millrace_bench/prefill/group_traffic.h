@@ -19,7 +19,7 @@ struct Traffic {
   double gbytes_per_s() const { return seconds > 0 ? 1e-9 * bytes_received / seconds : 0; }
 };
 
-// By what was moved: "keys", "sums" (comm::DeviceCommunicator).
+// By what was moved: "keys", "sums", "norms" (comm::DeviceCommunicator).
 using GroupTraffic = std::map<std::string, Traffic>;
 
 struct RankTraffic {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "common/check.h"
@@ -62,11 +63,35 @@ void turn_neighbours(const float* x, size_t count, const RowKernels& kernels, Ro
   Output::copy(kernels, scratch.apart.data(), static_cast<int64_t>(count), out);
 }
 
+// A head's norm: of itself, or a part of one over all heads, whose scale is known.
+struct HeadNorm {
+  const float* weights = nullptr;  // null: none
+  bool is_part = false;
+  float scale = 1;
+
+  // Of head `number` of Q, or of K.
+  static HeadNorm of(const RopeQkvParams& p, int64_t row, int64_t number, bool of_q) {
+    const float* weights = of_q ? p.q_norm : p.k_norm;
+    if (p.squares == nullptr) return {.weights = weights};
+    const auto count = static_cast<float>(of_q ? p.num_q_squares : p.num_k_squares);
+    const float mean = p.squares[2 * row + (of_q ? 0 : 1)] / count;
+    return {.weights = weights + number * p.head_dim,
+            .is_part = true,
+            .scale = 1.0F / std::sqrt(mean + p.norm_eps)};
+  }
+
+  void apply(const float* x, float eps, int64_t count, const RowKernels& kernels,
+             float* out) const {
+    if (!is_part) return kernels.rms_norm_f32(x, weights, eps, count, out);
+    for (int64_t i = 0; i < count; ++i) out[i] = x[i] * scale * weights[i];
+  }
+};
+
 template <typename Output>
-void turn_head(const RopeQkvParams& p, const float* x, const float* norm, const RowKernels& kernels,
-               RowScratch& scratch, typename Output::Element* out) {
-  if (norm != nullptr) {
-    kernels.rms_norm_f32(x, norm, p.norm_eps, p.head_dim, scratch.normed.data());
+void turn_head(const RopeQkvParams& p, const float* x, const HeadNorm& norm,
+               const RowKernels& kernels, RowScratch& scratch, typename Output::Element* out) {
+  if (norm.weights != nullptr) {
+    norm.apply(x, p.norm_eps, p.head_dim, kernels, scratch.normed.data());
     x = scratch.normed.data();
   }
   const int64_t turned = p.num_turned();
@@ -90,11 +115,12 @@ void split_row(const RopeQkvParams& p, int64_t row, const RowKernels& kernels,
 
   Element* q_out = static_cast<Element*>(p.q) + row * p.num_query_heads * dim;
   for (int64_t h = 0; h < p.num_query_heads; ++h) {
-    turn_head<Output>(p, q + h * dim, p.q_norm, kernels, scratch, q_out + h * dim);
+    turn_head<Output>(p, q + h * dim, HeadNorm::of(p, row, h, /*of_q=*/true), kernels, scratch,
+                      q_out + h * dim);
   }
   for (int64_t h = 0; h < p.num_kv_heads; ++h) {
     const int64_t begin = (h * p.kv_stride + row) * dim;
-    turn_head<Output>(p, k + h * dim, p.k_norm, kernels, scratch,
+    turn_head<Output>(p, k + h * dim, HeadNorm::of(p, row, h, /*of_q=*/false), kernels, scratch,
                       static_cast<Element*>(p.k) + begin);
     Output::copy(kernels, v + h * dim, dim, static_cast<Element*>(p.v) + begin);
   }
@@ -111,6 +137,21 @@ void turns_of_row(const RopeQkvParams& p, int64_t row, const RowKernels& kernels
 
 }  // namespace
 
+void qkv_squares(const QkvSquaresParams& params, const Context& context) {
+  MR_CHECK(params.qkv_dtype == DType::kFloat32, "qkv_squares: of {}", dtype_name(params.qkv_dtype));
+  const RowKernels& kernels = row_kernels(context.simd);
+  const int64_t q_width = int64_t{params.num_query_heads} * params.head_dim;
+  const int64_t k_width = int64_t{params.num_kv_heads} * params.head_dim;
+  parallel_ranges(params.num_rows, context.num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* q = static_cast<const float*>(params.qkv) + r * (q_width + 2 * k_width);
+      const float* k = q + q_width;
+      params.squares[2 * r] = kernels.dot(q, q, q_width);
+      params.squares[2 * r + 1] = kernels.dot(k, k, k_width);
+    }
+  });
+}
+
 void rope_qkv(const RopeQkvParams& params, const Context& context) {
   MR_CHECK(params.dtype != DType::kFloat16, "rope_qkv: float16 is never written");
   MR_CHECK(params.head_dim > 0 && params.head_dim % 2 == 0, "rope_qkv: head_dim {}",
@@ -121,6 +162,8 @@ void rope_qkv(const RopeQkvParams& params, const Context& context) {
            "rope_qkv: {} of {} elements turn", params.rotary_dim, params.head_dim);
   MR_CHECK((params.q_norm == nullptr) == (params.k_norm == nullptr),
            "rope_qkv: one of Q and K is normalised");
+  MR_CHECK(params.squares == nullptr || params.q_norm != nullptr,
+           "rope_qkv: squares of norms without weights");
   const RowKernels& kernels = row_kernels(context.simd);
   parallel_ranges(params.num_rows, context.num_threads, [&](int64_t begin, int64_t end) {
     RowScratch scratch(params);

@@ -17,6 +17,7 @@ namespace millrace::kernels::cpu {
 
 void embed(const EmbedParams& params, const Context& context);
 void rms_norm(const RmsNormParams& params, const Context& context);
+void qkv_squares(const QkvSquaresParams& params, const Context& context);
 void rope_qkv(const RopeQkvParams& params, const Context& context);
 void activate(const ActivateParams& params, const Context& context);
 void add(const AddParams& params, const Context& context);

@@ -24,6 +24,7 @@ void copy_pieces(const CopyPiecesParams& params, Context& context);
 
 void embed(const EmbedParams& params, Context& context);
 void rms_norm(const RmsNormParams& params, Context& context);
+void qkv_squares(const QkvSquaresParams& params, Context& context);
 void rope_qkv(const RopeQkvParams& params, Context& context);
 void add(const AddParams& params, Context& context);
 void swiglu(const SwigluParams& params, Context& context);

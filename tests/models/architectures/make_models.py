@@ -47,6 +47,7 @@ FLOAT8 = {"hidden_size": 160, "intermediate_size": 192, "num_hidden_layers": 2}
 GROUPS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
                       "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}}
 MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+MINIMAX_LEFT_OUT = ["gate", "e_score_correction_bias", "lm_head"]
 # Of models in 8 bits: rows and columns with a scale (0: all), what its name ends with, the scales' dtype and shape, what
 # config.json says of it, or a file of its own.
 QUANTISED = {
@@ -54,6 +55,8 @@ QUANTISED = {
                                                        "ignore": ["lm_head"], "config_groups": GROUPS}),
     "float8_block": (128, 128, "_scale_inv", torch.float32, 2, {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                                                                 "weight_block_size": [128, 128]}),
+    "minimax-fp8": (128, 128, "_scale_inv", torch.float32, 2, {"quant_method": "fp8", "fmt": "float8_e4m3fn", "activation_scheme": "dynamic",
+                                                               "weight_block_size": [128, 128], "modules_to_not_convert": MINIMAX_LEFT_OUT}),
     "float8_tensor": (0, 0, "_scale", torch.float32, 0, MODELOPT),
     "float8_fbgemm": (1, 0, "_scale", torch.float32, 2, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
                                                          "modules_to_not_convert": ["lm_head", "model.layers.0.self_attn"]}),
@@ -75,6 +78,11 @@ GLM4_MOE = {**GLM4, "use_qk_norm": True, "n_routed_experts": 8, "num_experts_per
 # Sigmoids, an MLP in layer 0; a layer without a rotary embedding between two with one.
 HY3 = {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1, "moe_intermediate_size": 16,
        "router_scaling_factor": 1.75}
+# Norms over all heads, half of each of which turns; the public files' field of that.
+MINIMAX = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 32}
+# Blocks of 8 bits and fields, as the public files have them.
+MINIMAX_PUBLIC = {"intermediate_size": 48, "attn_type_list": [1, 1], "use_qk_norm": True, "qk_norm_type": "per_layer", "scoring_func": "sigmoid",
+                  "use_routing_bias": True, "shared_intermediate_size": 0, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
 SMOLLM3 = {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": False, **rope(rope_type="default")}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "num_key_value_heads": 2}
 MIXTRAL = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 4}
@@ -101,6 +109,8 @@ MODELS = {
     "gpt-oss": ("GptOss", GPT_OSS),
     "gpt-oss-mxfp4": ("GptOss", GPT_OSS),  # its experts' weights in 4 bits
     "hy3": ("HYV3", HY3),
+    "minimax": ("MiniMaxM2", MINIMAX),
+    "minimax-fp8": ("MiniMaxM2", {**MINIMAX, **FLOAT8, **MINIMAX_PUBLIC}),
     "seed-oss": ("SeedOss", {"num_hidden_layers": 2, "attention_bias": True, "attention_dropout": 0.0, "residual_dropout": 0.0}),
     "smollm3": ("SmolLM3", SMOLLM3),
     # The text model within one for images and text.
@@ -126,7 +136,7 @@ SKEWED = {"qwen2moe-skewed"}
 # Where rounding alone decides whether an expert is chosen, the reference says nothing: between the last chosen logit and the next lie at
 # least so many. float32's errors are some 1e-5.
 MIN_MARGIN = 2e-4
-SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2}  # of those that the names' own would put too close
+SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2, "minimax": 3, "minimax-fp8": 6}  # of those that the names' own would put too close
 
 
 def randomise(model, seed):
@@ -151,16 +161,31 @@ def randomise(model, seed):
             weight.copy_(weight.to(torch.bfloat16))
 
 
+def tensors_of(model):
+    """(name in the file, view) of all tensors, where they are not as Transformers' classes have them."""
+    for key, weight in model.state_dict().items():
+        if model.config.model_type != "minimax_m2":
+            yield key, weight
+            continue
+        key = key.replace(".mlp.", ".block_sparse_moe.")
+        experts, _, kind = key.rpartition(".")
+        for e in range(len(weight) if kind in ("gate_up_proj", "down_proj") else 0):
+            parts = [("w2", weight[e])] if kind == "down_proj" else zip(("w1", "w3"), weight[e].chunk(2))
+            yield from ((f"{experts}.{e}.{part}.weight", view) for part, view in parts)
+        if kind not in ("gate_up_proj", "down_proj"):
+            yield key, weight
+
+
 def quantise(model, name):
     """Rounds the projections to e4m3 times scales. Returns the tensors of the checkpoint."""
     block_rows, block_cols, suffix, dtype, dims, config = QUANTISED[name]
     tensors = {}
-    for key, weight in model.state_dict().items():
+    for key, weight in tensors_of(model):
         if key == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         tensors[key] = weight.to(torch.bfloat16)
         left_out = any(key.startswith(module) for module in config.get("modules_to_not_convert", []))
-        if "_proj.weight" not in key or left_out:
+        if not key.endswith(("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")) or left_out:
             continue
         rows, cols = weight.shape
         height, width = block_rows or rows, block_cols or cols
@@ -235,13 +260,13 @@ def watch_routers(model):
     routers = [module for name, module in model.named_modules() if name.endswith((".gate", ".router"))]
     seen = [None] * len(routers)
 
-    def scores(module, logits):
-        correction = getattr(module, "e_score_correction_bias", None)
+    def scores(module, inputs, logits):
+        correction = inputs[1] if len(inputs) > 1 else getattr(module, "e_score_correction_bias", None)
         return logits if correction is None else logits.sigmoid() + correction
 
     def watch(i):
         routers[i].register_forward_hook(
-            lambda module, inputs, output: seen.__setitem__(i, (scores(module, output[0].detach()), output[2])))
+            lambda module, inputs, output: seen.__setitem__(i, (scores(module, inputs, output[0].detach()), output[2])))
     for i in range(len(routers)):
         watch(i)
     return seen
@@ -311,6 +336,8 @@ def make(name):
     model.to(torch.bfloat16).save_pretrained(folder)
     if name == "window_qwen2":
         drop_fields(folder, "layer_types")  # as in older files: max_window_layers says it
+    if name == "minimax-fp8":
+        drop_fields(folder, "partial_rotary_factor", "rope_parameters")  # as in public files: rotary_dim says it
     if tensors:
         write_quantised(folder, tensors, MXFP4 if "mxfp4" in name else QUANTISED[name][-1])
     os.chmod(os.path.join(folder, "model.safetensors"), 0o644)

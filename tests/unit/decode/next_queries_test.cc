@@ -37,8 +37,10 @@ TEST_P(NextQueriesTest, AreTheLayersOwnOfItsOwnInput) {
     const auto position = static_cast<int32_t>(prompt_tokens + 3);
     next->begin_token(position, prompt_tokens);
     for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-      forward->qkv(layer, hidden.data(), 1, &position, prompt_tokens,
-                   {.q = q.data(), .k = k.data(), .v = v.data(), .kv_stride = 1});
+      const auto projected =
+          forward->qkv(layer, hidden.data(), 1, &position, prompt_tokens,
+                       {.q = q.data(), .k = k.data(), .v = v.data(), .kv_stride = 1});
+      ASSERT_TRUE(projected.ok());
       const float* predicted = next->of_layer(layer, hidden.data());
       // One operation more or less per sum of 32: some units in the last place.
       for (size_t i = 0; i < width; ++i) {
@@ -51,8 +53,8 @@ TEST_P(NextQueriesTest, AreTheLayersOwnOfItsOwnInput) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, NextQueriesTest,
                          ::testing::Values("gemma3", "glm4", "glm4-moe", "gpt-oss", "hy3", "llama3",
-                                           "longrope", "qwen3-128", "smollm3", "window_ministral",
-                                           "window_qwen2", "yarn"),
+                                           "longrope", "minimax", "qwen3-128", "smollm3",
+                                           "window_ministral", "window_qwen2", "yarn"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

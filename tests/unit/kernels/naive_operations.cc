@@ -122,9 +122,17 @@ void rope_qkv(const RopeQkvParams& p) {
       float* to = rope_output(p, r, h);
       std::copy_n(from, p.head_dim, to);
       if (h >= num_turned_heads) continue;
-      if (p.q_norm != nullptr) {
+      const bool of_q = h < p.num_query_heads;
+      if (p.squares != nullptr) {
+        const auto count = static_cast<float>(of_q ? p.num_q_squares : p.num_k_squares);
+        const float mean = p.squares[2 * r + (of_q ? 0 : 1)] / count;
+        const float* weights =
+            of_q ? p.q_norm + h * p.head_dim : p.k_norm + (h - p.num_query_heads) * p.head_dim;
+        const float scale = 1 / std::sqrt(mean + p.norm_eps);
+        for (int64_t i = 0; i < p.head_dim; ++i) to[i] = from[i] * scale * weights[i];
+      } else if (p.q_norm != nullptr) {
         rms_norm({.x = from,
-                  .weight = h < p.num_query_heads ? p.q_norm : p.k_norm,
+                  .weight = of_q ? p.q_norm : p.k_norm,
                   .eps = p.norm_eps,
                   .out = dense_matrix(to, DType::kFloat32, 1, p.head_dim)});
       }

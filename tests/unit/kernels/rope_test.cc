@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/runtime/operations.h"
 #include "kernels/ref/operations.h"
@@ -55,6 +57,7 @@ struct Variant {
   float turn_scale = 1;
   bool normed = false;
   bool interleaved = false;
+  bool jointly = false;  // normed over all heads, and as many again elsewhere
 };
 
 struct Problem {
@@ -86,6 +89,9 @@ struct Problem {
             .turn_scale = variant.turn_scale,
             .q_norm = variant.normed ? q_norm.data() : nullptr,
             .k_norm = variant.normed ? k_norm.data() : nullptr,
+            .squares = variant.jointly ? squares.data() : nullptr,
+            .num_q_squares = 2 * int64_t{shape.num_query_heads} * shape.head_dim,
+            .num_k_squares = 2 * int64_t{shape.num_kv_heads} * shape.head_dim,
             .norm_eps = 0.5F,
             .dtype = dtype,
             .q = out.q.data(),
@@ -106,11 +112,31 @@ struct Problem {
     return out.all();
   }
 
+  QkvSquaresParams squares_params(float* out) const {
+    return {.qkv = qkv.data(),
+            .num_rows = shape.num_rows,
+            .num_query_heads = shape.num_query_heads,
+            .num_kv_heads = shape.num_kv_heads,
+            .head_dim = shape.head_dim,
+            .squares = out};
+  }
+
+  // About what the squares of some heads sum to.
+  static std::vector<float> sums(uint64_t seed, int64_t count) {
+    auto values = test::random_normals(seed, count);
+    for (float& value : values) value = 100 * value * value;
+    return values;
+  }
+
   Shape shape;
   Variant variant;
   std::vector<float> qkv;
-  std::vector<float> q_norm = test::random_normals(2, shape.head_dim);
-  std::vector<float> k_norm = test::random_normals(3, shape.head_dim);
+  // Of as many heads as a norm over all of them needs.
+  std::vector<float> q_norm =
+      test::random_normals(2, std::max(shape.num_query_heads, 1) * shape.head_dim);
+  std::vector<float> k_norm =
+      test::random_normals(3, std::max(shape.num_kv_heads, 1) * shape.head_dim);
+  std::vector<float> squares = sums(4, 2 * shape.num_rows);
   std::vector<int32_t> positions;
   std::vector<float> inv_freq;
 };
@@ -165,6 +191,67 @@ TEST(RopeQkv, LeavesTokensPastItsRowsAlone) {
 TEST(RopeQkv, NormalisesEachHeadBeforeItTurns) {
   expect_as_good_as_naive(Problem({13, 4, 2, 128, 13}, 0, {.normed = true}));
   expect_as_good_as_naive(Problem({13, 6, 2, 80, 17}, 0, {.normed = true}));
+}
+
+TEST(RopeQkv, NormalisesAllHeadsTogether) {
+  const Variant variant{.rotary_dim = 64, .normed = true, .jointly = true};
+  expect_as_good_as_naive(Problem({13, 4, 2, 128, 13}, 0, variant));
+  expect_as_good_as_naive(Problem({13, 6, 0, 80, 0}, 3, variant));
+  expect_as_good_as_naive(Problem({13, 0, 3, 80, 17}, 3, variant));
+  expect_as_good_as_naive(
+      Problem({13, 5, 5, 64, 13}, 0, {.normed = true, .interleaved = true, .jointly = true}));
+}
+
+// The sum of n squares in any order is off by at most n roundings.
+TEST(QkvSquares, AreTheSumsOfQAndOfK) {
+  for (const Shape shape : {Shape{1, 1, 1, 16, 1}, Shape{65, 48, 8, 128, 65},
+                            Shape{33, 6, 0, 80, 0}, Shape{33, 0, 3, 80, 33}}) {
+    const Problem problem(shape);
+    std::vector<float> expected(static_cast<size_t>(2 * shape.num_rows));
+    ref::qkv_squares(problem.squares_params(expected.data()));
+    for (const Context& context : test::contexts()) {
+      std::vector<float> squares(expected.size(), -1);
+      cpu::qkv_squares(problem.squares_params(squares.data()), context);
+      for (size_t i = 0; i < squares.size(); ++i) {
+        const double roundings = std::max(shape.num_query_heads, shape.num_kv_heads) *
+                                 shape.head_dim * double{std::numeric_limits<float>::epsilon()};
+        EXPECT_NEAR(squares[i], expected[i], expected[i] * roundings);
+      }
+    }
+  }
+}
+
+// What makes a row's K and V the same whatever rows are beside it, and in the last layer, where they
+// are projected without Q.
+TEST(QkvSquares, OfARowAreTheSameBitsWhateverIsBesideIt) {
+  const Shape shape{13, 6, 2, 80, 13};
+  const Problem problem(shape);
+  const int64_t q_width = int64_t{shape.num_query_heads} * shape.head_dim;
+  const int64_t kv_width = 2 * int64_t{shape.num_kv_heads} * shape.head_dim;
+  for (const Context& context : test::contexts()) {
+    std::vector<float> all(static_cast<size_t>(2 * shape.num_rows));
+    cpu::qkv_squares(problem.squares_params(all.data()), context);
+    for (int64_t r = 0; r < shape.num_rows; ++r) {
+      auto row = problem.squares_params(nullptr);
+      row.qkv = problem.qkv.data() + r * (q_width + kv_width);
+      row.num_rows = 1;
+      std::vector<float> alone(2), of_q(2), of_k(2);
+      row.squares = alone.data();
+      cpu::qkv_squares(row, context);
+      row.num_kv_heads = 0;
+      row.squares = of_q.data();
+      cpu::qkv_squares(row, context);
+      row.qkv = static_cast<const float*>(row.qkv) + q_width;
+      row.num_query_heads = 0;
+      row.num_kv_heads = shape.num_kv_heads;
+      row.squares = of_k.data();
+      cpu::qkv_squares(row, context);
+      const auto at = static_cast<size_t>(2 * r);
+      EXPECT_EQ(alone, (std::vector{all[at], all[at + 1]}));
+      EXPECT_EQ(of_q, (std::vector{all[at], 0.0F}));
+      EXPECT_EQ(of_k, (std::vector{0.0F, all[at + 1]}));
+    }
+  }
 }
 
 TEST(RopeQkv, TurnsTheFirstElementsOfAHeadAlone) {

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "kernels/cuda/sm90/operations.h"
 #include "kernels/ref/operations.h"
@@ -60,6 +63,7 @@ struct Variant {
   float turn_scale = 1;
   bool normed = false;
   bool interleaved = false;
+  bool jointly = false;  // normed over all heads, and as many again elsewhere
 };
 
 class RopeTest : public GpuCase {
@@ -103,8 +107,11 @@ void RopeTest::expect_as_good_as_naive(const Shape& shape, const Variant& varian
   for (int32_t i = 0; i < turned / 2; ++i) {
     inv_freq.push_back(std::pow(500000.0F, -2.0F * static_cast<float>(i) / turned));
   }
-  const auto q_norm = test::random_normals(3, shape.head_dim);
-  const auto k_norm = test::random_normals(4, shape.head_dim);
+  // Of as many heads as a norm over all of them needs.
+  const auto q_norm = test::random_normals(3, std::max(shape.num_query_heads, 1) * shape.head_dim);
+  const auto k_norm = test::random_normals(4, std::max(shape.num_kv_heads, 1) * shape.head_dim);
+  auto squares = test::random_normals(5, 2 * shape.num_rows);
+  for (float& sum : squares) sum = 100 * sum * sum;
   RopeQkvParams params = {.qkv = qkv.data(),
                           .num_rows = shape.num_rows,
                           .num_query_heads = shape.num_query_heads,
@@ -117,6 +124,9 @@ void RopeTest::expect_as_good_as_naive(const Shape& shape, const Variant& varian
                           .turn_scale = variant.turn_scale,
                           .q_norm = variant.normed ? q_norm.data() : nullptr,
                           .k_norm = variant.normed ? k_norm.data() : nullptr,
+                          .squares = variant.jointly ? squares.data() : nullptr,
+                          .num_q_squares = 2 * int64_t{shape.num_query_heads} * shape.head_dim,
+                          .num_k_squares = 2 * int64_t{shape.num_kv_heads} * shape.head_dim,
                           .norm_eps = 0.5F,
                           .kv_stride = shape.kv_stride};
   HostOutputs<float> reference_out(shape);
@@ -137,12 +147,14 @@ void RopeTest::expect_as_good_as_naive(const Shape& shape, const Variant& varian
 
   const DeviceArray<int32_t> device_positions(positions);
   const DeviceArray<float> device_inv_freq(inv_freq), device_q_norm(q_norm), device_k_norm(k_norm);
+  const DeviceArray<float> device_squares(squares);
   params.positions = device_positions.data();
   params.inv_freq = device_inv_freq.data();
   if (variant.normed) {
     params.q_norm = device_q_norm.data();
     params.k_norm = device_k_norm.data();
   }
+  if (variant.jointly) params.squares = device_squares.data();
   const auto f32 = DType::kFloat32;
   const auto b16 = DType::kBFloat16;
   EXPECT_TRUE(as_good_as_naive(rotated<float, float>(shape, params, qkv, f32, f32), naive,
@@ -172,6 +184,56 @@ TEST_F(RopeTest, NormalisesEachHeadBeforeItTurns) {
   for (const Shape shape : {Shape{1, 1, 1, 16, 1}, Shape{65, 6, 1, 64, 70},
                             Shape{64, 32, 4, 128, 100}, Shape{33, 5, 5, 256, 33}}) {
     expect_as_good_as_naive(shape, {.normed = true});
+  }
+}
+
+// 48 and 8 of 128 are MiniMax M2's.
+TEST_F(RopeTest, NormalisesAllHeadsTogether) {
+  const Variant variant{.rotary_dim = 64, .normed = true, .jointly = true};
+  for (const Shape shape : {Shape{65, 48, 8, 128, 70}, Shape{33, 6, 0, 128, 0},
+                            Shape{33, 0, 3, 80, 40}, Shape{33, 5, 5, 256, 33}}) {
+    expect_as_good_as_naive(shape, variant);
+  }
+}
+
+// The sum of n squares in any order is off by at most n roundings; the same row has the same bits
+// whatever rows are beside it.
+TEST_F(RopeTest, SumsTheSquaresOfQAndOfK) {
+  for (const Shape shape : {Shape{1, 1, 1, 16, 1}, Shape{65, 48, 8, 128, 65},
+                            Shape{33, 6, 0, 80, 0}, Shape{33, 0, 3, 80, 33}}) {
+    const auto bf16 = test::narrow(test::random_normals(1, shape.qkv_count()));
+    const auto qkv = test::widen(bf16);
+    const auto count = static_cast<size_t>(2 * shape.num_rows);
+    std::vector<float> expected(count);
+    QkvSquaresParams params{.qkv = qkv.data(),
+                            .num_rows = shape.num_rows,
+                            .num_query_heads = shape.num_query_heads,
+                            .num_kv_heads = shape.num_kv_heads,
+                            .head_dim = shape.head_dim,
+                            .squares = expected.data()};
+    ref::qkv_squares(params);
+    const DeviceArray<BFloat16> device_bf16(bf16);
+    const DeviceArray<float> device_f32(qkv);
+    for (const auto& [data, dtype] :
+         {std::pair<const void*, DType>(device_bf16.data(), DType::kBFloat16),
+          std::pair<const void*, DType>(device_f32.data(), DType::kFloat32)}) {
+      DeviceArray<float> squares(std::vector<float>(count, -1));
+      params.qkv = data;
+      params.qkv_dtype = dtype;
+      params.num_rows = shape.num_rows;
+      params.squares = squares.data();
+      run([&](Context& context) { qkv_squares(params, context); });
+      const auto values = squares.values();
+      EXPECT_TRUE(squares.guards_intact());
+      const double roundings = std::max(shape.num_query_heads, shape.num_kv_heads) *
+                               shape.head_dim * double{std::numeric_limits<float>::epsilon()};
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_NEAR(values[i], expected[i], expected[i] * roundings);
+      }
+      params.num_rows = (shape.num_rows + 1) / 2;
+      run([&](Context& context) { qkv_squares(params, context); });
+      EXPECT_EQ(squares.values(), values);
+    }
   }
 }
 

@@ -254,6 +254,67 @@ TEST(Hy3Config, HasItsParts) {
               ElementsAre(0, 1));
 }
 
+// Of MiniMax M2, with fewer layers.
+constexpr std::string_view kMiniMax = R"({
+  "architectures": ["MiniMaxM2ForCausalLM"], "attn_type_list": [1, 1, 1], "head_dim": 128,
+  "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 1536,
+  "max_position_embeddings": 196608, "model_type": "minimax_m2", "mtp_transformer_layers": 1,
+  "num_attention_heads": 48, "num_experts_per_tok": 8, "num_hidden_layers": 3,
+  "num_key_value_heads": 8, "num_local_experts": 256, "num_mtp_modules": 3,
+  "qk_norm_type": "per_layer", "quantization_config": {"activation_scheme": "dynamic",
+  "fmt": "float8_e4m3fn", "quant_method": "fp8", "weight_block_size": [128, 128],
+  "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]},
+  "rms_norm_eps": 1e-06, "rope_theta": 5000000, "rotary_dim": 64, "scoring_func": "sigmoid",
+  "shared_intermediate_size": 0, "sliding_window": null, "tie_word_embeddings": false,
+  "use_mtp": true, "use_qk_norm": true, "use_routing_bias": true, "vocab_size": 200064})";
+
+TEST(MiniMaxConfig, HasItsParts) {
+  const auto config = load(kMiniMax);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_TRUE(config->joint_qk_norm);
+  EXPECT_FALSE(config->qk_norm);
+  EXPECT_EQ(config->head_dim, 128);
+  EXPECT_EQ(config->rotary_dim, 64);
+  EXPECT_EQ(config->rope_theta, 5e6);
+  EXPECT_EQ(config->max_position_embeddings, 196608);
+  EXPECT_FALSE(config->has_dense_layers());
+  EXPECT_EQ(config->experts, (ExpertsConfig{.num_experts = 256,
+                                            .experts_per_token = 8,
+                                            .ffn_size = 1536,
+                                            .weights_sum_to_one = true,
+                                            .by_sigmoids = true,
+                                            .names = ExpertsConfig::Names::kMiniMax}));
+  ASSERT_TRUE(config->float8.has_value());
+  EXPECT_EQ(config->float8->block_rows, 128);
+  EXPECT_EQ(config->float8->block_cols, 128);
+}
+
+// As Transformers: rope_parameters before partial_rotary_factor before rotary_dim.
+TEST(MiniMaxConfig, TurnsWhatTheFirstOfThreeFieldsSays) {
+  EXPECT_EQ(load(changed(kMiniMax, R"({"rotary_dim": 128})"))->rotary_dim, 0);
+  EXPECT_EQ(load(changed(kMiniMax, R"({"rotary_dim": null})"))->rotary_dim, 0);
+  EXPECT_EQ(load(changed(kMiniMax, R"({"partial_rotary_factor": 0.25})"))->rotary_dim, 32);
+  EXPECT_EQ(load(changed(kMiniMax, R"({"partial_rotary_factor": 0.25, "rope_parameters":
+                                       {"partial_rotary_factor": 0.75, "rope_theta": 10000}})"))
+                ->rotary_dim,
+            96);
+  EXPECT_EQ(load(changed(kMiniMax, R"({"rotary_dim": 256})")).error().code, Errc::kInvalidArgument);
+  expect_refused(kMiniMax, R"({"rotary_dim": 33})", "rotary_dim = 33", "even");
+}
+
+TEST(MiniMaxConfig, RefusesWhatIsNotComputedHere) {
+  expect_refused(kMiniMax, R"({"attn_type_list": [1, 0, 1]})", "attn_type_list", "full attention");
+  EXPECT_EQ(load(changed(kMiniMax, R"({"attn_type_list": [1]})")).error().code,
+            Errc::kInvalidArgument);
+  expect_refused(kMiniMax, R"({"use_qk_norm": false})", "use_qk_norm = false", "true");
+  expect_refused(kMiniMax, R"({"qk_norm_type": "per_head"})", "qk_norm_type", "per_layer");
+  expect_refused(kMiniMax, R"({"scoring_func": "softmax"})", "scoring_func", "sigmoid");
+  expect_refused(kMiniMax, R"({"use_routing_bias": false})", "use_routing_bias = false", "true");
+  expect_refused(kMiniMax, R"({"shared_intermediate_size": 1536})",
+                 "shared_intermediate_size = 1536", "0");
+  expect_refused(kMiniMax, R"({"layernorm_mlp_beta": 0.5})", "layernorm_mlp_beta", "1");
+}
+
 TEST(Hy3Config, RefusesWhatIsNotComputedHere) {
   expect_refused(kHy3, R"({"route_norm": false})", "route_norm = false", "true");
   expect_refused(kHy3, R"({"moe_router_use_sigmoid": false})", "moe_router_use_sigmoid", "true");

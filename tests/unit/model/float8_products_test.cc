@@ -234,8 +234,10 @@ class Layer {
     std::vector<float> k(static_cast<size_t>(kv)), v(k.size());
     std::vector<int32_t> positions;
     for (int32_t i = 0; i < rows; ++i) positions.push_back(i);
-    forward->qkv(layer, hidden.data(), rows, positions.data(), rows,
-                 {.q = q.data(), .k = k.data(), .v = v.data(), .kv_stride = rows});
+    const auto projected =
+        forward->qkv(layer, hidden.data(), rows, positions.data(), rows,
+                     {.q = q.data(), .k = k.data(), .v = v.data(), .kv_stride = rows});
+    EXPECT_TRUE(projected.ok());
     std::vector<float> out(static_cast<size_t>(rows * config.hidden_size));
     forward->attention_output(layer, q.data(), rows, out.data(), /*accumulate=*/false);
     forward->mlp(layer, hidden.data(), rows, out.data(), /*accumulate=*/true);

@@ -68,6 +68,7 @@ class MemoryDevice final : public kernels::Device {
 
   void embed(const kernels::EmbedParams&) override { refuse(); }
   void rms_norm(const kernels::RmsNormParams&) override { refuse(); }
+  void qkv_squares(const kernels::QkvSquaresParams&) override { refuse(); }
   void rope_qkv(const kernels::RopeQkvParams&) override { refuse(); }
   void add(const kernels::AddParams&) override { refuse(); }
   void gemm(const kernels::GemmParams&) override { refuse(); }

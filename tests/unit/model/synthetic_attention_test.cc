@@ -80,8 +80,10 @@ class SyntheticAttention : public testing::Test {
     q_.resize(static_cast<size_t>(kTokens * num_heads() * dim()));
     k_.resize(static_cast<size_t>(kTokens * config.num_kv_heads * dim()));
     v_.resize(k_.size());
-    forward->qkv(/*layer=*/0, hidden.data(), kTokens, positions.data(), kTokens,
-                 {.q = q_.data(), .k = k_.data(), .v = v_.data(), .kv_stride = kTokens});
+    const auto projected =
+        forward->qkv(/*layer=*/0, hidden.data(), kTokens, positions.data(), kTokens,
+                     {.q = q_.data(), .k = k_.data(), .v = v_.data(), .kv_stride = kTokens});
+    ASSERT_TRUE(projected.ok());
   }
 };
 

@@ -3,8 +3,8 @@
 // A thread block is a row: its first threads work out the row's cosines and sines once, for all
 // heads; then each thread takes a pair of vectors of one head after another: elements i.. and i +
 // rotary_dim / 2 .. of those that turn, 16 in a row of the others, and of all where neighbours turn.
-// The threads of a head are neighbours in a warp, so its norm is a few shuffles. Everything is read
-// and written once.
+// The threads of a head are neighbours in a warp, so its norm is a few shuffles; the scale of a norm
+// over all heads is known from the sums that qkv_squares leaves. Everything is read and written once.
 
 #include <bit>
 
@@ -12,6 +12,7 @@
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/dispatch_dtype.h"
 #include "kernels/cuda/sm90/operations.h"
+#include "kernels/cuda/sm90/rows/block_reduce.cuh"
 #include "kernels/cuda/sm90/rows/vector8.cuh"
 
 namespace millrace::kernels::cuda {
@@ -21,6 +22,8 @@ constexpr int kVector = 8;
 constexpr int kThreads = 128;
 constexpr int kMaxHalf = 128;  // head_dim 256
 
+enum class Norm { kNone, kOfHeads, kOverAllHeads };
+
 // Where the heads of a row go. Input is float or BFloat16, Output any element type.
 template <typename Input, typename Output>
 struct RowSplit {
@@ -29,6 +32,9 @@ struct RowSplit {
   const float* inv_freq;
   const float* q_norm;
   const float* k_norm;
+  const float* squares;
+  float num_q_squares;
+  float num_k_squares;
   float norm_eps;
   float turn_scale;
   int32_t rotary_dim;
@@ -46,6 +52,20 @@ struct RowSplit {
     head -= num_query_heads;
     if (head < num_kv_heads) return k + (head * kv_stride + row) * head_dim;
     return v + ((head - num_kv_heads) * kv_stride + row) * head_dim;
+  }
+
+  // The mean square of what is normalised together with `head`, by a norm over all heads.
+  __device__ float mean_square(int64_t row, int32_t head) const {
+    return head < num_query_heads ? squares[2 * row] / num_q_squares
+                                  : squares[2 * row + 1] / num_k_squares;
+  }
+
+  // The weights of the norm of a head, or of its part of a norm over all heads.
+  template <Norm kNorm>
+  __device__ const float* norm_weights(int32_t head) const {
+    constexpr bool kApart = kNorm == Norm::kOverAllHeads;
+    if (head < num_query_heads) return q_norm + (kApart ? head * head_dim : 0);
+    return k_norm + (kApart ? (head - num_query_heads) * head_dim : 0);
   }
 };
 
@@ -93,7 +113,7 @@ __device__ void turn_neighbours(Vector8& v, const Vector8& cosine, const Vector8
   }
 }
 
-template <bool kNormed, typename Input, typename Output>
+template <Norm kNorm, typename Input, typename Output>
 __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input, Output> split) {
   __shared__ __align__(16) float cosines[kMaxHalf];
   __shared__ __align__(16) float sines[kMaxHalf];
@@ -125,12 +145,18 @@ __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input
     const int j = i + (apart ? half : kVector);
     Vector8 first = load8(from + head * split.head_dim + i);
     Vector8 second = load8(from + head * split.head_dim + j);
-    if constexpr (kNormed) {
+    if constexpr (kNorm != Norm::kNone) {
       if (head < num_turned) {
-        const float sum =
-            sum_of_head(sum_of_squares(first) + sum_of_squares(second), pairs_per_head);
-        const float scale = 1.0F / sqrtf(sum / static_cast<float>(split.head_dim) + split.norm_eps);
-        const float* weights = head < split.num_query_heads ? split.q_norm : split.k_norm;
+        float mean;
+        if constexpr (kNorm == Norm::kOfHeads) {
+          const float sum =
+              sum_of_head(sum_of_squares(first) + sum_of_squares(second), pairs_per_head);
+          mean = sum / static_cast<float>(split.head_dim);
+        } else {
+          mean = split.mean_square(row, head);
+        }
+        const float scale = 1.0F / sqrtf(mean + split.norm_eps);
+        const float* weights = split.template norm_weights<kNorm>(head);
         scale_by(first, scale, weights + i);
         scale_by(second, scale, weights + j);
       }
@@ -158,6 +184,9 @@ void launch(const RopeQkvParams& params, cudaStream_t stream) {
                                       .inv_freq = params.inv_freq,
                                       .q_norm = params.q_norm,
                                       .k_norm = params.k_norm,
+                                      .squares = params.squares,
+                                      .num_q_squares = static_cast<float>(params.num_q_squares),
+                                      .num_k_squares = static_cast<float>(params.num_k_squares),
                                       .norm_eps = params.norm_eps,
                                       .turn_scale = params.turn_scale,
                                       .rotary_dim = params.num_turned(),
@@ -169,12 +198,42 @@ void launch(const RopeQkvParams& params, cudaStream_t stream) {
                                       .num_query_heads = params.num_query_heads,
                                       .num_kv_heads = params.num_kv_heads,
                                       .head_dim = params.head_dim};
-  auto* kernel = params.q_norm != nullptr ? rope_qkv_kernel<true, Input, Output>
-                                          : rope_qkv_kernel<false, Input, Output>;
+  auto* kernel = params.q_norm == nullptr    ? rope_qkv_kernel<Norm::kNone, Input, Output>
+                 : params.squares == nullptr ? rope_qkv_kernel<Norm::kOfHeads, Input, Output>
+                                             : rope_qkv_kernel<Norm::kOverAllHeads, Input, Output>;
   kernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream>>>(split);
 }
 
+// A thread block is Q of a row, or K of it.
+template <typename Input>
+__global__ void __launch_bounds__(kThreads)
+    qkv_squares_kernel(const Input* qkv, int64_t q_width, int64_t k_width, float* squares) {
+  const int64_t row = blockIdx.x;
+  const bool of_q = blockIdx.y == 0;
+  const Input* from = qkv + row * (q_width + 2 * k_width) + (of_q ? 0 : q_width);
+  const int64_t width = of_q ? q_width : k_width;
+  float sum = 0;
+  for (int64_t i = int64_t{threadIdx.x} * kVector; i < width; i += kThreads * kVector) {
+    sum += sum_of_squares(load8(from + i));
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) squares[2 * row + blockIdx.y] = sum;
+}
+
 }  // namespace
+
+void qkv_squares(const QkvSquaresParams& params, Context& context) {
+  MR_CHECK(params.head_dim % kVector == 0, "squares: head_dim {}; multiples of {}", params.head_dim,
+           kVector);
+  if (params.num_rows == 0) return;
+  dispatch_projection_dtype(params.qkv_dtype, [&]<typename Input>(Input) {
+    const dim3 blocks(static_cast<unsigned>(params.num_rows), 2);
+    qkv_squares_kernel<<<blocks, kThreads, 0, context.stream>>>(
+        static_cast<const Input*>(params.qkv), int64_t{params.num_query_heads} * params.head_dim,
+        int64_t{params.num_kv_heads} * params.head_dim, params.squares);
+  });
+  MR_CUDA_CHECK_LAUNCH();
+}
 
 void rope_qkv(const RopeQkvParams& params, Context& context) {
   constexpr int kPair = 2 * kVector;
@@ -185,7 +244,10 @@ void rope_qkv(const RopeQkvParams& params, Context& context) {
            kPair);
   MR_CHECK((params.q_norm == nullptr) == (params.k_norm == nullptr),
            "rope: one of Q and K is normalised");
-  MR_CHECK(params.q_norm == nullptr || std::has_single_bit(static_cast<uint32_t>(params.head_dim)),
+  MR_CHECK(params.squares == nullptr || params.q_norm != nullptr,
+           "rope: squares of norms without weights");
+  const bool norms_heads = params.q_norm != nullptr && params.squares == nullptr;
+  MR_CHECK(!norms_heads || std::has_single_bit(static_cast<uint32_t>(params.head_dim)),
            "rope: norms of heads of {}; powers of two", params.head_dim);
   if (params.num_rows == 0) return;
   dispatch_projection_dtype(params.qkv_dtype, [&]<typename Input>(Input) {

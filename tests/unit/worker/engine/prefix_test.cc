@@ -323,7 +323,8 @@ TEST_P(ArchitecturePrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ArchitecturePrefixTest,
-                         testing::Values("gemma3", "glm4", "glm4-moe", "gpt-oss", "smollm3"),
+                         testing::Values("gemma3", "glm4", "glm4-moe", "gpt-oss", "minimax",
+                                         "smollm3"),
                          [](const auto& model) {
                            std::string name = model.param;
                            std::ranges::replace(name, '-', '_');
