@@ -82,7 +82,7 @@ class CudaDevice final : public Device {
             .float8_sum_biases = true,
             .head_dim_step = 64,
             .doubling_head_dims = true,
-            .max_head_dim = 128,
+            .max_head_dim = 256,
             .rotary_dim_step = 16,
             .width_step = 8,
             .max_hidden_size = 16384,

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "common/units.h"
 #include "kernels/index/closed_form.h"
 #include "model/checkpoint/element_conversion.h"
 #include "plan/head_plan.h"

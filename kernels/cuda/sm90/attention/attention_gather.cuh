@@ -10,6 +10,7 @@ namespace millrace::kernels::cuda {
 template <int kHeadDim>
 class AttentionGatherer {
   using Shared = AttentionShared<kHeadDim>;
+  static constexpr int kTiles = Shared::kTiles;
 
  public:
   __device__ AttentionGatherer(Shared& shared, const AttentionArguments& arguments)
@@ -46,7 +47,7 @@ class AttentionGatherer {
     pairs_ = 0;
     last_key_ = 0;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) mask_[t] = 0;
+    for (int t = 0; t < kTiles; ++t) mask_[t] = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t number = first_column + half * kWarp + lane_;
@@ -55,7 +56,7 @@ class AttentionGatherer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         const TileRows rows(item.group, t);
         const bool wanted =
             rows.num_rows > 0 && keys_[half] < rows.end() && !lists_.in_band(rows, keys_[half]);
@@ -75,7 +76,7 @@ class AttentionGatherer {
     slot.first_key = order.first_column;
     slot.last_key = last_key_;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       const uint64_t own = mask_[t];
       slot.mask[t] = own;
       slot.tasks[t] = {.action = own == 0 ? Action::kSkip : Action::kGather,
@@ -94,7 +95,7 @@ class AttentionGatherer {
     const uint32_t v = ptx::shared_address(shared_.v[stage]);
     uint64_t present = 0;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) present |= mask_[t];
+    for (int t = 0; t < kTiles; ++t) present |= mask_[t];
 #pragma unroll 8
     for (int first = 0; first < kSlotKeys; first += kRowsAtOnce) {
       const int row = first + lane_ / kChunks;
@@ -114,7 +115,7 @@ class AttentionGatherer {
   HeadLists lists_;
   // Of the columns at hand.
   int32_t keys_[2];  // of rows `lane` and `lane` + 32 of the slot
-  uint64_t mask_[kGroupTiles];
+  uint64_t mask_[kTiles];
   int32_t last_key_ = 0;  // that a tile attends to
   int64_t pairs_ = 0;
   const int lane_ = static_cast<int>(threadIdx.x % kWarp);
