@@ -29,10 +29,16 @@ class AttentionGatherer {
       choose(item, order.first_column);
       ptx::barrier_wait(&shared_.placed[entry], parity);
       describe(order);
-      copy_rows(item.head, order.stage);
       uint64_t* full = &shared_.full[order.stage];
-      ptx::barrier_arrive_after_copies(full);
-      if (lane_ == 0) ptx::barrier_arrive(full);
+      if constexpr (Shared::kApart) {
+        copy_rows<true, false>(item.head, order.stage);
+        arrive(full);
+        copy_rows<false, true>(item.head, order.stage);
+        arrive(&shared_.full_values[order.stage]);
+      } else {
+        copy_rows<true, true>(item.head, order.stage);
+        arrive(full);
+      }
       add_pairs(arguments_, item.head, pairs_);
     }
   }
@@ -84,8 +90,15 @@ class AttentionGatherer {
     }
   }
 
+  // Once what was copied has landed.
+  __device__ void arrive(uint64_t* full) const {
+    ptx::barrier_arrive_after_copies(full);
+    if (lane_ == 0) ptx::barrier_arrive(full);
+  }
+
   // 16 bytes a lane, a row of K and of V by neighbouring lanes, into the swizzled panels; rows that
   // no tile attends to become zeros.
+  template <bool kKeys, bool kValues>
   __device__ void copy_rows(int32_t head, int stage) {
     constexpr int kChunks = kHeadDim / 8;
     constexpr int kRowsAtOnce = kWarp / kChunks;
@@ -103,8 +116,8 @@ class AttentionGatherer {
       const int32_t key = __shfl_sync(~0u, first < kWarp ? keys_[0] : keys_[1], row % kWarp);
       const int64_t source = (slab + (wanted ? key : 0)) * kHeadDim + chunk * 8;
       const uint32_t target = chunk / 8 * (kSlotKeys * 128) + row * 128 + ((chunk ^ row) % 8) * 16;
-      ptx::copy_16_bytes(k + target, arguments_.k + source, wanted);
-      ptx::copy_16_bytes(v + target, arguments_.v + source, wanted);
+      if constexpr (kKeys) ptx::copy_16_bytes(k + target, arguments_.k + source, wanted);
+      if constexpr (kValues) ptx::copy_16_bytes(v + target, arguments_.v + source, wanted);
     }
   }
 

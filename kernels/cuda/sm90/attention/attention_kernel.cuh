@@ -35,6 +35,10 @@ __global__ void __launch_bounds__(AttentionBlock<kHeadDim>::kThreads, 1)
     for (int i = 0; i < Shared::kStages; ++i) {
       ptx::barrier_init(&shared.full[i], kFullArrivals);
       ptx::barrier_init(&shared.empty[i], Shared::kEmptyArrivals);
+      if constexpr (Shared::kApart) {
+        ptx::barrier_init(&shared.full_values[i], kFullArrivals);
+        ptx::barrier_init(&shared.empty_values[i], Shared::kEmptyArrivals);
+      }
     }
     for (int i = 0; i < kOrders; ++i) {
       ptx::barrier_init(&shared.announced[i], 1);

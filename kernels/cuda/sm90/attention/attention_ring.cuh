@@ -80,6 +80,9 @@ struct alignas(kSharedAlignment) AttentionShared {
   // __syncwarp, is no faster, and no tool that looks for races sees the order it gives.
   static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup;
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
+  // Of so few slots keys and values come and go by barriers of their own: keys of the next slot but one
+  // while values of this one are still to be added. What describes a slot goes with its keys.
+  static constexpr bool kApart = kHeadDim == 256;
 
   // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
   uint16_t q[kTiles][kTileRows * kHeadDim];
@@ -88,6 +91,8 @@ struct alignas(kSharedAlignment) AttentionShared {
   Slot slots[kStages];
   uint64_t full[kStages];
   uint64_t empty[kStages];
+  uint64_t full_values[kApart ? kStages : 1];
+  uint64_t empty_values[kApart ? kStages : 1];
   uint32_t window[kTiles][kWindowWords];
   Band bands[kWarpgroup / kWarp][kNearBands];  // of each producer warp
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps

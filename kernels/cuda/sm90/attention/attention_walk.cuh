@@ -273,6 +273,7 @@ class AttentionWalker {
 
   __device__ void order_columns(const int32_t (&pass_over)[kTiles]) {
     acquire();
+    acquire_values();
     const int entry = num_placed_++ % kOrders;
     if (lane_ == 0) {
       ColumnOrder& order = shared_.orders[entry];
@@ -293,16 +294,26 @@ class AttentionWalker {
     return shared_.slots[cursor_.stage];
   }
 
+  // Where they have barriers of their own.
+  __device__ void acquire_values() {
+    if constexpr (Shared::kApart) {
+      ptx::barrier_wait(&shared_.empty_values[cursor_.stage], cursor_.parity ^ 1);
+    }
+  }
+
   __device__ void push_marker(const WorkItem& item) {
     Slot& slot = acquire();
+    acquire_values();
     if (lane_ == 0) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) slot.tasks[t] = {.action = Action::kMarker, .pass_over = 0};
       slot.item = item;
       ptx::barrier_arrive(&shared_.full[cursor_.stage]);
+      if constexpr (Shared::kApart) ptx::barrier_arrive(&shared_.full_values[cursor_.stage]);
     }
     __syncwarp();
     ptx::barrier_arrive(&shared_.full[cursor_.stage]);
+    if constexpr (Shared::kApart) ptx::barrier_arrive(&shared_.full_values[cursor_.stage]);
     cursor_.advance();
   }
 
@@ -340,6 +351,8 @@ class AttentionWalker {
                             const int32_t (&pass_over)[kTiles], bool may_pass) {
     Slot& slot = acquire();
     uint64_t* full = &shared_.full[cursor_.stage];
+    uint64_t* full_values = Shared::kApart ? &shared_.full_values[cursor_.stage] : full;
+    const int32_t kv_head = head_ / arguments_.heads_per_kv_head;
     if (lane_ == 0) {
       slot.first_key = first_key;
       const int32_t last_key = first_key + kSlotKeys - 1;
@@ -355,15 +368,23 @@ class AttentionWalker {
                                             : Action::kMasked,
                          .pass_over = may_pass ? pass_over[t] : 0};
       }
-      ptx::barrier_arrive_expecting(full, 2 * Shared::kTileBytes);
-      const uint32_t k = ptx::shared_address(shared_.k[cursor_.stage]);
-      const uint32_t v = ptx::shared_address(shared_.v[cursor_.stage]);
-      const int32_t kv_head = head_ / arguments_.heads_per_kv_head;
-      copy_keys(k, k_map_, first_key, kv_head, full);
-      copy_keys(v, v_map_, first_key, kv_head, full);
+      ptx::barrier_arrive_expecting(full, (Shared::kApart ? 1 : 2) * Shared::kTileBytes);
+      copy_keys(ptx::shared_address(shared_.k[cursor_.stage]), k_map_, first_key, kv_head, full);
+    }
+    if constexpr (Shared::kApart) {
+      __syncwarp();
+      ptx::barrier_arrive(full);
+      acquire_values();
+    }
+    if (lane_ == 0) {
+      if constexpr (Shared::kApart) {
+        ptx::barrier_arrive_expecting(full_values, Shared::kTileBytes);
+      }
+      copy_keys(ptx::shared_address(shared_.v[cursor_.stage]), v_map_, first_key, kv_head,
+                full_values);
     }
     __syncwarp();
-    ptx::barrier_arrive(full);
+    ptx::barrier_arrive(full_values);
     cursor_.advance();
   }
 
