@@ -75,10 +75,11 @@ class Refusals {
   }
 
   Result<void> check_heads() const {
-    const int32_t step = device_.head_dim_step;
-    if (config_.head_dim % step != 0 || config_.head_dim > device_.max_head_dim) {
-      return refusal("head_dim", config_.head_dim, "",
-                     fmt::format("multiples of {} up to {}", step, device_.max_head_dim));
+    if (device_.head_dim_from(config_.head_dim) != config_.head_dim) {
+      return refusal(
+          "head_dim", config_.head_dim, "",
+          fmt::format("multiples of {} {}up to {}", device_.head_dim_step,
+                      device_.doubling_head_dims ? "by powers of two " : "", device_.max_head_dim));
     }
     const int32_t turned = config_.num_turned();
     if (turned % device_.rotary_dim_step == 0) return {};

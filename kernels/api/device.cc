@@ -1,8 +1,11 @@
 #include "kernels/api/device.h"
 
+#include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "common/check.h"
+#include "common/units.h"
 
 namespace millrace::kernels {
 
@@ -16,6 +19,13 @@ bool DeviceInfo::computes_in(DType dtype) const {
       return float16_compute;
   }
   return false;
+}
+
+int32_t DeviceInfo::head_dim_from(int32_t head_dim) const {
+  auto steps = static_cast<uint64_t>(ceil_div(int64_t{head_dim}, int64_t{head_dim_step}));
+  if (doubling_head_dims) steps = std::bit_ceil(steps);
+  return static_cast<int32_t>(
+      std::min(static_cast<int64_t>(steps) * head_dim_step, int64_t{max_head_dim}));
 }
 
 DType DeviceInfo::projection_dtype(DType compute_dtype) const {

@@ -60,7 +60,7 @@ struct DeviceInfo {
   // half the bytes for an operation that memory bounds.
   bool narrow_projections = false;
   bool fuses_swiglu = false;      // needs no room for the products
-  bool all_activations = false;   // else SiLU alone
+  bool all_activations = false;   // of MLPs; else SiLU alone
   bool attention_sinks = false;   // AttentionParams::sinks
   bool expert_biases = false;     // RouteParams::bias, ExpertsParams' two and kClamped
   bool corrected_routes = false;  // RouteParams::correction and factor, kChosenSigmoid
@@ -76,6 +76,7 @@ struct DeviceInfo {
   // What the operations take: head dimensions, widths of hidden states and of a rank's part of an
   // MLP or an expert, tokens of a prompt under any index.
   int32_t head_dim_step = 16;
+  bool doubling_head_dims = false;  // of the multiples only those by powers of two
   int32_t max_head_dim = 256;
   int32_t rotary_dim_step = 2;  // of the elements of a head that turn
   int32_t width_step = 1;
@@ -88,6 +89,8 @@ struct DeviceInfo {
   int64_t scratch_bytes = 0;
 
   bool computes_in(DType dtype) const;
+  // The least head dimension from this one on that the device takes, else its largest.
+  int32_t head_dim_from(int32_t head_dim) const;
   // The dtype of products that an element-wise operation reads. Never float16, which ends at
   // 65,504: models have gates and biased keys beyond that, whose activations and rotations fit.
   DType projection_dtype(DType compute_dtype) const;

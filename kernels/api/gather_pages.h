@@ -21,7 +21,7 @@ inline constexpr int64_t kMaxGatheredPages = 512;
 // The first half of page i (its keys) goes to k + i * page_bytes / 2, the second to v + the same.
 struct GatherPagesParams {
   std::span<const HostPage> pages;  // kMaxGatheredPages at most; read before the call returns
-  int64_t page_bytes = 0;           // of each; on a GPU whole KiB, up to 32
+  int64_t page_bytes = 0;           // of each; on a GPU whole KiB, up to 64
   void* k = nullptr;
   void* v = nullptr;
 };

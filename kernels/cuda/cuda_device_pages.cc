@@ -445,14 +445,16 @@ Result<std::unique_ptr<DevicePages>> make_cuda_device_pages(Device& device, Devi
   if (!device.gpu_stream() || (ahead != nullptr && !ahead->gpu_stream())) {
     return error(Errc::kUnsupported, "{}: not a CUDA device", device.info().name);
   }
-  if ((shape.head_dim != 64 && shape.head_dim != 128) || group < 1 || group > 8 ||
-      shape.dtype == DType::kFloat32 || shape.num_pages() < 1 ||
-      shape.num_pages() > cuda::kMaxOrderedPages) {
+  const bool built = shape.head_dim == 64 || shape.head_dim == 128 || shape.head_dim == 256;
+  const int32_t most = cuda::max_page_group(shape.head_dim);
+  if (!built || group < 1 || group > most || shape.dtype == DType::kFloat32 ||
+      shape.num_pages() < 1 || shape.num_pages() > cuda::kMaxOrderedPages) {
     return error(
         Errc::kUnsupported,
-        "pages of head dim {}, {} query heads a kv head, {}, {} pages: the GPU takes 64 or "
-        "128, up to 8, 16 bits, up to {}",
-        shape.head_dim, group, dtype_name(shape.dtype), shape.num_pages(), cuda::kMaxOrderedPages);
+        "pages of head dim {}, {} query heads a kv head, {}, {} pages: the GPU takes 64, 128 "
+        "or 256, up to {}, 16 bits, up to {}",
+        shape.head_dim, group, dtype_name(shape.dtype), shape.num_pages(), most,
+        cuda::kMaxOrderedPages);
   }
   MR_CHECK(shape.float8 == nullptr || std::ssize(shape.float8->all()) >= shape.num_layers,
            "{} scales, {} layers", shape.float8->all().size(), shape.num_layers);

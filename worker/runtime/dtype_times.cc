@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "common/units.h"
 #include "kernels/index/closed_form.h"
 #include "model/checkpoint/element_conversion.h"
 #include "plan/head_plan.h"
@@ -80,12 +79,6 @@ class Product {
   kernels::DeviceBuffer a_, b_, c_;
 };
 
-// The model's, or the nearest that the device takes: a model that it does not is refused later.
-int32_t head_dim_on(const kernels::DeviceInfo& device, const model::ModelConfig& config) {
-  const int64_t steps = ceil_div(config.head_dim, device.head_dim_step);
-  return static_cast<int32_t>(std::min<int64_t>(steps * device.head_dim_step, device.max_head_dim));
-}
-
 // Dense attention of one kv head's group.
 class Attention {
  public:
@@ -126,7 +119,8 @@ class Attention {
  private:
   Attention(kernels::Device& device, const model::ModelConfig& config, DType dtype)
       : device_(&device),
-        head_dim_(head_dim_on(device.info(), config)),
+        // A model whose own the device does not take is refused later.
+        head_dim_(device.info().head_dim_from(config.head_dim)),
         group_(config.group_size()),
         dtype_(dtype),
         tiles_(kernels::tile_rows(kAttentionTokens)) {}

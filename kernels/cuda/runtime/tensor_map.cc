@@ -3,6 +3,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 
 #include "common/check.h"
@@ -74,11 +75,12 @@ CUtensorMap int8_key_tensor_map(const int8_t* keys, int32_t num_kv_heads, int64_
   const auto row_bytes = static_cast<cuuint64_t>(head_dim);
   const auto rows = static_cast<cuuint64_t>(num_tokens);
   return encode_map(
-      keys, {.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
-             .sizes = {row_bytes, rows, static_cast<cuuint64_t>(num_kv_heads)},
-             .strides = {row_bytes, row_bytes * rows},
-             .box = {static_cast<cuuint32_t>(head_dim), static_cast<cuuint32_t>(box_keys)},
-             .swizzle = head_dim == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
+      keys,
+      {.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+       .sizes = {row_bytes, rows, static_cast<cuuint64_t>(num_kv_heads)},
+       .strides = {row_bytes, row_bytes * rows},
+       .box = {static_cast<cuuint32_t>(std::min(head_dim, 128)), static_cast<cuuint32_t>(box_keys)},
+       .swizzle = head_dim == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
 CUtensorMap matrix_tensor_map(const ConstMatrix& stacked, int num_matrices, int box_rows) {

@@ -15,9 +15,9 @@ namespace millrace::kernels::cuda {
 // 128-byte swizzle that the tensor cores read. Keys past num_tokens read as zeros.
 CUtensorMap key_tensor_map(const void* data, const KvSlab& slab, int box_keys = kPageTokens);
 
-// int8 keys [num_kv_heads, num_tokens, head_dim]: boxes of `box_keys` keys, whole, of one kv head.
-// At head_dim 128 in the swizzle above, at 64 in that of 64 bytes. Keys past num_tokens read as
-// zeros.
+// int8 keys [num_kv_heads, num_tokens, head_dim]: boxes of `box_keys` keys of one kv head, whole up to a
+// head_dim of 128, by 128 columns beyond. From 128 on in the swizzle above, at 64 in that of 64 bytes. Keys
+// past num_tokens read as zeros.
 CUtensorMap int8_key_tensor_map(const int8_t* keys, int32_t num_kv_heads, int64_t num_tokens,
                                 int32_t head_dim, int box_keys);
 

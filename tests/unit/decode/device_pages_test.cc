@@ -269,8 +269,9 @@ void expect_same(Attended gpu, Attended cpu, DType dtype) {
 TEST_F(DevicePagesTest, AttendToThePagesThatTheCpuDoes) {
   int64_t read = 0, all = 0;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t head_dim : {64, 128, 256}) {
       for (const int32_t group : {1, 3, 4, 8}) {
+        if (head_dim == 256 && group > 4) continue;  // refused
         for (const int64_t tokens : {int64_t{1}, int64_t{130}, int64_t{64 * 150 - 17}}) {
           SCOPED_TRACE(fmt::format("{} head_dim {} group {} tokens {}", dtype_name(dtype), head_dim,
                                    group, tokens));
@@ -303,20 +304,23 @@ TEST_F(DevicePagesTest, AttendToThePagesThatTheCpuDoes) {
 }
 
 TEST_F(DevicePagesTest, ProvenMassesEndOnTheSamePagesToo) {
-  PagedCache cache({.num_layers = 1,
-                    .num_kv_heads = 2,
-                    .num_query_heads = 8,
-                    .head_dim = 64,
-                    .num_tokens = 64 * 120 - 5,
-                    .dtype = DType::kBFloat16},
-                   test::clustered_keys(1.5F, 0.05F), 11);
-  const BoundRule rule(0.9);
-  OnCpu cpu(cache, rule);
-  OnGpu gpu(cache, {.proven = true});
-  for (uint64_t step = 0; step < 5; ++step) {
-    const auto q = queries(cache.shape(), step, 3);
-    const auto tail = tail_of(cache.shape(), step);
-    expect_same(gpu.attend(0, q, tail), cpu.attend(0, q, tail), DType::kBFloat16);
+  for (const int32_t head_dim : {64, 256}) {
+    SCOPED_TRACE(head_dim);
+    PagedCache cache({.num_layers = 1,
+                      .num_kv_heads = 2,
+                      .num_query_heads = 8,
+                      .head_dim = head_dim,
+                      .num_tokens = 64 * 120 - 5,
+                      .dtype = DType::kBFloat16},
+                     test::clustered_keys(1.5F, 0.05F), 11);
+    const BoundRule rule(0.9);
+    OnCpu cpu(cache, rule);
+    OnGpu gpu(cache, {.proven = true});
+    for (uint64_t step = 0; step < 5; ++step) {
+      const auto q = queries(cache.shape(), step, 3);
+      const auto tail = tail_of(cache.shape(), step);
+      expect_same(gpu.attend(0, q, tail), cpu.attend(0, q, tail), DType::kBFloat16);
+    }
   }
 }
 
@@ -455,8 +459,9 @@ TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirHeadsScales) {
       {{.k = 0.04F, .v = 3.1F}, {.k = 0.09F, .v = 1}, {.k = 0.7F, .v = 0.01F}, {.k = 1, .v = 0.5F}},
       /*num_heads=*/2);
   for (const DType output : {DType::kBFloat16, DType::kFloat16}) {
-    for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t head_dim : {64, 128, 256}) {
       for (const int32_t group : {1, 3, 8}) {
+        if (head_dim == 256 && group > 4) continue;  // refused
         for (const int64_t tokens : {int64_t{1}, int64_t{130}, int64_t{64 * 150 - 17}}) {
           SCOPED_TRACE(fmt::format("{} head_dim {} group {} tokens {}", dtype_name(output),
                                    head_dim, group, tokens));
@@ -549,6 +554,10 @@ TEST_F(DevicePagesTest, RefusesShapesThatTheKernelsDoNotTake) {
   EXPECT_EQ(refused(shape, 1), Errc::kUnsupported);
   shape = good;
   shape.num_query_heads = 16;
+  EXPECT_EQ(refused(shape, 1), Errc::kUnsupported);
+  shape = good;
+  shape.head_dim = 256;
+  shape.num_query_heads = 5;
   EXPECT_EQ(refused(shape, 1), Errc::kUnsupported);
   shape = good;
   shape.dtype = DType::kFloat32;

@@ -97,7 +97,7 @@ MR_INSTANTIATE_NARROW(AdaptiveEstimationIn);
 // a group of 64 pages.
 TEST_P(AdaptiveEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
   ListDifference all;
-  for (const int32_t head_dim : {64, 128}) {
+  for (const int32_t head_dim : {64, 128, 256}) {
     for (const int64_t num_tokens :
          {1, 2, 3, 63, 64, 65, 66, 127, 128, 130, 255, 256, 257, 320, 513, 1000, 1536}) {
       EstimationCase c({.num_tokens = num_tokens,
@@ -113,9 +113,10 @@ TEST_P(AdaptiveEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
 }
 
 TEST_P(AdaptiveEstimationIn, LongerListsAreThoseOfTheReferenceButForFlipsOfRounding) {
-  for (const int32_t head_dim : {64, 128}) {
-    EstimationCase c({.num_tokens = 4095 + head_dim, .head_dim = head_dim, .dtype = GetParam()},
-                     31);
+  for (const int32_t head_dim : {64, 128, 256}) {
+    const EstimationShape shape{
+        .num_tokens = 4095 + head_dim, .head_dim = head_dim, .dtype = GetParam()};
+    EstimationCase c(shape, 31);
     expect_few_flips(differences(c, {0}, {{.gamma = 0.7F}}, 4));
   }
 }
@@ -222,11 +223,13 @@ TEST_P(AdaptiveEstimationIn, FindsWhatASingleRowAsksFor) {
 }
 
 TEST_F(AdaptiveEstimation, FollowsTheReferenceUnderABiasOfKeys) {
-  EstimationCase c({.num_tokens = 1300, .head_dim = 128, .dtype = DType::kFloat16}, 35);
-  for (int64_t t = 0; t < 1300; ++t) {
-    for (const int32_t d : {0, 7, 64, 127}) c.k(0, t, d) += 100;
+  for (const int32_t head_dim : {128, 256}) {
+    EstimationCase c({.num_tokens = 1300, .head_dim = head_dim, .dtype = DType::kFloat16}, 35);
+    for (int64_t t = 0; t < 1300; ++t) {
+      for (const int32_t d : {0, 7, 64, head_dim - 1}) c.k(0, t, d) += 100;
+    }
+    expect_few_flips(differences(c, {0}, {{.gamma = 0.6F}}));
   }
-  expect_few_flips(differences(c, {0}, {{.gamma = 0.6F}}));
 }
 
 TEST_F(AdaptiveEstimation, TileWhoseListDoesNotFitIsDense) {
@@ -237,20 +240,23 @@ TEST_F(AdaptiveEstimation, TileWhoseListDoesNotFitIsDense) {
 }
 
 TEST_P(AdaptiveEstimationIn, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
-  EstimationCase c({.num_tokens = 3000,
-                    .num_query_heads = 8,
-                    .num_kv_heads = 2,
-                    .head_dim = 128,
-                    .dtype = GetParam()},
-                   40);
-  const std::vector<int32_t> heads = c.all_heads();
-  const std::vector<AdaptiveRule> rules(8, {.gamma = 0.4F});
-  const auto whole = build(c, tile_rows(3000), heads, rules);
-  EXPECT_EQ(build(c, tile_rows(3000), heads, rules), whole) << "in a second run";
-  for (const RankTiles& owned : ranks_of_two_and_four(3000)) {
-    for (const int32_t head : {1, 6}) {
-      const auto part = build(c, owned.tiles, {head}, {rules[0]}).front();
-      expect_part_of_whole(part, owned, whole[static_cast<size_t>(head)]);
+  for (const int32_t head_dim : {128, 256}) {
+    SCOPED_TRACE(head_dim);
+    EstimationCase c({.num_tokens = 3000,
+                      .num_query_heads = 8,
+                      .num_kv_heads = 2,
+                      .head_dim = head_dim,
+                      .dtype = GetParam()},
+                     40);
+    const std::vector<int32_t> heads = c.all_heads();
+    const std::vector<AdaptiveRule> rules(8, {.gamma = 0.4F});
+    const auto whole = build(c, tile_rows(3000), heads, rules);
+    EXPECT_EQ(build(c, tile_rows(3000), heads, rules), whole) << "in a second run";
+    for (const RankTiles& owned : ranks_of_two_and_four(3000)) {
+      for (const int32_t head : {1, 6}) {
+        const auto part = build(c, owned.tiles, {head}, {rules[0]}).front();
+        expect_part_of_whole(part, owned, whole[static_cast<size_t>(head)]);
+      }
     }
   }
 }

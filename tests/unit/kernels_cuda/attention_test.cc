@@ -85,7 +85,7 @@ class CudaAttention : public GpuCase, public testing::WithParamInterface<DType> 
 };
 
 TEST_P(CudaAttention, IsRightAtEveryLengthAndHeadDim) {
-  for (const int32_t head_dim : {64, 128}) {
+  for (const int32_t head_dim : {64, 128, 256}) {
     for (const int64_t num_tokens : {1, 2, 31, 63, 64, 65, 127, 128, 129, 191, 200, 449, 997}) {
       SCOPED_TRACE(testing::Message() << num_tokens << " tokens, head_dim " << head_dim);
       const AttentionShape shape = shape_of(num_tokens, head_dim);
@@ -100,9 +100,11 @@ TEST_P(CudaAttention, FollowsAnIntervalThatIsNoMultipleOfASlot) {
        {Band{.lo = 0, .hi = 99}, Band{.lo = 7, .hi = 300}, Band{.lo = 500, .hi = 501}}) {
     for (const int64_t num_tokens : {193, 576, 1300}) {
       SCOPED_TRACE(testing::Message() << num_tokens << " tokens, from " << band.lo);
-      AttentionCase problem(shape_of(num_tokens, num_tokens == 576 ? 64 : 128),
-                            {HeadLists{.bands = {band}, .columns = {}, .blocks = {}}}, 2);
-      expect_right(problem);
+      for (const int32_t head_dim : {num_tokens == 576 ? 64 : 128, 256}) {
+        AttentionCase problem(shape_of(num_tokens, head_dim),
+                              {HeadLists{.bands = {band}, .columns = {}, .blocks = {}}}, 2);
+        expect_right(problem);
+      }
     }
   }
 }
@@ -110,9 +112,11 @@ TEST_P(CudaAttention, FollowsAnIntervalThatIsNoMultipleOfASlot) {
 TEST_P(CudaAttention, GivesEachQueryHeadItsKvHead) {
   for (const int32_t ratio : {1, 2, 4, 7, 8}) {
     SCOPED_TRACE(ratio);
-    const AttentionShape shape = shape_of(200, 64, 2 * ratio, 2);
-    AttentionCase problem(shape, dense_heads(shape), 3);
-    expect_right(problem);
+    for (const int32_t head_dim : {64, 256}) {
+      const AttentionShape shape = shape_of(200, head_dim, 2 * ratio, 2);
+      AttentionCase problem(shape, dense_heads(shape), 3);
+      expect_right(problem);
+    }
   }
 }
 
@@ -120,7 +124,8 @@ TEST_P(CudaAttention, FollowsRandomIndices) {
   for (uint64_t seed = 0; seed < num_seeds(120); ++seed) {
     SCOPED_TRACE(seed);
     const auto num_tokens = static_cast<int64_t>(129 + test::random_bits(11, seed) % 900);
-    const AttentionShape shape = shape_of(num_tokens, seed % 2 == 0 ? 64 : 128, 2, 1);
+    const int32_t head_dim = seed % 3 == 0 ? 256 : seed % 3 == 1 ? 64 : 128;
+    const AttentionShape shape = shape_of(num_tokens, head_dim, 2, 1);
     const std::vector<RowTile> tiles = tile_rows(num_tokens);
     AttentionCase problem(shape, random_heads(shape, tiles, 777 * seed), seed);
     expect_right(problem);
@@ -133,7 +138,7 @@ TEST_P(CudaAttention, MergesThePartsOfDenseRows) {
   for (const int64_t num_tokens : {4096, 4097, 4480, 9001, 16384}) {
     for (const float key_scale : {1.0F, 6.0F}) {
       SCOPED_TRACE(testing::Message() << num_tokens << " tokens, keys times " << key_scale);
-      AttentionShape shape = shape_of(num_tokens, 128, 2, 1);
+      AttentionShape shape = shape_of(num_tokens, num_tokens % 128 == 0 ? 256 : 128, 2, 1);
       shape.key_scale = key_scale;
       std::vector<RowTile> last = tile_rows(num_tokens);
       last.erase(last.begin(), last.end() - 2);
@@ -151,20 +156,21 @@ TEST_P(CudaAttention, MergesThePartsOfDenseRows) {
 // Bands closer than two row tiles, so that what the tiles of a group need overlaps, and many
 // columns in and out of them.
 TEST_P(CudaAttention, CountsEachKeyOnceWhereBandsAndColumnsMeet) {
-  const AttentionShape shape = shape_of(1500, 64);
   HeadLists lists;
   for (int32_t lo = 0; lo < 1400; lo += 77) lists.bands.push_back({.lo = lo, .hi = lo + lo % 13});
   lists.columns = random_set(21, 400, 1500);
-  AttentionCase problem(shape, {lists}, 5);
-  expect_right(problem);
+  for (const int32_t head_dim : {64, 256}) {
+    SCOPED_TRACE(head_dim);
+    AttentionCase problem(shape_of(1500, head_dim), {lists}, 5);
+    expect_right(problem);
+  }
 }
 
 // One tile of each pair has far more blocks than the other: it must not wait for what its partner
 // has not yet released.
 TEST_P(CudaAttention, TilesOfAGroupMayDifferByMoreSlotsThanTheRingHolds) {
-  const AttentionShape shape = shape_of(64 * 41, 128);
   HeadLists lists;
-  const std::vector<RowTile> tiles = tile_rows(shape.num_tokens);
+  const std::vector<RowTile> tiles = tile_rows(64 * 41);
   for (size_t t = 0; t < tiles.size(); ++t) {
     std::vector<int32_t> blocks = {0};
     if (t % 2 == 1) {
@@ -174,15 +180,21 @@ TEST_P(CudaAttention, TilesOfAGroupMayDifferByMoreSlotsThanTheRingHolds) {
     if (blocks[blocks.size() - 2] == blocks.back()) blocks.pop_back();
     lists.blocks.push_back(blocks);
   }
-  AttentionCase problem(shape, {lists}, 6);
-  expect_right(problem);
+  for (const int32_t head_dim : {128, 256}) {
+    SCOPED_TRACE(head_dim);
+    AttentionCase problem(shape_of(64 * 41, head_dim), {lists}, 6);
+    expect_right(problem);
+  }
 }
 
 TEST_P(CudaAttention, TakesRowsThatAreStripesOfThePrompt) {
   const std::vector<RowTile> stripes = tiles_of_two_stripes();
-  const AttentionShape shape = shape_of(613, 64, 2, 2);
-  AttentionCase problem(shape, random_heads(shape, stripes, 5), stripes, 4);
-  expect_right(problem);
+  for (const int32_t head_dim : {64, 256}) {
+    SCOPED_TRACE(head_dim);
+    const AttentionShape shape = shape_of(613, head_dim, 2, 2);
+    AttentionCase problem(shape, random_heads(shape, stripes, 5), stripes, 4);
+    expect_right(problem);
+  }
 }
 
 // Whatever the lists say, and of the last rows no more than of others. 193 keys are one more than a
@@ -190,7 +202,7 @@ TEST_P(CudaAttention, TakesRowsThatAreStripesOfThePrompt) {
 TEST_P(CudaAttention, EachRowSeesItsWindowAndNothingElse) {
   for (const int64_t window :
        {1, 2, 31, 63, 64, 65, 100, 128, 191, 192, 193, 400, 612, 613, 614, 4096}) {
-    for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t head_dim : {64, 128, 256}) {
       SCOPED_TRACE(testing::Message() << "window " << window << ", head_dim " << head_dim);
       AttentionShape shape = shape_of(613, head_dim, 4, 2);
       shape.window = window;
@@ -209,10 +221,12 @@ TEST_P(CudaAttention, EachRowSeesItsWindowInPromptsOfAnyLength) {
   for (const int64_t num_tokens : {1, 2, 63, 64, 65, 127, 128, 129, 192, 449, 997}) {
     for (const int64_t window : {1, 40, 64, 150}) {
       SCOPED_TRACE(testing::Message() << num_tokens << " tokens, window " << window);
-      AttentionShape shape = shape_of(num_tokens, num_tokens % 2 == 0 ? 64 : 128, 8, 1);
-      shape.window = window;
-      AttentionCase problem(shape, dense_heads(shape), 12);
-      expect_right(problem);
+      for (const int32_t head_dim : {num_tokens % 2 == 0 ? 64 : 128, 256}) {
+        AttentionShape shape = shape_of(num_tokens, head_dim, 8, 1);
+        shape.window = window;
+        AttentionCase problem(shape, dense_heads(shape), 12);
+        expect_right(problem);
+      }
     }
   }
 }
@@ -227,7 +241,7 @@ TEST_P(CudaAttention, MergesThePartsOfLongWindows) {
                                            {9001, 9000},
                                            {9088, 20000}}) {
     SCOPED_TRACE(testing::Message() << num_tokens << " tokens, window " << window);
-    AttentionShape shape = shape_of(num_tokens, 128, 2, 1);
+    AttentionShape shape = shape_of(num_tokens, num_tokens == 9088 ? 256 : 128, 2, 1);
     shape.window = window;
     std::vector<RowTile> tiles;
     int64_t local_row = 0;
@@ -249,7 +263,7 @@ TEST_P(CudaAttention, WindowsOfSharpHeadsEndWhereTheyShould) {
   const double out_atol = 6.0 / (GetParam() == DType::kBFloat16 ? 1 << 8 : 1 << 11);
   for (const int64_t window : {37, 100, 256}) {
     SCOPED_TRACE(window);
-    AttentionShape shape = shape_of(700, 64, 2, 1);
+    AttentionShape shape = shape_of(700, window == 100 ? 256 : 64, 2, 1);
     shape.window = window;
     shape.key_scale = 6;
     AttentionCase problem(shape, dense_heads(shape), 14);
@@ -274,7 +288,7 @@ TEST_P(CudaAttention, PagesBeforeTheWindowAreNotRead) {
 // has no part.
 TEST_P(CudaAttention, ASinkTakesItsShareOfEveryRow) {
   for (const int64_t window : {0, 70}) {
-    for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t head_dim : {64, 128, 256}) {
       SCOPED_TRACE(testing::Message() << "window " << window << ", head_dim " << head_dim);
       AttentionShape shape = shape_of(613, head_dim, 6, 2);
       shape.window = window;
@@ -298,7 +312,7 @@ TEST_P(CudaAttention, ASinkTakesItsShareOfEveryRow) {
 TEST_P(CudaAttention, ASinkIsOfARowOnce) {
   for (const int64_t window : {0, 5000}) {
     SCOPED_TRACE(window);
-    AttentionShape shape = shape_of(9001, 64, 4, 2);
+    AttentionShape shape = shape_of(9001, window == 0 ? 64 : 256, 4, 2);
     shape.window = window;
     std::vector<RowTile> last = tile_rows(shape.num_tokens);
     last.erase(last.begin(), last.end() - 2);
@@ -334,14 +348,16 @@ TEST_P(CudaAttention, RowsThatSeeNothingAreZeroWithNoMass) {
 }
 
 TEST_P(CudaAttention, IsBitwiseTheSameInEveryRun) {
-  const AttentionShape shape = shape_of(2000, 128, 8, 2);
-  const std::vector<RowTile> tiles = tile_rows(shape.num_tokens);
-  AttentionCase problem(shape, random_heads(shape, tiles, 9), 7);
-  const AttentionResult first = run_cuda(problem);
-  for (int i = 0; i < 5; ++i) {
-    const AttentionResult again = run_cuda(problem);
-    EXPECT_TRUE(test::bitwise_equal(again.out, first.out));
-    EXPECT_TRUE(test::bitwise_equal(again.lse, first.lse));
+  for (const int32_t head_dim : {128, 256}) {
+    const AttentionShape shape = shape_of(2000, head_dim, 8, 2);
+    const std::vector<RowTile> tiles = tile_rows(shape.num_tokens);
+    AttentionCase problem(shape, random_heads(shape, tiles, 9), 7);
+    const AttentionResult first = run_cuda(problem);
+    for (int i = 0; i < 5; ++i) {
+      const AttentionResult again = run_cuda(problem);
+      EXPECT_TRUE(test::bitwise_equal(again.out, first.out));
+      EXPECT_TRUE(test::bitwise_equal(again.lse, first.lse));
+    }
   }
 }
 

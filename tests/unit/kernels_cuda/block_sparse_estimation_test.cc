@@ -45,7 +45,7 @@ MR_INSTANTIATE_NARROW(BlockSparseEstimationIn);
 
 TEST_P(BlockSparseEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
   ListDifference all;
-  for (const int32_t head_dim : {64, 128}) {
+  for (const int32_t head_dim : {64, 128, 256}) {
     for (const int64_t num_tokens : {1, 63, 64, 65, 127, 130, 1000, 2048, 8191}) {
       EstimationCase c({.num_tokens = num_tokens,
                         .num_query_heads = 4,

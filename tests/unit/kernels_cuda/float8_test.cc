@@ -239,27 +239,32 @@ TEST_F(Float8Test, SwigluScalesBeforeItActivates) {
                          Shape{300, 136, 208, 16}, Shape{1100, 1000, 128}}) {
     SCOPED_TRACE(fmt::format("{} x {} x {}", s.rows, s.columns, s.depth));
     Float8Rows a(1, s.rows, s.depth, s.padding), weight(2, 2 * s.columns, s.depth);
-    // Gates of about 2: some of every slope of SiLU.
+    // Gates of about 2: some of every slope of SiLU and GELU.
     for (float& scale : weight.scales) scale *= 2 * std::sqrt(static_cast<float>(s.depth));
-    std::vector<float> expected(static_cast<size_t>(s.rows * s.columns));
-    ref::float8_swiglu({.a = a.view(),
-                        .gate_up = weight.view(),
-                        .out = dense_matrix(expected.data(), DType::kFloat32, s.rows, s.columns)});
     const DeviceRows device_a(a), device_weight(weight);
-    DeviceArray<uint16_t> out(s.rows * s.columns);
-    run([&](Context& context) {
-      float8_swiglu({.a = device_a.view(),
-                     .gate_up = device_weight.view(),
-                     .out = dense_matrix(out.data(), DType::kBFloat16, s.rows, s.columns)},
-                    context);
-    });
     // A factor moves by the loss, and is multiplied with one of at most about 10, at a slope of
-    // SiLU of at most 1.1.
+    // SiLU of at most 1.1, of GELU of at most 1.13.
     const double loss = test::float8_sum_loss(a.view(), weight.view());
-    const double rounding = test::float32_rounding(expected) * 0x1p24 * 0x1p-8;
-    EXPECT_TRUE(test::within(test::widen_bits(out.values(), DType::kBFloat16), expected,
-                             2 * 10 * 1.1 * loss + rounding));
-    EXPECT_TRUE(out.guards_intact());
+    for (const auto kind : {Activation::Kind::kSilu, Activation::Kind::kGeluTanh}) {
+      std::vector<float> expected(static_cast<size_t>(s.rows * s.columns));
+      ref::float8_swiglu(
+          {.a = a.view(),
+           .gate_up = weight.view(),
+           .activation = {.kind = kind},
+           .out = dense_matrix(expected.data(), DType::kFloat32, s.rows, s.columns)});
+      DeviceArray<uint16_t> out(s.rows * s.columns);
+      run([&](Context& context) {
+        float8_swiglu({.a = device_a.view(),
+                       .gate_up = device_weight.view(),
+                       .activation = {.kind = kind},
+                       .out = dense_matrix(out.data(), DType::kBFloat16, s.rows, s.columns)},
+                      context);
+      });
+      const double rounding = test::float32_rounding(expected) * 0x1p24 * 0x1p-8;
+      EXPECT_TRUE(test::within(test::widen_bits(out.values(), DType::kBFloat16), expected,
+                               2 * 10 * 1.13 * loss + rounding));
+      EXPECT_TRUE(out.guards_intact());
+    }
   }
 }
 

@@ -19,7 +19,7 @@ const Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
-// Of 64 tokens, head_dim 64 and 128 in 16 bits, and others that the kernel takes.
+// Of 64 tokens, head_dim 64, 128 and 256 in 16 bits, and others that the kernel takes.
 class GatherPagesTest : public ::testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override {
@@ -137,7 +137,8 @@ TEST_P(GatherPagesTest, MemoryThatIsNotThereIsNotLocked) {
 }
 
 INSTANTIATE_TEST_SUITE_P(PageBytes, GatherPagesTest,
-                         ::testing::Values(2048, 7 * 1024, 9 * 1024, 16 * 1024, 32 * 1024));
+                         ::testing::Values(2048, 7 * 1024, 9 * 1024, 16 * 1024, 32 * 1024,
+                                           64 * 1024));
 
 }  // namespace
 }  // namespace millrace::kernels

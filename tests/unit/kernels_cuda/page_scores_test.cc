@@ -36,20 +36,22 @@ MR_INSTANTIATE_NARROW(PageScoresIn);
 
 TEST_P(PageScoresIn, FollowTheReference) {
   for (const int64_t num_tokens : {1, 63, 64, 65, 127, 130, 1000, 1024, 1025, 4099}) {
-    SCOPED_TRACE(num_tokens);
-    EstimationCase c({.num_tokens = num_tokens,
-                      .num_query_heads = 6,
-                      .num_kv_heads = 2,
-                      .head_dim = num_tokens % 2 == 0 ? 64 : 128,
-                      .dtype = GetParam()},
-                     static_cast<uint64_t>(50 + num_tokens));
-    const std::vector<int32_t> heads = {5, 0, 3, 2};
-    const auto lse = dense_lse(c, heads);
-    const auto expected = scores_on_host(c, heads, lse, ref::page_scores);
-    const auto actual = score(c, heads, lse);
-    // 64 x 64 terms of a page, each off by at most 2^-20 of itself: the score's rounding (its
-    // magnitude is below 16) and that of the power of two. Scores are at most 1.
-    EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
+    for (const int32_t head_dim : {num_tokens % 2 == 0 ? 64 : 128, 256}) {
+      SCOPED_TRACE(num_tokens);
+      EstimationCase c({.num_tokens = num_tokens,
+                        .num_query_heads = 6,
+                        .num_kv_heads = 2,
+                        .head_dim = head_dim,
+                        .dtype = GetParam()},
+                       static_cast<uint64_t>(50 + num_tokens));
+      const std::vector<int32_t> heads = {5, 0, 3, 2};
+      const auto lse = dense_lse(c, heads);
+      const auto expected = scores_on_host(c, heads, lse, ref::page_scores);
+      const auto actual = score(c, heads, lse);
+      // 64 x 64 terms of a page, each off by at most 2^-20 of itself: the score's rounding (its
+      // magnitude is below 16) and that of the power of two. Scores are at most 1.
+      EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
+    }
   }
 }
 
@@ -57,22 +59,24 @@ TEST_P(PageScoresIn, FollowTheReference) {
 TEST_P(PageScoresIn, CountOnlyWhatTheWindowLetsARowSee) {
   for (const int64_t num_tokens : {1, 64, 65, 130, 1100, 4099}) {
     for (const int64_t window : {1, 40, 64, 100, 1024, 3000, 5000}) {
-      SCOPED_TRACE(testing::Message() << num_tokens << " tokens, window " << window);
-      EstimationCase c({.num_tokens = num_tokens,
-                        .num_query_heads = 6,
-                        .num_kv_heads = 2,
-                        .head_dim = window % 3 == 1 ? 64 : 128,
-                        .dtype = GetParam()},
-                       static_cast<uint64_t>(60 + num_tokens));
-      const std::vector<int32_t> heads = {5, 0, 2};
-      const auto lse = window_lse(c, heads, window);
-      const auto expected = scores_on_host(c, heads, lse, ref::page_scores, window);
-      const auto actual = score(c, heads, lse, window);
-      // As above. The log-sum-exp is of elements before they are rounded; both take it as it is.
-      EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
-      for (size_t i = 0; i < expected.size(); ++i) {
-        if (expected[i] == 0) {
-          ASSERT_EQ(actual[i], 0) << i;
+      for (const int32_t head_dim : {window % 3 == 1 ? 64 : 128, 256}) {
+        SCOPED_TRACE(testing::Message() << num_tokens << " tokens, window " << window);
+        EstimationCase c({.num_tokens = num_tokens,
+                          .num_query_heads = 6,
+                          .num_kv_heads = 2,
+                          .head_dim = head_dim,
+                          .dtype = GetParam()},
+                         static_cast<uint64_t>(60 + num_tokens));
+        const std::vector<int32_t> heads = {5, 0, 2};
+        const auto lse = window_lse(c, heads, window);
+        const auto expected = scores_on_host(c, heads, lse, ref::page_scores, window);
+        const auto actual = score(c, heads, lse, window);
+        // As above. The log-sum-exp is of elements before they are rounded; both take it as it is.
+        EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
+        for (size_t i = 0; i < expected.size(); ++i) {
+          if (expected[i] == 0) {
+            ASSERT_EQ(actual[i], 0) << i;
+          }
         }
       }
     }

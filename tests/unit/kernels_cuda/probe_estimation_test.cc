@@ -55,14 +55,16 @@ MR_INSTANTIATE_NARROW(ProbeEstimationIn);
 TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopAtTileAndChunkBorders) {
   for (const int64_t num_tokens :
        {1, 2, 63, 64, 65, 127, 128, 130, 1000, 1023, 1024, 1025, 1087, 1088, 1089, 2111, 4099}) {
-    expect_right({.num_tokens = num_tokens, .head_dim = 64, .dtype = GetParam()});
+    for (const int32_t head_dim : {64, 256}) {
+      expect_right({.num_tokens = num_tokens, .head_dim = head_dim, .dtype = GetParam()});
+    }
   }
 }
 
 TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopForEveryShapeOfHeads) {
   for (const auto& [queries, kvs] : std::vector<std::pair<int, int>>{
            {1, 1}, {3, 3}, {2, 1}, {6, 2}, {8, 2}, {5, 1}, {14, 2}, {8, 1}}) {
-    for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t head_dim : {64, 128, 256}) {
       expect_right({.num_tokens = 1150,
                     .num_query_heads = queries,
                     .num_kv_heads = kvs,
@@ -76,7 +78,7 @@ TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopOnALongPrompt) {
   expect_right({.num_tokens = 8191,
                 .num_query_heads = 2,
                 .num_kv_heads = 1,
-                .head_dim = 128,
+                .head_dim = 256,
                 .dtype = GetParam()});
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "kernels/cuda/sm90/operations.h"
@@ -25,15 +26,19 @@ struct Shape {
       0;  // elements between the rows of a, of the weight (twice), of out (three times)
 };
 
+using Kind = Activation::Kind;
+constexpr std::array kKinds = {Kind::kSilu, Kind::kGeluTanh};
+
 struct Problem {
-  Problem(const Shape& shape_in, DType dtype_in)
+  Problem(const Shape& shape_in, DType dtype_in, Kind kind_in = Kind::kSilu)
       : shape(shape_in),
         dtype(dtype_in),
+        kind(kind_in),
         a_stride(shape.depth + shape.padding),
         weight_stride(shape.depth + 2 * shape.padding),
         out_stride(shape.columns + 3 * shape.padding),
         a(test::narrow_bits(test::random_normals(1, shape.rows * a_stride), dtype)),
-        // Gates of about 2: some of every slope of SiLU.
+        // Gates of about 2: some of every slope of SiLU and GELU.
         gate_up(
             test::narrow_bits(test::random_normals(2, 2 * shape.columns * weight_stride,
                                                    2 / std::sqrt(static_cast<float>(shape.depth))),
@@ -42,6 +47,7 @@ struct Problem {
   SwigluParams params(const void* a_data, const void* weight, void* out, DType out_dtype) const {
     return {.a = {a_data, dtype, shape.rows, shape.depth, a_stride},
             .gate_up = {weight, dtype, 2 * shape.columns, shape.depth, weight_stride},
+            .activation = {.kind = kind},
             .out = {out, out_dtype, shape.rows, shape.columns, out_stride}};
   }
 
@@ -58,12 +64,13 @@ struct Problem {
     naive::gemm({.a = p.a,
                  .b = p.gate_up,
                  .c = dense_matrix(products.data(), DType::kFloat32, p.a.rows, p.gate_up.rows)});
-    naive::activate({.gate_up = products.data(), .out = p.out});
+    naive::activate({.gate_up = products.data(), .activation = p.activation, .out = p.out});
     return test::widen_bits(test::narrow_bits(out, dtype), dtype);
   }
 
   Shape shape;
   DType dtype;
+  Kind kind;
   int64_t a_stride, weight_stride, out_stride;
   std::vector<uint16_t> a, gate_up;
 };
@@ -84,15 +91,19 @@ class SwigluTest : public GpuCase {
 
   void expect_as_good_as_naive(const Shape& shape) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      SCOPED_TRACE(fmt::format("{} x {} x {}, {}", shape.rows, shape.columns, shape.depth,
-                               dtype_name(dtype)));
-      const Problem problem(shape, dtype);
-      const auto reference = problem.reference();
-      // As in the matrix product's test: the tensor cores keep a few bits less of a partial sum.
-      const double atol = float32_rounding(reference) * std::sqrt(static_cast<double>(shape.depth));
-      EXPECT_TRUE(as_good_as_naive(test::widen_bits(compute(problem), dtype),
-                                   problem.naive_result(), reference, atol));
+      for (const Kind kind : kKinds) expect_as_good_as_naive(Problem(shape, dtype, kind));
     }
+  }
+  void expect_as_good_as_naive(const Problem& problem) {
+    const Shape& shape = problem.shape;
+    SCOPED_TRACE(fmt::format("{} x {} x {}, {}, {}", shape.rows, shape.columns, shape.depth,
+                             dtype_name(problem.dtype),
+                             problem.kind == Kind::kSilu ? "SwiGLU" : "GeGLU"));
+    const auto reference = problem.reference();
+    // As in the matrix product's test: the tensor cores keep a few bits less of a partial sum.
+    const double atol = float32_rounding(reference) * std::sqrt(static_cast<double>(shape.depth));
+    EXPECT_TRUE(as_good_as_naive(test::widen_bits(compute(problem), problem.dtype),
+                                 problem.naive_result(), reference, atol));
   }
 };
 
@@ -135,21 +146,23 @@ TEST_F(SwigluTest, TheSameTwiceGivesTheSameBits) {
 
 // Gates and ups of one row: the weight is the identity.
 TEST_F(SwigluTest, GatesOfAnySizeGiveZeroOrTheProduct) {
-  Problem problem({1, 8, 16}, DType::kBFloat16);
   const std::vector<float> row = {-200, 200, -88, 88, 0, -0.0F, -1e30F, 1e30F,
                                   1,    1,   1,   1,  1, 1,     1,      1};
-  problem.a = test::narrow_bits(row, DType::kBFloat16);
   std::vector<float> identity(16 * 16);
   for (size_t i = 0; i < 16; ++i) identity[i * 17] = 1;
-  problem.gate_up = test::narrow_bits(identity, DType::kBFloat16);
-  const auto values = test::widen_bits(compute(problem), DType::kBFloat16);
-  EXPECT_EQ(values[0], 0);
-  EXPECT_EQ(values[1], 200);
-  EXPECT_NEAR(values[2], 0, 1e-30);
-  EXPECT_EQ(values[3], 88);
-  EXPECT_EQ(values[4], 0);
-  EXPECT_EQ(values[6], 0);
-  EXPECT_EQ(values[7], to_float(to_bfloat16(1e30F)));
+  for (const Kind kind : kKinds) {
+    Problem problem({1, 8, 16}, DType::kBFloat16, kind);
+    problem.a = test::narrow_bits(row, DType::kBFloat16);
+    problem.gate_up = test::narrow_bits(identity, DType::kBFloat16);
+    const auto values = test::widen_bits(compute(problem), DType::kBFloat16);
+    EXPECT_EQ(values[0], 0);
+    EXPECT_EQ(values[1], 200);
+    EXPECT_NEAR(values[2], 0, 1e-30);
+    EXPECT_EQ(values[3], 88);
+    EXPECT_EQ(values[4], 0);
+    EXPECT_EQ(values[6], 0);
+    EXPECT_EQ(values[7], to_float(to_bfloat16(1e30F)));
+  }
 }
 
 TEST_F(SwigluTest, BeyondFloat16IsItsLargestNumberAndNaNStaysNaN) {

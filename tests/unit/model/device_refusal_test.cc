@@ -41,14 +41,15 @@ TEST(ModelWeights, RefusesPartsThatADeviceDoesNotCompute) {
   }
 }
 
-// As a GPU is: heads of 64 and 128, widths of 8, and less of each.
+// As a GPU is: heads of 64 times a power of two, widths of 8, and less of each.
 class DeviceSizes : public testing::Test {
  protected:
   std::string refusal(int32_t num_ranks = 1) {
     test::TempDirectory directory;
     directory.write("config.json", test::config_json(config_).insert(1, fields_));
     test::MemoryDevice device(0);
-    device.set_head_dims(64, 128, 16);
+    device.set_head_dims(64, max_head_dim_, 16);
+    device.set_doubling_head_dims(doubling_);
     device.set_width_step(8);
     device.set_max_hidden_size(1024);
     const auto loaded =
@@ -63,6 +64,8 @@ class DeviceSizes : public testing::Test {
 
   ModelConfig config_ = with_head_dim(64);
   std::string fields_;  // before those of config_
+  int32_t max_head_dim_ = 128;
+  bool doubling_ = false;
   static ModelConfig with_head_dim(int32_t head_dim) {
     auto config = test::tiny_model_config();
     config.head_dim = head_dim;
@@ -77,6 +80,18 @@ TEST_F(DeviceSizes, AreSaidWithTheFieldAndItsValue) {
   config_.head_dim = 256;
   EXPECT_EQ(refusal(),
             "head_dim = 256: memory does not compute it; supported: multiples of 64 up to 128");
+  doubling_ = true;
+  config_.head_dim = 192;
+  max_head_dim_ = 256;
+  EXPECT_EQ(
+      refusal(),
+      "head_dim = 192: memory does not compute it; supported: multiples of 64 by powers of two "
+      "up to 256");
+  config_.head_dim = 512;
+  EXPECT_EQ(
+      refusal(),
+      "head_dim = 512: memory does not compute it; supported: multiples of 64 by powers of two "
+      "up to 256");
   config_ = with_head_dim(64);
   config_.hidden_size = 2048;
   EXPECT_EQ(refusal(),

@@ -26,6 +26,7 @@ class MemoryDevice final : public kernels::Device {
     max_head_dim_ = max;
     rotary_dim_step_ = rotary_step;
   }
+  void set_doubling_head_dims(bool doubling) { doubling_head_dims_ = doubling; }
   void set_max_hidden_size(int32_t size) { max_hidden_size_ = size; }
 
   kernels::DeviceInfo info() const override {
@@ -36,6 +37,7 @@ class MemoryDevice final : public kernels::Device {
             .float8_products = float8_products_,
             .float8_sum_biases = float8_sum_biases_,
             .head_dim_step = head_dim_step_,
+            .doubling_head_dims = doubling_head_dims_,
             .max_head_dim = max_head_dim_,
             .rotary_dim_step = rotary_dim_step_,
             .width_step = width_step_,
@@ -98,6 +100,7 @@ class MemoryDevice final : public kernels::Device {
   bool float8_products_ = true;
   bool float8_sum_biases_ = false;
   int32_t width_step_ = 1;
+  bool doubling_head_dims_ = false;
   int32_t head_dim_step_ = 1, max_head_dim_ = 256, rotary_dim_step_ = 2;
   int32_t max_hidden_size_ = 1 << 20;
   int64_t capacity_bytes_;

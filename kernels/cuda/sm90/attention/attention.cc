@@ -18,7 +18,8 @@ constexpr int64_t kMaxTokens = int64_t{1} << 28;
 
 void check_params(const AttentionParams& params) {
   const KvSlab& kv = params.kv;
-  MR_CHECK(kv.head_dim == 64 || kv.head_dim == 128, "attention: head_dim {} on cuda", kv.head_dim);
+  MR_CHECK(kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256,
+           "attention: head_dim {} on cuda", kv.head_dim);
   MR_CHECK(kv.num_kv_heads > 0 && params.num_query_heads % kv.num_kv_heads == 0,
            "attention: {} query heads over {} kv heads", params.num_query_heads, kv.num_kv_heads);
   MR_CHECK(kv.dtype != DType::kFloat32, "attention: dtype {} on cuda", dtype_name(kv.dtype));
@@ -31,8 +32,8 @@ void check_params(const AttentionParams& params) {
            params.num_query_heads);
 }
 
-bool follows(const TileGroup& group, const RowTile& tile, int64_t tile_number) {
-  return group.num_rows % kTileRows == 0 && group.num_rows < kGroupRows &&
+bool follows(const TileGroup& group, const RowTile& tile, int64_t tile_number, int64_t max_rows) {
+  return group.num_rows % kTileRows == 0 && group.num_rows < max_rows &&
          group.position + group.num_rows == tile.position &&
          group.local_row + group.num_rows == tile.local_row &&
          group.first_tile + group.num_rows / kTileRows == tile_number;
@@ -50,7 +51,8 @@ struct GroupPlan {
 };
 
 // Rows of tiles side by side; a dense tile is never grouped with one that is not.
-std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_from) {
+std::vector<TileGroup> tile_groups(const AttentionParams& params, int64_t dense_from) {
+  const int64_t max_rows = group_tiles(params.kv.head_dim) * kTileRows;
   std::vector<TileGroup> groups;
   for (size_t i = 0; i < params.tiles.size(); ++i) {
     const RowTile& tile = params.tiles[i];
@@ -60,7 +62,7 @@ std::vector<TileGroup> group_tiles(const AttentionParams& params, int64_t dense_
                  tile.position + tile.num_rows <= params.kv.num_tokens,
              "attention: tile of {} rows at row {} of {}, position {} of {}", tile.num_rows,
              tile.local_row, params.num_rows, tile.position, params.kv.num_tokens);
-    if (!groups.empty() && follows(groups.back(), tile, number) &&
+    if (!groups.empty() && follows(groups.back(), tile, number, max_rows) &&
         (groups.back().position >= dense_from) == (tile.position >= dense_from)) {
       groups.back().num_rows += static_cast<int32_t>(tile.num_rows);
     } else {
@@ -128,7 +130,7 @@ int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num
 GroupPlan plan_groups(const AttentionParams& params, int32_t window) {
   const int64_t dense_from = first_dense_position(params.kv.num_tokens);
   GroupPlan plan;
-  for (TileGroup& group : group_tiles(params, dense_from)) {
+  for (TileGroup& group : tile_groups(params, dense_from)) {
     set_pages(group, window);
     if (group.position >= dense_from) {
       cut_by_keys(group, plan);
@@ -145,7 +147,9 @@ using Launch = void (*)(const AttentionArguments&, const KvSlab&, int, cudaStrea
 
 template <typename Element>
 Launch select_launch(int32_t head_dim) {
-  return head_dim == 128 ? launch_attention<Element, 128> : launch_attention<Element, 64>;
+  return head_dim == 256   ? launch_attention<Element, 256>
+         : head_dim == 128 ? launch_attention<Element, 128>
+                           : launch_attention<Element, 64>;
 }
 
 Launch select_launch(const KvSlab& kv) {

@@ -13,6 +13,10 @@ namespace millrace::kernels::cuda {
 // (docs/notebook/attention.md).
 inline constexpr int kGroupTiles = kGroupRows / kTileRows;
 inline constexpr int kMaxGroupRows = static_cast<int>(kGroupRows);
+// Of them, those that a block has registers for: a tile's output takes 128 a thread at a head_dim of 256.
+constexpr int group_tiles(int head_dim) {
+  return head_dim > 128 ? 2 : kGroupTiles;
+}
 
 inline constexpr int32_t kWhole = -1;
 

@@ -10,6 +10,7 @@ namespace millrace::kernels::cuda {
 template <int kHeadDim>
 class AttentionGatherer {
   using Shared = AttentionShared<kHeadDim>;
+  static constexpr int kTiles = Shared::kTiles;
 
  public:
   __device__ AttentionGatherer(Shared& shared, const AttentionArguments& arguments)
@@ -28,10 +29,16 @@ class AttentionGatherer {
       choose(item, order.first_column);
       ptx::barrier_wait(&shared_.placed[entry], parity);
       describe(order);
-      copy_rows(item.head, order.stage);
       uint64_t* full = &shared_.full[order.stage];
-      ptx::barrier_arrive_after_copies(full);
-      if (lane_ == 0) ptx::barrier_arrive(full);
+      if constexpr (Shared::kApart) {
+        copy_rows<true, false>(item.head, order.stage);
+        arrive(full);
+        copy_rows<false, true>(item.head, order.stage);
+        arrive(&shared_.full_values[order.stage]);
+      } else {
+        copy_rows<true, true>(item.head, order.stage);
+        arrive(full);
+      }
       add_pairs(arguments_, item.head, pairs_);
     }
   }
@@ -46,7 +53,7 @@ class AttentionGatherer {
     pairs_ = 0;
     last_key_ = 0;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) mask_[t] = 0;
+    for (int t = 0; t < kTiles; ++t) mask_[t] = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t number = first_column + half * kWarp + lane_;
@@ -55,7 +62,7 @@ class AttentionGatherer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         const TileRows rows(item.group, t);
         const bool wanted =
             rows.num_rows > 0 && keys_[half] < rows.end() && !lists_.in_band(rows, keys_[half]);
@@ -75,7 +82,7 @@ class AttentionGatherer {
     slot.first_key = order.first_column;
     slot.last_key = last_key_;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       const uint64_t own = mask_[t];
       slot.mask[t] = own;
       slot.tasks[t] = {.action = own == 0 ? Action::kSkip : Action::kGather,
@@ -83,8 +90,15 @@ class AttentionGatherer {
     }
   }
 
+  // Once what was copied has landed.
+  __device__ void arrive(uint64_t* full) const {
+    ptx::barrier_arrive_after_copies(full);
+    if (lane_ == 0) ptx::barrier_arrive(full);
+  }
+
   // 16 bytes a lane, a row of K and of V by neighbouring lanes, into the swizzled panels; rows that
   // no tile attends to become zeros.
+  template <bool kKeys, bool kValues>
   __device__ void copy_rows(int32_t head, int stage) {
     constexpr int kChunks = kHeadDim / 8;
     constexpr int kRowsAtOnce = kWarp / kChunks;
@@ -94,7 +108,7 @@ class AttentionGatherer {
     const uint32_t v = ptx::shared_address(shared_.v[stage]);
     uint64_t present = 0;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) present |= mask_[t];
+    for (int t = 0; t < kTiles; ++t) present |= mask_[t];
 #pragma unroll 8
     for (int first = 0; first < kSlotKeys; first += kRowsAtOnce) {
       const int row = first + lane_ / kChunks;
@@ -102,8 +116,8 @@ class AttentionGatherer {
       const int32_t key = __shfl_sync(~0u, first < kWarp ? keys_[0] : keys_[1], row % kWarp);
       const int64_t source = (slab + (wanted ? key : 0)) * kHeadDim + chunk * 8;
       const uint32_t target = chunk / 8 * (kSlotKeys * 128) + row * 128 + ((chunk ^ row) % 8) * 16;
-      ptx::copy_16_bytes(k + target, arguments_.k + source, wanted);
-      ptx::copy_16_bytes(v + target, arguments_.v + source, wanted);
+      if constexpr (kKeys) ptx::copy_16_bytes(k + target, arguments_.k + source, wanted);
+      if constexpr (kValues) ptx::copy_16_bytes(v + target, arguments_.v + source, wanted);
     }
   }
 
@@ -114,7 +128,7 @@ class AttentionGatherer {
   HeadLists lists_;
   // Of the columns at hand.
   int32_t keys_[2];  // of rows `lane` and `lane` + 32 of the slot
-  uint64_t mask_[kGroupTiles];
+  uint64_t mask_[kTiles];
   int32_t last_key_ = 0;  // that a tile attends to
   int64_t pairs_ = 0;
   const int lane_ = static_cast<int>(threadIdx.x % kWarp);

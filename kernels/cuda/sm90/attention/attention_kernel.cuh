@@ -11,17 +11,23 @@
 
 namespace millrace::kernels::cuda {
 
-// Four warpgroups start with 128 registers a thread; these deal the same number out again.
-inline constexpr int kProducerRegisters = 80;
-inline constexpr int kConsumerRegisters = 144;
+// Four warpgroups start with 128 registers a thread, three with 168; these deal the same number out again.
+template <int kHeadDim>
+struct AttentionBlock {
+  static constexpr int kTiles = group_tiles(kHeadDim);
+  static constexpr int kThreads = kWarpgroup * (kTiles + 1);
+  static constexpr int kProducerRegisters = kTiles == 3 ? 80 : 88;
+  static constexpr int kConsumerRegisters = kTiles == 3 ? 144 : 208;
+};
 
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
+__global__ void __launch_bounds__(AttentionBlock<kHeadDim>::kThreads, 1)
     attention_kernel(const __grid_constant__ AttentionArguments arguments,
                      const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
   extern __shared__ std::byte raw[];
   using Shared = AttentionShared<kHeadDim>;
+  using Block = AttentionBlock<kHeadDim>;
   auto& shared = *reinterpret_cast<Shared*>(raw);
   if (ptx::shared_address(raw) % kSharedAlignment != 0) __trap();
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -29,6 +35,10 @@ __global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
     for (int i = 0; i < Shared::kStages; ++i) {
       ptx::barrier_init(&shared.full[i], kFullArrivals);
       ptx::barrier_init(&shared.empty[i], Shared::kEmptyArrivals);
+      if constexpr (Shared::kApart) {
+        ptx::barrier_init(&shared.full_values[i], kFullArrivals);
+        ptx::barrier_init(&shared.empty_values[i], Shared::kEmptyArrivals);
+      }
     }
     for (int i = 0; i < kOrders; ++i) {
       ptx::barrier_init(&shared.announced[i], 1);
@@ -39,8 +49,8 @@ __global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
     ptx::prefetch_map(v_map);
   }
   __syncthreads();
-  if (warpgroup == kGroupTiles) {
-    ptx::warpgroup_reg_dealloc<kProducerRegisters>();
+  if (warpgroup == Block::kTiles) {
+    ptx::warpgroup_reg_dealloc<Block::kProducerRegisters>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) % kWarpgroup / kWarp, 0);
     if (warp == 0) {
       AttentionWalker<kHeadDim>(shared, arguments, k_map, v_map).run();
@@ -48,7 +58,7 @@ __global__ void __launch_bounds__(kWarpgroup*(kGroupTiles + 1), 1)
       AttentionGatherer<kHeadDim>(shared, arguments).run(warp - 1);
     }
   } else {
-    ptx::warpgroup_reg_alloc<kConsumerRegisters>();
+    ptx::warpgroup_reg_alloc<Block::kConsumerRegisters>();
     AttentionConsumer<Element, kHeadDim>(shared, arguments, warpgroup).run();
   }
 }
@@ -61,7 +71,7 @@ void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int
   static_assert(kBytes <= 227 * 1024);
   auto* kernel = attention_kernel<Element, kHeadDim>;
   MR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<num_blocks, kWarpgroup*(kGroupTiles + 1), kBytes, stream>>>(
+  kernel<<<num_blocks, AttentionBlock<kHeadDim>::kThreads, kBytes, stream>>>(
       arguments, key_tensor_map(kv.k, kv, kSlotKeys), key_tensor_map(kv.v, kv, kSlotKeys));
   MR_CUDA_CHECK_LAUNCH();
 }

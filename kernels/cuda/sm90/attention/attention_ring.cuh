@@ -73,21 +73,27 @@ inline constexpr int kSharedAlignment = 1024;
 
 template <int kHeadDim>
 struct alignas(kSharedAlignment) AttentionShared {
-  static constexpr int kStages = kHeadDim == 128 ? 5 : 11;
+  static constexpr int kTiles = group_tiles(kHeadDim);
+  static constexpr int kStages = kHeadDim == 256 ? 2 : kHeadDim == 128 ? 5 : 11;
   static_assert(kStages + kGatherWarps <= kOrders);
   // A slot is empty when every thread that reads it has arrived: one lane for its warp, behind
   // __syncwarp, is no faster, and no tool that looks for races sees the order it gives.
-  static constexpr uint32_t kEmptyArrivals = kGroupTiles * kWarpgroup;
+  static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup;
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
+  // Of so few slots keys and values come and go by barriers of their own: keys of the next slot but one
+  // while values of this one are still to be added. What describes a slot goes with its keys.
+  static constexpr bool kApart = kHeadDim == 256;
 
   // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
-  uint16_t q[kGroupTiles][kTileRows * kHeadDim];
+  uint16_t q[kTiles][kTileRows * kHeadDim];
   uint16_t k[kStages][kSlotKeys * kHeadDim];
   uint16_t v[kStages][kSlotKeys * kHeadDim];
   Slot slots[kStages];
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint32_t window[kGroupTiles][kWindowWords];
+  uint64_t full_values[kApart ? kStages : 1];
+  uint64_t empty_values[kApart ? kStages : 1];
+  uint32_t window[kTiles][kWindowWords];
   Band bands[kWarpgroup / kWarp][kNearBands];  // of each producer warp
   ColumnOrder orders[kOrders];  // number n at n % kOrders, for gather warp n % kGatherWarps
   uint64_t announced[kOrders];

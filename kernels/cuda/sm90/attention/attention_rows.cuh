@@ -54,7 +54,7 @@ class AttentionConsumer {
     for (;;) {
       wait_slot();
       const WorkItem item = shared_.slots[cursor_.stage].item;
-      release(cursor_.stage);
+      release();
       cursor_.advance();
       if (ptx::uniform(item.head) == kNoHead) return;
       start_item(item);
@@ -118,7 +118,7 @@ class AttentionConsumer {
       const int pass_over = ptx::uniform(task.pass_over);
       if (action == Action::kMarker) break;
       if (action == Action::kSkip) {
-        release(cursor_.stage);
+        release();
       } else {
         if (action == Action::kGather) ptx::fence_async_shared();
         if (pending != kNone) {
@@ -127,6 +127,8 @@ class AttentionConsumer {
           take_keys<false>(action, pending);
         }
         pending = cursor_.stage;
+        pending_parity_ = cursor_.parity;
+        pending_is_gathered_ = action == Action::kGather;
         distance = 0;
       }
       distance += 1 + pass_over;
@@ -138,7 +140,7 @@ class AttentionConsumer {
       cursor_.advance();
       for (int i = 0; i < pass_over; ++i) {
         wait_slot();
-        release(cursor_.stage);
+        release();
         cursor_.advance();
       }
     }
@@ -148,6 +150,7 @@ class AttentionConsumer {
   // Scores and weights of the slot at the cursor; meanwhile the pending values are added.
   template <bool kPending>
   __device__ void take_keys(Action action, int pending) {
+    if constexpr (kPending) wait_values(pending);
     ptx::fence_operand(scores_);
     ptx::fence_operand(weights_);
     ptx::fence_operand(out_);
@@ -163,13 +166,14 @@ class AttentionConsumer {
       ptx::wgmma_wait<0>();
     }
     ptx::fence_operand(scores_);
+    if constexpr (Shared::kApart) ptx::barrier_arrive(&shared_.empty[cursor_.stage]);
     if (action != Action::kWhole) apply_mask(action, mask, first_key, last_key);
     float rescale[2];
     const bool grown = online_softmax(rescale);
     ptx::fence_operand(scores_);  // the exponentials are computed before the wait, not after it
     if constexpr (kPending) {
       ptx::wgmma_wait<0>();
-      release(pending);
+      release_values(pending);
     }
     ptx::fence_operand(out_);
     ptx::fence_operand(weights_);
@@ -204,13 +208,14 @@ class AttentionConsumer {
   }
 
   __device__ void add_values(int stage) {
+    wait_values(stage);
     ptx::fence_operand(weights_);
     ptx::fence_operand(out_);
     ptx::wgmma_fence();
     issue_values(stage);
     ptx::wgmma_wait<0>();
     ptx::fence_operand(out_);
-    release(stage);
+    release_values(stage);
   }
 
   __device__ void apply_mask(Action action, uint64_t mask, int32_t first_key, int32_t last_key) {
@@ -398,8 +403,26 @@ class AttentionConsumer {
     ptx::barrier_wait(&shared_.full[cursor_.stage], cursor_.parity);
   }
 
-  __device__ void release(int stage) {
-    ptx::barrier_arrive(&shared_.empty[stage]);
+  // Of the slot whose values are pending, where they have a barrier of their own.
+  __device__ void wait_values(int stage) {
+    if constexpr (Shared::kApart) {
+      ptx::barrier_wait(&shared_.full_values[stage], pending_parity_);
+      if (pending_is_gathered_) ptx::fence_async_shared();
+    }
+  }
+
+  // The slot at the cursor, of which the tile takes nothing. Keys come before all tiles are done with the
+  // values of the slot before: an arrival that did not wait for these to come would count among theirs.
+  __device__ void release() {
+    ptx::barrier_arrive(&shared_.empty[cursor_.stage]);
+    if constexpr (Shared::kApart) {
+      ptx::barrier_wait(&shared_.full_values[cursor_.stage], cursor_.parity);
+      ptx::barrier_arrive(&shared_.empty_values[cursor_.stage]);
+    }
+  }
+  // Of a slot whose keys are released, where they were released apart.
+  __device__ void release_values(int stage) {
+    ptx::barrier_arrive(Shared::kApart ? &shared_.empty_values[stage] : &shared_.empty[stage]);
   }
 
   Shared& shared_;
@@ -410,6 +433,9 @@ class AttentionConsumer {
       static_cast<int>(threadIdx.x % kWarpgroup / kWarp * 16 + threadIdx.x % kWarp / 4);
   const int pair_ = static_cast<int>(threadIdx.x % 4);
   RingCursor<Shared::kStages> cursor_;
+  // Where keys and values have barriers of their own.
+  uint32_t pending_parity_ = 0;
+  bool pending_is_gathered_ = false;
   int32_t head_ = 0;
   int32_t position_ = 0;
   int32_t num_rows_ = 0;  // from 64 on all of the tile's; none where not above 0

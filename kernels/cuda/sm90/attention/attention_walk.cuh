@@ -12,6 +12,7 @@ namespace millrace::kernels::cuda {
 template <int kHeadDim>
 class AttentionWalker {
   using Shared = AttentionShared<kHeadDim>;
+  static constexpr int kTiles = Shared::kTiles;
 
  public:
   __device__ AttentionWalker(Shared& shared, const AttentionArguments& arguments,
@@ -79,9 +80,9 @@ class AttentionWalker {
     for (int32_t first = group_.first_page; first < group_.end_page; first += kWarp) {
       const int32_t page = first + lane_;
       const int32_t key = page * kSlotKeys;
-      uint64_t mask[kGroupTiles];
+      uint64_t mask[kTiles];
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         const TileRows rows(group_, t);
         const bool wanted = page < group_.end_page && rows.num_rows > 0;
         mask[t] = wanted ? interval_mask(first_seen(rows.position) - key, rows.end() - key) : 0;
@@ -138,20 +139,20 @@ class AttentionWalker {
     const int32_t before = __shfl_sync(~0u, through - count, owner);
     const int32_t key = __shfl_sync(~0u, begin, owner) + (slot - before) * kSlotKeys;
     const int32_t slot_end = min(key + kSlotKeys, __shfl_sync(~0u, end, owner));
-    uint64_t mask[kGroupTiles] = {};
+    uint64_t mask[kTiles] = {};
     // The band's own keys, and those that nearer bands give one of the tiles already.
     for (int32_t b = base - owner; present && b >= 0; --b) {
       const Band band = lists_.bands[b];
       if (group_.position - band.hi >= slot_end) break;
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         const TileRows rows(group_, t);
         mask[t] |= interval_mask(rows.position - band.hi - key, rows.end() - band.lo - key);
       }
     }
     const uint64_t within = interval_mask(0, slot_end - key);
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       mask[t] = TileRows(group_, t).num_rows > 0 ? mask[t] & within : 0;
     }
     push_batch(key, mask);
@@ -163,7 +164,7 @@ class AttentionWalker {
     const IndexView& index = arguments_.index;
     if (index.shape.num_tiles == 0) return false;
     bool any = false;
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       if (TileRows(group_, t).num_rows == 0) break;
       any |= index.block_count[int64_t{head_} * index.shape.num_tiles + group_.first_tile + t] != 0;
     }
@@ -176,7 +177,7 @@ class AttentionWalker {
     const bool mixed = lists_.num_bands > 0 || lists_.num_columns > 0;
     for (int32_t window = 0; window < num_pages; window += kWindowPages) {
       const int32_t num_words = (min(num_pages - window, kWindowPages) + kWarp - 1) / kWarp;
-      for (int t = 0; t < kGroupTiles; ++t) fill_window(t, window, num_words);
+      for (int t = 0; t < kTiles; ++t) fill_window(t, window, num_words);
       __syncwarp();
       for (int32_t word = 0; word < num_words; ++word) {
         const uint32_t candidates = window_union(word);
@@ -210,15 +211,15 @@ class AttentionWalker {
   __device__ uint32_t window_union(int32_t word) const {
     uint32_t bits = 0;
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) bits |= shared_.window[t][word];
+    for (int t = 0; t < kTiles; ++t) bits |= shared_.window[t][word];
     return bits;
   }
 
   __device__ void push_pages(int32_t first_page, int32_t word, bool mixed) {
     const int32_t key = (first_page + lane_) * kSlotKeys;
-    uint64_t mask[kGroupTiles];
+    uint64_t mask[kTiles];
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       const TileRows rows(group_, t);
       const bool whole = (shared_.window[t][word] >> lane_ & 1) != 0;
       mask[t] = 0;
@@ -266,18 +267,19 @@ class AttentionWalker {
   }
 
   __device__ void order_columns() {
-    constexpr int32_t kNothing[kGroupTiles] = {};
+    constexpr int32_t kNothing[kTiles] = {};
     order_columns(kNothing);
   }
 
-  __device__ void order_columns(const int32_t (&pass_over)[kGroupTiles]) {
+  __device__ void order_columns(const int32_t (&pass_over)[kTiles]) {
     acquire();
+    acquire_values();
     const int entry = num_placed_++ % kOrders;
     if (lane_ == 0) {
       ColumnOrder& order = shared_.orders[entry];
       order.stage = cursor_.stage;
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) order.pass_over[t] = min(pass_over[t], 1);
+      for (int t = 0; t < kTiles; ++t) order.pass_over[t] = min(pass_over[t], 1);
       ptx::barrier_arrive(&shared_.placed[entry]);
     }
     cursor_.advance();
@@ -292,27 +294,36 @@ class AttentionWalker {
     return shared_.slots[cursor_.stage];
   }
 
+  // Where they have barriers of their own.
+  __device__ void acquire_values() {
+    if constexpr (Shared::kApart) {
+      ptx::barrier_wait(&shared_.empty_values[cursor_.stage], cursor_.parity ^ 1);
+    }
+  }
+
   __device__ void push_marker(const WorkItem& item) {
     Slot& slot = acquire();
+    acquire_values();
     if (lane_ == 0) {
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t)
-        slot.tasks[t] = {.action = Action::kMarker, .pass_over = 0};
+      for (int t = 0; t < kTiles; ++t) slot.tasks[t] = {.action = Action::kMarker, .pass_over = 0};
       slot.item = item;
       ptx::barrier_arrive(&shared_.full[cursor_.stage]);
+      if constexpr (Shared::kApart) ptx::barrier_arrive(&shared_.full_values[cursor_.stage]);
     }
     __syncwarp();
     ptx::barrier_arrive(&shared_.full[cursor_.stage]);
+    if constexpr (Shared::kApart) ptx::barrier_arrive(&shared_.full_values[cursor_.stage]);
     cursor_.advance();
   }
 
   // The candidates of all lanes, those without keys left out; columns alternate with them, so that
   // gathering overlaps with the rest.
-  __device__ void push_batch(int32_t key, const uint64_t (&mask)[kGroupTiles]) {
+  __device__ void push_batch(int32_t key, const uint64_t (&mask)[kTiles]) {
     uint32_t wanted = 0;  // lanes
-    uint32_t wanted_by[kGroupTiles];
+    uint32_t wanted_by[kTiles];
 #pragma unroll
-    for (int t = 0; t < kGroupTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
       wanted_by[t] = __ballot_sync(~0u, mask[t] != 0);
       wanted |= wanted_by[t];
       count_pairs(TileRows(group_, t), key, mask[t]);
@@ -320,11 +331,11 @@ class AttentionWalker {
     while (wanted != 0) {
       const int source = __ffs(static_cast<int>(wanted)) - 1;
       wanted &= wanted - 1;
-      uint64_t slot_mask[kGroupTiles];
-      int32_t pass_over[kGroupTiles] = {};
+      uint64_t slot_mask[kTiles];
+      int32_t pass_over[kTiles] = {};
       const bool columns_next = columns_left();
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         slot_mask[t] = __shfl_sync(~0u, mask[t], source);
         // Lanes before the next one that the tile wants.
         const uint32_t own = wanted_by[t] & wanted;
@@ -336,15 +347,17 @@ class AttentionWalker {
     }
   }
 
-  __device__ void push_keys(int32_t first_key, const uint64_t (&mask)[kGroupTiles],
-                            const int32_t (&pass_over)[kGroupTiles], bool may_pass) {
+  __device__ void push_keys(int32_t first_key, const uint64_t (&mask)[kTiles],
+                            const int32_t (&pass_over)[kTiles], bool may_pass) {
     Slot& slot = acquire();
     uint64_t* full = &shared_.full[cursor_.stage];
+    uint64_t* full_values = Shared::kApart ? &shared_.full_values[cursor_.stage] : full;
+    const int32_t kv_head = head_ / arguments_.heads_per_kv_head;
     if (lane_ == 0) {
       slot.first_key = first_key;
       const int32_t last_key = first_key + kSlotKeys - 1;
 #pragma unroll
-      for (int t = 0; t < kGroupTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         const uint64_t own = mask[t];
         slot.mask[t] = own;
         const TileRows rows(group_, t);
@@ -355,15 +368,23 @@ class AttentionWalker {
                                             : Action::kMasked,
                          .pass_over = may_pass ? pass_over[t] : 0};
       }
-      ptx::barrier_arrive_expecting(full, 2 * Shared::kTileBytes);
-      const uint32_t k = ptx::shared_address(shared_.k[cursor_.stage]);
-      const uint32_t v = ptx::shared_address(shared_.v[cursor_.stage]);
-      const int32_t kv_head = head_ / arguments_.heads_per_kv_head;
-      copy_keys(k, k_map_, first_key, kv_head, full);
-      copy_keys(v, v_map_, first_key, kv_head, full);
+      ptx::barrier_arrive_expecting(full, (Shared::kApart ? 1 : 2) * Shared::kTileBytes);
+      copy_keys(ptx::shared_address(shared_.k[cursor_.stage]), k_map_, first_key, kv_head, full);
+    }
+    if constexpr (Shared::kApart) {
+      __syncwarp();
+      ptx::barrier_arrive(full);
+      acquire_values();
+    }
+    if (lane_ == 0) {
+      if constexpr (Shared::kApart) {
+        ptx::barrier_arrive_expecting(full_values, Shared::kTileBytes);
+      }
+      copy_keys(ptx::shared_address(shared_.v[cursor_.stage]), v_map_, first_key, kv_head,
+                full_values);
     }
     __syncwarp();
-    ptx::barrier_arrive(full);
+    ptx::barrier_arrive(full_values);
     cursor_.advance();
   }
 

@@ -8,13 +8,15 @@
 
 namespace millrace::kernels::cuda {
 
-// Calls launch with the head dim, 64 or 128 (check_slab), as a compile-time constant.
+// Calls launch with the head dim, 64, 128 or 256 (check_slab), as a compile-time constant.
 template <typename Launch>
 void for_head_dim(int32_t head_dim, const Launch& launch) {
   if (head_dim == 64) {
     launch(std::integral_constant<int, 64>());
-  } else {
+  } else if (head_dim == 128) {
     launch(std::integral_constant<int, 128>());
+  } else {
+    launch(std::integral_constant<int, 256>());
   }
 }
 

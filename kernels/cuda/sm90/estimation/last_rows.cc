@@ -35,7 +35,8 @@ int32_t max_heads(std::span<const HeadGroup> groups) {
 
 void check_slab(const KvSlab& kv, int32_t num_query_heads) {
   MR_CHECK(kv.dtype != DType::kFloat32, "estimation of {} on cuda", dtype_name(kv.dtype));
-  MR_CHECK(kv.head_dim == 64 || kv.head_dim == 128, "estimation: head_dim {} on cuda", kv.head_dim);
+  MR_CHECK(kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256,
+           "estimation: head_dim {} on cuda", kv.head_dim);
   MR_CHECK(kv.num_kv_heads > 0 && num_query_heads % kv.num_kv_heads == 0,
            "{} query heads over {} kv heads", num_query_heads, kv.num_kv_heads);
   MR_CHECK(kv.num_tokens > 0 && kv.num_tokens <= kv.token_stride, "{} tokens at stride {}",

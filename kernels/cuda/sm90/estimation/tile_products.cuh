@@ -34,7 +34,8 @@ struct ScoreLayout {
 
 template <int kHeadDim>
 struct alignas(1024) TileRing {
-  static constexpr int kStages = kHeadDim == 128 ? 4 : 6;
+  // Of the largest tiles as many as two blocks have room for.
+  static constexpr int kStages = kHeadDim == 256 ? 3 : kHeadDim == 128 ? 4 : 6;
   // A tile is fetched into the stage of the tile this many before, which even a warp that lags
   // behind has left by then.
   static constexpr int kLag = 2;

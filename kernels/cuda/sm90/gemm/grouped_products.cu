@@ -168,7 +168,7 @@ void launch(const Params& p, Context& context) {
 
 void grouped_swiglu(const GroupedParams& params, Context& context) {
   dispatch_narrow_dtype(params.a.dtype, [&]<typename Element>(Element) {
-    using Epilogue = SwigluEpilogue<Element, Element, /*kBiased=*/true>;
+    using Epilogue = SwigluEpilogue<Element, Element, Activation::Kind::kSilu, /*kBiased=*/true>;
     static_assert(Epilogue::kColumns == kGroupedSwigluColumns);
     launch<Epilogue>(params, context);
   });

@@ -1,4 +1,4 @@
-// silu(a gate^T) * (a up^T) in one kernel: neither product is ever in memory. A cluster of two
+// silu(a gate^T) * (a up^T), or GeGLU's gelu in place of silu, in one kernel: neither product is ever in memory. A cluster of two
 // thread blocks computes 256 rows by 128 columns of the output (tile_product.cuh).
 
 #include "common/check.h"
@@ -25,10 +25,10 @@ void check_sizes(const Params& p, int64_t step) {
 }
 
 // The dtype of the factors is that of the maps'.
-template <typename Factor, typename Element, typename Params>
+template <typename Factor, typename Element, Activation::Kind kKind, typename Params>
 void launch(const Params& p, const float* row_scales, const float* weight_scales,
             Context& context) {
-  using Epilogue = SwigluEpilogue<Factor, Element>;
+  using Epilogue = SwigluEpilogue<Factor, Element, kKind>;
   const DenseTiles<Epilogue::kColumns> tiles{
       .num_row_tiles = static_cast<int>(ceil_div(p.out.rows, int64_t{kClusterRows})),
       .num_column_tiles = static_cast<int>(ceil_div(p.out.cols, int64_t{Epilogue::kColumns}))};
@@ -46,11 +46,25 @@ void launch(const Params& p, const float* row_scales, const float* weight_scales
                                 context);
 }
 
+template <typename Factor, typename Element, typename Params>
+void launch(const Params& p, const float* row_scales, const float* weight_scales,
+            Context& context) {
+  using Kind = Activation::Kind;
+  switch (p.activation.kind) {
+    case Kind::kSilu:
+      return launch<Factor, Element, Kind::kSilu>(p, row_scales, weight_scales, context);
+    case Kind::kGeluTanh:
+      return launch<Factor, Element, Kind::kGeluTanh>(p, row_scales, weight_scales, context);
+    case Kind::kClamped:
+      break;
+  }
+  MR_CHECK(false, "swiglu of another activation");
+}
+
 }  // namespace
 
 void swiglu(const SwigluParams& params, Context& context) {
   const auto& [a, gate_up, activation, products, out] = params;
-  MR_CHECK(activation.kind == Activation::Kind::kSilu, "swiglu of another activation");
   MR_CHECK(a.dtype == gate_up.dtype && a.dtype == out.dtype, "swiglu: {}, {} and {}",
            dtype_name(a.dtype), dtype_name(gate_up.dtype), dtype_name(out.dtype));
   check_sizes(params, 8);
@@ -62,7 +76,6 @@ void swiglu(const SwigluParams& params, Context& context) {
 
 void float8_swiglu(const Float8SwigluParams& params, Context& context) {
   const auto& [a, gate_up, activation, products, out] = params;
-  MR_CHECK(activation.kind == Activation::Kind::kSilu, "swiglu of another activation");
   MR_CHECK(out.dtype == DType::kBFloat16, "swiglu of 8-bit floats: out is {}",
            dtype_name(out.dtype));
   check_sizes(params, kFloat8WidthStep);

@@ -15,6 +15,13 @@ __device__ inline float silu(float x) {
   return __fdividef(x, 1.0f + __expf(-x));
 }
 
+// gelu in tanh's approximation: tanh(z) = 2 / (1 + exp(-2 z)) - 1. As CPUs compute it (kernels/cpu/rows);
+// -inf gives NaN here, too.
+__device__ inline float gelu_tanh(float x) {
+  constexpr float kTwoRootTwoOverPi = 1.59576912F;  // 2 sqrt(2 / pi)
+  return __fdividef(x, 1.0f + __expf(-kTwoRootTwoOverPi * (x + 0.044715F * x * x * x)));
+}
+
 // Activation::kClamped. Comparisons, so that what is no number stays so.
 __device__ inline float clamped_glu(float gate, float up, const Activation& activation) {
   const float limit = activation.limit;
@@ -24,9 +31,10 @@ __device__ inline float clamped_glu(float gate, float up, const Activation& acti
 }
 
 // FactorType: of what is multiplied; Element: of the output. Sums of 8-bit floats are scaled first.
-// kBiased: the parameters may have a bias and another activation than SiLU, which is asked once a tile, by
-// all threads alike; what never has them is spared the code.
-template <typename FactorType, typename Element, bool kBiased = false>
+// kKind: of the activation, kSilu or kGeluTanh. kBiased: the parameters may have a bias, and kClamped in
+// place of kSilu, which is asked once a tile, by all threads alike; what never has them is spared the code.
+template <typename FactorType, typename Element, Activation::Kind kKind = Activation::Kind::kSilu,
+          bool kBiased = false>
 struct SwigluEpilogue {
   using Factor = FactorType;
   static constexpr int kMatrices = 2;
@@ -38,7 +46,7 @@ struct SwigluEpilogue {
     const float* row_scales;     // [rows], of float8
     const float* weight_scales;  // [matrices, 2 columns]
     const float* bias;           // the same, or null; `columns` is even then
-    Activation activation = {};  // SiLU or kClamped
+    Activation activation = {};  // read where kBiased: kSilu or kClamped
   };
 
   __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
@@ -54,7 +62,9 @@ struct SwigluEpilogue {
       activate(sums, panels,
                [&](float gate, float up) { return clamped_glu(gate, up, params.activation); });
     } else {
-      activate(sums, panels, [](float gate, float up) { return silu(gate) * up; });
+      activate(sums, panels, [](float gate, float up) {
+        return (kKind == Activation::Kind::kGeluTanh ? gelu_tanh(gate) : silu(gate)) * up;
+      });
     }
     ptx::fence_async_shared();
     ptx::synchronise_warpgroup(warpgroup);
@@ -70,6 +80,8 @@ struct SwigluEpilogue {
  private:
   static constexpr int kGates = kSums / 2;  // a thread's, in front of as many ups
   static_assert(kColumns == kPanels * kPanelColumns);
+  static_assert(kKind == Activation::Kind::kSilu ||
+                (kKind == Activation::Kind::kGeluTanh && !kBiased));
 
   __device__ static int thread() {
     return static_cast<int>(threadIdx.x) % kWarpgroup;

@@ -544,8 +544,10 @@ void launch(const PageAttention& attention, int num_sms, cudaStream_t stream) {
 template <typename Element, typename Output, int kDim>
 void launch_for_group(const PageAttention& attention, int num_sms, cudaStream_t stream) {
   const int group = attention.tables.group;
-  MR_CHECK(group <= 8, "{} query heads of a kv head", group);
-  if (group == 1) {
+  MR_CHECK(group <= max_page_group(kDim), "{} query heads of {} of a kv head", group, kDim);
+  if constexpr (max_page_group(kDim) == 4) {
+    launch<Element, Output, kDim, 4>(attention, num_sms, stream);
+  } else if (group == 1) {
     launch<Element, Output, kDim, 1>(attention, num_sms, stream);
   } else if (group <= 4) {
     launch<Element, Output, kDim, 4>(attention, num_sms, stream);
@@ -556,7 +558,9 @@ void launch_for_group(const PageAttention& attention, int num_sms, cudaStream_t 
 
 template <typename Element, typename Output>
 void launch_for_shape(const PageAttention& attention, int num_sms, cudaStream_t stream) {
-  if (attention.tables.head_dim == 128) {
+  if (attention.tables.head_dim == 256) {
+    launch_for_group<Element, Output, 256>(attention, num_sms, stream);
+  } else if (attention.tables.head_dim == 128) {
     launch_for_group<Element, Output, 128>(attention, num_sms, stream);
   } else {
     launch_for_group<Element, Output, 64>(attention, num_sms, stream);

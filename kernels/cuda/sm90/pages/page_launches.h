@@ -13,8 +13,12 @@ namespace millrace::kernels::cuda {
 
 // As many pages of a kv head as are put in order: their keys fill a multiprocessor's shared memory.
 inline constexpr int64_t kMaxOrderedPages = 16384;
+// Query heads of a kv head that pages are attended under. No model's heads of 256 are more.
+constexpr int32_t max_page_group(int32_t head_dim) {
+  return head_dim == 256 ? 4 : 8;
+}
 
-// Of a layer's pages that are kept, under q [kv heads * group, head_dim]. head_dim 64 or 128. Zeroes
+// Of a layer's pages that are kept, under q [kv heads * group, head_dim]. head_dim 64, 128 or 256. Zeroes
 // `arrivals` [kv heads], where given.
 void estimate_pages(const PageTables& tables, int32_t layer, const float* q, float scale,
                     const PageEstimates& estimates, int32_t* arrivals, cudaStream_t stream);

@@ -195,7 +195,9 @@ void estimate_pages(const PageTables& tables, int32_t layer, const float* q, flo
     kernel<<<grid, kEstimateThreads, 0, stream>>>(tables, layer, q, scale, estimates, arrivals);
   };
   const bool bound = estimates.bound != nullptr;
-  if (tables.head_dim == 128) {
+  if (tables.head_dim == 256) {
+    launch(bound ? estimate_kernel<256, true> : estimate_kernel<256, false>);
+  } else if (tables.head_dim == 128) {
     launch(bound ? estimate_kernel<128, true> : estimate_kernel<128, false>);
   } else {
     launch(bound ? estimate_kernel<64, true> : estimate_kernel<64, false>);

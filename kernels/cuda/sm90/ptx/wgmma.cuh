@@ -108,6 +108,11 @@ __device__ inline void fence_operand(uint32_t (&registers)[kCount]) {
       MR_WGMMA("m64n128k16.f32." TYPES, MR_NUMBERS_64, "{%64, %65, %66, %67}, %68", "%69", "1") \
       : MR_OPERANDS_64(c)                                                                       \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)))
+#define MR_WGMMA_256(TYPES)                                                                        \
+  asm volatile(MR_WGMMA("m64n256k16.f32." TYPES, MR_NUMBERS_128, "{%128, %129, %130, %131}, %132", \
+                        "%133", "1")                                                               \
+               : MR_OPERANDS_128(c)                                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)))
 #define MR_WGMMA_SHARED_64(TYPES)                                                         \
   asm volatile(MR_WGMMA("m64n64k16.f32." TYPES, MR_NUMBERS_32, "%32, %33", "%34", "0, 0") \
                : MR_OPERANDS_32(c)                                                        \
@@ -178,6 +183,18 @@ struct Wgmma<Element, 128, true> {
   }
 };
 
+// 64 x 256 += 64 x 16 times 16 x 256; B by rows of 16 (keys) along its 256 columns.
+template <typename Element>
+struct Wgmma<Element, 256, true> {
+  static __device__ inline void issue(float* c, const uint32_t* a, uint64_t b, bool keep) {
+    if constexpr (kIsFloat16<Element>) {
+      MR_WGMMA_256("f16.f16");
+    } else {
+      MR_WGMMA_256("bf16.bf16");
+    }
+  }
+};
+
 // 64 x 64 += 64 x 16 times 16 x 64 with A in shared memory too, stored by rows like B.
 template <typename Element>
 __device__ inline void wgmma_shared_64(float* c, uint64_t a, uint64_t b, bool keep) {
@@ -221,6 +238,7 @@ __device__ inline void wgmma_int8_128(int32_t* c, const uint32_t* a, uint64_t b,
 #undef MR_WGMMA_FLOAT8_256
 #undef MR_WGMMA_SHARED_256
 #undef MR_WGMMA_SHARED_64
+#undef MR_WGMMA_256
 #undef MR_WGMMA_128
 #undef MR_WGMMA_64
 #undef MR_WGMMA

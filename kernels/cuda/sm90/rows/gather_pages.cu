@@ -17,9 +17,9 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int64_t kMaxPageBytes = 32 << 10;
+constexpr int64_t kMaxPageBytes = 64 << 10;
 // As many pages on their way as shared memory holds: what is on its way is what the bus gives.
-constexpr int64_t kBufferBytes = 6 * kMaxPageBytes;
+constexpr int64_t kBufferBytes = 3 * kMaxPageBytes;
 constexpr int kMaxWarps = 24;
 
 struct GatherArguments {

@@ -1,4 +1,4 @@
-// A block brings keys once for four warpgroups, which multiply a unit of rows each with all of them
+// A block brings keys once for four warpgroups, or for two where their rows are 256 wide, which multiply a unit of rows each with all of them
 // and keep nothing but the largest product of each row and page. While the tensor cores work for
 // one warpgroup the others look for their largest; one thread of a fifth has the copy engine bring
 // keys ahead of them. After each group of 64 pages their centres come through the same ring, and
@@ -22,11 +22,15 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kScanners = 4;  // warpgroups
-constexpr int kScanThreads = (kScanners + 1) * kGroupThreads;
-// Five warpgroups start with 96 registers a thread; these deal the same number out again.
-constexpr int kProducerRegisters = 32;
-constexpr int kScannerRegisters = 112;
+// One warpgroup brings, the others scan. Five start with 96 registers a thread, three with 168; the last two
+// numbers deal the same out again.
+template <int kHeadDim>
+struct ScanGroups {
+  static constexpr int kScanners = kHeadDim == 256 ? 2 : 4;  // as many as have room for their rows
+  static constexpr int kThreads = (kScanners + 1) * kGroupThreads;
+  static constexpr int kProducerRegisters = kScanners == 4 ? 32 : 56;
+  static constexpr int kScannerRegisters = kScanners == 4 ? 112 : 224;
+};
 
 // Pages that a block scans: 8 MB of keys stay in the L2 cache while the rows of all blocks go by.
 // With 512 a scan takes 3 % longer, with 256 5 %.
@@ -44,8 +48,12 @@ constexpr int kProductsPerThread = kUnitRows * kProductKeys / kGroupThreads;
 
 template <int kHeadDim>
 struct alignas(1024) ScanShared {
+  static constexpr int kScanners = ScanGroups<kHeadDim>::kScanners;
   // As many as there is room for.
-  static constexpr int kStages = kHeadDim == 128 ? 3 : 6;
+  static constexpr int kStages = kHeadDim == 256 ? 2 : kHeadDim == 128 ? 3 : 6;
+  // Keys lie in panels of so many bytes a key, one behind the other.
+  static constexpr int kKeyBytes = kHeadDim < 128 ? kHeadDim : 128;
+  static constexpr uint32_t kKeyPanelBytes = kScanBoxKeys * kKeyBytes;
   static constexpr uint32_t kStageBytes = kScanBoxKeys * kHeadDim;
   static constexpr uint32_t kCentreBytes = kGroupPages * kHeadDim * 2;
   static constexpr uint32_t kRowBytes = kUnitRows * kHeadDim * 2;
@@ -62,6 +70,7 @@ struct alignas(1024) ScanShared {
 };
 
 // What a block scans.
+template <int kScanners>
 struct ScanBlock {
   HeadsOfKv kv;
   int32_t first_unit;  // among those of all heads of the kv head, the longest first
@@ -97,7 +106,8 @@ struct ScanBlock {
 // One thread.
 template <int kHeadDim>
 __device__ void bring_pages(ScanShared<kHeadDim>& shared, const PageScanArguments& arguments,
-                            const ScanBlock& block, const PageScanMaps& maps) {
+                            const ScanBlock<ScanGroups<kHeadDim>::kScanners>& block,
+                            const PageScanMaps& maps) {
   using Shared = ScanShared<kHeadDim>;
   constexpr int kPanels = kHeadDim / kPanelColumns;
   ptx::barrier_arrive_expecting(&shared.rows_full,
@@ -119,8 +129,11 @@ __device__ void bring_pages(ScanShared<kHeadDim>& shared, const PageScanArgument
     const int32_t end = min(group + kGroupPages, block.num_pages);
     for (int32_t page = group; page < end; page += kStepPages, at.advance()) {
       const uint32_t stage = take_stage(Shared::kStageBytes);
-      ptx::copy_box(stage, maps.keys, 0, (block.first_page + page) * static_cast<int>(kPageTokens),
-                    block.kv.plane, &shared.full[at.stage]);
+      for (int panel = 0; panel < kHeadDim / Shared::kKeyBytes; ++panel) {
+        ptx::copy_box(stage + panel * Shared::kKeyPanelBytes, maps.keys, panel * Shared::kKeyBytes,
+                      (block.first_page + page) * static_cast<int>(kPageTokens), block.kv.plane,
+                      &shared.full[at.stage]);
+      }
     }
     const uint32_t stage = take_stage(Shared::kCentreBytes);
     for (int panel = 0; panel < kPanels; ++panel) {
@@ -311,9 +324,10 @@ class RowMasses {
 template <int kHeadDim>
 class Scanner {
   using Shared = ScanShared<kHeadDim>;
+  using Block = ScanBlock<Shared::kScanners>;
 
  public:
-  __device__ Scanner(Shared& shared, const PageScanArguments& arguments, const ScanBlock& block,
+  __device__ Scanner(Shared& shared, const PageScanArguments& arguments, const Block& block,
                      int warpgroup)
       : shared_(shared), arguments_(arguments), block_(block), warpgroup_(warpgroup) {}
 
@@ -390,7 +404,7 @@ class Scanner {
     int32_t best[2][kStepPages];
 #pragma unroll
     for (int product = 0; product < kStepPages / kProductPages; ++product) {
-      multiply(keys + product * kProductKeys * kHeadDim);
+      multiply(keys + product * kProductKeys * Shared::kKeyBytes);
       if (product == kStepPages / kProductPages - 1) leave();
       hide_later_keys(rows,
                       (first_page + product * kProductPages) * static_cast<int32_t>(kPageTokens));
@@ -415,10 +429,11 @@ class Scanner {
     ptx::wgmma_fence();
     const uint32_t at = ptx::uniform(keys);
     const uint64_t b =
-        kHeadDim == 128 ? ptx::matrix_descriptor(at, 16) : ptx::narrow_matrix_descriptor(at);
+        kHeadDim == 64 ? ptx::narrow_matrix_descriptor(at) : ptx::matrix_descriptor(at, 16);
 #pragma unroll
     for (int k = 0; k < kHeadDim / 32; ++k) {
-      ptx::wgmma_int8_128(products_, rows_ + 4 * k, b + k * 2, k > 0);
+      const uint64_t offset = (k / 4 * Shared::kKeyPanelBytes + k % 4 * 32) / 16;
+      ptx::wgmma_int8_128(products_, rows_ + 4 * k, b + offset, k > 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
@@ -496,7 +511,7 @@ class Scanner {
 
   Shared& shared_;
   const PageScanArguments& arguments_;
-  const ScanBlock& block_;
+  const Block& block_;
   int warpgroup_;
   RingCursor<Shared::kStages> at_;
   uint32_t rows_[kHeadDim / 8];
@@ -504,12 +519,14 @@ class Scanner {
 };
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kScanThreads, 1)
+__global__ void __launch_bounds__(ScanGroups<kHeadDim>::kThreads, 1)
     page_scan_kernel(const __grid_constant__ PageScanArguments arguments,
                      const __grid_constant__ PageScanMaps maps) {
   using Shared = ScanShared<kHeadDim>;
+  using Groups = ScanGroups<kHeadDim>;
+  constexpr int kScanners = Groups::kScanners;
   auto& shared = aligned_shared<Shared>();
-  const ScanBlock block(arguments);
+  const ScanBlock<kScanners> block(arguments);
   if (block.num_pages == 0) return;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared::kStages; ++i) {
@@ -522,10 +539,10 @@ __global__ void __launch_bounds__(kScanThreads, 1)
   __syncthreads();
   const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (warpgroup == kScanners) {
-    ptx::warpgroup_reg_dealloc<kProducerRegisters>();
+    ptx::warpgroup_reg_dealloc<Groups::kProducerRegisters>();
     if (threadIdx.x == kScanners * kGroupThreads) bring_pages(shared, arguments, block, maps);
   } else {
-    ptx::warpgroup_reg_alloc<kScannerRegisters>();
+    ptx::warpgroup_reg_alloc<Groups::kScannerRegisters>();
     Scanner<kHeadDim>(shared, arguments, block, warpgroup).run();
   }
 }
@@ -535,14 +552,15 @@ __global__ void __launch_bounds__(kScanThreads, 1)
 void launch_page_scan(const PageScanArguments& arguments, const PageScanMaps& maps,
                       cudaStream_t stream) {
   const int64_t units = arguments.num_units() * arguments.max_heads;
-  const dim3 grid(static_cast<unsigned>((units + kScanners - 1) / kScanners),
-                  static_cast<unsigned>((arguments.page_stride + kRangePages - 1) / kRangePages),
-                  static_cast<unsigned>(arguments.num_kv_heads));
   for_head_dim(arguments.head_dim, [&](auto head_dim) {
+    using Groups = ScanGroups<head_dim()>;
+    const dim3 grid(static_cast<unsigned>((units + Groups::kScanners - 1) / Groups::kScanners),
+                    static_cast<unsigned>((arguments.page_stride + kRangePages - 1) / kRangePages),
+                    static_cast<unsigned>(arguments.num_kv_heads));
     constexpr int kBytes = kAlignedSharedBytes<ScanShared<head_dim()>>;
     MR_CUDA_CHECK(cudaFuncSetAttribute(page_scan_kernel<head_dim()>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    page_scan_kernel<head_dim()><<<grid, kScanThreads, kBytes, stream>>>(arguments, maps);
+    page_scan_kernel<head_dim()><<<grid, Groups::kThreads, kBytes, stream>>>(arguments, maps);
   });
   MR_CUDA_CHECK_LAUNCH();
 }

@@ -14,8 +14,10 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kWarps = 4;   // of a block
-constexpr int kBlocks = 8;  // on a multiprocessor, as many as its shared memory holds
+constexpr int kWarps = 4;  // of a block
+// Blocks on a multiprocessor, as many as its shared memory, or of the widest rows its registers, hold.
+template <int kHeadDim>
+inline constexpr int kBlocks = kHeadDim == 256 ? 4 : 8;
 constexpr int kRows = static_cast<int>(kTileRows);
 constexpr int kWarpRows = kRows / kWarps;
 static_assert(kWarpRows == 16 && kRows == 2 * kWarp);
@@ -57,6 +59,20 @@ struct SampleShared {
   int32_t chosen[kRows];
 };
 
+// The low bytes of a thread's columns, which follow each other.
+template <int kColumns>
+__device__ void store_bytes(const int32_t (&bytes)[kColumns], int8_t* out) {
+  static_assert(kColumns == 2 || kColumns == 4 || kColumns == 8);
+  if constexpr (kColumns == 2) {
+    *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(two_bytes(bytes[0], bytes[1]));
+  } else if constexpr (kColumns == 4) {
+    *reinterpret_cast<uint32_t*>(out) = four_bytes(bytes[0], bytes[1], bytes[2], bytes[3]);
+  } else {
+    *reinterpret_cast<uint2*>(out) = {four_bytes(bytes[0], bytes[1], bytes[2], bytes[3]),
+                                      four_bytes(bytes[4], bytes[5], bytes[6], bytes[7])};
+  }
+}
+
 // Rows that the tile lacks are zero.
 template <typename Element, int kHeadDim>
 __device__ void quantise(SampleShared<kHeadDim>& shared, const TileRows<Element, kHeadDim>& tile) {
@@ -95,12 +111,7 @@ __device__ void quantise(SampleShared<kHeadDim>& shared, const TileRows<Element,
     for (int c = 0; c < kColumns; ++c) {
       bytes[c] = __float_as_int(__fadd_rn(__fmul_rn(widen(rows[i].values[c]), scale), 0x1.8p23F));
     }
-    int8_t* out = shared.rows[i * kWarps + warp] + lane * kColumns;
-    if constexpr (kColumns == 2) {
-      *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(two_bytes(bytes[0], bytes[1]));
-    } else {
-      *reinterpret_cast<uint32_t*>(out) = four_bytes(bytes[0], bytes[1], bytes[2], bytes[3]);
-    }
+    store_bytes(bytes, shared.rows[i * kWarps + warp] + lane * kColumns);
   }
 }
 
@@ -180,7 +191,6 @@ template <typename Element, int kHeadDim>
 __device__ void write_sample(const Columns<Element, kHeadDim>& columns, int32_t number,
                              int64_t out_row, const SampledRows& out) {
   constexpr int kColumns = Columns<Element, kHeadDim>::kCount;
-  static_assert(kColumns == 2 || kColumns == 4);
   const int column = static_cast<int>(threadIdx.x) % kWarp * kColumns;
   float values[kColumns];
   float largest = 0;
@@ -197,14 +207,10 @@ __device__ void write_sample(const Columns<Element, kHeadDim>& columns, int32_t 
   for (int c = 0; c < kColumns; c += 2) {
     halves[c / 2] = __floats2half2_rn(values[c], values[c + 1]);
   }
-  int8_t* bytes = out.quantised + out_row * kHeadDim + column;
-  if constexpr (kColumns == 2) {
-    *reinterpret_cast<uint16_t*>(bytes) =
-        static_cast<uint16_t>(two_bytes(steps(values[0]), steps(values[1])));
-  } else {
-    *reinterpret_cast<uint32_t*>(bytes) =
-        four_bytes(steps(values[0]), steps(values[1]), steps(values[2]), steps(values[3]));
-  }
+  int32_t bytes[kColumns];
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) bytes[c] = steps(values[c]);
+  store_bytes(bytes, out.quantised + out_row * kHeadDim + column);
   if (column != 0) return;
   out.steps[out_row] = largest <= kLargestHalf ? steps.step() : NAN;
   out.rows[out_row] = number;
@@ -212,7 +218,7 @@ __device__ void write_sample(const Columns<Element, kHeadDim>& columns, int32_t 
 
 // blockIdx.x: heads side by side as they are in a row of Q, tile after tile.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kHeadDim>)
     sampled_row_kernel(const __grid_constant__ SampledRowArguments arguments,
                        const __grid_constant__ SampledRows out) {
   __shared__ SampleShared<kHeadDim> shared;

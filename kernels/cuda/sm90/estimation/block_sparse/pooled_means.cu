@@ -33,11 +33,11 @@ __device__ void store_mean(const Element* rows, int64_t row_stride, int num_rows
 #pragma unroll
   for (int c = 0; c < kVector; ++c) partial[first_row][column + c] = sums[c];
   __syncthreads();
-  if (threadIdx.x < kHeadDim) {
+  for (int c = static_cast<int>(threadIdx.x); c < kHeadDim; c += kThreads) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kRowThreads; ++i) sum += partial[i][threadIdx.x];
-    out[threadIdx.x] = __float2half_rn(sum / static_cast<float>(num_rows));
+    for (int i = 0; i < kRowThreads; ++i) sum += partial[i][c];
+    out[c] = __float2half_rn(sum / static_cast<float>(num_rows));
   }
 }
 

@@ -1,0 +1,8 @@
+#include "kernels/cuda/sm90/attention/attention_kernel.cuh"
+
+namespace millrace::kernels::cuda {
+
+template void launch_attention<Float16, 256>(const AttentionArguments&, const KvSlab&, int,
+                                             cudaStream_t);
+
+}  // namespace millrace::kernels::cuda
