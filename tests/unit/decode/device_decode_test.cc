@@ -28,7 +28,7 @@ class DeviceDecodeTest : public ::testing::Test {
   void SetUp() override {
     if (kernels::num_cuda_devices() == 0) GTEST_SKIP() << "no GPU that the kernels run on";
   }
-  static std::string model() { return std::string(MILLRACE_SOURCE_DIR) + "/tests/models/fixture"; }
+  static std::string model() { return MILLRACE_SOURCE_DIR "/tests/models/fixture"; }
   // `options`: what of the cache differs from that of a rank that computes in bfloat16.
   kvclient::Manifest serve(test::ServedPrompt::Options options = {}) {
     options.model_directory = model();

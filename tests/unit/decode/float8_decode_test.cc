@@ -23,7 +23,7 @@ constexpr int64_t kHalf = 64 * 128;
 
 class Float8DecodeTest : public ::testing::Test {
  protected:
-  static std::string model() { return std::string(MILLRACE_SOURCE_DIR) + "/tests/models/fixture"; }
+  static std::string model() { return MILLRACE_SOURCE_DIR "/tests/models/fixture"; }
   DecodeReport run(AttentionMode attention) {
     DecodeOptions options{.model_directory = model(),
                           .max_tokens = 4,

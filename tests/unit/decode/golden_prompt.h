@@ -11,7 +11,7 @@
 namespace millrace::test {
 
 inline std::string architecture(const std::string& name) {
-  return std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + name;
+  return std::string(MILLRACE_SOURCE_DIR "/tests/models/architectures/") + name;
 }
 
 struct GoldenPrompt {

@@ -50,7 +50,7 @@ class PagedDecodeTest : public ::testing::Test {
     delete transport_;
   }
 
-  static std::string model() { return std::string(MILLRACE_SOURCE_DIR) + "/tests/models/fixture"; }
+  static std::string model() { return MILLRACE_SOURCE_DIR "/tests/models/fixture"; }
   static kvclient::Manifest manifest() { return kvclient::from_protocol(served_->manifest()); }
   static DecodeOptions options() {
     return {.model_directory = model(),

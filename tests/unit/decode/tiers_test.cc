@@ -73,7 +73,7 @@ class TiersTest : public ::testing::Test {
   test::ServedPrompt served_{
       transport_, Clock::steady(),
       test::ServedPrompt::Options{
-          .model_directory = std::string(MILLRACE_SOURCE_DIR) + "/tests/models/fixture",
+          .model_directory = MILLRACE_SOURCE_DIR "/tests/models/fixture",
           .grid = {1, 1},
           .tokens = testing::make_needle_prompt({.tokens = kPages * 64, .seed = 3}).token_ids,
           .device_pages = 0,

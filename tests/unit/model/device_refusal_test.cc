@@ -29,9 +29,9 @@ TEST(ModelWeights, RefusesPartsThatADeviceDoesNotCompute) {
         Case{"gpt-oss", "architectures = GptOssForCausalLM", "4 experts in a layer"}}) {
     SCOPED_TRACE(model);
     test::MemoryDevice device(1);
-    const auto loaded = load_model_weights(
-        std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + model, {0, 1},
-        DType::kBFloat16, device);
+    const auto loaded =
+        load_model_weights(std::string(MILLRACE_SOURCE_DIR "/tests/models/architectures/") + model,
+                           {0, 1}, DType::kBFloat16, device);
     ASSERT_FALSE(loaded.ok());
     EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
     EXPECT_THAT(

@@ -298,7 +298,7 @@ TEST_P(WindowPrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
 class ArchitecturePrefixTest : public PrefixTest {
  protected:
   void SetUp() override {
-    model_ = std::string(MILLRACE_SOURCE_DIR) + "/tests/models/architectures/" + GetParam();
+    model_ = std::string(MILLRACE_SOURCE_DIR "/tests/models/architectures/") + GetParam();
     const auto config = model::load_model_config(model_);
     MR_CHECK(config.ok(), "{}", config.error().to_string());
     config_ = *config;
