@@ -421,7 +421,7 @@ TEST(ModelWeights, RefusesAnOutputBiasThatTheDeviceDoesNotAddToProductsOf8Bits) 
   const auto config = test::tiny_model_config();
   for (const float value : {0.0f, 0.5f}) {
     auto tensors = test::random_tensors(config, 5);
-    tensors["model.layers.1.self_attn.o_proj.bias"] = {.shape = {64},
+    tensors["model.layers.0.self_attn.o_proj.bias"] = {.shape = {64},
                                                        .values = std::vector<float>(64, value)};
     TempDirectory directory;
     test::write_checkpoint(config, tensors, kF32, directory.path(), 1);
@@ -432,11 +432,11 @@ TEST(ModelWeights, RefusesAnOutputBiasThatTheDeviceDoesNotAddToProductsOf8Bits) 
           load_model_weights(directory.path(), {0, 1}, {kBF16, Quantization::kFloat8}, device);
       ASSERT_EQ(loaded.ok(), adds || value == 0) << value;
       if (loaded.ok()) {
-        EXPECT_EQ((*loaded)->layers[1].o_bias != nullptr, value != 0);
+        EXPECT_EQ((*loaded)->layers[0].o_bias != nullptr, value != 0);
         continue;
       }
       EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
-      EXPECT_THAT(loaded.error().message, AllOf(HasSubstr("layers.1.self_attn.o_proj.bias"),
+      EXPECT_THAT(loaded.error().message, AllOf(HasSubstr("layers.0.self_attn.o_proj.bias"),
                                                 HasSubstr("--quantization none")));
     }
   }
