@@ -6,7 +6,7 @@
 namespace millrace::worker {
 
 EventBatch BatchBuffer::add(std::shared_ptr<const std::vector<std::byte>> payload) {
-  const EventBatch batch{.sequence = next_++, .payload = std::move(payload)};
+  EventBatch batch{.sequence = next_++, .payload = std::move(payload)};
   num_bytes_ += std::ssize(*batch.payload);
   batches_.push_back(batch);
   while (!batches_.empty() && (std::ssize(batches_) > max_batches_ || num_bytes_ > max_bytes_)) {
