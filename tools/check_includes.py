@@ -98,18 +98,19 @@ MAY_INCLUDE = {
     "worker/events": "common/content common/files comm/api",
     "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
+    "worker/exchange": "comm/api common/pages kernels/api kernels/index",
     "worker/engine": "comm/api kernels/api kernels/index model plan"
-    " worker/timing worker/ranks worker/watch worker/index",
+    " worker/timing worker/ranks worker/watch worker/index worker/exchange",
     "worker/runtime": "comm/api common/pages kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
     " plan protocol worker/ranks worker/watch worker/index worker/engine",
     "worker/store": "common/content common/pages common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
-    " worker/ranks worker/engine worker/runtime",
+    " worker/ranks worker/exchange worker/engine worker/runtime",
     "worker/budget": "common/pages comm/api kvstore/rules model worker/engine",
-    "worker/staging": "common/system kernels/api kvstore worker/engine",
+    "worker/staging": "common/system kernels/api kvstore worker/exchange worker/engine",
     "worker/group": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
     " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/budget worker/staging",
     "worker/text": "tokenizer",
-    "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/engine"
+    "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
     " worker/budget worker/runtime worker/text",
     "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
     "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"

@@ -80,6 +80,18 @@ void Device::float8_encode(const Float8EncodeParams&) {
 void Device::float8_decode(const Float8DecodeParams&) {
   refuse(*this, kKvFloat8);
 }
+void Device::float8_decode_pieces(const Float8DecodePiecesParams& params) {
+  for (const Float8Piece& piece : params.pieces) {
+    float8_decode({.codes = params.codes + piece.codes,
+                   .codes_stride = params.codes_stride,
+                   .x = static_cast<std::byte*>(params.x) + piece.x * dtype_bytes(params.dtype),
+                   .dtype = params.dtype,
+                   .x_stride = params.x_stride,
+                   .num_planes = params.num_planes,
+                   .count = piece.count,
+                   .scale = params.scale});
+  }
+}
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
     : device_(std::exchange(other.device_, nullptr)),

@@ -238,6 +238,8 @@ class Device {
   virtual void float8_experts(const Float8ExpertsParams& params);
   virtual void float8_encode(const Float8EncodeParams& params);
   virtual void float8_decode(const Float8DecodeParams& params);
+  // As float8_decode() of each piece, which it is unless a device has better.
+  virtual void float8_decode_pieces(const Float8DecodePiecesParams& params);
 
   virtual void attention(const AttentionParams& params) = 0;
   virtual void decode_attention(const DecodeAttentionParams& params) = 0;

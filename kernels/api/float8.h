@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "common/dtype.h"
 #include "common/float8.h"
@@ -103,6 +104,25 @@ struct Float8DecodeParams {
   int64_t x_stride = 0;
   int64_t num_planes = 1;
   int64_t count = 0;
+  float scale = 1;
+};
+
+// The same of some runs of every plane's elements, in one launch: codes[p * codes_stride + piece.codes + i] becomes
+// x[p * x_stride + piece.x + i], for i < piece.count. All three are multiples of kFloat8Step.
+struct Float8Piece {
+  int64_t codes = 0;
+  int64_t x = 0;
+  int64_t count = 0;
+};
+
+struct Float8DecodePiecesParams {
+  const Float8* codes = nullptr;
+  int64_t codes_stride = 0;
+  void* x = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t x_stride = 0;
+  int64_t num_planes = 1;
+  std::span<const Float8Piece> pieces;  // read before the call returns
   float scale = 1;
 };
 

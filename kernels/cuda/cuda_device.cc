@@ -209,6 +209,9 @@ class CudaDevice final : public Device {
   void float8_decode(const Float8DecodeParams& params) override {
     run(cuda::float8_decode, params);
   }
+  void float8_decode_pieces(const Float8DecodePiecesParams& params) override {
+    run(cuda::float8_decode_pieces, params);
+  }
 
   void attention(const AttentionParams& params) override { run(cuda::attention, params); }
   void decode_attention(const DecodeAttentionParams& params) override {

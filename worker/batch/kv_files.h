@@ -11,7 +11,7 @@
 #include "common/pages/kv_scales.h"
 #include "kernels/api/host_window.h"
 #include "worker/engine/kv_sink.h"
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 #include "worker/ranks/rank_grid.h"
 
 namespace millrace::worker {

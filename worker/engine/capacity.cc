@@ -4,6 +4,7 @@
 
 #include "common/units.h"
 #include "kernels/index/tiling.h"
+#include "worker/exchange/prefix.h"
 
 namespace millrace::worker {
 
@@ -60,8 +61,11 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
     const int64_t heads_per_kv_head = shard.num_query_heads / shard.num_kv_heads;
     dense_heads += (1 + grid.cp) * ceil_div(shard.num_kv_heads, grid.cp) * heads_per_kv_head;
   }
+  // A prefix arrives where so many tokens would as rows, each rank's part of a chunk rounded up to a page.
+  const int64_t prefix_bytes =
+      grid.cp > 1 ? kPrefixChunks * grid.cp * kernels::kPageTokens * kv_row_bytes : 0;
   return rows * per_row + num_tokens * per_token + shard.num_query_heads * blocks * 4 +
-         2 * kernels::kTileRows * dense_heads * head_bytes;
+         2 * kernels::kTileRows * dense_heads * head_bytes + prefix_bytes;
 }
 
 int64_t fixed_bytes(const RankLayout& layout, const FixedMemory& memory) {
@@ -83,7 +87,7 @@ int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes) {
   return fits;
 }
 
-// A rank has its share of the prompt's pages, rounded up (worker/engine/partition.h).
+// A rank has its share of the prompt's pages, rounded up (worker/exchange/partition.h).
 int64_t max_stored_tokens(const RankLayout& layout, int64_t num_pages) {
   const int64_t rows =  // a page each
       int64_t{layout.config.num_layers} * std::max(layout.shard.num_kv_heads, 1);

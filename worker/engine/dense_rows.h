@@ -18,7 +18,7 @@
 #include "comm/api/device_communicator.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 #include "worker/index/layer_index.h"
 
 namespace millrace::worker {

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "common/result.h"
-#include "worker/engine/kv_exchange.h"
+#include "worker/exchange/kv_exchange.h"
 
 namespace millrace::worker {
 

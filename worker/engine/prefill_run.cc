@@ -7,7 +7,7 @@
 #include "common/log.h"
 #include "kernels/index/coverage.h"
 #include "worker/engine/capacity.h"
-#include "worker/engine/row_gather.h"
+#include "worker/exchange/row_gather.h"
 
 namespace millrace::worker {
 
@@ -64,6 +64,7 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(auto exchange,
                       KvExchange::create(device_, partition_, task_.prefix, *groups_.cp,
                                          {.num_kv_heads = shard.num_kv_heads,
+                                          .first_kv_head = shard.first_kv_head,
                                           .head_dim = config.head_dim,
                                           .dtype = weights_.compute_dtype},
                                          options_.row_tile_tokens));
@@ -203,6 +204,11 @@ Result<void> PrefillRun::enqueue_layer(int32_t layer, Deadline deadline) {
   exchange_->finish_v();
   clock_.enter(Phase::kAttention);
   MR_RETURN_IF_ERROR(attend(layer, deadline));
+  if (task_.prefix_source != nullptr && !is_last(layer)) {
+    clock_.enter(Phase::kExchange);
+    MR_RETURN_IF_ERROR(
+        exchange_->prefetch_prefix(*task_.prefix_source, layer + 1, loaded_, deadline));
+  }
   clock_.enter(Phase::kStore);
   recall_->enqueue(layer, local_queries(), lse_.as<float>(), exchange_->slab());
   MR_RETURN_IF_ERROR(scorer_->enqueue(last_lse(), dense_rows_->last_rows(), exchange_->slab(),

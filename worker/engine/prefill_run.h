@@ -9,10 +9,10 @@
 
 #include "worker/engine/dense_rows.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/kv_exchange.h"
 #include "worker/engine/layers_in_flight.h"
 #include "worker/engine/page_scorer.h"
 #include "worker/engine/recall_meter.h"
+#include "worker/exchange/kv_exchange.h"
 #include "worker/index/asked_rows.h"
 #include "worker/index/index_builder.h"
 #include "worker/index/layer_index.h"

@@ -15,7 +15,7 @@
 
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
-#include "worker/engine/prefix.h"
+#include "worker/exchange/prefix.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_chunks.h"
 

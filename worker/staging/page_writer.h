@@ -13,7 +13,7 @@
 
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
-#include "worker/engine/kv_exchange.h"
+#include "worker/exchange/kv_exchange.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_chunks.h"
 

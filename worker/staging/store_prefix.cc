@@ -24,10 +24,20 @@ StorePrefix::~StorePrefix() {
 }
 
 Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
+  return load(layer, first, count, to, Form::kDecoded);
+}
+
+Result<void> StorePrefix::load_stored(int32_t layer, int64_t first, int64_t count,
+                                      const KvPlace& to) {
+  return load(layer, first, count, to, Form::kStored);
+}
+
+Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count, const KvPlace& to,
+                               Form form) {
   MR_RETURN_IF_ERROR(make_stage());
-  if (stage_.k.data() == nullptr) return load_now(layer, first, count, to);
+  if (stage_.k.data() == nullptr) return load_now(layer, first, count, to, form);
   MR_RETURN_IF_ERROR(wait_for_stage(layer));
-  copy_from_stage(stage_, num_pages(), layer, first, count, to);
+  copy_from_stage(stage_, num_pages(), layer, first, count, to, form);
   const bool is_last = first + count == num_pages();
   if (is_last && layer + 1 < reader_.geometry().num_layers) begin_stage(layer + 1);
   return {};
@@ -53,14 +63,15 @@ Result<void> StorePrefix::make_stage() {
   return {};
 }
 
-Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
+Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to,
+                                   Form form) {
   const auto& geometry = reader_.geometry();
-  if (!geometry.float8) return bring(layer, first, count, to);
+  if (!geometry.float8 || form == Form::kStored) return bring(layer, first, count, to);
   MR_ASSIGN_OR_RETURN(const auto stage, allocate_stage(count));
   MR_RETURN_IF_ERROR(
       bring(layer, first, count,
             {.k = stage.k.data(), .v = stage.v.data(), .stride = count * geometry.page_tokens}));
-  copy_from_stage(stage, count, layer, 0, count, to);
+  copy_from_stage(stage, count, layer, 0, count, to, form);
   // The stage goes once the device is through with it.
   return device_.synchronize(Deadline::after(kLayerTimeout));
 }
@@ -91,7 +102,7 @@ Result<void> StorePrefix::wait_for_stage(int32_t layer) {
 }
 
 void StorePrefix::copy_from_stage(const Stage& stage, int64_t staged, int32_t layer, int64_t first,
-                                  int64_t count, const KvPlace& to) {
+                                  int64_t count, const KvPlace& to, Form form) {
   const auto& geometry = reader_.geometry();
   const int64_t half_bytes = geometry.page_bytes() / 2;
   const int64_t half_elements = int64_t{geometry.page_tokens} * geometry.head_dim;
@@ -110,7 +121,7 @@ void StorePrefix::copy_from_stage(const Stage& stage, int64_t staged, int32_t la
   };
   const auto copy = [&](const kernels::DeviceBuffer& from, void* rows, float KvScale::*side) {
     const auto* pages = from.as<std::byte>() + first * half_bytes;
-    if (const auto& scales = geometry.float8) {
+    if (const auto& scales = geometry.float8; scales && form == Form::kDecoded) {
       if (!scales->by_head()) {
         return decode(pages, rows, 0, geometry.num_kv_heads, scales->of(layer, 0).*side);
       }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/api/device.h"
-#include "worker/engine/prefix.h"
+#include "worker/exchange/prefix.h"
 #include "worker/staging/page_reader.h"
 
 namespace millrace::worker {
@@ -30,6 +30,7 @@ class StorePrefix final : public PrefixSource {
   StorePrefix& operator=(const StorePrefix&) = delete;
 
   Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) override;
+  Result<void> load_stored(int32_t layer, int64_t first, int64_t count, const KvPlace& to) override;
 
  private:
   int64_t num_pages() const { return std::ssize(pages_); }
@@ -40,14 +41,17 @@ class StorePrefix final : public PrefixSource {
     kernels::DeviceBuffer k, v;
   };
   Result<Stage> allocate_stage(int64_t pages);
+  // What becomes of 8-bit floats on their way from pages.
+  enum class Form { kStored, kDecoded };
+  Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to, Form form);
   // Pages that are not staged ahead.
-  Result<void> load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to);
+  Result<void> load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to, Form form);
   Result<void> bring(int32_t layer, int64_t first, int64_t count, const KvPlace& to);
   void begin_stage(int32_t layer);
   Result<void> wait_for_stage(int32_t layer);
   // Pages [first, first + count) of the `staged` ones, of this layer.
   void copy_from_stage(const Stage& stage, int64_t staged, int32_t layer, int64_t first,
-                       int64_t count, const KvPlace& to);
+                       int64_t count, const KvPlace& to, Form form);
 
   kernels::Device& device_;
   PageReader& reader_;

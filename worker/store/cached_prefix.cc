@@ -210,6 +210,7 @@ Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& gr
   MR_ASSIGN_OR_RETURN(const auto ends, gather_values(grid.world(), own_end, deadline));
   owners.resize(static_cast<size_t>(*std::ranges::min_element(ends)));
   auto cached = CachedPrefix::of(std::move(owners), keys, rank);
+  cached.prefix.float8 = store.geometry().float8.get();
   cached.num_left = num_found - worth.num_pages;
   return cached;
 }

@@ -11,7 +11,7 @@
 #include "common/content/page_keys.h"
 #include "common/result.h"
 #include "kvstore/kv_store.h"
-#include "worker/engine/prefix.h"
+#include "worker/exchange/prefix.h"
 #include "worker/ranks/rank_grid.h"
 #include "worker/store/prefix_cost.h"
 #include "worker/store/row_pace.h"

@@ -8,7 +8,7 @@
 #include "bench/millrace_bench/kernels/case_shapes.h"
 #include "bench/millrace_bench/kernels/kernel_cases.h"
 #include "kernels/index/closed_form.h"
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 
 namespace millrace::bench {
 

@@ -40,6 +40,7 @@ void float8_rms_norm(const Float8RmsNormParams& params, Context& context);
 void float8_swiglu(const Float8SwigluParams& params, Context& context);
 void float8_encode(const Float8EncodeParams& params, Context& context);
 void float8_decode(const Float8DecodeParams& params, Context& context);
+void float8_decode_pieces(const Float8DecodePiecesParams& params, Context& context);
 
 void attention(const AttentionParams& params, Context& context);
 void decode_attention(const DecodeAttentionParams& params, Context& context);

@@ -35,9 +35,9 @@ inline std::vector<std::byte> float8_elements(DType dtype) {
   return bytes;
 }
 
-inline std::vector<Float8> all_codes() {
+inline std::vector<Float8> all_codes(int64_t count = kFloat8Planes * kFloat8Stride) {
   std::vector<Float8> codes;
-  for (int64_t i = 0; i < kFloat8Planes * kFloat8Stride; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     auto bits = static_cast<uint8_t>(i * 7);
     if ((bits & 0x7f) == 0x7f) bits = 0;  // no number has many forms
     codes.push_back({bits});
@@ -69,6 +69,31 @@ inline kernels::Float8DecodeParams decode_params(const Float8* codes, void* x, D
           .scale = scale};
 }
 
+// Of planes of their own, runs of elements that change places; one is more than a thread block decodes.
+inline constexpr int64_t kPieceCodes = 10'064;
+inline constexpr int64_t kPieceStride = 10'120;
+
+inline const std::vector<kernels::Float8Piece>& float8_pieces() {
+  static const std::vector<kernels::Float8Piece> pieces = {
+      {.codes = 0, .x = 1072, .count = 9000},
+      {.codes = 9008, .x = 0, .count = 8},
+      {.codes = 9024, .x = 24, .count = 1040},
+  };
+  return pieces;
+}
+
+inline kernels::Float8DecodePiecesParams decode_pieces_params(const Float8* codes, void* x,
+                                                              DType dtype, float scale) {
+  return {.codes = codes,
+          .codes_stride = kPieceCodes,
+          .x = x,
+          .dtype = dtype,
+          .x_stride = kPieceStride,
+          .num_planes = kFloat8Planes,
+          .pieces = float8_pieces(),
+          .scale = scale};
+}
+
 // As the reference has them: by trying every code, in double precision.
 inline std::vector<uint8_t> reference_codes(const std::vector<std::byte>& x, DType dtype,
                                             float scale) {
@@ -84,6 +109,23 @@ inline std::vector<std::byte> reference_numbers(const std::vector<Float8>& codes
                                                 float scale) {
   std::vector<std::byte> x(static_cast<size_t>(kFloat8Planes * kFloat8Stride * dtype_bytes(dtype)));
   kernels::ref::float8_decode(decode_params(codes.data(), x.data(), dtype, scale));
+  return x;
+}
+
+// Bytes of no piece are 0.
+inline std::vector<std::byte> reference_pieces(const std::vector<Float8>& codes, DType dtype,
+                                               float scale) {
+  std::vector<std::byte> x(static_cast<size_t>(kFloat8Planes * kPieceStride * dtype_bytes(dtype)));
+  for (const auto& piece : float8_pieces()) {
+    for (int64_t plane = 0; plane < kFloat8Planes; ++plane) {
+      kernels::ref::float8_decode(
+          {.codes = codes.data() + plane * kPieceCodes + piece.codes,
+           .x = x.data() + (plane * kPieceStride + piece.x) * dtype_bytes(dtype),
+           .dtype = dtype,
+           .count = piece.count,
+           .scale = scale});
+    }
+  }
   return x;
 }
 

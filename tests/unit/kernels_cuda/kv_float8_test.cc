@@ -63,6 +63,27 @@ TEST_F(KvFloat8Test, CodesBecomeTheNumbersTheyStandFor) {
   }
 }
 
+TEST_F(KvFloat8Test, PiecesOfPlanesBecomeTheNumbersTheyStandFor) {
+  const auto codes = test::all_codes(kFloat8Planes * test::kPieceCodes);
+  std::vector<uint8_t> bits;
+  for (const Float8 code : codes) bits.push_back(code.bits);
+  const DeviceArray<uint8_t> device_codes(bits);
+  constexpr float kScale = 0.0213F;
+  for (const DType dtype : kDTypes) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const auto expected = as_integers(test::reference_pieces(codes, dtype, kScale));
+    DeviceArray<uint8_t> x(std::vector<uint8_t>(expected.size()));
+    run([&](Context& context) {
+      float8_decode_pieces(
+          test::decode_pieces_params(reinterpret_cast<const Float8*>(device_codes.data()), x.data(),
+                                     dtype, kScale),
+          context);
+    });
+    EXPECT_TRUE(x.values() == expected);
+    EXPECT_TRUE(x.guards_intact());
+  }
+}
+
 TEST_F(KvFloat8Test, WhatIsKeptOfAPlaneIsWhatItsCodesStandFor) {
   constexpr int64_t kFirst = 16;  // behind what is no number
   constexpr int64_t kCount = kFloat8Count - kFirst;

@@ -1,5 +1,7 @@
 // K and V as 8-bit floats under one scale, and back. Bound by memory: a thread moves eight elements at a
 // time. Divided, not multiplied by an inverse, as on the host: the same bits.
+#include <algorithm>
+
 #include "common/check.h"
 #include "common/units.h"
 #include "kernels/cuda/runtime/check.h"
@@ -46,6 +48,25 @@ __global__ void __launch_bounds__(kThreads)
   store8(decode8(codes, params.scale), x + blockIdx.y * params.x_stride + i);
 }
 
+// What a thread block decodes of a piece: some loads in flight for each thread.
+constexpr int64_t kPieceTile = 4 * kThreads * kFloat8Step;
+
+// Grid: tiles of the longest piece, pieces, planes.
+template <typename Element>
+__global__ void __launch_bounds__(kThreads)
+    decode_pieces_kernel(Element* x, const Float8Piece* pieces,
+                         const Float8DecodePiecesParams params) {
+  const Float8Piece piece = pieces[blockIdx.y];
+  const Float8* const codes = params.codes + blockIdx.z * params.codes_stride + piece.codes;
+  Element* const to = x + blockIdx.z * params.x_stride + piece.x;
+  const int64_t first = blockIdx.x * kPieceTile + threadIdx.x * kFloat8Step;
+#pragma unroll
+  for (int64_t at = 0; at < kPieceTile; at += kThreads * kFloat8Step) {
+    if (first + at < piece.count)
+      store8(decode8(codes + first + at, params.scale), to + first + at);
+  }
+}
+
 dim3 grid_of(int64_t num_planes, int64_t count) {
   const int64_t blocks = ceil_div(count, int64_t{kThreads} * kFloat8Step);
   return {static_cast<unsigned>(blocks), static_cast<unsigned>(num_planes)};
@@ -60,6 +81,8 @@ void check_planes(const Params& params, const char* operation) {
       operation, params.num_planes, params.count, params.x_stride, params.codes_stride,
       kFloat8Step);
 }
+
+constexpr size_t kMaxPiecesALaunch = 65535;  // as kMaxPlanes
 
 }  // namespace
 
@@ -83,6 +106,31 @@ void float8_decode(const Float8DecodeParams& params, Context& context) {
         static_cast<Element*>(params.x), params);
   });
   MR_CUDA_CHECK_LAUNCH();
+}
+
+void float8_decode_pieces(const Float8DecodePiecesParams& params, Context& context) {
+  int64_t longest = 0;
+  int64_t misaligned = params.codes_stride | params.x_stride;
+  for (const Float8Piece& piece : params.pieces) {
+    misaligned |= piece.codes | piece.x | piece.count;
+    longest = std::max(longest, piece.count);
+  }
+  MR_CHECK(params.num_planes <= kMaxPlanes && misaligned % kFloat8Step == 0,
+           "float8_decode_pieces: {} planes, {} and {} elements apart, or a piece of them, are not "
+           "multiples of {}",
+           params.num_planes, params.codes_stride, params.x_stride, kFloat8Step);
+  if (longest == 0 || params.num_planes == 0) return;
+  const Float8Piece* pieces = context.scratch.upload(params.pieces);
+  for (size_t first = 0; first < params.pieces.size(); first += kMaxPiecesALaunch) {
+    const size_t count = std::min(kMaxPiecesALaunch, params.pieces.size() - first);
+    const dim3 grid(static_cast<unsigned>(ceil_div(longest, kPieceTile)),
+                    static_cast<unsigned>(count), static_cast<unsigned>(params.num_planes));
+    dispatch_dtype(params.dtype, [&]<typename Element>(Element) {
+      decode_pieces_kernel<<<grid, kThreads, 0, context.stream>>>(static_cast<Element*>(params.x),
+                                                                  pieces + first, params);
+    });
+    MR_CUDA_CHECK_LAUNCH();
+  }
 }
 
 }  // namespace millrace::kernels::cuda

@@ -10,6 +10,7 @@
 #include "kernels/cpu/runtime/simd_level.h"
 #include "kernels/ref/ref_device.h"
 #include "tests/unit/kernels/api/copy_pieces_case.h"
+#include "tests/unit/kernels/kv_float8_case.h"
 
 namespace millrace::kernels {
 namespace {
@@ -37,6 +38,18 @@ TEST(DeviceInfo, NarrowProductsAreBFloat16AndNeverFloat16) {
   EXPECT_EQ(info.projection_dtype(DType::kBFloat16), DType::kBFloat16);
   EXPECT_EQ(info.projection_dtype(DType::kFloat16), DType::kFloat32);
   EXPECT_EQ(info.projection_dtype(DType::kFloat32), DType::kFloat32);
+}
+
+TEST(CpuDevice, PiecesOf8BitFloatsBecomeTheNumbersTheyStandFor) {
+  const auto device = make_cpu_device({});
+  const auto codes = test::all_codes(test::kFloat8Planes * test::kPieceCodes);
+  constexpr float kScale = 0.0213F;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const auto expected = test::reference_pieces(codes, dtype, kScale);
+    std::vector<std::byte> x(expected.size());
+    device->float8_decode_pieces(test::decode_pieces_params(codes.data(), x.data(), dtype, kScale));
+    EXPECT_TRUE(x == expected) << dtype_name(dtype);
+  }
 }
 
 TEST(CpuDevice, GivesAlignedMemoryOfAnySize) {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 
 namespace millrace::worker {
 namespace {

@@ -13,7 +13,7 @@
 #include "kernels/index/tiling.h"
 #include "model/weights.h"
 #include "worker/engine/kv_sink.h"
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 
 namespace millrace::test {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 
 namespace millrace::worker {
 namespace {

@@ -11,7 +11,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 #include "worker/ranks/device_groups.h"
 
 namespace millrace::worker {

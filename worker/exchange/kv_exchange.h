@@ -5,10 +5,8 @@
 // their devices compute the next tile: layer l + 1 arrives during the MLP of layer l. The
 // projection writes a tile where it is sent from, its own place among those of all ranks.
 //
-// Pages of a cached prefix come from the ranks that hold them before the first tile of a layer, a chunk of
-// every rank's at a time, so that all links carry both ways, and go from where they arrive into the slab
-// while the next chunk travels. They arrive behind the tiles, in memory that a prompt of as many tokens
-// takes for tiles where nothing is cached.
+// Pages of a cached prefix come from the ranks that hold them (PrefixExchange), behind the tiles, in memory that a
+// prompt of as many tokens takes for tiles where nothing is cached.
 //
 // All ranks send equal tiles: what goes beyond a rank's own rows is not looked at. Tiles arrive by
 // rank and head, and are put in the order of positions by one pass of the device's: at 1M tokens of
@@ -25,8 +23,10 @@
 #include "comm/api/device_communicator.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
-#include "worker/engine/partition.h"
-#include "worker/engine/prefix.h"
+#include "worker/exchange/kv_shape.h"
+#include "worker/exchange/partition.h"
+#include "worker/exchange/prefix.h"
+#include "worker/exchange/prefix_exchange.h"
 
 namespace millrace::worker {
 
@@ -42,14 +42,6 @@ struct LocalKv {
   int64_t stride = 0;  // rows from one head to the next; 0: num_rows
 
   int64_t head_rows() const { return stride == 0 ? num_rows : stride; }
-  int64_t row_bytes() const { return head_dim * dtype_bytes(dtype); }
-};
-
-struct KvShape {
-  int32_t num_kv_heads = 0;  // of this rank
-  int32_t head_dim = 0;
-  DType dtype = DType::kFloat32;
-
   int64_t row_bytes() const { return head_dim * dtype_bytes(dtype); }
 };
 
@@ -69,9 +61,12 @@ class KvExchange {
   // nothing to project in the last one.
   int64_t num_tiles() const { return std::ssize(tiles_); }
 
-  // Collective, where there is a prefix, before a layer's first tile: its K and V become the slab's.
-  // `source`: of this rank's pages. Where it fails on a rank, the others have garbage: `loaded` says
-  // so, on that rank alone.
+  // Where there is a prefix, its K and V: PrefixExchange::prefetch() for the next layer, once the one before has
+  // attended, and bring() before a layer's first tile.
+  Result<void> prefetch_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
+                               Deadline deadline) {
+    return cached_.prefetch(source, layer, loaded, deadline);
+  }
   Result<void> bring_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
                             Deadline deadline);
   // Where the projection of the next layer writes this rank's rows of a tile.
@@ -103,9 +98,7 @@ class KvExchange {
     kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]; alone, of all tokens
     // With several ranks:
     std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
-                                                       // heads, rows, head_dim]; then places for
-                                                       // kChunksOnTheWay chunks, used in turn, each
-                                                       // [ranks, kv heads, chunk_rows_, head_dim]
+                                                       // heads, rows, head_dim]; then cached_'s
     kernels::DeviceBuffer slab;                        // [kv heads, tokens, head_dim]
     comm::CollectiveMark arrived{};                    // the last tile
   };
@@ -117,29 +110,22 @@ class KvExchange {
     kernels::CopyPiece to_own;
   };
 
-  // Pages that travel together: of each rank's, as many from the same one on.
-  struct PrefixChunk {
-    int64_t first = 0;
-    int64_t count = 0;                        // of this rank's
-    std::vector<kernels::CopyPiece> to_slab;  // of one head, from the chunk's place
-  };
-
   KvExchange(kernels::Device& device, const Partition& partition, const PromptPrefix& prefix,
              comm::DeviceCommunicator& cp, const KvShape& shape)
-      : device_(&device), partition_(&partition), prefix_(&prefix), cp_(&cp), shape_(shape) {}
+      : device_(&device),
+        partition_(&partition),
+        prefix_(&prefix),
+        cp_(&cp),
+        shape_(shape),
+        cached_(device, prefix, cp, shape) {}
 
   bool alone() const { return cp_->size() == 1; }
   int64_t own_rows() const { return partition_->num_tokens(cp_->rank()); }
   // Of a head in the memory that the projection writes to, alone: the slab's.
   int64_t own_stride() const { return alone() ? partition_->num_tokens() : own_rows(); }
   void cut_tiles(int64_t tile_rows);
-  void cut_prefix();
   int64_t heads_row_bytes() const { return shape_.num_kv_heads * shape_.row_bytes(); }
-  // All of a side's tiles, then its chunks.
-  int64_t tiles_bytes() const { return cp_->size() * max_rows_ * heads_row_bytes(); }
-  int64_t chunk_bytes() const { return cp_->size() * chunk_rows_ * heads_row_bytes(); }
-  std::byte* chunk_place(const Side& side, size_t chunk) const;
-  void copy_to_slab(size_t chunk);
+  int64_t tiles_bytes() const { return cp_->size() * max_rows_ * heads_row_bytes(); }  // of a side
   // Of all ranks' rows of a tile.
   int64_t gathered_offset(const Tile& tile) const;
   Result<void> allocate(Side& side);
@@ -154,9 +140,7 @@ class KvExchange {
   KvShape shape_;
   int64_t max_rows_ = 0;  // of any rank
   std::vector<Tile> tiles_;
-  // Of a prefix, with several ranks:
-  std::vector<PrefixChunk> chunks_;
-  int64_t chunk_rows_ = 0;  // of one rank in the largest chunk
+  PrefixExchange cached_;
   Side k_{.name = "keys"}, v_{.name = "values"};
 };
 

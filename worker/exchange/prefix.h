@@ -7,14 +7,22 @@
 #include <vector>
 
 #include "common/page_tokens.h"
+#include "common/pages/kv_scales.h"
 #include "common/result.h"
 
 namespace millrace::worker {
+
+// Pieces in which context-parallel ranks send each other a layer's pages, where these lie on the ranks in equal
+// parts. Few, since a collective among GPUs takes tens of microseconds however little it moves.
+inline constexpr int64_t kPrefixChunks = 2;
 
 struct PromptPrefix {
   // The context-parallel rank that holds each page, in the order of the prompt; with all its kv heads,
   // and so for each tensor-parallel rank. The same on all ranks.
   std::vector<int> owners;
+  // Of pages of 8-bit floats: of all layers and kv heads of the model; outlive the prompt. Others are in the compute
+  // dtype.
+  const KvScales* float8 = nullptr;
 
   int64_t num_pages() const { return std::ssize(owners); }
   int64_t num_tokens() const { return num_pages() * kPageTokens; }
@@ -43,6 +51,10 @@ class PrefixSource {
   // the first rows of `to`, in the order of its operations. Called for the layers in order. An error
   // (kCorrupt, kIo) leaves anything there.
   virtual Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) = 0;
+  // The same, but as the pages have them: 8-bit floats, where the prefix is of such.
+  virtual Result<void> load_stored(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
+    return load(layer, first, count, to);
+  }
 };
 
 }  // namespace millrace::worker

@@ -1,4 +1,4 @@
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 
 #include <gtest/gtest.h>
 

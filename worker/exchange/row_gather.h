@@ -8,7 +8,7 @@
 #include "comm/api/communicator.h"
 #include "common/result.h"
 #include "kernels/api/device.h"
-#include "worker/engine/partition.h"
+#include "worker/exchange/partition.h"
 
 namespace millrace::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/engine/kv_exchange.h"
+#include "worker/exchange/kv_exchange.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,15 +6,6 @@
 #include "common/units.h"
 
 namespace millrace::worker {
-
-namespace {
-
-// Few, since a collective among GPUs takes tens of microseconds however little it moves; and two chunks take no more
-// than half of what the prefix's rows would as tiles (worker/engine/capacity.h).
-constexpr int64_t kPrefixChunks = 4;
-constexpr size_t kChunksOnTheWay = 2;
-
-}  // namespace
 
 Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& partition,
                                       const PromptPrefix& prefix, comm::DeviceCommunicator& cp,
@@ -26,7 +17,6 @@ Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& 
     exchange.max_rows_ = std::max(exchange.max_rows_, partition.num_tokens(r));
   }
   exchange.cut_tiles(tile_rows);
-  exchange.cut_prefix();
   MR_RETURN_IF_ERROR(exchange.allocate(exchange.k_));
   MR_RETURN_IF_ERROR(exchange.allocate(exchange.v_));
   return exchange;
@@ -59,91 +49,19 @@ void KvExchange::cut_tiles(int64_t tile_rows) {
   }
 }
 
-void KvExchange::cut_prefix() {
-  if (alone() || prefix_->num_pages() == 0) return;
-  std::vector<std::vector<int64_t>> pages;
-  size_t most = 0;
-  for (int rank = 0; rank < cp_->size(); ++rank) {
-    most = std::max(most, pages.emplace_back(prefix_->pages(rank)).size());
-  }
-  // Of the mean over ranks, not of the rank with most: a prefix may lie on one of them alone.
-  const auto pages_together =
-      static_cast<size_t>(ceil_div(prefix_->num_pages(), kPrefixChunks * cp_->size()));
-  chunk_rows_ = static_cast<int64_t>(pages_together) * kPageTokens;
-  const int64_t page_bytes = kPageTokens * shape_.row_bytes();
-  for (size_t first = 0; first < most; first += pages_together) {
-    PrefixChunk chunk{.first = static_cast<int64_t>(first)};
-    for (int rank = 0; rank < cp_->size(); ++rank) {
-      const auto& held = pages[static_cast<size_t>(rank)];
-      const size_t end = std::min(held.size(), first + pages_together);
-      for (size_t i = first; i < end; ++i) {
-        if (i > first && held[i] == held[i - 1] + 1) {
-          chunk.to_slab.back().bytes += page_bytes;
-          continue;
-        }
-        chunk.to_slab.push_back({.destination = held[i] * page_bytes,
-                                 .source = rank * chunk_rows_ * heads_row_bytes() +
-                                           static_cast<int64_t>(i - first) * page_bytes,
-                                 .bytes = page_bytes});
-      }
-      if (rank == cp_->rank()) chunk.count = static_cast<int64_t>(std::max(end, first) - first);
-    }
-    chunks_.push_back(std::move(chunk));
-  }
-}
-
-std::byte* KvExchange::chunk_place(const Side& side, size_t chunk) const {
-  const auto turn = static_cast<int64_t>(chunk % kChunksOnTheWay);
-  return static_cast<std::byte*>(side.gathered->data()) + tiles_bytes() + turn * chunk_bytes();
-}
-
-// A chunk is gathered while the one before it goes into the slab. It is loaded into its place behind the
-// copies that read that place last, and gathered behind both.
 Result<void> KvExchange::bring_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
                                       Deadline deadline) {
-  if (alone()) {
-    const KvPlace slab{.k = k_.own.data(), .v = v_.own.data(), .stride = own_stride()};
-    if (prefix_->num_pages() > 0 && loaded.ok()) {
-      loaded = source.load(layer, 0, prefix_->num_pages(), slab);
-    }
-    return {};
+  if (!alone()) {
+    return cached_.bring(
+        source, layer,
+        {.k = k_.slab.data(), .v = v_.slab.data(), .stride = partition_->num_tokens()}, loaded,
+        deadline);
   }
-  const int64_t rank_bytes = chunk_rows_ * heads_row_bytes();
-  comm::CollectiveMark before{};
-  for (size_t i = 0; i <= chunks_.size(); ++i) {
-    comm::CollectiveMark arrived{};
-    if (i < chunks_.size()) {
-      const PrefixChunk& chunk = chunks_[i];
-      std::byte* const k = chunk_place(k_, i);
-      std::byte* const v = chunk_place(v_, i);
-      if (chunk.count > 0 && loaded.ok()) {
-        const int64_t own = cp_->rank() * rank_bytes;
-        loaded = source.load(layer, chunk.first, chunk.count,
-                             {.k = k + own, .v = v + own, .stride = chunk_rows_});
-      }
-      cp_->follow();
-      MR_RETURN_IF_ERROR(cp_->all_gather("prefix", k, rank_bytes, deadline));
-      MR_RETURN_IF_ERROR(cp_->all_gather("prefix", v, rank_bytes, deadline));
-      arrived = cp_->mark();
-    }
-    if (i > 0) {
-      cp_->join(before);
-      copy_to_slab(i - 1);
-    }
-    before = arrived;
+  if (prefix_->num_pages() > 0 && loaded.ok()) {
+    loaded = source.load(layer, 0, prefix_->num_pages(),
+                         {.k = k_.own.data(), .v = v_.own.data(), .stride = own_stride()});
   }
   return {};
-}
-
-void KvExchange::copy_to_slab(size_t chunk) {
-  for (const Side* side : {&k_, &v_}) {
-    device_->copy_pieces({.destination = side->slab.data(),
-                          .destination_plane_bytes = partition_->num_tokens() * shape_.row_bytes(),
-                          .source = chunk_place(*side, chunk),
-                          .source_plane_bytes = chunk_rows_ * shape_.row_bytes(),
-                          .num_planes = shape_.num_kv_heads,
-                          .pieces = chunks_[chunk].to_slab});
-  }
 }
 
 Result<void> KvExchange::allocate(Side& side) {
@@ -155,11 +73,15 @@ Result<void> KvExchange::allocate(Side& side) {
 
 Result<void> KvExchange::take_buffers() {
   if (alone()) return {};
-  const int64_t bytes = tiles_bytes() + static_cast<int64_t>(kChunksOnTheWay) * chunk_bytes();
+  const int64_t bytes = tiles_bytes() + cached_.bytes();
   auto k = cp_->allocate(bytes);
   auto v = cp_->allocate(bytes);  // also without K's, as the other ranks
   MR_ASSIGN_OR_RETURN(k_.gathered, std::move(k));
   MR_ASSIGN_OR_RETURN(v_.gathered, std::move(v));
+  const auto behind_tiles = [&](const Side& side) {
+    return static_cast<std::byte*>(side.gathered->data()) + tiles_bytes();
+  };
+  cached_.use(behind_tiles(k_), behind_tiles(v_));
   return {};
 }
 

@@ -1,4 +1,4 @@
-#include "worker/engine/row_gather.h"
+#include "worker/exchange/row_gather.h"
 
 #include <cstddef>
 #include <cstring>
