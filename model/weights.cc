@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/units.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/element_conversion.h"
 #include "model/checkpoint/weight_uploader.h"
@@ -71,6 +72,7 @@ class WeightLoader {
     for (int32_t i = 0; i < config_->num_layers; ++i) {
       const auto prefix = fmt::format("model.layers.{}.", i);
       is_float8_ = weights_->quantization != Quantization::kNone && i + 1 < config_->num_layers;
+      qkv_is_float8_ = quantizes_qkv(weights_->quantization, i, config_->num_layers);
       LayerWeights layer;
       MR_RETURN_IF_ERROR(load_attention(prefix, layer));
       MR_RETURN_IF_ERROR(load_norms(prefix, layer));
@@ -242,10 +244,10 @@ class WeightLoader {
       MR_ASSIGN_OR_RETURN(const auto bias, vector(tensor + "bias", all_rows));
       biases.push_back(bias.rows(first, count));
     }
-    if (weights_->quantization == Quantization::kFloat8ExceptQkv) {
+    if (!qkv_is_float8_) {
       MR_ASSIGN_OR_RETURN(layer.qkv, uploader_.stack(weights, weights_->compute_dtype));
     } else {
-      MR_RETURN_IF_ERROR(stack_linear(weights, layer.qkv, layer.float8.qkv));
+      MR_ASSIGN_OR_RETURN(layer.float8.qkv, uploader_.stack_float8(weights));
     }
     if (config_->qkv_bias) {
       MR_ASSIGN_OR_RETURN(layer.qkv_bias, uploader_.stacked_vector(biases));
@@ -308,7 +310,8 @@ class WeightLoader {
   kernels::DeviceInfo device_;
   WeightUploader uploader_;
   ExpertLoader experts_;
-  bool is_float8_ = false;  // the layer at hand, but for its experts
+  bool is_float8_ = false;      // the layer at hand, but for its experts and the next
+  bool qkv_is_float8_ = false;  // its Q, K and V
 };
 
 Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
@@ -332,6 +335,11 @@ Rotation ModelWeights::rotation(int32_t layer, int64_t prompt_tokens) const {
     rotation.turn_scale = rope_turn_scale(config);
   }
   return rotation;
+}
+
+bool quantizes_qkv(Quantization quantization, int32_t layer, int32_t num_layers) {
+  if (quantization != Quantization::kFloat8 || layer + 1 == num_layers) return false;
+  return layer < num_layers / 2 || layer >= ceil_div(3 * num_layers, 4);
 }
 
 std::string arithmetic_name(const Arithmetic& arithmetic) {

@@ -74,12 +74,16 @@ enum class Quantization {
   kNone,  // the compute dtype
   // 8-bit floats, weights scaled by output channel and activations by token. Not in the last layer, experts
   // apart: nothing comes after it that would correct it, so it alone makes a quarter of the logits' divergence, and its
-  // products are of rows with logits, but for K and V (docs/notebook/float8.md).
+  // products are of rows with logits, but for K and V. And not Q, K and V of the third quarter of the layers: heads
+  // that look up what they copy compare them, and rounding these costs a small model 2 points of copies; elsewhere it
+  // costs it none (docs/notebook/float8.md).
   kFloat8,
-  // The same, but Q, K and V are the compute dtype's: a head that looks up what it copies compares them, and
-  // rounding all of them costs a small model 2 points of copies (docs/notebook/float8.md).
+  // The same, but Q, K and V of all layers are the compute dtype's.
   kFloat8ExceptQkv,
 };
+
+// Whether Q, K and V of a layer are computed in 8-bit floats.
+bool quantizes_qkv(Quantization quantization, int32_t layer, int32_t num_layers);
 
 // As in vLLM, "none" or "fp8"; or "fp8-except-qkv".
 std::string_view quantization_name(Quantization quantization);

@@ -26,6 +26,7 @@ using test::Layout;
 using test::MemoryDevice;
 using test::relative_error;
 using test::TempDirectory;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr const char* kLlama = "LlamaForCausalLM";
@@ -213,6 +214,21 @@ TEST(Arithmetic, NamesTellOneFromAnother) {
             "bfloat16 fp8-except-qkv");
 }
 
+TEST(Quantization, LeavesQkvOfTheThirdQuarterOfLayersAndTheLast) {
+  const auto wide = [](Quantization quantization, int32_t num_layers) {
+    std::vector<int32_t> layers;
+    for (int32_t i = 0; i < num_layers; ++i) {
+      if (!quantizes_qkv(quantization, i, num_layers)) layers.push_back(i);
+    }
+    return layers;
+  };
+  EXPECT_THAT(wide(Quantization::kFloat8, 32), ElementsAre(16, 17, 18, 19, 20, 21, 22, 23, 31));
+  EXPECT_THAT(wide(Quantization::kFloat8, 30), ElementsAre(15, 16, 17, 18, 19, 20, 21, 22, 29));
+  EXPECT_THAT(wide(Quantization::kFloat8, 3), ElementsAre(1, 2));
+  EXPECT_THAT(wide(Quantization::kFloat8ExceptQkv, 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(wide(Quantization::kNone, 3), ElementsAre(0, 1, 2));
+}
+
 // Both halves of a layer on a device, from the same hidden states.
 class Layer {
  public:
@@ -270,6 +286,7 @@ class QuantizedLayer : public testing::TestWithParam<const char*> {
   static ModelConfig config_of(const char* architecture) {
     auto config = test::float8_mixture_config(architecture);
     config.head_dim = 48;
+    config.num_layers = 4;
     return config;
   }
 
@@ -307,6 +324,24 @@ TEST_P(QuantizedLayer, MayLeaveQkvAsItIs) {
   EXPECT_EQ(k, wide_k);
   EXPECT_GT(relative_error(sum, wide_sum), 0.005);
   EXPECT_GT(relative_error(of_layer(Quantization::kFloat8).first, wide_k), 0.005);
+}
+
+TEST_P(QuantizedLayer, HasQkvAsTheLayerSays) {
+  Layer wide(directory_.path(), *cpu_, DType::kFloat32);
+  Layer quantized(directory_.path(), *cpu_, {DType::kFloat32, Quantization::kFloat8});
+  int num_quantized = 0;
+  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+    const auto num_keys = config_.num_kv_heads * kRows * config_.head_dim;
+    auto expected = wide.run(kRows, layer);
+    auto keys = quantized.run(kRows, layer);
+    expected.resize(static_cast<size_t>(num_keys));
+    keys.resize(static_cast<size_t>(num_keys));
+    const bool is_quantized = quantizes_qkv(Quantization::kFloat8, layer, config_.num_layers);
+    EXPECT_EQ(keys != expected, is_quantized) << layer;
+    num_quantized += is_quantized ? 1 : 0;
+  }
+  EXPECT_GT(num_quantized, 0);
+  EXPECT_LT(num_quantized, config_.num_layers - 1);
 }
 
 TEST_P(QuantizedLayer, LeavesTheLastLayerAsItIsButForItsExperts) {
