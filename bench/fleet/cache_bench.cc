@@ -17,6 +17,7 @@
 #include "bench/fleet/trace.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
+#include "common/cli/parse.h"
 #include "common/content/prefix_keys.h"
 
 namespace {
@@ -34,7 +35,7 @@ struct Arguments {
   std::vector<double> shares = {0.03, 0.1, 0.3};
 };
 
-CLI::App& describe(CLI::App& app, Arguments& arguments) {
+void describe(CLI::App& app, Arguments& arguments) {
   app.formatter(std::make_shared<cli::HelpFormatter>());
   app.add_option("--trace", arguments.trace,
                  "prompts to play, with hash_ids; default: drawn, long documents and short chats")
@@ -69,7 +70,6 @@ CLI::App& describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--sizes", arguments.shares, "of the cache, as shares of all that prompts leave")
       ->check(cli::number_range(0.0, 1.0))
       ->capture_default_str();
-  return app;
 }
 
 // Of the first `num_tokens` rows of a prompt.
@@ -145,7 +145,8 @@ Result<void> run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Plays a trace of prompts on the prefix cache of one group");
-  CLI11_PARSE(describe(app, arguments), argc, argv);
+  describe(app, arguments);
+  if (const auto status = cli::parse(app, argc, argv)) return *status;
   const auto done = run(arguments);
   if (done.ok()) return 0;
   fmt::print(stderr, "cache_bench: {}\n", done.error().message);

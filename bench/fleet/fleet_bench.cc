@@ -19,6 +19,7 @@
 #include "bench/fleet/fleet_report.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
+#include "common/cli/parse.h"
 #include "common/log.h"
 
 namespace {
@@ -61,7 +62,7 @@ struct Setup {
   GroupOrder group_order = GroupOrder::kSoonestEnd;
 };
 
-CLI::App& describe(CLI::App& app, Arguments& arguments) {
+void describe(CLI::App& app, Arguments& arguments) {
   app.formatter(std::make_shared<cli::HelpFormatter>());
   app.add_option("--groups", arguments.groups, "groups of a kind, for example h200-cp4:8")
       ->type_name("KIND:NUMBER")
@@ -121,7 +122,6 @@ CLI::App& describe(CLI::App& app, Arguments& arguments) {
                  "mean time to the answer that prompts of 16K to 256K tokens should have")
       ->check(cli::positive_seconds())
       ->capture_default_str();
-  return app;
 }
 
 Result<void> add_groups(const std::string& text, const std::map<std::string, GroupTimes>& times,
@@ -303,7 +303,8 @@ Result<void> run(Arguments& arguments) {
 int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Plays a trace of prompts on simulated groups");
-  CLI11_PARSE(describe(app, arguments), argc, argv);
+  describe(app, arguments);
+  if (const auto status = cli::parse(app, argc, argv)) return *status;
   spdlog::set_level(spdlog::level::warn);
   const auto done = run(arguments);
   if (done.ok()) return 0;

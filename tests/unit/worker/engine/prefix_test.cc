@@ -225,6 +225,29 @@ TEST_P(PrefixTest, KvIsTheSameWhateverFollows) {
   }
 }
 
+// More chunks than travel at once: the second half follows once the first is in the slab.
+TEST_P(PrefixTest, AllPagesMayLieOnOneRank) {
+  for (const GridShape grid : {GridShape{1, 2}, {2, 2}, {1, 3}}) {
+    SCOPED_TRACE(name_of(grid));
+    const auto earlier = prefill(grid, GetParam(), prompt(1311));
+    const auto tokens = prompt(1200);
+    const auto behind = [&](PromptPrefix prefix) {
+      return prefill(grid, GetParam(), tokens,
+                     {.cache = &earlier->cache, .prefix = std::move(prefix)});
+    };
+    const auto on_all = behind(turned_prefix(16, grid));
+    ASSERT_TRUE(on_all->result.has_value());
+    for (const int owner : {0, grid.cp - 1}) {
+      SCOPED_TRACE(owner);
+      const auto on_one = behind({.owners = std::vector<int>(16, owner)});
+      ASSERT_TRUE(on_one->result.has_value());
+      EXPECT_EQ(num_different(on_one->cache, on_all->cache, kShared, 1200), 0);
+      EXPECT_EQ(on_one->cache.page_scores(), on_all->cache.page_scores());
+      expect_same_answer(*on_one->result, *on_all->result, 0);
+    }
+  }
+}
+
 // Where the rows of the rest fall into the same tiles of products as in the whole prompt, bit for bit:
 // everything else is computed row tile by row tile of 64. Products of other heights round differently
 // in float32 (oneDNN); 1e-3 on values around 1 is a thousand times that and far below what a wrong key
