@@ -156,10 +156,10 @@ double capacity(const FleetOptions& fleet, const std::map<std::string, GroupTime
   for (const auto& [kind, of_kind] : times) {
     double sum_s = 0;
     for (const Arrival& arrival : sample) sum_s += of_kind.seconds_of(arrival.num_tokens);
-    mean_s[kind] = sum_s / static_cast<double>(sample.size());
+    mean_s[kind] = of_kind.overhead_s + sum_s / static_cast<double>(sample.size());
   }
   double per_s = 0;
-  for (const auto& group : fleet.groups) per_s += 1 / (mean_s[group.kind] + group.overhead_s);
+  for (const auto& group : fleet.groups) per_s += 1 / mean_s[group.kind];
   return per_s;
 }
 

@@ -22,6 +22,19 @@ std::vector<double> numbers_of(const json::object& object, std::string_view name
   return out;
 }
 
+// -1 where it is something else.
+int64_t integer_of(const json::object& object, std::string_view name, int64_t if_missing) {
+  const json::value* value = object.if_contains(name);
+  if (value == nullptr) return if_missing;
+  return value->is_int64() && value->as_int64() <= 1'000'000 ? value->as_int64() : -1;
+}
+
+double number_of(const json::object& object, std::string_view name, double if_missing) {
+  const json::value* value = object.if_contains(name);
+  if (value == nullptr) return if_missing;
+  return value->is_number() ? value->to_number<double>() : -1;
+}
+
 bool ascending(const std::vector<double>& values) {
   return std::is_sorted(values.begin(), values.end(), std::less_equal<>()) && values.front() > 0;
 }
@@ -56,17 +69,21 @@ Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& pa
     GroupTimes times;
     times.tokens = numbers_of(object, "tokens");
     times.seconds = numbers_of(object, "seconds");
-    const json::value* gpus = object.if_contains("gpus");
-    const bool well = gpus != nullptr && gpus->is_int64() && gpus->as_int64() > 0 &&
+    const auto num_gpus = integer_of(object, "gpus", 0);
+    const auto num_layers = integer_of(object, "layers", times.num_layers);
+    const auto overhead_s = number_of(object, "overhead_s", times.overhead_s);
+    const bool well = num_gpus > 0 && num_layers > 0 && overhead_s >= 0 &&
                       times.tokens.size() >= 2 && times.tokens.size() == times.seconds.size() &&
                       ascending(times.tokens) && ascending(times.seconds);
     if (!well) {
       return error(Errc::kInvalidArgument,
                    "{}: '{}' must have gpus, and tokens and seconds of the same number, at least "
-                   "two, ascending",
+                   "two, ascending; layers, if any, from 1, and overhead_s from 0",
                    path, std::string_view(name));
     }
-    times.num_gpus = static_cast<int>(gpus->as_int64());
+    times.num_gpus = static_cast<int>(num_gpus);
+    times.num_layers = static_cast<int>(num_layers);
+    times.overhead_s = overhead_s;
     kinds[std::string(name)] = std::move(times);
     const json::value* lane = object.if_contains("lane");
     if (lane != nullptr) lanes[std::string(name)] = lane->is_string() ? lane->get_string() : "";

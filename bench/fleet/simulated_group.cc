@@ -14,8 +14,6 @@ namespace millrace::bench {
 
 namespace {
 
-constexpr int kNumLayers = 32;
-
 protocol::Envelope started(const std::string& request_id) {
   protocol::Envelope envelope;
   envelope.mutable_prefill_started()->set_request_id(request_id);
@@ -44,7 +42,7 @@ protocol::Register SimulatedGroup::description() const {
   out.set_max_prompt_tokens(static_cast<uint64_t>(options_.pool_tokens));
   out.mutable_model()->set_name("simulated");
   out.mutable_model()->set_vocab_size(1);
-  out.mutable_model()->set_num_layers(kNumLayers);
+  out.mutable_model()->set_num_layers(static_cast<uint32_t>(times_.num_layers));
   out.set_max_preempting_tokens(static_cast<uint64_t>(options_.max_preempting_tokens));
   if (times_.lane != nullptr) {
     out.set_max_side_by_side_tokens(static_cast<uint64_t>(options_.side_by_side_tokens));
@@ -102,7 +100,7 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
     failed.set_request_id(request.request_id());
     failed.mutable_error()->set_code(errc_to_wire(Errc::kExhausted));
     failed.mutable_error()->set_message("the pools are full");
-    answer_after(options_.overhead_s, std::move(envelope));
+    answer_after(times_.overhead_s, std::move(envelope));
     return std::nullopt;
   }
   free_tokens_ -= num_tokens;
@@ -113,8 +111,8 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
   const int64_t cached = in_lane ? 0
                                  : std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0,
                                                        num_tokens - kPageTokens);
-  const double took_s = options_.overhead_s + (in_lane ? times_.lane->seconds_of(num_tokens)
-                                                       : seconds_of(num_tokens, cached));
+  const double took_s = times_.overhead_s + (in_lane ? times_.lane->seconds_of(num_tokens)
+                                                     : seconds_of(num_tokens, cached));
   auto& done = *envelope.mutable_prefill_done();
   done.set_request_id(request.request_id());
   done.set_cached_tokens(static_cast<uint64_t>(cached));
@@ -186,7 +184,7 @@ void SimulatedGroup::preempt(Run run) {
 double SimulatedGroup::set_aside(double for_s) {
   MR_CHECK(options_.max_preempting_tokens > 0, "{} got a second prompt", options_.name);
   const double own_s = running_->ends_s - running_->began_s - running_->set_aside_s;
-  const double layer_s = own_s / kNumLayers;
+  const double layer_s = own_s / times_.num_layers;
   const double done_s = std::max(0.0, events_.now_s() - running_->began_s - running_->set_aside_s);
   running_->ends_s += for_s;
   running_->set_aside_s += for_s;

@@ -25,7 +25,6 @@ struct SimulatedGroupOptions {
   // At which cached pages come to where they are used. From the host's memory over PCIe 5.0, 50 GB/s,
   // for an 8B model's 131 KB a token: assumed, not measured.
   double load_tokens_per_s = 380'000;
-  double overhead_s = 0.02;  // from the request to the first layer, and from the last to the answer
 };
 
 class SimulatedGroup final : public coordinator::GroupLink {

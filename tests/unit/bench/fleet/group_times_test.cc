@@ -47,12 +47,26 @@ TEST_F(GroupTimesFile, ALaneIsAsFastAsTheKindThatItNames) {
   EXPECT_NEAR(kinds->at("two").lane->seconds_of(1), 3, 1e-9);
 }
 
+TEST_F(GroupTimesFile, LayersAndOverheadAreThoseOfAnEightBillionModelUnlessSaid) {
+  const auto kinds = read(R"({"one": {"gpus": 1, "tokens": [1, 2], "seconds": [3, 4]},
+                              "two": {"gpus": 1, "layers": 5, "overhead_s": 0, "tokens": [1, 2], "seconds": [1, 2]}})");
+  ASSERT_TRUE(kinds.ok()) << kinds.error().message;
+  EXPECT_EQ(kinds->at("one").num_layers, 32);
+  EXPECT_EQ(kinds->at("one").overhead_s, 0.02);
+  EXPECT_EQ(kinds->at("two").num_layers, 5);
+  EXPECT_EQ(kinds->at("two").overhead_s, 0);
+}
+
 TEST_F(GroupTimesFile, NonsenseIsRefusedByName) {
   for (const char* kind : {"{}", R"({"gpus": 0, "tokens": [1, 2], "seconds": [1, 2]})",
                            R"({"gpus": 1, "tokens": [1], "seconds": [1]})",
                            R"({"gpus": 1, "tokens": [2, 1], "seconds": [1, 2]})",
                            R"({"gpus": 1, "tokens": [1, 2], "seconds": [1, 1]})",
                            R"({"gpus": 1, "tokens": [0, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "layers": 0, "tokens": [1, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "layers": 5.5, "tokens": [1, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "overhead_s": -1, "tokens": [1, 2], "seconds": [1, 2]})",
+                           R"({"gpus": 1, "overhead_s": "0", "tokens": [1, 2], "seconds": [1, 2]})",
                            R"({"gpus": 1, "lane": "?", "tokens": [1, 2], "seconds": [1, 2]})",
                            R"({"gpus": 1, "lane": 7, "tokens": [1, 2], "seconds": [1, 2]})",
                            R"({"gpus": 1, "tokens": [1, "2"], "seconds": [1, 2]})"}) {

@@ -15,10 +15,11 @@ using coordinator::QueueOrder;
 
 // A second for a thousand tokens, in proportion.
 const std::map<std::string, GroupTimes> kTimes = {
-    {"plain", {.num_gpus = 1, .tokens = {1000, 2000}, .seconds = {1, 2}}},
+    {"plain", {.num_gpus = 1, .overhead_s = 0, .tokens = {1000, 2000}, .seconds = {1, 2}}},
     // Of which each rank alone takes a tenth longer than both together: they are hardly of use to each other.
     {"pair",
      {.num_gpus = 2,
+      .overhead_s = 0,
       .tokens = {1000, 2000},
       .seconds = {1, 2},
       .lane = std::make_shared<const GroupTimes>(
@@ -27,8 +28,7 @@ const std::map<std::string, GroupTimes> kTimes = {
 FleetOptions fleet(int num_groups, QueueOrder order) {
   FleetOptions options;
   for (int i = 0; i < num_groups; ++i) {
-    options.groups.push_back(
-        {.name = fmt::format("group-{}", i), .kind = "plain", .overhead_s = 0});
+    options.groups.push_back({.name = fmt::format("group-{}", i), .kind = "plain"});
   }
   options.scheduler.queue_order = order;
   options.scheduler.max_queued_requests = 1'000'000;
