@@ -13,7 +13,8 @@
 namespace millrace::worker {
 
 // Pieces in which context-parallel ranks send each other a layer's pages, where these lie on the ranks in equal
-// parts. Few, since a collective among GPUs takes tens of microseconds however little it moves.
+// parts. Few, since a collective among GPUs takes tens of microseconds however little it moves: four are slower than
+// two on four GPUs, and one on two (docs/notebook/prefix-on-gpus.md).
 inline constexpr int64_t kPrefixChunks = 2;
 
 struct PromptPrefix {
