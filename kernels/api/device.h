@@ -238,7 +238,7 @@ class Device {
   virtual void float8_experts(const Float8ExpertsParams& params);
   virtual void float8_encode(const Float8EncodeParams& params);
   virtual void float8_decode(const Float8DecodeParams& params);
-  // As float8_decode() of each piece, which it is unless a device has better.
+  // A float8_decode() for each piece, unless a device overrides it.
   virtual void float8_decode_pieces(const Float8DecodePiecesParams& params);
 
   virtual void attention(const AttentionParams& params) = 0;

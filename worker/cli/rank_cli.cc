@@ -41,9 +41,8 @@ void add_model_options(CLI::App& app, RankOptions& options) {
        {"fp8", model::Quantization::kFloat8},
        {"fp8-except-qkv", model::Quantization::kFloat8ExceptQkv}},
       "fp8: linear layers multiply 8-bit floats (e4m3), weights scaled by output channel, "
-      "activations by token, but for Q, K and V of the third quarter of the layers; "
-      "fp8-except-qkv: "
-      "all but Q, K and V");
+      "activations by token, but for the last layer and Q, K and V of the third quarter of the "
+      "layers; fp8-except-qkv: all but the last layer and Q, K and V");
   app.add_option("--threads", options.num_threads,
                  "threads of this rank; 0: its share of the machine's cores")
       ->check(cli::number_range(0, kMaxThreads))

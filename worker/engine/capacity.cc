@@ -61,7 +61,7 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
     const int64_t heads_per_kv_head = shard.num_query_heads / shard.num_kv_heads;
     dense_heads += (1 + grid.cp) * ceil_div(shard.num_kv_heads, grid.cp) * heads_per_kv_head;
   }
-  // A prefix arrives where so many tokens would as rows, each rank's part of a chunk rounded up to a page.
+  // Of a cached prefix, what rounding each rank's part of a chunk up to a page adds to the gathered rows.
   const int64_t prefix_bytes =
       grid.cp > 1 ? kPrefixChunks * grid.cp * kernels::kPageTokens * kv_row_bytes : 0;
   return rows * per_row + num_tokens * per_token + shard.num_query_heads * blocks * 4 +
