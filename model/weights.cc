@@ -343,9 +343,12 @@ bool quantizes_qkv(Quantization quantization, int32_t layer, int32_t num_layers)
 }
 
 std::string arithmetic_name(const Arithmetic& arithmetic) {
+  // One more whenever other products are quantised, or otherwise: K and V that were kept before are not found then.
+  constexpr int kQuantizationVersion = 2;
   std::string name(dtype_name(arithmetic.dtype));
   if (arithmetic.quantization == Quantization::kNone) return name;
-  return fmt::format("{} {}", name, quantization_name(arithmetic.quantization));
+  return fmt::format("{} {} {}", name, quantization_name(arithmetic.quantization),
+                     kQuantizationVersion);
 }
 
 std::string_view quantization_name(Quantization quantization) {

@@ -98,7 +98,7 @@ struct Arithmetic {
       : dtype(dtype_in), quantization(quantization_in) {}
 };
 
-// "bfloat16", "bfloat16 fp8" and so on: two caches are equal only if it is.
+// "bfloat16", "bfloat16 fp8 2" and so on: two caches are equal only if it is.
 std::string arithmetic_name(const Arithmetic& arithmetic);
 
 // The linear layers of a quantised layer, of the shapes that LayerWeights says.

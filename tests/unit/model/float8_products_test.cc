@@ -209,9 +209,9 @@ TEST(QuantizedWeights, AreRefusedByName) {
 
 TEST(Arithmetic, NamesTellOneFromAnother) {
   EXPECT_EQ(arithmetic_name(DType::kBFloat16), "bfloat16");
-  EXPECT_EQ(arithmetic_name({DType::kBFloat16, Quantization::kFloat8}), "bfloat16 fp8");
+  EXPECT_EQ(arithmetic_name({DType::kBFloat16, Quantization::kFloat8}), "bfloat16 fp8 2");
   EXPECT_EQ(arithmetic_name({DType::kBFloat16, Quantization::kFloat8ExceptQkv}),
-            "bfloat16 fp8-except-qkv");
+            "bfloat16 fp8-except-qkv 2");
 }
 
 TEST(Quantization, LeavesQkvOfTheThirdQuarterOfLayersAndTheLast) {
