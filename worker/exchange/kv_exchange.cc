@@ -1,6 +1,7 @@
 #include "worker/exchange/kv_exchange.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "common/units.h"
@@ -25,23 +26,27 @@ Result<KvExchange> KvExchange::create(kernels::Device& device, const Partition& 
 void KvExchange::cut_tiles(int64_t tile_rows) {
   const int64_t row_bytes = shape_.row_bytes();
   for (int64_t first = 0; first < max_rows_; first += tile_rows) {
-    const int64_t num_rows = std::min(tile_rows, max_rows_ - first);
-    const int64_t own = std::clamp(own_rows() - first, int64_t{0}, num_rows);
-    tiles_.push_back({.first_row = first,
-                      .num_rows = num_rows,
-                      .to_own = {.destination = first * row_bytes, .bytes = own * row_bytes}});
+    tiles_.push_back({.first_row = first, .num_rows = std::min(tile_rows, max_rows_ - first)});
   }
+  other_tiles_.tile_rows = tile_rows;
+  last_tile_.tile_rows = tiles_.back().num_rows;
   for (int r = 0; r < cp_->size(); ++r) {
     int64_t row = 0;  // of the rank
     for (const auto& range : partition_->ranges(r)) {
       for (int64_t position = range.begin; position < range.end;) {
-        auto& tile = tiles_[static_cast<size_t>(row / tile_rows)];
+        const auto& tile = tiles_[static_cast<size_t>(row / tile_rows)];
         const int64_t row_in_tile = row - tile.first_row;
         const int64_t count = std::min(range.end - position, tile.num_rows - row_in_tile);
-        tile.to_slab.push_back(
-            {.destination = position * row_bytes,
-             .source = (r * shape_.num_kv_heads * tile.num_rows + row_in_tile) * row_bytes,
-             .bytes = count * row_bytes});
+        const kernels::CopyPiece to_slab{
+            .destination = position * row_bytes,
+            .source = gathered_offset(tile, r) + row_in_tile * row_bytes,
+            .bytes = count * row_bytes};
+        auto& copies = &tile == &tiles_.back() ? last_tile_ : other_tiles_;
+        copies.to_slab.push_back(to_slab);
+        if (r == cp_->rank()) {
+          copies.to_own.push_back(
+              {.destination = row * row_bytes, .source = to_slab.source, .bytes = to_slab.bytes});
+        }
         position += count;
         row += count;
       }
@@ -91,8 +96,8 @@ Result<void> KvExchange::connect(Deadline deadline) {
   return cp_->connect(*v_.gathered, deadline);
 }
 
-int64_t KvExchange::gathered_offset(const Tile& tile) const {
-  return cp_->size() * tile.first_row * heads_row_bytes();
+int64_t KvExchange::gathered_offset(const Tile& tile, int rank) const {
+  return (cp_->size() * tile.first_row + rank * tile.num_rows) * heads_row_bytes();
 }
 
 std::byte* KvExchange::own_place(const Side& side, const Tile& tile) const {
@@ -100,8 +105,7 @@ std::byte* KvExchange::own_place(const Side& side, const Tile& tile) const {
     return side.own.as<std::byte>() +
            (partition_->first_position() + tile.first_row) * shape_.row_bytes();
   }
-  return static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile) +
-         cp_->rank() * tile.num_rows * heads_row_bytes();
+  return static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile, cp_->rank());
 }
 
 KvPlace KvExchange::destination(int64_t number) const {
@@ -137,31 +141,35 @@ Result<void> KvExchange::send(Side& side, int64_t number, Deadline deadline) {
   const auto& tile = tiles_[static_cast<size_t>(number)];
   cp_->follow();
   MR_RETURN_IF_ERROR(cp_->all_gather(
-      side.name, static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile),
+      side.name, static_cast<std::byte*>(side.gathered->data()) + gathered_offset(tile, 0),
       tile.num_rows * heads_row_bytes(), deadline));
-  if (number + 1 == num_tiles()) side.arrived = cp_->mark();
+  if (number + 2 == num_tiles()) side.all_but_last_arrived = cp_->mark();
+  if (number + 1 == num_tiles()) side.all_arrived = cp_->mark();
   return {};
 }
 
+// While the last tile is on its way the own rows and the other tiles are put in their places.
 void KvExchange::finish(const Side& side) {
   if (alone()) return;
-  cp_->join(side.arrived);
-  const int64_t row_bytes = shape_.row_bytes();
-  for (const auto& tile : tiles_) {
-    device_->copy_pieces(
-        {.destination = side.slab.data(),
-         .destination_plane_bytes = partition_->num_tokens() * row_bytes,
-         .source = static_cast<const std::byte*>(side.gathered->data()) + gathered_offset(tile),
-         .source_plane_bytes = tile.num_rows * row_bytes,
-         .num_planes = shape_.num_kv_heads,
-         .pieces = tile.to_slab});
-    device_->copy_pieces({.destination = side.own.data(),
-                          .destination_plane_bytes = own_rows() * row_bytes,
-                          .source = own_place(side, tile),
-                          .source_plane_bytes = tile.num_rows * row_bytes,
+  const auto copy = [&](int64_t tile_rows, std::span<const kernels::CopyPiece> pieces,
+                        const kernels::DeviceBuffer& to, int64_t to_rows) {
+    device_->copy_pieces({.destination = to.data(),
+                          .destination_plane_bytes = to_rows * shape_.row_bytes(),
+                          .source = side.gathered->data(),
+                          .source_plane_bytes = tile_rows * shape_.row_bytes(),
                           .num_planes = shape_.num_kv_heads,
-                          .pieces = std::span(&tile.to_own, 1)});
+                          .pieces = pieces});
+  };
+  const auto copy_to_slab = [&](const Copies& tiles) {
+    copy(tiles.tile_rows, tiles.to_slab, side.slab, partition_->num_tokens());
+  };
+  for (const auto* tiles : {&other_tiles_, &last_tile_}) {
+    copy(tiles->tile_rows, tiles->to_own, side.own, own_rows());
   }
+  if (num_tiles() > 1) cp_->join(side.all_but_last_arrived);
+  copy_to_slab(other_tiles_);
+  cp_->join(side.all_arrived);
+  copy_to_slab(last_tile_);
 }
 
 void KvExchange::settle() {

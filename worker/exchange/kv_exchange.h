@@ -100,14 +100,17 @@ class KvExchange {
     std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
                                                        // heads, rows, head_dim]; then cached_'s
     kernels::DeviceBuffer slab;                        // [kv heads, tokens, head_dim]
-    comm::CollectiveMark arrived{};                    // the last tile
+    comm::CollectiveMark all_but_last_arrived{};       // of the tiles
+    comm::CollectiveMark all_arrived{};
   };
   struct Tile {
     int64_t first_row = 0;
     int64_t num_rows = 0;  // sent by every rank
-    // Of one head, from the tile in `gathered`:
-    std::vector<kernels::CopyPiece> to_slab;
-    kernels::CopyPiece to_own;
+  };
+  // Of tiles with equally many rows; pieces are one head's, from `gathered`.
+  struct Copies {
+    int64_t tile_rows = 0;
+    std::vector<kernels::CopyPiece> to_slab, to_own;
   };
 
   KvExchange(kernels::Device& device, const Partition& partition, const PromptPrefix& prefix,
@@ -126,8 +129,8 @@ class KvExchange {
   void cut_tiles(int64_t tile_rows);
   int64_t heads_row_bytes() const { return shape_.num_kv_heads * shape_.row_bytes(); }
   int64_t tiles_bytes() const { return cp_->size() * max_rows_ * heads_row_bytes(); }  // of a side
-  // Of all ranks' rows of a tile.
-  int64_t gathered_offset(const Tile& tile) const;
+  // Of a rank's rows of a tile.
+  int64_t gathered_offset(const Tile& tile, int rank) const;
   Result<void> allocate(Side& side);
   std::byte* own_place(const Side& side, const Tile& tile) const;
   Result<void> send(Side& side, int64_t tile, Deadline deadline);
@@ -140,6 +143,7 @@ class KvExchange {
   KvShape shape_;
   int64_t max_rows_ = 0;  // of any rank
   std::vector<Tile> tiles_;
+  Copies last_tile_, other_tiles_;
   PrefixExchange cached_;
   Side k_{.name = "keys"}, v_{.name = "values"};
 };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "common/check.h"
 #include "common/units.h"
@@ -29,8 +30,14 @@ __device__ void copy_words(char* to, const char* from, int64_t bytes) {
   for (int64_t i = threadIdx.x; i < count; i += kThreads) words_to[i] = words_from[i];
 }
 
-// Grid: chunks of the longest piece, pieces, planes.
-__global__ void copy_pieces_kernel(const CopyPiece* pieces, Planes planes) {
+// A row tile of the ranks' K or V has about two for each of them.
+constexpr size_t kFewPieces = 32;
+using FewPieces = std::array<CopyPiece, kFewPieces>;
+
+// Grid: chunks of the longest piece, pieces, planes. Pieces: FewPieces, which a launch carries along, or an address in
+// the device's memory.
+template <typename Pieces>
+__global__ void copy_pieces_kernel(const __grid_constant__ Pieces pieces, Planes planes) {
   const CopyPiece piece = pieces[blockIdx.y];
   const int64_t first = int64_t{blockIdx.x} * kChunkBytes;
   if (first >= piece.bytes) return;
@@ -60,16 +67,26 @@ void copy_pieces(const CopyPiecesParams& params, Context& context) {
     longest = std::max(longest, piece.bytes);
   }
   if (longest == 0 || params.num_planes == 0) return;
-  const CopyPiece* pieces = context.scratch.upload(params.pieces);
   const Planes planes{.destination = static_cast<char*>(params.destination),
                       .source = static_cast<const char*>(params.source),
                       .destination_plane_bytes = params.destination_plane_bytes,
                       .source_plane_bytes = params.source_plane_bytes};
-  for (size_t first = 0; first < params.pieces.size(); first += kMaxPiecesALaunch) {
-    const size_t count = std::min(kMaxPiecesALaunch, params.pieces.size() - first);
-    const dim3 grid(static_cast<unsigned>(ceil_div(longest, kChunkBytes)),
-                    static_cast<unsigned>(count), static_cast<unsigned>(params.num_planes));
-    copy_pieces_kernel<<<grid, kThreads, 0, context.stream>>>(pieces + first, planes);
+  const auto grid = [&](size_t count) {
+    return dim3(static_cast<unsigned>(ceil_div(longest, kChunkBytes)), static_cast<unsigned>(count),
+                static_cast<unsigned>(params.num_planes));
+  };
+  const size_t num_pieces = params.pieces.size();
+  if (num_pieces <= kFewPieces) {
+    FewPieces pieces{};
+    std::ranges::copy(params.pieces, pieces.begin());
+    copy_pieces_kernel<<<grid(num_pieces), kThreads, 0, context.stream>>>(pieces, planes);
+    MR_CUDA_CHECK_LAUNCH();
+    return;
+  }
+  const CopyPiece* pieces = context.scratch.upload(params.pieces);
+  for (size_t first = 0; first < num_pieces; first += kMaxPiecesALaunch) {
+    copy_pieces_kernel<<<grid(std::min(kMaxPiecesALaunch, num_pieces - first)), kThreads, 0,
+                         context.stream>>>(pieces + first, planes);
     MR_CUDA_CHECK_LAUNCH();
   }
 }

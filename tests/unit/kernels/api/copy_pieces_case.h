@@ -11,14 +11,8 @@
 
 namespace millrace::test {
 
-// Long ones that take several thread blocks, aligned and not, and a single word.
-inline void expect_pieces_are_copied(kernels::Device& device) {
-  using kernels::CopyPiece;
+inline void expect_copied(kernels::Device& device, const std::vector<kernels::CopyPiece>& pieces) {
   constexpr int64_t kSourcePlane = 400'000, kDestinationPlane = 400'016;
-  const std::vector<CopyPiece> pieces = {{.destination = 0, .source = 160'000, .bytes = 131'104},
-                                         {.destination = 131'108, .source = 4, .bytes = 70'012},
-                                         {.destination = 399'996, .source = 399'996, .bytes = 4},
-                                         {.destination = 300'000, .source = 8, .bytes = 0}};
   constexpr int64_t kPlanes = 2;
   std::vector<unsigned char> source(kPlanes * kSourcePlane);
   for (size_t i = 0; i < source.size(); ++i)
@@ -48,6 +42,20 @@ inline void expect_pieces_are_copied(kernels::Device& device) {
   device.copy(copied.data(), to->data(), to->bytes());
   ASSERT_TRUE(device.synchronize(Deadline::after(std::chrono::seconds(30))).ok());
   EXPECT_EQ(copied, expected);
+}
+
+// Long ones that take several thread blocks, aligned and not, and single words: few, as a launch on a GPU carries along,
+// and many.
+inline void expect_pieces_are_copied(kernels::Device& device) {
+  std::vector<kernels::CopyPiece> pieces = {{.destination = 0, .source = 160'000, .bytes = 131'104},
+                                            {.destination = 131'108, .source = 4, .bytes = 70'012},
+                                            {.destination = 399'996, .source = 399'996, .bytes = 4},
+                                            {.destination = 300'000, .source = 8, .bytes = 0}};
+  expect_copied(device, pieces);
+  for (int64_t i = 0; i < 100; ++i) {
+    pieces.push_back({.destination = 300'000 + 8 * i, .source = 220'000 + 12 * i, .bytes = 4});
+  }
+  expect_copied(device, pieces);
 }
 
 }  // namespace millrace::test
