@@ -42,6 +42,18 @@ def group_options(arguments):
             "--head-plan", arguments.head_plan, "--kv-cache-dtype", arguments.kv_cache_dtype, "--host-pool", arguments.host_pool, "--device-pool", "0"]
 
 
+def start_groups(service, arguments, *options):
+    """As many as --groups says, with `options` besides those of the arguments; returns once all of them take prompts."""
+    from service import wait_until
+
+    for number in range(arguments.groups):
+        if arguments.groups > 1 and arguments.device == "cuda":
+            ranks = arguments.tp * arguments.cp
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(number * ranks + rank) for rank in range(ranks))
+        service.start_group(*group_options(arguments), *options, "--group-name", f"group-{number}", tp=arguments.tp, cp=arguments.cp)
+    wait_until("all groups", lambda: service.get("/v1/models")[2]["data"][0]["ready_groups"] == arguments.groups, 120)
+
+
 def percentile(values, share):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
