@@ -45,7 +45,7 @@ constexpr const char* kKvFloat8 = "K and V of 8-bit floats";
 
 }  // namespace
 
-Result<HostLock> Device::lock_host(std::span<std::byte>) {
+Result<HostLock> Device::lock_host(std::span<const std::byte>) {
   return error(Errc::kUnsupported, "{}: its memory is the host's", info().name);
 }
 

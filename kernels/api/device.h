@@ -168,14 +168,14 @@ class HostBuffer {
 class HostLock {
  public:
   HostLock() = default;
-  HostLock(Device* device, std::span<std::byte> memory) : device_(device), memory_(memory) {}
+  HostLock(Device* device, std::span<const std::byte> memory) : device_(device), memory_(memory) {}
   HostLock(HostLock&& other) noexcept;
   HostLock& operator=(HostLock&& other) noexcept;
   ~HostLock();
 
  private:
   Device* device_ = nullptr;
-  std::span<std::byte> memory_;
+  std::span<const std::byte> memory_;
 };
 
 // Marks of a device whose calls return when their work is done.
@@ -195,10 +195,11 @@ class Device {
   virtual Result<HostBuffer> allocate_host(int64_t bytes) = 0;
   // One byte at least. kExhausted; kUnsupported: the device, or where this process runs, has none.
   virtual Result<SharedBuffer> allocate_shared(int64_t bytes);
-  // Whole pages of the system, on any thread, whatever others do with the device. kUnsupported: the
-  // device's memory is the host's, or the host's is not seen under the same addresses; kExhausted: the
-  // system locks no more. A single copy() or copy_rows() must stay within what was locked at once.
-  virtual Result<HostLock> lock_host(std::span<std::byte> memory);
+  // Page-locks memory for the device to read, also what this process may only read itself. Whole pages of the system,
+  // on any thread, whatever others do with the device. kUnsupported: the device's memory is the host's, or the
+  // host's is not seen under the same addresses; kExhausted: the system locks no more. A single copy() or
+  // copy_rows() must stay within what was locked at once.
+  virtual Result<HostLock> lock_host(std::span<const std::byte> memory);
   // Copies between host and device memory in either direction, in stream order. Host memory stays
   // as it is until synchronize(), and has what was copied to it after.
   virtual void copy(void* destination, const void* source, int64_t bytes) = 0;
@@ -259,7 +260,7 @@ class Device {
   friend class HostLock;
   virtual void free(void* data, int64_t bytes) noexcept = 0;
   virtual void free_host(void* data) noexcept = 0;
-  virtual void unlock_host(std::span<std::byte> /*memory*/) noexcept {}
+  virtual void unlock_host(std::span<const std::byte> /*memory*/) noexcept {}
 };
 
 }  // namespace millrace::kernels

@@ -137,7 +137,7 @@ class CudaDevice final : public Device {
                         .mapped_bytes = block.num_bytes};
   }
 
-  Result<HostLock> lock_host(std::span<std::byte> memory) override {
+  Result<HostLock> lock_host(std::span<const std::byte> memory) override {
     use();
     MR_RETURN_IF_ERROR(locked_.lock(memory));
     return HostLock(this, memory);
@@ -269,7 +269,7 @@ class CudaDevice final : public Device {
     pinned_.free(data);
   }
 
-  void unlock_host(std::span<std::byte> memory) noexcept override {
+  void unlock_host(std::span<const std::byte> memory) noexcept override {
     cudaSetDevice(index_);
     locked_.unlock(memory);
   }

@@ -160,7 +160,7 @@ void FarDevice::free_host(void* data) noexcept {
   std::free(data);
 }
 
-Result<kernels::HostLock> FarDevice::lock_host(std::span<std::byte> memory) {
+Result<kernels::HostLock> FarDevice::lock_host(std::span<const std::byte> memory) {
   if (refuses_locks_) return error(Errc::kExhausted, "{} bytes are not locked", memory.size());
   locked_.add(memory);
   return kernels::HostLock(this, memory);

@@ -58,7 +58,7 @@ class FarDevice final : public kernels::Device {
   int64_t free_bytes() const override { return device_->free_bytes(); }
   Result<kernels::DeviceBuffer> allocate(int64_t bytes) override;
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override;
-  Result<kernels::HostLock> lock_host(std::span<std::byte> memory) override;
+  Result<kernels::HostLock> lock_host(std::span<const std::byte> memory) override;
   void copy(void* destination, const void* source, int64_t bytes) override;
   void copy_rows(const kernels::CopyRowsParams& params) override;
   void copy_pieces(const kernels::CopyPiecesParams& params) override {
@@ -143,7 +143,7 @@ class FarDevice final : public kernels::Device {
   void set_accessible(bool accessible);
   void free(void* data, int64_t bytes) noexcept override;
   void free_host(void* data) noexcept override;
-  void unlock_host(std::span<std::byte> memory) noexcept override { locked_.remove(memory); }
+  void unlock_host(std::span<const std::byte> memory) noexcept override { locked_.remove(memory); }
 
   std::unique_ptr<kernels::Device> device_;
   // One thread at a time has the turn: does operations, or a lane's copies. Lanes do what they follow

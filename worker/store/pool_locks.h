@@ -1,4 +1,4 @@
-// What a device has page-locked of a store's host pool, so that it reads pages where they lie. Where the
+// What a device has page-locked of a host pool, so that it reads pages where they lie. Where the
 // system refuses, cached pages come to the device by way of the readers' own page-locked memory, as before.
 #pragma once
 
@@ -17,9 +17,9 @@ class PoolLocks {
   // `device` outlives it.
   explicit PoolLocks(kernels::Device& device) : device_(device) {}
 
-  // A piece of the pool, whole pages of the system; outlives it. After a refusal, of which there is one
-  // line in the log, nothing is tried any more.
-  void add(std::span<std::byte> piece);
+  // A piece of the pool, whole pages of the system; outlives it. Whether it is locked: after a refusal, of which there is
+  // one line in the log, nothing is tried any more.
+  bool add(std::span<const std::byte> piece);
 
  private:
   kernels::Device& device_;

@@ -14,9 +14,9 @@ class LockedMemory {
  public:
   // Whole pages of the system, resident or not. kExhausted: the system or the driver locks no more;
   // kUnsupported: the GPU would see it under other addresses.
-  Result<void> lock(std::span<std::byte> memory);
+  Result<void> lock(std::span<const std::byte> memory);
   // What was locked; nothing reads it any more.
-  void unlock(std::span<std::byte> memory) noexcept;
+  void unlock(std::span<const std::byte> memory) noexcept;
   bool contains(std::span<const std::byte> bytes) const { return ranges_.contain(bytes); }
 
  private:
