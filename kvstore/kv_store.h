@@ -125,6 +125,13 @@ struct PinnedPage {
   Tier tier = Tier::kDevice;
 };
 
+// A page where it lies, not pinned.
+struct PageCopy {
+  const std::byte* bytes =
+      nullptr;  // in host memory, page_bytes() of them; null: it is on other tiers alone
+  uint64_t checksum = 0;
+};
+
 // Pages of one layer and kv head. Destroying it unpins.
 class PinnedPages {
  public:
@@ -246,6 +253,10 @@ class KvStore {
   // given to begin_request. Those that are written are complete with it.
   virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const float> scores) = 0;
+  // The same of all layers and kv heads, of a request that has no pages on this rank but those that it began with:
+  // [layers, kv heads, pages]. The pages keep the worth that they have for earlier requests.
+  virtual Result<void> set_prefix_scores(const std::string& request_id,
+                                         std::span<const float> scores) = 0;
   // Of a request that is written and not open: these pages of one layer and kv head, which ascend, are
   // no part of it any more, and their slots are free, but for those of pages that others hold too. Readers
   // get kNotFound for them; scores() still says what they were worth. Such a request is not remembered.
@@ -284,6 +295,9 @@ class KvStore {
   virtual Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id,
                                                           int32_t layer, int32_t kv_head,
                                                           std::span<const int64_t> pages) = 0;
+  // The same pages, all that it began with, as they lie now: [pages, layers, kv heads]. Nothing is pinned: what is read there
+  // counts once its checksum is right.
+  virtual Result<std::vector<PageCopy>> find_prefix(const std::string& request_id) const = 0;
   // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned, and
   // what the store remembers stays.
   virtual void abort(const std::string& request_id) = 0;

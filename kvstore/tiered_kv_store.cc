@@ -229,6 +229,55 @@ Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t la
   return {};
 }
 
+Result<void> TieredKvStore::set_prefix_scores(const std::string& request_id,
+                                              std::span<const float> scores) {
+  const std::lock_guard lock(mutex_);
+  MR_ASSIGN_OR_RETURN(const auto table, requests_.find_running(request_id));
+  if (!table->own_columns().empty()) {
+    return error(Errc::kInvalidArgument, "request '{}' has pages of its own", request_id);
+  }
+  const int64_t num_pages = std::ssize(table->pages());
+  if (std::ssize(scores) != rows() * num_pages) {
+    return error(Errc::kInvalidArgument, "request '{}': {} scores of {} pages", request_id,
+                 scores.size(), rows() * num_pages);
+  }
+  for (int64_t row = 0; row < rows(); ++row) {
+    const auto of_row =
+        scores.subspan(static_cast<size_t>(row * num_pages), static_cast<size_t>(num_pages));
+    MR_RETURN_IF_ERROR(
+        check_scores(request_id, static_cast<int32_t>(row / geometry_.num_kv_heads),
+                     geometry_.first_kv_head + static_cast<int32_t>(row % geometry_.num_kv_heads),
+                     of_row, num_pages));
+    table->set_scores(row, of_row);
+  }
+  return {};
+}
+
+// The lock is taken for a column at a time: others write their pages meanwhile.
+Result<std::vector<PageCopy>> TieredKvStore::find_prefix(const std::string& request_id) const {
+  std::vector<std::shared_ptr<PageColumn>> columns;
+  {
+    const std::lock_guard lock(mutex_);
+    MR_ASSIGN_OR_RETURN(const auto table, requests_.find_running(request_id));
+    const auto all = table->columns();
+    columns.assign(all.begin(), all.end() - std::ssize(table->own_columns()));
+  }
+  std::vector<PageCopy> copies;
+  copies.reserve(columns.size() * static_cast<size_t>(rows()));
+  for (const auto& column : columns) {
+    const std::lock_guard lock(mutex_);
+    for (const PageEntry& entry : column->entries()) {
+      PageCopy& copy = copies.emplace_back(PageCopy{.checksum = entry.checksum});
+      for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+        if (entry.slots.has(tier) && copy.bytes == nullptr) {
+          copy.bytes = io_.address(tier, entry.slots[tier]).data();
+        }
+      }
+    }
+  }
+  return copies;
+}
+
 // A column that another request or the cache holds too keeps the page for them.
 Result<void> TieredKvStore::drop_pages(const std::string& request_id, int32_t layer,
                                        int32_t kv_head, std::span<const int64_t> pages) {

@@ -46,6 +46,7 @@ protocol::Register SimulatedGroup::description() const {
   out.set_max_preempting_tokens(static_cast<uint64_t>(options_.max_preempting_tokens));
   if (times_.lane != nullptr) {
     out.set_max_side_by_side_tokens(static_cast<uint64_t>(options_.side_by_side_tokens));
+    out.set_max_side_by_side_prompt_tokens(static_cast<uint64_t>(options_.pool_tokens));
   }
   out.set_max_preempting_prompt_tokens(
       static_cast<uint64_t>(options_.max_preempting_tokens > 0 ? options_.pool_tokens : 0));
@@ -107,15 +108,13 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
   const std::string lease = "lease of " + request.request_id();
   tokens_of_lease_[lease] = num_tokens;
   std::vector<uint64_t> keys = stored_keys(request);
-  // What one rank has of a prefix is not known here.
-  const int64_t cached = in_lane ? 0
-                                 : std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0,
-                                                       num_tokens - kPageTokens);
-  const double took_s = times_.overhead_s + (in_lane ? times_.lane->seconds_of(num_tokens)
-                                                     : seconds_of(num_tokens, cached));
+  const int64_t cached =
+      std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0, num_tokens - kPageTokens);
+  const double took_s = times_.overhead_s + seconds_of(num_tokens, cached, in_lane);
   auto& done = *envelope.mutable_prefill_done();
   done.set_request_id(request.request_id());
   done.set_cached_tokens(static_cast<uint64_t>(cached));
+  done.set_in_lane(in_lane);
   done.add_stages()->set_seconds(took_s);
   done.mutable_manifest()->set_request_id(request.request_id());
   done.mutable_manifest()->set_model("simulated");
@@ -133,10 +132,11 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
 
 // Rows behind a prefix take what they take in a whole prompt, and no less than as many alone; what is
 // cached has to be brought.
-double SimulatedGroup::seconds_of(int64_t num_tokens, int64_t cached_tokens) const {
-  if (cached_tokens == 0) return times_.seconds_of(num_tokens);
-  const double rows_s = std::max(times_.seconds_of(num_tokens - cached_tokens),
-                                 times_.seconds_of(num_tokens) - times_.seconds_of(cached_tokens));
+double SimulatedGroup::seconds_of(int64_t num_tokens, int64_t cached_tokens, bool in_lane) const {
+  const GroupTimes& times = in_lane ? *times_.lane : times_;
+  if (cached_tokens == 0) return times.seconds_of(num_tokens);
+  const double rows_s = std::max(times.seconds_of(num_tokens - cached_tokens),
+                                 times.seconds_of(num_tokens) - times.seconds_of(cached_tokens));
   return rows_s + static_cast<double>(cached_tokens) / options_.load_tokens_per_s;
 }
 

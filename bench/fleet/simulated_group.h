@@ -59,7 +59,7 @@ class SimulatedGroup final : public coordinator::GroupLink {
   void prefill_side_by_side(const protocol::PrefillsSideBySide& message);
   // None where the pools are full, which is answered.
   std::optional<Run> begin(const protocol::PrefillRequest& request, bool in_lane);
-  double seconds_of(int64_t num_tokens, int64_t cached_tokens) const;
+  double seconds_of(int64_t num_tokens, int64_t cached_tokens, bool in_lane) const;
   std::vector<uint64_t> stored_keys(const protocol::PrefillRequest& request) const;
   void finish(const Run& run);
   void run(Run run);

@@ -33,13 +33,15 @@ def add_group_arguments(parser, root):
     parser.add_argument("--head-plan", default="dense")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--side-by-side-tokens", type=int, default=8192)
     parser.add_argument("--wait", type=float, default=0, help="seconds to wait after start-up: on GPUs, for the host pool to be page-locked")
 
 
 def group_options(arguments):
     """Of Service.start_group, but for the grid."""
     return ["--model", arguments.model, "--device", arguments.device, "--dtype", arguments.dtype, "--threads", arguments.threads,
-            "--head-plan", arguments.head_plan, "--kv-cache-dtype", arguments.kv_cache_dtype, "--host-pool", arguments.host_pool, "--device-pool", "0"]
+            "--head-plan", arguments.head_plan, "--kv-cache-dtype", arguments.kv_cache_dtype, "--host-pool", arguments.host_pool, "--device-pool", "0",
+            "--side-by-side-tokens", arguments.side_by_side_tokens]
 
 
 def start_groups(service, arguments, *options):
@@ -93,3 +95,10 @@ class Run:
         print(f"{name:34} {self.seconds:7.1f} s  {tokens / self.seconds:7.0f} tokens/s  {found / tokens:6.1%} found  "
               f"ttft p50 {statistics.median(waits):7.2f} p99 {percentile(waits, 0.99):7.2f}  "
               f"{len(short)} short p50 {statistics.median(short):6.2f} p99 {percentile(short, 0.99):7.2f}  load {os.getloadavg()[0]:.1f}", flush=True)
+
+    def each(self, bodies):
+        """Tokens, cached ones, seconds to the answer, of these in the queue, and by stage on the group."""
+        for i in sorted(range(len(bodies)), key=lambda i: self.answers[i][1]):
+            _, wait, answer = self.answers[i]
+            stages = "  ".join(f"{name} {seconds:.3f}" for name, seconds in answer["stages"].items())
+            print(f"  {len(bodies[i]):8} {answer['cached_tokens']:8}  {wait:6.2f} s  queue {answer['queue_seconds']:6.2f}  {stages}", flush=True)

@@ -16,6 +16,13 @@ constexpr int kLayerTimeoutsAStep = 3;
 
 }  // namespace
 
+// What a budget drops in the end, only ranks that hold the whole prompt know.
+int64_t Group::cached_for_lane(const Request& request) const {
+  const auto longest = static_cast<int64_t>(description.max_side_by_side_prompt_tokens());
+  const bool drops = request.options.kv_budget() > 0 && request.options.kv_budget() < 1;
+  return request.num_tokens <= longest && !drops ? prefixes.tokens_of(request) : 0;
+}
+
 void Group::report_room(uint64_t free_prompt_tokens) {
   if (running || !side_by_side.empty()) return;
   constexpr uint64_t kAny = std::numeric_limits<int32_t>::max();  // longer than any prompt

@@ -33,6 +33,9 @@ struct Group {
     const uint64_t most = std::max(most_new, description.max_preempting_prompt_tokens());
     return new_tokens <= static_cast<int64_t>(most_new) && num_tokens <= static_cast<int64_t>(most);
   }
+  // Tokens of a prompt that need not be computed in a lane, as all ranks' pages are read there: 0 where a lane knows its own
+  // alone.
+  int64_t cached_for_lane(const Request& request) const;
   // As far as it has reported.
   bool has_room(int64_t num_tokens) const { return !free_tokens || *free_tokens >= num_tokens; }
   // Adjusts the estimate when a cache comes or goes, until the group's next report. A group that is asked

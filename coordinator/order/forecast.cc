@@ -65,8 +65,15 @@ void Forecast::finished(const Group& group, const Request& request, Duration too
       weight * (read_s / static_cast<double>(cached_tokens) - kind->read_s_per_token);
 }
 
-void Forecast::finished_in_lane(const Group& group, const Request& request, Duration took) {
-  if (Kind* const kind = kind_to_learn(group)) kind->in_lane.observe(request, took);
+void Forecast::finished_in_lane(const Group& group, const Request& request, Duration took,
+                                int64_t cached_tokens) {
+  Kind* const kind = kind_to_learn(group);
+  if (kind == nullptr) return;
+  if (cached_tokens == 0) return kind->in_lane.observe(request, took);
+  const double rows_s = rows_behind_in_lane(group, request, cached_tokens);
+  const double weight = std::max(kLatestWeight, 1.0 / ++kind->num_behind_in_lane);
+  const double read_s = std::max(0.0, seconds(took) - rows_s) / static_cast<double>(cached_tokens);
+  kind->read_s_per_token_in_lane += weight * (read_s - kind->read_s_per_token_in_lane);
 }
 
 const PrefillCurve* Forecast::curve_of(const Group& group, const Request& request) const {
@@ -76,17 +83,41 @@ const PrefillCurve* Forecast::curve_of(const Group& group, const Request& reques
 }
 
 Duration Forecast::expect_in_lane(const Group& group, const Request& request) const {
+  const int64_t cached = group.cached_for_lane(request);
+  if (cached > 0) {
+    const auto kind = kinds_.find(kind_of(group));
+    double read_s_per_token = 0;
+    if (kind != kinds_.end()) {
+      read_s_per_token = kind->second.num_behind_in_lane > 0 ? kind->second.read_s_per_token_in_lane
+                                                             : kind->second.read_s_per_token;
+    }
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(rows_behind_in_lane(group, request, cached) +
+                                      read_s_per_token * static_cast<double>(cached)));
+  }
+  return std::chrono::duration_cast<Duration>(
+      factor_of_lane(group, request, request.num_tokens) *
+      std::chrono::duration<double>(expect_whole(group, request)));
+}
+
+double Forecast::factor_of_lane(const Group& group, const Request& request,
+                                int64_t num_tokens) const {
   const auto kind = kinds_.find(kind_of(group));
   if (kind != kinds_.end()) {
     const PrefillCurve& in_lane = kind->second.in_lane.of(request);
-    if (in_lane.knows(request.num_tokens)) return in_lane.at(request.num_tokens);
+    if (in_lane.knows(num_tokens)) {
+      return seconds(in_lane.at(num_tokens)) / seconds(at(group, request, num_tokens));
+    }
   }
-  const double guess_s = seconds(PrefillCurve::guess(request.num_tokens));
+  const double guess_s = seconds(PrefillCurve::guess(num_tokens));
   const double shared_s = guess_s - PrefillCurve::kGuessedOverheadS;
-  const double in_lane =
-      (PrefillCurve::kGuessedOverheadS + group.description.cp() * shared_s) / guess_s;
-  return std::chrono::duration_cast<Duration>(
-      in_lane * std::chrono::duration<double>(expect_whole(group, request)));
+  return (PrefillCurve::kGuessedOverheadS + group.description.cp() * shared_s) / guess_s;
+}
+
+double Forecast::rows_behind_in_lane(const Group& group, const Request& request,
+                                     int64_t cached_tokens) const {
+  const int64_t new_tokens = std::max<int64_t>(1, request.num_tokens - cached_tokens);
+  return factor_of_lane(group, request, new_tokens) * rows_behind(group, request, cached_tokens);
 }
 
 // Where nothing has ended on this kind yet, by the first other kind of the model, of the same device if

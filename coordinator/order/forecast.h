@@ -21,15 +21,16 @@ class Forecast {
   // `group` has prefilled `request`, of which it had cached so many tokens, in `took`.
   void finished(const Group& group, const Request& request, Duration took,
                 int64_t cached_tokens = 0);
-  // The same in a lane, of a whole prompt.
-  void finished_in_lane(const Group& group, const Request& request, Duration took);
+  // The same in a lane.
+  void finished_in_lane(const Group& group, const Request& request, Duration took,
+                        int64_t cached_tokens = 0);
   // Behind what the group is known to have cached of it (Group::prefixes).
   Duration expect(const Group& group, const Request& request) const;
   // The whole prompt.
   Duration expect_whole(const Group& group, const Request& request) const;
-  // The whole prompt on one context-parallel rank of the group, while others run on the rest. Until some of about its
-  // length were seen, what it takes on all ranks, times their number in all but the part that no rank shares
-  // (PrefillCurve::guess).
+  // On one context-parallel rank of the group, while others run on the rest, behind what it begins with there
+  // (Group::cached_for_lane). Until some of about its length were seen, what it takes on all ranks, times their number in all but
+  // the part that no rank shares (PrefillCurve::guess).
   Duration expect_in_lane(const Group& group, const Request& request) const;
   // On the fastest of the groups that take it; nothing if none does.
   std::optional<Duration> expect(std::span<const Group* const> groups,
@@ -54,10 +55,17 @@ class Forecast {
     // latest.
     double read_s_per_token = 0;
     int num_behind = 0;
+    // The same in a lane, where one rank reads all; until one was seen, as on all ranks.
+    double read_s_per_token_in_lane = 0;
+    int num_behind_in_lane = 0;
   };
 
   // Seconds for the rows behind the cached ones, were they to take what they take in a whole prompt.
   double rows_behind(const Group& group, const Request& request, int64_t cached_tokens) const;
+  // What a whole prompt takes in a lane, as a multiple of what it takes on all ranks.
+  double factor_of_lane(const Group& group, const Request& request, int64_t num_tokens) const;
+  double rows_behind_in_lane(const Group& group, const Request& request,
+                             int64_t cached_tokens) const;
   Kind* kind_to_learn(const Group& group);
   Duration at(const Group& group, const Request& request, int64_t num_tokens) const;
   const PrefillCurve* curve_of(const Group& group, const Request& request) const;

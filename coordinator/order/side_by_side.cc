@@ -26,25 +26,32 @@ int64_t num_lanes(const Group& group) {
   return static_cast<int64_t>(group.description.cp());
 }
 
-int64_t longest_in_lane(const Group& group) {
+int64_t most_new_tokens(const Group& group) {
   const auto& limits = group.description;
-  const uint64_t longest = group.running == nullptr ? limits.max_side_by_side_tokens()
-                                                    : std::min(limits.max_side_by_side_tokens(),
-                                                               limits.max_preempting_tokens());
-  return static_cast<int64_t>(std::min(longest, limits.max_prompt_tokens()));
+  const uint64_t most = group.running == nullptr ? limits.max_side_by_side_tokens()
+                                                 : std::min(limits.max_side_by_side_tokens(),
+                                                            limits.max_preempting_tokens());
+  return static_cast<int64_t>(std::min(most, limits.max_prompt_tokens()));
 }
 
-// A lane has a share of the group's room.
+bool has_share_of(const Group& group, const Request& request) {
+  return static_cast<double>(group.prefixes.tokens_of(request)) >=
+         kCachedShareOfLanes * static_cast<double>(request.num_tokens);
+}
+
+// New pages come to the lane's rank alone, which has a share of the group's room.
 bool fits(std::span<Group* const> groups, const Group& group, const Request& request,
           TimePoint now) {
-  const bool cached = std::ranges::any_of(groups, [&](const Group* one) {
-    return static_cast<double>(one->prefixes.tokens_of(request)) >=
-           kCachedShareOfLanes * static_cast<double>(request.num_tokens);
-  });
-  return request.runs_in_lanes && request.num_tokens <= longest_in_lane(group) && !cached &&
-         (group.running == nullptr || request.preempts) &&
-         may_take(group, request, /*cached_tokens=*/0, now) &&
-         group.has_room(request.num_tokens * num_lanes(group));
+  const int64_t cached = group.cached_for_lane(request);
+  const bool cached_better =
+      (cached == 0 && has_share_of(group, request)) ||
+      (!has_share_of(group, request) && std::ranges::any_of(groups, [&](const Group* other) {
+        return other != &group && has_share_of(*other, request);
+      }));
+  const int64_t num_new = request.num_tokens - cached;
+  return request.runs_in_lanes && num_new <= most_new_tokens(group) && !cached_better &&
+         (group.running == nullptr || request.preempts) && may_take(group, request, cached, now) &&
+         group.has_room(num_new * num_lanes(group));
 }
 
 // To which it will go that is next.

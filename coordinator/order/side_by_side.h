@@ -1,8 +1,8 @@
 // Which requests that wait run on a group at once, each on one context-parallel rank with all its
 // tensor-parallel ranks, a lane; the group has a lane for each context-parallel rank. Pure.
 //
-// Otherwise the group would run them one after the other on all its ranks, which prompts of a few thousand tokens use
-// badly. Those run at once that save most of its time: the sum of what they take one after the other (Forecast::expect)
+// Otherwise the group would run them one after the other on all its ranks, which a few thousand new tokens use
+// badly, behind a cached prefix as well: what a layer takes at least is the same on any number of ranks. Those run at once that save most of its time: the sum of what they take one after the other (Forecast::expect)
 // less what the slowest takes in a lane (Forecast::expect_in_lane). Where that is nothing, as with prompts so long that
 // all ranks are busy with each, the first runs alone.
 //
@@ -19,8 +19,8 @@
 
 namespace millrace::coordinator {
 
-// A prompt of which a group has cached this share or more runs behind its prefix, on all ranks: in a lane it would
-// begin with what that one rank has.
+// A prompt of which another group has cached this share or more waits for that one. So it does for all ranks of this group
+// where a lane would begin with what its own rank has.
 inline constexpr double kCachedShareOfLanes = 0.25;
 
 // At least two, `first` among them; or none, where it runs alone. `group` is idle, or runs a prompt that `first` is to

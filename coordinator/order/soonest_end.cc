@@ -95,8 +95,9 @@ bool may_preempt(const Group& group, const Request& request, int64_t cached_toke
 
 // Others may run at the same time.
 bool may_run_in_lane(const Group& group, const Request& request) {
-  const auto longest = static_cast<int64_t>(group.description.max_side_by_side_tokens());
-  return group.description.cp() > 1 && request.num_tokens <= longest;
+  const auto most_new = static_cast<int64_t>(group.description.max_side_by_side_tokens());
+  return group.description.cp() > 1 &&
+         request.num_tokens - group.cached_for_lane(request) <= most_new;
 }
 
 // When each group has done what comes before a prompt.

@@ -123,7 +123,8 @@ void TurnOrder::started(const Group& group, Request& request, TimePoint now) {
   request.set_aside_s = 0;
   request.times_set_aside = 0;
   const int beside = request.num_side_by_side;
-  request.foreseen_tokens = beside > 1 ? 0 : group.prefixes.tokens_of(request);
+  request.foreseen_tokens =
+      beside > 1 ? group.cached_for_lane(request) : group.prefixes.tokens_of(request);
   request.expected_s = seconds(beside > 1 ? forecast_.expect_in_lane(group, request)
                                           : forecast_.expect(group, request));
   // Of the group's time, all of them share what the slowest takes.
@@ -145,8 +146,8 @@ void TurnOrder::stopped(const Group& group, const Request& request, TimePoint no
   const auto own = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(own_s));
   if (request.num_side_by_side == 1) {
     forecast_.finished(group, request, own, cached_tokens);
-  } else if (by_group_s && cached_tokens == 0) {
-    forecast_.finished_in_lane(group, request, own);
+  } else if (by_group_s) {
+    forecast_.finished_in_lane(group, request, own, cached_tokens);
   }
 }
 

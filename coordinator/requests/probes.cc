@@ -156,7 +156,7 @@ void Probes::ended(const Request& request) {
   }
   requests("done", "ok").add();
   if (request.between_layers) preemptions_.add();
-  if (request.num_side_by_side > 1 && request.result->manifest().cp() <= 1) side_by_side_.add();
+  if (request.num_side_by_side > 1 && ran_in_lane(*request.result)) side_by_side_.add();
   if (request.waits_for_prefix_since) prefix_waits_.add();
   const auto cached = static_cast<int64_t>(request.result->cached_tokens());
   foreseen_tokens_.add(static_cast<double>(request.foreseen_tokens));

@@ -32,4 +32,9 @@ std::string_view lease_state_name(LeaseState state) {
   return "?";
 }
 
+// Groups of before `in_lane` had manifests of one context-parallel rank.
+bool ran_in_lane(const protocol::PrefillDone& done) {
+  return done.in_lane() || done.manifest().cp() <= 1;
+}
+
 }  // namespace millrace::coordinator

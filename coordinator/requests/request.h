@@ -86,4 +86,7 @@ struct Request {
   std::optional<Result<void>> lease_answer;  // to the last LeaseRenew
 };
 
+// Of one that was to run side by side with others: whether it did, on one context-parallel rank.
+bool ran_in_lane(const protocol::PrefillDone& done);
+
 }  // namespace millrace::coordinator

@@ -121,12 +121,12 @@ protocol::PrefillRequest Dispatcher::assign(Group& group, const std::shared_ptr<
   message.set_request_id(request->id);
   message.set_owner(request->owner);
   message.set_prompt_token_ids(request->prompt);
-  message.set_foreseen_tokens(static_cast<uint64_t>(group.prefixes.tokens_of(*request)));
   *message.mutable_options() = request->options;
   message.mutable_options()->set_deadline_ms(
       std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none
   requests_.assign(request);
   turns_.started(group, *request, clock_.now());
+  message.set_foreseen_tokens(static_cast<uint64_t>(request->foreseen_tokens));
   request->group_id = group.description.group_id();
   request->group_name = group.description.group_name();
   request->num_layers = group.description.model().num_layers();

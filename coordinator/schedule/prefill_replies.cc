@@ -110,7 +110,7 @@ void PrefillReplies::note_failure(Group& group, Request& request, const Error& w
 // those that it was to run beside were cancelled.
 std::optional<double> PrefillReplies::groups_own_seconds(const Request& request,
                                                          const protocol::PrefillDone& message) {
-  if (request.num_side_by_side > 1 && message.manifest().cp() > 1) return std::nullopt;
+  if (request.num_side_by_side > 1 && !ran_in_lane(message)) return std::nullopt;
   double sum_s = 0;
   for (const auto& stage : message.stages()) sum_s += stage.seconds();
   return std::isfinite(sum_s) && sum_s > 0 ? std::optional<double>(sum_s) : std::nullopt;

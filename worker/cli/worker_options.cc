@@ -181,9 +181,10 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
          "does")
       ->check(cli::number_range(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--side-by-side-tokens", options.side_by_side_tokens,
-                 "longest prompt that runs on one context-parallel rank while others run on the "
-                 "rest, where several wait; 0: none does")
+  app.add_option(
+         "--side-by-side-tokens", options.side_by_side_tokens,
+         "most new tokens of a prompt that runs on one context-parallel rank while others run on "
+         "the rest, where several wait; 0: none does")
       ->check(cli::number_range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--drain-timeout-s", options.drain_timeout_s,

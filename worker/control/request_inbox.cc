@@ -13,11 +13,10 @@ namespace {
 // Where a request names none. Days, not hours: the coordinator has its own limits.
 constexpr std::chrono::hours kNoDeadline{24 * 7};
 
-// Those that are foreseen to be computed. A lane looks for cached pages on its own ranks alone: all of its prompt.
+// Those that are foreseen to be computed.
 int64_t new_tokens(const RequestInbox::Pending& pending) {
   const auto num_tokens =
       static_cast<int64_t>(pending.request.prompt_token_ids().size() / sizeof(int32_t));
-  if (pending.together != 0) return num_tokens;
   const auto foreseen =
       std::min(pending.request.foreseen_tokens(), static_cast<uint64_t>(num_tokens));
   return num_tokens - static_cast<int64_t>(foreseen);

@@ -32,7 +32,7 @@ class RequestInbox {
 
   // The oldest request, no longer pending but running: alone, or between two layers of the one that
   // was started last; with those that it is to run side by side with. Nothing if one has more than
-  // `max_new_tokens`, but for those of a prompt alone that the coordinator foresees to be cached, which is for
+  // `max_new_tokens`, but for those that the coordinator foresees to be cached, which is for
   // the run to find out.
   std::vector<Pending> start_next(int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   // What was started last and has not finished.

@@ -30,6 +30,18 @@ Partition::Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens,
   deal_round(kPageTokens);
 }
 
+Partition Partition::on_one_rank(int64_t num_tokens, int num_ranks, int owner,
+                                 int64_t first_position) {
+  Partition partition(num_tokens, num_ranks, default_stripe_tokens(num_tokens), first_position);
+  partition.stripes_.clear();
+  for (auto& ranges : partition.ranges_) ranges.clear();
+  if (first_position == num_tokens) return partition;
+  const TokenRange all{.begin = first_position, .end = num_tokens};
+  partition.stripes_.push_back({.tokens = all, .owner = owner});
+  partition.ranges_[static_cast<size_t>(owner)].push_back(all);
+  return partition;
+}
+
 // Until all tokens are dealt, or every rank has two more stripes.
 void Partition::deal_round(int64_t stripe_tokens) {
   const int num_ranks = static_cast<int>(ranges_.size());

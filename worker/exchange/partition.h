@@ -41,6 +41,10 @@ class Partition {
   // turn, by that page, so that what is added to a conversation bit by bit does not all come to one.
   Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens, int64_t first_position = 0);
 
+  // All tokens from `first_position` on are `owner`'s: of a prompt that runs in its lane.
+  static Partition on_one_rank(int64_t num_tokens, int num_ranks, int owner,
+                               int64_t first_position = 0);
+
   // 576 tokens up to 72K, 2304 from 288K on, in between by length.
   static int64_t default_stripe_tokens(int64_t num_tokens);
 

@@ -4,7 +4,6 @@
 
 #include "common/errc_wire.h"
 #include "common/random_id.h"
-#include "worker/control/lane_lease.h"
 #include "worker/ranks/command_channel.h"
 
 namespace millrace::worker {
@@ -89,8 +88,7 @@ void CommandSource::start_next(protocol::GroupCommand& command, int64_t max_new_
   }
   command.set_first_lane(static_cast<uint32_t>(next_lane_));
   for (auto& pending : next) {
-    *command.add_side_by_side() =
-        run_prompt(std::move(pending.request), new_lane_lease(next_lane_));
+    *command.add_side_by_side() = run_prompt(std::move(pending.request), random_id());
     next_lane_ = (next_lane_ + 1) % num_lanes_;
   }
 }

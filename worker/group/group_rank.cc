@@ -56,8 +56,9 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
                                                 options_.group.layer_timeout));
   if (Lane* lane = runtime_->lane()) {
-    MR_RETURN_IF_ERROR(lane->engine().warm_up(runtime_->lane_limits().max_prompt_tokens,
-                                              options_.group.layer_timeout));
+    MR_RETURN_IF_ERROR(
+        lane->engine().warm_up(runtime_->side_by_side_tokens(), options_.group.layer_timeout));
+    MR_RETURN_IF_ERROR(connect_peers(deadline));
   }
   MR_RETURN_IF_ERROR(start_server(deadline));
   MR_RETURN_IF_ERROR(start_events(deadline));
@@ -72,8 +73,27 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
                                                            .link = link_.get(),
                                                            .board = board_,
                                                            .watch = surroundings_.watch,
+                                                           .peers = peers_.get(),
                                                            .events = events_ ? &*events_ : nullptr},
                                             options_.group, surroundings_.clock);
+  return {};
+}
+
+// Lanes do without where a rank cannot: then those of each begin with what they hold themselves.
+Result<void> GroupRank::connect_peers(Deadline deadline) {
+  const auto& grid = runtime_->grid();
+  auto peers = PeerPools::connect(grid.cp(), *store_, runtime_->device(), deadline);
+  const auto agreed =
+      all_agree(grid.world(), peers.ok() ? Result<void>() : peers.error(), deadline);
+  if (agreed.ok()) {
+    peers_ = std::move(*peers);
+    return {};
+  }
+  if (agreed.error().code != Errc::kUnsupported) return agreed;
+  if (grid.is_root()) {
+    spdlog::info("prompts side by side begin with what their own ranks have cached: {}",
+                 agreed.error().message);
+  }
   return {};
 }
 
@@ -135,8 +155,11 @@ protocol::Register GroupRank::description() const {
   description.set_max_prompt_tokens(static_cast<uint64_t>(runtime_->limits().max_prompt_tokens));
   description.set_max_preempting_tokens(
       static_cast<uint64_t>(options_.group.max_preempting_tokens));
-  description.set_max_side_by_side_tokens(
-      static_cast<uint64_t>(runtime_->lane_limits().max_prompt_tokens));
+  description.set_max_side_by_side_tokens(static_cast<uint64_t>(runtime_->side_by_side_tokens()));
+  if (peers_ != nullptr) {
+    description.set_max_side_by_side_prompt_tokens(
+        static_cast<uint64_t>(runtime_->lane_limits().max_prompt_tokens));
+  }
   if (options_.group.max_preempting_tokens > 0) {
     description.set_max_preempting_prompt_tokens(
         static_cast<uint64_t>(runtime_->limits().max_prompt_tokens));

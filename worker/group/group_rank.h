@@ -16,6 +16,7 @@
 #include "worker/events/cache_events.h"
 #include "worker/group/group_options.h"
 #include "worker/group/group_service.h"
+#include "worker/peers/peer_pools.h"
 #include "worker/runtime/rank_runtime.h"
 #include "worker/store/kv_server.h"
 #include "worker/store/store_pools.h"
@@ -66,6 +67,7 @@ class GroupRank {
       : options_(options), surroundings_(surroundings), board_(surroundings.clock) {}
 
   Result<void> assemble(std::unique_ptr<comm::Communicator> world);
+  Result<void> connect_peers(Deadline deadline);
   Result<void> start_server(Deadline deadline);
   Result<void> start_events(Deadline deadline);
   protocol::Register description() const;
@@ -75,6 +77,7 @@ class GroupRank {
   GroupRankOptions options_;
   const RankSurroundings surroundings_;
   std::unique_ptr<RankRuntime> runtime_;
+  std::unique_ptr<PeerPools> peers_;  // null, on all ranks: lanes do without
   std::unique_ptr<kvstore::KvStore> store_;
   std::unique_ptr<StoreTender> tender_;
   std::unique_ptr<KvServer> server_;

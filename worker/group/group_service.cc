@@ -31,8 +31,8 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
       sync_(r_.runtime.grid().world(), r_.watch,
             /*may_hang=*/!r_.runtime.device().info().host_memory, timeouts_of(options)),
       reporter_(r_.link, r_.board),
-      leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr, r_.runtime.grid(),
-              sync_, reporter_, options) {
+      leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr, sync_, reporter_,
+              options) {
   Lane* lane = r_.runtime.lane();
   if (lane == nullptr) return;
   lane_runs_.emplace(LaneResources{.runtime = r_.runtime,
@@ -42,6 +42,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
                                    .group = sync_,
                                    .reporter = reporter_,
                                    .watch = r_.watch,
+                                   .peers = r_.peers,
                                    .events = r_.events,
                                    .options = options});
 }
@@ -82,7 +83,7 @@ Result<void> GroupService::make_page_movers() {
                                            std::min(num_threads, kMaxPageWriters)));
     MR_ASSIGN_OR_RETURN(
         readers_[place],
-        PageReader::create(device, r_.store, std::min(num_threads, kMaxPageReaders)));
+        PageReader::create(device, r_.store.geometry(), std::min(num_threads, kMaxPageReaders)));
   }
   return {};
 }
@@ -116,23 +117,36 @@ Result<void> GroupService::change_leases(const protocol::GroupCommand& command) 
 Result<void> GroupService::run(const protocol::GroupCommand& command, CommandSource* commands) {
   const bool side_by_side = command.side_by_side_size() > 0;
   if (!side_by_side && !command.has_run()) return {};
-  auto outcome = side_by_side ? run_side_by_side(command) : run_prompt(command.run(), commands);
+  if (r_.peers != nullptr) r_.peers->set_busy(true);
+  auto outcome = side_by_side ? run_side_by_side(command)
+                              : run_prompt(command.run(), [this, commands](const auto& report) {
+                                  return meet_after_layer(report, commands);
+                                });
   if (commands != nullptr) commands->finish_running();
+  if (r_.peers != nullptr) r_.peers->set_busy(num_running_ > 0);
   return outcome;
 }
 
 Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& command) {
   MR_CHECK(lane_runs_.has_value(), "{} prompts side by side on a group without lanes",
            command.side_by_side_size());
-  return lane_runs_->run(command, *writers_[num_running_], *readers_[num_running_]);
+  return lane_runs_->run(command, *writers_[num_running_], *readers_[num_running_],
+                         [this](const protocol::RunPrompt& prompt) {
+                           return run_prompt(prompt, [this](const LayerReport& report) {
+                             return expect_next_layer(report);
+                           });
+                         });
 }
 
-Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands) {
+Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
+                                      PromptRun::Boundary at_boundary) {
   const auto tell_cached = [this](const CachedChain& chain) { r_.events->stored(chain); };
   const bool publishes = r_.events != nullptr && r_.events->publishes();
   PromptRun run({.runtime = r_.runtime,
                  .grid = r_.runtime.grid(),
                  .engine = r_.runtime.engine(),
+                 .engine_sync = sync_,
+                 .lane = std::nullopt,
                  .limits = r_.runtime.limits(),
                  .store = r_.store,
                  .writer = *writers_[num_running_],
@@ -146,9 +160,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, Command
                  .tell_cached = publishes ? tell_cached : decltype(PromptResources::tell_cached)(),
                  .beside_tokens = num_running_ == 0 ? 0 : running_tokens_[num_running_ - 1],
                  .options = options_},
-                prompt, [this, commands](const LayerReport& report) {
-                  return meet_after_layer(report, commands);
-                });
+                prompt, std::move(at_boundary));
   running_tokens_[num_running_] = run.num_tokens();
   ++num_running_;
   auto outcome = run.run();
@@ -169,12 +181,17 @@ Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSo
   MR_RETURN_IF_ERROR(change_leases(command));
   r_.store.expire_leases();
   MR_RETURN_IF_ERROR(run(command, commands));
+  MR_RETURN_IF_ERROR(expect_next_layer(report));
+  if (!command.has_end_running()) return {};
+  return Error(errc_from_wire(command.end_running().code()), command.end_running().message());
+}
+
+Result<void> GroupService::expect_next_layer(const LayerReport& report) {
   sync_.expect(report.layer + 1 < report.num_layers
                    ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
                    : "the logits",
                options_.layer_timeout);
-  if (!command.has_end_running()) return {};
-  return Error(errc_from_wire(command.end_running().code()), command.end_running().message());
+  return {};
 }
 
 Result<void> GroupService::post_metrics() {

@@ -37,6 +37,7 @@ struct GroupResources {
   ControlLink* link = nullptr;    // rank 0's
   ControlBoard& board;            // written on rank 0
   GroupWatch* watch = nullptr;    // null where nobody watches
+  PeerPools* peers = nullptr;     // null, on all ranks, where a lane reads its own pages alone
   CacheEvents* events = nullptr;  // null, on all ranks, where nobody is told
 };
 
@@ -58,9 +59,10 @@ class GroupService {
   Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
   Result<void> run(const protocol::GroupCommand& command, CommandSource* commands);
-  Result<void> run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands);
+  Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptRun::Boundary at_boundary);
   Result<void> run_side_by_side(const protocol::GroupCommand& command);
   Result<void> meet_after_layer(const LayerReport& report, CommandSource* commands);
+  Result<void> expect_next_layer(const LayerReport& report);
   Result<void> post_metrics();
   Result<void> gather_gone_pages(const std::vector<RankStats>& ranks,
                                  const std::vector<BlockHash>& own);

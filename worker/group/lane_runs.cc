@@ -1,13 +1,12 @@
 #include "worker/group/lane_runs.h"
 
-#include <cstring>
+#include <algorithm>
+#include <numeric>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
+#include "worker/peers/peer_pins.h"
 #include "worker/ranks/rank_values.h"
-#include "worker/runtime/prompt.h"
 
 namespace millrace::worker {
 
@@ -49,92 +48,168 @@ LaneRuns::LaneRuns(const LaneResources& resources)
       sync_(r_.lane.grid().world(), r_.watch, /*may_hang=*/true, r_.group.timeouts()) {}
 
 Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& writer,
-                           PageReader& reader) {
-  for (const auto& prompt : command.side_by_side()) r_.reporter.started(prompt.request_id());
-  protocol::LaneReport report;
-  if (const auto* own = prompt_of(command, r_.lane.number())) {
-    MR_RETURN_IF_ERROR(run_own(*own, writer, reader, report));
-  }
-  return meet(command, report);
-}
-
-const protocol::RunPrompt* LaneRuns::prompt_of(const protocol::GroupCommand& command,
-                                               int lane) const {
-  const int num_lanes = r_.runtime.grid().shape().cp;
-  const int first = static_cast<int>(command.first_lane());
-  const int number = (lane - first % num_lanes + num_lanes) % num_lanes;
-  return number < command.side_by_side_size() ? &command.side_by_side(number) : nullptr;
-}
-
-Result<void> LaneRuns::run_own(const protocol::RunPrompt& prompt, PageWriter& writer,
-                               PageReader& reader, protocol::LaneReport& lane_report) {
+                           PageReader& reader, const RunOnAllRanks& run_on_all_ranks) {
+  protocol::LaneReport told;
   ControlBoard nowhere;  // rank 0's gets what is relayed
-  LaneMessages messages(lane_report);
-  CoordinatorReporter reporter(sync_.is_root() ? &messages : nullptr, nowhere);
-  const auto tell_cached = [&lane_report](const CachedChain& chain) {
-    const auto bytes = std::as_bytes(chain.keys);
-    lane_report.set_cached_page_keys(bytes.data(), bytes.size());
-  };
-  PromptRun run(
-      {.runtime = r_.runtime,
-       .grid = r_.lane.grid(),
-       .engine = r_.lane.engine(),
-       .limits = r_.runtime.lane_limits(),
-       .store = r_.store,
-       .writer = writer,
-       .reader = reader,
-       .server = r_.server,
-       .sync = sync_,
-       .reporter = reporter,
-       .pace = pace_,
-       .ledger = sync_.is_root() ? &ledger_ : nullptr,
-       .events = r_.events,
-       .tell_cached = sync_.is_root() ? tell_cached : decltype(PromptResources::tell_cached)(),
-       .options = r_.options},
-      prompt, [this](const LayerReport& report) -> Result<void> {
+  LaneMessages messages(told);
+  const auto prompts = prompts_of(command, messages, nowhere, writer, reader);
+  for (const auto& prompt : prompts) {
+    r_.reporter.started(prompt.message.request_id());
+    prompt.run->open();
+  }
+  std::vector<protocol::LaneReport> reports;
+  {
+    const auto places = tell_places(prompts);
+    if (!places.ok()) return r_.group.broken(places.error());
+    protocol::LaneReport own;
+    if (const Prompt* prompt = own_of(prompts)) {
+      if (prompt->run->goes_on()) compute(*prompt, *places);
+      prompt->run->tell(own);
+    }
+    MR_ASSIGN_OR_RETURN(reports, meet(own));
+  }
+  for (const auto& prompt : prompts) {
+    const int rank = prompt.lane * r_.runtime.grid().shape().tp + r_.runtime.grid().tp().rank();
+    prompt.run->hear(reports[static_cast<size_t>(rank)]);
+    MR_RETURN_IF_ERROR(prompt.run->close());
+  }
+  if (const Prompt* prompt = own_of(prompts); prompt != nullptr && sync_.is_root()) {
+    counts_ += prompt->run->counts();
+    if (prompt->run->needs_all_ranks()) told.Clear();  // nobody is to hear of this attempt
+  }
+  MR_RETURN_IF_ERROR(relay(told));
+  for (const auto& prompt : prompts) {
+    if (prompt.run->needs_all_ranks()) MR_RETURN_IF_ERROR(run_on_all_ranks(prompt.message));
+  }
+  return {};
+}
+
+const LaneRuns::Prompt* LaneRuns::own_of(const std::vector<Prompt>& prompts) const {
+  const auto own = std::ranges::find(prompts, r_.lane.number(), &Prompt::lane);
+  return own == prompts.end() ? nullptr : &*own;
+}
+
+std::vector<LaneRuns::Prompt> LaneRuns::prompts_of(const protocol::GroupCommand& command,
+                                                   LaneMessages& messages, ControlBoard& nowhere,
+                                                   PageWriter& writer, PageReader& reader) {
+  const int num_lanes = r_.runtime.grid().shape().cp;
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < command.side_by_side_size(); ++i) {
+    const int lane = (static_cast<int>(command.first_lane()) + i) % num_lanes;
+    const bool speaks = lane == r_.lane.number() && sync_.is_root();
+    Prompt& prompt = prompts.emplace_back(Prompt{
+        .message = command.side_by_side(i),
+        .lane = lane,
+        .reporter = std::make_unique<CoordinatorReporter>(speaks ? &messages : nullptr, nowhere),
+        .run = nullptr});
+    prompt.run = make_run(prompt, speaks, writer, reader);
+  }
+  return prompts;
+}
+
+std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, bool speaks, PageWriter& writer,
+                                              PageReader& reader) {
+  const bool publishes = r_.events != nullptr && r_.events->publishes();
+  const auto tell_cached = [this](const CachedChain& chain) { r_.events->stored(chain); };
+  return std::make_unique<PromptRun>(
+      PromptResources{
+          .runtime = r_.runtime,
+          .grid = r_.runtime.grid(),
+          .engine = r_.lane.engine(),
+          .engine_sync = sync_,
+          .lane = PromptLane{.number = prompt.lane,
+                             .most_new_tokens = r_.runtime.side_by_side_tokens(),
+                             .reads_peers = r_.peers != nullptr},
+          .limits = r_.runtime.lane_limits(),
+          .store = r_.store,
+          .writer = writer,
+          .reader = reader,
+          .server = r_.server,
+          .sync = r_.group,
+          .reporter = *prompt.reporter,
+          .pace = pace_,
+          .ledger = speaks ? &ledger_ : nullptr,
+          .events = r_.events,
+          .tell_cached = publishes ? tell_cached : decltype(PromptResources::tell_cached)(),
+          .options = r_.options},
+      prompt.message, [this](const LayerReport& report) -> Result<void> {
         sync_.expect(fmt::format("what follows layer {} of {} of a prompt beside others",
                                  report.layer + 1, report.num_layers),
                      r_.options.layer_timeout);
         return {};
       });
-  MR_RETURN_IF_ERROR(run.run());
-  if (sync_.is_root()) counts_ += run.counts();
-  return {};
+}
+
+// [ranks of the row][prompts], each of a rank's pages of the prompt's prefix; nothing of the lane's own, of which it asks
+// its store. All ranks know how many there are.
+Result<LaneRuns::Places> LaneRuns::tell_places(const std::vector<Prompt>& prompts) const {
+  auto& cp = r_.runtime.grid().cp();
+  const auto& geometry = r_.store.geometry();
+  const int64_t rows = int64_t{geometry.num_layers} * geometry.num_kv_heads;
+  std::vector<PagePlace> own;
+  std::vector<int64_t> counts(static_cast<size_t>(cp.size()));  // of bytes
+  std::vector<std::vector<int64_t>> of_prompts;                 // [prompts][ranks]
+  for (const auto& prompt : prompts) {
+    auto& of_ranks = of_prompts.emplace_back(counts.size());
+    if (!prompt.run->goes_on()) continue;
+    for (int rank = 0; rank < cp.size(); ++rank) {
+      if (rank == prompt.lane) continue;
+      const auto pages = prompt.run->cached().prefix.pages(rank);
+      of_ranks[static_cast<size_t>(rank)] = rows * std::ssize(pages);
+      counts[static_cast<size_t>(rank)] += rows * std::ssize(pages) * int64_t{sizeof(PagePlace)};
+      if (rank != cp.rank() || pages.empty()) continue;
+      auto pages_of_prompt = places_of_prefix(r_.store, prompt.message.request_id());
+      pages_of_prompt.resize(static_cast<size_t>(rows * std::ssize(pages)));
+      own.insert(own.end(), pages_of_prompt.begin(), pages_of_prompt.end());
+    }
+  }
+  Places places;
+  const int64_t num_bytes = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  places.all.resize(static_cast<size_t>(num_bytes) / sizeof(PagePlace));
+  if (num_bytes > 0) {
+    MR_RETURN_IF_ERROR(cp.all_gather(std::as_bytes(std::span(own)),
+                                     std::as_writable_bytes(std::span(places.all)), counts,
+                                     Deadline::after(r_.options.layer_timeout)));
+  }
+  places.by_lane.resize(counts.size());
+  size_t first = 0;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const auto count = static_cast<size_t>(of_prompts[i][rank]);
+      places.by_lane[static_cast<size_t>(prompts[i].lane)].push_back(
+          std::span(places.all).subspan(first, count));
+      first += count;
+    }
+  }
+  return places;
+}
+
+void LaneRuns::compute(const Prompt& prompt, const Places& places) const {
+  PeerPins pins(r_.store, prompt.message.request_id(), prompt.run->cached().prefix, prompt.lane,
+                r_.peers, places.by_lane[static_cast<size_t>(prompt.lane)]);
+  if (pins.reach_all()) return prompt.run->compute(&pins);
+  prompt.run->compute(error(Errc::kUnavailable,
+                            "cached pages of other ranks are on disk, or in a GPU's memory alone"));
 }
 
 // A rank that is through with its prompt, or has none, waits for the slowest.
-Result<void> LaneRuns::meet(const protocol::GroupCommand& command,
-                            const protocol::LaneReport& own) {
+Result<std::vector<protocol::LaneReport>> LaneRuns::meet(const protocol::LaneReport& own) {
   const int32_t num_steps = r_.runtime.weights().config.num_layers + kStepsBesideLayers;
   const Duration longest = num_steps * r_.options.layer_timeout;
   r_.group.expect_others("prompts side by side", longest, r_.options.layer_timeout);
-  const auto reports = gather_reports(r_.group.world(), own, Deadline::after(longest));
+  auto reports = gather_reports(r_.group.world(), own, Deadline::after(longest));
   if (!reports.ok()) return r_.group.broken(reports.error());
-  for (size_t rank = 0; rank < reports->size(); ++rank) {
-    const auto& report = (*reports)[rank];
-    const int lane = static_cast<int>(rank) / r_.runtime.grid().shape().tp;
-    const auto* prompt = prompt_of(command, lane);
-    if (prompt != nullptr) publish(*prompt, lane, report);
+  return reports;
+}
+
+Result<void> LaneRuns::relay(const protocol::LaneReport& own) {
+  const auto reports =
+      gather_reports(r_.group.world(), own, Deadline::after(r_.options.layer_timeout));
+  if (!reports.ok()) return r_.group.broken(reports.error());
+  for (const auto& report : *reports) {
     for (const auto& message : report.messages()) r_.reporter.relay(message);
   }
   return {};
-}
-
-// Rank 0's: it has the tokens of all prompts, and each lane the keys of its own. Pages that a rank could not remember it
-// says are gone.
-void LaneRuns::publish(const protocol::RunPrompt& prompt, int lane,
-                       const protocol::LaneReport& report) {
-  const std::string_view bytes = report.cached_page_keys();
-  if (bytes.empty() || r_.events == nullptr || !r_.events->publishes()) return;
-  const auto token_ids = decode_token_ids(prompt.prompt_token_ids());
-  if (!token_ids.ok()) return;  // and no lane has run it
-  std::vector<PageContentKey> keys(bytes.size() / sizeof(PageContentKey));
-  std::memcpy(keys.data(), bytes.data(), keys.size() * sizeof(PageContentKey));
-  const std::vector<int> owners(keys.size(), lane);
-  r_.events->stored({.keys = keys,
-                     .token_ids = *token_ids,
-                     .owners = owners,
-                     .cache_salt = prompt.options().cache_salt()});
 }
 
 }  // namespace millrace::worker

@@ -1,13 +1,20 @@
-// Short prompts side by side, on one rank: each on one context-parallel rank of the group with all its
-// tensor-parallel ranks, a lane, and all ranks meet when the last one is done. Nothing interrupts them:
-// together they take about as long as the group may need for a layer of a long prompt. What fails in a
+// Prompts side by side, on one rank: each is computed by one context-parallel rank of the group with all its
+// tensor-parallel ranks, a lane, and all ranks meet when the last one is done. Their pages are the group's as those of
+// any prompt: new ones lie in the lane, those of a cached prefix where they are, and the lane reads them there. Nothing
+// interrupts them: together they take about as long as the group may need for a layer of a long prompt. What fails in a
 // lane fails its prompt alone, unless the lane's ranks cannot meet any more. The engine's thread.
 #pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include "protocol/group_messages.pb.h"
 #include "worker/control/lane_messages.h"
 #include "worker/control/prefix_ledger.h"
 #include "worker/group/prompt_run.h"
+#include "worker/peers/page_places.h"
+#include "worker/peers/peer_pools.h"
 #include "worker/runtime/lane.h"
 #include "worker/watch/group_watch.h"
 
@@ -22,6 +29,8 @@ struct LaneResources {
   RankSync& group;                // of all ranks
   CoordinatorReporter& reporter;  // rank 0's has the coordinator
   GroupWatch* watch = nullptr;
+  const PeerPools* peers =
+      nullptr;  // null, on all ranks: a lane reads the pages of its own ranks alone
   CacheEvents* events = nullptr;  // null where nobody is told
   const GroupOptions& options;
 };
@@ -30,9 +39,14 @@ class LaneRuns {
  public:
   explicit LaneRuns(const LaneResources& resources);
 
+  // Runs a prompt on all ranks of the group.
+  using RunOnAllRanks = std::function<Result<void>(const protocol::RunPrompt&)>;
+
   // Collective over the group, with the same command on all ranks. The coordinator hears how each prompt
-  // went once all have ended; an error (kPeerLost) is the group's end.
-  Result<void> run(const protocol::GroupCommand& command, PageWriter& writer, PageReader& reader);
+  // went once all have ended; an error (kPeerLost) is the group's end. Those that turn out not to be for a lane run
+  // afterwards, one after the other.
+  Result<void> run(const protocol::GroupCommand& command, PageWriter& writer, PageReader& reader,
+                   const RunOnAllRanks& run_on_all_ranks);
   // Which beginnings of prompts that ran here the store has no more, as PrefixLedger::sweep; on the lane's
   // first rank.
   protocol::CachedPrefixes sweep(int64_t num_given_up, const PrefixLedger::FindPages& find) {
@@ -43,16 +57,37 @@ class LaneRuns {
   const PromptCounts& counts() const { return counts_; }
 
  private:
-  Result<void> run_own(const protocol::RunPrompt& prompt, PageWriter& writer, PageReader& reader,
-                       protocol::LaneReport& lane_report);
-  Result<void> meet(const protocol::GroupCommand& command, const protocol::LaneReport& own);
-  // Which of the command's prompts runs in a lane: none where there are fewer.
-  const protocol::RunPrompt* prompt_of(const protocol::GroupCommand& command, int lane) const;
-  void publish(const protocol::RunPrompt& prompt, int lane, const protocol::LaneReport& report);
+  struct Prompt {
+    const protocol::RunPrompt& message;
+    int lane = 0;
+    std::unique_ptr<CoordinatorReporter> reporter;
+    std::unique_ptr<PromptRun> run;
+  };
+
+  // Where other ranks hold pages of the prompts.
+  struct Places {
+    std::vector<PagePlace> all;
+    std::vector<std::vector<std::span<const PagePlace>>> by_lane;  // and rank of the row
+  };
+
+  std::vector<Prompt> prompts_of(const protocol::GroupCommand& command, LaneMessages& messages,
+                                 ControlBoard& nowhere, PageWriter& writer, PageReader& reader);
+  // `speaks`: this rank does, for the prompt's lane.
+  std::unique_ptr<PromptRun> make_run(const Prompt& prompt, bool speaks, PageWriter& writer,
+                                      PageReader& reader);
+  // Of this rank's lane, or none.
+  const Prompt* own_of(const std::vector<Prompt>& prompts) const;
+  // Collective over the context-parallel row.
+  Result<Places> tell_places(const std::vector<Prompt>& prompts) const;
+  void compute(const Prompt& prompt, const Places& places) const;
+  // The next two are collective over the group. When the last lane is done: how each rank's prompt went, by rank.
+  Result<std::vector<protocol::LaneReport>> meet(const protocol::LaneReport& own);
+  // Rank 0 sends what the lanes have to say.
+  Result<void> relay(const protocol::LaneReport& own);
 
   const LaneResources r_;
   RankSync sync_;  // of the lane
-  // Paces and prefixes of the group's own prompts are others.
+  // Paces of the group's own prompts are others; and what lies in the lane, no other may have seen go.
   RowPace pace_;
   PrefixLedger ledger_;
   PromptCounts counts_;

@@ -1,6 +1,5 @@
 #include "worker/group/lease_commands.h"
 
-#include "worker/control/lane_lease.h"
 #include "worker/ranks/agreement.h"
 
 namespace millrace::worker {
@@ -24,19 +23,8 @@ Result<void> LeaseCommands::apply(const protocol::LeaseChange& change) {
   return {};
 }
 
-Result<bool> LeaseCommands::concerns(const std::string& lease_id) const {
-  const auto lane = lane_of_lease(lease_id);
-  if (lane && *lane >= grid_.shape().cp) {
-    return error(Errc::kNotFound, "lease '{}' is of none of {} lanes", lease_id, grid_.shape().cp);
-  }
-  return !lane || *lane == grid_.cp().rank();
-}
-
 Result<void> LeaseCommands::apply_here(const protocol::LeaseChange& change, Duration lease) {
-  const bool renews = change.has_renew();
-  MR_ASSIGN_OR_RETURN(const bool concerned,
-                      concerns(renews ? change.renew().lease_id() : change.release().lease_id()));
-  if (store_ == nullptr || !concerned) return {};
+  if (store_ == nullptr) return {};
   if (change.has_renew()) {
     return store_->renew_lease(change.renew().request_id(), change.renew().lease_id(), lease);
   }

@@ -1,12 +1,11 @@
 // Lease changes on all ranks of a group or none: a lease is renewed everywhere, or the pages of
-// some ranks would outlive those of others. Those of a lane, where it holds the lease.
+// some ranks would outlive those of others.
 #pragma once
 
 #include "kvstore/kv_store.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/group/coordinator_reporter.h"
 #include "worker/group/group_options.h"
-#include "worker/ranks/rank_grid.h"
 #include "worker/runtime/rank_sync.h"
 
 namespace millrace::worker {
@@ -14,21 +13,17 @@ namespace millrace::worker {
 class LeaseCommands {
  public:
   // All outlive it. `store`: null on a rank that stores nothing, as another has its kv heads.
-  // `grid`: of the group, whose context-parallel ranks are its lanes.
-  LeaseCommands(kvstore::KvStore* store, const RankGrid& grid, RankSync& sync,
-                CoordinatorReporter& reporter, const GroupOptions& options)
-      : store_(store), grid_(grid), sync_(sync), reporter_(reporter), options_(options) {}
+  LeaseCommands(kvstore::KvStore* store, RankSync& sync, CoordinatorReporter& reporter,
+                const GroupOptions& options)
+      : store_(store), sync_(sync), reporter_(reporter), options_(options) {}
 
-  // Collective. Of a lease that a lane holds, its ranks decide. The coordinator hears what came of it; an error (kPeerLost) is the group's end.
+  // Collective. The coordinator hears what came of it; an error (kPeerLost) is the group's end.
   Result<void> apply(const protocol::LeaseChange& change);
 
  private:
-  // Whether this rank is of those that hold the lease, where anybody does.
-  Result<bool> concerns(const std::string& lease_id) const;
   Result<void> apply_here(const protocol::LeaseChange& change, Duration lease);
 
   kvstore::KvStore* store_;
-  const RankGrid& grid_;
   RankSync& sync_;
   CoordinatorReporter& reporter_;
   const GroupOptions& options_;

@@ -22,8 +22,9 @@ PromptPages::PromptPages(kernels::Device& device, kvstore::KvStore& store, PageW
     : store_(store),
       request_id_(std::move(request_id)),
       pages_(std::move(pages)),
-      prefix_(std::move(prefix)) {
-  prefix_source_.emplace(device, reader, request_id_, numbers_of(prefix_));
+      prefix_(std::move(prefix)),
+      pins_(store, request_id_) {
+  prefix_source_.emplace(device, reader, pins_, numbers_of(prefix_));
   sink_.emplace(device, store, writer, request_id_, pages_, numbers_of(prefix_));
 }
 

@@ -54,6 +54,7 @@ class PromptPages {
   const std::string request_id_;
   const std::vector<int64_t> pages_;
   const std::vector<kvstore::CachedPage> prefix_;
+  StorePins pins_;
   std::optional<StorePrefix> prefix_source_;
   bool forgets_ = false;  // from begin() on
   std::optional<StoreSink> sink_;

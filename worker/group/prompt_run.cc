@@ -1,9 +1,11 @@
 #include "worker/group/prompt_run.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/content/prefix_keys.h"
+#include "common/errc_wire.h"
 #include "common/log.h"
 #include "kernels/index/tiling.h"
 #include "model/config/rope.h"
@@ -70,7 +72,8 @@ void set_dropped(protocol::DroppedPages& message, const BudgetChoice& budget, in
 
 protocol::PrefillDone done_message(const FinishedPrompt& finished,
                                    const protocol::RunPrompt& prompt, protocol::Manifest manifest,
-                                   int64_t page_bytes, StageClock& stages) {
+                                   int64_t page_bytes,
+                                   std::span<const double, kStageNames.size()> stage_seconds) {
   protocol::PrefillDone done;
   done.set_owner(prompt.owner());
   done.set_request_id(manifest.request_id());
@@ -85,7 +88,6 @@ protocol::PrefillDone done_message(const FinishedPrompt& finished,
     phase.set_phase(std::string(kPhaseNames[i]));
     phase.set_seconds(finished.prefill.phases.seconds()[i]);
   }
-  const auto stage_seconds = stages.stop();
   for (size_t i = 0; i < kStageNames.size(); ++i) {
     auto& stage = *done.add_stages();
     stage.set_stage(std::string(kStageNames[i]));
@@ -110,42 +112,55 @@ PromptRun::PromptRun(const PromptResources& resources, const protocol::RunPrompt
       num_tokens_(static_cast<int64_t>(prompt.prompt_token_ids().size() / sizeof(int32_t))),
       progress_(r_.reporter, prompt.request_id(), r_.runtime.weights().config.num_layers) {}
 
-Result<void> PromptRun::run() {
-  r_.reporter.started(prompt_.request_id());
-  // Up to the first boundary: room for the prompt is made, then a layer run.
-  r_.sync.expect("the first layer", 2 * r_.options.layer_timeout);
-  const Stopwatch stopwatch;
-  StageClock stages;
-  auto finished = prefill(stages);
-  pages_.reset();  // those of a failure are gone before anybody hears of it
-  auto described =
-      finished.ok() ? manifest(&*finished) : Result<protocol::Manifest>(finished.error());
-  log_end(finished, described.ok() ? Result<void>() : described.error(), stopwatch.elapsed_s());
-  if (!described.ok()) {
-    auto met = r_.sync.meet_after(described.error(), r_.sync.timeouts().command);
-    r_.reporter.failed(prompt_.request_id(), met.ok() ? described.error() : met.error());
-    return met;
-  }
-  r_.reporter.done(done_message(*finished, prompt_, std::move(*described),
-                                r_.store.geometry().page_bytes(), stages));
-  return {};
+bool PromptRun::computes() const {
+  return !r_.lane || r_.lane->number == r_.grid.cp().rank();
 }
 
-Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
-  MR_ASSIGN_OR_RETURN(const auto token_ids, checked_tokens());
-  const auto head_plan = plan();
+bool PromptRun::is_first_of_computing() const {
+  return computes() && r_.engine_sync.is_root();
+}
+
+Partition PromptRun::partition() const {
+  const int64_t cached_tokens = cached_.prefix.num_tokens();
+  if (!r_.lane) return r_.engine.partition(num_tokens_, cached_tokens);
+  return Partition::on_one_rank(num_tokens_, r_.grid.shape().cp, r_.lane->number, cached_tokens);
+}
+
+Result<void> PromptRun::run() {
+  r_.reporter.started(prompt_.request_id());
+  open();
+  if (went_.ok()) went_ = compute_again_if_damaged();
+  return close();
+}
+
+void PromptRun::open() {
+  // Up to the first boundary: room for the prompt is made, then a layer run.
+  r_.sync.expect("the first layer", 2 * r_.options.layer_timeout);
+  went_ = check_and_make_room();
+}
+
+Result<void> PromptRun::check_and_make_room() {
+  MR_ASSIGN_OR_RETURN(token_ids_, checked_tokens());
+  auto head_plan = plan();
   MR_RETURN_IF_ERROR(r_.sync.all_agree(head_plan.ok() ? Result<void>() : head_plan.error()));
-  plan_identity_ = model::plan_identity(*head_plan);
-  keys_ = reusable_keys(token_ids, *head_plan);
+  plan_ = *std::move(head_plan);
+  plan_identity_ = model::plan_identity(*plan_);
+  keys_ = reusable_keys(token_ids_, *plan_);
   // What a streaming prompt begins with is known to its client before it is loaded.
   MR_RETURN_IF_ERROR(find_prefix_and_room(streams(prompt_) ? kvstore::CacheCheck::kAll
                                                            : kvstore::CacheCheck::kDisk));
   MR_RETURN_IF_ERROR(check_place());
-  if (streams(prompt_)) {
-    MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
-    r_.reporter.opened(prompt_.request_id(), std::move(known));
-  }
-  auto computed = compute(token_ids, *head_plan, stages);
+  if (!streams(prompt_)) return {};
+  MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
+  if (is_first_of_computing()) r_.reporter.opened(prompt_.request_id(), std::move(known));
+  return {};
+}
+
+Result<void> PromptRun::compute_again_if_damaged() {
+  const auto source = [this]() -> PrefixSource* {
+    return cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr;
+  };
+  auto computed = prefill(source(), cached_.prefix);
   if (!computed.ok() && may_start_again(computed.error())) {
     // Once: a check of all pages finds this one, forgets it and ends the prefix before it. All ranks have
     // had the same error.
@@ -156,23 +171,98 @@ Result<FinishedPrompt> PromptRun::prefill(StageClock& stages) {
     progress_.restart();
     MR_RETURN_IF_ERROR(find_prefix_and_room(kvstore::CacheCheck::kAll));
     MR_RETURN_IF_ERROR(check_place());
-    computed = compute(token_ids, *head_plan, stages);
+    computed = prefill(source(), cached_.prefix);
   }
-  if (!computed.ok()) return not_the_clients(computed.error());
-  FinishedPrompt finished{.prefill = *std::move(computed),
-                          .cached_tokens = cached_.prefix.num_tokens(),
-                          .uneconomic_tokens = cached_.num_left * kernels::kPageTokens};
-  learn_pace(finished.prefill);
+  return conclude(std::move(computed));
+}
+
+void PromptRun::compute(Result<PrefixPins*> pins) {
+  went_ = compute_in_lane(std::move(pins));
+  // The rest of its time is others'.
+  stage_seconds_ = stages_.stop();
+}
+
+// To a lane all pages are its own. Where some cannot be had, or one is damaged, all ranks begin anew: nobody has heard of
+// this prompt yet.
+Result<void> PromptRun::compute_in_lane(Result<PrefixPins*> pins) {
+  const auto& prefix = cached_.prefix;
+  if (prefix.num_pages() == 0) return conclude(prefill(nullptr, {}));
+  needs_all_ranks_ = true;
+  MR_RETURN_IF_ERROR(r_.engine_sync.all_agree(pins.ok() ? Result<void>() : pins.error()));
+  std::vector<int64_t> pages(static_cast<size_t>(prefix.num_pages()));
+  std::iota(pages.begin(), pages.end(), int64_t{0});
+  StorePrefix source(r_.runtime.device(), r_.reader, **pins, std::move(pages));
+  auto computed =
+      prefill(&source, {.owners = std::vector<int>(prefix.owners.size()), .float8 = prefix.float8});
+  needs_all_ranks_ = !computed.ok() && computed.error().code == Errc::kCorrupt;
+  return conclude(std::move(computed));
+}
+
+// On the ranks that have computed it.
+Result<void> PromptRun::conclude(Result<PrefillResult> prefill) {
+  if (!prefill.ok()) return not_the_clients(prefill.error());
+  finished_.prefill = *std::move(prefill);
+  finished_.cached_tokens = cached_.prefix.num_tokens();
+  finished_.uneconomic_tokens = cached_.num_left * kernels::kPageTokens;
+  learn_pace(finished_.prefill);
   progress_.report_until(r_.runtime.weights().config.num_layers);
-  attention_imbalance_ = finished.prefill.imbalance.mean;
-  if (budget_) MR_RETURN_IF_ERROR(drop_pages(finished));
-  MR_RETURN_IF_ERROR(seal(finished));
+  attention_imbalance_ = finished_.prefill.imbalance.mean;
+  return budget_ ? drop_pages() : Result<void>();
+}
+
+void PromptRun::tell(protocol::LaneReport& report) const {
+  if (!went_.ok()) {
+    report.mutable_error()->set_code(errc_to_wire(went_.error().code));
+    report.mutable_error()->set_message(went_.error().message);
+    report.set_on_all_ranks(needs_all_ranks_);
+  } else if (prefix_scores_) {
+    const auto scores = prefix_scores_->scores();
+    report.mutable_prefix_scores()->Add(scores.begin(), scores.end());
+  }
+}
+
+void PromptRun::hear(const protocol::LaneReport& report) {
+  if (computes()) return;
+  if (report.has_error()) {
+    went_ = Error(errc_from_wire(report.error().code()), report.error().message());
+    needs_all_ranks_ = report.on_all_ranks();
+    return;
+  }
+  if (!pages_) return;
+  const auto& scores = report.prefix_scores();
+  heard_ = set_prefix_scores(r_.store, prompt_.request_id(), cached_.prefix, r_.grid.cp().rank(),
+                             {scores.data(), static_cast<size_t>(scores.size())});
+}
+
+Result<void> PromptRun::close() {
+  auto described = went_.ok() ? finish() : Result<protocol::Manifest>(went_.error());
+  pages_.reset();  // those of a failure are gone before anybody hears of it
+  const auto outcome = described.ok() ? Result<void>() : Result<void>(described.error());
+  log_end(outcome);
+  if (!outcome.ok()) {
+    auto met = r_.sync.meet_after(outcome.error(), r_.sync.timeouts().command);
+    if (is_first_of_computing() && !needs_all_ranks_) {
+      r_.reporter.failed(prompt_.request_id(), met.ok() ? outcome.error() : met.error());
+    }
+    return met;
+  }
+  if (!is_first_of_computing()) return {};
+  auto done =
+      done_message(finished_, prompt_, std::move(*described), r_.store.geometry().page_bytes(),
+                   r_.lane ? stage_seconds_ : stages_.stop());
+  done.set_in_lane(r_.lane.has_value());
+  r_.reporter.done(std::move(done));
+  return {};
+}
+
+Result<protocol::Manifest> PromptRun::finish() {
+  MR_RETURN_IF_ERROR(seal());
   if (pages_) pages_->keep();
-  remember(token_ids, finished.prefill.density);
+  remember();
   counts_ = {.cache_queried_tokens = reads_cache(prompt_) ? num_tokens_ : 0,
-             .cache_hit_tokens = finished.cached_tokens,
-             .cache_uneconomic_tokens = finished.uneconomic_tokens};
-  return finished;
+             .cache_hit_tokens = finished_.cached_tokens,
+             .cache_uneconomic_tokens = finished_.uneconomic_tokens};
+  return manifest(&finished_);
 }
 
 // Of a streaming request the client knows where the pages of the prefix are, and may have pulled some.
@@ -180,38 +270,42 @@ bool PromptRun::may_start_again(const Error& failure) const {
   return failure.code == Errc::kCorrupt && cached_.prefix.num_pages() > 0 && !streams(prompt_);
 }
 
-Result<PrefillResult> PromptRun::compute(std::span<const int32_t> token_ids,
-                                         const model::HeadPlan& plan, StageClock& stages) {
+Result<PrefillResult> PromptRun::prefill(PrefixSource* prefix, PromptPrefix described) {
   KvSink* sink = pages_ ? &pages_->sink() : nullptr;
+  prefix_scores_.reset();
+  if (r_.lane && prefix != nullptr) {
+    sink = &prefix_scores_.emplace(cached_.prefix.num_pages(), sink);
+  }
   budget_.reset();
   if (has_budget(prompt_)) {
     sink = &budget_.emplace(prompt_.options().kv_budget(), r_.runtime.weights(), num_tokens_, sink);
   }
   return r_.engine.prefill(
-      {.token_ids = token_ids,
-       .plan = &plan,
+      {.token_ids = token_ids_,
+       .plan = &*plan_,
        .recall_by_head = prompt_.options().recall_by_head(),
        .sink = sink,
-       .prefix = cached_.prefix,
-       .prefix_source = cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr,
+       .prefix = std::move(described),
+       .prefix_source = prefix,
        .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
-       .stages = &stages},
+       .stages = &stages_},
       r_.options.layer_timeout);
 }
 
 // The lease may be over: then there is nothing to remember.
-void PromptRun::remember(std::span<const int32_t> token_ids, double density) {
+void PromptRun::remember() {
   if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
   const auto remembered = pages_->remember(
-      keys_, model::column_cost(r_.runtime.weights().config, num_tokens_, density));
-  if (r_.events != nullptr) tell_of_pages(token_ids, remembered.ok());
+      keys_,
+      model::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density));
+  if (r_.events != nullptr) tell_of_pages(remembered.ok());
   if (!remembered.ok()) {
     spdlog::debug("{}", remembered.error().to_string());
     return;
   }
   if (r_.ledger == nullptr) return;
   const auto& options = prompt_.options();
-  auto change = r_.ledger->add({.prefix_keys = prefix_keys(token_ids),
+  auto change = r_.ledger->add({.prefix_keys = prefix_keys(token_ids_),
                                 .page_keys = keys_,
                                 .own_pages = pages_->numbers(),
                                 .origin = origin_,
@@ -227,20 +321,20 @@ void PromptRun::remember(std::span<const int32_t> token_ids, double density) {
 }
 
 // What another rank could not remember, it says is gone.
-void PromptRun::tell_of_pages(std::span<const int32_t> token_ids, bool remembered) {
+void PromptRun::tell_of_pages(bool remembered) {
   std::vector<PageContentKey> own;
   for (const int64_t page : pages_->numbers()) {
     if (page < std::ssize(keys_)) own.push_back(keys_[static_cast<size_t>(page)]);
   }
   r_.events->add_own(own);
   if (!remembered || r_.tell_cached == nullptr) return;
-  const auto partition = r_.engine.partition(num_tokens_, cached_.prefix.num_tokens());
+  const auto dealt = partition();
   std::vector<int> owners = cached_.prefix.owners;
   for (int64_t page = std::ssize(owners); page < std::ssize(keys_); ++page) {
-    owners.push_back(partition.owner(page * kernels::kPageTokens));
+    owners.push_back(dealt.owner(page * kernels::kPageTokens));
   }
   r_.tell_cached({.keys = keys_,
-                  .token_ids = token_ids,
+                  .token_ids = token_ids_,
                   .owners = owners,
                   .cache_salt = prompt_.options().cache_salt()});
 }
@@ -296,6 +390,8 @@ std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> to
 Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   const int64_t most = kernels::first_dense_position(num_tokens_) / kernels::kPageTokens;
   const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
+  // Pages that are dropped in the end are the lane's, which alone knows of them.
+  const bool lane_alone = r_.lane && (!r_.lane->reads_peers || has_budget(prompt_));
   if (reads_cache(prompt_) && !wanted.empty()) {
     MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.grid, wanted,
                                                  Deadline::after(r_.options.layer_timeout),
@@ -303,7 +399,14 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
                                                   .num_threads = r_.runtime.cores().num_threads,
                                                   .num_tokens = num_tokens_,
                                                   .rows = r_.pace.of(plan_identity_),
-                                                  .loads_beside = r_.reader.runs_beside()}));
+                                                  .loads_beside = r_.reader.runs_beside(),
+                                                  .lane = r_.lane ? r_.lane->number : -1,
+                                                  .lane_alone = lane_alone}));
+  }
+  if (r_.lane && num_tokens_ - cached_.prefix.num_tokens() > r_.lane->most_new_tokens) {
+    needs_all_ranks_ = true;
+    return error(Errc::kUnavailable, "{} tokens to compute in a lane, at most {}",
+                 num_tokens_ - cached_.prefix.num_tokens(), r_.lane->most_new_tokens);
   }
   auto made = make_room();
   if (made.ok() || cached_.prefix.num_pages() == 0 ||
@@ -335,10 +438,8 @@ void PromptRun::learn_pace(const PrefillResult& prefill) {
 Result<void> PromptRun::make_room() {
   Result<void> own;
   if (r_.runtime.weights().shard.kv_replica == 0) {
-    pages_.emplace(
-        r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
-        r_.engine.partition(num_tokens_, cached_.prefix.num_tokens()).pages(r_.grid.cp().rank()),
-        cached_.own);
+    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
+                   partition().pages(r_.grid.cp().rank()), cached_.own);
     own = pages_->begin(num_tokens_);
     if (own.ok() && streams(prompt_)) own = pages_->open(prompt_.lease_id());
   }
@@ -361,30 +462,33 @@ Result<int32_t> PromptRun::num_reportable() {
   const int32_t own = pages_ ? pages_->sink().num_complete() : num_computed;
   MR_ASSIGN_OR_RETURN(
       const auto complete,
-      gather_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
+      gather_values(r_.engine_sync.world(), own, Deadline::after(r_.options.layer_timeout)));
   return *std::min_element(complete.begin(), complete.end());
 }
 
-Result<void> PromptRun::drop_pages(FinishedPrompt& finished) {
-  r_.sync.expect("dropping pages", 2 * r_.options.layer_timeout);
-  MR_ASSIGN_OR_RETURN(finished.budget,
+Result<void> PromptRun::drop_pages() {
+  r_.engine_sync.expect("dropping pages", 2 * r_.options.layer_timeout);
+  MR_ASSIGN_OR_RETURN(finished_.budget,
                       budget_->choose(r_.grid.tp(), Deadline::after(r_.options.layer_timeout)));
-  return r_.sync.all_agree(pages_ ? pages_->drop_all_but(finished.budget->kept) : Result<void>());
+  return r_.engine_sync.all_agree(pages_ ? pages_->drop_all_but(finished_.budget->kept)
+                                         : Result<void>());
 }
 
-Result<void> PromptRun::seal(FinishedPrompt& finished) {
+Result<void> PromptRun::seal() {
   r_.sync.expect("sealing the cache", 2 * r_.options.layer_timeout);  // and gathering the manifest
   Result<StoredBytes> own = StoredBytes();
-  if (pages_) {
+  if (!heard_.ok()) {
+    own = heard_.error();
+  } else if (pages_) {
     const auto placed =
         pages_->seal(prompt_.lease_id(), granted_lease(r_.options, prompt_.options().lease_ms()));
     own = placed.ok() ? pages_->sink().stored() : Result<StoredBytes>(placed.error());
-    if (placed.ok()) finished.placement = *placed;
+    if (placed.ok()) finished_.placement = *placed;
   }
   MR_ASSIGN_OR_RETURN(
       const auto stored,
       all_agree_on_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
-  finished.stored = sum_of(stored);
+  finished_.stored = sum_of(stored);
   return {};
 }
 
@@ -393,6 +497,7 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
       auto ranks, gather_shards(r_.sync.world(), r_.server.address(),
                                 finished == nullptr ? kvstore::Placement() : finished->placement,
                                 Deadline::after(r_.options.layer_timeout)));
+  if (!computes()) return protocol::Manifest();
   return make_manifest({.request_id = prompt_.request_id(),
                         .lease_id = prompt_.lease_id(),
                         .lease = granted_lease(r_.options, prompt_.options().lease_ms()),
@@ -401,27 +506,25 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
                         .kept = finished == nullptr ? nullptr : finished->kept_in_part(),
                         .float8 = r_.runtime.kv_scales().get(),
                         .ranks = ranks},
-                       r_.runtime.weights(),
-                       r_.engine.partition(num_tokens_, cached_.prefix.num_tokens()),
-                       cached_.prefix, r_.grid.shape());
+                       r_.runtime.weights(), partition(), cached_.prefix, r_.grid.shape());
 }
 
-// One line a request, where the group's other lines are: rank 0's.
-void PromptRun::log_end(const Result<FinishedPrompt>& finished, const Result<void>& outcome,
-                        double elapsed_s) const {
-  if (!r_.sync.is_root()) return;
+// One line a request, where the group's other lines are, and those of its lane.
+void PromptRun::log_end(const Result<void>& outcome) const {
+  if (!is_first_of_computing()) return;
   const auto head = fmt::format("request {}: {} tokens, ", prompt_.request_id(), num_tokens_);
+  const double elapsed_s = stopwatch_.elapsed_s();
   if (outcome.ok()) {
-    const int64_t cached = finished->cached_tokens;
-    const int64_t uneconomic = finished->uneconomic_tokens;
+    const int64_t cached = finished_.cached_tokens;
+    const int64_t uneconomic = finished_.uneconomic_tokens;
     spdlog::info(
         "{}{}{}done in {:.2f} s, density {:.3f}", head,
         cached > 0 ? fmt::format("{} of them cached, ", cached) : "",
         uneconomic > 0 ? fmt::format("{} cached too but faster computed, ", uneconomic) : "",
-        elapsed_s, finished->prefill.density);
+        elapsed_s, finished_.prefill.density);
   } else {
-    spdlog::info("{}{} after {:.2f} s: {}", head, errc_name(outcome.error().code), elapsed_s,
-                 outcome.error().message);
+    spdlog::info("{}{} after {:.2f} s: {}{}", head, errc_name(outcome.error().code), elapsed_s,
+                 outcome.error().message, needs_all_ranks_ ? "; on all ranks instead" : "");
   }
 }
 

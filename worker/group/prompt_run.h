@@ -1,7 +1,9 @@
 // One prompt in a group, on one rank, from the command that brings it to its manifest: checked,
-// given room, prefilled layer by layer, sealed, answered. The engine's thread.
+// given room, prefilled layer by layer, sealed, answered. All ranks hold its pages; it is computed by all of
+// them, or by those of a lane while others are computed in theirs. The engine's thread.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <span>
@@ -19,6 +21,7 @@
 #include "worker/group/group_options.h"
 #include "worker/group/layer_progress.h"
 #include "worker/group/prompt_pages.h"
+#include "worker/peers/prefix_scores.h"
 #include "worker/runtime/rank_runtime.h"
 #include "worker/runtime/rank_sync.h"
 #include "worker/staging/page_reader.h"
@@ -26,27 +29,36 @@
 #include "worker/store/cached_prefix.h"
 #include "worker/store/kv_server.h"
 #include "worker/store/row_pace.h"
+#include "worker/timing/stage_clock.h"
 
 namespace millrace::worker {
+
+// Where a prompt is computed that runs in a lane.
+struct PromptLane {
+  int number = 0;  // the context-parallel rank
+  int64_t most_new_tokens = 0;
+  bool reads_peers = false;  // on all ranks: pages that other context-parallel ranks hold
+};
 
 // What a prompt runs on, of one rank; all outlive the run.
 struct PromptResources {
   RankRuntime& runtime;
-  // Of the ranks that run it: the group's, or a lane's.
-  const RankGrid& grid;
+  const RankGrid& grid;  // the group's
+  // Of the ranks that compute it, as `engine_sync`: the group's, or those of this rank's lane.
   Engine& engine;
+  RankSync& engine_sync;
+  std::optional<PromptLane> lane;  // none: all ranks compute it
   const PromptLimits& limits;
   kvstore::KvStore& store;
   PageWriter& writer;
   PageReader& reader;
   const KvServer& server;
-  RankSync& sync;
+  RankSync& sync;  // of all ranks
   CoordinatorReporter& reporter;
   RowPace& pace;
-  PrefixLedger* ledger = nullptr;  // the first rank's
+  PrefixLedger* ledger = nullptr;  // of the first rank that computes it
   CacheEvents* events = nullptr;   // null where nobody is told
-  // Where the first rank tells what the prompt leaves in the cache for events of it; null: nowhere. `owners` are of the
-  // ranks that run it.
+  // Where what the prompt leaves in the cache is told for events of it; null: nowhere.
   std::function<void(const CachedChain&)> tell_cached = nullptr;
   int64_t beside_tokens = 0;  // of the prompt between two layers of which it runs; 0: alone
   const GroupOptions& options;
@@ -93,16 +105,38 @@ class PromptRun {
   // Collective, once. The coordinator hears how it goes and how it ended; an error (kPeerLost) is
   // the end of the group too.
   Result<void> run();
+
+  // The same in steps, of a prompt in a lane. open() and close() are collective over the group, compute() over the lane,
+  // whose ranks tell the others how it went in between.
+  void open();
+  // Whether it goes on, the same on all ranks after open() and after hear().
+  bool goes_on() const { return went_.ok(); }
+  const CachedPrefix& cached() const { return cached_; }
+  // `pins`: of all pages of its prefix; outlive the run. kUnavailable as `pins`: some cannot be had.
+  void compute(Result<PrefixPins*> pins);
+  void tell(protocol::LaneReport& report) const;
+  void hear(const protocol::LaneReport& report);
+  Result<void> close();
+  // After close(): it did not run, as the lane could not, and nobody has heard of it; all ranks can.
+  bool needs_all_ranks() const { return needs_all_ranks_; }
+
   int64_t num_tokens() const { return num_tokens_; }
   // Most over mean of the ranks' attention; none where the prompt did not come to its end.
   std::optional<double> attention_imbalance() const { return attention_imbalance_; }
   const PromptCounts& counts() const { return counts_; }
 
  private:
-  Result<FinishedPrompt> prefill(StageClock& stages);
+  // Whether this rank is one of those that compute it.
+  bool computes() const;
+  bool is_first_of_computing() const;
+  // How what is not cached lies on all ranks.
+  Partition partition() const;
+  Result<void> check_and_make_room();
+  Result<void> compute_again_if_damaged();
+  Result<PrefillResult> prefill(PrefixSource* prefix, PromptPrefix described);
+  Result<void> compute_in_lane(Result<PrefixPins*> pins);
+  Result<void> conclude(Result<PrefillResult> prefill);
   bool may_start_again(const Error& failure) const;
-  Result<PrefillResult> compute(std::span<const int32_t> token_ids, const model::HeadPlan& plan,
-                                StageClock& stages);
   // On all ranks or none, as all that follows.
   Result<std::vector<int32_t>> checked_tokens() const;
   Result<model::HeadPlan> plan() const;
@@ -117,26 +151,36 @@ class PromptRun {
   Result<void> make_room();
   Result<void> after_layer(const LayerReport& report);
   Result<int32_t> num_reportable();
-  Result<void> seal(FinishedPrompt& finished);
-  Result<void> drop_pages(FinishedPrompt& finished);
-  void remember(std::span<const int32_t> token_ids, double density);
-  void tell_of_pages(std::span<const int32_t> token_ids, bool remembered);
-  // `finished`: null before the first layer.
+  Result<protocol::Manifest> finish();
+  Result<void> seal();
+  Result<void> drop_pages();
+  void remember();
+  void tell_of_pages(bool remembered);
+  // `finished`: null before the first layer. Empty on ranks that have nothing to tell.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
-  void log_end(const Result<FinishedPrompt>& finished, const Result<void>& outcome,
-               double elapsed_s) const;
+  void log_end(const Result<void>& outcome) const;
 
   const PromptResources r_;
   const protocol::RunPrompt& prompt_;
   const Boundary at_boundary_;
   const int64_t num_tokens_;
+  const Stopwatch stopwatch_;
+  StageClock stages_;
+  std::vector<int32_t> token_ids_;
+  std::optional<model::HeadPlan> plan_;
   std::vector<PageContentKey> keys_;
   std::string plan_identity_;
   uint64_t origin_ = 0;  // of the keys, but for the salt
   bool impure_ = false;
   CachedPrefix cached_;
-  std::optional<BudgetSink> budget_;  // where not all pages are to be kept
-  std::optional<PromptPages> pages_;  // none on a rank whose kv heads another stores
+  std::optional<BudgetSink> budget_;              // where not all pages are to be kept
+  std::optional<PrefixScoreSink> prefix_scores_;  // in a lane, behind a prefix
+  std::optional<PromptPages> pages_;              // none on a rank whose kv heads another stores
+  Result<void> went_;
+  Result<void> heard_;  // what came of the lane's words, on other ranks
+  bool needs_all_ranks_ = false;
+  FinishedPrompt finished_;  // as far as this rank knows
+  std::array<double, kStageNames.size()> stage_seconds_ = {};
   LayerProgress progress_;
   std::optional<double> attention_imbalance_;
   PromptCounts counts_;

@@ -164,9 +164,11 @@ Result<void> RankRuntime::limit_to_store(int64_t num_pages, Deadline deadline) {
       limits_.max_prompt_tokens,
       least_of_all(std::min(limits_.max_prompt_tokens, storable_tokens(num_pages)), deadline));
   if (lane_ == nullptr) return {};
+  lane_limits_.max_prompt_tokens =
+      std::min(lane_limits_.max_prompt_tokens, limits_.max_prompt_tokens);
   const int64_t in_lane = storable_tokens(num_pages, lane_->grid().shape());
-  MR_ASSIGN_OR_RETURN(lane_limits_.max_prompt_tokens,
-                      least_of_all(std::min(lane_limits_.max_prompt_tokens, in_lane), deadline));
+  MR_ASSIGN_OR_RETURN(side_by_side_tokens_,
+                      least_of_all(std::min(side_by_side_tokens_, in_lane), deadline));
   return {};
 }
 
@@ -197,9 +199,10 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
 
   if (lane_ != nullptr) {
     lane_limits_.vocab_size = limits_.vocab_size;
-    const int64_t in_lane = std::min({options.side_by_side_tokens, limits_.max_prompt_tokens,
-                                      max_prompt_tokens(layout(lane_->grid().shape()), own_bytes)});
+    const int64_t in_lane = std::min(limits_.max_prompt_tokens,
+                                     max_prompt_tokens(layout(lane_->grid().shape()), own_bytes));
     MR_ASSIGN_OR_RETURN(lane_limits_.max_prompt_tokens, least_of_all(in_lane, deadline));
+    side_by_side_tokens_ = std::min(options.side_by_side_tokens, lane_limits_.max_prompt_tokens);
   }
 
   crossover_tokens_ = options.crossover_tokens;

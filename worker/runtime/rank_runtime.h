@@ -31,7 +31,7 @@ struct RankOptions {
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
   int64_t crossover_tokens = -1;  // -1: measured at start
-  // The longest prompt that runs on one context-parallel rank beside others; 0: none does.
+  // New tokens, at most, of a prompt that runs on one context-parallel rank beside others; 0: none does.
   int64_t side_by_side_tokens = 0;
   // Of the device's memory, for KV pages: prompts leave it alone. None: a part of what is free.
   std::optional<int64_t> device_pool_bytes = 0;
@@ -67,9 +67,11 @@ class RankRuntime {
   Engine& engine() { return *engine_; }
   const PromptLimits& limits() const { return limits_; }
   // Where this rank runs a prompt beside those of the group's other lanes; null where there are none.
-  Lane* lane() { return lane_limits_.max_prompt_tokens > 0 ? lane_.get() : nullptr; }
-  // Of these; the longest has 0 tokens where there are no lanes.
+  Lane* lane() { return side_by_side_tokens_ > 0 ? lane_.get() : nullptr; }
+  // Of these, with what is cached of them.
   const PromptLimits& lane_limits() const { return lane_limits_; }
+  // New tokens of these, at most; 0 where there are no lanes.
+  int64_t side_by_side_tokens() const { return side_by_side_tokens_; }
   int64_t crossover_tokens() const { return crossover_tokens_; }
   const CoreShare& cores() const { return cores_; }
   int64_t device_pool_bytes() const { return device_pool_bytes_; }
@@ -97,6 +99,7 @@ class RankRuntime {
   std::unique_ptr<Lane> lane_;
   PromptLimits limits_;
   PromptLimits lane_limits_;
+  int64_t side_by_side_tokens_ = 0;
   int64_t crossover_tokens_ = 0;
 };
 

@@ -25,15 +25,15 @@ int64_t pages_of_chunk(const kvstore::KvGeometry& geometry) {
 }  // namespace
 
 Result<std::unique_ptr<PageReader>> PageReader::create(kernels::Device& device,
-                                                       kvstore::KvStore& store, int num_threads) {
+                                                       const kvstore::KvGeometry& geometry,
+                                                       int num_threads) {
   if (device.info().host_memory) num_threads = 0;
-  std::unique_ptr<PageReader> reader(new PageReader(store, num_threads));
+  std::unique_ptr<PageReader> reader(new PageReader(geometry, num_threads));
   for (int i = 0; i < std::max(num_threads, 1); ++i) {
     Workspace workspace{.lane = device.make_copy_lane()};
     if (num_threads > 0) {
-      const int64_t page_bytes = store.geometry().page_bytes();
       MR_ASSIGN_OR_RETURN(workspace.pages,
-                          device.allocate_host(pages_of_chunk(store.geometry()) * page_bytes));
+                          device.allocate_host(pages_of_chunk(geometry) * geometry.page_bytes()));
     }
     reader->workspaces_.push_back(std::move(workspace));
   }
@@ -54,7 +54,7 @@ Result<void> PageReader::wait(Deadline deadline) {
   auto done = threads_.wait(deadline);
   if (done.ok() || done.error().code != Errc::kDeadlineExceeded) return done;
   return error(Errc::kDeadlineExceeded, "request '{}': cached layer {} was not read in time: {}",
-               layer_.request_id, layer_.layer, done.error().message);
+               layer_.pins->request_id(), layer_.layer, done.error().message);
 }
 
 KvPlace PageReader::destination(const PageChunk& chunk) const {
@@ -114,7 +114,7 @@ bool PageReader::reached(Pages pages, const kernels::CopyLane& lane) {
     spdlog::info(
         "request '{}': cached pages take the slower way, the host pool is not page-locked, or not "
         "yet",
-        layer_.request_id);
+        layer_.pins->request_id());
   }
   return false;
 }
@@ -152,7 +152,7 @@ Error PageReader::damaged(const PageChunk& chunk, Pages pages, size_t page) cons
   return error(Errc::kCorrupt,
                "request '{}': layer {} kv head {} page {} in {} memory has not the checksum it was "
                "written with",
-               layer_.request_id, layer_.layer, geometry().first_kv_head + chunk.head,
+               layer_.pins->request_id(), layer_.layer, geometry().first_kv_head + chunk.head,
                layer_.pages[static_cast<size_t>(chunk.first) + page], tier_name(pages[page].tier));
 }
 
@@ -174,8 +174,7 @@ Result<void> PageReader::pin_and_use(const PageChunk& chunk, const Use& use) {
   const auto pages =
       layer_.pages.subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
   MR_ASSIGN_OR_RETURN(const auto pinned,
-                      store_.pin_prefix(layer_.request_id, layer_.layer,
-                                        geometry().first_kv_head + chunk.head, pages));
+                      layer_.pins->pin(layer_.layer, geometry().first_kv_head + chunk.head, pages));
   MR_RETURN_IF_ERROR(pinned->load());
   return use(pinned->pages());
 }

@@ -18,15 +18,17 @@
 #include "worker/exchange/prefix.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_chunks.h"
+#include "worker/staging/prefix_pins.h"
 
 namespace millrace::worker {
 
 // Threads that keep up with the bus of a GPU (docs/notebook/prefix-on-gpus.md).
 inline constexpr int kMaxPageReaders = 8;
 
-// Pages of a request's prefix, and where they go: page i of each head to rows [64 i, 64 i + 64).
+// Pages of a request's prefix, and where they go: page i of each head to rows [64 i, 64 i + 64). `pins`
+// outlive the layer.
 struct CachedLayer {
-  std::string request_id;
+  PrefixPins* pins = nullptr;
   std::span<const int64_t> pages;  // of the prompt, ascending
   int32_t layer = 0;
   KvPlace to;
@@ -34,12 +36,13 @@ struct CachedLayer {
 
 class PageReader {
  public:
-  // Both outlive the reader. `num_threads` is for a device with memory of its own; for another there
+  // `device` outlives the reader. `num_threads` is for a device with memory of its own; for another there
   // are none, begin() does all the work, and copies from where the pages lie.
   static Result<std::unique_ptr<PageReader>> create(kernels::Device& device,
-                                                    kvstore::KvStore& store, int num_threads);
+                                                    const kvstore::KvGeometry& geometry,
+                                                    int num_threads);
 
-  const kvstore::KvGeometry& geometry() const { return store_.geometry(); }
+  const kvstore::KvGeometry& geometry() const { return geometry_; }
   // Whether pages come after begin() returned.
   bool runs_beside() const { return threads_.any(); }
 
@@ -65,7 +68,8 @@ class PageReader {
         pages;  // [2 (K, V), pages of a chunk, page bytes / 2]; empty without threads
   };
 
-  PageReader(kvstore::KvStore& store, int num_threads) : store_(store), threads_(num_threads) {}
+  PageReader(const kvstore::KvGeometry& geometry, int num_threads)
+      : geometry_(geometry), threads_(num_threads) {}
 
   using Pages = std::span<const kvstore::PinnedPage>;
 
@@ -85,7 +89,7 @@ class PageReader {
   Error damaged(const PageChunk& chunk, Pages pages, size_t page) const;
   Result<void> bring_pages(const PageChunk& chunk, Workspace& workspace, PerTier<int64_t>& pages);
 
-  kvstore::KvStore& store_;
+  const kvstore::KvGeometry geometry_;
   std::vector<Workspace> workspaces_;
   CachedLayer layer_;
   std::shared_mutex pins_;          // exclusive: one thread alone has pages pinned

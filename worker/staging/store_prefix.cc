@@ -12,12 +12,9 @@ constexpr auto kLayerTimeout = std::chrono::minutes(5);
 
 }  // namespace
 
-StorePrefix::StorePrefix(kernels::Device& device, PageReader& reader, std::string request_id,
+StorePrefix::StorePrefix(kernels::Device& device, PageReader& reader, PrefixPins& pins,
                          std::vector<int64_t> pages)
-    : device_(device),
-      reader_(reader),
-      request_id_(std::move(request_id)),
-      pages_(std::move(pages)) {}
+    : device_(device), reader_(reader), pins_(pins), pages_(std::move(pages)) {}
 
 StorePrefix::~StorePrefix() {
   reader_.give_up();
@@ -79,12 +76,12 @@ Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count, 
 Result<void> StorePrefix::bring(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
   const auto pages =
       std::span(pages_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-  reader_.begin({.request_id = request_id_, .pages = pages, .layer = layer, .to = to});
+  reader_.begin({.pins = &pins_, .pages = pages, .layer = layer, .to = to});
   return reader_.wait(Deadline::after(kLayerTimeout));
 }
 
 void StorePrefix::begin_stage(int32_t layer) {
-  reader_.begin({.request_id = request_id_,
+  reader_.begin({.pins = &pins_,
                  .pages = pages_,
                  .layer = layer,
                  .to = {.k = stage_.k.data(),

@@ -1,4 +1,5 @@
-// The pages of a prompt's cached prefix that this rank's store holds, as the engine takes them. On a
+// The pages of a prompt's cached prefix that this rank brings, as the engine takes them: those that its store
+// holds, or in a lane all of them. On a
 // GPU a layer's pages come to a stage in device memory while the layer before is computed:
 //   device    | stage of l to the engine | layer l ...            | stage of l + 1 to the engine | ...
 //   readers                              | pages of l + 1 to the stage |
@@ -8,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "kernels/api/device.h"
@@ -19,10 +19,9 @@ namespace millrace::worker {
 
 class StorePrefix final : public PrefixSource {
  public:
-  // `pages`: of the prefix, those that this rank holds, as given to KvStore::begin_request for
-  // `request_id`. `reader`: of that device and the store, for this prefix alone while it lives. Both
-  // outlive it; it ends before the request does.
-  StorePrefix(kernels::Device& device, PageReader& reader, std::string request_id,
+  // `pages`: of the prefix, those that this rank brings, ascending. `reader`: of that device, for this prefix
+  // alone while it lives. All outlive it; it ends before the request does.
+  StorePrefix(kernels::Device& device, PageReader& reader, PrefixPins& pins,
               std::vector<int64_t> pages);
   // Gives up the layer that is on its way.
   ~StorePrefix() override;
@@ -55,7 +54,7 @@ class StorePrefix final : public PrefixSource {
 
   kernels::Device& device_;
   PageReader& reader_;
-  const std::string request_id_;
+  PrefixPins& pins_;
   const std::vector<int64_t> pages_;
   bool began_ = false;
 

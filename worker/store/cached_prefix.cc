@@ -62,12 +62,15 @@ Place farthest_place(const std::vector<Place>& places, int tp, int cp_rank, size
 }
 
 // The context-parallel rank that has each page nearest, up to the first that none has.
-std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, size_t num_pages) {
+std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, size_t num_pages,
+                             const PrefixCheck& check) {
   std::vector<int> owners;
   for (size_t page = 0; page < num_pages; ++page) {
     int owner = -1;
     Place nearest = kNone;
-    for (int cp_rank = 0; cp_rank < grid.cp; ++cp_rank) {
+    for (int turn = 0; turn < grid.cp; ++turn) {
+      const int cp_rank = check.lane < 0 ? turn : (check.lane + turn) % grid.cp;
+      if (check.lane_alone && cp_rank != check.lane) continue;
       const Place place = farthest_place(places, grid.tp, cp_rank, num_pages, page);
       if (place == kNone || (owner >= 0 && place >= nearest)) continue;
       owner = cp_rank;
@@ -194,7 +197,7 @@ Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& gr
                                      const PrefixCheck& check) {
   MR_ASSIGN_OR_RETURN(const auto places,
                       gather_places(grid.world(), store.place_cached(keys), deadline));
-  auto owners = find_owners(places, grid.shape(), keys.size());
+  auto owners = find_owners(places, grid.shape(), keys.size(), check);
   const int64_t num_found = std::ssize(owners);
   MR_ASSIGN_OR_RETURN(const auto worth,
                       agree_on_worth(store, grid, owners, places, deadline, check));

@@ -38,6 +38,9 @@ struct PrefixCheck {
   std::optional<RowCost> rows = std::nullopt;
   bool loads_beside = false;  // pages, while the device computes
   double least_gain_s = kLeastGainS;
+  // The context-parallel rank that computes the prompt in its lane, which is asked for a page first; -1: all ranks do.
+  int lane = -1;
+  bool lane_alone = false;  // and what the others hold is of no use
 };
 
 // Collective over the world. The longest run of `keys`, from the first on, that the stores hold

@@ -1,26 +1,9 @@
 #include "worker/store/place_server.h"
 
 #include "worker/store/page_reply.h"
+#include "worker/store/pool_place.h"
 
 namespace millrace::worker {
-
-namespace {
-
-struct Place {
-  uint32_t pool = 0;  // 0: none
-  uint64_t offset = 0;
-};
-
-Place place_of(std::span<const std::byte> bytes, std::span<const SharedMemory* const> pools) {
-  for (size_t i = 0; !bytes.empty() && i < pools.size(); ++i) {
-    const auto pool = pools[i]->bytes();
-    if (bytes.data() < pool.data() || bytes.data() >= pool.data() + pool.size()) continue;
-    return {static_cast<uint32_t>(i + 1), static_cast<uint64_t>(bytes.data() - pool.data())};
-  }
-  return {};
-}
-
-}  // namespace
 
 Result<std::unique_ptr<PlaceServer>> PlaceServer::start(const kvstore::KvStore& store, Pin pin,
                                                         const comm::MemfdServerOptions& options) {
@@ -60,7 +43,7 @@ protocol::PlaceReply PlaceServer::places(kvstore::PinnedPages& pinned, bool devi
   std::vector<size_t> copied;  // by who asks, of pages without bytes
   for (size_t i = 0; i < pinned.pages().size(); ++i) {
     const auto& page = pinned.pages()[i];
-    const Place place = place_of(page.bytes.empty() ? page.loose_bytes : page.bytes, pools_);
+    const PoolPlace place = place_in(pools_, page.bytes.empty() ? page.loose_bytes : page.bytes);
     reply.add_pools(place.pool);
     reply.add_offsets(place.offset);
     if (device_places) reply.add_device_offsets(static_cast<uint64_t>(page.device_offset + 1));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/checksum.h"
 #include "kvstore/tiered_kv_store.h"
 #include "tests/unit/kvstore/faulty_memory.h"
 #include "tests/unit/kvstore/kv_store_case.h"
@@ -166,6 +167,52 @@ TEST_F(KvStorePrefixTest, ScoresAreEachRequestsOwn) {
   seal("b");
   EXPECT_THAT(*store_->scores("a", "lease-a", {3, 1, 5, 1}), ElementsAre(0, 0));
   EXPECT_THAT(*store_->scores("b", "lease-b", {3, 1, 5, 1}), ElementsAre(0.5f, 0.25f, 0.25f));
+}
+
+TEST_F(KvStorePrefixTest, SaysWhereAPrefixLiesWithoutHoldingItThere) {
+  make_store(0, 25, 20);
+  leave("a", 4, 'a');
+  ASSERT_TRUE(begin_behind("b", 4, 'a', 3).ok());
+  const auto copies = store_->find_prefix("b");
+  ASSERT_TRUE(copies.ok()) << copies.error().to_string();
+  ASSERT_EQ(std::ssize(*copies), 3 * kRows);
+  int64_t in_memory = 0;
+  for (int64_t page = 0; page < 3; ++page) {
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto& copy = (*copies)[static_cast<size_t>(page * kRows + row)];
+      const PageKey key{.layer = static_cast<int32_t>(row / 2),
+                        .kv_head = 4 + static_cast<int32_t>(row % 2),
+                        .page = page};
+      const auto expected = page_bytes_of("a", key, geometry_);
+      EXPECT_EQ(copy.checksum, checksum(expected));
+      if (copy.bytes == nullptr) continue;
+      ++in_memory;
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), copy.bytes));
+    }
+  }
+  EXPECT_GT(in_memory, 0);
+  EXPECT_LT(in_memory, 3 * kRows);
+  EXPECT_EQ(store_->stats().pinned_pages, 0);
+  EXPECT_EQ(store_->find_prefix("c").error().code, Errc::kNotFound);
+}
+
+TEST_F(KvStorePrefixTest, ARequestThatHasNothingButItsPrefixGetsAllScoresAtOnce) {
+  make_store(0, 60);
+  leave("a", 3, 'a');
+  ASSERT_TRUE(store_->begin_request("b", 320, {}, chain_of('a', 2)).ok());
+  std::vector<float> scores(2 * kRows);
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<float>(i);
+  EXPECT_EQ(store_->set_prefix_scores("b", std::span(scores).first(3)).error().code,
+            Errc::kInvalidArgument);
+  scores[5] = -1;
+  EXPECT_THAT(store_->set_prefix_scores("b", scores).error().message, HasSubstr("score of -1"));
+  scores[5] = 5;
+  ASSERT_TRUE(store_->set_prefix_scores("b", scores).ok());
+  seal("b");
+  EXPECT_THAT(*store_->scores("b", "lease-b", {1, 1, 5, 1}), ElementsAre(6, 7));
+  ASSERT_TRUE(begin_behind("c", 3, 'a', 2).ok());
+  EXPECT_THAT(store_->set_prefix_scores("c", scores).error().message,
+              HasSubstr("has pages of its own"));
 }
 
 TEST_F(KvStorePrefixTest, AnOpenRequestsPrefixIsReadableOnceItHasScores) {

@@ -69,6 +69,38 @@ TEST_F(ForecastTest, ALaneIsExpectedToTakeAsManyTimesLongerAsThereAreUntilSomeWe
   EXPECT_NEAR(s(forecast_.expect(four_, request(1000))), 1, 1e-3);
 }
 
+// 900 tokens behind 2,048 that are cached.
+TEST_F(ForecastTest, InALaneReadingAPrefixIsLearntApart) {
+  Group lanes = group(4, 10'000);
+  lanes.description.set_max_side_by_side_prompt_tokens(10'000);
+  auto asked = request(2948);
+  asked.prefix_keys = {1, 2, 3, 4};
+  asked.options.set_cache(protocol::CACHE_BOTH);
+  protocol::CachedPrefixes said;
+  said.set_whole(true);
+  said.add_origins()->set_num_tokens(2948);
+  for (const uint64_t key : asked.prefix_keys) said.add_added(stored_prefix_key(key, 0, 0));
+  ASSERT_FALSE(lanes.prefixes.missed(said));
+  ASSERT_EQ(lanes.cached_for_lane(asked), 2048);
+  for (int i = 0; i < 4; ++i) {
+    forecast_.finished(lanes, request(900), seconds(1));
+    forecast_.finished_in_lane(lanes, request(900), seconds(3));
+  }
+  // Three times the rows, and nothing is known of reading.
+  const double alone_s = s(forecast_.expect(lanes, asked));
+  EXPECT_NEAR(s(forecast_.expect_in_lane(lanes, asked)), 3 * alone_s, 1e-3);
+  // On all ranks reading has taken a second: until a lane has read, so it does there.
+  forecast_.finished(
+      lanes, asked,
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(alone_s + 1)), 2048);
+  EXPECT_NEAR(s(forecast_.expect_in_lane(lanes, asked)), 3 * alone_s + 1, 1e-3);
+  forecast_.finished_in_lane(
+      lanes, asked,
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(3 * alone_s + 4)), 2048);
+  EXPECT_NEAR(s(forecast_.expect_in_lane(lanes, asked)), 3 * alone_s + 4, 1e-3);
+  EXPECT_NEAR(s(forecast_.expect(lanes, asked)), alone_s + 1, 1e-3);
+}
+
 TEST_F(ForecastTest, AKindThatHasEndedNothingIsTakenForAnotherInProportionToItsRanks) {
   forecast_.finished(one_, request(100), seconds(8));
   EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 2, 1e-3);

@@ -137,19 +137,63 @@ TEST_F(SideBySideTest, AnotherIdleGroupTakesWhatIsNext) {
   EXPECT_THAT(chosen(), ElementsAre("a", "b", "c"));
 }
 
-TEST_F(SideBySideTest, WhatAGroupHasCachedRunsBehindItsPrefix) {
+// 512 tokens of "cached", which has so many in all.
+class SideBySideCachedTest : public SideBySideTest {
+ protected:
+  std::shared_ptr<Request> wait_cached(int64_t num_tokens) {
+    auto cached = wait("cached", num_tokens);
+    cached->prefix_keys = {100};
+    cached->options.set_cache(protocol::CACHE_BOTH);
+    return cached;
+  }
+  static void caches(Group& group) {
+    protocol::CachedPrefixes said;
+    said.set_whole(true);
+    said.add_origins()->set_num_tokens(2000);
+    said.add_added(stored_prefix_key(100, 0, 0));
+    ASSERT_FALSE(group.prefixes.missed(said));
+  }
+};
+
+TEST_F(SideBySideCachedTest, WhereALaneKnowsItsOwnPagesAloneAllRanksRunBehindAPrefix) {
   wait("a", 2000);
-  const auto cached = wait("cached", 2000);
+  wait_cached(2000);
   wait("b", 2000);
-  cached->prefix_keys = {100};
-  cached->options.set_cache(protocol::CACHE_BOTH);
   EXPECT_THAT(chosen(), ElementsAre("a", "cached", "b"));
-  protocol::CachedPrefixes said;
-  said.set_whole(true);
-  said.add_origins()->set_num_tokens(2000);
-  said.add_added(stored_prefix_key(100, 0, 0));
-  ASSERT_FALSE(group_.prefixes.missed(said));
+  caches(group_);
   EXPECT_THAT(chosen(), ElementsAre("a", "b"));
+}
+
+TEST_F(SideBySideCachedTest, WhereALaneReadsAllPagesNewTokensCount) {
+  wait("a", 2000);
+  const auto cached = wait_cached(2400);
+  wait("b", 2000);
+  caches(group_);
+  group_.description.set_max_side_by_side_tokens(2000);
+  EXPECT_THAT(chosen(), ElementsAre("a", "b"));
+  group_.description.set_max_side_by_side_prompt_tokens(2400);
+  EXPECT_THAT(chosen(), ElementsAre("a", "cached", "b"));
+  group_.description.set_max_side_by_side_prompt_tokens(2399);
+  EXPECT_THAT(chosen(), ElementsAre("a", "b"));
+  group_.description.set_max_side_by_side_prompt_tokens(2400);
+  cached->options.set_kv_budget(0.5);  // only ranks that hold all of it know what is dropped
+  EXPECT_THAT(chosen(), ElementsAre("a", "b"));
+}
+
+TEST_F(SideBySideCachedTest, AnotherGroupThatHasAPrefixIsWaitedFor) {
+  RecordingLink link;
+  Group& other = join(link, "g1");
+  make_group(other);
+  other.running = queued("elsewhere");
+  group_.description.set_max_side_by_side_prompt_tokens(100'000);
+  wait("a", 2000);
+  wait_cached(2000);
+  wait("b", 2000);
+  EXPECT_THAT(chosen(), ElementsAre("a", "cached", "b"));
+  caches(other);
+  EXPECT_THAT(chosen(), ElementsAre("a", "b"));
+  caches(group_);
+  EXPECT_THAT(chosen(), ElementsAre("a", "cached", "b"));
 }
 
 // "long" has 100 s to go.

@@ -48,7 +48,7 @@ class CachingRank {
          .geometry = geometry_},
         Clock::steady(), std::move(device_memory)));
     writer_ = must(PageWriter::create(*rank.device, *store_, geometry_, /*num_threads=*/2));
-    reader_ = must(PageReader::create(*rank_.device, *store_, /*num_threads=*/2));
+    reader_ = must(PageReader::create(*rank_.device, store_->geometry(), /*num_threads=*/2));
   }
 
   // Computed behind what is cached of it; its own pages are cached if `remembers`.
@@ -59,7 +59,8 @@ class CachingRank {
     const auto own = partition.pages(rank_.grid.cp().rank());
     const auto before = cached.prefix.pages(rank_.grid.cp().rank());
     MR_CHECK(store_->begin_request(id, kPromptTokens, own, cached.own).ok(), "no room");
-    StorePrefix prefix(*rank_.device, *reader_, id, before);
+    StorePins pins(*store_, id);
+    StorePrefix prefix(*rank_.device, *reader_, pins, before);
     StoreSink sink(*rank_.device, *store_, *writer_, id, own, before);
     const auto tokens = token_ids();
     const auto result = must(

@@ -8,7 +8,6 @@
 #include "kvclient/manifest/manifest_proto.h"
 #include "tests/unit/worker/group/event_recorder.h"
 #include "tests/unit/worker/group/group_service_case.h"
-#include "worker/control/lane_lease.h"
 
 namespace millrace::worker {
 namespace {
@@ -108,7 +107,7 @@ TEST_P(GroupSideBySideTest, EachPromptIsComputedAsOnAGridWithoutContextParallelR
     const auto reference = alone.link().wait_for(Envelope::kPrefillDone);
     ASSERT_TRUE(reference.has_value());
     const auto& manifest = manifests.at(id);
-    EXPECT_EQ(manifest.cp(), 1U);
+    EXPECT_EQ(manifest.shards_size(), GetParam().tp);  // pages of one context-parallel rank
     EXPECT_EQ(Cache(manifest, group().transport()),
               Cache(reference->prefill_done().manifest(), alone.transport()))
         << id;
@@ -168,8 +167,7 @@ TEST_P(GroupSideBySideTest, LeasesOfLanesAreRenewedReleasedAndExpire) {
   group().start();
   link().push(together(a_prompt_a_lane()));
   const auto manifests = expect_done_of(static_cast<size_t>(num_lanes()));
-  EXPECT_NE(lane_of_lease(manifests.at("a").lease_id()),
-            lane_of_lease(manifests.at("b").lease_id()));
+  EXPECT_NE(manifests.at("a").lease_id(), manifests.at("b").lease_id());
   group().clock().advance(std::chrono::milliseconds(kLeaseMs - 1));
   for (const char* id : {"a", "b"}) {
     link().push(renew(manifests.at(id), 5000));
@@ -180,7 +178,7 @@ TEST_P(GroupSideBySideTest, LeasesOfLanesAreRenewedReleasedAndExpire) {
   link().push(release(manifests.at("b")));
   EXPECT_FALSE(expect_lease_reply().has_error());
   auto strange = manifests.at("a");
-  strange.set_lease_id(new_lane_lease(0));
+  strange.set_lease_id(manifests.at("b").lease_id());
   link().push(renew(strange, 5000));
   EXPECT_EQ(expect_lease_reply().error().code(), static_cast<int>(Errc::kNotFound));
   group().clock().advance(std::chrono::milliseconds(5000));

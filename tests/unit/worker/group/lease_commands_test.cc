@@ -7,7 +7,6 @@
 #include "tests/unit/worker/control/scripted_link.h"
 #include "tests/unit/worker/group/small_store.h"
 #include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/control/lane_lease.h"
 
 namespace millrace::worker {
 namespace {
@@ -31,18 +30,14 @@ class LeaseCommandsTest : public ::testing::Test {
   }
 
   // Applies it on two ranks, of which the second may have no store; whether both go on.
-  // They share the tokens of a prompt, unless it runs in a lane.
   bool apply(const protocol::LeaseChange& change, bool second_stores = true) {
     std::vector<char> fine(stores_.size());
     test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
       const auto rank = static_cast<size_t>(world->rank());
-      const auto grid =
-          *RankGrid::create(std::move(world), {.tp = 1, .cp = 2}, Deadline::after(kTimeout));
-      RankSync sync(grid.world(), nullptr, /*may_hang=*/false,
-                    {.command = kTimeout, .layer = kTimeout});
+      RankSync sync(*world, nullptr, /*may_hang=*/false, {.command = kTimeout, .layer = kTimeout});
       CoordinatorReporter reporter(rank == 0 ? &link_ : nullptr, board_);
       const bool stores = rank == 0 || second_stores;
-      LeaseCommands leases(stores ? stores_[rank].get() : nullptr, grid, sync, reporter, options_);
+      LeaseCommands leases(stores ? stores_[rank].get() : nullptr, sync, reporter, options_);
       fine[rank] = leases.apply(change).ok() ? 1 : 0;
     });
     return fine[0] == 1 && fine[1] == 1;
@@ -81,28 +76,6 @@ TEST_F(LeaseCommandsTest, ALeaseThatOneRankHasNoMoreIsGivenUpByTheOther) {
   ASSERT_TRUE(apply(renewal(200)));
   EXPECT_EQ(reply().error().code(), static_cast<int>(Errc::kNotFound));
   EXPECT_FALSE(readable(0));
-}
-
-TEST_F(LeaseCommandsTest, TheRanksOfALaneDecideOnALeaseThatItHolds) {
-  const std::string lease_id = new_lane_lease(1);
-  test::hold(*stores_[1], "a", lease_id, milliseconds(100));
-  ASSERT_TRUE(apply(renewal(200, lease_id)));
-  EXPECT_EQ(reply().expires_in_ms(), 200U);
-  clock_.advance(milliseconds(199));
-  EXPECT_TRUE(readable(1, lease_id));
-  protocol::LeaseChange release;
-  release.mutable_release()->set_request_id("a");
-  release.mutable_release()->set_lease_id(lease_id);
-  ASSERT_TRUE(apply(release));
-  EXPECT_FALSE(reply().has_error());
-  EXPECT_FALSE(readable(1, lease_id));
-}
-
-TEST_F(LeaseCommandsTest, ALeaseThatTheLaneHasNoMoreOrThatNamesNoneOfThemIsUnknown) {
-  for (const int lane : {0, 1, 2}) {
-    ASSERT_TRUE(apply(renewal(200, new_lane_lease(lane))));
-    EXPECT_EQ(reply().error().code(), static_cast<int>(Errc::kNotFound)) << lane;
-  }
 }
 
 TEST_F(LeaseCommandsTest, ARankThatStoresNothingAgreesToAll) {

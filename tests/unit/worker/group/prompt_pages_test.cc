@@ -46,7 +46,8 @@ class PromptPagesTest : public ::testing::Test {
   std::unique_ptr<kernels::Device> device_ = kernels::make_cpu_device({.num_threads = 1});
   std::unique_ptr<PageWriter> writer_ =
       *PageWriter::create(*device_, *store_, store_->geometry(), /*num_threads=*/0);
-  std::unique_ptr<PageReader> reader_ = *PageReader::create(*device_, *store_, /*num_threads=*/0);
+  std::unique_ptr<PageReader> reader_ =
+      *PageReader::create(*device_, store_->geometry(), /*num_threads=*/0);
 };
 
 TEST_F(PromptPagesTest, StayWhenTheyAreSealedAndKept) {

@@ -60,6 +60,7 @@ class RunningGroup {
     int64_t kept_bytes = 0;  // of each rank
     int64_t max_preempting_tokens = 0;
     int64_t side_by_side_tokens = 0;
+    bool shares_memory = false;
     Duration layer_timeout = std::chrono::seconds(60);
     Duration drain_timeout = std::chrono::minutes(10);
     worker::OpenEvents open_events = nullptr;
@@ -139,6 +140,7 @@ class RunningGroup {
             .disk_bytes = options_.disk_pages * page.page_bytes(),
             .disk_directory = options_.disk_directory,
             .kept_bytes = options_.kept_bytes}};
+    made.pools.shares_memory = options_.shares_memory;
     made.rank.float8_kv = options_.float8_kv;
     made.rank.side_by_side_tokens = options_.side_by_side_tokens;
     made.rank.device_pool_bytes = options_.device_pages * page.page_bytes();

@@ -45,7 +45,7 @@ class PageReaderTest : public testing::TestWithParam<Reach> {
          .host_bytes = kSlots * geometry_.record_bytes(),
          .geometry = geometry_},
         Clock::steady(), std::make_unique<kvstore::FaultyMemory>(std::move(memory), faults_)));
-    reader_ = must(PageReader::create(*device_, *store_, /*num_threads=*/3));
+    reader_ = must(PageReader::create(*device_, store_->geometry(), /*num_threads=*/3));
     remember("whole");
   }
 
@@ -94,7 +94,8 @@ class PageReaderTest : public testing::TestWithParam<Reach> {
     const auto k = must(device_->allocate(bytes));
     const auto v = must(device_->allocate(bytes));
     if (no_room_) far_.refuse_larger_than(0);
-    StorePrefix prefix(*device_, *reader_, id, kvstore::consecutive_pages(0, kPages));
+    StorePins pins(*store_, id);
+    StorePrefix prefix(*device_, *reader_, pins, kvstore::consecutive_pages(0, kPages));
     for (int32_t layer = first_layer; layer < kLayers; ++layer) {
       for (int64_t first = 0; first < kPages; first += pages_at_once) {
         const int64_t offset = first * 64 * kHeadDim * int64_t{sizeof(float)};

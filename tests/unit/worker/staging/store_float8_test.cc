@@ -184,7 +184,7 @@ TEST_P(StoreFloat8Test, AsAPrefixTheyComeBackAsWhatTheyStandFor) {
   }
   must(store_->remember("a", cached));
   must(store_->begin_request("b", kRows, std::span(pages_).subspan(kWhole), cached));
-  const auto reader = must(PageReader::create(*device_, *store_, /*num_threads=*/2));
+  const auto reader = must(PageReader::create(*device_, store_->geometry(), /*num_threads=*/2));
   constexpr int64_t kStride = 64 * kWhole + 7;
   const int64_t bytes = kHeads * kStride * kHeadDim * 2;
   const auto k = must(device_->allocate(bytes)), v = must(device_->allocate(bytes));
@@ -192,7 +192,8 @@ TEST_P(StoreFloat8Test, AsAPrefixTheyComeBackAsWhatTheyStandFor) {
   if (std::get<Memory>(GetParam()) == Memory::kOwnAndShort)
     far_.refuse_larger_than(2 * kHalf * kHeads);
   const auto on_host = must(device_->allocate_host(2 * bytes));
-  StorePrefix prefix(*device_, *reader, "b", kvstore::consecutive_pages(0, kWhole));
+  StorePins pins(*store_, "b");
+  StorePrefix prefix(*device_, *reader, pins, kvstore::consecutive_pages(0, kWhole));
   for (int32_t layer = 0; layer < kLayers; ++layer) {
     const auto part = [&](int64_t first, int64_t count) {
       const int64_t offset = first * kHalf * 2;

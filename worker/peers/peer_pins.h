@@ -1,0 +1,47 @@
+// The prefix of a prompt that runs in a lane: pages of this rank's store, and those of the other context-parallel ranks
+// where they lie in the pools of these.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvstore/kv_store.h"
+#include "worker/exchange/prefix.h"
+#include "worker/peers/page_places.h"
+#include "worker/peers/peer_pools.h"
+#include "worker/staging/prefix_pins.h"
+
+namespace millrace::worker {
+
+class PeerPins final : public PrefixPins {
+ public:
+  // All outlive it. `rank`: this one's number in the row. `places`: of each rank of the row, those of its pages of
+  // `prefix` (places_of_prefix); of this rank none are needed. `peers`: null where `rank` holds all pages.
+  PeerPins(kvstore::KvStore& store, std::string request_id, const PromptPrefix& prefix, int rank,
+           const PeerPools* peers, std::vector<std::span<const PagePlace>> places);
+
+  // Whether all pages can be had: not those that no shared pool has.
+  bool reach_all() const;
+
+  const std::string& request_id() const override { return own_.request_id(); }
+  // The other ranks' pages are in place, and as they were when their owner told of them only if their checksum is right.
+  Result<std::unique_ptr<kvstore::PinnedPages>> pin(int32_t layer, int32_t kv_head,
+                                                    std::span<const int64_t> pages) override;
+
+ private:
+  const PagePlace& place_of(int owner, int32_t layer, int32_t kv_head, int64_t page) const;
+
+  StorePins own_;
+  const kvstore::KvGeometry& geometry_;
+  const PromptPrefix& prefix_;
+  const int rank_;
+  const PeerPools* const peers_;
+  const std::vector<std::span<const PagePlace>> places_;
+  std::vector<int64_t> index_;      // of each page of the prefix, among its owner's
+  std::vector<int64_t> num_owned_;  // pages of the prefix, by rank
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,43 @@
+// Where the threads of a PageReader find the pages of a prompt's cached prefix.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "common/result.h"
+#include "kvstore/kv_store.h"
+
+namespace millrace::worker {
+
+class PrefixPins {
+ public:
+  virtual ~PrefixPins() = default;
+
+  virtual const std::string& request_id() const = 0;
+  // Any thread. `pages`: of the prompt, ascending, of one layer and kv head of the model; as
+  // KvStore::pin_prefix.
+  virtual Result<std::unique_ptr<kvstore::PinnedPages>> pin(int32_t layer, int32_t kv_head,
+                                                            std::span<const int64_t> pages) = 0;
+};
+
+// Those of a request of this rank's store, which outlives it.
+class StorePins final : public PrefixPins {
+ public:
+  StorePins(kvstore::KvStore& store, std::string request_id)
+      : store_(store), request_id_(std::move(request_id)) {}
+
+  const std::string& request_id() const override { return request_id_; }
+  Result<std::unique_ptr<kvstore::PinnedPages>> pin(int32_t layer, int32_t kv_head,
+                                                    std::span<const int64_t> pages) override {
+    return store_.pin_prefix(request_id_, layer, kv_head, pages);
+  }
+
+ private:
+  kvstore::KvStore& store_;
+  const std::string request_id_;
+};
+
+}  // namespace millrace::worker
