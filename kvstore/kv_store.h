@@ -125,11 +125,20 @@ struct PinnedPage {
   Tier tier = Tier::kDevice;
 };
 
-// A page where it lies, not pinned.
+// A page where it lies.
 struct PageCopy {
-  const std::byte* bytes =
-      nullptr;  // in host memory, page_bytes() of them; null: it is on other tiers alone
+  // page_bytes() of them, in host memory; null: it is on other tiers alone.
+  const std::byte* bytes = nullptr;
   uint64_t checksum = 0;
+};
+
+// The pages that a request began with. Destroying it lets go of them.
+class HeldPrefix {
+ public:
+  virtual ~HeldPrefix() = default;
+  // [pages, layers, kv heads]. They stay where they are, but for the host's copy of a page that is in a GPU's memory
+  // too: what is read of it counts once its checksum is right.
+  virtual std::span<const PageCopy> copies() const = 0;
 };
 
 // Pages of one layer and kv head. Destroying it unpins.
@@ -295,9 +304,8 @@ class KvStore {
   virtual Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id,
                                                           int32_t layer, int32_t kv_head,
                                                           std::span<const int64_t> pages) = 0;
-  // The same pages, all that it began with, as they lie now: [pages, layers, kv heads]. Nothing is pinned: what is read there
-  // counts once its checksum is right.
-  virtual Result<std::vector<PageCopy>> find_prefix(const std::string& request_id) const = 0;
+  // The same pages, all that it began with in all layers and heads: for who reads them elsewhere.
+  virtual Result<std::unique_ptr<HeldPrefix>> hold_prefix(const std::string& request_id) = 0;
   // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned, and
   // what the store remembers stays.
   virtual void abort(const std::string& request_id) = 0;

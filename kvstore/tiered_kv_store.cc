@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/units.h"
 #include "kvstore/check_arguments.h"
+#include "kvstore/held_columns.h"
 
 namespace millrace::kvstore {
 namespace {
@@ -253,29 +254,14 @@ Result<void> TieredKvStore::set_prefix_scores(const std::string& request_id,
   return {};
 }
 
-// The lock is taken for a column at a time: others write their pages meanwhile.
-Result<std::vector<PageCopy>> TieredKvStore::find_prefix(const std::string& request_id) const {
-  std::vector<std::shared_ptr<PageColumn>> columns;
+Result<std::unique_ptr<HeldPrefix>> TieredKvStore::hold_prefix(const std::string& request_id) {
+  std::shared_ptr<PageTable> table;
   {
     const std::lock_guard lock(mutex_);
-    MR_ASSIGN_OR_RETURN(const auto table, requests_.find_running(request_id));
-    const auto all = table->columns();
-    columns.assign(all.begin(), all.end() - std::ssize(table->own_columns()));
+    MR_ASSIGN_OR_RETURN(table, requests_.find_running(request_id));
   }
-  std::vector<PageCopy> copies;
-  copies.reserve(columns.size() * static_cast<size_t>(rows()));
-  for (const auto& column : columns) {
-    const std::lock_guard lock(mutex_);
-    for (const PageEntry& entry : column->entries()) {
-      PageCopy& copy = copies.emplace_back(PageCopy{.checksum = entry.checksum});
-      for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-        if (entry.slots.has(tier) && copy.bytes == nullptr) {
-          copy.bytes = io_.address(tier, entry.slots[tier]).data();
-        }
-      }
-    }
-  }
-  return copies;
+  return std::unique_ptr<HeldPrefix>(
+      std::make_unique<HeldColumns>(std::move(table), io_, residency_, mutex_));
 }
 
 // A column that another request or the cache holds too keeps the page for them.

@@ -48,7 +48,7 @@ class TieredKvStore final : public KvStore {
                            const PageDigest& digests) override;
   Result<void> set_prefix_scores(const std::string& request_id,
                                  std::span<const float> scores) override;
-  Result<std::vector<PageCopy>> find_prefix(const std::string& request_id) const override;
+  Result<std::unique_ptr<HeldPrefix>> hold_prefix(const std::string& request_id) override;
   Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                           std::span<const float> scores) override;
   Result<void> drop_pages(const std::string& request_id, int32_t layer, int32_t kv_head,

@@ -71,19 +71,23 @@ Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& pa
     times.seconds = numbers_of(object, "seconds");
     const auto num_gpus = integer_of(object, "gpus", 0);
     const auto num_layers = integer_of(object, "layers", times.num_layers);
+    const auto layers_ahead = integer_of(object, "layers_ahead", times.layers_ahead);
     const auto overhead_s = number_of(object, "overhead_s", times.overhead_s);
-    const bool well = num_gpus > 0 && num_layers > 0 && overhead_s >= 0 &&
+    const auto preempt_s = number_of(object, "preempt_s", times.preempt_s);
+    const bool well = num_gpus > 0 && num_layers > 0 && layers_ahead >= 0 && overhead_s >= 0 &&
                       times.tokens.size() >= 2 && times.tokens.size() == times.seconds.size() &&
                       ascending(times.tokens) && ascending(times.seconds);
     if (!well) {
       return error(Errc::kInvalidArgument,
                    "{}: '{}' must have gpus, and tokens and seconds of the same number, at least "
-                   "two, ascending; layers, if any, from 1, and overhead_s from 0",
+                   "two, ascending; layers, if any, from 1, layers_ahead and overhead_s from 0",
                    path, std::string_view(name));
     }
     times.num_gpus = static_cast<int>(num_gpus);
     times.num_layers = static_cast<int>(num_layers);
+    times.layers_ahead = static_cast<int>(layers_ahead);
     times.overhead_s = overhead_s;
+    times.preempt_s = preempt_s;
     kinds[std::string(name)] = std::move(times);
     const json::value* lane = object.if_contains("lane");
     if (lane != nullptr) lanes[std::string(name)] = lane->is_string() ? lane->get_string() : "";

@@ -186,9 +186,10 @@ double SimulatedGroup::set_aside(double for_s) {
   const double own_s = running_->ends_s - running_->began_s - running_->set_aside_s;
   const double layer_s = own_s / times_.num_layers;
   const double done_s = std::max(0.0, events_.now_s() - running_->began_s - running_->set_aside_s);
-  running_->ends_s += for_s;
-  running_->set_aside_s += for_s;
-  return layer_s - std::fmod(done_s, layer_s);
+  const double cost_s = for_s + times_.preempt_s;
+  running_->ends_s += cost_s;
+  running_->set_aside_s += cost_s;
+  return layer_s - std::fmod(done_s, layer_s) + times_.layers_ahead * layer_s;
 }
 
 // Looks again where another prompt came between meanwhile.

@@ -74,7 +74,6 @@ class ServingTest(SideBySideTestCase):
         posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS)]
         for prompt, post in zip(SHORTS, posts):
             response = self.check(post, prompt)
-            self.assertEqual(response["manifest"]["cp"], 1)
             self.assertEqual(len(response["manifest"]["shards"]), grid["tp"])
         self.check(busy, LONGER)
         self.assertEqual(self.num_side_by_side(), len(SHORTS))
@@ -84,6 +83,18 @@ class ServingTest(SideBySideTestCase):
 
     def test_with_tensor_parallel_ranks_in_each_lane(self):
         self.serve_four(tp=2, cp=2)
+
+    def test_behind_a_prefix_that_all_ranks_hold(self):
+        self.service.start_group("--preempt-tokens", 0, "--side-by-side-tokens", 1024, **self.GRID)
+        self.check(self.post(LONGER, "first", cache="both"), LONGER)
+        busy = self.keep_busy()
+        posts = [self.post(LONGER, request_id, cache="both") for request_id in ("one", "two")]
+        for post in posts:
+            response = self.check(post, LONGER)
+            self.assertGreater(response["cached_tokens"], 5000)
+            self.assertEqual(len(response["manifest"]["shards"]), 2)
+        self.check(busy, LONGER)
+        self.assertEqual(self.num_side_by_side(), 2)
 
     def test_behind_a_long_prompt_between_two_of_its_layers(self):
         self.service.start_group(**self.GRID)

@@ -59,7 +59,8 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
   }
   std::vector<protocol::LaneReport> reports;
   {
-    const auto places = tell_places(prompts);
+    std::vector<std::unique_ptr<kvstore::HeldPrefix>> held;
+    const auto places = tell_places(prompts, held);
     if (!places.ok()) return r_.group.broken(places.error());
     protocol::LaneReport own;
     if (const Prompt* prompt = own_of(prompts)) {
@@ -142,7 +143,9 @@ std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, bool speaks,
 
 // [ranks of the row][prompts], each of a rank's pages of the prompt's prefix; nothing of the lane's own, of which it asks
 // its store. All ranks know how many there are.
-Result<LaneRuns::Places> LaneRuns::tell_places(const std::vector<Prompt>& prompts) const {
+Result<LaneRuns::Places> LaneRuns::tell_places(
+    const std::vector<Prompt>& prompts,
+    std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held) const {
   auto& cp = r_.runtime.grid().cp();
   const auto& geometry = r_.store.geometry();
   const int64_t rows = int64_t{geometry.num_layers} * geometry.num_kv_heads;
@@ -158,9 +161,11 @@ Result<LaneRuns::Places> LaneRuns::tell_places(const std::vector<Prompt>& prompt
       of_ranks[static_cast<size_t>(rank)] = rows * std::ssize(pages);
       counts[static_cast<size_t>(rank)] += rows * std::ssize(pages) * int64_t{sizeof(PagePlace)};
       if (rank != cp.rank() || pages.empty()) continue;
-      auto pages_of_prompt = places_of_prefix(r_.store, prompt.message.request_id());
-      pages_of_prompt.resize(static_cast<size_t>(rows * std::ssize(pages)));
-      own.insert(own.end(), pages_of_prompt.begin(), pages_of_prompt.end());
+      auto pinned = r_.store.hold_prefix(prompt.message.request_id());
+      std::vector<PagePlace> of_prompt;
+      if (pinned.ok()) of_prompt = places_of(*held.emplace_back(*std::move(pinned)), r_.store);
+      of_prompt.resize(static_cast<size_t>(rows * std::ssize(pages)));  // in no pool, if it is gone
+      own.insert(own.end(), of_prompt.begin(), of_prompt.end());
     }
   }
   Places places;

@@ -77,8 +77,9 @@ class LaneRuns {
                                       PageReader& reader);
   // Of this rank's lane, or none.
   const Prompt* own_of(const std::vector<Prompt>& prompts) const;
-  // Collective over the context-parallel row.
-  Result<Places> tell_places(const std::vector<Prompt>& prompts) const;
+  // Collective over the context-parallel row. `held`: keeps this rank's pages where it has told that they are.
+  Result<Places> tell_places(const std::vector<Prompt>& prompts,
+                             std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held) const;
   void compute(const Prompt& prompt, const Places& places) const;
   // The next two are collective over the group. When the last lane is done: how each rank's prompt went, by rank.
   Result<std::vector<protocol::LaneReport>> meet(const protocol::LaneReport& own);

@@ -2,15 +2,12 @@
 
 namespace millrace::worker {
 
-std::vector<PagePlace> places_of_prefix(const kvstore::KvStore& store,
-                                        const std::string& request_id) {
-  std::vector<PagePlace> places;
-  const auto copies = store.find_prefix(request_id);
-  if (!copies.ok()) return places;
+std::vector<PagePlace> places_of(const kvstore::HeldPrefix& held, const kvstore::KvStore& store) {
   const auto pools = store.shared_pools();
   const auto page_bytes = static_cast<size_t>(store.geometry().page_bytes());
-  places.reserve(copies->size());
-  for (const auto& copy : *copies) {
+  std::vector<PagePlace> places;
+  places.reserve(held.copies().size());
+  for (const auto& copy : held.copies()) {
     const auto bytes =
         copy.bytes == nullptr ? std::span<const std::byte>() : std::span(copy.bytes, page_bytes);
     places.emplace_back(place_in(pools, bytes), copy.checksum);

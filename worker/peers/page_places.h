@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "common/system/shared_memory.h"
@@ -33,8 +32,7 @@ class PagePlace {
   uint64_t checksum_ = 0;
 };
 
-// Of the pages that `request_id` began with: [pages, layers, kv heads of the store]; of a request that is not there, none.
-std::vector<PagePlace> places_of_prefix(const kvstore::KvStore& store,
-                                        const std::string& request_id);
+// Of held pages: [pages, layers, kv heads of the store].
+std::vector<PagePlace> places_of(const kvstore::HeldPrefix& held, const kvstore::KvStore& store);
 
 }  // namespace millrace::worker

@@ -19,7 +19,7 @@ namespace millrace::worker {
 class PeerPins final : public PrefixPins {
  public:
   // All outlive it. `rank`: this one's number in the row. `places`: of each rank of the row, those of its pages of
-  // `prefix` (places_of_prefix); of this rank none are needed. `peers`: null where `rank` holds all pages.
+  // `prefix` (places_of); of this rank none are needed. `peers`: null where `rank` holds all pages.
   PeerPins(kvstore::KvStore& store, std::string request_id, const PromptPrefix& prefix, int rank,
            const PeerPools* peers, std::vector<std::span<const PagePlace>> places);
 

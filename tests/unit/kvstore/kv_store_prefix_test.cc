@@ -169,17 +169,18 @@ TEST_F(KvStorePrefixTest, ScoresAreEachRequestsOwn) {
   EXPECT_THAT(*store_->scores("b", "lease-b", {3, 1, 5, 1}), ElementsAre(0.5f, 0.25f, 0.25f));
 }
 
-TEST_F(KvStorePrefixTest, SaysWhereAPrefixLiesWithoutHoldingItThere) {
+TEST_F(KvStorePrefixTest, APrefixIsHeldWhereItLiesAllAtOnce) {
   make_store(0, 25, 20);
   leave("a", 4, 'a');
   ASSERT_TRUE(begin_behind("b", 4, 'a', 3).ok());
-  const auto copies = store_->find_prefix("b");
-  ASSERT_TRUE(copies.ok()) << copies.error().to_string();
-  ASSERT_EQ(std::ssize(*copies), 3 * kRows);
+  auto held = store_->hold_prefix("b");
+  ASSERT_TRUE(held.ok()) << held.error().to_string();
+  const auto copies = (*held)->copies();
+  ASSERT_EQ(std::ssize(copies), 3 * kRows);
   int64_t in_memory = 0;
   for (int64_t page = 0; page < 3; ++page) {
     for (int64_t row = 0; row < kRows; ++row) {
-      const auto& copy = (*copies)[static_cast<size_t>(page * kRows + row)];
+      const auto& copy = copies[static_cast<size_t>(page * kRows + row)];
       const PageKey key{.layer = static_cast<int32_t>(row / 2),
                         .kv_head = 4 + static_cast<int32_t>(row % 2),
                         .page = page};
@@ -192,8 +193,10 @@ TEST_F(KvStorePrefixTest, SaysWhereAPrefixLiesWithoutHoldingItThere) {
   }
   EXPECT_GT(in_memory, 0);
   EXPECT_LT(in_memory, 3 * kRows);
+  EXPECT_EQ(store_->stats().pinned_pages, 3 * kRows);
+  held->reset();
   EXPECT_EQ(store_->stats().pinned_pages, 0);
-  EXPECT_EQ(store_->find_prefix("c").error().code, Errc::kNotFound);
+  EXPECT_EQ(store_->hold_prefix("c").error().code, Errc::kNotFound);
 }
 
 TEST_F(KvStorePrefixTest, ARequestThatHasNothingButItsPrefixGetsAllScoresAtOnce) {

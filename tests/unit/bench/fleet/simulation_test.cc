@@ -16,6 +16,13 @@ using coordinator::QueueOrder;
 // A second for a thousand tokens, in proportion.
 const std::map<std::string, GroupTimes> kTimes = {
     {"plain", {.num_gpus = 1, .overhead_s = 0, .tokens = {1000, 2000}, .seconds = {1, 2}}},
+    {"ahead",
+     {.num_gpus = 1,
+      .layers_ahead = 1,
+      .preempt_s = 0.5,
+      .overhead_s = 0,
+      .tokens = {1000, 2000},
+      .seconds = {1, 2}}},
     // Of which each rank alone takes a tenth longer than both together: they are hardly of use to each other.
     {"pair",
      {.num_gpus = 2,
@@ -106,6 +113,20 @@ TEST(Simulation, ShortPromptsRunBetweenTheLayersOfALongOne) {
   const auto outcomes = play(options, trace);
   EXPECT_NEAR(outcomes[1].waited_s(), 320 + 4, 1e-3);
   for (const size_t i : {2, 3, 4}) EXPECT_LE(outcomes[i].waited_s(), 10 + 3);
+}
+
+// A layer of the long one takes 10 s. It begins at 2, so that the layer at 100.5 ends at 102, and the one behind it at 112.
+TEST(Simulation, WhatTheHostIsAheadAndAPreemptionCostsIsTakenIntoAccount) {
+  FleetOptions options = fleet(1, QueueOrder::kFair);
+  options.groups[0].max_preempting_tokens = 2000;
+  const Trace trace = {{.at_s = 0, .num_tokens = 1000},
+                       {.at_s = 2, .num_tokens = 320'000},
+                       {.at_s = 100.5, .num_tokens = 1000}};
+  EXPECT_NEAR(play(options, trace)[2].waited_s(), 1.5 + 1, 1e-3);
+  options.groups[0].kind = "ahead";
+  const auto outcomes = play(options, trace);
+  EXPECT_NEAR(outcomes[2].waited_s(), 11.5 + 1, 1e-3);
+  EXPECT_NEAR(outcomes[1].waited_s(), 320 + 1 + 0.5, 1e-3);
 }
 
 FleetOptions pair(int64_t side_by_side_tokens) {

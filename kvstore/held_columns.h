@@ -1,0 +1,35 @@
+// The pages that a request began with, pinned all at once.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "kvstore/kv_store.h"
+#include "kvstore/pages/page_io.h"
+#include "kvstore/pages/page_table.h"
+#include "kvstore/pages/residency.h"
+
+namespace millrace::kvstore {
+
+class HeldColumns final : public HeldPrefix {
+ public:
+  // Outside the store's lock, `mutex`, which is taken for a column at a time: others write their pages meanwhile. All
+  // but the table outlive it.
+  HeldColumns(std::shared_ptr<PageTable> table, const PageIo& io, Residency& residency,
+              std::mutex& mutex);
+  ~HeldColumns() override;
+
+  std::span<const PageCopy> copies() const override { return copies_; }
+
+ private:
+  Residency& residency_;
+  std::mutex& mutex_;
+  // The table keeps them while they are held, also where the request is forgotten.
+  const std::shared_ptr<PageTable> table_;
+  std::span<const std::shared_ptr<PageColumn>> columns_;
+  std::vector<PageCopy> copies_;
+};
+
+}  // namespace millrace::kvstore
