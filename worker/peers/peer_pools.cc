@@ -25,8 +25,10 @@ namespace {
 constexpr size_t kPieceBytes = size_t{8} << 20;
 // While a prompt runs, after each piece, in times that it took: a tenth of the time goes into locking.
 constexpr int kPauses = 9;
-// Until pieces are looked at again that were not resident.
-constexpr std::chrono::milliseconds kNextLook{100};
+// Until pieces are looked at again that were not resident: at first, and at last where nobody makes them so before they
+// are used (Prefault).
+constexpr Duration kFirstPause = std::chrono::milliseconds(100);
+constexpr Duration kLongestPause = std::chrono::minutes(1);
 
 using SocketName = std::array<char, 64>;  // empty: the rank has no pools to show
 
@@ -130,6 +132,7 @@ void PeerPools::lock_pools(const std::stop_token& stop) {
     std::unique_lock lock(mutex);
     nothing.wait_for(lock, stop, longest, [] { return false; });
   };
+  Duration next_look = kFirstPause;
   while (!waiting.empty() && !stop.stop_requested()) {
     std::vector<std::span<const std::byte>> later;
     for (const auto piece : waiting) {
@@ -146,8 +149,10 @@ void PeerPools::lock_pools(const std::stop_token& stop) {
             std::chrono::duration<double>(kPauses * stopwatch.elapsed_s())));
       }
     }
+    next_look =
+        later.size() < waiting.size() ? kFirstPause : std::min(2 * next_look, kLongestPause);
     waiting = std::move(later);
-    if (!waiting.empty()) pause(kNextLook);
+    if (!waiting.empty()) pause(next_look);
   }
 }
 
