@@ -30,6 +30,9 @@ HeldColumns::HeldColumns(std::shared_ptr<PageTable> table, const PageIo& io, Res
       mutex_(mutex),
       table_(std::move(table)),
       columns_(table_->columns().first(table_->columns().size() - table_->own_columns().size())) {
+  if (!columns_.empty()) {
+    copies_.reserve(columns_.size() * static_cast<size_t>(columns_.front()->num_entries()));
+  }
   for (const auto& column : columns_) {
     const std::lock_guard lock(mutex_);
     residency_.pin_for_reader(entries_of(*column));

@@ -1,10 +1,11 @@
 // Which requests that wait run on a group at once, each on one context-parallel rank with all its
 // tensor-parallel ranks, a lane; the group has a lane for each context-parallel rank. Pure.
 //
-// Otherwise the group would run them one after the other on all its ranks, which a few thousand new tokens use
-// badly, behind a cached prefix as well: what a layer takes at least is the same on any number of ranks. Those run at once that save most of its time: the sum of what they take one after the other (Forecast::expect)
-// less what the slowest takes in a lane (Forecast::expect_in_lane). Where that is nothing, as with prompts so long that
-// all ranks are busy with each, the first runs alone.
+// Otherwise the group would run them one after the other on all its ranks, which a few thousand new tokens use badly,
+// behind a cached prefix too: part of what each prompt takes is the same on any number of ranks. Those run at once that
+// save most of its time: the sum of what they take one after the other (Forecast::expect) less what the slowest takes in
+// a lane (Forecast::expect_in_lane). Where that is nothing, as with prompts so long that all ranks are busy with each,
+// the first runs alone.
 //
 // The first is the one whose turn it is. Others join it in the order of their turns, also past one that is too long
 // for a lane: that one waits for the slowest of the lanes instead of the first alone, once, since then it is its turn.
