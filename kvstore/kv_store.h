@@ -117,6 +117,8 @@ struct PinnedPage {
   // With pin_in_place, where `bytes` is empty: a copy of the page in host memory that is not held
   // there. It may be overwritten at any time: what is read of it counts once its checksum is right.
   std::span<const std::byte> loose_bytes;
+  // Where `bytes` is empty: where operations of this process' device find the page; not for the host.
+  const std::byte* device_bytes = nullptr;
   // In shared_device_pool(), where the page is held there; -1: it is not.
   int64_t device_offset = -1;
   std::span<const float> digest;  // [3, head_dim]: min, max, radius

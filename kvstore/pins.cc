@@ -10,6 +10,7 @@ void Pins::describe() {
     slots_.push_back(entry.slots[tier]);
     pages_[i] = {.bytes = source_.io.address(tier, entry.slots[tier]),
                  .loose_bytes = {},
+                 .device_bytes = source_.io.device_address(tier, entry.slots[tier]),
                  .digest = entry.column->digest_of(entry),
                  .checksum = entry.checksum,
                  .score = table_->score_of(entry),

@@ -31,7 +31,8 @@ class CopyLane {
   virtual void follow() = 0;
   // As Device::copy_rows, in the lane's order.
   virtual void copy_rows(const CopyRowsParams& params) = 0;
-  // Whether gather_pages() may be given what lies there: host memory that Device::lock_host has locked.
+  // Whether gather_pages() may be given what the host has there: memory that Device::lock_host has locked. Memory of
+  // the device it may be given anyway.
   virtual bool reaches(std::span<const std::byte> bytes) const = 0;
   // In the lane's order, straight from where the pages lie. What was gathered before must be through.
   virtual void gather_pages(const GatherPagesParams& params) = 0;

@@ -1,4 +1,4 @@
-// Pages that lie anywhere in host memory, brought to rows in device memory, each compared with its
+// Pages that lie anywhere in host or device memory, brought to rows in device memory, each compared with its
 // checksum on its way.
 #pragma once
 
@@ -9,9 +9,10 @@
 
 namespace millrace::kernels {
 
-struct HostPage {
-  const std::byte* bytes = nullptr;  // 16-byte aligned
-  uint64_t checksum = 0;             // common/checksum.h
+struct SourcePage {
+  // 16-byte aligned; the device's own memory, or the host's that Device::lock_host has locked.
+  const std::byte* bytes = nullptr;
+  uint64_t checksum = 0;  // common/checksum.h
 };
 
 // 8 MiB of 16 KiB pages. Their addresses and checksums, 8 KiB, travel with the launch of a kernel, whose
@@ -20,8 +21,8 @@ inline constexpr int64_t kMaxGatheredPages = 512;
 
 // The first half of page i (its keys) goes to k + i * page_bytes / 2, the second to v + the same.
 struct GatherPagesParams {
-  std::span<const HostPage> pages;  // kMaxGatheredPages at most; read before the call returns
-  int64_t page_bytes = 0;           // of each; on a GPU whole KiB, up to 64
+  std::span<const SourcePage> pages;  // kMaxGatheredPages at most; read before the call returns
+  int64_t page_bytes = 0;             // of each; on a GPU whole KiB, up to 64
   void* k = nullptr;
   void* v = nullptr;
 };

@@ -36,6 +36,9 @@ class PageIo {
                           std::span<uint8_t> failed);
   // The page in place; empty when its tier must be read.
   std::span<const std::byte> address(Tier tier, int32_t slot) const;
+  const std::byte* device_address(Tier tier, int32_t slot) const {
+    return memory(tier).device_address(slot);
+  }
   std::vector<const SharedMemory*> shared() const;
   std::optional<SharedDeviceMemory> shared_device() const;
   void prefault(int num_threads, const Prefault::Then& then);

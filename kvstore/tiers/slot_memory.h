@@ -51,6 +51,9 @@ class SlotMemory {
 
   // The slot in place, one slot long; empty when it cannot be addressed and must be read().
   virtual std::span<const std::byte> address(int64_t slot) const = 0;
+  // Of a slot that the host cannot address: where operations of this process' device find it. Null: nowhere,
+  // or what it holds is not certain.
+  virtual const std::byte* device_address(int64_t /*slot*/) const { return nullptr; }
 
   // Makes host memory behind it resident on so many threads, meanwhile, and tells `then` of it piece by
   // piece. Once.

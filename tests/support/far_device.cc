@@ -62,10 +62,12 @@ class FarDevice::Lane final : public kernels::CopyLane {
   }
   void gather_pages(const kernels::GatherPagesParams& params) override {
     for (const auto& page : params.pages) {
-      MR_CHECK(reaches({page.bytes, static_cast<size_t>(params.page_bytes)}),
+      const bool is_own = page.bytes >= device_.memory_ &&
+                          page.bytes + params.page_bytes <= device_.memory_ + device_.used_bytes_;
+      MR_CHECK(is_own || reaches({page.bytes, static_cast<size_t>(params.page_bytes)}),
                "a page out of reach");
     }
-    std::vector<kernels::HostPage> pages(params.pages.begin(), params.pages.end());
+    std::vector<kernels::SourcePage> pages(params.pages.begin(), params.pages.end());
     device_.num_gathered_ += std::ssize(pages);
     copy([this, pages = std::move(pages), to = params]() mutable {
       to.pages = pages;

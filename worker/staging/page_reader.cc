@@ -92,7 +92,7 @@ Result<void> PageReader::bring_pages(const PageChunk& chunk, Workspace& workspac
   const KvPlace staged{.k = workspace.pages.as<std::byte>(),
                        .v = workspace.pages.as<std::byte>() + bytes};
   bool gathered = false;
-  MR_RETURN_IF_ERROR(with_pages(chunk, [&](Pages pages) {
+  MR_RETURN_IF_ERROR(with_pages(chunk, lane, [&](Pages pages) {
     for (const auto& page : pages) ++num_pages[page.tier];
     gathered = reached(pages, lane);
     if (gathered) return gather(chunk, pages, lane);
@@ -105,10 +105,14 @@ Result<void> PageReader::bring_pages(const PageChunk& chunk, Workspace& workspac
   return lane.synchronize(Deadline::after(kLayerTimeout));
 }
 
+bool PageReader::reaches(const kernels::CopyLane& lane, const kvstore::PinnedPage& page) {
+  return page.device_bytes != nullptr || lane.reaches(page.bytes);
+}
+
 bool PageReader::reached(Pages pages, const kernels::CopyLane& lane) {
   if (!runs_beside()) return false;
   const auto away =
-      std::ranges::find_if(pages, [&](const auto& page) { return !lane.reaches(page.bytes); });
+      std::ranges::find_if(pages, [&](const auto& page) { return !reaches(lane, page); });
   if (away == pages.end()) return true;
   if (away->tier == Tier::kHost && !told_.exchange(true)) {
     spdlog::info(
@@ -121,9 +125,11 @@ bool PageReader::reached(Pages pages, const kernels::CopyLane& lane) {
 
 // The pages stay pinned until the device has read them.
 Result<void> PageReader::gather(const PageChunk& chunk, Pages pages, kernels::CopyLane& lane) {
-  std::array<kernels::HostPage, kernels::kMaxGatheredPages> table;
+  std::array<kernels::SourcePage, kernels::kMaxGatheredPages> table;
   std::ranges::transform(pages, table.begin(), [](const auto& page) {
-    return kernels::HostPage{.bytes = page.bytes.data(), .checksum = page.checksum};
+    return kernels::SourcePage{
+        .bytes = page.device_bytes != nullptr ? page.device_bytes : page.bytes.data(),
+        .checksum = page.checksum};
   });
   const auto to = destination(chunk);
   lane.gather_pages({.pages = std::span(table).first(pages.size()),
@@ -159,23 +165,25 @@ Error PageReader::damaged(const PageChunk& chunk, Pages pages, size_t page) cons
 // Pages on disk take memory while they are pinned. Where it does not suffice for those of all
 // threads, it does for one chunk's, once the others have let go of theirs.
 template <typename Use>
-Result<void> PageReader::with_pages(const PageChunk& chunk, const Use& use) {
+Result<void> PageReader::with_pages(const PageChunk& chunk, const kernels::CopyLane& lane,
+                                    const Use& use) {
   {
     const std::shared_lock together(pins_);
-    auto used = pin_and_use(chunk, use);
+    auto used = pin_and_use(chunk, lane, use);
     if (used.ok() || used.error().code != Errc::kExhausted) return used;
   }
   const std::unique_lock alone(pins_);
-  return pin_and_use(chunk, use);
+  return pin_and_use(chunk, lane, use);
 }
 
 template <typename Use>
-Result<void> PageReader::pin_and_use(const PageChunk& chunk, const Use& use) {
+Result<void> PageReader::pin_and_use(const PageChunk& chunk, const kernels::CopyLane& lane,
+                                     const Use& use) {
   const auto pages =
       layer_.pages.subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
   MR_ASSIGN_OR_RETURN(const auto pinned,
                       layer_.pins->pin(layer_.layer, geometry().first_kv_head + chunk.head, pages));
-  MR_RETURN_IF_ERROR(pinned->load());
+  if (!reached(pinned->pages(), lane)) MR_RETURN_IF_ERROR(pinned->load());
   return use(pinned->pages());
 }
 

@@ -1,6 +1,6 @@
 // Brings cached pages of a layer from the KV store into device memory, on threads of its own, beside
 // the device's operations: PageWriter's way back. Each thread takes a few pages at a time. Where the device
-// reaches them (Device::lock_host), it gathers and checks them itself. Others the thread checks and
+// reaches them (its own memory, Device::lock_host), it gathers and checks them itself. Others the thread checks and
 // copies into page-locked memory, and from there to the device, K and V each to rows of their own. Not a
 // copy a page: 131,072 tokens of 32 layers and 8 heads would be a million (docs/notebook/prefix-on-gpus.md).
 #pragma once
@@ -74,14 +74,15 @@ class PageReader {
   using Pages = std::span<const kvstore::PinnedPage>;
 
   Result<void> bring(const PageChunk& chunk, Workspace& workspace);
-  // Calls `use` with the chunk's pages, wherever they lie.
+  // Calls `use` with the chunk's pages: where the lane reaches them all, wherever they lie; or in host memory.
   template <typename Use>
-  Result<void> with_pages(const PageChunk& chunk, const Use& use);
+  Result<void> with_pages(const PageChunk& chunk, const kernels::CopyLane& lane, const Use& use);
   template <typename Use>
-  Result<void> pin_and_use(const PageChunk& chunk, const Use& use);
+  Result<void> pin_and_use(const PageChunk& chunk, const kernels::CopyLane& lane, const Use& use);
   // Where a chunk's pages go.
   KvPlace destination(const PageChunk& chunk) const;
-  // Whether the lane may gather them all.
+  // Whether the lane may gather the page; all of them.
+  static bool reaches(const kernels::CopyLane& lane, const kvstore::PinnedPage& page);
   bool reached(Pages pages, const kernels::CopyLane& lane);
   Result<void> gather(const PageChunk& chunk, Pages pages, kernels::CopyLane& lane);
   // To rows of the host's, checked.

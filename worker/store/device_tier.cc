@@ -67,16 +67,16 @@ Result<void> DeviceTier::check_usable(const Lane& lane, int64_t slot) const {
 
 template <typename Copies>
 Result<void> DeviceTier::finish(Lane& lane, const Copies& copies) {
-  lane.given_up = true;  // unless it ends
+  Result<void> ended;
   try {
     copies();
-    MR_RETURN_IF_ERROR(lane.lane->synchronize(Deadline::after(kCopyTimeout)));
+    ended = lane.lane->synchronize(Deadline::after(kCopyTimeout));
   } catch (const std::exception& e) {
     // A GPU that failed ends the rank on the engine's thread; this may be the KV server's.
-    return Error(Errc::kIo, e.what());
+    ended = Error(Errc::kIo, e.what());
   }
-  lane.given_up = false;
-  return {};
+  if (!ended.ok()) lane.given_up = true;
+  return ended;
 }
 
 Result<void> DeviceTier::copy(Lane& lane, void* destination, const void* source,

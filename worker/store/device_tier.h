@@ -1,5 +1,5 @@
-// The device tier of the KV store in the memory of a GPU. Pages come and go through the host: a
-// slot has no address that the store could read.
+// The device tier of the KV store in the memory of a GPU. For the store pages come and go through the host, which
+// cannot read a slot; the device's own operations can (PageReader).
 #pragma once
 
 #include <array>
@@ -28,6 +28,9 @@ class DeviceTier final : public kvstore::SlotMemory {
                           std::span<uint8_t> failed) override;
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override;
   std::span<const std::byte> address(int64_t) const override { return {}; }
+  const std::byte* device_address(int64_t slot) const override {
+    return lane_of(slot).given_up ? nullptr : at(slot);
+  }
   std::optional<kvstore::SharedDeviceMemory> shared_device() const override { return shared_; }
 
  private:
@@ -43,7 +46,7 @@ class DeviceTier final : public kvstore::SlotMemory {
     kernels::HostBuffer staging;  // one slot, or a batch
     // A copy did not end in time or failed. It may still be under way, between staging memory and
     // slot, so neither is used again: a slot is always copied by the same lane.
-    bool given_up = false;
+    std::atomic<bool> given_up = false;
   };
 
   DeviceTier(int64_t num_slots, int64_t slot_bytes)

@@ -82,7 +82,7 @@ class GatherPagesTest : public ::testing::TestWithParam<int64_t> {
   std::span<std::byte> pool_;
   std::vector<HostLock> locks_;
   std::unique_ptr<CopyLane> lane_;
-  std::vector<HostPage> pages_;
+  std::vector<SourcePage> pages_;
 };
 
 TEST_P(GatherPagesTest, BringsEachHalfToItsRowsAndNothingBeside) {

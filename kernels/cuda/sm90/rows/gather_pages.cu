@@ -23,7 +23,7 @@ constexpr int64_t kBufferBytes = 3 * kMaxPageBytes;
 constexpr int kMaxWarps = 24;
 
 struct GatherArguments {
-  HostPage pages[kMaxGatheredPages];
+  SourcePage pages[kMaxGatheredPages];
   std::byte* k;
   std::byte* v;
   int32_t num_pages;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
 
   uint32_t parity = 0;
   for (int i = warp; i < arguments.num_pages; i += num_warps) {
-    const HostPage& page = arguments.pages[i];
+    const SourcePage& page = arguments.pages[i];
     const uint32_t shared = ptx::shared_address(buffer);
     if (leads) {
       ptx::wait_for_stores_to_read();

@@ -46,6 +46,7 @@ TEST_F(DeviceTierTest, EverySlotHoldsItsPage) {
   for (int slot = 0; slot < kSlots; ++slot) ASSERT_TRUE(write(slot, slot + 1).ok());
   for (int slot = 0; slot < kSlots; ++slot) expect_page(slot, slot + 1);
   EXPECT_TRUE(tier_->address(0).empty());
+  EXPECT_EQ(tier_->device_address(3), tier_->device_address(0) + 3 * kSlotBytes);
   EXPECT_EQ(tier_->resize(kSlots + 1).error().code, Errc::kExhausted);
 }
 
@@ -91,7 +92,10 @@ TEST_F(DeviceTierTest, SlotsOfABatchThatDidNotEndInTimeAreNotUsedAgain) {
   EXPECT_EQ(write_many(*tier_, slots, bytes).error().code, Errc::kDeadlineExceeded);
   device_.release_lanes();
   auto found = page(0xee);
-  for (const int64_t slot : slots) EXPECT_EQ(tier_->read(slot, found).error().code, Errc::kIo);
+  for (const int64_t slot : slots) {
+    EXPECT_EQ(tier_->read(slot, found).error().code, Errc::kIo);
+    EXPECT_EQ(tier_->device_address(slot), nullptr);
+  }
   EXPECT_EQ(write_many(*tier_, slots, bytes).error().code, Errc::kIo);
   expect_page(1, 2);
 }
