@@ -74,6 +74,7 @@ Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& pa
     const auto layers_ahead = integer_of(object, "layers_ahead", times.layers_ahead);
     const auto overhead_s = number_of(object, "overhead_s", times.overhead_s);
     const auto preempt_s = number_of(object, "preempt_s", times.preempt_s);
+    const auto between_s = number_of(object, "between_s", times.between_s);
     const bool well = num_gpus > 0 && num_layers > 0 && layers_ahead >= 0 && overhead_s >= 0 &&
                       times.tokens.size() >= 2 && times.tokens.size() == times.seconds.size() &&
                       ascending(times.tokens) && ascending(times.seconds);
@@ -88,6 +89,7 @@ Result<std::map<std::string, GroupTimes>> read_group_times(const std::string& pa
     times.layers_ahead = static_cast<int>(layers_ahead);
     times.overhead_s = overhead_s;
     times.preempt_s = preempt_s;
+    times.between_s = between_s;
     kinds[std::string(name)] = std::move(times);
     const json::value* lane = object.if_contains("lane");
     if (lane != nullptr) lanes[std::string(name)] = lane->is_string() ? lane->get_string() : "";

@@ -89,7 +89,11 @@ void SimulatedGroup::prefill_side_by_side(const protocol::PrefillsSideBySide& me
     answer_after(delay_s, started(run.done.prefill_done().request_id()));
     events_.after(delay_s + took_s, [this, run] { finish(run); });
   }
-  if (!running_) events_.after(took_s, [this] { report_room(); });
+  if (running_) return;
+  events_.after(took_s, [this] {
+    last_end_s_ = events_.now_s();
+    report_room();
+  });
 }
 
 std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::PrefillRequest& request,
@@ -110,7 +114,8 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
   std::vector<uint64_t> keys = stored_keys(request);
   const int64_t cached =
       std::clamp<int64_t>(cache_.use(keys) * kPrefixKeyTokens, 0, num_tokens - kPageTokens);
-  const double took_s = times_.overhead_s + seconds_of(num_tokens, cached, in_lane);
+  const double took_s =
+      std::max(0.0, times_.overhead_s + seconds_of(num_tokens, cached, in_lane) + between_s());
   auto& done = *envelope.mutable_prefill_done();
   done.set_request_id(request.request_id());
   done.set_cached_tokens(static_cast<uint64_t>(cached));
@@ -138,6 +143,12 @@ double SimulatedGroup::seconds_of(int64_t num_tokens, int64_t cached_tokens, boo
   const double rows_s = std::max(times.seconds_of(num_tokens - cached_tokens),
                                  times.seconds_of(num_tokens) - times.seconds_of(cached_tokens));
   return rows_s + static_cast<double>(cached_tokens) / options_.load_tokens_per_s;
+}
+
+double SimulatedGroup::between_s() const {
+  constexpr double kRounding = 1e-6;
+  const bool follows = !running_ && events_.now_s() - last_end_s_ < kRounding;
+  return follows ? times_.between_s : 0;
 }
 
 std::vector<uint64_t> SimulatedGroup::stored_keys(const protocol::PrefillRequest& request) const {
@@ -201,6 +212,7 @@ void SimulatedGroup::end_when_due() {
       return;
     }
     const Run run = *std::exchange(running_, std::nullopt);
+    last_end_s_ = events_.now_s();
     finish(run);
     report_room();
   });

@@ -60,6 +60,8 @@ class SimulatedGroup final : public coordinator::GroupLink {
   // None where the pools are full, which is answered.
   std::optional<Run> begin(const protocol::PrefillRequest& request, bool in_lane);
   double seconds_of(int64_t num_tokens, int64_t cached_tokens, bool in_lane) const;
+  // What the prompt that begins now takes besides, as another has just ended.
+  double between_s() const;
   std::vector<uint64_t> stored_keys(const protocol::PrefillRequest& request) const;
   void finish(const Run& run);
   void run(Run run);
@@ -80,6 +82,7 @@ class SimulatedGroup final : public coordinator::GroupLink {
   SimulatedCache cache_;
   uint64_t cache_sequence_ = 0;
   double busy_s_ = 0;
+  double last_end_s_ = -1;
   std::optional<Run> running_;
   int64_t free_tokens_;
   std::map<std::string, int64_t> tokens_of_lease_;

@@ -49,15 +49,17 @@ TEST_F(GroupTimesFile, ALaneIsAsFastAsTheKindThatItNames) {
 
 TEST_F(GroupTimesFile, LayersAndOverheadAreThoseOfAnEightBillionModelUnlessSaid) {
   const auto kinds = read(R"({"one": {"gpus": 1, "tokens": [1, 2], "seconds": [3, 4]},
-                              "two": {"gpus": 1, "layers": 5, "layers_ahead": 1, "preempt_s": -0.1, "overhead_s": 0, "tokens": [1, 2], "seconds": [1, 2]}})");
+                              "two": {"gpus": 1, "layers": 5, "layers_ahead": 1, "preempt_s": -0.1, "between_s": 0.01, "overhead_s": 0, "tokens": [1, 2], "seconds": [1, 2]}})");
   ASSERT_TRUE(kinds.ok()) << kinds.error().message;
   EXPECT_EQ(kinds->at("one").num_layers, 32);
   EXPECT_EQ(kinds->at("one").overhead_s, 0.02);
   EXPECT_EQ(kinds->at("one").layers_ahead, 0);
   EXPECT_EQ(kinds->at("one").preempt_s, 0);
+  EXPECT_EQ(kinds->at("one").between_s, 0);
   EXPECT_EQ(kinds->at("two").num_layers, 5);
   EXPECT_EQ(kinds->at("two").layers_ahead, 1);
   EXPECT_EQ(kinds->at("two").preempt_s, -0.1);
+  EXPECT_EQ(kinds->at("two").between_s, 0.01);
   EXPECT_EQ(kinds->at("two").overhead_s, 0);
 }
 

@@ -23,6 +23,12 @@ const std::map<std::string, GroupTimes> kTimes = {
       .overhead_s = 0,
       .tokens = {1000, 2000},
       .seconds = {1, 2}}},
+    {"busy",
+     {.num_gpus = 1,
+      .between_s = 0.25,
+      .overhead_s = 0,
+      .tokens = {1000, 2000},
+      .seconds = {1, 2}}},
     // Of which each rank alone takes a tenth longer than both together: they are hardly of use to each other.
     {"pair",
      {.num_gpus = 2,
@@ -69,6 +75,17 @@ TEST(Simulation, TheGroupsOfAnIdleFleetWorkSideBySide) {
   Simulation simulation(fleet(4, QueueOrder::kFair), kTimes);
   for (const Outcome& outcome : simulation.run(trace)) EXPECT_NEAR(outcome.waited_s(), 5, 1e-6);
   EXPECT_NEAR(simulation.utilisation(), 1, 1e-6);
+}
+
+// The third finds the group idle.
+TEST(Simulation, APromptThatFollowsAnotherTakesWhatWasMeasuredBesides) {
+  FleetOptions options = fleet(1, QueueOrder::kArrival);
+  options.groups[0].kind = "busy";
+  const auto outcomes =
+      play(options, {{.num_tokens = 1000}, {.num_tokens = 2000}, {.at_s = 5, .num_tokens = 1000}});
+  EXPECT_NEAR(outcomes[0].waited_s(), 1, 1e-6);
+  EXPECT_NEAR(outcomes[1].waited_s(), 3.25, 1e-6);
+  EXPECT_NEAR(outcomes[2].waited_s(), 1, 1e-6);
 }
 
 TEST(Simulation, AFullPoolHoldsPromptsBackUntilClientsHavePulled) {
