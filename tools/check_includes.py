@@ -109,9 +109,12 @@ MAY_INCLUDE = {
     "worker/staging": "common/system kernels/api kvstore worker/exchange worker/engine",
     "worker/peers": "common/system comm/api comm/memfd kernels/api kvstore"
     " worker/ranks worker/exchange worker/engine worker/store worker/staging",
-    "worker/group": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
-    " worker/timing worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/budget worker/staging"
+    "worker/prompt": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
+    " worker/timing worker/ranks worker/control worker/events worker/engine worker/runtime worker/store worker/budget worker/staging"
     " worker/peers",
+    "worker/group": "common/pages comm/api kvstore protocol"
+    " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/staging worker/peers"
+    " worker/prompt",
     "worker/text": "tokenizer",
     "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
     " worker/budget worker/runtime worker/text",

@@ -13,7 +13,7 @@
 #include "worker/control/request_inbox.h"
 #include "worker/engine/engine.h"
 #include "worker/group/drain.h"
-#include "worker/group/group_options.h"
+#include "worker/prompt/group_options.h"
 
 namespace millrace::worker {
 

@@ -6,8 +6,8 @@
 
 #include "common/clock.h"
 #include "worker/control/control_board.h"
-#include "worker/group/coordinator_reporter.h"
-#include "worker/group/group_options.h"
+#include "worker/prompt/coordinator_reporter.h"
+#include "worker/prompt/group_options.h"
 
 namespace millrace::worker {
 

@@ -5,7 +5,7 @@
 
 #include "common/errc_wire.h"
 #include "common/log.h"
-#include "worker/group/prompt_run.h"
+#include "worker/prompt/prompt_run.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/command_channel.h"
 
@@ -50,6 +50,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(
       all_agree(sync_.world(), make_page_movers(), Deadline::after(sync_.timeouts().command)));
+  if (r_.peers != nullptr) r_.peers->set_busy(false);
   if (r_.link == nullptr) return serve(nullptr);
   tell_of_kept_prefixes();
   Drain drain(r_.board, reporter_, options_, clock_);

@@ -192,6 +192,7 @@ Result<LaneRuns::Places> LaneRuns::tell_places(
 void LaneRuns::compute(const Prompt& prompt, const Places& places) const {
   PeerPins pins(r_.store, prompt.message.request_id(), prompt.run->cached().prefix, prompt.lane,
                 r_.peers, places.by_lane[static_cast<size_t>(prompt.lane)]);
+  if (r_.peers != nullptr && prompt.run->cached().prefix.num_pages() > 0) r_.peers->set_used();
   if (pins.reach_all()) return prompt.run->compute(&pins);
   prompt.run->compute(error(Errc::kUnavailable,
                             "cached pages of other ranks are on disk, or in a GPU's memory alone"));

@@ -12,9 +12,9 @@
 #include "protocol/group_messages.pb.h"
 #include "worker/control/lane_messages.h"
 #include "worker/control/prefix_ledger.h"
-#include "worker/group/prompt_run.h"
 #include "worker/peers/page_places.h"
 #include "worker/peers/peer_pools.h"
+#include "worker/prompt/prompt_run.h"
 #include "worker/runtime/lane.h"
 #include "worker/watch/group_watch.h"
 
@@ -29,8 +29,8 @@ struct LaneResources {
   RankSync& group;                // of all ranks
   CoordinatorReporter& reporter;  // rank 0's has the coordinator
   GroupWatch* watch = nullptr;
-  const PeerPools* peers =
-      nullptr;  // null, on all ranks: a lane reads the pages of its own ranks alone
+  // Null, on all ranks: a lane reads the pages of its own ranks alone.
+  PeerPools* peers = nullptr;
   CacheEvents* events = nullptr;  // null where nobody is told
   const GroupOptions& options;
 };

@@ -4,8 +4,8 @@
 
 #include "kvstore/kv_store.h"
 #include "protocol/group_messages.pb.h"
-#include "worker/group/coordinator_reporter.h"
-#include "worker/group/group_options.h"
+#include "worker/prompt/coordinator_reporter.h"
+#include "worker/prompt/group_options.h"
 #include "worker/runtime/rank_sync.h"
 
 namespace millrace::worker {

@@ -23,7 +23,8 @@ namespace {
 // While a piece is locked, the driver launches no kernel of this process: some 1 ms. All of the peers' pools at the start, in
 // pieces of 64 MiB, held the first prompt up for 39 s (four H100s, 160 GiB of pools).
 constexpr size_t kPieceBytes = size_t{8} << 20;
-// While a prompt runs, after each piece, in times that it took: a tenth of the time goes into locking.
+// While a prompt runs, where prompts read the pools: after each piece, in times that it took. A tenth of the time goes into
+// locking.
 constexpr int kPauses = 9;
 // Until pieces are looked at again that were not resident: at first, and at last where nobody makes them so before they
 // are used (Prefault).
@@ -136,6 +137,7 @@ void PeerPools::lock_pools(const std::stop_token& stop) {
   while (!waiting.empty() && !stop.stop_requested()) {
     std::vector<std::span<const std::byte>> later;
     for (const auto piece : waiting) {
+      while (busy_ && !used_ && !stop.stop_requested()) pause(kFirstPause);
       if (stop.stop_requested()) return;
       if (!is_resident(piece)) {
         later.push_back(piece);

@@ -35,10 +35,12 @@ class PeerPools {
   // `num_bytes` of a rank's pool, by its number in the row; none where there are not so many. Its owner may write them at
   // any time: what is read counts once its checksum is right. Any thread.
   std::span<const std::byte> bytes(int rank, PoolPlace place, int64_t num_bytes) const;
-  // Whether a prompt runs. What the pools have is page-locked for the device by a thread, piece by piece once a piece is
-  // resident: one after the other while nothing runs, and with long pauses while a prompt does. Until then pages come as from any memory that
-  // is not locked. Any thread.
+  // Whether a prompt runs; at first one might. What the pools have is page-locked for the device by a thread, piece by
+  // piece once a piece is resident: one after the other while nothing runs, and while a prompt does only where set_used(),
+  // with long pauses. Until then pages come as from any memory that is not locked. Any thread.
   void set_busy(bool busy) { busy_ = busy; }
+  // Prompts read the pools: that they do so faster is worth some of the time of one that runs. Any thread.
+  void set_used() { used_ = true; }
   // How many bytes are.
   int64_t locked_bytes() const { return locked_bytes_; }
 
@@ -48,7 +50,8 @@ class PeerPools {
 
   std::vector<std::vector<SharedMemoryView>> pools_;  // by rank; none of its own
   PoolLocks locks_;                                   // goes before what it locks
-  std::atomic<bool> busy_ = false;
+  std::atomic<bool> busy_ = true;
+  std::atomic<bool> used_ = false;
   std::atomic<int64_t> locked_bytes_ = 0;
   std::jthread thread_;  // on a device with memory of its own; last: it uses all of the above
 };

@@ -123,6 +123,7 @@ TEST(PeerPools, ARankWithAPrivatePoolIsSeenByNone) {
   EXPECT_EQ(why[1], "the host pool is private");
 }
 
+// Once nothing runs, on rank 0; and on rank 1 beside what runs, as it reads them.
 TEST(PeerPools, ADeviceIsGivenWhatItsOwnerHasMadeResident) {
   std::vector<int> locked(2);
   test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> row) {
@@ -132,6 +133,8 @@ TEST(PeerPools, ADeviceIsGivenWhatItsOwnerHasMadeResident) {
     own->prefault(/*num_threads=*/1);
     const auto peers = PeerPools::connect(*row, *own, device, Deadline::after(kTimeout));
     MR_CHECK(peers.ok(), "{}", peers.error().to_string());
+    MR_CHECK((*peers)->locked_bytes() == 0, "a prompt might run");
+    row->rank() == 0 ? (*peers)->set_busy(false) : (*peers)->set_used();
     const auto deadline = Deadline::after(kTimeout);
     while ((*peers)->locked_bytes() == 0 && !deadline.passed()) std::this_thread::yield();
     const auto lane = device.make_copy_lane();

@@ -1,4 +1,4 @@
-#include "worker/group/group_metrics.h"
+#include "worker/prompt/group_metrics.h"
 
 #include <algorithm>
 #include <functional>

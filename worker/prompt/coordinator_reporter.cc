@@ -1,4 +1,4 @@
-#include "worker/group/coordinator_reporter.h"
+#include "worker/prompt/coordinator_reporter.h"
 
 #include <utility>
 

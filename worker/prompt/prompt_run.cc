@@ -1,4 +1,4 @@
-#include "worker/group/prompt_run.h"
+#include "worker/prompt/prompt_run.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,10 +8,7 @@
 #include "common/errc_wire.h"
 #include "common/log.h"
 #include "kernels/index/tiling.h"
-#include "model/config/rope.h"
 #include "plan/column_cost.h"
-#include "plan/plan_for_length.h"
-#include "plan/prefix_pure.h"
 #include "worker/ranks/agreement.h"
 #include "worker/ranks/rank_values.h"
 #include "worker/runtime/between_layers.h"
@@ -20,23 +17,6 @@
 namespace millrace::worker {
 
 namespace {
-
-bool streams(const protocol::RunPrompt& prompt) {
-  return prompt.options().handover() == protocol::HANDOVER_STREAMING;
-}
-
-bool reads_cache(const protocol::RunPrompt& prompt) {
-  return (prompt.options().cache() & protocol::CACHE_READ) != 0;
-}
-
-bool has_budget(const protocol::RunPrompt& prompt) {
-  return drops_pages(prompt.options().kv_budget());
-}
-
-// A cache that is kept in part is nothing for other prompts to begin with.
-bool writes_cache(const protocol::RunPrompt& prompt) {
-  return !has_budget(prompt) && (prompt.options().cache() & protocol::CACHE_WRITE) != 0;
-}
 
 // The request has been checked and let in. What is still wrong with values in the middle of it, as
 // scores that are no numbers where weights are none, the client can do nothing about.
@@ -53,53 +33,6 @@ StoredBytes sum_of(std::span<const StoredBytes> ranks) {
     sum.while_computing += rank.while_computing;
   }
   return sum;
-}
-
-void set_head_recalls(protocol::HeadRecalls& message, const HeadRecalls& recalls) {
-  message.set_num_heads(static_cast<uint32_t>(recalls.num_heads()));
-  for (const HeadRecall& head : recalls.all()) {
-    message.add_mean(static_cast<float>(head.mean()));
-    message.add_least(head.least);
-  }
-}
-
-void set_dropped(protocol::DroppedPages& message, const BudgetChoice& budget, int64_t page_bytes) {
-  const int64_t pages = budget.kept.count_dropped();
-  message.set_pages(static_cast<uint64_t>(pages));
-  message.set_bytes(static_cast<uint64_t>(pages * page_bytes));
-  message.set_mass(budget.dropped_mass);
-}
-
-protocol::PrefillDone done_message(const FinishedPrompt& finished,
-                                   const protocol::RunPrompt& prompt, protocol::Manifest manifest,
-                                   int64_t page_bytes,
-                                   std::span<const double, kStageNames.size()> stage_seconds) {
-  protocol::PrefillDone done;
-  done.set_owner(prompt.owner());
-  done.set_request_id(manifest.request_id());
-  done.set_cached_tokens(static_cast<uint64_t>(finished.cached_tokens));
-  if (finished.budget) {
-    set_dropped(*done.mutable_dropped(), *finished.budget, page_bytes);
-  }
-  *done.mutable_manifest() = std::move(manifest);
-  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
-    if (finished.prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
-    auto& phase = *done.add_phases();
-    phase.set_phase(std::string(kPhaseNames[i]));
-    phase.set_seconds(finished.prefill.phases.seconds()[i]);
-  }
-  for (size_t i = 0; i < kStageNames.size(); ++i) {
-    auto& stage = *done.add_stages();
-    stage.set_stage(std::string(kStageNames[i]));
-    stage.set_seconds(stage_seconds[i]);
-  }
-  done.mutable_stored()->set_bytes(static_cast<uint64_t>(finished.stored.total));
-  done.mutable_stored()->set_while_computing(
-      static_cast<uint64_t>(finished.stored.while_computing));
-  if (!finished.prefill.recall_by_head.empty()) {
-    set_head_recalls(*done.mutable_head_recalls(), finished.prefill.recall_by_head);
-  }
-  return done;
 }
 
 }  // namespace
@@ -140,12 +73,9 @@ void PromptRun::open() {
 }
 
 Result<void> PromptRun::check_and_make_room() {
-  MR_ASSIGN_OR_RETURN(token_ids_, checked_tokens());
-  auto head_plan = plan();
-  MR_RETURN_IF_ERROR(r_.sync.all_agree(head_plan.ok() ? Result<void>() : head_plan.error()));
-  plan_ = *std::move(head_plan);
-  plan_identity_ = model::plan_identity(*plan_);
-  keys_ = reusable_keys(token_ids_, *plan_);
+  auto input = read_prompt(prompt_, r_.limits, r_.runtime, r_.grid, r_.options);
+  MR_RETURN_IF_ERROR(r_.sync.all_agree(input.ok() ? Result<void>() : input.error()));
+  input_ = *std::move(input);
   // What a streaming prompt begins with is known to its client before it is loaded.
   MR_RETURN_IF_ERROR(find_prefix_and_room(streams(prompt_) ? kvstore::CacheCheck::kAll
                                                            : kvstore::CacheCheck::kDisk));
@@ -281,8 +211,8 @@ Result<PrefillResult> PromptRun::prefill(PrefixSource* prefix, PromptPrefix desc
     sink = &budget_.emplace(prompt_.options().kv_budget(), r_.runtime.weights(), num_tokens_, sink);
   }
   return r_.engine.prefill(
-      {.token_ids = token_ids_,
-       .plan = &*plan_,
+      {.token_ids = input_->token_ids,
+       .plan = &input_->plan,
        .recall_by_head = prompt_.options().recall_by_head(),
        .sink = sink,
        .prefix = std::move(described),
@@ -294,9 +224,9 @@ Result<PrefillResult> PromptRun::prefill(PrefixSource* prefix, PromptPrefix desc
 
 // The lease may be over: then there is nothing to remember.
 void PromptRun::remember() {
-  if (!pages_ || !writes_cache(prompt_) || keys_.empty()) return;
+  if (!pages_ || !writes_cache(prompt_) || input_->page_keys.empty()) return;
   const auto remembered = pages_->remember(
-      keys_,
+      input_->page_keys,
       model::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density));
   if (r_.events != nullptr) tell_of_pages(remembered.ok());
   if (!remembered.ok()) {
@@ -305,17 +235,17 @@ void PromptRun::remember() {
   }
   if (r_.ledger == nullptr) return;
   const auto& options = prompt_.options();
-  auto change = r_.ledger->add({.prefix_keys = prefix_keys(token_ids_),
-                                .page_keys = keys_,
+  auto change = r_.ledger->add({.prefix_keys = prefix_keys(input_->token_ids),
+                                .page_keys = input_->page_keys,
                                 .own_pages = pages_->numbers(),
-                                .origin = origin_,
+                                .origin = input_->origin,
                                 .tenant = tenant_key(prompt_.owner(), options.cache_salt())});
   auto& origin = *change.add_origins();
   origin.set_head_plan(options.head_plan());
   origin.set_min_recall(options.min_recall());
   origin.set_num_tokens(static_cast<uint64_t>(num_tokens_));
-  origin.set_impure(impure_);
-  origin.set_origin(origin_);
+  origin.set_impure(input_->impure);
+  origin.set_origin(input_->origin);
   r_.ledger->keep(change);
   r_.reporter.cache_changed(std::move(change));
 }
@@ -324,64 +254,20 @@ void PromptRun::remember() {
 void PromptRun::tell_of_pages(bool remembered) {
   std::vector<PageContentKey> own;
   for (const int64_t page : pages_->numbers()) {
-    if (page < std::ssize(keys_)) own.push_back(keys_[static_cast<size_t>(page)]);
+    if (page < std::ssize(input_->page_keys))
+      own.push_back(input_->page_keys[static_cast<size_t>(page)]);
   }
   r_.events->add_own(own);
   if (!remembered || r_.tell_cached == nullptr) return;
   const auto dealt = partition();
   std::vector<int> owners = cached_.prefix.owners;
-  for (int64_t page = std::ssize(owners); page < std::ssize(keys_); ++page) {
+  for (int64_t page = std::ssize(owners); page < std::ssize(input_->page_keys); ++page) {
     owners.push_back(dealt.owner(page * kernels::kPageTokens));
   }
-  r_.tell_cached({.keys = keys_,
-                  .token_ids = token_ids_,
+  r_.tell_cached({.keys = input_->page_keys,
+                  .token_ids = input_->token_ids,
                   .owners = owners,
                   .cache_salt = prompt_.options().cache_salt()});
-}
-
-Result<std::vector<int32_t>> PromptRun::checked_tokens() const {
-  auto token_ids = decode_token_ids(prompt_.prompt_token_ids());
-  MR_RETURN_IF_ERROR(r_.sync.all_agree(token_ids.ok() ? check_prompt(*token_ids, r_.limits)
-                                                      : Result<void>(token_ids.error())));
-  return token_ids;
-}
-
-// Of this rank alone.
-Result<model::HeadPlan> PromptRun::plan() const {
-  const bool from_client = !prompt_.options().head_plan().empty();
-  MR_ASSIGN_OR_RETURN(
-      auto plan,
-      model::make_head_plan(
-          from_client ? prompt_.options().head_plan() : r_.options.head_plan,
-          r_.runtime.weights().config, num_tokens_, r_.runtime.crossover_tokens(),
-          {.allow_files = !from_client,
-           .min_recall = prompt_.options().min_recall() > 0 ? prompt_.options().min_recall()
-                                                            : r_.options.min_recall}));
-  return model::plan_for_length(std::move(plan), num_tokens_,
-                                r_.runtime.device().info().sparse_cost);
-}
-
-// Ranks that hold another's kv heads store none, and would have to be sent those of a prefix.
-std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> token_ids,
-                                                     const model::HeadPlan& plan) {
-  const auto& weights = r_.runtime.weights();
-  const bool replicated = r_.grid.shape().tp > weights.config.num_kv_heads;
-  impure_ = !model::is_prefix_pure(plan);
-  const bool shared = !impure_ || prompt_.options().cache_impure();
-  if (prompt_.options().cache() == protocol::CACHE_OFF || replicated || !shared) return {};
-  const bool long_rope = weights.long_inv_freq != nullptr &&
-                         num_tokens_ > model::max_short_rope_tokens(weights.config);
-  // A page of the other kind is another page: its key is.
-  const std::string_view pages = r_.runtime.kv_scales() ? " kv-fp8" : "";
-  const PageOrigin origin{
-      .model = weights.fingerprint,
-      .dtype = fmt::format(
-          "{}{}", model::arithmetic_name({weights.compute_dtype, weights.quantization}), pages),
-      .long_rope = long_rope,
-      .plan = plan_identity_,
-      .salt = tenant_salt(prompt_.owner(), prompt_.options().cache_salt())};
-  origin_ = origin_key(origin);
-  return page_keys(token_ids, model::num_reusable_pages(plan, num_tokens_), origin);
 }
 
 // Without its prefix a prompt may fit where it does not behind it: the prefix need not lie evenly on
@@ -389,7 +275,8 @@ std::vector<PageContentKey> PromptRun::reusable_keys(std::span<const int32_t> to
 // time.
 Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   const int64_t most = kernels::first_dense_position(num_tokens_) / kernels::kPageTokens;
-  const auto wanted = std::span(keys_).first(std::min(keys_.size(), static_cast<size_t>(most)));
+  const auto wanted = std::span(input_->page_keys)
+                          .first(std::min(input_->page_keys.size(), static_cast<size_t>(most)));
   // Pages that are dropped in the end are the lane's, which alone knows of them.
   const bool lane_alone = r_.lane && (!r_.lane->reads_peers || has_budget(prompt_));
   if (reads_cache(prompt_) && !wanted.empty()) {
@@ -398,7 +285,7 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
                                                  {.pages = check,
                                                   .num_threads = r_.runtime.cores().num_threads,
                                                   .num_tokens = num_tokens_,
-                                                  .rows = r_.pace.of(plan_identity_),
+                                                  .rows = r_.pace.of(input_->plan_identity),
                                                   .loads_beside = r_.reader.runs_beside(),
                                                   .lane = r_.lane ? r_.lane->number : -1,
                                                   .lane_alone = lane_alone}));
@@ -432,7 +319,7 @@ Result<void> PromptRun::check_place() const {
 void PromptRun::learn_pace(const PrefillResult& prefill) {
   double computing_s = 0;
   for (const double phase_s : prefill.phases.seconds()) computing_s += phase_s;
-  r_.pace.observe(plan_identity_, cached_.prefix.num_tokens(), num_tokens_, computing_s);
+  r_.pace.observe(input_->plan_identity, cached_.prefix.num_tokens(), num_tokens_, computing_s);
 }
 
 Result<void> PromptRun::make_room() {

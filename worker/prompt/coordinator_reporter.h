@@ -11,7 +11,7 @@
 #include "protocol/group_messages.pb.h"
 #include "worker/control/control_board.h"
 #include "worker/control/control_link.h"
-#include "worker/group/group_metrics.h"
+#include "worker/prompt/group_metrics.h"
 
 namespace millrace::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/group/prompt_pages.h"
+#include "worker/prompt/prompt_pages.h"
 
 #include <algorithm>
 #include <iterator>

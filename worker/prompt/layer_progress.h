@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/group/coordinator_reporter.h"
+#include "worker/prompt/coordinator_reporter.h"
 
 namespace millrace::worker {
 

@@ -1,12 +1,12 @@
 // What the coordinator is told, at once and by the board.
-#include "worker/group/coordinator_reporter.h"
+#include "worker/prompt/coordinator_reporter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/fake_clock.h"
 #include "tests/unit/worker/control/scripted_link.h"
-#include "worker/group/layer_progress.h"
+#include "worker/prompt/layer_progress.h"
 
 namespace millrace::worker {
 namespace {

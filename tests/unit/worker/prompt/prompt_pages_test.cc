@@ -1,5 +1,5 @@
 // Pages of a prompt stay where it came to a good end, and only there.
-#include "worker/group/prompt_pages.h"
+#include "worker/prompt/prompt_pages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

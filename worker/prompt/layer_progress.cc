@@ -1,4 +1,4 @@
-#include "worker/group/layer_progress.h"
+#include "worker/prompt/layer_progress.h"
 
 namespace millrace::worker {
 

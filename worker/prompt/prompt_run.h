@@ -17,11 +17,13 @@
 #include "worker/budget/budget_sink.h"
 #include "worker/control/prefix_ledger.h"
 #include "worker/events/cache_events.h"
-#include "worker/group/coordinator_reporter.h"
-#include "worker/group/group_options.h"
-#include "worker/group/layer_progress.h"
-#include "worker/group/prompt_pages.h"
 #include "worker/peers/prefix_scores.h"
+#include "worker/prompt/coordinator_reporter.h"
+#include "worker/prompt/finished_prompt.h"
+#include "worker/prompt/group_options.h"
+#include "worker/prompt/layer_progress.h"
+#include "worker/prompt/prompt_input.h"
+#include "worker/prompt/prompt_pages.h"
 #include "worker/runtime/rank_runtime.h"
 #include "worker/runtime/rank_sync.h"
 #include "worker/staging/page_reader.h"
@@ -62,20 +64,6 @@ struct PromptResources {
   std::function<void(const CachedChain&)> tell_cached = nullptr;
   int64_t beside_tokens = 0;  // of the prompt between two layers of which it runs; 0: alone
   const GroupOptions& options;
-};
-
-struct FinishedPrompt {
-  PrefillResult prefill;
-  int64_t cached_tokens = 0;      // of the prompt, that were not computed
-  int64_t uneconomic_tokens = 0;  // cached too, and computed since that was faster
-  kvstore::Placement placement;
-  StoredBytes stored;                  // by all ranks
-  std::optional<BudgetChoice> budget;  // where not all pages are to be kept
-
-  // Null where all are: a short prompt may have no more than always stay.
-  const KeptPages* kept_in_part() const {
-    return budget && budget->kept.count_dropped() > 0 ? &budget->kept : nullptr;
-  }
 };
 
 // Of prompts that came to their end: tokens of those that read the prefix cache, those that were not computed, and those
@@ -137,12 +125,6 @@ class PromptRun {
   Result<void> compute_in_lane(Result<PrefixPins*> pins);
   Result<void> conclude(Result<PrefillResult> prefill);
   bool may_start_again(const Error& failure) const;
-  // On all ranks or none, as all that follows.
-  Result<std::vector<int32_t>> checked_tokens() const;
-  Result<model::HeadPlan> plan() const;
-  // Keys of the pages that prompts like this one may share; none where it does not.
-  std::vector<PageContentKey> reusable_keys(std::span<const int32_t> token_ids,
-                                            const model::HeadPlan& plan);
   // What of the prompt need not be computed, and room for the rest.
   Result<void> find_prefix_and_room(kvstore::CacheCheck check);
   // That it may run between two layers of another prompt, if it is to, with the prefix that was found.
@@ -166,12 +148,7 @@ class PromptRun {
   const int64_t num_tokens_;
   const Stopwatch stopwatch_;
   StageClock stages_;
-  std::vector<int32_t> token_ids_;
-  std::optional<model::HeadPlan> plan_;
-  std::vector<PageContentKey> keys_;
-  std::string plan_identity_;
-  uint64_t origin_ = 0;  // of the keys, but for the salt
-  bool impure_ = false;
+  std::optional<PromptInput> input_;  // of a prompt that was read
   CachedPrefix cached_;
   std::optional<BudgetSink> budget_;              // where not all pages are to be kept
   std::optional<PrefixScoreSink> prefix_scores_;  // in a lane, behind a prefix

@@ -1,4 +1,4 @@
-#include "worker/group/group_options.h"
+#include "worker/prompt/group_options.h"
 
 #include <algorithm>
 

@@ -1,0 +1,40 @@
+// What is known of a prompt once it has been computed and sealed, and how the coordinator hears of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "common/pages/kept_pages.h"
+#include "kvstore/kv_store.h"
+#include "protocol/control_messages.pb.h"
+#include "protocol/group_messages.pb.h"
+#include "worker/budget/budget_sink.h"
+#include "worker/engine/engine.h"
+#include "worker/staging/store_sink.h"
+#include "worker/timing/stage_clock.h"
+
+namespace millrace::worker {
+
+struct FinishedPrompt {
+  PrefillResult prefill;
+  int64_t cached_tokens = 0;      // of the prompt, that were not computed
+  int64_t uneconomic_tokens = 0;  // cached too, and computed since that was faster
+  kvstore::Placement placement;
+  StoredBytes stored;                  // by all ranks
+  std::optional<BudgetChoice> budget;  // where not all pages are to be kept
+
+  // Null where all are: a short prompt may have no more than always stay.
+  const KeptPages* kept_in_part() const {
+    return budget && budget->kept.count_dropped() > 0 ? &budget->kept : nullptr;
+  }
+};
+
+// `page_bytes`: of a page of one layer and kv head.
+protocol::PrefillDone done_message(const FinishedPrompt& finished,
+                                   const protocol::RunPrompt& prompt, protocol::Manifest manifest,
+                                   int64_t page_bytes,
+                                   std::span<const double, kStageNames.size()> stage_seconds);
+
+}  // namespace millrace::worker
