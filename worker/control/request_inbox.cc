@@ -38,7 +38,7 @@ void RequestInbox::take(ControlEvent event) {
       // No one is left to hear the answers. Finished caches stay until their leases end.
       pending_.clear();
       lease_changes_.clear();
-      for (Running& request : running_) request.cancelled = true;
+      for (Running& running : running_) running.cancelled = running.ids;
       break;
   }
 }
@@ -80,9 +80,9 @@ void RequestInbox::queue(protocol::PrefillRequest request, uint64_t together) {
 }
 
 void RequestInbox::cancel(const std::string& request_id) {
-  for (Running& request : running_) {
-    if (std::ranges::find(request.ids, request_id) == request.ids.end()) continue;
-    request.cancelled = request.ids.size() == 1;
+  for (Running& running : running_) {
+    if (std::ranges::find(running.ids, request_id) == running.ids.end()) continue;
+    running.cancelled.push_back(request_id);
     return;
   }
   const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& pending) {
@@ -106,9 +106,16 @@ std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_new_toke
   if (!fit) return next;
   next.assign(std::make_move_iterator(pending_.begin()), std::make_move_iterator(end));
   pending_.erase(pending_.begin(), end);
-  auto& ids = running_.emplace_back().ids;
-  for (const Pending& started : next) ids.push_back(started.request.request_id());
+  Running& running = running_.emplace_back();
+  for (const Pending& started : next) running.ids.push_back(started.request.request_id());
+  if (next.size() == 1) running.alone = running.ids.front();
   return next;
+}
+
+bool RequestInbox::running_cancelled() const {
+  if (running_.empty() || running_.back().alone.empty()) return false;
+  const auto& [ids, alone, cancelled] = running_.back();
+  return std::ranges::find(cancelled, alone) != cancelled.end();
 }
 
 std::vector<std::string> RequestInbox::take_cancelled() {

@@ -37,10 +37,12 @@ class RequestInbox {
   std::vector<Pending> start_next(int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   // What was started last and has not finished.
   void finish_running() { running_.pop_back(); }
+  // Of those, one runs now that the others do not: what can end a request can end it.
+  void run_alone(const std::string& request_id) { running_.back().alone = request_id; }
   int num_running() const { return static_cast<int>(running_.size()); }
 
   // The coordinator no longer wants that: it said so, or it is gone. Nothing ends what runs side by side.
-  bool running_cancelled() const { return !running_.empty() && running_.back().cancelled; }
+  bool running_cancelled() const;
   // Ids of requests that were cancelled before they started; each is returned once.
   std::vector<std::string> take_cancelled();
   // Ids of requests whose deadline passed before they started; they are no longer pending.
@@ -55,8 +57,9 @@ class RequestInbox {
 
  private:
   struct Running {
-    std::vector<std::string> ids;  // several: side by side
-    bool cancelled = false;
+    std::vector<std::string> ids;        // several: side by side
+    std::string alone;                   // that of the one that runs alone; empty: side by side
+    std::vector<std::string> cancelled;  // of ids
   };
 
   void take_message(protocol::Envelope message);

@@ -1,5 +1,6 @@
 #include "worker/group/command_source.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/errc_wire.h"
@@ -50,6 +51,12 @@ protocol::GroupCommand CommandSource::at_boundary(const LayerReport& report) {
   return command;
 }
 
+void CommandSource::run_alone(const std::string& request_id) {
+  inbox_.run_alone(request_id);
+  auto& together = running_.back();
+  std::ranges::swap(together.front(), *std::ranges::find(together, request_id, &Running::id));
+}
+
 void CommandSource::finish_running() {
   inbox_.finish_running();
   running_.pop_back();
@@ -81,7 +88,10 @@ void CommandSource::refuse_those_over() {
 void CommandSource::start_next(protocol::GroupCommand& command, int64_t max_new_tokens) {
   auto next = inbox_.start_next(max_new_tokens);
   if (next.empty()) return;
-  running_.push_back({.id = next.front().request.request_id(), .deadline = next.front().deadline});
+  auto& running = running_.emplace_back();
+  for (const auto& pending : next) {
+    running.push_back({.id = pending.request.request_id(), .deadline = pending.deadline});
+  }
   if (next.size() == 1) {
     *command.mutable_run() = run_prompt(std::move(next.front().request), random_id());
     return;
@@ -101,7 +111,7 @@ void CommandSource::add_lease_changes(protocol::GroupCommand& command) {
 
 Result<void> CommandSource::may_go_on(const LayerReport& report) const {
   if (running_.empty()) return {};
-  const auto& [id, deadline] = running_.back();
+  const auto& [id, deadline] = running_.back().front();
   if (inbox_.running_cancelled()) {
     return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", id,
                  report.layer + 1, report.num_layers);

@@ -35,10 +35,12 @@ class CommandSource {
 
   // Between requests. Waits for kCommandInterval at most, then there is nothing to do.
   protocol::GroupCommand next();
-  // Between the layers of the request given last: changes of leases, and its end where the coordinator
+  // Between the layers of the request given last, or of one that runs alone: changes of leases, and its end where the coordinator
   // cancelled it or its deadline passed, or another request, to run before the next layer, or several, side by side. What
   // runs so is not itself interrupted.
   protocol::GroupCommand at_boundary(const LayerReport& report);
+  // One of the requests that were given last, to run side by side, is run by all ranks now.
+  void run_alone(const std::string& request_id);
   // What was given last is over.
   void finish_running();
 
@@ -64,10 +66,11 @@ class CommandSource {
   int next_lane_ = 0;  // in turn, so that the ranks' stores fill alike
   RequestInbox inbox_;
   struct Running {
-    std::string id;  // of prompts side by side, which nobody asks about, one
+    std::string id;
     TimePoint deadline;
   };
-  std::vector<Running> running_;  // each between two layers of the one before
+  // Each between two layers of the one before; of several side by side the one that runs alone is the first.
+  std::vector<std::vector<Running>> running_;
 };
 
 }  // namespace millrace::worker

@@ -119,7 +119,7 @@ Result<void> GroupService::run(const protocol::GroupCommand& command, CommandSou
   const bool side_by_side = command.side_by_side_size() > 0;
   if (!side_by_side && !command.has_run()) return {};
   if (r_.peers != nullptr) r_.peers->set_busy(true);
-  auto outcome = side_by_side ? run_side_by_side(command)
+  auto outcome = side_by_side ? run_side_by_side(command, commands)
                               : run_prompt(command.run(), [this, commands](const auto& report) {
                                   return meet_after_layer(report, commands);
                                 });
@@ -128,13 +128,15 @@ Result<void> GroupService::run(const protocol::GroupCommand& command, CommandSou
   return outcome;
 }
 
-Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& command) {
+Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& command,
+                                            CommandSource* commands) {
   MR_CHECK(lane_runs_.has_value(), "{} prompts side by side on a group without lanes",
            command.side_by_side_size());
   return lane_runs_->run(command, *writers_[num_running_], *readers_[num_running_],
-                         [this](const protocol::RunPrompt& prompt) {
-                           return run_prompt(prompt, [this](const LayerReport& report) {
-                             return expect_next_layer(report);
+                         [this, commands](const protocol::RunPrompt& prompt) {
+                           if (commands != nullptr) commands->run_alone(prompt.request_id());
+                           return run_prompt(prompt, [this, commands](const LayerReport& report) {
+                             return meet_after_layer(report, commands);
                            });
                          });
 }

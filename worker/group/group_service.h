@@ -60,7 +60,7 @@ class GroupService {
   Result<void> change_leases(const protocol::GroupCommand& command);
   Result<void> run(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptRun::Boundary at_boundary);
-  Result<void> run_side_by_side(const protocol::GroupCommand& command);
+  Result<void> run_side_by_side(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> meet_after_layer(const LayerReport& report, CommandSource* commands);
   Result<void> expect_next_layer(const LayerReport& report);
   Result<void> post_metrics();

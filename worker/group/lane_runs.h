@@ -44,7 +44,7 @@ class LaneRuns {
 
   // Collective over the group, with the same command on all ranks. The coordinator hears how each prompt
   // went once all have ended; an error (kPeerLost) is the group's end. Those that turn out not to be for a lane run
-  // afterwards, one after the other.
+  // afterwards, one after the other, as prompts do that came alone.
   Result<void> run(const protocol::GroupCommand& command, PageWriter& writer, PageReader& reader,
                    const RunOnAllRanks& run_on_all_ranks);
   // Which beginnings of prompts that ran here the store has no more, as PrefixLedger::sweep; on the lane's

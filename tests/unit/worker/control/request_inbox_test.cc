@@ -220,6 +220,23 @@ TEST(RequestInbox, OneOfThoseTogetherThatIsCancelledInTimeDoesNotStart) {
   EXPECT_THAT(inbox.take_cancelled(), IsEmpty());
 }
 
+TEST(RequestInbox, OneOfThoseTogetherThatRunsAloneEndsWhenItIsOrWasCancelled) {
+  RequestInbox inbox(Clock::steady(), /*num_lanes=*/3);
+  inbox.take(side_by_side({"a", "b", "c"}));
+  EXPECT_THAT(start_all(inbox), ElementsAre("a", "b", "c"));
+  inbox.take(cancel("b"));
+  inbox.run_alone("a");
+  EXPECT_FALSE(inbox.running_cancelled());
+  inbox.run_alone("b");
+  EXPECT_TRUE(inbox.running_cancelled());
+  inbox.run_alone("c");
+  EXPECT_FALSE(inbox.running_cancelled());
+  inbox.take(cancel("c"));
+  EXPECT_TRUE(inbox.running_cancelled());
+  inbox.finish_running();
+  EXPECT_EQ(inbox.num_running(), 0);
+}
+
 TEST(RequestInbox, MoreThanThereAreLanesRunOneAfterTheOther) {
   RequestInbox inbox(Clock::steady(), /*num_lanes=*/2);
   inbox.take(side_by_side({"a", "b", "c"}));

@@ -186,6 +186,29 @@ TEST_F(CommandSourceTest, PromptsSideBySideTakeTheLanesInTurnAndHaveLeasesOfThei
   EXPECT_EQ(second.first_lane(), 2U);
 }
 
+TEST_F(CommandSourceTest, OneOfThoseSideBySideThatRunsAloneEndsAsAnyOther) {
+  CommandSource source(link_, reporter_, drain_, options_, stop_, clock_, /*num_lanes=*/3);
+  const auto end = [&source] {
+    return source.at_boundary({.layer = 1, .num_layers = 4}).end_running().message();
+  };
+  Envelope together;
+  for (const auto& [id, deadline_ms] : {std::pair("a", 0), {"b", 50}, {"c", 0}}) {
+    *together.mutable_prefills_side_by_side()->add_requests() =
+        request(id, static_cast<uint64_t>(deadline_ms)).prefill_request();
+  }
+  link_.push(together);
+  EXPECT_EQ(source.next().side_by_side_size(), 3);
+  link_.push(cancel("c"));
+  clock_.advance(milliseconds(60));
+  source.run_alone("a");
+  EXPECT_EQ(end(), "");
+  source.run_alone("b");
+  EXPECT_EQ(end(), "request b: the deadline passed in layer 2 of 4");
+  source.run_alone("c");
+  EXPECT_EQ(end(), "request c was cancelled after layer 2 of 4");
+  source.finish_running();
+}
+
 TEST_F(CommandSourceTest, PassesLeaseChangesOnBetweenRequestsAndBetweenLayers) {
   link_.push(release("x"));
   link_.push(request("a"));

@@ -185,6 +185,23 @@ TEST_P(GroupLanePrefixTest, OneWithMoreToComputeThanALaneTakesRunsOnAllRanks) {
   expect_same(done.at("lane 1"), whole(prompts[1]));
 }
 
+TEST_P(GroupLanePrefixTest, OneThatRunsOnAllRanksAfterwardsCanBeCancelled) {
+  after_first_layer_of("lane 0", [this] {
+    link().push(cancel("lane 0"));
+    link().push(cancel("lane 1"));  // is to run after it
+  });
+  group().start();
+  Envelope envelope;
+  for (const auto& one : a_prompt_a_lane()) {
+    *envelope.mutable_prefills_side_by_side()->add_requests() = one.prefill_request();
+  }
+  link().push(envelope);
+  expect_failed("lane 0", Errc::kCancelled, "was cancelled after layer 1 of 2");
+  expect_failed("lane 1", Errc::kCancelled, "was cancelled after layer 1 of 2");
+  for (int lane = 2; lane < num_lanes(); ++lane) expect_done();
+  expect_next_request_works();
+}
+
 TEST_P(GroupLanePrefixTest, DamagedPagesAreComputedAgainOnAllRanks) {
   group().start();
   run(request("a", 700));
