@@ -1,4 +1,4 @@
-// Pages gathered from locked host memory by a GPU's lane: where they go, and that it finds the checksum which
+// Pages gathered from locked host memory and the GPU's own by a lane: where they go, and that it finds the checksum which
 // the host's library computes.
 #include "kernels/api/gather_pages.h"
 
@@ -116,6 +116,30 @@ TEST_P(GatherPagesTest, FindsAPageOfWhichOneBitIsWrong) {
     gather(11);
     EXPECT_EQ(lane_->damaged_page(), std::nullopt);
   }
+}
+
+TEST_P(GatherPagesTest, BringsPagesOfItsOwnMemoryBesideThoseOfTheHost) {
+  constexpr int64_t kCount = 64;
+  const auto half = static_cast<int64_t>(page_bytes() / 2);
+  const std::vector<SourcePage> on_host(pages_.begin(), pages_.begin() + kCount);
+  const auto memory = device_->allocate(kCount * GetParam());
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  for (int64_t i = 0; i < kCount; i += 2) {
+    auto& page = pages_[static_cast<size_t>(i)];
+    auto* const slot = memory->as<std::byte>() + i * GetParam();
+    device_->copy(slot, page.bytes, GetParam());
+    page.bytes = slot;
+  }
+  const auto [k, v] = gather(kCount);
+  EXPECT_EQ(lane_->damaged_page(), std::nullopt);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const std::byte* page = on_host[static_cast<size_t>(i)].bytes;
+    EXPECT_TRUE(std::equal(page, page + half, k.begin() + kGuard + i * half)) << i;
+    EXPECT_TRUE(std::equal(page + half, page + 2 * half, v.begin() + kGuard + i * half)) << i;
+  }
+  pages_[2].checksum ^= 1;
+  gather(kCount);
+  EXPECT_EQ(lane_->damaged_page(), 2);
 }
 
 TEST_P(GatherPagesTest, ReachesWhatIsLockedAndNoMore) {
