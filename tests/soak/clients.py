@@ -1,5 +1,6 @@
 """What clients do to a service: prompts of mixed lengths, and everything that can be done wrong with them. Each function sends
 one request, checks its answer, and returns what became of it as text."""
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -25,7 +26,7 @@ class Clients:
     def __init__(self, service, model, prompts, faults, draw, lives):
         self.service, self.model, self.prompts, self.faults, self.draw, self.lives = service, model, prompts, faults, draw, lives
         self.hoard = []
-        self.kinds = {self.plain: 6, self.decoded: 4, self.streamed_and_decoded: 3, self.slow_reader: 2, self.hung_up: 3, self.deleted: 2,
+        self.kinds = {self.plain: 6, self.together: 3, self.decoded: 4, self.streamed_and_decoded: 3, self.slow_reader: 2, self.hung_up: 3, self.deleted: 2,
                       self.too_late: 1, self.lease_runs_out: 2, self.slow_decode: 1, self.killed_decode: 1, self.hoarder: 6}
 
     @staticmethod
@@ -77,6 +78,20 @@ class Clients:
         if status == 200:
             self._release(body)
         return status
+
+    def together(self, prompt, life):
+        """At once, so that a group has some to run side by side, behind what others have left in its cache. One is decoded."""
+        prompts = [prompt, *self.draw.choices(self.prompts, k=5)]
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
+            answers = list(threads.map(self._post, prompts))
+        served = [(prompt, body) for prompt, (status, body) in zip(prompts, answers) if status == 200]
+        outcome = "refused"
+        if served:
+            prompt, body = served[-1]
+            outcome = self._check_decoded(prompt, *self._decode(body), life)
+        for _, body in served:
+            self._release(body)
+        return outcome
 
     def decoded(self, prompt, life):
         status, body = self._post(prompt)
