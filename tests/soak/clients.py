@@ -1,5 +1,5 @@
 """What clients do to a service: prompts of mixed lengths, and everything that can be done wrong with them. Each function sends
-one request, checks its answer, and returns what became of it as text."""
+a request, or several, checks the answers, and returns what became of them as text."""
 import concurrent.futures
 import contextlib
 import http.client

@@ -92,9 +92,9 @@ Result<void> PageReader::bring_pages(const PageChunk& chunk, Workspace& workspac
   const KvPlace staged{.k = workspace.pages.as<std::byte>(),
                        .v = workspace.pages.as<std::byte>() + bytes};
   bool gathered = false;
-  MR_RETURN_IF_ERROR(with_pages(chunk, lane, [&](Pages pages) {
+  MR_RETURN_IF_ERROR(with_pages(chunk, lane, [&](Pages pages, bool in_reach) {
     for (const auto& page : pages) ++num_pages[page.tier];
-    gathered = reached(pages, lane);
+    gathered = in_reach;
     if (gathered) return gather(chunk, pages, lane);
     return copy(chunk, pages, runs_beside() ? staged : to);
   }));
@@ -183,8 +183,9 @@ Result<void> PageReader::pin_and_use(const PageChunk& chunk, const kernels::Copy
       layer_.pages.subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
   MR_ASSIGN_OR_RETURN(const auto pinned,
                       layer_.pins->pin(layer_.layer, geometry().first_kv_head + chunk.head, pages));
-  if (!reached(pinned->pages(), lane)) MR_RETURN_IF_ERROR(pinned->load());
-  return use(pinned->pages());
+  const bool in_reach = reached(pinned->pages(), lane);
+  if (!in_reach) MR_RETURN_IF_ERROR(pinned->load());
+  return use(pinned->pages(), in_reach);
 }
 
 }  // namespace millrace::worker

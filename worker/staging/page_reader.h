@@ -74,7 +74,8 @@ class PageReader {
   using Pages = std::span<const kvstore::PinnedPage>;
 
   Result<void> bring(const PageChunk& chunk, Workspace& workspace);
-  // Calls `use` with the chunk's pages: where the lane reaches them all, wherever they lie; or in host memory.
+  // Calls `use` with the chunk's pages and whether the lane reaches them all, wherever they lie; if not, all are in host
+  // memory.
   template <typename Use>
   Result<void> with_pages(const PageChunk& chunk, const kernels::CopyLane& lane, const Use& use);
   template <typename Use>
