@@ -16,6 +16,7 @@ import vllm
 from millrace_kv import worker_side
 from millrace_kv._library import MillraceError
 from millrace_kv.connector import MillraceConnector, check_vllm_version
+from millrace_kv.coordinator import Coordinator, EventStream
 from millrace_kv.messages import Load, LoadFailures
 from millrace_kv.model_shape import ModelShape
 from millrace_kv.options import Options
@@ -193,6 +194,28 @@ class OfferTest(unittest.TestCase):
         self.assertRegex(one, "^[0-9a-f]{64}$")
         self.asked(cache_salt="tenant B")
         self.assertNotEqual(self.fields["cache_salt"], one)
+
+
+class EventStreamTest(unittest.TestCase):
+    def test_who_waits_hears_the_code_of_what_fails_meanwhile(self):
+        for name in "manifest", "result":
+            with self.subTest(name=name):
+                waiting = threading.Event()
+
+                def refuse(waiting=waiting):
+                    waiting.wait(60)
+                    raise MillraceError("unsupported", "another model")
+
+                stream = EventStream(Coordinator("host:1"), refuse)
+                wait = getattr(stream.feed, name)
+
+                def wait_and_say(timeout_s, waiting=waiting, wait=wait):
+                    waiting.set()
+                    return wait(timeout_s)
+
+                with mock.patch.object(stream.feed, name, wait_and_say), self.assertRaises(MillraceError) as failure:
+                    getattr(stream, name)(60)
+                self.assertEqual(failure.exception.code, "unsupported")
 
 
 class OwnCacheTest(unittest.TestCase):

@@ -84,17 +84,23 @@ class EventStream:
 
     def manifest(self, timeout_s=0.0):
         """None while there is none; raises what the request failed with."""
-        self.check()
-        return self.feed.manifest(timeout_s)
+        return self._wait(self.feed.manifest, timeout_s)
 
     def result(self, timeout_s=0.0):
-        self.check()
-        return self.feed.result(timeout_s)
+        return self._wait(self.feed.result, timeout_s)
 
     def check(self):
         """Raises what the request failed with, if it has."""
         if self.error:
             raise self.error
+
+    def _wait(self, wait, timeout_s):
+        self.check()
+        try:
+            return wait(timeout_s)
+        except MillraceError:
+            self.check()  # it failed meanwhile: the feed knows the words, the error its code
+            raise
 
     def close(self):
         """Hangs up. Who posted a request cancels it so; nothing happens to one that is done."""
