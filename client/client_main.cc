@@ -210,8 +210,9 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
   auto* text_file = prompt->add_option("--text-file", arguments.text_file, "text in UTF-8");
   text_file->type_name("FILE");
   prompt->require_option(1);
-  command->add_flag("!--no-special-tokens", arguments.add_special_tokens,
-                    "do not have the tokenizer add its special tokens to a text");
+  command->add_flag_callback(
+      "--no-special-tokens", [&arguments] { arguments.add_special_tokens = false; },
+      "do not have the tokenizer add its special tokens to a text");
   command->add_option("--line", arguments.line, "line of a JSON lines file, from 1")
       ->check(cli::number_range(int64_t{1}))
       ->capture_default_str();

@@ -158,7 +158,7 @@ void add_options(CLI::App& app, Options& options) {
          "--device", options.device,
          "a GPU decodes with progressive attention: pages without a slot in --pages-memory lie "
          "in page-locked memory of the host")
-      ->type_name("cpu|cuda|cuda:N")
+      ->option_text("cpu|cuda|cuda:N")
       ->check(cli::check_by(parse_gpu))
       ->capture_default_str();
   app.add_option("--tp", options.decode.tp, "tensor-parallel ranks, as threads")

@@ -93,7 +93,8 @@ std::unique_ptr<PrefixArchive> open_archive(const KvStoreConfig& config) {
     return nullptr;
   }
   const auto stats = (*archive)->stats();
-  spdlog::info("{} pages of cached prefixes found in {}, {}", stats.columns, config.kept_directory,
+  spdlog::info("cached prefixes of {} tokens found in {}, {}",
+               stats.columns * config.geometry.page_tokens, config.kept_directory,
                format_bytes(stats.columns * stats.slot_bytes));
   return *std::move(archive);
 }

@@ -338,8 +338,9 @@ class KvStore {
   // how much of a guess was right.
   virtual bool knows_lease(std::string_view lease_id) const = 0;
 
+  // `waited`: since it was asked for. A lease that had not ended then is renewed, until expire_leases() has ended it.
   virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
-                                   Duration lease) = 0;
+                                   Duration lease, Duration waited) = 0;
   virtual Result<void> release_lease(const std::string& request_id,
                                      const std::string& lease_id) = 0;
   // Ends leases that are over; called about once a second by the owner. Returns how many ended.

@@ -72,9 +72,10 @@ void RequestTable::seal(PageTable& table, const std::string& lease_id, Duration 
 }
 
 Result<void> RequestTable::renew(const std::string& request_id, const std::string& lease_id,
-                                 Duration lease) {
-  MR_RETURN_IF_ERROR(check_release(request_id, lease_id));
-  return leases_.renew(request_id, lease_id, lease);
+                                 Duration lease, Duration waited) {
+  MR_RETURN_IF_ERROR(leases_.check(request_id, lease_id, waited));
+  MR_RETURN_IF_ERROR(find_sealed(request_id));
+  return leases_.renew(request_id, lease_id, lease, waited);
 }
 
 Result<void> RequestTable::check_release(const std::string& request_id,

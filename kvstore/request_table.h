@@ -49,7 +49,8 @@ class RequestTable {
   // The request is as it will stay, and may be read for `lease`.
   void seal(PageTable& table, const std::string& lease_id, Duration lease);
   // Of a sealed request that the lease is of: as LeaseTable::check.
-  Result<void> renew(const std::string& request_id, const std::string& lease_id, Duration lease);
+  Result<void> renew(const std::string& request_id, const std::string& lease_id, Duration lease,
+                     Duration waited);
   Result<void> check_release(const std::string& request_id, const std::string& lease_id) const;
 
   const LeaseTable& leases() const { return leases_; }

@@ -439,9 +439,9 @@ bool TieredKvStore::knows_lease(std::string_view lease_id) const {
 }
 
 Result<void> TieredKvStore::renew_lease(const std::string& request_id, const std::string& lease_id,
-                                        Duration lease) {
+                                        Duration lease, Duration waited) {
   std::lock_guard lock(mutex_);
-  return requests_.renew(request_id, lease_id, lease);
+  return requests_.renew(request_id, lease_id, lease, waited);
 }
 
 Result<void> TieredKvStore::release_lease(const std::string& request_id,

@@ -94,7 +94,7 @@ class TieredKvStore final : public KvStore {
   }
   bool knows_lease(std::string_view lease_id) const override;
   Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
-                           Duration lease) override;
+                           Duration lease, Duration waited) override;
   Result<void> release_lease(const std::string& request_id, const std::string& lease_id) override;
   int64_t expire_leases() override;
   bool tend(Deadline deadline) override;

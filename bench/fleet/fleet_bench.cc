@@ -200,10 +200,11 @@ void play(const FleetOptions& options, const std::map<std::string, GroupTimes>& 
       "queue order {}: {} groups, {} GPUs, {} prompts in {:.0f} s, {:.0f} tokens a second, groups "
       "busy {:.0f} %{}\n{}\n",
       setup.name, fleet.groups.size(), simulation.num_gpus(), outcomes.size(), last_s,
-      static_cast<double>(tokens) / last_s, 100 * simulation.utilisation(),
-      setup.caches ? fmt::format(", {:.1f} % of the tokens cached",
-                                 100 * static_cast<double>(cached) / static_cast<double>(tokens))
-                   : "",
+      last_s > 0 ? static_cast<double>(tokens) / last_s : 0, 100 * simulation.utilisation(),
+      setup.caches && tokens > 0
+          ? fmt::format(", {:.1f} % of the tokens cached",
+                        100 * static_cast<double>(cached) / static_cast<double>(tokens))
+          : "",
       wait_table(wait_rows(outcomes)));
 }
 

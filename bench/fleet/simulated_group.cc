@@ -53,6 +53,10 @@ protocol::Register SimulatedGroup::description() const {
   return out;
 }
 
+double SimulatedGroup::busy_s() const {
+  return busy_s_ - (running_ ? std::max(0.0, running_->ends_s - events_.now_s()) : 0);
+}
+
 void SimulatedGroup::send(const protocol::Envelope& envelope) {
   if (envelope.has_prefill_request()) prefill(envelope.prefill_request());
   if (envelope.has_prefills_side_by_side()) {

@@ -48,6 +48,7 @@ std::vector<Outcome> Simulation::run(const Trace& trace) {
 }
 
 double Simulation::utilisation() const {
+  if (events_.now_s() <= 0) return 0;
   double busy_s = 0;
   for (const auto& group : groups_) busy_s += group->busy_s();
   return busy_s / (events_.now_s() * static_cast<double>(groups_.size()));

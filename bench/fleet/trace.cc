@@ -20,6 +20,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr int64_t kMaxTokens = 16 << 20;
+// A week: the scheduler looks at its groups several times in each simulated second.
+constexpr double kLatestS = 7 * 24 * 3600;
 
 // Share of prompts that are shorter.
 struct Quantile {
@@ -76,7 +78,9 @@ Result<Arrival> parse_arrival(const std::string& line) {
   const double at_s =
       seconds != nullptr ? seconds->to_number<double>() : 1e-3 * milliseconds->to_number<double>();
   const auto length = tokens->to_number<double>();
-  if (!(at_s >= 0 && at_s < 1e9)) return error(Errc::kInvalidArgument, "arrives at {} s", at_s);
+  if (!(at_s >= 0 && at_s <= kLatestS)) {
+    return error(Errc::kInvalidArgument, "arrives at {} s; must be 0 to {}", at_s, kLatestS);
+  }
   if (!(length >= 1 && length <= kMaxTokens)) {
     return error(Errc::kInvalidArgument, "a prompt of {} tokens; must be 1 to {}", length,
                  kMaxTokens);

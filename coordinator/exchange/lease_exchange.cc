@@ -52,7 +52,8 @@ awaitable<Result<void>> LeaseExchange::renew(std::shared_ptr<const Request> reco
     if (!co_await changed.wait(deadline)) break;
   }
   if (!record->lease_answer) {
-    co_return error(Errc::kDeadlineExceeded, "group '{}' did not answer within {:.1f} s",
+    co_return error(Errc::kUnavailable,
+                    "group '{}' did not answer within {:.1f} s; the renewal counts when it does",
                     record->group_name, seconds(patience));
   }
   co_return *record->lease_answer;

@@ -23,7 +23,7 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   auto* body = std::get_if<PrefillBody>(&parsed);
   if (body == nullptr) {
     const auto& wrong = std::get<Refusal>(parsed);
-    shared_.probes.refused(wrong.error);
+    shared_.probes.refused(wrong);
     co_return co_await refuse(wrong);
   }
   if (body->request_id.empty()) body->request_id = writer_.request_id();
@@ -31,7 +31,7 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   writer_.set_request_id(id);
   const bool streams = body->stream;
   if (const auto wrong = co_await prepare(*body)) {
-    shared_.probes.refused(wrong->error);
+    shared_.probes.refused(*wrong);
     co_return co_await refuse(*wrong);
   }
   const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());

@@ -53,11 +53,25 @@ std::shared_ptr<Request> Group::take(const std::string& request_id) {
   return request;
 }
 
-Duration Group::longest_step() const {
+void Group::send_release(const std::string& request_id, const std::string& lease_id) const {
+  protocol::Envelope envelope;
+  envelope.mutable_lease_release()->set_request_id(request_id);
+  envelope.mutable_lease_release()->set_lease_id(lease_id);
+  link->send(envelope);
+}
+
+Duration Group::layer_timeout() const {
   const uint64_t reported_ms = description.layer_timeout_ms();
-  if (reported_ms == 0) return kLayerTimeoutsAStep * kDefaultLayerTimeout;
+  if (reported_ms == 0) return kDefaultLayerTimeout;
   const auto longest_ms = static_cast<uint64_t>(kMaxLayerTimeout.count());
-  return kLayerTimeoutsAStep * std::chrono::milliseconds(std::min(reported_ms, longest_ms));
+  return std::chrono::milliseconds(std::min(reported_ms, longest_ms));
+}
+
+Duration Group::longest_step(const Request& request) const {
+  const bool beside = std::ranges::any_of(
+      side_by_side, [&request](const auto& one) { return one.get() == &request; });
+  const int64_t num_layers = beside ? int64_t{description.model().num_layers()} : 0;
+  return (num_layers + kLayerTimeoutsAStep) * layer_timeout();
 }
 
 }  // namespace millrace::coordinator

@@ -54,8 +54,12 @@ struct Group {
   std::vector<std::shared_ptr<Request>> requests() const;
   // The group has answered, or is gone: it works on the request no more. Null if it did not.
   std::shared_ptr<Request> take(const std::string& request_id);
-  // The longest time before it notices a cancellation.
-  Duration longest_step() const;
+  // Nobody needs that cache any more.
+  void send_release(const std::string& request_id, const std::string& lease_id) const;
+  // For a layer of a prompt.
+  Duration layer_timeout() const;
+  // The longest time before it notices that a request was cancelled. What runs side by side is not interrupted.
+  Duration longest_step(const Request& request) const;
 
   protocol::Register description;
   GroupLink* link = nullptr;

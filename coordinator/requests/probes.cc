@@ -27,6 +27,9 @@ constexpr std::array<std::string_view, 8> kPhases = {"embed",     "qkv", "exchan
                                                      "attention", "mlp", "store",    "logits"};
 constexpr std::array<std::string_view, 4> kStages = {"start", "layers", "tail", "close"};
 
+// Beside the names of codes, of refusals: an operator does nothing about it.
+constexpr std::string_view kQuota = "quota";
+
 constexpr std::array kCodes = {Errc::kInvalidArgument,
                                Errc::kUnsupported,
                                Errc::kNotFound,
@@ -118,6 +121,7 @@ Probes::Probes(metrics::Registry& registry)
     requests("refused", errc_name(code));
     requests_given_back(code);
   }
+  requests("refused", kQuota);
   for (const LeaseState how : {LeaseState::kReleased, LeaseState::kExpired, LeaseState::kLost}) {
     leases_ended(how);
   }
@@ -138,8 +142,8 @@ metrics::Counter Probes::leases_ended(LeaseState how) {
                            {{"reason", std::string(lease_state_name(how))}});
 }
 
-void Probes::refused(const Error& why) {
-  requests("refused", errc_name(why.code)).add();
+void Probes::refused(const Refusal& why) {
+  requests("refused", why.over_quota ? kQuota : errc_name(why.error.code)).add();
 }
 void Probes::given_back(Errc why) {
   requests_given_back(why).add();

@@ -15,7 +15,7 @@ class Probes {
  public:
   explicit Probes(metrics::Registry& registry);
 
-  void refused(const Error& why);
+  void refused(const Refusal& why);
   void admitted(const Request& request);
   // A group gave it back, and another may take it.
   void given_back(Errc why);

@@ -14,8 +14,9 @@ struct Refusal {
       : error(std::move(cause)), field(std::move(blamed_field)) {}
 
   Error error;
-  std::string field;      // "" when no single one is to blame
-  int retry_after_s = 0;  // where more is known than the code says, else 0
+  std::string field;        // "" when no single one is to blame
+  int retry_after_s = 0;    // where more is known than the code says, else 0
+  bool over_quota = false;  // kExhausted is the client's quota, not the coordinator's room
 };
 
 }  // namespace millrace::coordinator

@@ -39,10 +39,14 @@ std::string GroupWatch::why_silent(const Group& group) const {
 }
 
 std::string GroupWatch::why_not_ending(const Group& group) const {
+  const bool set_aside =
+      group.running != nullptr && (group.preempting != nullptr || !group.side_by_side.empty());
+  // What it is set aside for takes as long as it takes.
+  if (set_aside && group.running->cancel_sent_at) group.running->cancel_sent_at = clock_.now();
   for (const auto& request : group.requests()) {
     if (!request->cancel_sent_at) continue;
     const Duration waited = clock_.now() - *request->cancel_sent_at;
-    if (waited < group.longest_step() + settings_.cancel_patience) continue;
+    if (waited < group.longest_step(*request) + settings_.cancel_patience) continue;
     return fmt::format("it did not end a cancelled request within {:.0f} s", seconds(waited));
   }
   return {};

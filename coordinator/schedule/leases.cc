@@ -75,9 +75,7 @@ Result<Request*> Leases::find_active(const std::string& id, const std::string& l
 
 Result<void> Leases::renew(const std::string& id, const std::string& lease_id, Duration lease) {
   MR_ASSIGN_OR_RETURN(Request * request, find_active(id, lease_id));
-  if (request->lease_call_open) {
-    return error(Errc::kExhausted, "another renewal of '{}' is in progress", id);
-  }
+  if (request->lease_call_open) return {};
   Group* group = groups_.find(request->group_id);
   MR_CHECK(group != nullptr, "request {}: lease is active but group {} is gone", id,
            request->group_id);
@@ -89,17 +87,13 @@ Result<void> Leases::renew(const std::string& id, const std::string& lease_id, D
   message.set_lease_id(lease_id);
   message.set_lease_ms(to_wire_ms(lease));
   group->link->send(envelope);
+  requests_.table().reschedule(*request);
   return {};
 }
 
 Result<void> Leases::release(const std::string& id, const std::string& lease_id) {
   MR_ASSIGN_OR_RETURN(Request * request, find_active(id, lease_id));
-  if (Group* group = groups_.find(request->group_id)) {
-    protocol::Envelope envelope;
-    envelope.mutable_lease_release()->set_request_id(id);
-    envelope.mutable_lease_release()->set_lease_id(lease_id);
-    group->link->send(envelope);
-  }
+  if (Group* group = groups_.find(request->group_id)) group->send_release(id, lease_id);
   end(*request, LeaseState::kReleased);
   return {};
 }
@@ -133,19 +127,25 @@ Result<void> Leases::reported(Group& group, protocol::LeaseHeld message) {
   const auto known = requests_.table().find(id);
   const bool same = known && known->result && known->group_id == group.description.group_id() &&
                     known->result->manifest().lease_id() == message.done().manifest().lease_id();
+  const std::string lease_id = message.done().manifest().lease_id();
   if (same) {
-    if (known->lease != LeaseState::kActive && known->lease != LeaseState::kLost) return {};
+    if (known->lease != LeaseState::kActive && known->lease != LeaseState::kLost) {
+      group.send_release(id, lease_id);  // the group has not heard that it is over
+      return {};
+    }
     known->lease = LeaseState::kActive;
     known->lease_ends = ends;
     requests_.table().reschedule(*known);
     return {};
   }
+  // Who sent the request was told that it has failed, or has sent it again: nobody will ask for this cache.
+  if (known && (known->in_use() || known->state == RequestState::kFailed)) {
+    group.send_release(id, lease_id);
+    return {};
+  }
   const auto request = record_of(group, std::move(*message.mutable_done()), clock_.now());
   request->lease_ends = ends;
-  if (!requests_.table().insert(request)) {
-    spdlog::warn("group '{}' holds a lease of request {}, but its id is in use again",
-                 group.description.group_name(), request->id);
-  }
+  requests_.table().insert(request);
   return {};
 }
 

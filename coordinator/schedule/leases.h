@@ -13,7 +13,8 @@ class Leases {
   Leases(RequestTracker& requests, GroupRegistry& groups, const Clock& clock, Probes& probes)
       : requests_(requests), groups_(groups), clock_(clock), probes_(probes) {}
 
-  // Sends the wish to the group; its answer arrives as Request::lease_answer.
+  // Sends the wish to the group; its answer arrives as Request::lease_answer. Until then the lease does not end by
+  // itself, and another renewal has that answer as well.
   Result<void> renew(const std::string& id, const std::string& lease_id, Duration lease);
   // At once; the group is told.
   Result<void> release(const std::string& id, const std::string& lease_id);

@@ -34,7 +34,10 @@ void PrefillReplies::layer_done(Group& group, const protocol::LayerDone& message
 }
 
 Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
-  if (!group.works_on(message.request_id())) return {};
+  if (!group.works_on(message.request_id())) {
+    release_unasked(group, message);
+    return {};
+  }
   MR_RETURN_IF_ERROR(check_times(group, message));
   MR_ASSIGN_OR_RETURN(const Duration lease,
                       checked_lease(group, message.request_id(), message.manifest().lease_ms()));
@@ -46,16 +49,21 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
-    protocol::Envelope envelope;
-    envelope.mutable_lease_release()->set_request_id(request->id);
-    envelope.mutable_lease_release()->set_lease_id(message.manifest().lease_id());
-    group.link->send(envelope);
+    group.send_release(request->id, message.manifest().lease_id());
   } else {
     pace_.finished(clock_.now() - *request->started_at);
     requests_.finish(*request, std::move(message), lease);
   }
   dispatcher_.dispatch();
   return {};
+}
+
+// It was sent as the coordinator was gone or had given the group up; the request has failed, or runs elsewhere.
+void PrefillReplies::release_unasked(Group& group, const protocol::PrefillDone& message) {
+  const auto known = requests_.table().find(message.request_id());
+  const std::string& lease_id = message.manifest().lease_id();
+  const bool told = known && known->result && known->result->manifest().lease_id() == lease_id;
+  if (!told) group.send_release(message.request_id(), lease_id);
 }
 
 void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message) {

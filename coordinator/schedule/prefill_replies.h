@@ -1,6 +1,6 @@
 // What groups say about the prompts they run. Messages about any other prompt are ignored: the
-// request may have been given to another group, or the group may have been taken over. An error
-// means that the group breaks the protocol.
+// request may have been given to another group, or the group may have been taken over; what such a one left is
+// released. An error means that the group breaks the protocol.
 #pragma once
 
 #include <optional>
@@ -29,6 +29,7 @@ class PrefillReplies {
  private:
   static std::optional<double> groups_own_seconds(const Request& request,
                                                   const protocol::PrefillDone& message);
+  void release_unasked(Group& group, const protocol::PrefillDone& message);
   void note_failure(Group& group, Request& request, const Error& why);
 
   RequestTracker& requests_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace millrace::coordinator {
 
@@ -12,6 +13,12 @@ constexpr double kMaxRetryAfterS = 3600;
 
 double tokens_per_second(const Caller& caller) {
   return static_cast<double>(caller.quota.tokens_per_minute) / 60;
+}
+
+Refusal over_quota(Error why) {
+  Refusal refusal(std::move(why));
+  refusal.over_quota = true;
+  return refusal;
 }
 
 }  // namespace
@@ -29,14 +36,15 @@ std::optional<Refusal> QuotaLedger::check(const Caller& caller, int open_request
                                           TimePoint now) const {
   const Quota& quota = caller.quota;
   if (quota.requests_at_once > 0 && open_requests >= quota.requests_at_once) {
-    return Refusal(error(Errc::kExhausted, "{} requests of '{}' wait or run, its quota",
-                         open_requests, caller.name));
+    return over_quota(error(Errc::kExhausted, "{} requests of '{}' wait or run, its quota",
+                            open_requests, caller.name));
   }
   if (quota.tokens_per_minute == 0) return std::nullopt;
   const double left = tokens_left(caller, now);
   if (left >= 1) return std::nullopt;
-  Refusal refusal(error(Errc::kExhausted, "'{}' has used up its quota of {} prompt tokens a minute",
-                        caller.name, quota.tokens_per_minute));
+  Refusal refusal =
+      over_quota(error(Errc::kExhausted, "'{}' has used up its quota of {} prompt tokens a minute",
+                       caller.name, quota.tokens_per_minute));
   const double wait_s = std::ceil((1 - left) / tokens_per_second(caller));
   refusal.retry_after_s = static_cast<int>(std::min(wait_s, kMaxRetryAfterS));
   return refusal;

@@ -24,7 +24,7 @@ Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock, Prob
 std::optional<Refusal> Scheduler::submit(PrefillBody body, const Caller& caller) {
   auto refusal = admission_.admit(std::move(body), caller);
   if (refusal) {
-    probes_.refused(refusal->error);
+    probes_.refused(*refusal);
   } else {
     dispatcher_.dispatch();
   }

@@ -57,8 +57,8 @@ void add_limits(CLI::App& app, Arguments& arguments) {
       {{"fair", coordinator::QueueOrder::kFair}, {"arrival", coordinator::QueueOrder::kArrival}},
       "which waiting request a free group gets: fair to owners and to short prompts, or the "
       "oldest");
-  app.add_flag(
-      "!--no-prefix-routing", server.scheduler.routes_by_prefix,
+  app.add_flag_callback(
+      "--no-prefix-routing", [&server] { server.scheduler.routes_by_prefix = false; },
       "do not look at which group has cached what a prompt begins with when a group is chosen");
   app.add_option("--queue-limit", server.scheduler.max_queued_requests,
                  "requests that may wait for a group")

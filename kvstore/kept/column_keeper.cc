@@ -229,6 +229,10 @@ ColumnKeeper::Brought ColumnKeeper::read(std::span<const PageContentKey> keys, i
 
 void ColumnKeeper::tell_of(const Error& failure) {
   if (failure.code == Errc::kNotFound) return;
+  if (failure.code == Errc::kExhausted) {
+    spdlog::debug("kvstore: no room to bring a prefix that was kept back: {}", failure.message);
+    return;
+  }
   if (failure.code != Errc::kDeadlineExceeded) {
     spdlog::warn("kvstore: a prefix that was kept is computed again: {}", failure.to_string());
     return;

@@ -51,7 +51,8 @@ void LeaseTable::grant(const std::string& request_id, const std::string& lease_i
   lease.ends = clock_.now() + length;
 }
 
-Result<void> LeaseTable::check(const std::string& request_id, const std::string& lease_id) const {
+Result<void> LeaseTable::check(const std::string& request_id, const std::string& lease_id,
+                               Duration ago) const {
   const auto found = leases_.find(request_id);
   if (found == leases_.end()) {
     const auto ended = ended_.find(request_id);
@@ -65,7 +66,7 @@ Result<void> LeaseTable::check(const std::string& request_id, const std::string&
     return error(Errc::kNotFound, "request '{}': lease '{}' is not its lease", request_id,
                  lease_id);
   }
-  const TimePoint now = clock_.now();
+  const TimePoint now = clock_.now() - ago;
   if (now >= lease.ends) {
     return error(Errc::kNotFound, "request '{}': lease '{}' expired {:.3f} s ago", request_id,
                  lease_id, seconds(now - lease.ends));
@@ -85,9 +86,9 @@ bool LeaseTable::knows(std::string_view lease_id) const {
 }
 
 Result<void> LeaseTable::renew(const std::string& request_id, const std::string& lease_id,
-                               Duration length) {
+                               Duration length, Duration waited) {
   MR_RETURN_IF_ERROR(check_length(length));
-  MR_RETURN_IF_ERROR(check(request_id, lease_id));
+  MR_RETURN_IF_ERROR(check(request_id, lease_id, waited));
   leases_.at(request_id).ends = clock_.now() + length;
   return {};
 }

@@ -35,11 +35,14 @@ class LeaseTable {
   // A lease that ends `length` from now. One that is open must have the same id.
   void grant(const std::string& request_id, const std::string& lease_id, Duration length);
   // kNotFound, and in words: never known, not sealed, foreign, expired, released or aborted.
-  Result<void> check(const std::string& request_id, const std::string& lease_id) const;
+  // `ago`: as it was so long ago.
+  Result<void> check(const std::string& request_id, const std::string& lease_id,
+                     Duration ago = Duration::zero()) const;
   // Whether any request may be read by this lease, now.
   bool knows(std::string_view lease_id) const;
-  // Counts `length` from now.
-  Result<void> renew(const std::string& request_id, const std::string& lease_id, Duration length);
+  // Counts `length` from now. `waited`: since it was asked for; what had not ended then has not ended.
+  Result<void> renew(const std::string& request_id, const std::string& lease_id, Duration length,
+                     Duration waited);
 
   // Ends the lease, if there is one, and remembers how the request ended.
   void end(const std::string& request_id, LeaseEnd why);

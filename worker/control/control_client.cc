@@ -126,11 +126,11 @@ awaitable<void> ControlClient::Connection::keep_connected() {
     const Result<void> opened = co_await open();
     if (opened.ok()) {
       pause = options_.first_retry;
-      inbox.push({Kind::kConnected, {}, {}});
+      inbox.push({.kind = Kind::kConnected});
       co_await serve();
-      inbox.push({Kind::kDisconnected, dropped_because_, {}});
+      inbox.push({.kind = Kind::kDisconnected, .why = dropped_because_});
     } else if (refused_) {
-      inbox.push({Kind::kRefused, opened.error().message, {}});
+      inbox.push({.kind = Kind::kRefused, .why = opened.error().message});
     }
     ++session_;
     drop("");
@@ -261,7 +261,13 @@ awaitable<void> ControlClient::Connection::serve() {
       enqueue(std::move(frame));
       continue;
     }
-    inbox.push({Kind::kMessage, {}, *std::move(envelope)});
+    // From here on no coordinator needs to hear of it.
+    if (envelope->has_lease_release()) {
+      board_.end(envelope->lease_release().request_id(), envelope->lease_release().lease_id());
+    }
+    inbox.push({.kind = Kind::kMessage,
+                .message = *std::move(envelope),
+                .received_at = Clock::steady().now()});
   }
 }
 

@@ -21,6 +21,7 @@ struct ControlEvent {
   Kind kind = Kind::kMessage;
   std::string why;
   protocol::Envelope message;
+  std::optional<TimePoint> received_at;  // none: just now
 };
 
 class ControlLink {

@@ -27,7 +27,7 @@ int64_t new_tokens(const RequestInbox::Pending& pending) {
 void RequestInbox::take(ControlEvent event) {
   switch (event.kind) {
     case ControlEvent::Kind::kMessage:
-      take_message(std::move(event.message));
+      take_message(std::move(event.message), event.received_at.value_or(clock_.now()));
       break;
     case ControlEvent::Kind::kConnected:
       break;
@@ -35,15 +35,15 @@ void RequestInbox::take(ControlEvent event) {
       refusal_ = std::move(event.why);
       [[fallthrough]];
     case ControlEvent::Kind::kDisconnected:
-      // No one is left to hear the answers. Finished caches stay until their leases end.
+      // No one is left to hear the answers. Finished caches stay until their leases end; those that were released go.
       pending_.clear();
-      lease_changes_.clear();
+      std::erase_if(lease_changes_, [](const auto& one) { return one.change.has_renew(); });
       for (Running& running : running_) running.cancelled = running.ids;
       break;
   }
 }
 
-void RequestInbox::take_message(protocol::Envelope message) {
+void RequestInbox::take_message(protocol::Envelope message, TimePoint received_at) {
   switch (message.body_case()) {
     case protocol::Envelope::kPrefillRequest:
       queue(std::move(*message.mutable_prefill_request()), 0);
@@ -58,10 +58,12 @@ void RequestInbox::take_message(protocol::Envelope message) {
       cancel(message.cancel().request_id());
       break;
     case protocol::Envelope::kLeaseRenew:
-      *lease_changes_.emplace_back().mutable_renew() = message.lease_renew();
+      lease_changes_.push_back({.change = {}, .received_at = received_at});
+      *lease_changes_.back().change.mutable_renew() = message.lease_renew();
       break;
     case protocol::Envelope::kLeaseRelease:
-      *lease_changes_.emplace_back().mutable_release() = message.lease_release();
+      lease_changes_.push_back({.change = {}, .received_at = received_at});
+      *lease_changes_.back().change.mutable_release() = message.lease_release();
       break;
     case protocol::Envelope::kDrain:
       draining_ = true;
@@ -134,7 +136,13 @@ std::vector<std::string> RequestInbox::take_expired() {
 }
 
 std::vector<protocol::LeaseChange> RequestInbox::take_lease_changes() {
-  return std::exchange(lease_changes_, {});
+  std::vector<protocol::LeaseChange> changes;
+  for (auto& [change, received_at] : std::exchange(lease_changes_, {})) {
+    const auto waited = std::chrono::ceil<std::chrono::milliseconds>(clock_.now() - received_at);
+    change.set_waited_ms(static_cast<uint64_t>(std::max<int64_t>(0, waited.count())));
+    changes.push_back(std::move(change));
+  }
+  return changes;
 }
 
 }  // namespace millrace::worker

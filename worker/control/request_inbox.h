@@ -43,10 +43,15 @@ class RequestInbox {
 
   // The coordinator no longer wants that: it said so, or it is gone. Nothing ends what runs side by side.
   bool running_cancelled() const;
+  // Of what was started last, side by side: ids of those that it no longer wants.
+  const std::vector<std::string>& cancelled_side_by_side() const {
+    return running_.back().cancelled;
+  }
   // Ids of requests that were cancelled before they started; each is returned once.
   std::vector<std::string> take_cancelled();
   // Ids of requests whose deadline passed before they started; they are no longer pending.
   std::vector<std::string> take_expired();
+  // Each with the time that it has waited.
   std::vector<protocol::LeaseChange> take_lease_changes();
 
   // Why the coordinator will not have this group; empty: it will.
@@ -56,13 +61,17 @@ class RequestInbox {
   bool empty() const { return pending_.empty() && lease_changes_.empty() && cancelled_.empty(); }
 
  private:
+  struct LeaseChange {
+    protocol::LeaseChange change;
+    TimePoint received_at;
+  };
   struct Running {
     std::vector<std::string> ids;        // several: side by side
     std::string alone;                   // that of the one that runs alone; empty: side by side
     std::vector<std::string> cancelled;  // of ids
   };
 
-  void take_message(protocol::Envelope message);
+  void take_message(protocol::Envelope message, TimePoint received_at);
   void queue(protocol::PrefillRequest request, uint64_t together);
   void cancel(const std::string& request_id);
 
@@ -70,7 +79,7 @@ class RequestInbox {
   const int num_lanes_;
   uint64_t num_together_ = 0;  // so far
   std::deque<Pending> pending_;
-  std::vector<protocol::LeaseChange> lease_changes_;
+  std::vector<LeaseChange> lease_changes_;
   std::vector<std::string> cancelled_;
   std::vector<Running> running_;  // each between two layers of the one before
   std::string refusal_;

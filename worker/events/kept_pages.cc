@@ -94,7 +94,7 @@ void publish(Journal journal, const std::vector<uint8_t>& held, size_t num_tp_ra
     pages.push_back(std::move(page));
     owners.push_back(std::move(of_page));
   }
-  spdlog::info("{} kept pages are published, of {} that were noted", pages.size(), num_pages);
+  spdlog::info("{} kept blocks are published, of {} that were noted", pages.size(), num_pages);
   events.start_with(std::move(pages), owners, *std::move(journal.file));
 }
 

@@ -51,6 +51,13 @@ protocol::GroupCommand CommandSource::at_boundary(const LayerReport& report) {
   return command;
 }
 
+protocol::GroupCommand CommandSource::after_side_by_side() {
+  read(Duration::zero());
+  protocol::GroupCommand command;
+  for (const auto& id : inbox_.cancelled_side_by_side()) command.add_cancelled(id);
+  return command;
+}
+
 void CommandSource::run_alone(const std::string& request_id) {
   inbox_.run_alone(request_id);
   auto& together = running_.back();

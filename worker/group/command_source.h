@@ -39,6 +39,9 @@ class CommandSource {
   // cancelled it or its deadline passed, or another request, to run before the next layer, or several, side by side. What
   // runs so is not itself interrupted.
   protocol::GroupCommand at_boundary(const LayerReport& report);
+  // After the requests that were given last ran side by side, before anybody hears of it: names those that the
+  // coordinator no longer wants.
+  protocol::GroupCommand after_side_by_side();
   // One of the requests that were given last, to run side by side, is run by all ranks now.
   void run_alone(const std::string& request_id);
   // What was given last is over.

@@ -102,8 +102,8 @@ Result<void> GroupService::serve(CommandSource* commands) {
 }
 
 Result<void> GroupService::obey(const protocol::GroupCommand& command, CommandSource* commands) {
-  r_.store.expire_leases();
   MR_RETURN_IF_ERROR(change_leases(command));
+  r_.store.expire_leases();
   MR_RETURN_IF_ERROR(run(command, commands));
   sync_.expect("gathering metrics", sync_.timeouts().command);
   const auto posted = post_metrics();
@@ -132,7 +132,9 @@ Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& comman
                                             CommandSource* commands) {
   MR_CHECK(lane_runs_.has_value(), "{} prompts side by side on a group without lanes",
            command.side_by_side_size());
+  const auto find_cancelled = [commands] { return commands->after_side_by_side(); };
   return lane_runs_->run(command, *writers_[num_running_], *readers_[num_running_],
+                         commands != nullptr ? find_cancelled : LaneRuns::FindCancelled(),
                          [this, commands](const protocol::RunPrompt& prompt) {
                            if (commands != nullptr) commands->run_alone(prompt.request_id());
                            return run_prompt(prompt, [this, commands](const LayerReport& report) {

@@ -48,7 +48,8 @@ LaneRuns::LaneRuns(const LaneResources& resources)
       sync_(r_.lane.grid().world(), r_.watch, /*may_hang=*/true, r_.group.timeouts()) {}
 
 Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& writer,
-                           PageReader& reader, const RunOnAllRanks& run_on_all_ranks) {
+                           PageReader& reader, const FindCancelled& find_cancelled,
+                           const RunOnAllRanks& run_on_all_ranks) {
   protocol::LaneReport told;
   ControlBoard nowhere;  // rank 0's gets what is relayed
   LaneMessages messages(told);
@@ -69,9 +70,15 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
     }
     MR_ASSIGN_OR_RETURN(reports, meet(own));
   }
+  MR_ASSIGN_OR_RETURN(
+      const auto now,
+      r_.group.broadcast_command(find_cancelled ? find_cancelled() : protocol::GroupCommand()));
   for (const auto& prompt : prompts) {
     const int rank = prompt.lane * r_.runtime.grid().shape().tp + r_.runtime.grid().tp().rank();
     prompt.run->hear(reports[static_cast<size_t>(rank)]);
+    const bool cancelled =
+        std::ranges::find(now.cancelled(), prompt.message.request_id()) != now.cancelled().end();
+    if (cancelled) prompt.run->cancel();
     MR_RETURN_IF_ERROR(prompt.run->close());
   }
   if (const Prompt* prompt = own_of(prompts); prompt != nullptr && sync_.is_root()) {

@@ -1,7 +1,7 @@
 // Prompts side by side, on one rank: each is computed by one context-parallel rank of the group with all its
 // tensor-parallel ranks, a lane, and all ranks meet when the last one is done. Their pages are the group's as those of
 // any prompt: new ones lie in the lane, those of a cached prefix where they are, and the lane reads them there. Nothing
-// interrupts them: together they take about as long as the group may need for a layer of a long prompt. What fails in a
+// interrupts them, so the coordinator lets run side by side only what should end soon. What fails in a
 // lane fails its prompt alone, unless the lane's ranks cannot meet any more. The engine's thread.
 #pragma once
 
@@ -41,12 +41,14 @@ class LaneRuns {
 
   // Runs a prompt on all ranks of the group.
   using RunOnAllRanks = std::function<Result<void>(const protocol::RunPrompt&)>;
+  // On rank 0, which hears the coordinator: a command that names those that it has cancelled meanwhile. Empty elsewhere.
+  using FindCancelled = std::function<protocol::GroupCommand()>;
 
   // Collective over the group, with the same command on all ranks. The coordinator hears how each prompt
-  // went once all have ended; an error (kPeerLost) is the group's end. Those that turn out not to be for a lane run
-  // afterwards, one after the other, as prompts do that came alone.
+  // went once all have ended; an error (kPeerLost) is the group's end. Of cancelled ones nothing stays. Those that turn out
+  // not to be for a lane run afterwards, one after the other, as prompts do that came alone.
   Result<void> run(const protocol::GroupCommand& command, PageWriter& writer, PageReader& reader,
-                   const RunOnAllRanks& run_on_all_ranks);
+                   const FindCancelled& find_cancelled, const RunOnAllRanks& run_on_all_ranks);
   // Which beginnings of prompts that ran here the store has no more, as PrefixLedger::sweep; on the lane's
   // first rank.
   protocol::CachedPrefixes sweep(int64_t num_given_up, const PrefixLedger::FindPages& find) {

@@ -26,7 +26,8 @@ Result<void> LeaseCommands::apply(const protocol::LeaseChange& change) {
 Result<void> LeaseCommands::apply_here(const protocol::LeaseChange& change, Duration lease) {
   if (store_ == nullptr) return {};
   if (change.has_renew()) {
-    return store_->renew_lease(change.renew().request_id(), change.renew().lease_id(), lease);
+    return store_->renew_lease(change.renew().request_id(), change.renew().lease_id(), lease,
+                               std::chrono::milliseconds(change.waited_ms()));
   }
   return store_->release_lease(change.release().request_id(), change.release().lease_id());
 }

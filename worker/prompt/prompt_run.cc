@@ -164,6 +164,13 @@ void PromptRun::hear(const protocol::LaneReport& report) {
                              {scores.data(), static_cast<size_t>(scores.size())});
 }
 
+void PromptRun::cancel() {
+  if (!went_.ok() && !needs_all_ranks_) return;
+  needs_all_ranks_ = false;
+  went_ = error(Errc::kCancelled, "request {} was cancelled while it ran side by side",
+                prompt_.request_id());
+}
+
 Result<void> PromptRun::close() {
   auto described = went_.ok() ? finish() : Result<protocol::Manifest>(went_.error());
   pages_.reset();  // those of a failure are gone before anybody hears of it

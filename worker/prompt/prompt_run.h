@@ -104,6 +104,8 @@ class PromptRun {
   void compute(Result<PrefixPins*> pins);
   void tell(protocol::LaneReport& report) const;
   void hear(const protocol::LaneReport& report);
+  // On all ranks, before close(): nobody waits for it any more.
+  void cancel();
   Result<void> close();
   // After close(): it did not run, as the lane could not, and nobody has heard of it; all ranks can.
   bool needs_all_ranks() const { return needs_all_ranks_; }

@@ -199,6 +199,12 @@ TEST_F(ServerAccessTest, AQuotaThatIsUsedUpSaysWhenToTryAgain) {
   const auto request = group.receive_request();
   EXPECT_EQ(call("POST", "/v1/prefill", "too", prompt("r4")).error_message(),
             "1 requests of 'b' wait or run, its quota");
+  const auto metrics = http_call(server_->admin_port(), "GET", "/metrics").body;
+  for (const auto* line :
+       {"millrace_prefill_requests_total{outcome=\"refused\",reason=\"quota\"} 2\n",
+        "millrace_prefill_requests_total{outcome=\"refused\",reason=\"exhausted\"} 0\n"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << metrics;
+  }
   group.serve(request);
   EXPECT_EQ(running.read_reply().status, 200);
   EXPECT_EQ(served(group, "r4", "too").status, 200);

@@ -32,13 +32,26 @@ TEST_F(KvStoreTest, RenewalMovesTheEndOfALease) {
   make_store(100, 0);
   add("r", 1);
   clock_.advance(seconds(50));
-  ASSERT_TRUE(store_->renew_lease("r", "lease-r", seconds(60)).ok());
+  ASSERT_TRUE(store_->renew_lease("r", "lease-r", seconds(60), seconds(0)).ok());
   clock_.advance(seconds(50));
   EXPECT_EQ(store_->expire_leases(), 0);
   EXPECT_TRUE(pin("r", 0, 4, 0).ok());
-  EXPECT_FALSE(store_->renew_lease("r", "foreign", seconds(60)).ok());
+  EXPECT_FALSE(store_->renew_lease("r", "foreign", seconds(60), seconds(0)).ok());
   clock_.advance(seconds(10));
-  EXPECT_FALSE(store_->renew_lease("r", "lease-r", seconds(60)).ok());
+  EXPECT_FALSE(store_->renew_lease("r", "lease-r", seconds(60), seconds(0)).ok());
+}
+
+TEST_F(KvStoreTest, ARenewalThatWaitedCountsFromWhenItWasAskedFor) {
+  make_store(100, 0);
+  add("r", 1);
+  clock_.advance(seconds(65));
+  EXPECT_FALSE(store_->renew_lease("r", "lease-r", seconds(60), seconds(5)).ok());
+  ASSERT_TRUE(store_->renew_lease("r", "lease-r", seconds(60), seconds(6)).ok());
+  clock_.advance(seconds(59));
+  EXPECT_TRUE(pin("r", 0, 4, 0).ok());
+  clock_.advance(seconds(2));
+  EXPECT_EQ(store_->expire_leases(), 1);
+  EXPECT_FALSE(store_->renew_lease("r", "lease-r", seconds(60), seconds(30)).ok());
 }
 
 TEST_F(KvStoreTest, PinsOutliveReleaseAbortAndExpiry) {

@@ -92,7 +92,8 @@ TEST_F(OpenRequestTest, ItsLeaseHasNoEndBeforeTheSealAndOneAfterwards) {
 
 TEST_F(OpenRequestTest, ItsLeaseIsNeitherRenewedNorReleasedBeforeTheSeal) {
   complete(0);
-  EXPECT_EQ(store_->renew_lease("r", "lease-r", seconds(1)).error().code, Errc::kNotFound);
+  EXPECT_EQ(store_->renew_lease("r", "lease-r", seconds(1), seconds(0)).error().code,
+            Errc::kNotFound);
   EXPECT_EQ(store_->release_lease("r", "lease-r").error().code, Errc::kNotFound);
   expect_layer(0);
 }

@@ -129,7 +129,8 @@ TEST_F(KvStoreTendingTest, APageThatIsPulledOftenRisesAndFallsBackWithTime) {
   // Longer than it takes all hits to be forgotten; the lease goes on.
   for (int minute = 0; minute < 5; ++minute) {
     for (const char* id : {"old", "new"}) {
-      ASSERT_TRUE(store_->renew_lease(id, "lease-" + std::string(id), seconds(200)).ok());
+      ASSERT_TRUE(
+          store_->renew_lease(id, "lease-" + std::string(id), seconds(200), seconds(0)).ok());
     }
     clock_.advance(kHitHalfLife);
     store_->expire_leases();

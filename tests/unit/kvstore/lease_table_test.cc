@@ -51,7 +51,7 @@ TEST_F(LeaseTableTest, ListsExactlyTheExpired) {
 TEST_F(LeaseTableTest, CountsARenewalFromNow) {
   leases_.grant("r", "l", seconds(10));
   clock_.advance(seconds(5));
-  ASSERT_TRUE(leases_.renew("r", "l", seconds(2)).ok());
+  ASSERT_TRUE(leases_.renew("r", "l", seconds(2), seconds(0)).ok());
   clock_.advance(seconds(2));
   EXPECT_FALSE(leases_.check("r", "l").ok());
 }

@@ -67,11 +67,12 @@ TEST_F(RequestTableTest, AnOpenRequestIsSealedWithItsLease) {
 TEST_F(RequestTableTest, OnlyASealedRequestIsRenewedOrReleased) {
   const auto table = add("r");
   ASSERT_TRUE(requests_.open("r", "l").ok());
-  EXPECT_THAT(requests_.renew("r", "l", seconds(10)).error().message, HasSubstr("not sealed"));
+  EXPECT_THAT(requests_.renew("r", "l", seconds(10), seconds(0)).error().message,
+              HasSubstr("not sealed"));
   EXPECT_THAT(requests_.check_release("r", "l").error().message, HasSubstr("not sealed"));
   requests_.seal(*table, "l", seconds(10));
   clock_.advance(seconds(8));
-  EXPECT_TRUE(requests_.renew("r", "l", seconds(10)).ok());
+  EXPECT_TRUE(requests_.renew("r", "l", seconds(10), seconds(0)).ok());
   clock_.advance(seconds(8));
   EXPECT_TRUE(requests_.check_release("r", "l").ok());
   EXPECT_FALSE(requests_.check_release("r", "another").ok());

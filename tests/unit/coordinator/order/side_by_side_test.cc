@@ -81,6 +81,17 @@ TEST_F(SideBySideTest, OfThoseThatCouldJoinThoseDoThatSaveMost) {
   EXPECT_THAT(chosen(), ElementsAre("a", "b", "c"));
 }
 
+TEST_F(SideBySideTest, WhatNothingInterruptsEndsWithinTenSecondsAndWithinALayersTime) {
+  for (const char* id : {"a", "b", "c", "d"})
+    wait(id, 6000);  // 12 s in lanes, 28 one after the other
+  EXPECT_THAT(chosen(), IsEmpty());
+  in_turn_.clear();
+  for (const char* id : {"e", "f", "g", "h"}) wait(id, 4000);  // 8 s
+  EXPECT_THAT(chosen(), ElementsAre("e", "f", "g", "h"));
+  group_.description.set_layer_timeout_ms(7000);
+  EXPECT_THAT(chosen(), IsEmpty());
+}
+
 TEST_F(SideBySideTest, WhoseTurnItIsIsAmongThem) {
   wait("long", 7000);  // 14 s in a lane, 8 s alone
   for (const char* id : {"a", "b", "c"}) wait(id, 64);

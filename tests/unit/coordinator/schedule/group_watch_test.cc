@@ -61,6 +61,32 @@ TEST_F(GroupWatchTest, ACancelledRequestHasToEndInAStepAndAMinute) {
   EXPECT_EQ(lost.front().why, "it did not end a cancelled request within 63 s");
 }
 
+TEST_F(GroupWatchTest, ACancelledRequestBesideOthersMayTakeAllOfItsLayers) {
+  Group& group = join(link_);
+  group.description.set_layer_timeout_ms(1000);
+  group.description.mutable_model()->set_num_layers(20);
+  group.side_by_side = {queued("a"), queued("b")};
+  group.side_by_side.front()->cancel_sent_at = clock_.now();
+  clock_.advance(seconds(82));
+  EXPECT_TRUE(watch_.find_lost().empty());
+  clock_.advance(seconds(1));
+  EXPECT_EQ(watch_.find_lost().size(), 1u);
+}
+
+TEST_F(GroupWatchTest, ACancelledRequestEndsAfterWhatItIsSetAsideFor) {
+  Group& group = join(link_);
+  group.description.set_layer_timeout_ms(1000);
+  running("a", group)->cancel_sent_at = clock_.now();
+  group.preempting = queued("b");
+  clock_.advance(seconds(1000));
+  EXPECT_TRUE(watch_.find_lost().empty());
+  group.take("b");
+  clock_.advance(seconds(62));
+  EXPECT_TRUE(watch_.find_lost().empty());
+  clock_.advance(seconds(1));
+  EXPECT_EQ(watch_.find_lost().size(), 1u);
+}
+
 TEST_F(GroupWatchTest, BeatsOnceAnInterval) {
   join(link_);
   watch_.beat();

@@ -150,8 +150,10 @@ TEST_F(SchedulerReplies, MessagesAboutOtherRequestsChangeNothing) {
   ASSERT_FALSE(submit("a"));
   done("a", "g1");
   EXPECT_EQ(state("a"), RequestState::kQueued);
+  EXPECT_EQ(liar.log.back(), "release lease-a");  // nobody will fetch it
   done("nobody");
   EXPECT_EQ(state("a"), RequestState::kQueued);
+  EXPECT_EQ(link.log.back(), "release lease-nobody");
 }
 
 TEST_F(SchedulerReplies, ReleasesTheResultOfARequestThatWasCancelledTooLate) {

@@ -34,6 +34,12 @@ ControlEvent renewal(const std::string& id) {
   return event;
 }
 
+ControlEvent release(const std::string& id) {
+  ControlEvent event;
+  event.message.mutable_lease_release()->set_request_id(id);
+  return event;
+}
+
 std::string start(RequestInbox& inbox) {
   const auto next = inbox.start_next();
   return next.empty() ? std::string("none") : next.front().request.request_id();
@@ -151,14 +157,32 @@ TEST(RequestInbox, LeaseChangesAreTakenOnceInOrder) {
   EXPECT_THAT(inbox.take_lease_changes(), IsEmpty());
 }
 
+TEST(RequestInbox, LeaseChangesSayHowLongTheyHaveWaited) {
+  ::millrace::testing::FakeClock clock;
+  RequestInbox inbox(clock);
+  auto renewed = renewal("c");
+  renewed.received_at = clock.now();
+  clock.advance(std::chrono::microseconds(2'001));
+  inbox.take(std::move(renewed));
+  inbox.take(renewal("d"));
+  const auto changes = inbox.take_lease_changes();
+  EXPECT_EQ(changes[0].waited_ms(), 3U);
+  EXPECT_EQ(changes[1].waited_ms(), 0U);
+}
+
 TEST(RequestInbox, ADisconnectCancelsWhatRunsAndForgetsWhatWaits) {
   RequestInbox inbox(Clock::steady());
   inbox.take(request("a"));
   inbox.take(request("b"));
   inbox.take(renewal("c"));
+  inbox.take(release("d"));
   start(inbox);
   inbox.take({.kind = Kind::kDisconnected, .why = "reset"});
   EXPECT_TRUE(inbox.running_cancelled());
+  // Its client has been told that it is released.
+  const auto changes = inbox.take_lease_changes();
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes.front().release().request_id(), "d");
   EXPECT_TRUE(inbox.empty());
   EXPECT_EQ(start(inbox), "none");
   EXPECT_TRUE(inbox.refusal().empty());

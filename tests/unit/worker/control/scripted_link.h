@@ -19,6 +19,7 @@ class ScriptedLink final : public worker::ControlLink {
   void push(protocol::Envelope envelope) {
     inbox_.push({.kind = worker::ControlEvent::Kind::kMessage, .message = std::move(envelope)});
   }
+  void push(worker::ControlEvent event) { inbox_.push(std::move(event)); }
   void push(worker::ControlEvent::Kind kind, std::string why = "") {
     inbox_.push({.kind = kind, .why = std::move(why)});
   }

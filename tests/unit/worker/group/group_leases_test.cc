@@ -70,6 +70,23 @@ TEST_F(GroupLeasesTest, ALeaseLongerThanTheGroupGrantsIsCut) {
   EXPECT_EQ(reply.expires_in_ms(), 3'600'000u);
 }
 
+TEST_F(GroupLeasesTest, ARenewalThatCameInTimeCountsAfterALongLayer) {
+  protocol::Manifest first;
+  after_first_layer_of("b", [&] {
+    ControlEvent renewal{.message = renew(first, 5000), .received_at = group().clock().now()};
+    group().clock().advance(std::chrono::milliseconds(2 * kLeaseMs));
+    link().push(std::move(renewal));
+  });
+  group().start();
+  link().push(prefill_request("a", 200));
+  first = expect_done().manifest();
+  link().push(prefill_request("b", 200));
+  const auto reply = expect_lease_reply();
+  EXPECT_FALSE(reply.has_error()) << reply.error().message();
+  expect_done();
+  EXPECT_TRUE(pull_a_page(first).ok());
+}
+
 TEST_F(GroupLeasesTest, ALeaseChangesWhileAnotherRequestRuns) {
   protocol::Manifest first;
   after_first_layer_of("b", [&] { link().push(release(first)); });

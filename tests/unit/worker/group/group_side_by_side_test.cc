@@ -146,6 +146,35 @@ TEST_P(GroupSideBySideTest, OneThatIsCancelledBeforeTheyStartIsLeftOut) {
   expect_next_request_works();
 }
 
+TEST_P(GroupSideBySideTest, OfOneThatIsCancelledMeanwhileNothingStays) {
+  link().set_on_send([this](const Envelope& sent) {
+    if (sent.has_prefill_started() && sent.prefill_started().request_id() == "b") {
+      link().push(cancel("a"));
+    }
+  });
+  group().start();
+  link().push(together(a_prompt_a_lane()));
+  expect_failed("a", Errc::kCancelled, "while it ran side by side");
+  for (int lane = 1; lane < num_lanes(); ++lane) EXPECT_NE(expect_done().request_id(), "a");
+  expect_next_request_works();
+  EXPECT_EQ(group().board().lease_counts().active, num_lanes());  // with that of the next request
+}
+
+TEST_P(GroupSideBySideTest, OfThoseWhoseCoordinatorIsGoneMeanwhileNothingStays) {
+  link().set_on_send([this](const Envelope& sent) {
+    if (sent.has_prefill_started() && sent.prefill_started().request_id() == "a") {
+      link().push(ControlEvent::Kind::kDisconnected, "gone");
+    }
+  });
+  group().start();
+  link().push(together(a_prompt_a_lane()));
+  for (int lane = 0; lane < num_lanes(); ++lane) {
+    ASSERT_TRUE(link().wait_for(Envelope::kPrefillFailed).has_value());
+  }
+  expect_next_request_works();
+  EXPECT_EQ(group().board().lease_counts().active, 1);  // that of the next request
+}
+
 TEST_P(GroupSideBySideTest, ADeadlineThatPassesBeforeTheyStartIsThatPromptsOwn) {
   auto prompts = a_prompt_a_lane();
   prompts[1].mutable_prefill_request()->mutable_options()->set_deadline_ms(10);
