@@ -12,9 +12,9 @@ namespace {
 
 // Of those that could join, for each lane: a queue may be long.
 constexpr int64_t kCandidatesALane = 8;
-// For the slowest of them; nor may it take longer than a layer. Nothing interrupts them: until all have ended leases are
-// not renewed, and a cancelled prompt keeps its rank.
-constexpr double kLongestS = 10;
+// For the slowest of them. Nothing interrupts them: until all have ended, leases are not renewed, a cancelled prompt keeps
+// its rank, and whoever comes waits.
+constexpr double kLongestS = 30;
 // Of all prompts together: they go in one message.
 constexpr size_t kMaxBytes = protocol::kMaxFrameBytes / 2;
 
@@ -93,7 +93,7 @@ std::vector<std::shared_ptr<Request>> choose_side_by_side(
   double best_saved_s = 0;
   for (const Candidate& slowest : candidates) {
     const double longest_s = std::max(slowest.lane_s, candidates.front().lane_s);
-    if (longest_s > std::min(kLongestS, seconds(group.layer_timeout()))) continue;
+    if (longest_s > kLongestS) continue;
     if (group.running != nullptr && !may_set_aside(group, *first, longest_s, now)) continue;
     std::vector<std::shared_ptr<Request>> together;
     double saved_s = -longest_s;

@@ -7,7 +7,7 @@
 // a lane (Forecast::expect_in_lane). Where that is nothing, as with prompts so long that all ranks are busy with each,
 // the first runs alone.
 //
-// Nothing interrupts them, so all should have ended within 10 s, and within the time that the group has for a layer.
+// Nothing interrupts them, so all should have ended within 30 s.
 //
 // The first is the one whose turn it is. Others join it in the order of their turns, also past one that is too long
 // for a lane: that one waits for the slowest of the lanes instead of the first alone, once, since then it is its turn.

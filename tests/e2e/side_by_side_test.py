@@ -9,8 +9,9 @@ import unittest
 from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
 
 SHORTS = [make_prompt(tokens, seed=seed) for seed, tokens in enumerate((1024, 768, 896, 640), start=11)]
-# Takes a lane long enough to break something meanwhile.
 LONGER = make_prompt(tokens_for(6000), seed=21)
+# Takes a lane long enough to break something meanwhile, and on a busy machine not so long that it would not be given to one.
+BREAKABLE = make_prompt(tokens_for(3000), seed=23)
 LONG = make_prompt(tokens_for(16384), seed=22)
 # Caches are pulled when the slowest of a test's prompts is done, on a busy machine minutes later.
 LEASE_MS = 1800000
@@ -56,7 +57,7 @@ class SideBySideTestCase(ServiceTestCase):
     def run_two_in_lanes(self):
         """Two that have begun and take a while."""
         busy = self.keep_busy()
-        posts = [self.post(LONGER, request_id) for request_id in ("one", "two")]
+        posts = [self.post(BREAKABLE, request_id) for request_id in ("one", "two")]
         wait_until("both to wait", lambda: self.status_of("one") == self.status_of("two") == "queued" or busy.ended_at, PATIENCE_S)
         wait_until("both to run", lambda: self.status_of("one") == self.status_of("two") == "running", PATIENCE_S)
         return posts
@@ -140,14 +141,14 @@ class LostRankTest(SideBySideTestCase):
             self.assertLess(post.ended_at - since, within_s)
 
     def test_a_rank_that_is_killed_costs_each_a_retriable_error(self):
-        self.service.start_group("--threads", 1, **self.GRID)
+        self.service.start_group("--threads", 1, "--preempt-tokens", 0, **self.GRID)
         posts = self.run_two_in_lanes()
         self.service.kill_rank(1)
         self.expect_both_lost(posts, time.monotonic(), NOTICED_S)
         self.expect_a_new_group_serves()
 
     def test_a_rank_that_is_stopped_is_found_by_the_others_which_wait_for_its_lane(self):
-        self.service.start_group("--threads", 1, "--layer-timeout-s", LAYER_TIMEOUT_S, **self.GRID)
+        self.service.start_group("--threads", 1, "--preempt-tokens", 0, "--layer-timeout-s", LAYER_TIMEOUT_S, **self.GRID)
         posts = self.run_two_in_lanes()
         os.kill(self.service.ranks()[1], signal.SIGSTOP)
         # The other lane ends first; then the rank has been silent for long, or is soon.

@@ -81,15 +81,13 @@ TEST_F(SideBySideTest, OfThoseThatCouldJoinThoseDoThatSaveMost) {
   EXPECT_THAT(chosen(), ElementsAre("a", "b", "c"));
 }
 
-TEST_F(SideBySideTest, WhatNothingInterruptsEndsWithinTenSecondsAndWithinALayersTime) {
-  for (const char* id : {"a", "b", "c", "d"})
-    wait(id, 6000);  // 12 s in lanes, 28 one after the other
+TEST_F(SideBySideTest, WhatNothingInterruptsEndsWithinHalfAMinute) {
+  group_.description.set_max_side_by_side_tokens(16'000);
+  for (const char* id : {"a", "b", "c", "d"}) wait(id, 15'500);  // 31 s, one by one 66
   EXPECT_THAT(chosen(), IsEmpty());
   in_turn_.clear();
-  for (const char* id : {"e", "f", "g", "h"}) wait(id, 4000);  // 8 s
+  for (const char* id : {"e", "f", "g", "h"}) wait(id, 14'000);  // 28 s
   EXPECT_THAT(chosen(), ElementsAre("e", "f", "g", "h"));
-  group_.description.set_layer_timeout_ms(7000);
-  EXPECT_THAT(chosen(), IsEmpty());
 }
 
 TEST_F(SideBySideTest, WhoseTurnItIsIsAmongThem) {
