@@ -14,6 +14,13 @@ constexpr std::chrono::milliseconds kMaxLayerTimeout = std::chrono::hours(24);
 // layer: one timeout for the logits, two for sealing the cache and gathering the manifest.
 constexpr int kLayerTimeoutsAStep = 3;
 
+Duration layer_timeout(const protocol::Register& description) {
+  const uint64_t reported_ms = description.layer_timeout_ms();
+  if (reported_ms == 0) return kDefaultLayerTimeout;
+  const auto longest_ms = static_cast<uint64_t>(kMaxLayerTimeout.count());
+  return std::chrono::milliseconds(std::min(reported_ms, longest_ms));
+}
+
 }  // namespace
 
 // What a budget drops in the end, only ranks that hold the whole prompt know.
@@ -60,18 +67,11 @@ void Group::send_release(const std::string& request_id, const std::string& lease
   link->send(envelope);
 }
 
-Duration Group::layer_timeout() const {
-  const uint64_t reported_ms = description.layer_timeout_ms();
-  if (reported_ms == 0) return kDefaultLayerTimeout;
-  const auto longest_ms = static_cast<uint64_t>(kMaxLayerTimeout.count());
-  return std::chrono::milliseconds(std::min(reported_ms, longest_ms));
-}
-
 Duration Group::longest_step(const Request& request) const {
   const bool beside = std::ranges::any_of(
       side_by_side, [&request](const auto& one) { return one.get() == &request; });
   const int64_t num_layers = beside ? int64_t{description.model().num_layers()} : 0;
-  return (num_layers + kLayerTimeoutsAStep) * layer_timeout();
+  return (num_layers + kLayerTimeoutsAStep) * layer_timeout(description);
 }
 
 }  // namespace millrace::coordinator

@@ -56,8 +56,6 @@ struct Group {
   std::shared_ptr<Request> take(const std::string& request_id);
   // Nobody needs that cache any more.
   void send_release(const std::string& request_id, const std::string& lease_id) const;
-  // For a layer of a prompt.
-  Duration layer_timeout() const;
   // The longest time before it notices that a request was cancelled. What runs side by side is not interrupted.
   Duration longest_step(const Request& request) const;
 

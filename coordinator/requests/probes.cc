@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 8> kPhases = {"embed",     "qkv", "exchan
                                                      "attention", "mlp", "store",    "logits"};
 constexpr std::array<std::string_view, 4> kStages = {"start", "layers", "tail", "close"};
 
-// Beside the names of codes, of refusals: an operator does nothing about it.
+// Reason of refusals beside the names of codes: the client is over its own quota, and the service has room.
 constexpr std::string_view kQuota = "quota";
 
 constexpr std::array kCodes = {Errc::kInvalidArgument,

@@ -22,6 +22,7 @@ std::vector<GroupWatch::Lost> GroupWatch::find_lost() {
   attended_.advance(clock_.now());
   std::vector<Lost> lost;
   for (Group* group : groups_.all()) {
+    bear_with_set_aside(*group);
     std::string why = why_silent(*group);
     if (why.empty()) why = why_not_ending(*group);
     if (!why.empty()) lost.push_back({group, std::move(why)});
@@ -38,11 +39,13 @@ std::string GroupWatch::why_silent(const Group& group) const {
                      gone ? ", and its host does not answer" : "");
 }
 
+void GroupWatch::bear_with_set_aside(Group& group) const {
+  if (group.running == nullptr || !group.running->cancel_sent_at) return;
+  const bool set_aside = group.preempting != nullptr || !group.side_by_side.empty();
+  if (set_aside) group.running->cancel_sent_at = clock_.now();
+}
+
 std::string GroupWatch::why_not_ending(const Group& group) const {
-  const bool set_aside =
-      group.running != nullptr && (group.preempting != nullptr || !group.side_by_side.empty());
-  // What it is set aside for takes as long as it takes.
-  if (set_aside && group.running->cancel_sent_at) group.running->cancel_sent_at = clock_.now();
   for (const auto& request : group.requests()) {
     if (!request->cancel_sent_at) continue;
     const Duration waited = clock_.now() - *request->cancel_sent_at;

@@ -30,6 +30,8 @@ class GroupWatch {
   void beat();
 
  private:
+  // The time of a cancelled prompt counts from the end of what runs between two of its layers.
+  void bear_with_set_aside(Group& group) const;
   std::string why_silent(const Group& group) const;      // "" if it is not, for too long
   std::string why_not_ending(const Group& group) const;  // the same
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Short prompts side by side, each on one context-parallel rank of a group: answers, caches, and ranks that are lost meanwhile."""
+import contextlib
 import os
 import re
 import signal
@@ -54,10 +55,10 @@ class SideBySideTestCase(ServiceTestCase):
         self.assertEqual(decoded["generated_token_ids"], prompt["answer_token_ids"])
         return response
 
-    def run_two_in_lanes(self):
+    def run_two_in_lanes(self, post=None):
         """Two that have begun and take a while."""
         busy = self.keep_busy()
-        posts = [self.post(BREAKABLE, request_id) for request_id in ("one", "two")]
+        posts = [(post or self.post)(BREAKABLE, request_id) for request_id in ("one", "two")]
         wait_until("both to wait", lambda: self.status_of("one") == self.status_of("two") == "queued" or busy.ended_at, PATIENCE_S)
         wait_until("both to run", lambda: self.status_of("one") == self.status_of("two") == "running", PATIENCE_S)
         return posts
@@ -130,6 +131,28 @@ class ServingTest(SideBySideTestCase):
             self.assertEqual(self.check(post, prompt)["manifest"]["cp"], 2)
         busy.wait(PATIENCE_S)
         self.assertEqual(self.num_side_by_side(), 0)
+
+
+class LostCoordinatorTest(SideBySideTestCase):
+    def post_to_one_that_dies(self, prompt, request_id):
+        def call():
+            with contextlib.suppress(ConnectionError):
+                self.service.prefill(prompt, request_id=request_id, lease_ms=LEASE_MS)
+        return InBackground(call)
+
+    def num_leases(self):
+        found = re.search(r"^millrace_leases\{.*\} (\d+)$", self.service.get("/metrics")[2], re.M)
+        return found and int(found[1])
+
+    def test_nothing_stays_of_what_nobody_can_ask_for(self):
+        self.service.start_group("--threads", 1, "--preempt-tokens", 0, **self.GRID)
+        self.run_two_in_lanes(self.post_to_one_that_dies)
+        self.service.restart_coordinator()
+        wait_until("the end of both", lambda: self.service.logs().count("was cancelled while it ran side by side") == 2, PATIENCE_S)
+        self.check(self.post(SHORTS[0], "after"), SHORTS[0])
+        # That of the prompt before them, of which the group has told, and of the one after.
+        wait_until("two leases", lambda: self.num_leases() == 2, PATIENCE_S)
+        self.assertEqual([self.status_of(request_id) for request_id in ("busy", "one", "two")], ["done", None, None])
 
 
 class LostRankTest(SideBySideTestCase):

@@ -58,12 +58,10 @@ void RequestInbox::take_message(protocol::Envelope message, TimePoint received_a
       cancel(message.cancel().request_id());
       break;
     case protocol::Envelope::kLeaseRenew:
-      lease_changes_.push_back({.change = {}, .received_at = received_at});
-      *lease_changes_.back().change.mutable_renew() = message.lease_renew();
+      *add_lease_change(received_at).mutable_renew() = message.lease_renew();
       break;
     case protocol::Envelope::kLeaseRelease:
-      lease_changes_.push_back({.change = {}, .received_at = received_at});
-      *lease_changes_.back().change.mutable_release() = message.lease_release();
+      *add_lease_change(received_at).mutable_release() = message.lease_release();
       break;
     case protocol::Envelope::kDrain:
       draining_ = true;
@@ -72,6 +70,11 @@ void RequestInbox::take_message(protocol::Envelope message, TimePoint received_a
       spdlog::warn("the coordinator sent message {}, which groups do not receive",
                    static_cast<int>(message.body_case()));
   }
+}
+
+protocol::LeaseChange& RequestInbox::add_lease_change(TimePoint received_at) {
+  lease_changes_.push_back({.change = {}, .received_at = received_at});
+  return lease_changes_.back().change;
 }
 
 void RequestInbox::queue(protocol::PrefillRequest request, uint64_t together) {

@@ -61,7 +61,7 @@ class RequestInbox {
   bool empty() const { return pending_.empty() && lease_changes_.empty() && cancelled_.empty(); }
 
  private:
-  struct LeaseChange {
+  struct PendingChange {
     protocol::LeaseChange change;
     TimePoint received_at;
   };
@@ -73,13 +73,14 @@ class RequestInbox {
 
   void take_message(protocol::Envelope message, TimePoint received_at);
   void queue(protocol::PrefillRequest request, uint64_t together);
+  protocol::LeaseChange& add_lease_change(TimePoint received_at);
   void cancel(const std::string& request_id);
 
   const Clock& clock_;
   const int num_lanes_;
   uint64_t num_together_ = 0;  // so far
   std::deque<Pending> pending_;
-  std::vector<LeaseChange> lease_changes_;
+  std::vector<PendingChange> lease_changes_;
   std::vector<std::string> cancelled_;
   std::vector<Running> running_;  // each between two layers of the one before
   std::string refusal_;

@@ -71,13 +71,13 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
     MR_ASSIGN_OR_RETURN(reports, meet(own));
   }
   MR_ASSIGN_OR_RETURN(
-      const auto now,
+      const auto decided,
       r_.group.broadcast_command(find_cancelled ? find_cancelled() : protocol::GroupCommand()));
   for (const auto& prompt : prompts) {
     const int rank = prompt.lane * r_.runtime.grid().shape().tp + r_.runtime.grid().tp().rank();
     prompt.run->hear(reports[static_cast<size_t>(rank)]);
-    const bool cancelled =
-        std::ranges::find(now.cancelled(), prompt.message.request_id()) != now.cancelled().end();
+    const bool cancelled = std::ranges::find(decided.cancelled(), prompt.message.request_id()) !=
+                           decided.cancelled().end();
     if (cancelled) prompt.run->cancel();
     MR_RETURN_IF_ERROR(prompt.run->close());
   }
