@@ -73,6 +73,9 @@ struct Group {
   // At once, each on one context-parallel rank: instead of the first, or of the second.
   std::vector<std::shared_ptr<Request>> side_by_side;
   bool draining = false;
+  // Has prefilled nothing since it registered: its first prompt may wait for what a process does once, as a host pool that
+  // is being page-locked.
+  bool cold = false;
 };
 
 }  // namespace millrace::coordinator

@@ -54,6 +54,7 @@ Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLi
   group->description = description;
   group->link = &link;
   group->last_heard = now;
+  group->cold = true;
   auto [at, inserted] = groups_.try_emplace(description.group_id(), std::move(group));
   MR_CHECK(inserted, "group id {} is connected under another name", description.group_id());
   return at->second.get();

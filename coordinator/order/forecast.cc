@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 namespace millrace::coordinator {
 
@@ -38,6 +39,12 @@ void Forecast::Curves::observe(const Request& request, Duration took) {
   }
 }
 
+void Forecast::Curves::forget(const Observed& one) {
+  all.forget(one.num_tokens);
+  const auto plan = by_plan.find(one.plan);
+  if (plan != by_plan.end()) plan->second.forget(one.num_tokens);
+}
+
 const PrefillCurve& Forecast::Curves::of(const Request& request) const {
   const auto plan = by_plan.find(request.options.head_plan());
   return plan == by_plan.end() ? all : plan->second;
@@ -56,7 +63,16 @@ void Forecast::finished(const Group& group, const Request& request, Duration too
                         int64_t cached_tokens) {
   Kind* const kind = kind_to_learn(group);
   if (kind == nullptr) return;
-  if (cached_tokens == 0) return kind->whole.observe(request, took);
+  if (cached_tokens == 0) {
+    if (group.cold && !kind->whole.all.empty()) return;
+    if (group.cold) {
+      kind->cold = {.num_tokens = request.num_tokens, .plan = request.options.head_plan()};
+    } else if (kind->cold.num_tokens > 0 && request.num_tokens >= kind->cold.num_tokens) {
+      kind->whole.forget(std::exchange(kind->cold, {}));
+    }
+    return kind->whole.observe(request, took);
+  }
+  if (group.cold) return;
   const double most_s = kMostOfComputing * seconds(at(group, request, cached_tokens));
   const double read_s =
       std::clamp(seconds(took) - rows_behind(group, request, cached_tokens), 0.0, most_s);
@@ -67,7 +83,7 @@ void Forecast::finished(const Group& group, const Request& request, Duration too
 
 void Forecast::finished_in_lane(const Group& group, const Request& request, Duration took,
                                 int64_t cached_tokens) {
-  Kind* const kind = kind_to_learn(group);
+  Kind* const kind = group.cold ? nullptr : kind_to_learn(group);
   if (kind == nullptr) return;
   if (cached_tokens == 0) return kind->in_lane.observe(request, took);
   const double rows_s = rows_behind_in_lane(group, request, cached_tokens);

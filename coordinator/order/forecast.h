@@ -18,7 +18,9 @@ namespace millrace::coordinator {
 
 class Forecast {
  public:
-  // `group` has prefilled `request`, of which it had cached so many tokens, in `took`.
+  // `group` has prefilled `request`, of which it had cached so many tokens, in `took`. A cold group's first counts where nothing
+  // else is known of its kind, and only until a prompt as long or longer is: one of 256 tokens that took longer than a second
+  // made all others, of up to 541,882, look nearly equal, so that they ran in order of arrival.
   void finished(const Group& group, const Request& request, Duration took,
                 int64_t cached_tokens = 0);
   // The same in a lane.
@@ -41,8 +43,13 @@ class Forecast {
                                 int64_t cached_at_most) const;
 
  private:
+  struct Observed {
+    int64_t num_tokens = 0;  // 0: nothing
+    std::string plan;
+  };
   struct Curves {
     void observe(const Request& request, Duration took);
+    void forget(const Observed& one);
     const PrefillCurve& of(const Request& request) const;
 
     PrefillCurve all;
@@ -50,6 +57,7 @@ class Forecast {
   };
   struct Kind {
     Curves whole;
+    Observed cold;  // a cold group's first, while `whole` has it
     Curves in_lane;
     // Of cached tokens: what prompts behind a prefix took longer than rows_behind, the mean of the
     // latest.

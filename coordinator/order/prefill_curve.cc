@@ -42,6 +42,11 @@ void PrefillCurve::observe(int64_t num_tokens, Duration took) {
   octave.time += weight * (time - octave.time);
 }
 
+void PrefillCurve::forget(int64_t num_tokens) {
+  octaves_[octave_of(num_tokens)] = {};
+  empty_ = std::ranges::all_of(octaves_, [](const Octave& octave) { return octave.count == 0; });
+}
+
 Duration PrefillCurve::at(int64_t num_tokens) const {
   const double length = std::log(static_cast<double>(std::max<int64_t>(1, num_tokens)));
   const Octave* below = nullptr;

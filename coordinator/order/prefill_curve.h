@@ -19,6 +19,8 @@ class PrefillCurve {
   bool empty() const { return empty_; }
   // `num_tokens` >= 1; times below a millisecond count as one.
   void observe(int64_t num_tokens, Duration took);
+  // All that was observed in the octave of this length.
+  void forget(int64_t num_tokens);
   // Without observations: guess().
   Duration at(int64_t num_tokens) const;
   // Whether enough prefills of about this length were seen.

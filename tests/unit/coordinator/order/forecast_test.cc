@@ -156,6 +156,32 @@ TEST_F(ForecastTest, RowsBehindAPrefixTakeWhatTheyTakeInTheWhole) {
   EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
 }
 
+// 256 tokens that waited for what the process did once, then prompts that did not.
+TEST_F(ForecastTest, AColdGroupsFirstPromptCountsUntilOneAsLongIsKnown) {
+  Group group = this->group(1, 10'000);
+  group.cold = true;
+  forecast_.finished(group, request(256), seconds(4));
+  EXPECT_NEAR(s(forecast_.expect(group, request(256))), 4, 1e-3);
+  group.cold = false;
+  forecast_.finished(group, request(100), seconds(1));
+  EXPECT_NEAR(s(forecast_.expect(group, request(256))), 4, 1e-3);
+  forecast_.finished(group, request(1024), seconds(4));
+  // The cold one is gone, and what is known of shorter ones is not.
+  EXPECT_NEAR(s(forecast_.expect(group, request(100))), 1, 1e-3);
+  EXPECT_LT(s(forecast_.expect(group, request(256))), 2);
+  EXPECT_NEAR(s(forecast_.expect(group, request(1024))), 4, 1e-3);
+}
+
+TEST_F(ForecastTest, OfAColdGroupOthersOfItsKindLearnNothing) {
+  Group cold = group(1, 10'000);
+  cold.cold = true;
+  forecast_.finished(one_, request(256), seconds(1));
+  forecast_.finished(cold, request(256), seconds(100));
+  forecast_.finished_in_lane(cold, request(256), seconds(100));
+  forecast_.finished(cold, request(512), seconds(100), /*cached_tokens=*/256);
+  EXPECT_NEAR(s(forecast_.expect(one_, request(256))), 1, 1e-3);
+}
+
 TEST_F(ForecastTest, PlansThatClientsMakeUpTakeBoundedMemory) {
   for (int i = 0; i < 1000; ++i) {
     forecast_.finished(one_, request(100, fmt::format("a-shape:{},64", i)), seconds(1));

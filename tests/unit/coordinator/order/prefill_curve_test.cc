@@ -44,6 +44,18 @@ TEST(PrefillCurve, WhatShortPromptsTakeDoesNotMoveLongOnes) {
   EXPECT_NEAR(seconds(curve.at(1000)), 0.2, 1e-4);
 }
 
+TEST(PrefillCurve, WhatIsForgottenIsOfOneOctave) {
+  PrefillCurve curve;
+  curve.observe(1000, of_seconds(7));
+  curve.observe(1 << 20, of_seconds(40));
+  curve.forget(1000);
+  EXPECT_NEAR(seconds(curve.at(1 << 20)), 40, 1e-3);
+  EXPECT_LT(seconds(curve.at(1000)), 1);
+  curve.forget(1 << 20);
+  EXPECT_TRUE(curve.empty());
+  EXPECT_EQ(curve.at(1000), PrefillCurve::guess(1000));
+}
+
 TEST(PrefillCurve, ItFollowsAChangeWithinSomeTenPrefills) {
   PrefillCurve curve;
   for (int i = 0; i < 100; ++i) curve.observe(1000, of_seconds(1));

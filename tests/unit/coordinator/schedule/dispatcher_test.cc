@@ -190,6 +190,25 @@ TEST_F(SchedulerDispatch, SendsPromptPlanLeaseAndTheDeadlineThatIsLeft) {
   EXPECT_EQ(link.last_request.options().deadline_ms(), 3500u);
 }
 
+// The first prompt of a group waits for what the group does once.
+TEST_F(SchedulerDispatch, AShortPromptComesFirstThoughAColdGroupTookLongForOne) {
+  RecordingLink link;
+  join(link);
+  for (const auto& [id, tokens] : {std::pair("first", 3), {"second", 1000}, {"third", 1000}}) {
+    ASSERT_FALSE(submit(id, tokens));
+    started(id);
+    if (id == std::string("third")) continue;
+    clock_.advance(seconds(100));
+    done(id);
+  }
+  link.log.clear();
+  ASSERT_FALSE(submit("long", 1000));
+  ASSERT_FALSE(submit("short", 3));
+  clock_.advance(seconds(10));
+  done("third");
+  EXPECT_EQ(link.log.back(), "prefill short");
+}
+
 // Of which "long" runs on a group that takes prompts of up to 10 tokens between its layers, and is
 // expected to take a minute.
 class SchedulerPreemption : public SchedulerTest {
@@ -207,11 +226,6 @@ class SchedulerPreemption : public SchedulerTest {
     link_.log.clear();
     EXPECT_FALSE(submit("long", 1000));
     started("long");
-  }
-  void started(const std::string& id) {
-    protocol::Envelope envelope;
-    envelope.mutable_prefill_started()->set_request_id(id);
-    receive(envelope);
   }
 
   RecordingLink link_;

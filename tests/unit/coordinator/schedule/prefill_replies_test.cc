@@ -49,6 +49,23 @@ TEST_F(PrefillRepliesTest, AGroupThatIsDoneGetsTheNextRequest) {
   EXPECT_EQ(pace_.seconds_to_next_turn(1), 5);  // 1 + 0.2 (20 - 1), rounded up
 }
 
+TEST_F(PrefillRepliesTest, AfterItsFirstPromptAGroupIsNoLongerCold) {
+  group_.cold = true;
+  running("a", group_, 1000);
+  replies_.started(group_, "a");
+  clock_.advance(std::chrono::seconds(50));
+  ASSERT_TRUE(done("a").ok());
+  EXPECT_FALSE(group_.cold);
+  running("b", group_, 1000);
+  replies_.started(group_, "b");
+  clock_.advance(std::chrono::seconds(2));
+  ASSERT_TRUE(done("b").ok());
+  Request next;
+  next.model = "tiny";
+  next.num_tokens = 1000;
+  EXPECT_NEAR(seconds(turns_.forecast().expect(group_, next)), 2, 1e-3);
+}
+
 TEST_F(PrefillRepliesTest, WhatIsOutOfBoundsBreaksTheProtocolAndEndsNothing) {
   const auto request = running("a", group_);
   EXPECT_EQ(done("a", UINT64_MAX).error().code, Errc::kInvalidArgument);

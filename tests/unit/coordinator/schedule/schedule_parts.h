@@ -17,9 +17,12 @@ namespace millrace::coordinator {
 
 class SchedulePartsTest : public ::testing::Test {
  protected:
+  // Has prefilled before.
   Group& join(RecordingLink& link, const std::string& id = "g0") {
-    return **groups_.add(group_description(id, fmt::format("name of {}", id)), link,
-                         Duration::zero());
+    Group& group =
+        **groups_.add(group_description(id, fmt::format("name of {}", id)), link, Duration::zero());
+    group.cold = false;
+    return group;
   }
   // In the queue.
   std::shared_ptr<Request> queued(const std::string& id, int64_t num_tokens = 3,

@@ -49,6 +49,11 @@ class SchedulerTest : public ::testing::Test {
     const auto received = scheduler_->receive(group_id, envelope);
     ASSERT_TRUE(received.ok()) << received.error().message;
   }
+  void started(const std::string& id) {
+    protocol::Envelope envelope;
+    envelope.mutable_prefill_started()->set_request_id(id);
+    receive(envelope);
+  }
   void layer_done(const std::string& id) {
     protocol::Envelope envelope;
     envelope.mutable_layer_done()->set_request_id(id);

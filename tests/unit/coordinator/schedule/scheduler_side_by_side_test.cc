@@ -26,11 +26,6 @@ class SchedulerSideBySide : public SchedulerTest {
     }
     link_.log.clear();
   }
-  void started(const std::string& id) {
-    protocol::Envelope envelope;
-    envelope.mutable_prefill_started()->set_request_id(id);
-    receive(envelope);
-  }
   // Of which the group is busy with the first.
   void wait(const std::vector<std::string>& ids) {
     for (const auto& id : ids) ASSERT_FALSE(submit(id, 5));
